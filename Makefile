@@ -1,0 +1,47 @@
+# headrace workshop. `make` prints this list; everything runs from a clean clone, nothing needs to be activated.
+SHELL := /bin/bash
+.DEFAULT_GOAL := help
+PY := .venv/bin/python
+SIZE ?= full
+CRASHES ?= 100000
+ROUNDS ?= 200
+PACKETS ?= 20000
+SEED ?= 1
+
+.PHONY: help setup test check unit spark fuzz demo bench torture clean
+
+help:  ## print the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+setup:  ## system packages, .venv, the Delta jars and the compiled headrace: leaves a working .venv/bin/headrace
+	@workshop/setup.sh
+
+test: setup  ## format, lint, types, import rules, every test in both builds, the Spark tests, a small demo
+	@workshop/test.sh
+
+check: setup  ## format, lint, types and import rules only
+	@workshop/test.sh check
+
+unit: setup  ## the tests that need neither Spark nor the compiled build, interpreted
+	@workshop/test.sh interpreted
+
+spark: setup  ## the Spark tests only
+	@workshop/test.sh spark
+
+fuzz: setup  ## mutated packets against a running broker (PACKETS=100000 SEED=7: more of them, others)
+	@HEADRACE_FUZZ_PACKETS=$(PACKETS) HEADRACE_FUZZ_SEED=$(SEED) $(PY) -m pytest tests/fuzz
+
+demo: setup  ## this machine as a fleet of MQTT devices, through kill -9 into a Delta table (SIZE=small: a tenth)
+	@$(PY) -m demo --size $(SIZE)
+
+bench: setup  ## messages per broker CPU-second beside Debian's mosquitto, fsync on; results in benchmarks/results
+	@workshop/setup.sh mosquitto
+	@$(PY) -m benchmarks.p2p
+
+torture: setup  ## 100 000 simulated crashes and 200 SIGKILLs against a reference model (CRASHES=, ROUNDS=, SEED=)
+	@PYTHONPATH=tests $(PY) -m faults.model.history --crashes $(CRASHES) --from $(SEED)
+	@PYTHONPATH=tests HEADRACE_BUILD=compiled $(PY) -m faults.model.kill_rounds --rounds $(ROUNDS) --seed $(SEED)
+
+clean:  ## remove what builds and runs left behind; keeps .venv
+	@rm -rf build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache demo/out benchmarks/mqbench
+	@find . -name __pycache__ -not -path './.venv/*' -prune -exec rm -rf {} +

@@ -1,0 +1,34 @@
+"""Build switch: HEADRACE_COMPILE=1 compiles the hot modules with mypyc, otherwise the wheel is pure Python.
+
+One group, so that calls between the modules are direct C calls. `__init__.py` files stay interpreted: they
+hold no code, and an interpreted package may have compiled and interpreted modules side by side.
+The same source runs both ways, and the test suite runs both ways.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from setuptools import setup
+
+ROOT = Path(__file__).parent
+COMPILED = ("errors.py", "mqtt/*.py", "core/*.py", "net/connection.py", "stores/*.py", "clients/load.py")
+
+
+def compiled_modules() -> list[str]:
+    """Paths of the modules in the compiled group, relative to the root, in a stable order."""
+    found = (path.relative_to(ROOT) for pattern in COMPILED for path in (ROOT / "src/headrace").glob(pattern))
+    return sorted(str(path) for path in found if path.name != "__init__.py")
+
+
+if os.environ.get("HEADRACE_COMPILE") == "1":
+    from mypyc.build import mypycify
+
+    extensions = mypycify(
+        compiled_modules(), opt_level="3", debug_level="0", multi_file=False, strip_asserts=False
+    )
+else:
+    extensions = []
+
+setup(ext_modules=extensions)

@@ -1,0 +1,5 @@
+"""headrace: an MQTT broker whose every acknowledged message is durable first."""
+
+from __future__ import annotations
+
+__version__ = "0.1.0"

@@ -1,0 +1,7 @@
+"""`python -m headrace`: the same as the `headrace` command."""
+
+from __future__ import annotations
+
+from headrace.cli import main
+
+main()

@@ -1,0 +1,1 @@
+"""The admin HTTP server: health, readiness, metrics."""

@@ -1,0 +1,272 @@
+"""The `headrace` command. Exit codes: 0 ok, 1 failed, 2 wrong use (the message names the option or key)."""
+
+from __future__ import annotations
+
+import base64
+import json
+import logging
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import ClassVar
+
+import click
+import structlog
+
+from headrace import __version__
+from headrace.cli_storage import backup_command, repair_command, restore_command
+from headrace.config import Config, InvalidKey, load, show
+from headrace.errors import HeadraceError
+from headrace.journal.errors import JournalError
+
+DATA_DIR = click.option(
+    "--data-dir", type=click.Path(path_type=Path), default=Path("headrace-data"), show_default=True
+)
+
+
+class LazyGroup(click.Group):
+    """Commands whose modules are imported only when they are called: Spark's imports take seconds."""
+
+    lazy: ClassVar[dict[str, tuple[str, str]]] = {
+        "pipeline": ("headrace_spark.cli", "pipeline"),
+        "bench": ("headrace.clients.bench", "bench"),
+        "pub": ("headrace.clients.cli", "pub"),
+        "sub": ("headrace.clients.cli", "sub"),
+        "passwd": ("headrace.services.passwd", "passwd"),
+    }
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return sorted([*super().list_commands(ctx), *self.lazy])
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        found = self.lazy.get(cmd_name)
+        if found is None:
+            return super().get_command(ctx, cmd_name)
+        module, name = found
+        try:
+            command = getattr(__import__(module, fromlist=[name]), name)
+        except ModuleNotFoundError as error:
+            raise click.ClickException(
+                f"{cmd_name} needs {error.name}: pip install 'headrace[spark]'"
+            ) from error
+        assert isinstance(command, click.Command)
+        return command
+
+
+@click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__)
+def cli() -> None:
+    """headrace: an MQTT broker that makes every acknowledged message durable first."""
+
+
+def main() -> None:
+    """Entry point: errors of ours become one line on stderr and an exit status."""
+    try:
+        cli(standalone_mode=True)
+    except InvalidKey as error:
+        click.echo(f"headrace: {error}", err=True)
+        sys.exit(2)
+    except (HeadraceError, JournalError, OSError) as error:
+        click.echo(f"headrace: {error}", err=True)
+        sys.exit(1)
+
+
+# serve
+
+
+@cli.command()
+@click.option("--config", "config_file", type=click.Path(path_type=Path), help="TOML file")
+@click.option("--data-dir", help="where the journal lies  [default: ./headrace-data]")
+@click.option("--listen", "listeners", multiple=True, help="tcp://HOST:PORT, may be repeated")
+@click.option("--admin", help="http://HOST:PORT for /healthz, /readyz, /metrics")
+@click.option("--set", "sets", multiple=True, metavar="KEY=VALUE", help="any key of the configuration")
+def serve(
+    config_file: Path | None,
+    data_dir: str | None,
+    listeners: tuple[str, ...],
+    admin: str | None,
+    sets: tuple[str, ...],
+) -> None:
+    """Run the broker in the foreground until SIGTERM."""
+    options = list(sets)
+    if data_dir is not None:
+        options.append(f"data_dir={json.dumps(data_dir)}")
+    if listeners:
+        options.append(f"listeners={json.dumps(list(listeners))}")
+    if admin is not None:
+        options.append(f"admin={json.dumps(admin)}")
+    config = load(config_file, options)
+    set_up_logs(config)
+    from headrace.node import run
+
+    sys.exit(run(config))
+
+
+def set_up_logs(config: Config) -> None:
+    """Logs go to stderr; JSON or text as `log.format` says."""
+    renderer: structlog.typing.Processor = (
+        structlog.processors.JSONRenderer()
+        if config.log.format == "json"
+        else structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty())
+    )
+    structlog.configure(
+        processors=[
+            structlog.processors.add_log_level,
+            structlog.processors.TimeStamper(fmt="iso", utc=True),
+            renderer,
+        ],
+        wrapper_class=structlog.make_filtering_bound_logger(
+            logging.getLevelNamesMapping()[config.log.level.upper()]
+        ),
+        logger_factory=structlog.WriteLoggerFactory(file=sys.stderr),
+    )
+
+
+# config
+
+
+@cli.group("config")
+def config_group() -> None:
+    """Check or show the configuration."""
+
+
+@config_group.command("check")
+@click.argument("file", type=click.Path(path_type=Path), required=False)
+@click.option("--config", "config_file", type=click.Path(path_type=Path), help="TOML file")
+@click.option("--set", "sets", multiple=True, metavar="KEY=VALUE")
+def config_check(file: Path | None, config_file: Path | None, sets: tuple[str, ...]) -> None:
+    """Exit 0 if the configuration is good, 2 naming the key if not."""
+    load(config_file or file, list(sets))
+    click.echo("ok")
+
+
+@config_group.command("show")
+@click.argument("file", type=click.Path(path_type=Path), required=False)
+@click.option("--config", "config_file", type=click.Path(path_type=Path), help="TOML file")
+@click.option("--set", "sets", multiple=True, metavar="KEY=VALUE")
+def config_show(file: Path | None, config_file: Path | None, sets: tuple[str, ...]) -> None:
+    """Print every key with its value, as TOML."""
+    click.echo(show(load(config_file or file, list(sets))), nl=False)
+
+
+# journal
+
+
+@cli.group()
+def journal() -> None:
+    """Look into a journal."""
+
+
+@journal.command("verify")
+@DATA_DIR
+def journal_verify(data_dir: Path) -> None:
+    """Check every batch; exit 1 if something is damaged."""
+    from headrace.journal.inspect import verify
+
+    report = verify(_existing(data_dir))
+    for line in report.lines():
+        click.echo(line)
+    sys.exit(0 if report.ok else 1)
+
+
+@journal.command("dump")
+@DATA_DIR
+@click.option("--from", "start", type=int, help="first offset  [default: the oldest]")
+@click.option("--to", "end", type=int, help="offset to stop before  [default: the high watermark]")
+def journal_dump(data_dir: Path, start: int | None, end: int | None) -> None:
+    """Print the records as JSON lines."""
+    from headrace.journal.reader import JournalReader
+
+    reader = JournalReader(_existing(data_dir))
+    first = reader.start_offset() if start is None else start
+    last = reader.high_watermark() if end is None else end
+    for batch in reader.scan(first, last):
+        for row in _rows(bytes(batch.body), batch.base_offset):
+            if first <= int(str(row["offset"])) < last:
+                click.echo(json.dumps(row))
+
+
+def _existing(data_dir: Path) -> Path:
+    if not (data_dir / "journal").is_dir():
+        raise click.BadParameter(f"{data_dir} holds no journal", param_hint="--data-dir")
+    return data_dir
+
+
+def _rows(body: bytes, base_offset: int) -> Iterator[dict[str, object]]:
+    from headrace.core.message import Message, decode_batch
+    from headrace.core.record import Event, Progress
+
+    for record in decode_batch(body, base_offset):
+        row: dict[str, object] = {"offset": record.offset, "timestamp_us": record.timestamp_us}
+        if isinstance(record, Message):
+            row |= {
+                "kind": "message",
+                "tenant": record.tenant,
+                "client_id": record.client_id,
+                "topic": record.topic.decode("utf-8"),
+                "qos": record.qos,
+                "retain": record.retain,
+                "packet_id": record.packet_id,
+                "payload_base64": base64.b64encode(record.payload).decode("ascii"),
+            }
+        elif isinstance(record, Event):
+            row |= {"kind": "event", "subkind": record.subkind, "fields": _plain(record.fields)}
+        elif isinstance(record, Progress):
+            row |= {"kind": "progress", "subkind": record.subkind, "values": list(record.values())}
+        yield row
+
+
+def _plain(value: object) -> object:
+    if isinstance(value, bytes):
+        return base64.b64encode(value).decode("ascii")
+    if isinstance(value, dict):
+        return {str(key): _plain(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_plain(item) for item in value]
+    return value
+
+
+journal.add_command(repair_command)
+cli.add_command(backup_command)
+cli.add_command(restore_command)
+
+
+# session
+
+
+@cli.group()
+def session() -> None:
+    """Look at sessions: folds the journal up to its high watermark, whether or not a broker is running."""
+
+
+@session.command("list")
+@DATA_DIR
+@click.option("--json", "as_json", is_flag=True)
+def session_list(data_dir: Path, as_json: bool) -> None:
+    """One line a session."""
+    from headrace.recovery import folded
+    from headrace.services.sessions import summary
+
+    for found in folded(_existing(data_dir)).by_incarnation.values():
+        row = summary(found)
+        if as_json:
+            click.echo(json.dumps(row))
+        else:
+            click.echo(
+                "{tenant}/{client_id}\t{type}\t{state}\tinflight={inflight}\tbacklog={backlog}".format(**row)
+            )
+
+
+@session.command("show")
+@DATA_DIR
+@click.option("--tenant", default="default", show_default=True)
+@click.argument("client_id")
+def session_show(data_dir: Path, tenant: str, client_id: str) -> None:
+    """Everything about one session, as JSON. Exit 1 if there is none."""
+    from headrace.recovery import folded
+    from headrace.services.sessions import details
+
+    found = folded(_existing(data_dir)).tenant(tenant).sessions.get(client_id)
+    if found is None:
+        raise click.ClickException(f"tenant {tenant} has no session {client_id!r}")
+    click.echo(json.dumps(details(found), indent=2))

@@ -1,0 +1,59 @@
+"""Commands that keep and mend a data directory: `headrace journal repair`, `headrace backup`, `headrace restore`."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import click
+
+from headrace.journal.backup import backup, restore
+from headrace.journal.repair import DAMAGED, Repair
+
+_PATH = click.Path(path_type=Path)
+_DATA_DIR = click.option("--data-dir", type=_PATH, default=Path("headrace-data"), show_default=True)
+
+
+@click.command("repair")
+@_DATA_DIR
+@click.option("--dry-run", is_flag=True, help="only show; exit 1 if something is damaged")
+def repair_command(data_dir: Path, dry_run: bool) -> None:
+    """Make a damaged journal readable again. Lists every offset that is lost; keeps the damaged files. Refuses while a
+    broker is running."""
+    with Repair(data_dir) as repair:
+        found = repair.plan()
+        for line in found:
+            click.echo(line)
+        if not found:
+            click.echo("nothing is damaged")
+        elif dry_run:
+            click.echo(f"{repair.lost_records} records would be lost; nothing was changed")
+            sys.exit(1)
+        else:
+            for line in repair.run():
+                click.echo(line)
+            click.echo(f"{repair.lost_records} records lost; the damaged files are in {data_dir / DAMAGED}")
+
+
+@click.command("backup")
+@click.argument("directory", type=_PATH)
+@_DATA_DIR
+def backup_command(directory: Path, data_dir: Path) -> None:
+    """Copy everything acknowledged so far to DIRECTORY, which must be empty or absent. A broker may be running."""
+    made = backup(data_dir, directory)
+    size = sum(size for size, _ in made.files.values())
+    click.echo(
+        f"journal {made.uuid}, epoch {made.epoch}: offsets {made.start_offset} up to {made.high_watermark}, {size} bytes"
+    )
+
+
+@click.command("restore")
+@click.argument("directory", type=_PATH)
+@_DATA_DIR
+@click.option("--to-offset", type=int, help="leave out the records from this offset on")
+def restore_command(directory: Path, data_dir: Path, to_offset: int | None) -> None:
+    """Make a data directory from the backup in DIRECTORY. The epoch rises: offsets remembered elsewhere count no more."""
+    made = restore(directory, data_dir, to_offset)
+    click.echo(
+        f"journal {made.uuid}, epoch {made.epoch}: offsets {made.start_offset} up to {made.high_watermark} in {data_dir}"
+    )

@@ -1,0 +1,306 @@
+"""The configuration: typed, frozen, checked once, and the only home of defaults.
+
+A value comes from the defaults below, then from a TOML file, then from `--set key=value`. Whatever is unknown
+or out of range is an `InvalidKey` that names the key, in the words the user wrote: `session.page_messages`.
+Only `cli` and `node` import this module; every other part is handed the numbers it needs.
+"""
+
+from __future__ import annotations
+
+import difflib
+import ipaddress
+import json
+import tomllib
+from pathlib import Path
+from typing import Annotated, Any, Literal, NamedTuple
+from urllib.parse import urlsplit
+
+import msgspec
+
+from headrace.errors import ConfigError
+from headrace.net.address import Address, parse
+
+KIB = 1024
+MIB = 1024 * KIB
+GIB = 1024 * MIB
+DAY_S = 24 * 3600
+UINT32_MAX = 0xFFFF_FFFF  # in a session expiry: does not expire (MQTT 5, 3.1.2.11.2)
+
+Count = Annotated[int, msgspec.Meta(ge=0)]
+Positive = Annotated[int, msgspec.Meta(ge=1)]
+UInt16 = Annotated[int, msgspec.Meta(ge=0, le=0xFFFF)]
+UInt32 = Annotated[int, msgspec.Meta(ge=0, le=UINT32_MAX)]
+Seconds = Annotated[float, msgspec.Meta(ge=0)]
+
+
+class InvalidKey(ConfigError):
+    """A key is unknown, has the wrong type or is out of range. `key` is its dotted name."""
+
+    def __init__(self, key: str, message: str) -> None:
+        super().__init__(f"{key}: {message}")
+        self.key = key
+
+
+class JournalConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """`[journal]`: how large a segment gets and what retention keeps."""
+
+    segment_bytes_max: Annotated[int, msgspec.Meta(ge=4 * KIB)] = 128 * MIB
+    retention_bytes: Positive = 4 * GIB
+    retention_s: Positive = 7 * DAY_S
+    # A registered consumer (an archive job) that never comes back holds segments this far, then is dropped.
+    consumer_retention_bytes: Positive = 32 * GIB
+    consumer_retention_s: Positive = 30 * DAY_S
+    # Recovery replays what is younger than the newest snapshot, so these two bound the time of a start.
+    snapshot_interval_bytes: Annotated[int, msgspec.Meta(ge=4 * KIB)] = 64 * MIB
+    snapshot_interval_s: Positive = 300
+    # Space kept back so that subscribers can drain a full disk, and what publishers get meanwhile: no answer until
+    # space returns, or (version 5 only) reason code 0x97.
+    reserve_bytes: Annotated[int, msgspec.Meta(ge=0)] = 16 * MIB
+    full_disk: Literal["hold", "refuse"] = "hold"
+
+
+class SessionConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """`[session]`: limits of one client's queue and windows, and who counts as an APPLICATION."""
+
+    backlog_messages_max: Annotated[int, msgspec.Meta(ge=1, le=65_535)] = 10_000
+    application_backlog_bytes_max: Positive = GIB
+    default_message_expiry_s: UInt32 = 0  # 0: a message without an expiry of its own never expires
+    session_expiry_max_s: UInt32 = UINT32_MAX
+    v311_session_expiry_s: UInt32 = 30 * DAY_S  # MQTT 3.1.1 knows no expiry: its sessions would stay for ever
+    receive_maximum: Annotated[int, msgspec.Meta(ge=1, le=0xFFFF)] = 1024  # towards publishers
+    inflight_max: Annotated[int, msgspec.Meta(ge=1, le=49_151)] = (
+        1024  # towards subscribers, caps their Receive Maximum
+    )
+    page_messages: Positive = 256
+    application_client_ids: tuple[str, ...] = ()  # shell patterns: "archive-*"
+    application_user_names: tuple[str, ...] = ()
+    session_type_property: bool = True  # the CONNECT user property session-type may choose
+    restart_grace_s: Seconds = 1.0
+
+
+class LimitsConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """`[limits]`: what one connection, and all of them together, may take."""
+
+    # A payload of 1 MiB fits together with its topic and properties.
+    packet_bytes_max: Annotated[int, msgspec.Meta(ge=128, le=268_435_460)] = MIB + 64 * KIB
+    connections_max: Positive = 100_000
+    connect_timeout_s: Annotated[float, msgspec.Meta(gt=0)] = 10.0
+    write_buffer_high: Annotated[int, msgspec.Meta(ge=KIB)] = MIB
+    keep_alive_max_s: UInt16 = 0  # 0: whatever the client asks for
+    topic_alias_maximum: UInt16 = 16  # towards the broker
+    topic_alias_outbound: UInt16 = 16  # towards clients, under their own maximum; 0: none
+    payload_format_check: bool = False  # refuse a payload that is not the UTF-8 its publisher promises (0x99)
+    retained_messages_max: Count = 100_000
+    retained_bytes_max: Count = 256 * MIB
+
+
+class AccessConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """`[access]`: files in Mosquitto's formats, read again on SIGHUP."""
+
+    password_file: str = ""  # `headrace passwd`; with one, allow_anonymous is false unless it is spelled out
+    acl_file: str = ""
+
+
+class TlsConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """`[tls]`: PEM files of `tls://` and `wss://` listeners whose URL names none. Read again on SIGHUP."""
+
+    certificate: str = ""  # with its chain
+    key: str = ""  # "": it is in the certificate's file
+    ca: str = ""  # who signs client certificates
+    client_certificate: Literal["none", "optional", "require"] = "none"
+    minimum_version: Literal["1.2", "1.3"] = "1.2"
+
+
+class LogConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """`[log]`: text logs go to stderr, never into the data directory."""
+
+    level: Literal["debug", "info", "warning", "error"] = "info"
+    format: Literal["text", "json"] = "text"
+
+
+class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Everything that `headrace serve` can be told."""
+
+    data_dir: Annotated[str, msgspec.Meta(min_length=1)] = "./headrace-data"
+    listeners: Annotated[tuple[str, ...], msgspec.Meta(min_length=1)] = ("tcp://127.0.0.1:1883",)
+    admin: str = ""
+    allow_anonymous: bool = True
+    reason_strings: bool = False  # MQTT 5: explain refusals in words beside the reason code
+    response_information: str = ""  # MQTT 5: what clients that ask for it are told; "": nothing
+    sys_interval_s: Count = 10  # how often $SYS topics are renewed; 0: none
+    # When an acknowledgement may leave: after fdatasync, after write(), or before it.
+    durability: Literal["fsync", "os", "none"] = "fsync"
+    journal: JournalConfig = JournalConfig()
+    session: SessionConfig = SessionConfig()
+    limits: LimitsConfig = LimitsConfig()
+    access: AccessConfig = AccessConfig()
+    tls: TlsConfig = TlsConfig()
+    log: LogConfig = LogConfig()
+
+
+class Endpoint(NamedTuple):
+    """An address taken apart. Port 0 lets the system choose."""
+
+    scheme: str
+    host: str
+    port: int
+
+    @property
+    def loopback(self) -> bool:
+        """Whether only this machine can reach it; a name other than localhost counts as reachable."""
+        if self.host == "localhost":
+            return True
+        try:
+            return ipaddress.ip_address(self.host).is_loopback
+        except ValueError:
+            return False
+
+
+SCHEME_PORTS = {"http": 18830}
+
+
+def endpoint(key: str, url: str, *schemes: str) -> Endpoint:
+    """`tcp://127.0.0.1:1883` as parts; `InvalidKey` when it is no such address."""
+    expected = " or ".join(f"{scheme}://HOST:PORT" for scheme in schemes)
+    try:
+        parts = urlsplit(url)
+        port = parts.port
+    except ValueError as error:
+        raise InvalidKey(key, f"{url!r} is no address: {error}") from None
+    if (
+        parts.scheme not in schemes
+        or not parts.hostname
+        or parts.path.strip("/")
+        or parts.query
+        or parts.username
+    ):
+        raise InvalidKey(key, f"{url!r} is no address of the form {expected}")
+    return Endpoint(parts.scheme, parts.hostname, SCHEME_PORTS[parts.scheme] if port is None else port)
+
+
+def load(file: Path | None = None, sets: list[str] | None = None) -> Config:
+    """Defaults, then the TOML file, then each `key=value` of `sets`. Raises InvalidKey."""
+    tables = _read(file) if file is not None else {}
+    for assignment in sets or []:
+        _assign(tables, assignment)
+    try:
+        config = msgspec.convert(tables, Config)
+    except msgspec.ValidationError as error:
+        raise _named(error) from None
+    spelled_out = "allow_anonymous" in tables
+    if config.access.password_file and not spelled_out:
+        config = msgspec.structs.replace(config, allow_anonymous=False)
+        spelled_out = True
+    _check_addresses(config, anonymous_spelled_out=spelled_out)
+    return config
+
+
+def show(config: Config) -> str:
+    """The whole configuration as TOML that `load` reads back to the same value."""
+    plain = msgspec.to_builtins(config)
+    lines = [f"{key} = {_toml(value)}" for key, value in plain.items() if not isinstance(value, dict)]
+    for table, entries in plain.items():
+        if isinstance(entries, dict):
+            lines += ["", f"[{table}]", *(f"{key} = {_toml(value)}" for key, value in entries.items())]
+    return "\n".join(lines) + "\n"
+
+
+def _read(file: Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads(file.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise InvalidKey("--config", f"cannot read {file}: {error.strerror}") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise InvalidKey("--config", f"{file} is not TOML: {error}") from None
+
+
+def _assign(tables: dict[str, Any], assignment: str) -> None:
+    key, separator, text = assignment.partition("=")
+    path = key.strip().split(".")
+    if not separator or not all(path):
+        raise InvalidKey("--set", f"{assignment!r} is not of the form key=value")
+    current = _default_at(path)
+    table = tables
+    for name in path[:-1]:
+        table = table.setdefault(name, {})
+        if not isinstance(table, dict):
+            raise InvalidKey(".".join(path[:-1]), "is a value, not a table")
+    table[path[-1]] = _value(text.strip(), current)
+
+
+def _default_at(path: list[str]) -> object:
+    """The default behind a dotted key: its type says how the text of `--set` is to be read."""
+    value: object = Config()
+    for depth, name in enumerate(path):
+        if not isinstance(value, msgspec.Struct) or name not in value.__struct_fields__:
+            raise _unknown(".".join(path[: depth + 1]))
+        value = getattr(value, name)
+    if isinstance(value, msgspec.Struct):
+        raise InvalidKey(".".join(path), "is a table; set one of its keys")
+    return value
+
+
+def _value(text: str, current: object) -> object:
+    """Read as TOML where that works; a bare word is a string and a bare list is split at its commas."""
+    try:
+        value: object = tomllib.loads(f"value = {text}")["value"]
+    except tomllib.TOMLDecodeError:
+        value = text
+    if isinstance(current, str):
+        return value if isinstance(value, str) else text
+    if isinstance(current, tuple) and isinstance(value, str):
+        return [item.strip() for item in value.split(",") if item.strip()]
+    return value
+
+
+def _check_addresses(config: Config, *, anonymous_spelled_out: bool) -> None:
+    if config.admin:
+        endpoint("admin", config.admin, "http")
+    for url in config.listeners:
+        reachable = not _listener(config, url).loopback
+        if reachable and not anonymous_spelled_out:
+            raise InvalidKey(
+                "allow_anonymous",
+                f"{url} can be reached from other machines; say allow_anonymous=true to let anyone in",
+            )
+
+
+def _listener(config: Config, url: str) -> Address:
+    try:
+        address = parse(url)
+    except ValueError as error:
+        raise InvalidKey("listeners", str(error)) from None
+    if address.encrypted and not (address.options.cert or config.tls.certificate):
+        raise InvalidKey("tls.certificate", f"{url} needs it, or ?cert= in its URL")
+    wanted = address.options.client_cert or config.tls.client_certificate
+    if address.encrypted and wanted != "none" and not (address.options.ca or config.tls.ca):
+        raise InvalidKey("tls.ca", f"{url} asks for client certificates: it says who signs them")
+    return address
+
+
+def _named(error: msgspec.ValidationError) -> InvalidKey:
+    """Turn "Expected `int`, got `str` - at `$.session.page_messages`" into an error under that key."""
+    message, _, path = str(error).partition(" - at `$.")
+    key = path.rstrip("`").replace("[...]", "")
+    prefix = "Object contains unknown field `"
+    if message.startswith(prefix):
+        name = message.removeprefix(prefix).rstrip("`")
+        return _unknown(f"{key}.{name}" if key else name)
+    return InvalidKey(key or "configuration", message[:1].lower() + message[1:])
+
+
+def _unknown(key: str) -> InvalidKey:
+    near = difflib.get_close_matches(key, _keys(), n=1)
+    return InvalidKey(key, "unknown key" + (f"; did you mean {near[0]}?" if near else ""))
+
+
+def _keys() -> list[str]:
+    tables: dict[str, Any] = msgspec.to_builtins(Config())
+    nested = [f"{table}.{key}" for table, value in tables.items() if isinstance(value, dict) for key in value]
+    return [*tables, *nested]
+
+
+def _toml(value: object) -> str:
+    if isinstance(value, (list, tuple)):
+        return "[" + ", ".join(_toml(item) for item in value) + "]"
+    return json.dumps(value)  # for strings, numbers and booleans TOML writes what JSON writes

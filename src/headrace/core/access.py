@@ -1,0 +1,55 @@
+"""The port of access control: who may connect, and what it may publish and receive.
+
+The default is None, which costs a test for None per packet. `services.access` stands behind it for password and ACL
+files. Asked on the loop; an answer to CONNECT may come later, since password hashes are slow on purpose.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from mypy_extensions import mypyc_attr
+
+if TYPE_CHECKING:
+    from headrace.core.connect import Sessions
+    from headrace.core.interfaces import Link
+    from headrace.mqtt.packets import Connect
+
+PENDING: Final = -1  # no reason code: the answer comes through SignIn.answer
+
+
+class SignIn:
+    """A CONNECT whose credentials are looked at. The client's later packets wait on its connection."""
+
+    def __init__(self, sessions: Sessions, link: Link, packet: Connect) -> None:
+        self._sessions = sessions
+        self._packet = packet
+        self.link = link
+        self.username = packet.username
+        self.password = packet.password
+
+    def answer(self, reason_code: int) -> None:
+        """The late answer: 0, or why the client is refused. On the loop; nothing happens if the client has gone."""
+        link = self.link
+        if not link.closed:
+            self._sessions.signed_in(link, self._packet, reason_code)
+            link.release()
+
+
+@mypyc_attr(allow_interpreted_subclasses=True)
+class Access:
+    """Who may do what. `link.user` is the name that `authenticate` found, None for nobody in particular."""
+
+    def authenticate(self, request: SignIn) -> int:
+        """A reason code, or PENDING. Sets `request.link.user` where the client is let in."""
+        raise NotImplementedError
+
+    def may_publish(self, link: Link, topic: bytes) -> bool:
+        raise NotImplementedError
+
+    def may_receive(self, link: Link, topic: bytes) -> bool:
+        raise NotImplementedError
+
+    def may_subscribe(self, link: Link, topic_filter: str) -> bool:
+        """False if nothing, or for a shared subscription not everything, that the filter matches may be received."""
+        raise NotImplementedError

@@ -1,0 +1,115 @@
+"""Acknowledgements of a subscriber: PUBACK, PUBREC, PUBCOMP for what it was sent (section 4.3).
+
+Runs on the loop. Packet ids up to 49151 are the session's own entries, those above belong to shared subscriptions.
+"""
+
+from __future__ import annotations
+
+from headrace.core.commit import Deferred, GroupCommit, Reply
+from headrace.core.delivery import Delivery
+from headrace.core.inflight import DIRECT_IDS, REF_QOS
+from headrace.core.interfaces import Link
+from headrace.core.record import DROP_REFUSED
+from headrace.core.session import Session
+from headrace.core.shared import Draw
+from headrace.core.sharing import SharedDelivery
+from headrace.errors import ProtocolError
+from headrace.mqtt import reason_codes as rc
+from headrace.mqtt.codec import encode_pubrel
+
+
+class Acknowledging:
+    """Takes entries out of a session's window."""
+
+    def __init__(self, commit: GroupCommit, delivery: Delivery, sharing: SharedDelivery) -> None:
+        self.commit = commit
+        self.delivery = delivery
+        self.sharing = sharing
+
+    def puback(self, link: Link, packet_id: int, reason_code: int) -> None:
+        session = link.session
+        if session is None:
+            return
+        if packet_id > DIRECT_IDS:
+            draw = _draw_of(session, packet_id)
+            if draw is not None:
+                self.sharing.puback(session, draw, reason_code)
+            return
+        queue = session.queue
+        serial = 0 if queue is None else queue.serial_of(packet_id)
+        if queue is None or serial == 0:
+            return
+        if queue.inflight[serial] & REF_QOS != 1:
+            raise ProtocolError(rc.PROTOCOL_ERROR, "PUBACK for a QoS 2 message")
+        self._finish(session, serial, reason_code)
+
+    def pubrec(self, link: Link, packet_id: int, reason_code: int) -> None:
+        """PUBREC: from here on PUBREL is what is repeated, so it leaves only when that is durable."""
+        session = link.session
+        if session is None:
+            return
+        draw = _draw_of(session, packet_id)
+        if draw is not None:
+            self.sharing.pubrec(session, link, draw, reason_code)
+            return
+        queue = session.queue
+        serial = 0 if queue is None else queue.serial_of(packet_id)
+        if queue is None or serial == 0:
+            unknown = encode_pubrel(link.version, packet_id, rc.PACKET_IDENTIFIER_NOT_FOUND)
+            self.commit.defer(Reply(link, unknown))  # behind a CONNACK that still waits [MQTT-3.2.0-1]
+            return
+        if queue.inflight[serial] & REF_QOS != 2:
+            raise ProtocolError(rc.PROTOCOL_ERROR, "PUBREC for a QoS 1 message")
+        if reason_code >= 0x80:
+            self._finish(session, serial, reason_code)
+            return
+        if session.persistent:
+            self.commit.received(session.incarnation, serial)
+        self.commit.defer(_Release(session, link, serial, packet_id))
+
+    def pubcomp(self, link: Link, packet_id: int, reason_code: int) -> None:
+        session = link.session
+        if session is None:
+            return
+        draw = _draw_of(session, packet_id)
+        if draw is not None:
+            self.sharing.pubcomp(session, draw)
+            return
+        queue = session.queue
+        serial = 0 if queue is None else queue.serial_of(packet_id)
+        if queue is not None and serial and serial in queue.received:
+            self._finish(session, serial, rc.SUCCESS)
+
+    def _finish(self, session: Session, serial: int, reason_code: int) -> None:
+        """An entry left the window; a refusal counts as a drop (decisions 11)."""
+        queue = session.outbound()
+        queue.finish(serial)
+        if session.persistent:
+            self.commit.acked(session.incarnation, serial)
+        if reason_code >= 0x80:
+            session.count_drop(DROP_REFUSED, 1)
+        if queue.backlog.count or queue.resend or session.groups:
+            self.delivery.pump(session)
+
+
+def _draw_of(session: Session, packet_id: int) -> Draw | None:
+    """The shared entry in flight under `packet_id`; direct entries have ids up to 49151."""
+    draws = session.draws
+    return None if draws is None else draws.get(packet_id)
+
+
+class _Release(Deferred):
+    """PUBREC is durable: send PUBREL."""
+
+    def __init__(self, session: Session, link: Link, serial: int, packet_id: int) -> None:
+        super().__init__()
+        self._session = session
+        self._link = link
+        self._serial = serial
+        self._packet_id = packet_id
+
+    def run(self) -> None:
+        queue = self._session.queue
+        if queue is not None and self._serial in queue.inflight:
+            queue.received.add(self._serial)
+            self._link.send(encode_pubrel(self._link.version, self._packet_id))

@@ -1,0 +1,73 @@
+"""Which PUBLISH is not taken, and why: topics that belong to the broker, payload format, the limit of retained messages.
+
+Asked only where a message could be concerned at all; what is refused keeps its place behind earlier acknowledgements.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from headrace.mqtt import reason_codes as rc
+from headrace.mqtt.publish import payload_is_text
+
+if TYPE_CHECKING:
+    from headrace.core.settings import BrokerSettings
+    from headrace.core.tenant import Tenant
+    from headrace.mqtt.packets import Publish, Will
+
+SYSTEM_TOPICS: Final = b"$SYS/"
+
+
+class Admission:
+    """What the broker refuses although the packet is well formed."""
+
+    def __init__(self, settings: BrokerSettings) -> None:
+        self._settings = settings
+
+    def refusal(self, version: int, tenant: Tenant, packet: Publish) -> int:
+        """The reason code of a refused PUBLISH, 0 when it is taken.
+
+        Retained messages above the limit are refused where the publisher can be told (0x97); otherwise they are
+        delivered, but not kept (`keeps`).
+        """
+        if packet.topic.startswith(SYSTEM_TOPICS):
+            return rc.NOT_AUTHORIZED  # $SYS is the broker's own
+        if self._settings.payload_format_check and not _format_holds(packet.properties, packet.payload):
+            return rc.PAYLOAD_FORMAT_INVALID
+        if packet.retain and packet.qos and version == 5:
+            size = len(packet.topic) + len(packet.properties) + len(packet.payload)
+            if not self.keeps(tenant, packet.topic, size, len(packet.payload)):
+                return rc.QUOTA_EXCEEDED
+        return 0
+
+    def refusal_of_will(self, will: Will) -> int:
+        """The reason code of a CONNECT with this Will, 0 when it is taken."""
+        if will.topic.encode("utf-8").startswith(SYSTEM_TOPICS):
+            return rc.TOPIC_NAME_INVALID
+        if self._settings.payload_format_check and not _format_holds(will.properties, will.payload):
+            return rc.PAYLOAD_FORMAT_INVALID
+        return 0
+
+    def keeps(self, tenant: Tenant, topic: bytes, size: int, payload_size: int) -> bool:
+        """Is there room for a retained message of `size` bytes? A delete always has."""
+        if payload_size == 0:
+            return True
+        settings, store = self._settings, tenant.retained
+        old = store.get(topic)
+        new = old is None and topic not in store.arriving
+        most = settings.retained_messages_max
+        if new and most and len(store) + len(store.arriving) >= most:
+            return False
+        freed = 0 if old is None else old.size
+        return not settings.retained_bytes_max or store.bytes - freed + size <= settings.retained_bytes_max
+
+
+def _format_holds(properties: bytes, payload: bytes) -> bool:
+    """Payload Format Indicator 1 promises UTF-8 (3.3.2.3.2)."""
+    if not properties or not payload_is_text(properties):
+        return True
+    try:
+        payload.decode("utf-8")
+    except UnicodeDecodeError:
+        return False
+    return True

@@ -1,0 +1,222 @@
+"""The broker: what happens at each packet. This file is the table of contents of the core and reads like section 3.
+
+Runs on the loop, called by connections (`on_*`), by group commit (`apply_batch`) and by the node (`end_tick`,
+`on_timer`). A record takes effect when the journal's high watermark has passed it: PUBACK means that.
+"""
+
+from __future__ import annotations
+
+from typing import Final, cast
+
+from headrace.core.acknowledging import Acknowledging
+from headrace.core.commit import BatchListener, Deferred, GroupCommit, Reply
+from headrace.core.connect import Sessions
+from headrace.core.delivery import Delivery
+from headrace.core.fold import Fold
+from headrace.core.interfaces import Clock, JournalPort, Link, Scheduler
+from headrace.core.message import Message
+from headrace.core.publishing import Publishing
+from headrace.core.record import (
+    KIND_EVENT,
+    KIND_MESSAGE,
+    KIND_NONE,
+    RETAINED_EXPIRED,
+    RETAINED_QUEUED,
+    SUBSCRIBED,
+    UNSUBSCRIBED,
+    Event,
+    Record,
+)
+from headrace.core.routing import Router
+from headrace.core.settings import BrokerSettings
+from headrace.core.sharing import SharedDelivery
+from headrace.core.subscribing import Subscribing
+from headrace.core.system_topics import SystemTopics
+from headrace.core.timers import Timers
+from headrace.errors import ProtocolError
+from headrace.mqtt import reason_codes as rc
+from headrace.mqtt.codec import (
+    PINGRESP,
+)
+from headrace.mqtt.packets import (
+    Auth,
+    Connect,
+    Disconnect,
+    Publish,
+    Subscribe,
+    Unsubscribe,
+)
+
+EXPIRED_PER_TIMER: Final = 256  # retained messages removed at once; the timer comes several times a second
+
+
+class Broker(BatchListener):
+    """One node's MQTT behaviour over its ports."""
+
+    def __init__(
+        self, journal: JournalPort, scheduler: Scheduler, clock: Clock, settings: BrokerSettings
+    ) -> None:
+        self.clock = clock
+        self.settings = settings
+        self.fold = Fold()
+        self.timers = Timers()
+        self.commit = GroupCommit(journal, clock)
+        self.delivery = Delivery(self.commit, journal, clock, settings)
+        self.sharing = SharedDelivery(self.delivery, self.commit, journal, clock, settings)
+        self.delivery.sharing = self.sharing
+        self.router = Router(self.delivery, self.sharing)
+        self.sessions = Sessions(self.fold, self.commit, self.delivery, self.timers, clock, settings)
+        self.system = SystemTopics(self.delivery, clock)
+        self.publishing = Publishing(
+            self.fold, self.commit, self.router, self.sessions.admission, clock, settings
+        )
+        self.acknowledging = Acknowledging(self.commit, self.delivery, self.sharing)
+        self.subscribing = Subscribing(self.commit, clock)
+        self._scheduler = scheduler
+        self._tick_requested = False
+        self._dirty: list[Link] = []
+        self.ticks = 0
+        self.bytes_received = 0  # of whole packets, as `$SYS` wants them; counted per read and per write
+        self.bytes_sent = 0
+        self.commit.attach(self)
+
+    # CONNECT, DISCONNECT and the end of a connection: `connect`
+
+    def on_connect(self, link: Link, packet: Connect) -> None:
+        self.sessions.connect(link, packet)
+
+    def on_disconnect(self, link: Link, packet: Disconnect) -> None:
+        self.sessions.disconnect(link, packet)
+
+    def on_connection_lost(self, link: Link) -> None:
+        self.sessions.connection_lost(link)
+
+    def on_auth(self, link: Link, packet: Auth) -> None:
+        raise ProtocolError(rc.PROTOCOL_ERROR, "no authentication exchange is in progress")
+
+    def on_protocol_error(self, link: Link, error: ProtocolError) -> None:
+        self.sessions.protocol_error(link, error)
+
+    def on_pingreq(self, link: Link) -> None:
+        if link.ready:
+            link.send(PINGRESP)  # [MQTT-3.12.4-1]
+        else:
+            self.commit.defer(Reply(link, PINGRESP))
+
+    # PUBLISH from a client: `publishing`
+
+    def on_publish(self, link: Link, packet: Publish) -> None:
+        self.publishing.publish(link, packet)
+
+    def on_pubrel(self, link: Link, packet_id: int) -> None:
+        self.publishing.pubrel(link, packet_id)
+
+    def set_storage_full(self, full: bool) -> None:
+        """The journal's disk is full, or has space again."""
+        self.publishing.set_storage_full(full)
+
+    # Acknowledgements of a subscriber: `acknowledging`
+
+    def on_puback(self, link: Link, packet_id: int, reason_code: int) -> None:
+        self.acknowledging.puback(link, packet_id, reason_code)
+
+    def on_pubrec(self, link: Link, packet_id: int, reason_code: int) -> None:
+        self.acknowledging.pubrec(link, packet_id, reason_code)
+
+    def on_pubcomp(self, link: Link, packet_id: int, reason_code: int) -> None:
+        self.acknowledging.pubcomp(link, packet_id, reason_code)
+
+    # SUBSCRIBE, UNSUBSCRIBE: `subscribing`
+
+    def on_subscribe(self, link: Link, packet: Subscribe) -> None:
+        self.subscribing.subscribe(link, packet)
+
+    def on_unsubscribe(self, link: Link, packet: Unsubscribe) -> None:
+        self.subscribing.unsubscribe(link, packet)
+
+    # What is durable takes effect, in order
+
+    def apply_batch(self, records: list[Record]) -> None:
+        for record in records:
+            if record.kind == KIND_MESSAGE:
+                self._apply_message(cast(Message, record))
+            elif record.kind == KIND_NONE:
+                cast(Deferred, record).run()
+            elif record.kind == KIND_EVENT:
+                self._apply_event(cast(Event, record))
+        self.publishing.let_go()
+        self._flush()
+
+    def _apply_message(self, message: Message) -> None:
+        link = message.link
+        if link is not None:
+            message.link = None
+            self.publishing.acknowledge(link, message)
+        self.router.apply(self.fold.tenant(message.tenant), message)
+
+    def _apply_event(self, event: Event) -> None:
+        """Only what waits for durability; the other events took effect when they were appended."""
+        subkind = event.subkind
+        if subkind == RETAINED_EXPIRED:
+            tenant = self.fold.tenant(event.text("t"))
+            tenant.retained.remove(event.text("topic").encode("utf-8"), event.number("off"))
+            return
+        if subkind not in (SUBSCRIBED, UNSUBSCRIBED, RETAINED_QUEUED):
+            return
+        session = self.fold.by_incarnation.get(event.number("inc"))
+        if session is None:
+            return
+        if subkind == SUBSCRIBED:
+            self.fold.subscribed(session, event)
+        elif subkind == UNSUBSCRIBED:
+            self.fold.unsubscribed(session, event)
+        else:
+            self.fold.retained_queued(session, event)
+
+    # Ticks
+
+    def note_dirty(self, link: Link) -> None:
+        """A link has bytes to write at the end of this tick."""
+        self._dirty.append(link)
+        self.request_tick()
+
+    def request_tick(self) -> None:
+        if not self._tick_requested:
+            self._tick_requested = True
+            self._scheduler.request_tick()
+
+    def end_tick(self) -> None:
+        """After everything readable was read: one append to the journal, one write per connection."""
+        self._tick_requested = False
+        self.ticks += 1
+        self.commit.flush()
+        self._flush()
+        if self.delivery.feed_hungry():
+            self.request_tick()
+
+    def _flush(self) -> None:
+        if self._dirty:
+            dirty = self._dirty
+            self._dirty = []
+            for link in dirty:
+                link.dirty = False
+                link.flush()
+
+    def on_writable(self, link: Link) -> None:
+        """The socket's buffer fell below its low mark."""
+        session = link.session
+        link.hungry = False
+        if session is not None and session.link is link:
+            self.delivery.pump(session)
+        if link.waiting is not None:
+            waiting, link.waiting = link.waiting, None
+            for deferred in waiting:
+                self.commit.defer(deferred)
+
+    def on_timer(self) -> None:
+        self.timers.run(self.clock.mono_ms)
+        for tenant in self.fold.tenants.values():
+            for message in tenant.retained.take_expired(self.clock.now_us, EXPIRED_PER_TIMER):
+                topic = message.topic.decode("utf-8")
+                fields: dict[str, object] = {"t": tenant.name, "topic": topic, "off": message.offset}
+                self.commit.append(Event(RETAINED_EXPIRED, self.clock.now_us, fields))

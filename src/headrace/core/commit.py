@@ -1,0 +1,251 @@
+"""Group commit: one batch of records at a time between the tick and the journal's writer.
+
+Runs on the loop. Records are appended in the order things happened and get their offsets at once; they are *applied* in
+the same order when the high watermark has passed them. While one batch is being made durable the next one gathers, so
+the batch size adapts to the disk.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from librt.strings import BytesWriter, write_i64_le
+from mypy_extensions import i64, mypyc_attr
+
+from headrace.core.interfaces import Clock, JournalPort, Link
+from headrace.core.message import Message
+from headrace.core.record import (
+    ACKED,
+    DROPPED,
+    KIND_EVENT,
+    KIND_MESSAGE,
+    KIND_NONE,
+    PROGRESS_SUBKINDS,
+    RECEIVED,
+    RELEASED,
+    SENT_LIMIT,
+    SHARED_DRAWN,
+    SHARED_FINISHED,
+    SHARED_RECEIVED,
+    Progress,
+    Record,
+)
+
+# Drops first: an acknowledgement says that everything before it was sent, unless it is known to be dropped.
+_PROGRESS_ORDER: Final = (
+    DROPPED,
+    *[subkind for subkind in range(1, PROGRESS_SUBKINDS) if subkind != DROPPED],
+)
+
+
+@mypyc_attr(allow_interpreted_subclasses=False)
+class Deferred(Record):
+    """Something that must wait until everything appended before it is durable. It is not a record of the journal."""
+
+    def __init__(self) -> None:
+        super().__init__(KIND_NONE, 0)
+
+    def run(self) -> None:
+        raise NotImplementedError
+
+
+class Reply(Deferred):
+    """An answer that must not overtake what was appended before it."""
+
+    def __init__(self, link: Link, data: bytes) -> None:
+        super().__init__()
+        self._link = link
+        self._data = data
+
+    def run(self) -> None:
+        self._link.send(self._data)
+
+
+class BatchListener:
+    """Who applies durable records (the broker)."""
+
+    def apply_batch(self, records: list[Record]) -> None:
+        raise NotImplementedError
+
+    def request_tick(self) -> None:
+        raise NotImplementedError
+
+
+class GroupCommit:
+    """Gathers records into batches. `high_watermark` and `applied` are offsets of the next record."""
+
+    def __init__(self, journal: JournalPort, clock: Clock) -> None:
+        self._journal = journal
+        self._clock = clock
+        self._listener: BatchListener | None = None
+        self._next: i64 = journal.next_offset()
+        self.high_watermark: i64 = self._next
+        self._pending: list[Record] = []
+        self._body = BytesWriter()
+        self._first_us: int = 0
+        self._outstanding: list[Record] | None = None
+        self._outstanding_end: i64 = 0
+        self._applying: list[Record] = []
+        self._progress: list[BytesWriter | None] = [None] * PROGRESS_SUBKINDS
+        self._progress_pending = False
+        self.failed: BaseException | None = None
+        self.batches = 0
+        self.bytes = 0
+
+    def attach(self, listener: BatchListener) -> None:
+        self._listener = listener
+
+    @property
+    def next_offset(self) -> int:
+        return self._next
+
+    @property
+    def idle(self) -> bool:
+        """True when nothing waits for the journal."""
+        return self._outstanding is None and not self._pending and not self._progress_pending
+
+    @property
+    def pending_bytes(self) -> i64:
+        return len(self._body)
+
+    def append(self, record: Record) -> int:
+        """Put `record` into the next batch; returns its offset."""
+        if record.kind == KIND_EVENT and self._progress_pending:
+            self._take_progress()  # what a session did comes before what ends it
+        offset = self._next
+        record.offset = offset
+        self._next = offset + 1
+        if not self._pending:
+            self._request()
+        if len(self._body) == 0:
+            self._first_us = record.timestamp_us
+        self._pending.append(record)
+        record.encode_into(self._body)
+        return offset
+
+    def defer(self, deferred: Deferred) -> None:
+        """Run `deferred` once everything appended so far is durable and applied."""
+        if self._progress_pending:
+            self._take_progress()
+        if not self._pending:
+            self._request()
+        self._pending.append(deferred)
+
+    # What became of messages: packed here, one PROGRESS record per subkind and batch.
+
+    def acked(self, incarnation: i64, serial: i64) -> None:
+        self._pair(ACKED, incarnation, serial)
+
+    def received(self, incarnation: i64, serial: i64) -> None:
+        self._pair(RECEIVED, incarnation, serial)
+
+    def released(self, incarnation: i64, packet_id: i64) -> None:
+        self._pair(RELEASED, incarnation, packet_id)
+
+    def sent_limit(self, incarnation: i64, limit: i64) -> None:
+        self._pair(SENT_LIMIT, incarnation, limit)
+
+    def dropped(self, incarnation: i64, first: i64, count: i64, reason: i64) -> None:
+        self._pair(DROPPED, incarnation, first)
+        self._pair(DROPPED, count, reason)
+
+    def drawn(self, group: i64, serial: i64, incarnation: i64, packet_id: i64) -> None:
+        self._pair(SHARED_DRAWN, group, serial)
+        self._pair(SHARED_DRAWN, incarnation, packet_id)
+
+    def shared_finished(self, group: i64, serial: i64) -> None:
+        self._pair(SHARED_FINISHED, group, serial)
+
+    def shared_received(self, group: i64, serial: i64) -> None:
+        self._pair(SHARED_RECEIVED, group, serial)
+
+    def _pair(self, subkind: int, first: i64, second: i64) -> None:
+        writer = self._progress[subkind]
+        if writer is None:
+            writer = BytesWriter()
+            self._progress[subkind] = writer
+        if not self._progress_pending:
+            self._progress_pending = True
+            self._request()
+        write_i64_le(writer, first)
+        write_i64_le(writer, second)
+
+    def _take_progress(self) -> None:
+        self._progress_pending = False
+        for subkind in _PROGRESS_ORDER:
+            writer = self._progress[subkind]
+            if writer is not None:
+                self._progress[subkind] = None
+                self.append(Progress(subkind, self._clock.now_us, writer.getvalue()))
+
+    def retained_topics(self) -> set[bytes]:
+        """Topics of retained messages that are on their way to the journal or not yet applied."""
+        found: set[bytes] = set()
+        for records in (self._applying, self._outstanding or [], self._pending):
+            for record in records:
+                if isinstance(record, Message) and record.retain:
+                    found.add(record.topic)
+        return found
+
+    def _request(self) -> None:
+        listener = self._listener
+        if listener is not None:
+            listener.request_tick()
+
+    # Batches
+
+    def flush(self) -> None:
+        """End of a tick: hand the gathered batch to the journal, unless one is on its way."""
+        if self._outstanding is not None:
+            return
+        if self._progress_pending:
+            self._take_progress()
+        if not self._pending:
+            return
+        if len(self._body):
+            self._submit()
+            return
+        batch = self._pending  # nothing to make durable: only deferred work
+        self._pending = []
+        self._apply(batch)
+
+    def _submit(self) -> None:
+        batch = self._pending
+        self._pending = []
+        body = self._body.getvalue()
+        self._body = BytesWriter()
+        self._outstanding = batch
+        self._outstanding_end = self._next
+        self.batches += 1
+        self.bytes += len(body)
+        # Only messages are asked for again; an event in memory is ten times its bytes.
+        records: list[object] = [
+            record if record.kind == KIND_MESSAGE else None for record in batch if record.kind != KIND_NONE
+        ]
+        self._journal.append(body, records, self._first_us, self._clock.now_us)
+
+    def on_high_watermark(self, offset: int) -> None:
+        """The journal made everything below `offset` durable: apply it, in order."""
+        batch = self._outstanding
+        if batch is None or offset < self._outstanding_end or self.failed is not None:
+            return
+        self._outstanding = None
+        self.high_watermark = self._outstanding_end
+        if self._progress_pending:
+            self._take_progress()
+        if len(self._body):
+            self._submit()
+        self._apply(batch)
+        if self._pending or self._progress_pending:
+            self._request()
+
+    def _apply(self, batch: list[Record]) -> None:
+        listener = self._listener
+        if listener is not None:
+            self._applying = batch
+            listener.apply_batch(batch)
+            self._applying = []
+
+    def on_failure(self, error: BaseException) -> None:
+        """The journal can no longer make records durable: acknowledge nothing from now on (decisions 21)."""
+        self.failed = error

@@ -1,0 +1,378 @@
+"""Out to the subscribers: window, packet id, Receive Maximum, pages.
+
+Runs on the loop. `offer` is called once per (message, matched session) in journal order; `pump` whenever a session may
+have got room: an acknowledgement, a resumed connection, a drained socket. Nothing beyond a session's durable
+`sent_limit` is sent, and nothing is sent while the socket is above its high mark.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from mypy_extensions import i64
+
+from headrace.core.commit import Deferred, GroupCommit
+from headrace.core.inflight import (
+    REF_OFFSET_SHIFT,
+    REF_QOS,
+    REF_RETAIN,
+    WINDOW_SERIALS_MAX,
+    OutboundQueue,
+    packet_id_of,
+    reference,
+)
+from headrace.core.interfaces import Clock, JournalPort, Link
+from headrace.core.record import (
+    DROP_BYTES_LIMIT,
+    DROP_EXPIRED,
+    DROP_LIMIT,
+    DROP_PERMISSION,
+    DROP_QOS0_AWAY,
+    DROP_QOS0_SLOW,
+    DROP_TOO_LARGE,
+    DROP_UNREADABLE,
+    FLAG_QOS,
+    FLAG_RETAIN,
+)
+from headrace.core.session import APPLICATION, Session
+from headrace.mqtt.codec import encode_pubrel
+
+if TYPE_CHECKING:
+    from headrace.core.message import Message
+    from headrace.core.settings import BrokerSettings
+    from headrace.core.sharing import SharedDelivery
+    from headrace.core.subscriptions import Target
+
+_CHUNK_MIN: Final = 32
+_CHUNK_MAX: Final = 1024
+_CHUNK_LIMIT: Final = 16_384
+
+
+def reserve_chunk(window: int) -> int:
+    """How far ahead of the last sent serial a session reserves its `sent_limit`."""
+    return max(_CHUNK_MIN, min(_CHUNK_MAX, 2 * window))
+
+
+class Delivery:
+    """Sends queue entries to connected sessions and keeps queues inside their limits."""
+
+    def __init__(
+        self, commit: GroupCommit, journal: JournalPort, clock: Clock, settings: BrokerSettings
+    ) -> None:
+        self._commit = commit
+        self._journal = journal
+        self._clock = clock
+        self._settings = settings
+        self._high: i64 = settings.write_buffer_high
+        self.hungry: list[Session] = []
+        self.sharing: SharedDelivery | None = None
+
+    def offer(self, target: Target, message: Message) -> None:
+        """Give a message to a session: send it now, or number it and put it behind the backlog."""
+        session = target.session
+        qos: i64 = message.flags & FLAG_QOS
+        if target.qos < qos:
+            qos = target.qos
+        retain = target.retain_as_published and message.flags & FLAG_RETAIN != 0
+        if qos == 0:
+            self.offer_qos0(session, message, retain, target.ids)
+            return
+        self.offer_stored(session, message, reference(message.offset, target.ids_index, retain, qos))
+
+    def offer_qos0(self, session: Session, message: Message, retain: bool, ids: bytes) -> None:
+        """QoS 0 is tried once and never stored (O1)."""
+        link = session.link
+        if link is None or not link.ready:
+            session.count_drop(DROP_QOS0_AWAY, 1)
+        elif not self._permitted(link, message):
+            session.count_drop(DROP_PERMISSION, 1)
+        elif link.paused or link.buffered() > self._high:
+            session.count_drop(DROP_QOS0_SLOW, 1)
+        elif link.max_packet_size and message.rendered_size(link.version, 0, ids) > link.max_packet_size:
+            session.count_drop(DROP_TOO_LARGE, 1)
+        else:
+            self.write(link, message, 0, 0, 0x31 if retain else 0x30, ids)
+            counters = session.tenant.counters
+            counters.publishes_sent += 1
+
+    def write(self, link: Link, message: Message, qos: i64, packet_id: i64, first: i64, ids: bytes) -> None:
+        """One PUBLISH into the buffer of a connection."""
+        if link.alias_maximum:
+            self._write_aliased(link, message, qos, packet_id, first, ids)
+        else:
+            message.render(link.writer(), link.version, qos, packet_id, first, ids, self._clock.now_us)
+
+    def _write_aliased(
+        self, link: Link, message: Message, qos: i64, packet_id: i64, first: i64, ids: bytes
+    ) -> None:
+        """The first topics of a connection get an alias each, up to the client's maximum [MQTT-3.3.2-11]."""
+        aliases = link.aliases
+        if aliases is None:
+            aliases = {}
+            link.aliases = aliases
+        alias = aliases.get(message.topic, 0)
+        known = alias != 0 and (len(message.topic) > 3 or link.max_packet_size == 0)
+        properties = ids
+        if known:
+            properties = b"\x23" + alias.to_bytes(2, "big") + ids
+        elif alias == 0 and len(aliases) < link.alias_maximum:
+            alias = len(aliases) + 1  # never 0 [MQTT-3.3.2-8]
+            properties = b"\x23" + alias.to_bytes(2, "big") + ids
+            limit = link.max_packet_size
+            if limit and message.rendered_size(link.version, qos, properties) > limit:
+                properties = ids  # it only fits without one
+            else:
+                aliases[message.topic] = alias
+        now_us = self._clock.now_us
+        message.render(link.writer(), link.version, qos, packet_id, first, properties, now_us, known)
+
+    def offer_stored(self, session: Session, message: Message, ref: int) -> None:
+        queue = session.queue
+        if queue is None:
+            queue = session.outbound()
+        link = session.link
+        if link is not None and link.ready and queue.backlog.count == 0 and not queue.resend:
+            serial: i64 = queue.next_serial
+            if (
+                self._room(session, link, queue, serial)
+                and not self._too_large(session, link, message, ref)
+                and self._permitted(link, message)
+            ):
+                queue.next_serial = serial + 1
+                queue.inflight[serial] = ref
+                self._send(session, link, serial, ref, message, False)
+                return
+        queue.push(ref, message.size)
+        if link is None or queue.backlog.count > 1:
+            self.keep_limits(session, queue)
+        else:
+            self.pump(session)  # asks for what is missing, or drops what is too large for the client
+
+    def _room(self, session: Session, link: Link, queue: OutboundQueue, serial: i64) -> bool:
+        """May `serial` be sent now? Asks the journal for more `sent_limit` or floor ahead of need."""
+        if serial + (link.chunk >> 1) > queue.sent_limit:
+            self._reserve(session, link, queue, serial)
+            if serial > queue.sent_limit:
+                link.chunk = min(
+                    2 * link.chunk, _CHUNK_LIMIT
+                )  # faster than the journal: reserve more at a time
+                return False
+        if serial - queue.durable_floor > WINDOW_SERIALS_MAX // 2:
+            self._refresh_floor(session, queue)
+            if serial - queue.durable_floor >= WINDOW_SERIALS_MAX:
+                return False
+        if session.window_used() >= link.window:
+            return False
+        if link.paused or link.buffered() > self._high:
+            self.feed_later(session, link)
+            return False
+        return True
+
+    def feed_later(self, session: Session, link: Link) -> None:
+        """Try again at the end of this tick, or when the socket drains."""
+        if not link.hungry:
+            link.hungry = True
+            self.hungry.append(session)
+
+    def _reserve(self, session: Session, link: Link, queue: OutboundQueue, serial: i64) -> None:
+        if queue.reserving > queue.sent_limit:
+            return
+        limit = serial + link.chunk
+        queue.reserving = limit
+        if session.persistent:
+            self._commit.sent_limit(session.incarnation, limit)
+        self._commit.defer(_LimitRaised(self, session, limit))
+
+    def _refresh_floor(self, session: Session, queue: OutboundQueue) -> None:
+        """Packet ids may be used again up to the floor whose acknowledgements are durable (decisions 8)."""
+        floor = queue.floor()
+        if not queue.floor_pending and floor > queue.durable_floor:
+            queue.floor_pending = True
+            self._commit.defer(_FloorRaised(self, session, floor))
+
+    def _too_large(self, session: Session, link: Link, message: Message, ref: i64) -> bool:
+        """A message above the client's Maximum Packet Size is dropped for it [MQTT-3.1.2-25]."""
+        if not link.max_packet_size:
+            return False
+        ids = session.ids_at(ref >> 3 & 0x1FFFF)
+        return message.rendered_size(link.version, ref & REF_QOS, ids) > link.max_packet_size
+
+    def _permitted(self, link: Link, message: Message) -> bool:
+        """May its client read this topic? Asked when it is sent: permission may be withdrawn (decisions 11)."""
+        access = link.access
+        return access is None or access.may_receive(link, message.topic)
+
+    def _send(self, session: Session, link: Link, serial: i64, ref: i64, message: Message, dup: bool) -> None:
+        qos: i64 = ref & REF_QOS
+        first: i64 = 0x30 | qos << 1
+        if ref & REF_RETAIN:
+            first |= 1
+        if dup:
+            first |= 8  # [MQTT-3.3.1-1]
+        ids_index: i64 = ref >> 3 & 0x1FFFF
+        ids = b"" if ids_index == 0 else session.ids_at(ids_index)
+        self.write(link, message, qos, packet_id_of(serial), first, ids)
+        counters = session.tenant.counters
+        counters.publishes_sent += 1
+
+    # A session that has got room
+
+    def pump(self, session: Session) -> None:
+        """Send NOT-ACKED entries, then the backlog, at most one page; what is left goes on in the next tick."""
+        link = session.link
+        queue = session.queue
+        if link is None or not link.ready or link.closed:
+            return
+        if session.redraw and self.sharing is not None:
+            self.sharing.resend(session, link)
+        if queue is not None:
+            self._pump_queue(session, link, queue)
+        if session.groups and self.sharing is not None:
+            self.sharing.pump(session)
+
+    def _pump_queue(self, session: Session, link: Link, queue: OutboundQueue) -> None:
+        budget = self._settings.page_messages
+        while queue.resend or queue.backlog.count:
+            if session.window_used() >= link.window:
+                return
+            if budget == 0 or link.paused or link.buffered() > self._high:
+                self.feed_later(session, link)
+                return
+            budget -= 1
+            if queue.resend:
+                self._resend(session, link, queue)
+            elif not self._send_head(session, link, queue):
+                return
+
+    def _resend(self, session: Session, link: Link, queue: OutboundQueue) -> None:
+        """Send the oldest NOT-ACKED entry again: PUBLISH with DUP, or PUBREL [MQTT-4.4.0-1]."""
+        serial = queue.resend.pop()
+        ref = queue.inflight.get(serial, -1)
+        if ref == -1:
+            return
+        if serial in queue.received:
+            link.send(encode_pubrel(link.version, packet_id_of(serial)))
+            return
+        message = self._fetch(session, ref)
+        if message is None:
+            queue.finish(serial)
+            self._record_drop(session, serial, DROP_UNREADABLE)
+        elif self._too_large(session, link, message, ref):
+            queue.finish(serial)
+            self._record_drop(session, serial, DROP_TOO_LARGE)
+        else:
+            self._send(session, link, serial, ref, message, True)
+
+    def _send_head(self, session: Session, link: Link, queue: OutboundQueue) -> bool:
+        """Send the head of the backlog, or drop it with its reason; False when it has to wait."""
+        serial: i64 = queue.head_serial()
+        if not self._room(session, link, queue, serial):
+            return False
+        ref = queue.backlog.peek()
+        message = self._fetch(session, ref)
+        reason = 0
+        if message is None:
+            reason = DROP_UNREADABLE
+        elif message.expired(self._clock.now_us):
+            reason = DROP_EXPIRED
+        elif self._too_large(session, link, message, ref):
+            reason = DROP_TOO_LARGE
+        elif not self._permitted(link, message):
+            reason = DROP_PERMISSION
+        if reason or message is None:
+            queue.backlog.pop()
+            self._record_drop(session, serial, reason)
+            return True
+        queue.take()
+        self._send(session, link, serial, ref, message, False)
+        return True
+
+    def _fetch(self, session: Session, ref: int) -> Message | None:
+        offset = ref >> REF_OFFSET_SHIFT
+        if ref & REF_RETAIN:
+            message = session.tenant.retained.at(offset)
+            if message is not None:
+                return message
+        return self._journal.fetch(offset)
+
+    def _record_drop(self, session: Session, serial: int, reason: int) -> None:
+        session.count_drop(reason, 1)
+        if session.persistent:
+            self._commit.dropped(session.incarnation, serial, 1, reason)
+
+    def keep_limits(self, session: Session, queue: OutboundQueue) -> None:
+        """Drop the oldest unsent entries above the session's limit, counted with their reason (T6)."""
+        backlog = queue.backlog
+        first = queue.head_serial()
+        dropped = 0
+        reason = DROP_LIMIT
+        if session.session_type == APPLICATION:
+            reason = DROP_BYTES_LIMIT
+            while backlog.count and backlog.bytes > self._settings.application_backlog_bytes_max:
+                backlog.pop()
+                dropped += 1
+        else:
+            while backlog.count > self._settings.backlog_messages_max:
+                backlog.pop()
+                dropped += 1
+        if dropped:
+            session.count_drop(reason, dropped)
+            if session.persistent:
+                self._commit.dropped(session.incarnation, first, dropped, reason)
+
+    def feed_hungry(self) -> bool:
+        """End of a tick: go on with sessions that stopped at a page or at a full socket. True if more is to do."""
+        if not self.hungry:
+            return False
+        sessions = self.hungry
+        self.hungry = []
+        for session in sessions:
+            link = session.link
+            if link is not None and link.hungry and not link.paused:
+                link.hungry = False
+                self.pump(session)
+        return len(self.hungry) > 0
+
+    def resumed(self, session: Session, link: Link) -> None:
+        """The connection is ready: everything in flight is to be sent again, oldest first, then the backlog."""
+        queue = session.queue
+        if queue is not None:
+            queue.resend = sorted(queue.inflight, reverse=True)
+        if session.draws and self.sharing is not None:
+            self.sharing.resumed(session)  # before `pump` draws anything new
+        self.pump(session)
+
+
+class _LimitRaised(Deferred):
+    """A new `sent_limit` is durable."""
+
+    def __init__(self, delivery: Delivery, session: Session, limit: int) -> None:
+        super().__init__()
+        self._delivery = delivery
+        self._session = session
+        self._limit = limit
+
+    def run(self) -> None:
+        queue = self._session.queue
+        if queue is not None and queue.reserving == self._limit:
+            queue.sent_limit = self._limit
+            if queue.backlog.count:
+                self._delivery.pump(self._session)
+
+
+class _FloorRaised(Deferred):
+    """The acknowledgements below `floor` are durable."""
+
+    def __init__(self, delivery: Delivery, session: Session, floor: int) -> None:
+        super().__init__()
+        self._delivery = delivery
+        self._session = session
+        self._floor = floor
+
+    def run(self) -> None:
+        queue = self._session.queue
+        if queue is not None:
+            queue.floor_pending = False
+            queue.durable_floor = self._floor
+            if queue.backlog.count:
+                self._delivery.pump(self._session)

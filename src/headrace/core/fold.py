@@ -1,0 +1,494 @@
+"""State as a fold over the journal: what each record changes, live and in recovery alike.
+
+`Fold` owns the tenants and finds sessions by incarnation. In recovery `replay` is called for every record behind the
+snapshot; live, the broker calls the same methods when it appends a session's record or applies a durable one. Records
+that a session's snapshot already contains (`Session.applied`) change nothing, which makes snapshots fuzzy: every
+session in one may have a position of its own.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, cast
+
+from librt.strings import read_i64_le
+from mypy_extensions import i64
+
+from headrace.core.inflight import OutboundQueue, reference
+from headrace.core.message import Message, decode_record, encode_varint
+from headrace.core.record import (
+    ACKED,
+    BROKER_STARTED,
+    DROP_SESSION_ENDED,
+    DROPPED,
+    FLAG_QOS,
+    FLAG_RETAIN,
+    KIND_EVENT,
+    KIND_MESSAGE,
+    MESSAGE_HEADER_SIZE,
+    PROGRESS_WIDTH,
+    RECEIVED,
+    RELEASED,
+    RETAINED_EXPIRED,
+    RETAINED_QUEUED,
+    SENT_LIMIT,
+    SESSION_CLOSED,
+    SESSION_ENDED,
+    SESSION_OPENED,
+    SESSION_RESUMED,
+    SHARED_DRAWN,
+    SHARED_FINISHED,
+    SUBSCRIBED,
+    UNSUBSCRIBED,
+    WILL_CANCELLED,
+    WILL_FIRED,
+    Event,
+    Progress,
+    Record,
+    record_end,
+)
+from headrace.core.session import Session
+from headrace.core.shared import Group
+from headrace.core.subscriptions import Subscription, Target
+from headrace.core.tenant import Tenant
+from headrace.mqtt.packets import Will
+from headrace.mqtt.topics import SHARE_PREFIX, split_share
+
+if TYPE_CHECKING:
+    from array import array
+
+DEFAULT_TENANT: Final = "default"
+
+
+def will_fields(will: Will | None) -> object:
+    """A will as it stands in events and snapshots."""
+    if will is None:
+        return None
+    return [
+        will.topic,
+        will.payload,
+        will.qos,
+        will.retain,
+        will.properties,
+        will.delay_s,
+        will.message_expiry_s,
+    ]
+
+
+def will_from(value: object) -> Will | None:
+    if not isinstance(value, list) or len(value) < 7:
+        return None
+    topic, payload, qos, retain, properties, delay_s, expiry_s = value[:7]
+    return Will(
+        str(topic),
+        cast(bytes, payload),
+        int(qos),
+        bool(retain),
+        cast(bytes, properties),
+        int(delay_s),
+        int(expiry_s),
+    )
+
+
+def subscription_from(session: Session, row: list[object]) -> Subscription:
+    """A subscription from its event row: filter, QoS, no local, retain as published, retain handling, identifier."""
+    identifier = cast(int, row[5])
+    encoded = b"\x0b" + encode_varint(identifier) if identifier else b""
+    return Subscription(
+        session,
+        cast(str, row[0]),
+        cast(int, row[1]),
+        bool(row[2]),
+        bool(row[3]),
+        cast(int, row[4]),
+        identifier,
+        encoded,
+    )
+
+
+def subscription_row(subscription: Subscription) -> list[object]:
+    return [
+        subscription.filter,
+        subscription.qos,
+        subscription.no_local,
+        subscription.retain_as_published,
+        subscription.retain_handling,
+        subscription.subscription_id,
+    ]
+
+
+class Fold:
+    """The tenants, the sessions by incarnation, and what a record does to them."""
+
+    def __init__(self) -> None:
+        self.tenants: dict[str, Tenant] = {}
+        self.by_incarnation: dict[int, Session] = {}
+        self.groups: dict[int, Group] = {}
+        # Draws in a snapshot whose member was opened behind it: group, serial, packet id, PUBREC seen.
+        self.unbound: dict[int, list[tuple[Group, int, int, bool]]] = {}
+        self.replayed = 0
+        self._last_tenant: Tenant | None = None
+
+    def tenant(self, name: str) -> Tenant:
+        tenant = self.tenants.get(name)
+        if tenant is None:
+            tenant = Tenant(name)
+            self.tenants[name] = tenant
+        return tenant
+
+    # Records of sessions
+
+    def add(self, session: Session) -> None:
+        """Put a session into the directory (opened, or restored from a snapshot)."""
+        sessions = session.tenant.sessions
+        held = sessions.get(session.client_id)
+        if held is None or held.incarnation < session.incarnation:
+            # A fuzzy snapshot may hold the next session of this client already.
+            sessions[session.client_id] = session
+        self.by_incarnation[session.incarnation] = session
+        for group, serial, packet_id, received in self.unbound.pop(session.incarnation, ()):
+            group.bind(serial, session, packet_id, received)
+
+    def opened(self, event: Event) -> Session:
+        tenant = self.tenant(event.text("t"))
+        session = Session(tenant, event.text("c"), event.offset, event.number("ty"), event.number("ex"))
+        session.opened_limit = event.number("lim")
+        session.will = will_from(event.fields.get("w"))
+        self.add(session)
+        return session
+
+    def resumed(self, session: Session, event: Event) -> None:
+        session.expiry_s = event.number("ex")
+        session.will = will_from(event.fields.get("w"))
+        session.closed_at_us = 0
+        self._raise_limit(session, event.number("lim"))
+
+    def closed(self, session: Session, event: Event) -> None:
+        session.expiry_s = event.number("ex")
+        session.closed_at_us = event.timestamp_us
+        if not event.number("will"):
+            session.will = None
+        queue = session.queue
+        if queue is not None:
+            limit = event.number("lim")
+            queue.replay_sent_up_to(limit)
+            queue.sent_limit = limit
+            queue.reserving = limit
+        for group in session.groups or []:
+            group.give_back(session)
+
+    def ended(self, session: Session) -> None:
+        """The session is gone: its queue, its subscriptions, its place in the directory."""
+        tenant = session.tenant
+        session.ended = True
+        if tenant.sessions.get(session.client_id) is session:
+            del tenant.sessions[session.client_id]
+        self.by_incarnation.pop(session.incarnation, None)
+        for group in session.groups or []:
+            group.give_back(session)
+        for draw in list((session.draws or {}).values()):
+            session.count_drop(DROP_SESSION_ENDED, 1)  # QoS 2 goes to nobody else [MQTT-4.8.2-5]
+            draw.group.finish(draw.serial)
+        for topic_filter in list(session.subscriptions or {}):
+            self.unsubscribe(session, topic_filter)
+        session.queue = None
+        session.incoming = None
+
+    def _raise_limit(self, session: Session, limit: int) -> None:
+        session.opened_limit = limit
+        queue = session.queue
+        if queue is not None:
+            queue.sent_limit = limit
+            queue.reserving = limit
+
+    def started(self, event: Event) -> None:
+        """The broker came back: whoever was connected is not any more; what may have been sent is NOT-ACKED."""
+        for session in self.by_incarnation.values():
+            if session.closed_at_us == 0 and session.applied < event.offset:
+                session.closed_at_us = event.timestamp_us
+                queue = session.queue
+                if queue is not None:
+                    queue.replay_sent_up_to(min(queue.sent_limit, queue.next_serial - 1))
+                    queue.sent_limit = queue.last_sent()
+                    queue.reserving = queue.sent_limit
+                session.opened_limit = 0
+                for group in session.groups or []:
+                    group.give_back(session)
+
+    # Records of subscriptions and retained messages
+
+    def subscribed(self, session: Session, event: Event) -> None:
+        for at, row in enumerate(cast(list[list[object]], event.fields["subs"])):
+            self.subscribe(session, subscription_from(session, row), event.offset << 16 | at)
+        self.retained_queued(session, event)
+
+    def subscribe(self, session: Session, subscription: Subscription, group_id: int) -> None:
+        """Add or replace one subscription; a shared one joins its group, or makes it under `group_id`."""
+        session.subscribe(subscription)
+        if subscription.filter.startswith(SHARE_PREFIX):
+            self._join(session, subscription, group_id)
+        else:
+            session.tenant.tree.add(subscription.filter, subscription)
+
+    def unsubscribe(self, session: Session, topic_filter: str) -> None:
+        if session.subscriptions is None or session.subscriptions.pop(topic_filter, None) is None:
+            return
+        if topic_filter.startswith(SHARE_PREFIX):
+            self._leave(session, topic_filter)
+        else:
+            session.tenant.tree.remove(topic_filter, session)
+
+    def _join(self, session: Session, subscription: Subscription, group_id: int) -> None:
+        tenant = session.tenant
+        group = tenant.groups.get(subscription.filter)
+        if group is None:
+            name, inner = split_share(subscription.filter)
+            group = Group(tenant, name, inner, group_id)
+            tenant.groups[subscription.filter] = group
+            self.groups[group_id] = group
+            carried = Subscription(group.carrier, inner, 2, False, True, 2, 0, b"")
+            tenant.shared_tree.add(inner, carried)
+        group.members[session] = subscription
+        if session.groups is None:
+            session.groups = []
+        if group not in session.groups:
+            session.groups.append(group)
+
+    def _leave(self, session: Session, topic_filter: str) -> None:
+        """What the member has in flight completes with it; the last member takes the queue along."""
+        tenant = session.tenant
+        group = tenant.groups.get(topic_filter)
+        if group is None:
+            return
+        group.members.pop(session, None)
+        if session.groups is not None and group in session.groups:
+            session.groups.remove(group)
+        if not group.members:
+            del tenant.groups[topic_filter]
+            self.groups.pop(group.incarnation, None)
+            tenant.shared_tree.remove(group.filter, group.carrier)
+            left = group.backlog.count + len(group.returned)
+            if left:
+                tenant.count_drop(DROP_SESSION_ENDED, left)
+
+    def retained_queued(self, session: Session, event: Event) -> None:
+        """Queue the retained messages that the record lists: offset, QoS, subscription identifier."""
+        listed = event.numbers("ret")
+        for at in range(0, len(listed), 3):
+            encoded = b"\x0b" + encode_varint(listed[at + 2]) if listed[at + 2] else b""
+            ref = reference(listed[at], session.ids_index(encoded), True, listed[at + 1])
+            session.outbound().push(ref, 0)
+
+    def unsubscribed(self, session: Session, event: Event) -> None:
+        for topic_filter in cast(list[str], event.fields["f"]):
+            self.unsubscribe(session, topic_filter)
+
+    # Recovery
+
+    def replay_batch(self, body: bytes, base_offset: i64, position: i64) -> None:
+        """Apply the records of a batch body from offset `position` on. Raises `CorruptRecord`."""
+        pos: i64 = 0
+        size: i64 = len(body)
+        offset = base_offset
+        while pos < size:
+            end: i64 = record_end(body, pos)
+            if offset >= position:
+                if body[pos + 4] == KIND_MESSAGE and self._replayed_in_place(body, pos, end, offset):
+                    self.replayed += 1
+                else:
+                    record, _ = decode_record(body, pos)
+                    record.offset = offset
+                    self.replay(record)
+            offset += 1
+            pos = end
+
+    def _replayed_in_place(self, body: bytes, pos: i64, end: i64, offset: i64) -> bool:
+        """The usual message, QoS 0 or 1 and not retained, needs no object: its header says all. False for the others."""
+        flags: i64 = body[pos + 5]
+        qos: i64 = flags & FLAG_QOS
+        if flags & FLAG_RETAIN or qos > 1:
+            return False
+        if qos == 0:
+            return True
+        tenant_at: i64 = pos + MESSAGE_HEADER_SIZE
+        tenant_len: i64 = body[pos + 28]
+        client_low: i64 = body[pos + 30]
+        client_high: i64 = body[pos + 31]
+        topic_low: i64 = body[pos + 32]
+        topic_high: i64 = body[pos + 33]
+        topic_at: i64 = tenant_at + tenant_len + (client_low | client_high << 8)
+        topic_end: i64 = topic_at + (topic_low | topic_high << 8)
+        if topic_end > end:
+            return False  # `decode_record` says what is wrong
+        name = body[tenant_at : tenant_at + tenant_len]
+        tenant = self._last_tenant
+        if tenant is None or tenant.name_utf8 != name:
+            tenant = self.tenant(name.decode("utf-8"))
+            self._last_tenant = tenant
+        if tenant.groups:
+            return False
+        targets = tenant.tree.match(body[topic_at:topic_end])
+        for target in targets:
+            if target.no_local:
+                return False
+        bytes_counted: i64 = end - topic_at
+        for target in targets:
+            if target.qos and target.session.applied < offset:
+                queue = target.session.outbound()
+                queue.push(reference(offset, target.ids_index, False, 1), bytes_counted)
+        return True
+
+    def replay(self, record: Record) -> None:
+        """Apply one record in recovery."""
+        self.replayed += 1
+        if record.kind == KIND_MESSAGE:
+            self._replay_message(cast(Message, record))
+        elif record.kind == KIND_EVENT:
+            self._replay_event(cast(Event, record))
+        else:
+            self._replay_progress(cast(Progress, record))
+
+    def _replay_message(self, message: Message) -> None:
+        tenant = self.tenant(message.tenant)
+        qos = message.flags & FLAG_QOS
+        if qos == 2 and message.packet_id:
+            publisher = self.by_incarnation.get(message.incarnation)
+            if publisher is not None and publisher.applied < message.offset:
+                if publisher.incoming is None:
+                    publisher.incoming = {}
+                publisher.incoming[message.packet_id] = message.offset
+        if qos:
+            for target in tenant.tree.match(message.topic):
+                self._replay_entry(target, message, qos)
+            for target in tenant.shared_tree.match(message.topic):
+                group = target.session.group
+                if group is not None and group.applied < message.offset:
+                    retain = message.flags & FLAG_RETAIN != 0
+                    group.push(reference(message.offset, 0, retain, qos), message.size)
+        if message.flags & FLAG_RETAIN:
+            tenant.retained.apply(message)
+
+    def _replay_entry(self, target: Target, message: Message, qos: int) -> None:
+        session = target.session
+        if session.applied >= message.offset:
+            return
+        granted = for_publisher(target, message)
+        if granted is None:
+            return
+        qos = min(qos, granted.qos)
+        if qos:
+            retain = granted.retain_as_published and message.flags & FLAG_RETAIN != 0
+            session.outbound().push(reference(message.offset, granted.ids_index, retain, qos), message.size)
+
+    def _replay_event(self, event: Event) -> None:
+        subkind = event.subkind
+        if subkind == SESSION_OPENED:
+            if event.offset not in self.by_incarnation:
+                self.opened(event)
+            return
+        if subkind == BROKER_STARTED:
+            self.started(event)
+            return
+        if subkind == RETAINED_EXPIRED:
+            self.tenant(event.text("t")).retained.remove(
+                event.text("topic").encode("utf-8"), event.number("off")
+            )
+            return
+        session = self.by_incarnation.get(event.number("inc"))
+        if session is not None and session.applied < event.offset:
+            self._replay_session_event(session, event)
+
+    def _replay_session_event(self, session: Session, event: Event) -> None:
+        subkind = event.subkind
+        if subkind == SESSION_RESUMED:
+            self.resumed(session, event)
+        elif subkind == SESSION_CLOSED:
+            self.closed(session, event)
+        elif subkind == SESSION_ENDED:
+            self.ended(session)
+        elif subkind == SUBSCRIBED:
+            self.subscribed(session, event)
+        elif subkind == UNSUBSCRIBED:
+            self.unsubscribed(session, event)
+        elif subkind == RETAINED_QUEUED:
+            self.retained_queued(session, event)
+        elif subkind in (WILL_FIRED, WILL_CANCELLED):
+            session.will = None
+
+    def _replay_acked(self, progress: Progress) -> None:
+        """Acknowledgements, the most frequent of all; those of one session come in runs."""
+        packed = progress.packed
+        last: i64 = -1
+        queue: OutboundQueue | None = None
+        for at in range(0, len(packed), 16):
+            incarnation: i64 = read_i64_le(packed, at)
+            if incarnation != last:
+                last = incarnation
+                session = self.by_incarnation.get(incarnation)
+                known = session is not None and session.applied < progress.offset
+                queue = session.outbound() if session is not None and known else None
+            if queue is not None:
+                queue.replay_finished(read_i64_le(packed, at + 8))
+
+    def _replay_progress(self, progress: Progress) -> None:
+        if progress.subkind == ACKED:
+            self._replay_acked(progress)
+            return
+        values = progress.values()
+        width = PROGRESS_WIDTH[progress.subkind]
+        for at in range(0, len(values), width):
+            if progress.subkind >= SHARED_DRAWN:
+                self._replay_shared(progress, values, at)
+                continue
+            session = self.by_incarnation.get(values[at])
+            if session is not None and session.applied < progress.offset:
+                self._replay_one(session, progress.subkind, values, at)
+
+    def _replay_shared(self, progress: Progress, values: array[int], at: int) -> None:
+        group = self.groups.get(values[at])
+        if group is None or group.applied >= progress.offset:
+            return
+        serial: int = values[at + 1]
+        if progress.subkind == SHARED_DRAWN:
+            session = self.by_incarnation.get(values[at + 2])
+            if session is not None:
+                choice: int = values[at + 3]
+                group.draw(serial, session, choice & 0xFFFF, choice >> 16)
+        elif progress.subkind == SHARED_FINISHED:
+            group.finish(serial)
+        elif serial in group.drawn:
+            group.drawn[serial].received = True
+
+    def _replay_one(self, session: Session, subkind: int, values: array[int], at: int) -> None:
+        value: int = values[at + 1]
+        if subkind == RELEASED:
+            if session.incoming is not None:
+                session.incoming.pop(value, None)
+            return
+        queue: OutboundQueue = session.outbound()
+        if subkind == RECEIVED:
+            queue.replay_received(value)
+        elif subkind == SENT_LIMIT:
+            queue.sent_limit = value
+            queue.reserving = value
+        elif subkind == DROPPED:
+            dropped = queue.replay_dropped(value, values[at + 2])
+            if dropped:
+                session.count_drop(values[at + 3], dropped)
+
+
+def for_publisher(target: Target, message: Message) -> Target | None:
+    """The target as it is for this publisher: No Local takes out the session that published [MQTT-3.8.3-3]."""
+    if not target.no_local or target.session.origin != message.origin:
+        return target
+    if target.members is None:
+        return None
+    rest = [member for member in target.members if not member.no_local]
+    if not rest:
+        return None
+    return Target(
+        target.session,
+        max([member.qos for member in rest]),
+        any(member.retain_as_published for member in rest),
+        b"".join(sorted([member.ids for member in rest])),
+        False,
+    )

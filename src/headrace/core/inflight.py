@@ -1,0 +1,206 @@
+"""The outbound queue of one session: what is in flight and what waits behind it.
+
+Entries are numbered 1, 2, 3, ... in journal order (the serial number); the packet id is a pure function of the serial
+number, so that after kill -9 the same message has the same packet id (decisions 6-9, docs/adr/0003). An entry is a
+*reference*, a 64-bit number: the message itself stays in the journal::
+
+    bits 63-20 journal offset | bits 19-3 index of the subscription identifiers | bit 2 retain | bits 1-0 QoS
+
+`inflight` holds what may have been sent and is not finished, `backlog` what was not sent yet. The serial number of
+the backlog's head is `next_serial - len(backlog)`; trims and expiry leave gaps in the numbers, never in the order.
+"""
+
+from __future__ import annotations
+
+from array import array
+from typing import Final
+
+from mypy_extensions import i64
+
+DIRECT_IDS: Final = 49_151
+WINDOW_SERIALS_MAX: Final = DIRECT_IDS - 1
+_COMPACT_AT: Final = 1024
+
+REF_OFFSET_SHIFT: Final = 20
+REF_RETAIN: Final = 0x4
+REF_QOS: Final = 0x3
+REF_IDS_MAX: Final = (1 << 17) - 1
+
+
+def reference(offset: i64, ids_index: i64, retain: bool, qos: i64) -> i64:
+    """Pack a reference to the message at `offset`."""
+    return offset << REF_OFFSET_SHIFT | ids_index << 3 | (REF_RETAIN if retain else 0) | qos
+
+
+def packet_id_of(serial: i64) -> i64:
+    """The packet id of a direct entry: 1 to 49151 (decisions 9)."""
+    return 1 + (serial - 1) % DIRECT_IDS
+
+
+class Backlog:
+    """References waiting to be sent, oldest first, with their byte sizes when the session has a byte limit."""
+
+    def __init__(self, sized: bool) -> None:
+        self.refs: array[int] = array("Q")
+        self.sizes: array[int] | None = array("I") if sized else None
+        self.head: i64 = 0
+        self.bytes: i64 = 0
+        self.count: i64 = 0
+        self.ordered = (
+            True  # by offset; retained messages of a later subscription are older than what they follow
+        )
+
+    def push(self, ref: int, size: int) -> None:
+        if self.count and ref < self.refs[-1]:
+            self.ordered = False
+        self.refs.append(ref)
+        self.count += 1
+        if self.sizes is not None:
+            self.sizes.append(size)
+            self.bytes += size
+
+    def peek(self) -> int:
+        return self.refs[self.head]
+
+    def pop(self) -> int:
+        ref: int = self.refs[self.head]
+        if self.sizes is not None:
+            self.bytes -= self.sizes[self.head]
+        self.head += 1
+        self.count -= 1
+        if self.count == 0 or (self.head >= _COMPACT_AT and self.head > self.count):
+            self._compact()
+        return ref
+
+    def _compact(self) -> None:
+        self.ordered = self.ordered or self.count == 0
+        del self.refs[: self.head]
+        if self.sizes is not None:
+            del self.sizes[: self.head]
+        self.head = 0
+
+    def lowest_offset(self) -> int:
+        """The journal offset of the oldest reference, -1 when empty. Retained replay may put older ones behind it."""
+        if not self.count:
+            return -1
+        lowest = self.refs[self.head] if self.ordered else min(self.refs[self.head :])
+        return lowest >> REF_OFFSET_SHIFT
+
+    def load(self, packed_refs: bytes, packed_sizes: bytes) -> None:
+        """Take over what `to_bytes` and `sizes_to_bytes` of another one gave."""
+        refs = self.refs
+        refs.frombytes(packed_refs)
+        self.count = len(refs)
+        if self.sizes is not None:
+            self.sizes.frombytes(packed_sizes)
+            self.bytes = sum(self.sizes)
+        last = 0
+        for ref in refs:
+            if ref < last:
+                self.ordered = False
+                return
+            last = ref
+
+    def to_bytes(self) -> bytes:
+        return self.refs[self.head :].tobytes()
+
+    def sizes_to_bytes(self) -> bytes:
+        return self.sizes[self.head :].tobytes() if self.sizes is not None else b""
+
+
+class OutboundQueue:
+    """Serial numbers, in-flight window and backlog of a session. Holds no message."""
+
+    def __init__(self, sized: bool) -> None:
+        self.next_serial: i64 = 1
+        self.backlog = Backlog(sized)
+        self.inflight: dict[int, int] = {}
+        self.received: set[int] = set()  # QoS 2: PUBREC seen and durable; PUBREL is what is sent again
+        self.resend: list[int] = []  # NOT-ACKED serials to send again on this connection, newest first
+        self.sent_limit: i64 = 0  # durable: nothing beyond it may have been sent
+        self.reserving: i64 = 0  # the sent_limit that is on its way to the journal
+        self.durable_floor: i64 = 1
+        self.floor_pending: bool = False
+
+    def floor(self) -> i64:
+        """The lowest serial number that is not finished."""
+        for serial in self.inflight:
+            return serial
+        return self.next_serial - self.backlog.count
+
+    def head_serial(self) -> i64:
+        """The serial number of the backlog's head (= the next one to be sent)."""
+        return self.next_serial - self.backlog.count
+
+    def last_sent(self) -> int:
+        """The highest serial number taken out of the backlog so far."""
+        return self.next_serial - self.backlog.count - 1
+
+    def push(self, ref: int, size: int) -> None:
+        """Number a new entry and put it behind the backlog."""
+        self.next_serial += 1
+        self.backlog.push(ref, size)
+
+    def take(self) -> int:
+        """Move the head of the backlog into the window; returns its serial number."""
+        serial = self.next_serial - self.backlog.count
+        self.inflight[serial] = self.backlog.pop()
+        return serial
+
+    def serial_of(self, packet_id: i64) -> int:
+        """The serial number in flight under `packet_id`, 0 if there is none."""
+        if not 1 <= packet_id <= DIRECT_IDS:
+            return 0
+        floor = self.floor()
+        serial: i64 = floor + (packet_id - packet_id_of(floor)) % DIRECT_IDS
+        return serial if serial in self.inflight else 0
+
+    def finish(self, serial: int) -> None:
+        """Forget an entry in flight: acked, refused or dropped. Unknown serials are ignored (replays)."""
+        if self.inflight.pop(serial, -1) != -1 and self.received:
+            self.received.discard(serial)
+
+    def unfinished(self) -> i64:
+        return len(self.inflight) + self.backlog.count
+
+    # The fold: the same changes when they come from journal records.
+
+    def replay_sent_up_to(self, serial: int) -> None:
+        """Everything up to `serial` may have been sent: move it into flight."""
+        while self.backlog.count and self.next_serial - self.backlog.count <= serial:
+            self.take()
+
+    def replay_finished(self, serial: int) -> None:
+        self.replay_sent_up_to(serial)
+        self.finish(serial)
+
+    def replay_received(self, serial: int) -> None:
+        self.replay_sent_up_to(serial)
+        if serial in self.inflight:
+            self.received.add(serial)
+
+    def replay_dropped(self, first: int, count: int) -> int:
+        """Serials first to first + count - 1 were dropped. Returns how many of them were still here.
+
+        Fewer when a snapshot was taken between a drop and its record: then it has counted them too.
+        """
+        self.replay_sent_up_to(first - 1)
+        removed = 0
+        while self.backlog.count and self.next_serial - self.backlog.count < first + count:
+            self.backlog.pop()
+            removed += 1
+        if removed < count and self.inflight:
+            for serial in range(first, first + count):
+                if serial in self.inflight:  # given up when it was to be sent again
+                    self.finish(serial)
+                    removed += 1
+        return removed
+
+    def lowest_offset(self) -> int:
+        """The oldest journal offset that is still referred to, -1 if none."""
+        lowest = self.backlog.lowest_offset()
+        for ref in self.inflight.values():
+            offset = ref >> REF_OFFSET_SHIFT
+            if lowest == -1 or offset < lowest:
+                lowest = offset
+        return lowest

@@ -1,0 +1,198 @@
+"""The ports of the core: what it needs from the outside, and what the outside sees of it.
+
+Embedded: `stores.local` stands behind `JournalPort`, `net.connection` behind `Link`. Fakes for tests are in
+`stores.memory`. These are base classes rather than protocols because compiled code calls them per message
+(decisions 27).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from librt.strings import BytesWriter
+from mypy_extensions import i64, mypyc_attr
+
+from headrace.mqtt.protocol import ServerHandler
+
+if TYPE_CHECKING:
+    from headrace.core.access import Access
+    from headrace.core.broker import Broker
+    from headrace.core.commit import Deferred
+    from headrace.core.message import Message
+    from headrace.core.session import Session
+    from headrace.core.timers import Timer
+    from headrace.errors import ProtocolError
+    from headrace.mqtt.packets import Auth, Connect, Disconnect, Publish, Subscribe, Unsubscribe
+
+
+class Clock:
+    """The time as of this tick, set from outside: Unix microseconds and monotonic milliseconds (decisions 17)."""
+
+    def __init__(self) -> None:
+        self.now_us: int = 0
+        self.mono_ms: int = 0
+
+
+@mypyc_attr(allow_interpreted_subclasses=True)
+class JournalPort:
+    """The log behind group commit. Offsets: a high watermark H says that every record below H is durable."""
+
+    def next_offset(self) -> int:
+        """The offset the next appended record gets."""
+        raise NotImplementedError
+
+    def append(
+        self, body: bytes, records: list[object], first_timestamp_us: int, max_timestamp_us: int
+    ) -> None:
+        """Write a batch; the high watermark comes back through `GroupCommit.on_high_watermark`.
+
+        `records` are those of `body`, None where it is no message, offered to whoever keeps the recent ones in memory.
+        """
+        raise NotImplementedError
+
+    def fetch(self, offset: int) -> Message | None:
+        """The message at `offset`, None if the journal no longer holds it."""
+        raise NotImplementedError
+
+
+@mypyc_attr(allow_interpreted_subclasses=True)
+class Scheduler:
+    """Asks the event loop to call `Broker.end_tick` once, after what is readable now has been read."""
+
+    def request_tick(self) -> None:
+        raise NotImplementedError
+
+
+class Link(ServerHandler):
+    """A connection as the core sees it: packets come in through `on_*`, bytes go out through `writer`.
+
+    `window` is the client's Receive Maximum under our own cap, `max_packet_size` the client's Maximum Packet Size
+    (0 = none), `inbound` the client's QoS > 0 publishes that we have not acknowledged. `ready` says CONNACK has been
+    sent, `paused` that the socket's buffer is above its high mark.
+    """
+
+    def __init__(self, broker: Broker) -> None:
+        super().__init__()
+        self.broker = broker
+        self.session: Session | None = None
+        self.version: i64 = 0
+        self.out: BytesWriter | None = None
+        self.dirty = False
+        self.ready = False
+        self.paused = False
+        self.hungry = False
+        self.held_back = False  # nothing is read from it until the disk has space
+        self.closed = False
+        self.window: i64 = 0
+        self.chunk: i64 = 64
+        self.max_packet_size: i64 = 0
+        self.inbound: i64 = 0
+        self.retained_offset: int = -1
+        self.keep_alive_ms: int = 0
+        self.last_seen_ms: int = 0
+        self.problem_information = True
+        self.packet_bytes_max: i64 = broker.settings.packet_bytes_max
+        self.identity = ""  # of the client's certificate, where the listener takes it as user name
+        self.access: Access | None = None  # who is asked what it may do; None: everything
+        self.user: str | None = None  # whom access control knows it as; None: nobody in particular
+        self.client_id = ""
+        self.grants: object | None = None  # what access control remembers of it
+        self.timer: Timer | None = None
+        self.waiting: list[Deferred] | None = None  # until the socket drains
+        self.alias_maximum: i64 = 0  # topic aliases towards the client
+        self.aliases: dict[bytes, int] | None = None
+
+    def writer(self) -> BytesWriter:
+        """The bytes to be written at the end of the tick. Marks the link as having some."""
+        if not self.dirty:
+            self.dirty = True
+            self.broker.note_dirty(self)
+        out = self.out
+        if out is None:
+            out = BytesWriter()
+            self.out = out
+        return out
+
+    def send(self, data: bytes) -> None:
+        if not self.closed:
+            self.writer().write(data)
+
+    def buffered(self) -> i64:
+        """Bytes that wait for the end of the tick."""
+        out = self.out
+        return 0 if out is None else len(out)
+
+    def when_writable(self, deferred: Deferred) -> None:
+        """Run `deferred` once the socket's buffer has drained; never, if the connection ends before."""
+        if self.waiting is None:
+            self.waiting = []
+        self.waiting.append(deferred)
+
+    # Implemented by net.connection and by the fake.
+
+    def flush(self) -> None:
+        """Hand the buffered bytes to the transport."""
+        raise NotImplementedError
+
+    def close(self) -> None:
+        """Send what is buffered, then close; nothing is read any more."""
+        raise NotImplementedError
+
+    def refuse(self, error: ProtocolError) -> None:
+        """Send what this version answers to `error`, if anything."""
+        raise NotImplementedError
+
+    def pause_reading(self) -> None:
+        raise NotImplementedError
+
+    def resume_reading(self) -> None:
+        raise NotImplementedError
+
+    def hold(self) -> None:
+        """Handle no packet after the current one until `release`."""
+        raise NotImplementedError
+
+    def release(self) -> None:
+        raise NotImplementedError
+
+    def peer(self) -> str:
+        """The remote address, for logs."""
+        raise NotImplementedError
+
+    # ServerHandler: in packet order, from within the protocol's receive_data.
+
+    def on_connect(self, packet: Connect) -> None:
+        self.broker.on_connect(self, packet)
+
+    def on_publish(self, packet: Publish) -> None:
+        self.broker.on_publish(self, packet)
+
+    def on_puback(self, packet_id: int, reason_code: int) -> None:
+        self.broker.on_puback(self, packet_id, reason_code)
+
+    def on_pubrec(self, packet_id: int, reason_code: int) -> None:
+        self.broker.on_pubrec(self, packet_id, reason_code)
+
+    def on_pubrel(self, packet_id: int, reason_code: int) -> None:
+        self.broker.on_pubrel(self, packet_id)
+
+    def on_pubcomp(self, packet_id: int, reason_code: int) -> None:
+        self.broker.on_pubcomp(self, packet_id, reason_code)
+
+    def on_subscribe(self, packet: Subscribe) -> None:
+        self.broker.on_subscribe(self, packet)
+
+    def on_unsubscribe(self, packet: Unsubscribe) -> None:
+        self.broker.on_unsubscribe(self, packet)
+
+    def on_pingreq(self) -> None:
+        self.broker.on_pingreq(self)
+
+    def on_disconnect(self, packet: Disconnect) -> None:
+        self.broker.on_disconnect(self, packet)
+
+    def on_auth(self, packet: Auth) -> None:
+        self.broker.on_auth(self, packet)
+
+    def on_protocol_error(self, error: ProtocolError) -> None:
+        self.broker.on_protocol_error(self, error)

@@ -1,0 +1,266 @@
+"""A message: one PUBLISH in memory, its record in the journal, and its bytes for receivers.
+
+The topic, properties and payload are kept as the bytes they came in; a receiver gets them copied once into its write
+buffer. What differs per receiver (packet id, DUP, retain, subscription identifiers, remaining expiry) is written around
+them (decisions 26).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from librt.strings import BytesWriter, write_i64_le
+from mypy_extensions import i64
+
+from headrace.core.record import (
+    FLAG_DUP,
+    FLAG_QOS,
+    FLAG_RETAIN,
+    FLAG_V5,
+    KIND_MESSAGE,
+    MESSAGE_HEADER,
+    MESSAGE_HEADER_SIZE,
+    NO_EXPIRY_U32,
+    Record,
+    decode_short,
+    record_end,
+)
+from headrace.errors import CorruptRecord
+
+if TYPE_CHECKING:
+    from headrace.core.interfaces import Link
+
+
+class Message(Record):
+    """A published message.
+
+    `origin` is tenant + client id in UTF-8 (`tenant_len` splits it); `message_expiry_s` is -1 for none; `link` is where
+    the acknowledgement goes, None once nobody waits for it.
+    """
+
+    def __init__(
+        self,
+        timestamp_us: int,
+        flags: int,
+        packet_id: int,
+        incarnation: int,
+        tenant: str,
+        origin: bytes,
+        tenant_len: int,
+        topic: bytes,
+        properties: bytes,
+        message_expiry_s: int,
+        payload: bytes,
+    ) -> None:
+        self.kind = KIND_MESSAGE
+        self.timestamp_us = timestamp_us
+        self.offset = -1
+        self.flags: i64 = flags
+        self.packet_id: i64 = packet_id
+        self.incarnation = incarnation
+        self.tenant = tenant
+        self.origin = origin
+        self.tenant_len: i64 = tenant_len
+        self.topic = topic
+        self.properties = properties
+        self.message_expiry_s: i64 = message_expiry_s
+        self.payload = payload
+        self.link: Link | None = None
+
+    @property
+    def qos(self) -> int:
+        return self.flags & FLAG_QOS
+
+    @property
+    def retain(self) -> bool:
+        return self.flags & FLAG_RETAIN != 0
+
+    @property
+    def client_id(self) -> str:
+        return self.origin[self.tenant_len :].decode("utf-8")
+
+    @property
+    def size(self) -> int:
+        """Bytes that count against byte limits: topic, properties and payload."""
+        return len(self.topic) + len(self.properties) + len(self.payload)
+
+    def expired(self, now_us: int) -> bool:
+        """True once the Message Expiry Interval has passed, counted from the receive time (decisions 17)."""
+        return self.message_expiry_s >= 0 and now_us >= self.timestamp_us + self.message_expiry_s * 1_000_000
+
+    def encode_into(self, out: BytesWriter) -> None:
+        """Append the MESSAGE record (layout: `record`); five 64-bit words make the header."""
+        topic_len: i64 = len(self.topic)
+        properties_len: i64 = len(self.properties)
+        origin_len: i64 = len(self.origin)
+        payload_len: i64 = len(self.payload)
+        length: i64 = 36 + origin_len + topic_len + properties_len + payload_len
+        packet_id: i64 = self.packet_id
+        if packet_id > 0x7FFF:
+            packet_id -= 0x10000
+        client_len: i64 = origin_len - self.tenant_len
+        if client_len > 0x7FFF:
+            client_len -= 0x10000
+        expiry: i64 = self.message_expiry_s
+        if expiry < 0:
+            expiry = NO_EXPIRY_U32
+        write_i64_le(out, length | (KIND_MESSAGE << 32) | (self.flags << 40) | (packet_id << 48))
+        write_i64_le(out, self.timestamp_us)
+        write_i64_le(out, self.incarnation)
+        write_i64_le(out, expiry | (self.tenant_len << 32) | (client_len << 48))
+        write_i64_le(out, topic_len | (properties_len << 16))
+        out.write(self.origin)
+        out.write(self.topic)
+        if properties_len:
+            out.write(self.properties)
+        out.write(self.payload)
+
+    def render(
+        self,
+        out: BytesWriter,
+        version: i64,
+        qos: i64,
+        packet_id: i64,
+        first_byte: i64,
+        subscription_ids: bytes,
+        now_us: int,
+        by_alias: bool = False,
+    ) -> None:
+        """Append this message as a PUBLISH for one receiver. `subscription_ids` are encoded properties (0x0B ...).
+
+        `by_alias`: among them is a Topic Alias that stands for the topic, which is left out.
+        """
+        topic_len: i64 = 0 if by_alias else len(self.topic)
+        remaining: i64 = 2 + topic_len + len(self.payload)
+        if qos:
+            remaining += 2
+        properties_len: i64 = 0
+        if version == 5:
+            properties_len = len(self.properties) + len(subscription_ids)
+            if self.message_expiry_s >= 0:
+                properties_len += 5
+            remaining += properties_len + varint_size(properties_len)
+        out.append(first_byte)
+        varint_into(out, remaining)
+        out.append(topic_len >> 8)
+        out.append(topic_len & 0xFF)
+        if topic_len:
+            out.write(self.topic)
+        if qos:
+            out.append(packet_id >> 8)
+            out.append(packet_id & 0xFF)
+        if version == 5:
+            varint_into(out, properties_len)
+            if properties_len:
+                self._properties_into(out, subscription_ids, now_us)
+        out.write(self.payload)
+
+    def _properties_into(self, out: BytesWriter, subscription_ids: bytes, now_us: int) -> None:
+        if self.message_expiry_s >= 0:
+            # The interval sent is the received one less the time spent waiting here [MQTT-3.3.2-6].
+            waited: int = (now_us - self.timestamp_us) // 1_000_000
+            left: int = max(0, self.message_expiry_s - waited)
+            out.append(0x02)
+            out.write(left.to_bytes(4, "big"))
+        out.write(self.properties)
+        out.write(subscription_ids)
+
+    def rendered_size(self, version: i64, qos: i64, subscription_ids: bytes) -> i64:
+        """Size in bytes of what `render` would append, for the receiver's Maximum Packet Size."""
+        size: i64 = 2 + len(self.topic) + len(self.payload)
+        if qos:
+            size += 2
+        if version == 5:
+            properties_len: i64 = len(self.properties) + len(subscription_ids)
+            if self.message_expiry_s >= 0:
+                properties_len += 5
+            size += properties_len + varint_size(properties_len)
+        return 1 + varint_size(size) + size
+
+
+def varint_size(value: i64) -> i64:
+    """Bytes of `value` as a Variable Byte Integer (1.5.5)."""
+    if value < 128:
+        return 1
+    if value < 16_384:
+        return 2
+    return 3 if value < 2_097_152 else 4
+
+
+def varint_into(out: BytesWriter, value: i64) -> None:
+    """Append `value` as a Variable Byte Integer (1.5.5)."""
+    while value > 127:
+        out.append((value & 0x7F) | 0x80)
+        value >>= 7
+    out.append(value)
+
+
+def encode_varint(value: int) -> bytes:
+    out = BytesWriter()
+    varint_into(out, value)
+    return out.getvalue()
+
+
+def decode_message(body: bytes, pos: i64, end: i64) -> Message:
+    """The MESSAGE record at `pos`. Raises `CorruptRecord` when its lengths do not add up."""
+    (
+        _,
+        _,
+        flags,
+        packet_id,
+        timestamp_us,
+        incarnation,
+        expiry,
+        tenant_len,
+        _,
+        client_len,
+        topic_len,
+        properties_len,
+        _,
+    ) = MESSAGE_HEADER.unpack_from(body, pos)
+    origin_at = pos + MESSAGE_HEADER_SIZE
+    topic_at = origin_at + tenant_len + client_len
+    properties_at = topic_at + topic_len
+    payload_at = properties_at + properties_len
+    if payload_at > end:
+        raise CorruptRecord(f"message at byte {pos}: fields run past the record")
+    return Message(
+        timestamp_us,
+        flags,
+        packet_id,
+        incarnation,
+        body[origin_at : origin_at + tenant_len].decode("utf-8"),
+        body[origin_at:topic_at],
+        tenant_len,
+        body[topic_at:properties_at],
+        body[properties_at:payload_at],
+        -1 if expiry == NO_EXPIRY_U32 else expiry,
+        body[payload_at:end],
+    )
+
+
+def decode_record(body: bytes, pos: int) -> tuple[Record, int]:
+    """The record at `pos` of a batch body and the position after it. Raises `CorruptRecord`."""
+    end = record_end(body, pos)
+    record: Record
+    if body[pos + 4] == KIND_MESSAGE:
+        record = decode_message(body, pos, end)
+    else:
+        record = decode_short(body, pos, end)
+    return record, end
+
+
+def decode_batch(body: bytes, base_offset: int) -> list[Record]:
+    """All records of a batch body, with their offsets."""
+    records: list[Record] = []
+    pos = 0
+    while pos < len(body):
+        record, pos = decode_record(body, pos)
+        record.offset = base_offset + len(records)
+        records.append(record)
+    return records
+
+
+def message_flags(qos: int, retain: bool, dup: bool, version: int) -> int:
+    """The flags byte of a MESSAGE record."""
+    return qos | (FLAG_RETAIN if retain else 0) | (FLAG_DUP if dup else 0) | (FLAG_V5 if version == 5 else 0)

@@ -1,0 +1,259 @@
+"""PUBLISH from a client: check, journal, acknowledge when it is durable (section 3.3, 4.3).
+
+Runs on the loop. What cannot be taken now, because the disk is full or too much waits for it, is kept back by not
+reading from its sender.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from headrace.core.admission import Admission
+from headrace.core.commit import Deferred, GroupCommit, Reply
+from headrace.core.fold import Fold
+from headrace.core.interfaces import Clock, Link
+from headrace.core.message import Message, message_flags
+from headrace.core.record import DROP_NOT_ACCEPTED, DROP_RETAINED_LIMIT, FLAG_QOS
+from headrace.core.routing import Router
+from headrace.core.session import Session
+from headrace.core.settings import BrokerSettings
+from headrace.errors import ProtocolError
+from headrace.mqtt import reason_codes as rc
+from headrace.mqtt.codec import encode_puback, encode_pubcomp, encode_pubrec
+from headrace.mqtt.packets import Publish
+from headrace.mqtt.properties import Properties
+
+NOT_DURABLE: Final = -1
+_DOLLAR: Final = 0x24
+_REASON_FITS: Final = 64  # an acknowledgement with the longest of our reason strings is shorter
+
+
+class Publishing:
+    """Messages on their way in."""
+
+    def __init__(
+        self,
+        fold: Fold,
+        commit: GroupCommit,
+        router: Router,
+        admission: Admission,
+        clock: Clock,
+        settings: BrokerSettings,
+    ) -> None:
+        self.fold = fold
+        self.commit = commit
+        self.router = router
+        self.admission = admission
+        self.clock = clock
+        self.settings = settings
+        self._format_check = settings.payload_format_check
+        self._held_back: list[Link] = []
+        self.storage_full = False
+        self._parked: list[_Parked] = []
+
+    def publish(self, link: Link, packet: Publish) -> None:
+        session = link.session
+        if session is None:
+            return
+        if self.storage_full and (packet.qos or packet.retain) and self._put_off(link, session, packet):
+            return
+        counters = session.tenant.counters
+        counters.publishes_received += 1
+        counters.bytes_received += len(packet.payload)
+        access = link.access
+        if access is not None and not access.may_publish(link, packet.topic):
+            self._reject(link, session, packet, rc.NOT_AUTHORIZED)
+            return
+        retain = packet.retain
+        if retain or packet.topic[0] == _DOLLAR or self._format_check:
+            code = self.admission.refusal(link.version, session.tenant, packet)
+            if code:
+                self._reject(link, session, packet, code)
+                return
+            retain = retain and self._keeps(session, packet)
+        message = Message(
+            self.clock.now_us,
+            message_flags(packet.qos, retain, packet.dup, link.version),
+            packet.packet_id,
+            session.incarnation,
+            session.tenant.name,
+            session.origin,
+            len(session.tenant.name_utf8),
+            packet.topic,
+            packet.properties,
+            self._expiry_of(packet),
+            packet.payload,
+        )
+        if packet.qos == 0:
+            self._publish_qos0(link, session, message)
+            return
+        if packet.qos == 2 and self._repeated(link, session, packet.packet_id):
+            return
+        link.inbound += 1
+        if link.inbound > self.settings.receive_maximum and link.version == 5:
+            raise ProtocolError(rc.RECEIVE_MAXIMUM_EXCEEDED, "more QoS > 0 messages than Receive Maximum")
+        message.link = link
+        if retain:
+            session.tenant.retained.arriving.add(packet.topic)
+        self.commit.append(message)
+        if self.commit.pending_bytes > self.settings.commit_bytes_max:
+            self._hold_back(link)
+
+    def _expiry_of(self, packet: Publish) -> int:
+        default = self.settings.default_message_expiry_s
+        return default if packet.message_expiry_s < 0 and default else packet.message_expiry_s
+
+    def _keeps(self, session: Session, packet: Publish) -> bool:
+        """Whether a retained message is kept; above the limit it is delivered as any other, and that is counted."""
+        size = len(packet.topic) + len(packet.properties) + len(packet.payload)
+        if self.admission.keeps(session.tenant, packet.topic, size, len(packet.payload)):
+            return True
+        session.tenant.count_drop(DROP_RETAINED_LIMIT, 1)
+        return False
+
+    def _reject(self, link: Link, session: Session, packet: Publish, code: int) -> None:
+        """Refuse a PUBLISH; where the version or QoS has no answer for that it is acknowledged, dropped and counted."""
+        session.tenant.count_drop(DROP_NOT_ACCEPTED, 1)
+        if packet.qos == 0:
+            if code == rc.PAYLOAD_FORMAT_INVALID and link.version == 5:
+                raise ProtocolError(code, "payload is not the UTF-8 that its format indicator promises")
+            return
+        known = packet.qos == 2 and session.incoming is not None and packet.packet_id in session.incoming
+        if known:
+            code = rc.SUCCESS  # [MQTT-4.3.3-10]
+        encode = encode_puback if packet.qos == 1 else encode_pubrec
+        reason = self._reason(link, code) if code else None
+        self.commit.defer(Reply(link, encode(link.version, packet.packet_id, code, reason)))
+
+    def _reason(self, link: Link, code: int) -> Properties | None:
+        """A Reason String, where the broker gives them and the client did not decline [MQTT-3.1.2-29]."""
+        if not self.settings.reason_strings or not link.problem_information or link.version != 5:
+            return None
+        if link.max_packet_size and link.max_packet_size < _REASON_FITS:
+            return None  # [MQTT-3.4.2-2] [MQTT-3.5.2-2]
+        properties = Properties()
+        properties.reason_string = rc.name(code)
+        return properties
+
+    def _publish_qos0(self, link: Link, session: Session, message: Message) -> None:
+        """QoS 0 skips the journal unless it is retained; behind a retained one it keeps its place."""
+        if message.retain:
+            session.tenant.retained.arriving.add(message.topic)
+            link.retained_offset = self.commit.append(message)
+        elif link.retained_offset >= self.commit.high_watermark:
+            self.commit.defer(_RouteLater(self.router, session, message))
+        else:
+            self.router.route(session.tenant, message)
+
+    def _repeated(self, link: Link, session: Session, packet_id: int) -> bool:
+        """QoS 2: an id seen before its PUBREL is the same message [MQTT-4.3.3-10]."""
+        incoming = session.incoming
+        if incoming is None:
+            session.incoming = {packet_id: NOT_DURABLE}
+            return False
+        if packet_id in incoming:
+            self.commit.defer(Reply(link, encode_pubrec(link.version, packet_id)))
+            return True
+        incoming[packet_id] = NOT_DURABLE
+        return False
+
+    def _hold_back(self, link: Link) -> None:
+        """Too much waits for the disk: stop reading from this client until the next commit (decisions 39)."""
+        link.pause_reading()
+        self._held_back.append(link)
+
+    # A full disk: nothing new from publishers until space returns (decisions 22)
+
+    def _put_off(self, link: Link, session: Session, packet: Publish) -> bool:
+        """Refuse with 0x97 where that is wanted and the version has it, else keep the packet and stop reading. False for
+        a repeated QoS 2 message, which is durable already."""
+        if packet.qos == 2 and session.incoming is not None and packet.packet_id in session.incoming:
+            return False
+        if packet.qos and link.version == 5 and self.settings.refuse_when_full:
+            answer = encode_puback if packet.qos == 1 else encode_pubrec
+            self.commit.defer(Reply(link, answer(5, packet.packet_id, rc.QUOTA_EXCEEDED)))
+            return True
+        self._parked.append(_Parked(link, packet))
+        link.pause_reading()
+        link.held_back = True
+        return True
+
+    def set_storage_full(self, full: bool) -> None:
+        """The journal's disk is full, or has space again: then what was put off is taken up, in order."""
+        self.storage_full = full
+        if full:
+            return
+        parked = self._parked
+        self._parked = []
+        for item in parked:
+            if not item.link.closed and item.link.session is not None:
+                try:
+                    self.publish(item.link, item.packet)
+                except ProtocolError as error:
+                    item.link.on_protocol_error(error)
+        for item in parked:
+            item.link.held_back = False
+            item.link.resume_reading()
+        self.let_go()
+
+    def pubrel(self, link: Link, packet_id: int) -> None:
+        """PUBREL ends the exchange; PUBCOMP waits until that is durable (decisions 10)."""
+        session = link.session
+        if session is None:
+            return
+        known = session.incoming is not None and session.incoming.pop(packet_id, None) is not None
+        if known:
+            link.inbound -= 1  # QoS 2 counts against Receive Maximum until PUBCOMP (4.9)
+        if known and session.persistent:
+            self.commit.released(session.incarnation, packet_id)
+        code = rc.SUCCESS if known else rc.PACKET_IDENTIFIER_NOT_FOUND
+        self.commit.defer(Reply(link, encode_pubcomp(link.version, packet_id, code)))
+
+    def acknowledge(self, link: Link, message: Message) -> None:
+        """PUBACK or PUBREC: the high watermark has passed the record (P1)."""
+        packet_id = message.packet_id
+        if message.flags & FLAG_QOS == 1:
+            link.inbound -= 1
+            if not link.closed:
+                out = link.writer()
+                out.append(0x40)
+                out.append(2)
+                out.append(packet_id >> 8)
+                out.append(packet_id & 0xFF)
+            return
+        # Its connection may be gone meanwhile: the id is known all the same, or a snapshot would leave it out.
+        session = self.fold.by_incarnation.get(message.incarnation)
+        if session is not None and session.incoming is not None and packet_id in session.incoming:
+            session.incoming[packet_id] = message.offset
+        if link.session is not None:
+            link.send(encode_pubrec(link.version, packet_id))
+
+    def let_go(self) -> None:
+        """A commit went through: read again from those held back, unless the disk is full."""
+        if self.storage_full or not self._held_back:
+            return
+        held = self._held_back
+        self._held_back = []
+        for link in held:
+            link.resume_reading()
+
+
+class _Parked:
+    """A PUBLISH that waits for space on the disk."""
+
+    def __init__(self, link: Link, packet: Publish) -> None:
+        self.link = link
+        self.packet = packet
+
+
+class _RouteLater(Deferred):
+    """A QoS 0 message behind a retained one of the same publisher."""
+
+    def __init__(self, router: Router, session: Session, message: Message) -> None:
+        super().__init__()
+        self._router = router
+        self._session = session
+        self._message = message
+
+    def run(self) -> None:
+        self._router.route(self._session.tenant, self._message)

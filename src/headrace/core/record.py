@@ -1,0 +1,231 @@
+"""The records of the journal, byte by byte.
+
+A batch body is `count` records back to back; record i of a batch has the offset `base_offset + i`. Integers are little
+endian. Every record opens with `u32 length` (of what follows it) and `u8 kind`. Three schemas (decisions 5):
+
+kind 1, MESSAGE, a 40-byte header and five byte strings, the last one filling the record::
+
+     0 u32 length             8 u64 timestamp_us   receive time, Unix microseconds
+     4 u8  kind = 1          16 u64 incarnation    of the publisher's session; 0 = the broker itself
+     5 u8  flags             24 u32 message_expiry_s, 0xFFFFFFFF = none
+     6 u16 packet_id         28 u8  tenant_len     29 u8 reserved (0)   30 u16 client_id_len
+                             32 u16 topic_len      34 u32 properties_len  38 u16 reserved (0)
+    40 tenant, client id, topic (UTF-8), properties, payload
+
+  flags: bits 0-1 QoS, bit 2 retain, bit 3 DUP, bit 4 published with MQTT 5, bit 5 will message. Properties are in MQTT 5
+  wire encoding without their length, with Topic Alias and Message Expiry Interval taken out.
+
+kind 2, EVENT: sessions, subscriptions, retained messages, wills. A 16-byte header, then one MessagePack map with string
+keys (listed in `events`); unknown keys are ignored, which is how it grows::
+
+     0 u32 length   4 u8 kind = 2   5 u8 subkind   6 u16 reserved   8 u64 timestamp_us
+
+kind 3, PROGRESS: what became of messages. The same 16-byte header, then packed u64; by subkind
+  1 acked (incarnation, serial)*            2 received, PUBREC seen (incarnation, serial)*
+  3 released, PUBREL seen (incarnation, packet id)*    4 sent_limit (incarnation, limit)*
+  5 dropped (incarnation, first serial, count, reason)*
+  6 drawn from a shared group (group, serial, incarnation, packet id | QoS << 16)*
+  7 finished in a shared group (group, serial)*    8 received, PUBREC seen, in a shared group (group, serial)*
+
+A new kind or subkind raises the journal's format version; a field is never given another meaning. Vectors of every
+released form are in `tests/vectors`.
+"""
+
+from __future__ import annotations
+
+import struct
+from array import array
+from typing import Final
+
+import msgspec
+from librt.strings import BytesWriter, write_i32_le, write_i64_le
+from mypy_extensions import i64, mypyc_attr
+
+from headrace.errors import CorruptRecord
+
+KIND_NONE: Final = 0
+KIND_MESSAGE: Final = 1
+KIND_EVENT: Final = 2
+KIND_PROGRESS: Final = 3
+
+# EVENT subkinds
+BROKER_STARTED: Final = 1
+SESSION_OPENED: Final = 2
+SESSION_RESUMED: Final = 3
+SESSION_CLOSED: Final = 4
+SESSION_ENDED: Final = 5
+SUBSCRIBED: Final = 6
+UNSUBSCRIBED: Final = 7
+WILL_FIRED: Final = 8
+WILL_CANCELLED: Final = 9
+RETAINED_EXPIRED: Final = 10
+RETAINED_QUEUED: Final = 11
+
+# PROGRESS subkinds
+ACKED: Final = 1
+RECEIVED: Final = 2
+RELEASED: Final = 3
+SENT_LIMIT: Final = 4
+DROPPED: Final = 5
+SHARED_DRAWN: Final = 6
+SHARED_FINISHED: Final = 7
+SHARED_RECEIVED: Final = 8
+PROGRESS_SUBKINDS: Final = 9
+
+PROGRESS_WIDTH: Final = {
+    ACKED: 2,
+    RECEIVED: 2,
+    RELEASED: 2,
+    SENT_LIMIT: 2,
+    DROPPED: 4,
+    SHARED_DRAWN: 4,
+    SHARED_FINISHED: 2,
+    SHARED_RECEIVED: 2,
+}
+
+# Why a message was dropped: counted per session, per tenant and in /metrics, under these names.
+DROP_LIMIT: Final = 1
+DROP_EXPIRED: Final = 2
+DROP_BYTES_LIMIT: Final = 3
+DROP_SESSION_ENDED: Final = 4
+DROP_REFUSED: Final = 5
+DROP_TOO_LARGE: Final = 6
+DROP_PERMISSION: Final = 7
+DROP_QOS0_AWAY: Final = 8
+DROP_QOS0_SLOW: Final = 9
+DROP_UNREADABLE: Final = 10
+DROP_NOT_ACCEPTED: Final = 11
+DROP_RETAINED_LIMIT: Final = 12
+DROP_REASONS: Final = {
+    DROP_LIMIT: "backlog_limit",
+    DROP_EXPIRED: "expired",
+    DROP_BYTES_LIMIT: "backlog_bytes_limit",
+    DROP_SESSION_ENDED: "session_ended",
+    DROP_REFUSED: "refused_by_client",
+    DROP_TOO_LARGE: "too_large_for_client",
+    DROP_PERMISSION: "permission_withdrawn",
+    DROP_QOS0_AWAY: "qos0_client_away",
+    DROP_QOS0_SLOW: "qos0_client_slow",
+    DROP_UNREADABLE: "unreadable",
+    DROP_NOT_ACCEPTED: "not_accepted",
+    DROP_RETAINED_LIMIT: "retained_limit",
+}
+
+MESSAGE_HEADER: Final = struct.Struct("<IBBHQQIBBHHIH")
+SHORT_HEADER: Final = struct.Struct("<IBBHQ")
+MESSAGE_HEADER_SIZE: Final = 40
+SHORT_HEADER_SIZE: Final = 16
+NO_EXPIRY_U32: Final = 0xFFFFFFFF
+
+FLAG_QOS: Final = 0x03
+FLAG_RETAIN: Final = 0x04
+FLAG_DUP: Final = 0x08
+FLAG_V5: Final = 0x10
+FLAG_WILL: Final = 0x20
+
+_encode_map: Final = msgspec.msgpack.Encoder()
+_decode_map: Final = msgspec.msgpack.Decoder()
+
+
+@mypyc_attr(allow_interpreted_subclasses=False)
+class Record:
+    """What the journal holds one of per offset. `offset` is -1 until `GroupCommit` has appended it."""
+
+    def __init__(self, kind: int, timestamp_us: int) -> None:
+        self.kind = kind
+        self.timestamp_us = timestamp_us
+        self.offset: int = -1
+
+    def encode_into(self, out: BytesWriter) -> None:
+        raise NotImplementedError
+
+
+class Event(Record):
+    """A session, subscription, retained or will event; `fields` are the MessagePack map of the record."""
+
+    def __init__(self, subkind: int, timestamp_us: int, fields: dict[str, object]) -> None:
+        super().__init__(KIND_EVENT, timestamp_us)
+        self.subkind = subkind
+        self.fields = fields
+
+    def encode_into(self, out: BytesWriter) -> None:
+        _short_record_into(out, KIND_EVENT, self.subkind, self.timestamp_us, _encode_map.encode(self.fields))
+
+    def text(self, name: str) -> str:
+        value = self.fields.get(name)
+        if not isinstance(value, str):
+            raise CorruptRecord(f"event {self.subkind} without text field {name!r}")
+        return value
+
+    def number(self, name: str, default: int = 0) -> int:
+        value = self.fields.get(name, default)
+        if not isinstance(value, int):
+            raise CorruptRecord(f"event {self.subkind}: field {name!r} is not a number")
+        return value
+
+    def numbers(self, name: str) -> list[int]:
+        value = self.fields.get(name)
+        return [n for n in value if isinstance(n, int)] if isinstance(value, list) else []
+
+
+class Progress(Record):
+    """What became of messages: `packed` is u64 in groups of `PROGRESS_WIDTH[subkind]`."""
+
+    def __init__(self, subkind: int, timestamp_us: int, packed: bytes) -> None:
+        super().__init__(KIND_PROGRESS, timestamp_us)
+        self.subkind = subkind
+        self.packed = packed
+
+    def values(self) -> array[int]:
+        values = array("Q")
+        values.frombytes(self.packed)
+        return values
+
+    def encode_into(self, out: BytesWriter) -> None:
+        _short_record_into(out, KIND_PROGRESS, self.subkind, self.timestamp_us, self.packed)
+
+
+def _short_record_into(out: BytesWriter, kind: int, subkind: int, timestamp_us: int, rest: bytes) -> None:
+    write_i32_le(out, len(rest) + SHORT_HEADER_SIZE - 4)
+    out.append(kind)
+    out.append(subkind)
+    out.append(0)
+    out.append(0)
+    write_i64_le(out, timestamp_us)
+    out.write(rest)
+
+
+def record_kind(body: bytes, pos: i64) -> int:
+    """The kind of the record at `pos`."""
+    return body[pos + 4]
+
+
+def record_end(body: bytes, pos: i64) -> i64:
+    """The position after the record at `pos`. Raises `CorruptRecord` if it would lie outside the body."""
+    size: i64 = len(body)
+    if pos + 5 > size:
+        raise CorruptRecord(f"record header cut off at byte {pos}")
+    b0: i64 = body[pos]
+    b1: i64 = body[pos + 1]
+    b2: i64 = body[pos + 2]
+    b3: i64 = body[pos + 3]
+    end: i64 = pos + 4 + (b0 | b1 << 8 | b2 << 16 | b3 << 24)
+    if end > size:
+        raise CorruptRecord(f"record at byte {pos} runs past its batch")
+    return end
+
+
+def decode_short(body: bytes, pos: i64, end: i64) -> Record:
+    """The EVENT or PROGRESS record at `pos`."""
+    _, kind, subkind, _, timestamp_us = SHORT_HEADER.unpack_from(body, pos)
+    rest = body[pos + SHORT_HEADER_SIZE : end]
+    if kind == KIND_EVENT:
+        fields = _decode_map.decode(rest)
+        if not isinstance(fields, dict):
+            raise CorruptRecord("event is not a map")
+        return Event(subkind, timestamp_us, fields)
+    if kind == KIND_PROGRESS:
+        if len(rest) % (8 * PROGRESS_WIDTH.get(subkind, 1)):
+            raise CorruptRecord(f"progress {subkind} of {len(rest)} bytes")
+        return Progress(subkind, timestamp_us, rest)
+    raise CorruptRecord(f"unknown record kind {kind}")

@@ -1,0 +1,115 @@
+"""A session: what outlives the connection of a client.
+
+A session is identified by its *incarnation*, the offset of its `opened` record (decisions 4). Everything durable in it is
+a fold over journal records; `fold` does that, `snapshots` writes it down.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from headrace.core.inflight import REF_IDS_MAX, OutboundQueue
+from headrace.core.record import DROP_REASONS
+
+if TYPE_CHECKING:
+    from headrace.core.interfaces import Link
+    from headrace.core.shared import Draw, Group
+    from headrace.core.subscriptions import Subscription
+    from headrace.core.tenant import Tenant
+    from headrace.core.timers import Timer
+    from headrace.mqtt.packets import Will
+
+DEVICE: Final = 0
+APPLICATION: Final = 1
+TYPE_NAMES: Final = {DEVICE: "DEVICE", APPLICATION: "APPLICATION"}
+
+NEVER_EXPIRES: Final = 0xFFFFFFFF
+
+
+class Session:
+    """One client's session in one tenant.
+
+    `expiry_s` 0 makes it transient (it ends with its connection), 0xFFFFFFFF never expires. `closed_at_us` is 0 while
+    connected. Dictionaries are made on first use: there may be millions of sessions.
+    """
+
+    def __init__(
+        self, tenant: Tenant, client_id: str, incarnation: int, session_type: int, expiry_s: int
+    ) -> None:
+        self.tenant = tenant
+        self.client_id = client_id
+        self.origin = tenant.name_utf8 + client_id.encode("utf-8")
+        self.incarnation = incarnation
+        self.session_type = session_type
+        self.expiry_s = expiry_s
+        self.opened_limit: int = 0  # sent_limit of the `opened` record, until there is a queue
+        self.link: Link | None = None
+        self.ended: bool = False
+        self.closed_at_us: int = 0
+        self.subscriptions: dict[str, Subscription] | None = None
+        self.queue: OutboundQueue | None = None
+        self.incoming: dict[int, int] | None = (
+            None  # QoS 2 packet ids -> offset of their message (-1 not durable)
+        )
+        self.will: Will | None = None
+        self.timer: Timer | None = None  # of a disconnected session: its will delay or its expiry
+        self.id_sets: list[bytes] | None = None  # encoded Subscription Identifiers, by index - 1
+        self.dropped: dict[int, int] | None = None  # DropReason -> messages
+        self.groups: list[Group] | None = None  # shared subscriptions this session is a member of
+        self.draws: dict[int, Draw] | None = None  # what it has of them in flight, by packet id
+        self.redraw: list[Draw] | None = None  # of them, to be sent again on this connection, newest first
+        self.next_shared_id: int = 0
+        self.group: Group | None = None  # set when this is not a client's session but a group's stand-in
+        self.applied: int = -1  # recovery: records up to this offset are in the snapshot
+
+    @property
+    def persistent(self) -> bool:
+        return self.expiry_s != 0
+
+    def outbound(self) -> OutboundQueue:
+        queue = self.queue
+        if queue is None:
+            queue = OutboundQueue(self.session_type == APPLICATION)
+            queue.sent_limit = self.opened_limit
+            queue.reserving = self.opened_limit
+            self.queue = queue
+        return queue
+
+    def window_used(self) -> int:
+        """Messages sent and not finished, against the client's Receive Maximum."""
+        queue = self.queue
+        used = 0 if queue is None else len(queue.inflight) - len(queue.resend)
+        if self.draws is not None:
+            used += len(self.draws)
+            if self.redraw is not None:
+                used -= len(self.redraw)
+        return used
+
+    def ids_index(self, encoded: bytes) -> int:
+        """The index under which references name these Subscription Identifiers; 0 is the empty set."""
+        if not encoded:
+            return 0
+        if self.id_sets is None:
+            self.id_sets = []
+        if encoded not in self.id_sets:
+            if len(self.id_sets) >= REF_IDS_MAX:
+                return 0
+            self.id_sets.append(encoded)
+        return self.id_sets.index(encoded) + 1
+
+    def ids_at(self, index: int) -> bytes:
+        return b"" if index == 0 or self.id_sets is None else self.id_sets[index - 1]
+
+    def count_drop(self, reason: int, count: int) -> None:
+        if self.dropped is None:
+            self.dropped = {}
+        self.dropped[reason] = self.dropped.get(reason, 0) + count
+        self.tenant.count_drop(reason, count)
+
+    def drops_by_name(self) -> dict[str, int]:
+        return {DROP_REASONS[reason]: count for reason, count in (self.dropped or {}).items()}
+
+    def subscribe(self, subscription: Subscription) -> None:
+        if self.subscriptions is None:
+            self.subscriptions = {}
+        self.subscriptions[subscription.filter] = subscription

@@ -1,0 +1,35 @@
+"""What the core is told at start: plain numbers, made from the configuration by the node."""
+
+from __future__ import annotations
+
+
+class BrokerSettings:
+    """Limits and policies. Times in seconds, sizes in bytes; 0 means no limit where a limit may be absent."""
+
+    def __init__(self) -> None:
+        self.backlog_messages_max: int = 10_000
+        self.application_backlog_bytes_max: int = 1 << 30
+        self.default_message_expiry_s: int = 0
+        self.session_expiry_max_s: int = 0xFFFFFFFF
+        self.v311_session_expiry_s: int = 30 * 86_400
+        self.receive_maximum: int = 1024
+        self.inflight_max: int = 1024
+        self.page_messages: int = 256
+        self.shared_strategy: str = "round-robin"
+        self.restart_grace_ms: int = 1000
+        self.application_client_ids: list[str] = []
+        self.application_user_names: list[str] = []
+        self.session_type_property: bool = True
+        self.packet_bytes_max: int = 1 << 20
+        self.write_buffer_high: int = 1 << 20
+        self.keep_alive_max_s: int = 0
+        self.topic_alias_maximum: int = 16
+        self.retained_messages_max: int = 100_000
+        self.retained_bytes_max: int = 256 << 20
+        self.allow_anonymous: bool = True
+        self.commit_bytes_max: int = 32 << 20
+        self.refuse_when_full: bool = False
+        self.topic_alias_outbound: int = 16
+        self.payload_format_check: bool = False
+        self.reason_strings: bool = False
+        self.response_information: str = ""

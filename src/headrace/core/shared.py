@@ -1,0 +1,200 @@
+"""Shared subscriptions: one queue for a group, drawn from by its members (decisions 9, 13).
+
+A group is made by its first subscription and gone with its last. Its entries are numbered like a session's; a *draw*
+binds an entry to a member and a packet id above 49151, and is a record. QoS 2 waits for that record, QoS 1 does not:
+if it is lost in a crash the entry is simply still in the queue. When a member's connection ends, its unacknowledged
+QoS 1 entries return to the head of the queue; QoS 2 completes with its member.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+from zlib import crc32
+
+from mypy_extensions import i64
+
+from headrace.core.inflight import DIRECT_IDS, REF_QOS, Backlog
+from headrace.core.session import Session
+from headrace.core.subscriptions import Subscription
+
+if TYPE_CHECKING:
+    from headrace.core.message import Message
+    from headrace.core.tenant import Tenant
+
+SHARED_ID_FIRST: Final = DIRECT_IDS + 1
+SHARED_ID_LAST: Final = 0xFFFF
+REF_MAYBE_SENT: Final = (
+    0x8  # a group's references carry no subscription identifiers: their lowest bit is free
+)
+
+ROUND_ROBIN: Final = "round-robin"
+LEAST_IN_FLIGHT: Final = "least-in-flight"
+STICKY: Final = "sticky"
+HASH_TOPIC: Final = "hash-topic"
+HASH_CLIENT: Final = "hash-client"
+STRATEGIES: Final = (ROUND_ROBIN, LEAST_IN_FLIGHT, STICKY, HASH_TOPIC, HASH_CLIENT)
+
+
+class Draw:
+    """An entry that a member has: serial in the group, packet id, whether PUBREC was seen.
+
+    `full_ref` is the group's reference, `ref` has the QoS that this member was granted.
+    """
+
+    def __init__(self, group: Group, serial: int, ref: int, session: Session, packet_id: int) -> None:
+        self.group = group
+        self.serial = serial
+        self.full_ref = ref
+        self.ref = ref
+        self.session = session
+        self.packet_id = packet_id
+        self.received = False
+
+    @property
+    def choice(self) -> int:
+        """Packet id and, above its 16 bits, the QoS it is sent with: what the record and a snapshot keep."""
+        return self.packet_id | (self.ref & REF_QOS) << 16
+
+
+class Group:
+    """`$share/name/filter` in one tenant. `carrier` stands for the group in the subscription tree."""
+
+    def __init__(self, tenant: Tenant, name: str, topic_filter: str, incarnation: int) -> None:
+        self.tenant = tenant
+        self.name = name
+        self.filter = topic_filter
+        self.incarnation = incarnation
+        self.carrier = Session(tenant, f"$share/{name}/{topic_filter}", incarnation, 1, 0xFFFFFFFF)
+        self.carrier.group = self
+        self.members: dict[Session, Subscription] = {}
+        self.next_serial: i64 = 1
+        self.backlog = Backlog(True)
+        self.drawn: dict[int, Draw] = {}
+        self.returned: dict[int, int] = {}  # serial -> reference: behind nobody, before the backlog
+        self.applied: int = -1
+        self._turn: int = 0
+        self._sticky: Session | None = None
+
+    def push(self, ref: int, size: int) -> None:
+        self.next_serial += 1
+        self.backlog.push(ref, size)
+
+    @property
+    def waiting(self) -> bool:
+        return self.backlog.count > 0 or len(self.returned) > 0
+
+    def head(self) -> tuple[int, int]:
+        """(serial, reference) of the next entry to draw; what was returned goes first, oldest first."""
+        if self.returned:
+            serial = min(self.returned)
+            return serial, self.returned[serial]
+        return self.next_serial - self.backlog.count, self.backlog.peek()
+
+    def pop_head(self) -> None:
+        if self.returned:
+            del self.returned[min(self.returned)]
+        else:
+            self.backlog.pop()
+
+    # The fold
+
+    def draw(self, serial: int, session: Session, packet_id: int, qos: int = 0) -> Draw | None:
+        """Bind entry `serial` to a member; None when the group does not hold it any more (replays).
+
+        In replays `qos` is the one it was sent with: the member may have subscribed anew since.
+        """
+        ref = self.returned.pop(serial, -1)
+        if ref == -1:
+            ref = self._take(serial)
+        if ref == -1:
+            return None
+        found = Draw(self, serial, ref, session, packet_id)
+        member = self.members.get(session)
+        if qos:
+            found.ref = ref - (ref & REF_QOS) + qos
+        elif member is not None and member.qos < ref & REF_QOS:  # [MQTT-4.8.2-3]
+            found.ref = ref - (ref & REF_QOS) + member.qos
+        self.drawn[serial] = found
+        if session.draws is None:
+            session.draws = {}
+        session.draws[packet_id] = found
+        return found
+
+    def bind(self, serial: int, session: Session, choice: int, received: bool) -> None:
+        """A draw as a snapshot has it; `choice` as in `Draw.choice`."""
+        draw = self.draw(serial, session, choice & 0xFFFF, choice >> 16)
+        if draw is not None:
+            draw.received = received
+
+    def _take(self, serial: int) -> int:
+        """Take `serial` out of the backlog; older ones still there are kept as returned."""
+        while self.backlog.count and self.next_serial - self.backlog.count <= serial:
+            at = self.next_serial - self.backlog.count
+            ref = self.backlog.pop()
+            if at == serial:
+                return ref
+            self.returned[at] = ref
+        return -1
+
+    def finish(self, serial: int) -> None:
+        """Acked, refused or dropped; unknown serials are ignored (replays)."""
+        found = self.drawn.pop(serial, None)
+        if found is None:
+            if self.returned.pop(serial, -1) == -1:
+                self._take(serial)
+            return
+        if found.session.draws is not None:
+            found.session.draws.pop(found.packet_id, None)
+
+    def give_back(self, session: Session) -> None:
+        """A member's connection ended: its unacknowledged QoS 1 entries go back to the head of the queue."""
+        for draw in list((session.draws or {}).values()):
+            if draw.group is self and draw.ref & REF_QOS == 1:
+                del self.drawn[draw.serial]
+                if session.draws is not None:
+                    del session.draws[draw.packet_id]
+                self.returned[draw.serial] = draw.full_ref | REF_MAYBE_SENT
+
+    def lowest_offset(self) -> int:
+        lowest = self.backlog.lowest_offset()
+        for ref in [*self.returned.values(), *[draw.ref for draw in self.drawn.values()]]:
+            offset = ref >> 20
+            lowest = offset if lowest == -1 else min(lowest, offset)
+        return lowest
+
+    # Which member
+
+    def choose(self, ready: list[Session], strategy: str, message: Message) -> Session:
+        """One of the ready members, by the configured strategy."""
+        if strategy == LEAST_IN_FLIGHT:
+            return min(ready, key=_in_flight)
+        if strategy == HASH_TOPIC:
+            return ready[crc32(message.topic) % len(ready)]
+        if strategy == HASH_CLIENT:
+            return ready[crc32(message.origin) % len(ready)]
+        if strategy == STICKY:
+            if self._sticky is None or self._sticky not in ready:
+                self._sticky = ready[0]
+            return self._sticky
+        self._turn += 1
+        return ready[self._turn % len(ready)]
+
+
+def _in_flight(session: Session) -> int:
+    queue = session.queue
+    return (0 if queue is None else len(queue.inflight)) + len(session.draws or {})
+
+
+def free_packet_id(session: Session) -> int:
+    """A packet id for a shared entry, 0 when all are taken."""
+    draws = session.draws
+    if draws is None:
+        draws = {}
+        session.draws = draws
+    if len(draws) > SHARED_ID_LAST - SHARED_ID_FIRST:
+        return 0
+    packet_id = session.next_shared_id
+    while packet_id in draws or packet_id < SHARED_ID_FIRST:
+        packet_id = packet_id + 1 if SHARED_ID_FIRST <= packet_id < SHARED_ID_LAST else SHARED_ID_FIRST
+    session.next_shared_id = packet_id + 1 if packet_id < SHARED_ID_LAST else SHARED_ID_FIRST
+    return packet_id

@@ -1,0 +1,245 @@
+"""Delivery of shared subscriptions: which member gets the next entry of a group, and when.
+
+Runs on the loop. Entries are drawn by members that have quota, so a slow member holds up nobody; with several ready the
+configured strategy chooses. With every member away, messages stay in the group's queue.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from mypy_extensions import i64
+
+from headrace.core.commit import Deferred, GroupCommit
+from headrace.core.delivery import Delivery
+from headrace.core.inflight import REF_OFFSET_SHIFT, REF_QOS, REF_RETAIN, reference
+from headrace.core.interfaces import Clock, JournalPort, Link
+from headrace.core.record import (
+    DROP_BYTES_LIMIT,
+    DROP_EXPIRED,
+    DROP_QOS0_AWAY,
+    DROP_REFUSED,
+    DROP_TOO_LARGE,
+    DROP_UNREADABLE,
+    FLAG_QOS,
+    FLAG_RETAIN,
+)
+from headrace.core.session import Session
+from headrace.core.shared import REF_MAYBE_SENT, Draw, Group, free_packet_id
+from headrace.errors import ProtocolError
+from headrace.mqtt import reason_codes as rc
+from headrace.mqtt.codec import encode_pubrel
+
+if TYPE_CHECKING:
+    from headrace.core.message import Message
+    from headrace.core.settings import BrokerSettings
+    from headrace.core.tenant import Tenant
+
+
+class SharedDelivery:
+    """Draws, acknowledgements and limits of groups."""
+
+    def __init__(
+        self,
+        delivery: Delivery,
+        commit: GroupCommit,
+        journal: JournalPort,
+        clock: Clock,
+        settings: BrokerSettings,
+    ) -> None:
+        self._delivery = delivery
+        self._commit = commit
+        self._journal = journal
+        self._clock = clock
+        self._settings = settings
+
+    def route(self, tenant: Tenant, message: Message) -> None:
+        """Give a durable message to every group that matches, once each."""
+        for target in tenant.shared_tree.match(message.topic):
+            group = target.session.group
+            if group is not None:
+                self._offer(group, message)
+
+    def _offer(self, group: Group, message: Message) -> None:
+        qos: i64 = message.flags & FLAG_QOS
+        if qos == 0:
+            self._offer_qos0(group, message)
+            return
+        group.push(reference(message.offset, 0, message.flags & FLAG_RETAIN != 0, qos), message.size)
+        self._keep_limit(group)
+        self.serve(group, message)
+
+    def _offer_qos0(self, group: Group, message: Message) -> None:
+        ready = [session for session in group.members if self._writable(session)]
+        if not ready:
+            group.tenant.count_drop(DROP_QOS0_AWAY, 1)
+            return
+        session = group.choose(ready, self._settings.shared_strategy, message)
+        member = group.members[session]
+        retain = member.retain_as_published and message.flags & FLAG_RETAIN != 0
+        self._delivery.offer_qos0(session, message, retain, member.ids)
+
+    def _keep_limit(self, group: Group) -> None:
+        while group.backlog.bytes > self._settings.application_backlog_bytes_max:
+            serial = group.next_serial - group.backlog.count
+            group.backlog.pop()
+            self._drop(group, serial, DROP_BYTES_LIMIT)
+
+    def serve(self, group: Group, message: Message) -> None:
+        """`message` joined the queue: as long as members have room, they draw."""
+        while group.waiting:
+            ready = [session for session in group.members if self._room(session)]
+            if not ready:
+                return
+            self._draw(group, group.choose(ready, self._settings.shared_strategy, message))
+
+    def pump(self, session: Session) -> None:
+        """A member got room: let it draw from its groups in turn, one page at most."""
+        budget = self._settings.page_messages
+        for group in session.groups or []:
+            while group.waiting and budget and self._room(session):
+                budget -= 1
+                self._draw(group, session)
+        if budget == 0 and session.link is not None:
+            self._delivery.feed_later(session, session.link)
+
+    def _writable(self, session: Session) -> bool:
+        link = session.link
+        return link is not None and link.ready and not link.paused and not session.ended
+
+    def _room(self, session: Session) -> bool:
+        link = session.link
+        if link is None or not self._writable(session):
+            return False
+        if link.buffered() > self._settings.write_buffer_high:
+            self._delivery.feed_later(session, link)
+            return False
+        return session.window_used() < link.window
+
+    def _draw(self, group: Group, session: Session) -> None:
+        serial, ref = group.head()
+        message = self._journal.fetch(ref >> REF_OFFSET_SHIFT)
+        link = session.link
+        if message is None or link is None:
+            group.pop_head()
+            self._drop(group, serial, DROP_UNREADABLE)
+            return
+        member = group.members[session]
+        if message.expired(self._clock.now_us) and not ref & REF_MAYBE_SENT:
+            group.pop_head()
+            self._drop(group, serial, DROP_EXPIRED)
+            return
+        qos = min(ref & REF_QOS, member.qos)
+        if (
+            link.max_packet_size
+            and message.rendered_size(link.version, qos, member.ids) > link.max_packet_size
+        ):
+            group.pop_head()
+            self._drop(group, serial, DROP_TOO_LARGE)
+            return
+        if qos == 0:
+            group.pop_head()
+            self._commit.shared_finished(group.incarnation, serial)
+            self._delivery.offer_qos0(
+                session, message, member.retain_as_published and ref & REF_RETAIN != 0, member.ids
+            )
+            return
+        packet_id = free_packet_id(session)
+        draw = group.draw(serial, session, packet_id)
+        if draw is not None:
+            self._commit.drawn(group.incarnation, serial, session.incarnation, draw.choice)
+            if qos == 1:
+                self.send(link, draw, message, ref & REF_MAYBE_SENT != 0)
+            else:
+                self._commit.defer(_DrawDurable(self, link, draw, message))
+
+    def send(self, link: Link, draw: Draw, message: Message, dup: bool) -> None:
+        member = draw.group.members.get(draw.session)
+        ids = b"" if member is None else member.ids
+        retain = member is not None and member.retain_as_published and draw.ref & REF_RETAIN != 0
+        qos: i64 = draw.ref & REF_QOS
+        first: i64 = 0x30 | qos << 1 | (1 if retain else 0) | (8 if dup else 0)
+        self._delivery.write(link, message, qos, draw.packet_id, first, ids)
+        draw.session.tenant.counters.publishes_sent += 1
+
+    def resumed(self, session: Session) -> None:
+        """QoS 2 completes with its member: all that it has is to be sent again."""
+        session.redraw = list((session.draws or {}).values())[::-1]
+
+    def resend(self, session: Session, link: Link) -> None:
+        """PUBLISH with DUP, or PUBREL, again, as far as the window allows [MQTT-3.3.4-9]."""
+        redraw = session.redraw
+        while redraw and self._room(session):
+            draw = redraw.pop()
+            if draw.received:
+                link.send(encode_pubrel(link.version, draw.packet_id))
+                continue
+            message = self._journal.fetch(draw.ref >> REF_OFFSET_SHIFT)
+            if message is not None:
+                self.send(link, draw, message, True)
+            else:
+                self._drop(draw.group, draw.serial, DROP_UNREADABLE)
+
+    def _drop(self, group: Group, serial: int, reason: int) -> None:
+        group.finish(serial)
+        group.tenant.count_drop(reason, 1)
+        self._commit.shared_finished(group.incarnation, serial)
+
+    # Acknowledgements: packet ids above the direct ones
+
+    def puback(self, session: Session, draw: Draw, reason_code: int) -> None:
+        if draw.ref & REF_QOS != 1:
+            raise ProtocolError(rc.PROTOCOL_ERROR, "PUBACK for a QoS 2 message")
+        self._finish(session, draw, reason_code)
+
+    def pubrec(self, session: Session, link: Link, draw: Draw, reason_code: int) -> None:
+        if draw.ref & REF_QOS != 2:
+            raise ProtocolError(rc.PROTOCOL_ERROR, "PUBREC for a QoS 1 message")
+        if reason_code >= 0x80:
+            self._finish(session, draw, reason_code)
+            return
+        self._commit.shared_received(draw.group.incarnation, draw.serial)
+        self._commit.defer(_SharedRelease(link, draw))
+
+    def pubcomp(self, session: Session, draw: Draw) -> None:
+        if draw.received:
+            self._finish(session, draw, 0)
+
+    def _finish(self, session: Session, draw: Draw, reason_code: int) -> None:
+        """A refused message does not go to another member (decisions 13)."""
+        draw.group.finish(draw.serial)
+        if session.redraw and draw in session.redraw:
+            session.redraw.remove(draw)
+        self._commit.shared_finished(draw.group.incarnation, draw.serial)
+        if reason_code >= 0x80:
+            session.count_drop(DROP_REFUSED, 1)
+        self._delivery.pump(session)
+
+
+class _DrawDurable(Deferred):
+    """QoS 2: the choice of member is durable, send."""
+
+    def __init__(self, sharing: SharedDelivery, link: Link, draw: Draw, message: Message) -> None:
+        super().__init__()
+        self._sharing = sharing
+        self._link = link
+        self._draw = draw
+        self._message = message
+
+    def run(self) -> None:
+        session = self._draw.session
+        if session.link is self._link and (session.draws or {}).get(self._draw.packet_id) is self._draw:
+            self._sharing.send(self._link, self._draw, self._message, False)
+
+
+class _SharedRelease(Deferred):
+    """PUBREC of a shared entry is durable: PUBREL."""
+
+    def __init__(self, link: Link, draw: Draw) -> None:
+        super().__init__()
+        self._link = link
+        self._draw = draw
+
+    def run(self) -> None:
+        self._draw.received = True
+        self._link.send(encode_pubrel(self._link.version, self._draw.packet_id))

@@ -1,0 +1,191 @@
+"""SUBSCRIBE and UNSUBSCRIBE: grant, journal, take effect when durable, then answer (sections 3.8 to 3.11)."""
+
+from __future__ import annotations
+
+from headrace.core.commit import Deferred, GroupCommit, Reply
+from headrace.core.fold import subscription_from
+from headrace.core.interfaces import Clock, Link
+from headrace.core.record import SUBSCRIBED, UNSUBSCRIBED, Event
+from headrace.core.replay import DirectRetained, QueuedRetained, first_page
+from headrace.core.session import Session
+from headrace.core.subscriptions import Subscription
+from headrace.errors import ProtocolError
+from headrace.mqtt import reason_codes as rc
+from headrace.mqtt.codec import encode_suback, encode_unsuback
+from headrace.mqtt.packets import Subscribe, SubscriptionRequest, Unsubscribe
+from headrace.mqtt.topics import SHARE_PREFIX, filter_error
+
+
+class Subscribing:
+    """Subscriptions on their way in and out."""
+
+    def __init__(self, commit: GroupCommit, clock: Clock) -> None:
+        self.commit = commit
+        self.clock = clock
+
+    def subscribe(self, link: Link, packet: Subscribe) -> None:
+        session = link.session
+        if session is None:
+            return
+        self._check_answer(link, len(packet.filters))
+        if link.version == 5 and session.incoming is not None and packet.packet_id in session.incoming:
+            in_use = [rc.PACKET_IDENTIFIER_IN_USE] * len(packet.filters)
+            self.commit.defer(Reply(link, encode_suback(5, packet.packet_id, in_use)))
+            return
+        codes: list[int] = []
+        rows: list[list[object]] = []
+        fresh: list[Subscription] = []
+        for request in packet.filters:
+            code = self._grant(link, request)
+            codes.append(code)
+            if code <= 2:
+                row = _row(request, packet.subscription_id)
+                rows.append(row)
+                if _may_want_retained(request):
+                    fresh.append(subscription_from(session, row))
+        always = [subscription for subscription in fresh if subscription.retain_handling == 0]
+        held = _Held(session, [s.filter for s in fresh if s.retain_handling == 1])
+        if len(always) < len(fresh):
+            self.commit.defer(held)
+        listed = first_page(session, always, self.clock.now_us) if session.persistent else []
+        if rows:
+            fields: dict[str, object] = {"inc": session.incarnation, "subs": rows, "ret": listed}
+            self.commit.append(Event(SUBSCRIBED, self.clock.now_us, fields))
+        suback = encode_suback(link.version, packet.packet_id, codes)
+        self.commit.defer(_Subscribed(link, session, fresh, held, listed, suback))
+
+    def _check_answer(self, link: Link, codes: int) -> None:
+        """SUBACK and UNSUBACK must fit into the client's Maximum Packet Size [MQTT-3.1.2-24]."""
+        if link.max_packet_size and codes + 10 > link.max_packet_size:
+            raise ProtocolError(
+                rc.PACKET_TOO_LARGE, "the answer would exceed the client's Maximum Packet Size"
+            )
+
+    def _grant(self, link: Link, request: SubscriptionRequest) -> int:
+        if filter_error(request.filter):
+            return rc.TOPIC_FILTER_INVALID
+        access = link.access
+        if access is not None and not access.may_subscribe(link, request.filter):
+            return rc.NOT_AUTHORIZED
+        return request.qos
+
+    def unsubscribe(self, link: Link, packet: Unsubscribe) -> None:
+        session = link.session
+        if session is None:
+            return
+        self._check_answer(link, len(packet.filters))
+        packet_id = packet.packet_id
+        if link.version == 5 and session.incoming is not None and packet_id in session.incoming:
+            in_use = [rc.PACKET_IDENTIFIER_IN_USE] * len(packet.filters)
+            self.commit.defer(Reply(link, encode_unsuback(5, packet_id, in_use)))
+            return
+        held = _Held(session, packet.filters)
+        self.commit.defer(held)
+        fields: dict[str, object] = {"inc": session.incarnation, "f": packet.filters}
+        self.commit.append(Event(UNSUBSCRIBED, self.clock.now_us, fields))
+        self.commit.defer(_Unsubscribed(link, packet_id, packet.filters, held))
+
+
+def _row(request: SubscriptionRequest, subscription_id: int) -> list[object]:
+    return [
+        request.filter,
+        request.qos,
+        request.no_local,
+        request.retain_as_published,
+        request.retain_handling,
+        subscription_id,
+    ]
+
+
+def _may_want_retained(request: SubscriptionRequest) -> bool:
+    """Retain Handling [MQTT-3.3.1-9, MQTT-3.3.1-11]; whether 1 applies shows when the one before is applied."""
+    if request.filter.startswith(SHARE_PREFIX):
+        return False  # 4.8.2: retained messages are not sent to a shared subscription
+    return request.retain_handling != 2
+
+
+class _Held(Deferred):
+    """Which of these filters the session holds, seen when everything before has been applied and nothing behind."""
+
+    def __init__(self, session: Session, filters: list[str]) -> None:
+        super().__init__()
+        self._session = session
+        self._filters = filters
+        self.found: set[str] = set()
+
+    def run(self) -> None:
+        held = self._session.subscriptions
+        if held is not None:
+            self.found = {name for name in self._filters if name in held}
+
+
+class _Unsubscribed(Deferred):
+    """The subscriptions are gone: UNSUBACK, with a code for each filter in order [MQTT-3.11.3-1]."""
+
+    def __init__(self, link: Link, packet_id: int, filters: list[str], held: _Held) -> None:
+        super().__init__()
+        self._link = link
+        self._packet_id = packet_id
+        self._filters = filters
+        self._held = held
+
+    def run(self) -> None:
+        left = set(self._held.found)
+        codes: list[int] = []
+        for name in self._filters:
+            codes.append(rc.SUCCESS if name in left else rc.NO_SUBSCRIPTION_EXISTED)
+            left.discard(name)
+        self._link.send(encode_unsuback(self._link.version, self._packet_id, codes))
+
+
+class _Subscribed(Deferred):
+    """The subscriptions are durable and applied: queue what is retained, then SUBACK, then send the rest of it."""
+
+    def __init__(
+        self,
+        link: Link,
+        session: Session,
+        fresh: list[Subscription],
+        held: _Held,
+        listed: list[int],
+        suback: bytes,
+    ) -> None:
+        super().__init__()
+        self._link = link
+        self._session = session
+        self._fresh = fresh
+        self._held = held
+        self._listed = listed
+        self._suback = suback
+
+    def run(self) -> None:
+        broker, session = self._link.broker, self._session
+        direct = DirectRetained(broker.delivery, broker.commit, broker.clock, session, self._link)
+        queued = QueuedRetained(
+            broker.commit, broker.clock, session, _Suback(self._link, self._suback, direct)
+        )
+        listed = set(self._listed[::3])
+        for subscription in self._fresh:
+            if subscription.retain_handling == 1 and subscription.filter in self._held.found:
+                continue  # [MQTT-3.3.1-10]
+            direct.add(subscription)
+            if session.persistent:
+                queued.add(subscription, listed)
+        queued.run()
+
+
+class _Suback(Deferred):
+    """SUBACK, then the retained messages that do not go through the queue."""
+
+    def __init__(self, link: Link, suback: bytes, direct: DirectRetained) -> None:
+        super().__init__()
+        self._link = link
+        self._suback = suback
+        self._direct = direct
+
+    def run(self) -> None:
+        self._link.send(self._suback)
+        session = self._link.session
+        if session is not None:
+            self._link.broker.delivery.pump(session)
+        self._direct.run()

@@ -1,0 +1,243 @@
+"""Which sessions get a topic: the subscription tree of one tenant, and the routes it remembers.
+
+Filters without wildcards live in one dictionary, the others in a tree of levels. The result of a match is kept per
+topic until a subscription changes, so that the usual PUBLISH costs one dictionary look-up.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from headrace.core.session import Session
+
+_ROUTES_MAX: Final = 100_000
+_ROUTE_TOPIC_BYTES_MAX: Final = 256  # longer topics are matched anew: what is remembered stays small
+_PLUS: Final = b"+"
+_HASH: Final = b"#"
+
+
+class Target:
+    """How one session gets a message: the granted QoS, Retain As Published, its encoded Subscription Identifiers.
+
+    `members` are the single subscriptions behind it when several overlap (one copy is sent, with the highest QoS and
+    all identifiers [MQTT-3.3.4-2, MQTT-3.3.4-4]).
+    """
+
+    def __init__(
+        self, session: Session, qos: int, retain_as_published: bool, ids: bytes, no_local: bool
+    ) -> None:
+        self.session = session
+        self.qos = qos
+        self.retain_as_published = retain_as_published
+        self.ids = ids
+        self.ids_index = session.ids_index(ids)
+        self.no_local = no_local
+        self.members: list[Subscription] | None = None
+
+
+class Subscription(Target):
+    """One filter of one session with its options (3.8.3.1). `subscription_id` 0 is none."""
+
+    def __init__(
+        self,
+        session: Session,
+        topic_filter: str,
+        qos: int,
+        no_local: bool,
+        retain_as_published: bool,
+        retain_handling: int,
+        subscription_id: int,
+        encoded_id: bytes,
+    ) -> None:
+        super().__init__(session, qos, retain_as_published, encoded_id, no_local)
+        self.filter = topic_filter
+        self.retain_handling = retain_handling
+        self.subscription_id = subscription_id
+
+
+def merge(members: list[Subscription]) -> Target:
+    """One target for the overlapping subscriptions of one session."""
+    first = members[0]
+    if len(members) == 1:
+        return first
+    ids = b"".join(sorted([member.ids for member in members]))  # equal ones too (3.3.2.3.8)
+    qos = max([member.qos for member in members])
+    rap = False
+    no_local = False
+    for member in members:
+        rap = rap or member.retain_as_published
+        no_local = no_local or member.no_local
+    target = Target(first.session, qos, rap, ids, no_local)
+    target.members = members
+    return target
+
+
+class _Node:
+    """A level of the tree. `here` are filters that end at this level, `rest` those that end in `#` below it."""
+
+    def __init__(self) -> None:
+        self.children: dict[bytes, _Node] = {}
+        self.here: dict[Session, Subscription] = {}
+        self.rest: dict[Session, Subscription] = {}
+
+    def empty(self) -> bool:
+        return not self.children and not self.here and not self.rest
+
+
+class SubscriptionTree:
+    """The subscriptions of one tenant, by filter."""
+
+    def __init__(self) -> None:
+        self._single: dict[bytes, Subscription] = {}  # filters without wildcards that one session has
+        self._exact: dict[bytes, dict[Session, Subscription]] = {}  # ... that several have
+        self._root = _Node()
+        self._routes: dict[bytes, list[Target]] = {}
+        self.count = 0
+
+    def add(self, topic_filter: str, subscription: Subscription) -> bool:
+        """Add or replace; True when it is new. The filter is valid and not shared."""
+        path = topic_filter.encode("utf-8")
+        if b"+" in path or b"#" in path:
+            self._routes.clear()
+            holders = self._wildcard_holders(path)
+        else:
+            self._routes.pop(path, None)
+            found = self._exact.get(path)
+            if found is None:
+                return self._add_single(path, subscription)
+            holders = found
+        new = subscription.session not in holders
+        holders[subscription.session] = subscription
+        self.count += new
+        return new
+
+    def _add_single(self, path: bytes, subscription: Subscription) -> bool:
+        """Most filters of a fleet have one holder, which needs no dictionary."""
+        held = self._single.get(path)
+        if held is None or held.session is subscription.session:
+            self._single[path] = subscription
+            self.count += held is None
+            return held is None
+        del self._single[path]
+        self._exact[path] = {held.session: held, subscription.session: subscription}
+        self.count += 1
+        return True
+
+    def _wildcard_holders(self, path: bytes) -> dict[Session, Subscription]:
+        node = self._root
+        for level in path.split(b"/"):
+            if level == _HASH:
+                return node.rest
+            child = node.children.get(level)
+            if child is None:
+                child = _Node()
+                node.children[level] = child
+            node = child
+        return node.here
+
+    def remove(self, topic_filter: str, session: Session) -> bool:
+        """Remove the session's subscription to this very filter; False when there was none."""
+        path = topic_filter.encode("utf-8")
+        if b"+" in path or b"#" in path:
+            removed = self._remove_wildcard(path, session)
+        else:
+            removed = self._remove_exact(path, session)
+        self.count -= removed
+        return removed
+
+    def _remove_exact(self, path: bytes, session: Session) -> bool:
+        self._routes.pop(path, None)
+        held = self._single.get(path)
+        if held is not None:
+            if held.session is not session:
+                return False
+            del self._single[path]
+            return True
+        holders = self._exact.get(path)
+        if holders is None or holders.pop(session, None) is None:
+            return False
+        if not holders:
+            del self._exact[path]
+        return True
+
+    def _remove_wildcard(self, path: bytes, session: Session) -> bool:
+        self._routes.clear()
+        trail: list[tuple[_Node, bytes]] = []
+        node = self._root
+        holders = node.here
+        for level in path.split(b"/"):
+            if level == _HASH:
+                holders = node.rest
+                break
+            child = node.children.get(level)
+            if child is None:
+                return False
+            trail.append((node, level))
+            node = child
+            holders = node.here
+        if holders.pop(session, None) is None:
+            return False
+        for parent, level in reversed(trail):
+            if not parent.children[level].empty():
+                break
+            del parent.children[level]
+        return True
+
+    def match(self, topic: bytes) -> list[Target]:
+        """The targets of `topic`, one per session. The list is shared: do not change it."""
+        route = self._routes.get(topic)
+        if route is None:
+            route = self._match(topic)
+            if len(topic) <= _ROUTE_TOPIC_BYTES_MAX:
+                if len(self._routes) >= _ROUTES_MAX:
+                    self._routes.clear()
+                self._routes[topic] = route
+        return route
+
+    def _match(self, topic: bytes) -> list[Target]:
+        found: list[Subscription] = []
+        single = self._single.get(topic)
+        if single is not None:
+            found.append(single)
+        exact = self._exact.get(topic)
+        if exact is not None:
+            found.extend(exact.values())
+        root = self._root
+        if root.children or root.rest:
+            # A filter that starts with a wildcard does not match a $-topic [MQTT-4.7.2-1].
+            _collect(root, topic.split(b"/"), topic.startswith(b"$"), found)
+        if len(found) < 2:
+            return list(found)
+        by_session: dict[Session, list[Subscription]] = {}
+        for subscription in found:
+            members = by_session.get(subscription.session)
+            if members is None:
+                by_session[subscription.session] = [subscription]
+            else:
+                members.append(subscription)
+        return [merge(members) for members in by_session.values()]
+
+
+def _collect(root: _Node, levels: list[bytes], dollar: bool, found: list[Subscription]) -> None:
+    """Every filter that matches. A list of nodes per level instead of recursion: filters may be deep."""
+    at = [root]
+    for depth, level in enumerate(levels):
+        hidden = dollar and depth == 0
+        below: list[_Node] = []
+        for node in at:
+            if node.rest and not hidden:
+                found.extend(node.rest.values())
+            child = node.children.get(level)
+            if child is not None:
+                below.append(child)
+            if not hidden:
+                child = node.children.get(_PLUS)
+                if child is not None:
+                    below.append(child)
+        if not below:
+            return
+        at = below
+    for node in at:
+        found.extend(node.rest.values())  # `a/#` matches `a` too (4.7.1.2)
+        found.extend(node.here.values())

@@ -1,0 +1,41 @@
+"""`$SYS` topics: what the broker says about itself. Never journaled; the last value of each is kept for new subscribers.
+
+Runs on the loop. `services.sys_topics` knows the topics and their values; here they are handed to subscribers.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from headrace.core.message import Message, message_flags
+from headrace.mqtt.topics import matches
+
+if TYPE_CHECKING:
+    from headrace.core.delivery import Delivery
+    from headrace.core.interfaces import Clock
+    from headrace.core.tenant import Tenant
+
+
+class SystemTopics:
+    """Values by topic. A message of the broker has no publisher and no offset."""
+
+    def __init__(self, delivery: Delivery, clock: Clock) -> None:
+        self._delivery = delivery
+        self._clock = clock
+        self._messages: dict[str, Message] = {}
+
+    def publish(self, tenant: Tenant, topic: str, payload: bytes) -> None:
+        """Keep `payload` for `topic` and send it to who is subscribed and here; an unchanged value is not sent again."""
+        known = self._messages.get(topic)
+        if known is not None and known.payload == payload:
+            return
+        flags = message_flags(0, True, False, 4)
+        name = topic.encode("utf-8")
+        message = Message(self._clock.now_us, flags, 0, 0, tenant.name, b"", 0, name, b"", -1, payload)
+        self._messages[topic] = message
+        for target in tenant.tree.match(name):
+            if target.session.link is not None:
+                self._delivery.offer_qos0(target.session, message, target.retain_as_published, target.ids)
+
+    def matching(self, topic_filter: str) -> list[Message]:
+        return [message for topic, message in self._messages.items() if matches(topic_filter, topic)]

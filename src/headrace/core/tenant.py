@@ -1,0 +1,45 @@
+"""A tenant's world: its sessions, subscriptions, retained messages and counters. Tenants never see each other (P8)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from headrace.core.retained import RetainedStore
+from headrace.core.subscriptions import SubscriptionTree
+
+if TYPE_CHECKING:
+    from headrace.core.session import Session
+    from headrace.core.shared import Group
+
+
+class Counters:
+    """Plain integers, read when /metrics is scraped."""
+
+    def __init__(self) -> None:
+        self.publishes_received = 0
+        self.publishes_sent = 0
+        self.bytes_received = 0
+        self.bytes_sent = 0
+        self.connects = 0
+        self.connects_refused = 0
+        self.disconnects = 0
+        self.protocol_errors = 0
+        self.dropped: dict[int, int] = {}
+
+
+class Tenant:
+    """Everything of one tenant."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.name_utf8 = name.encode("utf-8")
+        self.sessions: dict[str, Session] = {}
+        self.tree = SubscriptionTree()
+        self.shared_tree = SubscriptionTree()
+        self.groups: dict[str, Group] = {}
+        self.retained = RetainedStore()
+        self.counters = Counters()
+
+    def count_drop(self, reason: int, count: int) -> None:
+        dropped = self.counters.dropped
+        dropped[reason] = dropped.get(reason, 0) + count

@@ -1,0 +1,74 @@
+"""One shared timer wheel for all connections and sessions.
+
+Timers are kept in buckets of 128 ms by due time; the outside calls `Timers.run` several times a second. Times are
+milliseconds of the monotonic clock.
+"""
+
+from __future__ import annotations
+
+import heapq
+from typing import Final
+
+_BUCKET_MS: Final = 128
+_COARSE: Final = 64
+_FAR_MS: Final = 2 * _COARSE * _BUCKET_MS
+
+
+class Timer:
+    """Something to do at a time. Subclasses say what in `fire`; `cancel` is cheap and may be called twice.
+
+    A cancelled timer leaves its bucket at once: what it refers to, a connection for one, is not held until it is due.
+    """
+
+    def __init__(self) -> None:
+        self.cancelled = False
+        self.bucket: dict[Timer, None] | None = None
+        self.due_ms: int = 0
+
+    def cancel(self) -> None:
+        self.cancelled = True
+        if self.bucket is not None:
+            self.bucket.pop(self, None)
+            self.bucket = None
+
+    def fire(self, now_ms: int) -> None:
+        raise NotImplementedError
+
+
+class Timers:
+    """The wheel: buckets of timers and a heap of the buckets in use."""
+
+    def __init__(self) -> None:
+        self._buckets: dict[int, dict[Timer, None]] = {}
+        self._order: list[int] = []
+        self._now_ms: int = 0
+
+    def schedule(self, due_ms: int, timer: Timer) -> None:
+        """Fire `timer` at `due_ms`, at most one bucket late."""
+        timer.due_ms = due_ms
+        key = -(-due_ms // _BUCKET_MS)
+        if due_ms - self._now_ms > _FAR_MS:
+            key -= (
+                key % _COARSE
+            )  # looked at again shortly before it is due: few buckets, however far they reach
+        bucket = self._buckets.get(key)
+        if bucket is None:
+            bucket = {}
+            self._buckets[key] = bucket
+            heapq.heappush(self._order, key)
+        bucket[timer] = None
+        timer.bucket = bucket
+
+    def run(self, now_ms: int) -> int:
+        """Fire what is due; returns how many fired."""
+        fired = 0
+        self._now_ms = now_ms
+        while self._order and self._order[0] * _BUCKET_MS <= now_ms:
+            for timer in list(self._buckets.pop(heapq.heappop(self._order))):
+                timer.bucket = None
+                if timer.due_ms > now_ms:
+                    self.schedule(timer.due_ms, timer)
+                elif not timer.cancelled:
+                    fired += 1
+                    timer.fire(now_ms)
+        return fired

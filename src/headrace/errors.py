@@ -1,0 +1,63 @@
+"""The one tree of errors. A class carries its answer: the MQTT 5 reason code, and whether a retry may help.
+
+Code that meets an error asks the error what to send and what to do; nobody maps messages to codes elsewhere.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from mypy_extensions import mypyc_attr
+
+
+@mypyc_attr(allow_interpreted_subclasses=True)
+class HeadraceError(Exception):
+    """Root of everything headrace raises on purpose. `retry_helps`: the same request may succeed later."""
+
+    retry_helps: ClassVar[bool] = False
+
+
+@mypyc_attr(allow_interpreted_subclasses=True)
+class ConfigError(HeadraceError):
+    """A setting is unknown or has a bad value. The message names the key. The command exits with 2."""
+
+
+@mypyc_attr(allow_interpreted_subclasses=True)
+class ProtocolError(HeadraceError):
+    """The peer broke the protocol; it costs that connection only.
+
+    `reason_code` is the MQTT 5 code (section 4.13). `connack_code` is the MQTT 3.1/3.1.1 return code when the
+    error is a refusal of CONNECT which those versions can express, 0 when they can only close. `silent`: the
+    connection is closed without a word, since the peer does not frame packets or guesses credentials.
+    """
+
+    def __init__(self, reason_code: int, message: str, connack_code: int = 0, silent: bool = False) -> None:
+        super().__init__(message)
+        self.reason_code = reason_code
+        self.connack_code = connack_code
+        self.silent = silent
+        self.message = message
+
+    def __str__(self) -> str:
+        return f"{self.message} (0x{self.reason_code:02X})"
+
+
+@mypyc_attr(allow_interpreted_subclasses=True)
+class MalformedPacket(ProtocolError):
+    """The bytes are no packet of this version: reason code 0x81."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(0x81, message)
+
+
+@mypyc_attr(allow_interpreted_subclasses=True)
+class PacketTooLarge(ProtocolError):
+    """The packet is longer than the receiver said it accepts: reason code 0x95."""
+
+    def __init__(self, size: int, limit: int) -> None:
+        super().__init__(0x95, f"packet of {size} bytes, {limit} are accepted")
+
+
+@mypyc_attr(allow_interpreted_subclasses=True)
+class CorruptRecord(HeadraceError):
+    """A record of the journal passed the CRC of its batch but does not add up: a newer version wrote it."""

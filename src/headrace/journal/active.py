@@ -1,0 +1,129 @@
+"""The segment that is being written: preallocation, footer, index file. Creating one.
+
+Runs on the writer thread, or on the loop before that thread is started.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+
+from headrace.journal.catalog import Segment
+from headrace.journal.disk import Disk
+from headrace.journal.errors import is_disk_full
+from headrace.journal.segment import FOOTER_SIZE, SEGMENT_HEADER_SIZE, Footer, SegmentHeader
+
+_SMALL_STEP_BYTES = 64 << 10  # preallocated at a time when there is no room for more
+
+
+class SegmentFile:
+    """The segment that is being written: its descriptor and how far it is preallocated."""
+
+    def __init__(self, disk: Disk, segment: Segment, fd: int, allocate_bytes: int, allocated: int) -> None:
+        self.segment = segment
+        self.fd = fd
+        self._disk = disk
+        self._allocate_bytes = allocate_bytes
+        self._allocated = allocated
+        self._index_fd = -1
+        self._index_size = 0
+
+    def preallocate(self, end: int) -> None:
+        """Sees to it that there is space up to `end`, in steps, so that a sync need not write the size of the
+        file each time. Smaller steps on a disk that is nearly full."""
+        if end <= self._allocated:
+            return
+        wanted = end - self._allocated
+        try:
+            self._grow(max(self._allocate_bytes, wanted))
+        except OSError as error:
+            if not is_disk_full(error):
+                raise
+            self._grow(max(min(_SMALL_STEP_BYTES, self._allocate_bytes), wanted))
+
+    def _grow(self, step: int) -> None:
+        try:
+            self._disk.allocate(self.fd, self._allocated, step)
+        except OSError:
+            self._disk.truncate(self.fd, self._allocated)  # some of it may have been allocated
+            raise
+        self._allocated += step
+
+    def append(self, buffers: Sequence[bytes], position: int) -> int:
+        """Writes without a sync; the position after it."""
+        return self._disk.write_fully(self.fd, buffers, position)
+
+    def seal(self, seed: int) -> Footer:
+        """Footer, cut to size, sync: whoever finds the footer knows that all above it is durable."""
+        footer = self.write_footer(seed)
+        self.sync_footer()
+        return footer
+
+    def write_footer(self, seed: int) -> Footer:
+        """The first half of `seal`, which may be done again if there was no space."""
+        segment = self.segment
+        footer = Footer(
+            segment.batches,
+            segment.end_offset,
+            segment.size,
+            segment.min_timestamp_us,
+            segment.max_timestamp_us,
+        )
+        self._disk.write_fully(self.fd, [footer.pack(seed)], segment.size)
+        return footer
+
+    def sync_footer(self) -> None:
+        """The second half: cuts the file to size, syncs."""
+        self._disk.truncate(self.fd, self.segment.size + FOOTER_SIZE)
+        self._disk.fsync(self.fd)
+
+    def restart_index(self, interval_bytes: int, seed: int) -> None:
+        """After opening a segment that has batches: its index file is written anew."""
+        if self.segment.batches:
+            self.write_index(self.segment.index.thinned(interval_bytes).pack(seed))
+
+    def write_index(self, entries: bytes) -> None:
+        """Adds to the `.index` file, which other processes may use to start in the middle. Never synced, and
+        the journal does without it: what cannot be written is left out."""
+        with suppress(OSError):
+            if self._index_fd < 0:
+                self._index_fd = self._disk.create(self.segment.index_path)
+            self._index_size = self._disk.write_fully(self._index_fd, [entries], self._index_size)
+
+    def close(self) -> None:
+        self._disk.close(self.fd)
+        if self._index_fd >= 0:
+            self._disk.close(self._index_fd)
+
+
+def create_segment(disk: Disk, directory: Path, header: SegmentHeader, allocate_bytes: int) -> SegmentFile:
+    """A new, empty, synced segment. It gets its name last, so a segment file always has a whole header."""
+    return name_segment(disk, begin_segment(disk, directory, header, allocate_bytes))
+
+
+def begin_segment(disk: Disk, directory: Path, header: SegmentHeader, allocate_bytes: int) -> SegmentFile:
+    """The first half of `create_segment`, which may be done again if there was no space."""
+    segment = Segment(directory, header.base_offset)
+    fd = disk.create(_temporary(segment))
+    try:
+        file = SegmentFile(disk, segment, fd, allocate_bytes, 0)
+        file.preallocate(SEGMENT_HEADER_SIZE)
+        disk.write_fully(fd, [header.pack()], 0)
+    except OSError:
+        disk.close(fd)
+        disk.unlink(_temporary(segment))
+        raise
+    return file
+
+
+def name_segment(disk: Disk, file: SegmentFile) -> SegmentFile:
+    """The second half: syncs, gives it its name."""
+    disk.fsync(file.fd)
+    disk.rename(_temporary(file.segment), file.segment.path)
+    disk.fsync_directory(file.segment.path.parent)
+    return file
+
+
+def _temporary(segment: Segment) -> Path:
+    return segment.path.with_suffix(".tmp")

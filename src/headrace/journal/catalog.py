@@ -1,0 +1,189 @@
+"""The segments of the open log, and reading a batch by offset.
+
+Reads run on the loop; the writer thread adds to the last segment and, when it rolls, appends a new one. The
+list is replaced as a whole under a lock, so a reader always works on one that fits together.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from threading import Lock
+
+from headrace.journal.disk import Disk
+from headrace.journal.errors import CorruptBatch, OffsetOutOfRange
+from headrace.journal.index import SUFFIX as INDEX_SUFFIX
+from headrace.journal.index import OffsetIndex
+from headrace.journal.segment import (
+    SEGMENT_HEADER_SIZE,
+    Batch,
+    Footer,
+    batch_range_at,
+    batch_size_at,
+    file_name,
+    unpack_batch,
+)
+from headrace.journal.walk import Walk
+
+OPEN_FILES_MAX = 64
+
+
+class Segment:
+    """One segment as the open log knows it. `end_offset` and `size` (bytes that hold data) come last in a
+    write."""
+
+    __slots__ = (
+        "base_offset",
+        "batches",
+        "end_offset",
+        "index",
+        "kept_records",
+        "max_timestamp_us",
+        "min_timestamp_us",
+        "path",
+        "size",
+    )
+
+    def __init__(self, directory: Path, base_offset: int) -> None:
+        self.path = directory / file_name(base_offset)
+        self.base_offset = base_offset
+        self.end_offset = base_offset
+        self.size = SEGMENT_HEADER_SIZE
+        self.batches = 0
+        self.min_timestamp_us = 0
+        self.max_timestamp_us = 0
+        self.index = OffsetIndex()
+        self.kept_records = 0  # by compaction; 0: it was not compacted since the log was opened
+
+    def note(self, first_timestamp_us: int, max_timestamp_us: int) -> None:
+        """One more batch with these times."""
+        if not self.batches:
+            self.min_timestamp_us = first_timestamp_us
+        self.batches += 1
+        if first_timestamp_us < self.min_timestamp_us:
+            self.min_timestamp_us = first_timestamp_us
+        if max_timestamp_us > self.max_timestamp_us:
+            self.max_timestamp_us = max_timestamp_us
+
+    def take(self, footer: Footer) -> None:
+        """What the footer says, without reading the batches."""
+        self.end_offset = footer.end_offset
+        self.size = footer.position
+        self.batches = footer.batches
+        self.min_timestamp_us = footer.min_timestamp_us
+        self.max_timestamp_us = footer.max_timestamp_us
+
+    @property
+    def index_path(self) -> Path:
+        return self.path.with_suffix(INDEX_SUFFIX)
+
+
+class Catalog:
+    """The segments in order. Never empty while the log is open: the last one is being written."""
+
+    def __init__(
+        self, disk: Disk, seed: int, segments: list[Segment], open_files_max: int = OPEN_FILES_MAX
+    ) -> None:
+        self._disk = disk
+        self._seed = seed
+        self._open_files_max = open_files_max
+        self._lock = Lock()
+        self._view = ([segment.base_offset for segment in segments], segments)
+        self._files: dict[int, int] = {}  # base offset -> descriptor, least recently opened first
+
+    @property
+    def segments(self) -> list[Segment]:
+        """Oldest first. A list nobody changes."""
+        return self._view[1]
+
+    def append(self, segment: Segment) -> None:
+        """Runs on the writer thread."""
+        with self._lock:
+            bases, segments = self._view
+            self._view = ([*bases, segment.base_offset], [*segments, segment])
+
+    def remove_first(self) -> Segment:
+        """Forgets the oldest segment and deletes its files."""
+        with self._lock:
+            bases, segments = self._view
+            self._view = (bases[1:], segments[1:])
+        gone = segments[0]
+        fd = self._files.pop(gone.base_offset, -1)
+        if fd >= 0:
+            self._disk.close(fd)
+        self._disk.unlink(gone.path)
+        with suppress(FileNotFoundError):
+            self._disk.unlink(gone.index_path)
+        return gone
+
+    def replace(self, segment: Segment) -> None:
+        """Another file in the place of the one with the same base offset. Runs on the loop."""
+        with self._lock:
+            bases, segments = self._view
+            at = bases.index(segment.base_offset)
+            self._view = (bases, [*segments[:at], segment, *segments[at + 1 :]])
+        fd = self._files.pop(segment.base_offset, -1)
+        if fd >= 0:
+            self._disk.close(fd)
+
+    def close(self) -> None:
+        while self._files:
+            self._disk.close(self._files.popitem()[1])
+
+    def read(self, offset: int) -> Batch:
+        """The batch that holds `offset`. Raises OffsetOutOfRange, CorruptBatch."""
+        segment = self._find(offset)
+        _, position, end = segment.index.span(offset, segment.size)
+        data = self._disk.pread(self._file(segment), end - position, position)
+        return self._pick(data, offset) or self._walk_to(segment, offset)
+
+    def scan(self, start: int, end: int) -> Iterator[Batch]:
+        """The batches that hold `start` up to `end`, without any after; `start` may lie inside the first."""
+        while start < end:
+            segment = self._find(start)
+            base, position, _ = segment.index.span(start, segment.size)
+            walk = Walk(self._disk, self._file(segment), self._seed, base, position, segment.size)
+            for batch in walk:
+                if batch.end_offset <= start:
+                    continue
+                yield batch
+                start = batch.end_offset
+                if start >= end:
+                    return
+            if walk.is_damaged or start < segment.end_offset:
+                raise CorruptBatch(str(segment.path), walk.position, start, walk.stop)
+
+    def _find(self, offset: int) -> Segment:
+        bases, segments = self._view
+        i = bisect_right(bases, offset) - 1
+        if i < 0 or offset >= segments[i].end_offset:
+            raise OffsetOutOfRange(offset, bases[0], segments[-1].end_offset)
+        return segments[i]
+
+    def _pick(self, data: bytes, offset: int) -> Batch | None:
+        """Hops over the batches before the one that holds `offset`."""
+        at = 0
+        while size := batch_size_at(data, at):
+            base, end = batch_range_at(data, at)
+            if base <= offset < end:
+                return unpack_batch(data, at, self._seed)
+            at += size
+        return None
+
+    def _walk_to(self, segment: Segment, offset: int) -> Batch:
+        """Without the index, which is not trusted: only if this fails too is the segment damaged."""
+        walk = Walk(self._disk, self._file(segment), self._seed, segment.base_offset, limit=segment.size)
+        for batch in walk:
+            if batch.end_offset > offset:
+                return batch
+        raise CorruptBatch(str(segment.path), walk.position, offset, walk.stop)
+
+    def _file(self, segment: Segment) -> int:
+        fd = self._files.get(segment.base_offset, -1)
+        if fd < 0:
+            if len(self._files) >= self._open_files_max:
+                self._disk.close(self._files.pop(next(iter(self._files))))
+            fd = self._files[segment.base_offset] = self._disk.open(segment.path)
+        return fd

@@ -1,0 +1,134 @@
+"""Positions of registered consumers: how far a reader in another process has got, which retention respects.
+
+`<data-dir>/consumers/<name>`, 64 bytes, little endian, replaced atomically:
+
+     0   4  magic "HRCO"
+     4   4  crc32 of bytes 8-63
+     8   2  version, 1
+    10   2  zero
+    12   4  epoch of the journal that the offset belongs to
+    16  16  uuid of that journal
+    32   8  offset: every record below it is processed
+    40   8  time of the last commit, microseconds since 1970
+    48   8  time of the registration
+    56   8  zero
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, replace
+from pathlib import Path
+from struct import Struct
+from time import time_ns
+from uuid import UUID
+from zlib import crc32
+
+from headrace.journal.disk import DISK, Disk
+from headrace.journal.errors import CorruptFile, UnknownConsumer, UnsupportedFormat
+
+DIRECTORY = "consumers"
+VERSION = 1
+_MAGIC = b"HRCO"
+_FILE = Struct("<4sI56s")
+_REST = Struct("<H2xI16sQQQ8x")
+_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,199}")
+
+
+@dataclass(frozen=True, slots=True)
+class ConsumerPosition:
+    """Every record below `offset`, in this journal and epoch, is processed by the consumer `name`."""
+
+    name: str
+    uuid: str
+    epoch: int
+    offset: int
+    updated_us: int
+    registered_us: int
+
+    @staticmethod
+    def register(
+        data_dir: Path, name: str, uuid: str, epoch: int, offset: int, now_us: int = 0, disk: Disk = DISK
+    ) -> ConsumerPosition:
+        """From now on retention waits for `name`. A consumer that is registered keeps the position it has.
+
+        Raises ValueError for a name that is no file name: letters, digits, `.`, `_`, `-`, at most 200.
+        """
+        path = _path(data_dir, name)
+        try:
+            return ConsumerPosition.read(data_dir, name, disk)
+        except UnknownConsumer:
+            now_us = now_us or _now_us()
+        disk.make_directory(path.parent)
+        position = ConsumerPosition(name, uuid, epoch, offset, now_us, now_us)
+        disk.replace(path, position.pack())
+        return position
+
+    @staticmethod
+    def read(data_dir: Path, name: str, disk: Disk = DISK) -> ConsumerPosition:
+        """Raises UnknownConsumer, CorruptFile."""
+        path = _path(data_dir, name)
+        try:
+            data = disk.read_file(path)
+        except FileNotFoundError:
+            raise UnknownConsumer(f"no consumer {name!r} is registered in {data_dir}") from None
+        return _unpack(data, path)
+
+    @staticmethod
+    def commit(
+        data_dir: Path, name: str, uuid: str, epoch: int, offset: int, now_us: int = 0, disk: Disk = DISK
+    ) -> ConsumerPosition:
+        """Moves the position forward, durably; never back within an epoch. Raises UnknownConsumer.
+
+        More than one process may commit: each file that appears is whole, and the later one wins.
+        """
+        current = ConsumerPosition.read(data_dir, name, disk)
+        if (current.uuid, current.epoch) == (uuid, epoch) and offset <= current.offset:
+            return current
+        moved = replace(current, uuid=uuid, epoch=epoch, offset=offset, updated_us=now_us or _now_us())
+        disk.replace(_path(data_dir, name), moved.pack())
+        return moved
+
+    @staticmethod
+    def remove(data_dir: Path, name: str, disk: Disk = DISK) -> None:
+        """Retention no longer waits for it. Raises UnknownConsumer."""
+        try:
+            disk.unlink(_path(data_dir, name))
+        except FileNotFoundError:
+            raise UnknownConsumer(f"no consumer {name!r} is registered in {data_dir}") from None
+        disk.fsync_directory(data_dir / DIRECTORY)
+
+    @staticmethod
+    def list(data_dir: Path, disk: Disk = DISK) -> list[ConsumerPosition]:
+        """All of them by name. Raises CorruptFile."""
+        names = [name for name in disk.names(data_dir / DIRECTORY) if _NAME.fullmatch(name)]
+        return [ConsumerPosition.read(data_dir, name, disk) for name in names if not name.endswith(".tmp")]
+
+    def pack(self) -> bytes:
+        uuid = UUID(self.uuid).bytes
+        rest = _REST.pack(VERSION, self.epoch, uuid, self.offset, self.updated_us, self.registered_us)
+        return _FILE.pack(_MAGIC, crc32(rest), rest)
+
+
+def _unpack(data: bytes, path: Path) -> ConsumerPosition:
+    if len(data) < _FILE.size or data[:4] != _MAGIC:
+        raise CorruptFile(f"{path}: not a consumer position")
+    _, crc, rest = _FILE.unpack_from(data)
+    if crc32(rest) != crc:
+        raise CorruptFile(f"{path}: the consumer position is damaged")
+    version, epoch, uuid, offset, updated_us, registered_us = _REST.unpack(rest)
+    if version > VERSION:
+        raise UnsupportedFormat(f"{path}: version {version}, this headrace reads up to {VERSION}")
+    return ConsumerPosition(path.name, str(UUID(bytes=uuid)), epoch, offset, updated_us, registered_us)
+
+
+def _path(data_dir: Path, name: str) -> Path:
+    if not _NAME.fullmatch(name) or name.endswith(".tmp"):
+        raise ValueError(
+            f"consumer {name!r}: only letters, digits, '.', '_' and '-', at most 200, first no '.'"
+        )
+    return data_dir / DIRECTORY / name
+
+
+def _now_us() -> int:
+    return time_ns() // 1000

@@ -1,0 +1,72 @@
+"""What is still readable in a segment, and what is not: every piece in order, none left out.
+
+Damage is a stretch of bytes and the offsets that lay in it. Behind it whole batches are looked for byte by
+byte; their checksums say that they are batches of this journal, so reading goes on there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from headrace.journal.disk import Disk
+from headrace.journal.errors import CorruptJournal
+from headrace.journal.segment import SEGMENT_HEADER_SIZE, Batch
+from headrace.journal.walk import Walk, find_batches
+
+
+class Damage:
+    """Offsets from `first_offset` up to `end_offset` cannot be read; they lay between the two positions."""
+
+    def __init__(
+        self, path: str, position: int, end_position: int, first_offset: int, end_offset: int, reason: str
+    ) -> None:
+        self.path = path
+        self.position = position
+        self.end_position = end_position
+        self.first_offset = first_offset
+        self.end_offset = end_offset
+        self.reason = reason
+
+    @property
+    def records(self) -> int:
+        return self.end_offset - self.first_offset
+
+    def __str__(self) -> str:
+        return (
+            f"{self.path}, bytes {self.position} up to {self.end_position}: {self.reason}; "
+            f"offsets {self.first_offset} up to {self.end_offset} ({self.records} records) cannot be read"
+        )
+
+    def error(self) -> CorruptJournal:
+        return CorruptJournal(self.path, self.position, self.first_offset, self.end_offset, self.reason)
+
+
+def survey(
+    disk: Disk, fd: int, path: str, seed: int, base_offset: int, end_offset: int
+) -> Iterator[Batch | Damage]:
+    """All batches of the segment and all damage between them. `end_offset`: it should reach at least so far;
+    an unfinished batch behind that is no damage."""
+    offset, position = base_offset, SEGMENT_HEADER_SIZE
+    while True:
+        walk = Walk(disk, fd, seed, offset, position)
+        yield from walk
+        offset, position = walk.next_offset, walk.position
+        if not walk.is_damaged and offset >= end_offset:
+            return
+        behind = find_batches(disk, fd, seed, position)
+        found = next(((at, batch) for at, batch in behind if batch.base_offset >= offset), None)
+        if found is None:
+            if offset < end_offset:
+                yield Damage(path, position, disk.size(fd), offset, end_offset, walk.stop)
+            return
+        at, batch = found
+        yield Damage(path, position, at, offset, batch.base_offset, walk.stop)
+        offset, position = batch.base_offset, at
+
+
+def first_damage(
+    disk: Disk, fd: int, path: str, seed: int, base_offset: int, end_offset: int
+) -> Damage | None:
+    """Reads until there is some. None if all checksums hold."""
+    pieces = survey(disk, fd, path, seed, base_offset, end_offset)
+    return next((piece for piece in pieces if isinstance(piece, Damage)), None)

@@ -1,0 +1,150 @@
+"""The system calls of the journal, behind one class that tests replace by a simulated disk.
+
+`Disk` is injected, never patched. Methods are the calls themselves, without policy; what is made out of
+several calls (`write_fully`, `replace`) is built on those, so that a simulated disk need not repeat it.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import mmap
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from threading import get_native_id
+from typing import Protocol
+
+_BUFFERS_MAX = 1024  # IOV_MAX of Linux
+
+
+class Mapped(Protocol):
+    """The first bytes of a file, mapped shared: what is stored is at once visible to other processes."""
+
+    def __setitem__(self, index: slice, data: bytes, /) -> None: ...
+    def flush(self) -> object: ...
+    def close(self) -> None: ...
+
+
+class Disk:
+    """The local file system."""
+
+    def make_directory(self, path: Path) -> None:
+        path.mkdir(parents=True, exist_ok=True)
+
+    def create(self, path: Path) -> int:
+        """Opens for reading and writing, empty."""
+        return os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o640)
+
+    def open(self, path: Path, write: bool = False) -> int:
+        return os.open(path, (os.O_RDWR if write else os.O_RDONLY) | os.O_CLOEXEC)
+
+    def open_or_create(self, path: Path) -> int:
+        """Opens for reading and writing, keeping what is there."""
+        return os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o640)
+
+    def close(self, fd: int) -> None:
+        os.close(fd)
+
+    def pread(self, fd: int, length: int, position: int) -> bytes:
+        return os.pread(fd, length, position)
+
+    def pwritev(self, fd: int, buffers: Sequence[bytes], position: int) -> int:
+        return os.pwritev(fd, buffers, position)
+
+    def fdatasync(self, fd: int) -> None:
+        os.fdatasync(fd)
+
+    def fsync(self, fd: int) -> None:
+        os.fsync(fd)
+
+    def fsync_directory(self, path: Path) -> None:
+        fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            os.fsync(fd)
+        finally:
+            os.close(fd)
+
+    def allocate(self, fd: int, position: int, length: int) -> None:
+        """Reserves zeroed blocks. Without support of the file system the file just grows by writing."""
+        try:
+            os.posix_fallocate(fd, position, length)
+        except OSError as error:
+            if error.errno not in (errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS):
+                raise
+
+    def truncate(self, fd: int, length: int) -> None:
+        os.ftruncate(fd, length)
+
+    def size(self, fd: int) -> int:
+        return os.fstat(fd).st_size
+
+    def free_bytes(self, directory: Path) -> int:
+        """What the file system would still give to this process."""
+        found = os.statvfs(directory)
+        return found.f_bavail * found.f_frsize
+
+    def rename(self, source: Path, target: Path) -> None:
+        os.rename(source, target)
+
+    def link(self, source: Path, target: Path) -> None:
+        """A second name for the same file."""
+        os.link(source, target)
+
+    def unlink(self, path: Path) -> None:
+        os.unlink(path)
+
+    def names(self, directory: Path) -> list[str]:
+        """The names in a directory, sorted; empty if there is no such directory."""
+        try:
+            return sorted(os.listdir(directory))
+        except FileNotFoundError:
+            return []
+
+    def map(self, fd: int, length: int) -> Mapped:
+        return mmap.mmap(fd, length)
+
+    def lock(self, fd: int) -> bool:
+        """Takes the exclusive lock of the file without waiting; the lock ends with the descriptor."""
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+        return True
+
+    def write_fully(self, fd: int, buffers: Sequence[bytes], position: int) -> int:
+        """Writes all buffers, usually by one call; returns the position after them."""
+        for first in range(0, len(buffers), _BUFFERS_MAX):
+            part = buffers[first : first + _BUFFERS_MAX]
+            wanted = sum(map(len, part))
+            written = self.pwritev(fd, part, position)
+            while written < wanted:
+                more = self.pwritev(fd, [b"".join(part)[written:]], position + written)
+                if not more:
+                    raise OSError(errno.EIO, "a write took nothing and gave no reason")
+                written += more
+            position += wanted
+        return position
+
+    def read_file(self, path: Path) -> bytes:
+        """The whole of a small file. Raises FileNotFoundError."""
+        fd = self.open(path)
+        try:
+            return self.pread(fd, self.size(fd), 0)
+        finally:
+            self.close(fd)
+
+    def replace(self, path: Path, data: bytes) -> None:
+        """Writes a small file so that after a crash either the old or the new one is there, whole."""
+        temporary = path.with_name(f"{path.name}.{os.getpid()}-{get_native_id()}.tmp")
+        fd = self.create(temporary)
+        try:
+            self.write_fully(fd, [data], 0)
+            self.fsync(fd)
+        finally:
+            self.close(fd)
+        self.rename(temporary, path)
+        self.fsync_directory(path.parent)
+
+
+DISK = Disk()

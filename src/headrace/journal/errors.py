@@ -1,0 +1,111 @@
+"""What can go wrong with a journal, one class for each thing somebody does differently about.
+
+The read side runs in Spark workers, where only the standard library is at hand; so this tree stands by
+itself. Arguments go to `Exception` unchanged, so that every error survives pickling between processes.
+"""
+
+from __future__ import annotations
+
+import errno
+
+
+class JournalError(Exception):
+    """Something about the journal; the message says what and where."""
+
+    retry_helps = False
+
+
+class NoJournal(JournalError):
+    """No broker ever opened a journal in this data directory."""
+
+
+class JournalLocked(JournalError):
+    """Another process has this data directory open for writing."""
+
+
+class CorruptJournal(JournalError):
+    """Records known durable are damaged: the broker refuses to start rather than drop them silently."""
+
+    def __init__(self, path: str, position: int, first_offset: int, end_offset: int, reason: str) -> None:
+        super().__init__(path, position, first_offset, end_offset, reason)
+        self.path = path
+        self.position = position
+        self.first_offset = first_offset
+        self.end_offset = end_offset
+        self.reason = reason
+
+    def __str__(self) -> str:
+        return (
+            f"{self.path}, byte {self.position}: {self.reason}; "
+            f"offsets {self.first_offset} up to {self.end_offset} were durable and cannot be read"
+        )
+
+
+class CorruptBatch(JournalError):
+    """A batch that was asked for does not pass its checks."""
+
+    def __init__(self, path: str, position: int, offset: int, reason: str) -> None:
+        super().__init__(path, position, offset, reason)
+        self.path = path
+        self.position = position
+        self.offset = offset
+        self.reason = reason
+
+    def __str__(self) -> str:
+        return f"{self.path}, byte {self.position}: {self.reason} (offset {self.offset} was wanted)"
+
+
+class CorruptFile(JournalError):
+    """A small file (header, high watermark, consumer position, snapshot) does not pass its checks."""
+
+
+class UnsupportedFormat(JournalError):
+    """The file was written by a newer headrace."""
+
+
+class OffsetOutOfRange(JournalError):
+    """The offset lies before the start (retention passed it) or at or after the end."""
+
+    def __init__(self, offset: int, start_offset: int, end_offset: int) -> None:
+        super().__init__(offset, start_offset, end_offset)
+        self.offset = offset
+        self.start_offset = start_offset
+        self.end_offset = end_offset
+
+    def __str__(self) -> str:
+        held = f"{self.start_offset} up to {self.end_offset}"
+        return f"offset {self.offset} is not in the journal, which holds {held}"
+
+
+class EpochMismatch(JournalError):
+    """The offset belongs to another history: another journal, or one that was cut back since."""
+
+    def __init__(self, wanted: str, found: str) -> None:
+        super().__init__(wanted, found)
+        self.wanted = wanted
+        self.found = found
+
+    def __str__(self) -> str:
+        return (
+            f"the offset was taken from journal {self.wanted}, but this is {self.found}, "
+            "whose offsets mean other records"
+        )
+
+
+class UnknownConsumer(JournalError):
+    """No consumer of that name is registered."""
+
+
+class WriteFailed(JournalError):
+    """A write or fsync failed; what it carried is not durable and nothing after it is acknowledged."""
+
+
+class DiskFull(WriteFailed):
+    """No space left for the journal."""
+
+    retry_helps = True
+
+
+def is_disk_full(error: OSError) -> bool:
+    """No space, or no space within the quota: what was to be written is not, and may be tried again."""
+    return error.errno in (errno.ENOSPC, errno.EDQUOT)

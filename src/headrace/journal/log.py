@@ -1,0 +1,333 @@
+"""The log: one writer, many readers, offsets without gaps.
+
+Used by the broker. All methods run on the loop, except where they say otherwise; the writer thread is inside.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from threading import Thread
+from uuid import UUID, uuid4
+
+from headrace.journal.catalog import Catalog, Segment
+from headrace.journal.compaction import rewrite_sparse, temporary_of
+from headrace.journal.consumers import ConsumerPosition
+from headrace.journal.damage import first_damage
+from headrace.journal.disk import DISK, Disk
+from headrace.journal.errors import DiskFull, JournalError, OffsetOutOfRange, is_disk_full
+from headrace.journal.lock import lock_data_dir
+from headrace.journal.recovery import Recovery
+from headrace.journal.reserve import Reserve
+from headrace.journal.retention import LagWarnings, RetentionLimits, compactable, lagging, plan
+from headrace.journal.segment import Batch, seed_of
+from headrace.journal.snapshot import discard_beyond, positions
+from headrace.journal.watermark import Watermark
+from headrace.journal.writer import FSYNC, NONE, OS, GroupWriter
+
+DIRECTORY = "journal"
+_ALLOCATE_BYTES = 16 << 20
+_DROPS_MAX = 8  # a call of apply_retention, since it runs on the loop
+_SEGMENT_BYTES_LIMIT = 0xFFFF_FFFF  # positions in the index are 32 bits
+
+
+@dataclass(frozen=True, slots=True)
+class LogSettings:
+    """`durability`: `fsync` acknowledges after fdatasync, `os` after write, `none` before it (decision 24).
+
+    `retention_*` bind everything, `consumer_retention_*` bind what a registered consumer may hold beyond
+    that. `reserve_bytes`: what is kept back for a full disk, less on a small one.
+    `verified_bytes`: of finished segments that are read through when the log is opened: 0.2 s, or 2 s if every
+    message is a batch of its own.
+    """
+
+    durability: str = FSYNC
+    segment_bytes_max: int = 128 << 20
+    segment_s_max: int = 24 * 3600
+    retention_bytes: int = 4 << 30
+    retention_s: int = 7 * 24 * 3600
+    consumer_retention_bytes: int = 16 << 30
+    consumer_retention_s: int = 30 * 24 * 3600
+    index_interval_bytes: int = 16 << 10
+    reserve_bytes: int = 16 << 20
+    verified_bytes: int = 256 << 20
+
+    def __post_init__(self) -> None:
+        if self.durability not in (FSYNC, OS, NONE):
+            raise ValueError(f"durability: {self.durability!r} is not one of fsync, os, none")
+        if not 4096 <= self.segment_bytes_max <= _SEGMENT_BYTES_LIMIT:
+            raise ValueError(
+                f"segment_bytes_max: {self.segment_bytes_max} is not in 4096 to {_SEGMENT_BYTES_LIMIT}"
+            )
+
+
+class SegmentedLog:
+    """Open it, read what recovery needs, `start` it, append. One process at a time has it open."""
+
+    def __init__(
+        self, data_dir: Path, settings: LogSettings, report: Callable[[str], None], disk: Disk
+    ) -> None:
+        """Use `open`."""
+        self.data_dir = data_dir
+        self.directory = data_dir / DIRECTORY
+        self.settings = settings
+        self._report = report
+        self._disk = disk
+        self._thread: Thread | None = None
+        self._is_closed = False
+        self._floor = 0
+        self._lag_warnings = LagWarnings(report)
+        disk.make_directory(self.directory)
+        self._lock_fd = lock_data_dir(disk, data_dir)
+        try:
+            self._reserve = Reserve(disk, data_dir, settings.reserve_bytes)
+            self._recover_on_any_disk()
+        except BaseException:
+            disk.close(self._lock_fd)
+            raise
+
+    @classmethod
+    def open(
+        cls, data_dir: Path, settings: LogSettings, report: Callable[[str], None], disk: Disk = DISK
+    ) -> SegmentedLog:
+        """Takes the lock, recovers, syncs, publishes the high watermark. `report` gets a line for each
+        repair.
+
+        Raises JournalLocked; CorruptJournal or CorruptFile if records known durable are damaged.
+        """
+        return cls(data_dir, settings, report, disk)
+
+    def _recover_on_any_disk(self) -> None:
+        try:
+            self._recover()
+        except OSError as error:
+            if not is_disk_full(error):
+                raise
+            if not self._reserve.release():
+                raise DiskFull(f"{self.data_dir}: no space to open the journal: {error}") from error
+            self._report(f"the disk is full ({error}); starting on the reserve")
+            self._recover_on_any_disk()
+
+    def _recover(self) -> None:
+        settings = self.settings
+        allocate = min(_ALLOCATE_BYTES, settings.segment_bytes_max)
+        interval = settings.index_interval_bytes
+        recovery = Recovery(
+            self._disk,
+            self.data_dir,
+            self.directory,
+            allocate,
+            interval,
+            self._report,
+            settings.verified_bytes,
+        )
+        found = recovery.run(uuid4().bytes)
+        state = found.state
+        self.uuid = str(UUID(bytes=state.uuid))
+        self.epoch = state.epoch
+        self.next_offset = state.high_watermark
+        discard_beyond(self.directory, state.high_watermark, self._report, self._disk)
+        self._catalog = Catalog(self._disk, seed_of(state.uuid), found.segments)
+        self._unverified = found.unverified
+        self._watermark = Watermark(self._disk, self.data_dir, state)
+        found.file.restart_index(interval, seed_of(state.uuid))
+        self._writer = GroupWriter(
+            self._disk,
+            self._catalog,
+            found.file,
+            self._watermark,
+            self._reserve,
+            settings.durability,
+            settings.segment_bytes_max,
+            settings.segment_s_max,
+            allocate,
+            interval,
+        )
+
+    @property
+    def high_watermark(self) -> int:
+        """Every record below it is durable, in the sense of the setting."""
+        return self._writer.high_watermark
+
+    @property
+    def full(self) -> str:
+        """Why nothing but progress should be appended now; "" as long as the disk has space."""
+        return self._writer.full
+
+    @property
+    def start_offset(self) -> int:
+        """The oldest offset that is still there."""
+        return self._catalog.segments[0].base_offset
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes that hold data, in all segments."""
+        return sum(segment.size for segment in self._catalog.segments)
+
+    def start(
+        self,
+        on_durable: Callable[[int], None],
+        on_failure: Callable[[BaseException], None],
+        on_full: Callable[[str], None] | None = None,
+    ) -> None:
+        """Starts the writer thread. All are called ON THE WRITER THREAD: `on_durable(high_watermark)` once a
+        group, `on_failure(error)` at most once and last (WriteFailed; decision 21: stop and exit),
+        `on_full(reason)` when the disk is full and `on_full("")` when space has returned. While it is full,
+        what is appended goes to the reserve, and waits when that is used up too."""
+        if on_full is not None:
+            self._writer.on_full = on_full
+            if self._writer.full:
+                on_full(self._writer.full)
+        self._writer.on_durable = on_durable
+        self._writer.on_failure = on_failure
+        self._thread = Thread(target=self._writer.run, name="journal-writer", daemon=True)
+        self._thread.start()
+
+    def append(self, body: bytes, count: int, first_timestamp_us: int, max_timestamp_us: int) -> int:
+        """Hands a batch of `count` records to the writer thread; returns the offset of the first, at once.
+
+        Takes batches before `start` too; they are written then. After a failure nothing is written any more.
+        """
+        base_offset = self.next_offset
+        self.next_offset = base_offset + count
+        self._writer.queue.put((base_offset, count, first_timestamp_us, max_timestamp_us, body))
+        return base_offset
+
+    def read_batch(self, offset: int) -> Batch:
+        """The batch that holds `offset`, which is below the high watermark. Raises OffsetOutOfRange,
+        CorruptBatch."""
+        for base, count, first_us, max_us, body in self._writer.acknowledged_early:
+            if base <= offset < base + count:
+                return Batch(base, count, first_us, max_us, body, self.epoch)
+        return self._catalog.read(offset)
+
+    def scan(self, start: int, end: int | None = None) -> Iterator[Batch]:
+        """The batches that hold the offsets from `start` up to `end` (default: what is written now).
+
+        The first may begin before `start` and the last end after `end`. Raises OffsetOutOfRange,
+        CorruptBatch.
+        """
+        written = self._catalog.segments[-1].end_offset
+        if not self.start_offset <= start <= written:
+            raise OffsetOutOfRange(start, self.start_offset, written)
+        return self._catalog.scan(start, written if end is None else min(end, written))
+
+    @property
+    def unverified(self) -> int:
+        """How many finished segments nobody has read through since the log was opened."""
+        return len(self._unverified)
+
+    def verify_next(self) -> str:
+        """Reads one of them through, the newest first; what is damaged, or "". Runs on any thread, one at a time."""
+        segment = self._unverified.pop()
+        try:
+            fd = self._disk.open(segment.path)
+        except FileNotFoundError:
+            return ""  # retention took it
+        try:
+            seed = seed_of(UUID(self.uuid).bytes)
+            path, base, end = str(segment.path), segment.base_offset, segment.end_offset
+            damage = first_damage(self._disk, fd, path, seed, base, end)
+        finally:
+            self._disk.close(fd)
+        return str(damage or "")
+
+    def set_floor(self, offset: int) -> None:
+        """The broker needs everything from `offset` on. Until this was called, retention deletes nothing.
+
+        What the older one of the two snapshots needs is kept too, in case the newest turns out to be damaged.
+        """
+        self._floor = max(self._floor, offset)
+
+    def apply_retention(self, now_us: int) -> list[str]:
+        """Deletes the oldest segments that nobody needs, a few a call; returns what was dropped and why."""
+        limits = self._limits()
+        consumers = self._consumers()
+        if consumers is None:
+            return []
+        segments = self._catalog.segments
+        self._lag_warnings.update(lagging(segments, limits, consumers, now_us))
+        floor = min([self._floor, *positions(self.directory, self._disk)])
+        drops = plan(segments, limits, floor, consumers, now_us)[:_DROPS_MAX]
+        for _ in drops:
+            self._catalog.remove_first()
+        return [str(drop) for drop in drops]
+
+    def _limits(self) -> RetentionLimits:
+        settings = self.settings
+        return RetentionLimits(
+            settings.retention_bytes,
+            settings.retention_s,
+            settings.consumer_retention_bytes,
+            settings.consumer_retention_s,
+        )
+
+    def _consumers(self) -> list[ConsumerPosition] | None:
+        """Those of this journal; None, and said, if one cannot be read."""
+        try:
+            registered = ConsumerPosition.list(self.data_dir, self._disk)
+        except JournalError as error:
+            self._report(f"nothing is dropped while the position of a consumer is unknown: {error}")
+            return None
+        return [consumer for consumer in registered if consumer.uuid == self.uuid]
+
+    # Compaction, in the three steps that `compaction` describes
+
+    def compactable(self, now_us: int) -> list[Segment]:
+        """Segments that retention would drop if no session referred to a record in them; oldest first."""
+        kept = positions(self.directory, self._disk)
+        consumers = self._consumers()
+        if consumers is None or not kept:
+            return []
+        return compactable(self._catalog.segments, self._limits(), kept[0], consumers, now_us)
+
+    def rewrite_sparse(self, segment: Segment, live: Collection[int]) -> Segment:
+        """Runs on any thread, one at a time. Raises CorruptBatch, OSError."""
+        interval = self.settings.index_interval_bytes
+        return rewrite_sparse(self._disk, segment, UUID(self.uuid).bytes, self.epoch, live, interval)
+
+    def adopt(self, new: Segment) -> int:
+        """Puts the rewritten segment into the place of the old one; the bytes that this freed. Dropped meanwhile: 0."""
+        old = next((one for one in self._catalog.segments if one.base_offset == new.base_offset), None)
+        if old is None:
+            self._disk.unlink(temporary_of(new))
+            return 0
+        with suppress(FileNotFoundError):
+            self._disk.unlink(old.index_path)
+        self._disk.rename(temporary_of(new), new.path)
+        self._catalog.replace(new)
+        return old.size - new.size
+
+    def close(self) -> None:
+        """Writes what is queued, then a footer; syncs; frees the lock. Waits for the writer thread."""
+        if self._is_closed:
+            return
+        self._is_closed = True
+        self._writer.closing.set()
+        self._drain()
+        try:
+            if not self._writer.is_failed:
+                self._finish()
+        finally:
+            self._watermark.close()
+            self._writer.file.close()
+            self._catalog.close()
+            self._disk.close(self._lock_fd)
+
+    def _finish(self) -> None:
+        try:
+            self._writer.finish()
+            self._watermark.replace()
+        except OSError as error:
+            if not is_disk_full(error):
+                raise
+            self._report(f"no space for the marks of a clean stop ({error}); the next start repairs that")
+
+    def _drain(self) -> None:
+        self._writer.queue.put(None)
+        if self._thread is None:
+            self._writer.run()
+        else:
+            self._thread.join()

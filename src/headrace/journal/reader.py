@@ -1,0 +1,199 @@
+"""Reading a journal that another process writes: no lock, nothing written, never beyond the high watermark.
+
+Used by Spark (driver and workers), the archive and the command line. Standard library only. Making a reader
+costs nothing; every call looks at the files as they are now.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from uuid import UUID
+
+from headrace.journal.disk import DISK, Disk
+from headrace.journal.errors import CorruptBatch, CorruptFile, EpochMismatch, OffsetOutOfRange
+from headrace.journal.index import SUFFIX as INDEX_SUFFIX
+from headrace.journal.index import OffsetIndex
+from headrace.journal.segment import (
+    BATCH_HEADER_SIZE,
+    SEGMENT_HEADER_SIZE,
+    Batch,
+    SegmentHeader,
+    base_offset_of,
+    batch_range_at,
+    batch_size_at,
+    file_name,
+    seed_of,
+)
+from headrace.journal.walk import Walk, read_footer
+from headrace.journal.watermark import WatermarkState, read_state
+
+DIRECTORY = "journal"
+
+
+@dataclass(slots=True)
+class SegmentInfo:
+    """`bytes`: what batches take up, without preallocated space. Times in microseconds since 1970, 0 if
+    empty."""
+
+    base_offset: int
+    end_offset: int
+    bytes: int
+    min_ts: int
+    max_ts: int
+
+
+class JournalReader:
+    """The published part of the journal in a data directory. Every method may raise NoJournal."""
+
+    def __init__(self, data_dir: Path | str, disk: Disk = DISK) -> None:
+        self.data_dir = Path(data_dir)
+        self._directory = self.data_dir / DIRECTORY
+        self._disk = disk
+        self._sealed: dict[int, SegmentInfo] = {}
+
+    @property
+    def uuid(self) -> str:
+        return str(UUID(bytes=self._state().uuid))
+
+    @property
+    def epoch(self) -> int:
+        return self._state().epoch
+
+    def high_watermark(self) -> int:
+        """Every record below it is durable and may be read."""
+        return self._state().high_watermark
+
+    def start_offset(self) -> int:
+        """The oldest offset that is still there."""
+        return self._bases()[0]
+
+    def check(self, uuid: str, epoch: int) -> None:
+        """Raises EpochMismatch if an offset taken under these means something else by now."""
+        self._check(self._state(), uuid, epoch)
+
+    def segments(self) -> list[SegmentInfo]:
+        """Oldest first; the last one up to the high watermark."""
+        state = self._state()
+        bases = self._bases()
+        infos = []
+        for base, end in zip(bases, [*bases[1:], state.high_watermark], strict=True):
+            info = self._sealed.get(base)
+            if info is None or info.end_offset > end:
+                info = self._inspect(base, end, state)
+            infos.append(info)
+        return infos
+
+    def scan(
+        self, start: int, end: int | None = None, *, uuid: str | None = None, epoch: int | None = None
+    ) -> Iterator[Batch]:
+        """The batches that hold the offsets from `start` up to `end`, at most up to the high watermark.
+
+        The first may begin before `start` and the last end after `end`. Raises OffsetOutOfRange if retention
+        passed `start`, EpochMismatch if the journal is not the one of `uuid` and `epoch` (default: as it is
+        now), also midway; CorruptBatch.
+        """
+        state = self._state()
+        uuid = uuid or str(UUID(bytes=state.uuid))
+        epoch = epoch or state.epoch
+        self._check(state, uuid, epoch)
+        first = self.start_offset()
+        if not first <= start <= state.high_watermark:
+            raise OffsetOutOfRange(start, first, state.high_watermark)
+        end = state.high_watermark if end is None else min(end, state.high_watermark)
+        return self._scan(start, end, uuid, epoch)
+
+    def _scan(self, start: int, end: int, uuid: str, epoch: int) -> Iterator[Batch]:
+        while start < end:
+            before = start
+            for batch in self._scan_segment(start, end, uuid, epoch):
+                start = batch.end_offset
+                yield batch
+            if start == before:
+                raise OffsetOutOfRange(start, self.start_offset(), self.high_watermark())
+
+    def _scan_segment(self, start: int, end: int, uuid: str, epoch: int) -> Iterator[Batch]:
+        """The wanted batches of the segment that holds `start`; ends early if the broker moves the rest
+        elsewhere."""
+        base = max((base for base in self._bases() if base <= start), default=-1)
+        path = self._directory / file_name(base)
+        try:
+            fd = self._disk.open(path)
+        except FileNotFoundError:
+            return  # retention was faster; the caller says so
+        try:
+            header = SegmentHeader.unpack(self._disk.pread(fd, SEGMENT_HEADER_SIZE, 0), str(path))
+            offset, position = self._place(fd, base, start, seed_of(header.uuid))
+            walk = Walk(self._disk, fd, seed_of(header.uuid), offset, position)
+            found = False
+            for batch in walk:
+                if batch.end_offset > start:
+                    found = True
+                    yield batch
+                if batch.end_offset >= end:
+                    return
+            self._check(self._state(), uuid, epoch)
+            if not found or walk.is_damaged:
+                raise CorruptBatch(str(path), walk.position, walk.next_offset, walk.stop)
+        finally:
+            self._disk.close(fd)
+
+    def _place(self, fd: int, base: int, start: int, seed: int) -> tuple[int, int]:
+        """Where to begin walking for `start`: by the index, if the batch it names is there."""
+        if start > base:
+            try:
+                data = self._disk.read_file(self._directory / file_name(base, INDEX_SUFFIX))
+                offset, position, _ = OffsetIndex.unpack(data, seed).span(start, 0)
+            except (FileNotFoundError, IndexError):
+                return base, SEGMENT_HEADER_SIZE
+            header = self._disk.pread(fd, BATCH_HEADER_SIZE, position)
+            if batch_size_at(header, 0) and batch_range_at(header, 0)[0] == offset:
+                return offset, position
+        return base, SEGMENT_HEADER_SIZE
+
+    def _inspect(self, base: int, end: int, state: WatermarkState) -> SegmentInfo:
+        path = self._directory / file_name(base)
+        seed = seed_of(state.uuid)
+        fd = self._disk.open(path)
+        try:
+            footer = read_footer(self._disk, fd, seed)
+            if footer is None:
+                return self._measure(fd, base, end, state)
+            size = footer.position - SEGMENT_HEADER_SIZE
+            times = (footer.min_timestamp_us, footer.max_timestamp_us)
+            info = SegmentInfo(base, footer.end_offset, size, *times)
+            self._sealed[base] = info
+            return info
+        finally:
+            self._disk.close(fd)
+
+    def _measure(self, fd: int, base: int, end: int, state: WatermarkState) -> SegmentInfo:
+        """A segment without a footer: the one being written."""
+        if end <= base:
+            return SegmentInfo(base, base, 0, 0, 0)
+        seed = seed_of(state.uuid)
+        first = next(iter(Walk(self._disk, fd, seed, base)), None)
+        offset, position = self._place(fd, base, end - 1, seed)
+        walk = Walk(self._disk, fd, seed, offset, position)
+        last = next((batch for batch in walk if batch.end_offset >= end), None)
+        if first is None or last is None:
+            path = str(self._directory / file_name(base))
+            raise CorruptBatch(path, walk.position, walk.next_offset, walk.stop)
+        max_us = max(last.max_timestamp_us, state.last_timestamp_us)
+        return SegmentInfo(base, end, walk.position - SEGMENT_HEADER_SIZE, first.first_timestamp_us, max_us)
+
+    def _state(self) -> WatermarkState:
+        return read_state(self._disk, self.data_dir)
+
+    def _check(self, state: WatermarkState, uuid: str, epoch: int) -> None:
+        found = UUID(bytes=state.uuid)
+        if (found, state.epoch) != (UUID(uuid), epoch):
+            raise EpochMismatch(f"{uuid} epoch {epoch}", f"{found} epoch {state.epoch}")
+
+    def _bases(self) -> list[int]:
+        found = (base_offset_of(name) for name in self._disk.names(self._directory))
+        bases = sorted(base for base in found if base is not None)
+        if not bases:
+            raise CorruptFile(f"{self._directory}: there is no segment")
+        return bases

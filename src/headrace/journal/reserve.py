@@ -1,0 +1,76 @@
+"""The reserve: space kept back, so that subscribers can drain when the disk is full (decision 22).
+
+`<data-dir>/reserve` is preallocated blocks and no content. When a write finds no space, the file goes and the
+journal lives on its blocks: what was handed over before is written, then the progress of subscribers and the
+events of sessions, while publishers are held back. Space has returned once the reserve fits again.
+
+It is made when a log is opened and found again at the next start. After that it belongs to the writer thread.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from headrace.journal.disk import Disk
+
+NAME = "reserve"
+SIZE_MIN = 256 << 10
+_SHARE_OF_FREE = 16  # on a small disk the reserve is no more than this part of what is free
+
+
+class Reserve:
+    """`size` 0: there is none, and the end of a full disk is found by trying to write."""
+
+    def __init__(self, disk: Disk, data_dir: Path, size_max: int) -> None:
+        self._disk = disk
+        self._path = data_dir / NAME
+        self.size, self.is_held = self._found(size_max)
+        if not self.is_held:
+            share = disk.free_bytes(data_dir) // _SHARE_OF_FREE
+            self.size = min(size_max, max(SIZE_MIN, share))
+
+    def _found(self, size_max: int) -> tuple[int, bool]:
+        """The one of the last start, unless it is larger than what is wanted now."""
+        try:
+            fd = self._disk.open(self._path)
+        except FileNotFoundError:
+            return 0, False
+        try:
+            size = self._disk.size(fd)
+        finally:
+            self._disk.close(fd)
+        if min(SIZE_MIN, size_max) <= size <= size_max and size:
+            return size, True
+        self._disk.unlink(self._path)
+        return 0, False
+
+    def hold(self) -> bool:
+        """Takes the space, if there is a quarter more than that: at the very edge a broker would be full and
+        not full by turns."""
+        if self.is_held or not self.size:
+            return True
+        try:
+            self._allocate(self.size + self.size // 4)
+        except OSError:
+            return False
+        self.is_held = True
+        return True
+
+    def _allocate(self, wanted: int) -> None:
+        fd = self._disk.create(self._path)
+        try:
+            self._disk.allocate(fd, 0, wanted)
+            self._disk.truncate(fd, self.size)
+        except OSError:
+            self._disk.unlink(self._path)
+            raise
+        finally:
+            self._disk.close(fd)
+
+    def release(self) -> bool:
+        """Gives the space to the journal. False if there is nothing to give."""
+        if not self.is_held:
+            return False
+        self.is_held = False
+        self._disk.unlink(self._path)
+        return True

@@ -1,0 +1,248 @@
+"""Snapshots: files with the broker's state at an offset, as entries that only the broker understands.
+
+`<data-dir>/journal/<position, 20 digits>.snapshot`, version 1, little endian:
+
+    header | entry | entry | ... | trailer
+
+Header, 64 bytes:
+
+     0   4  magic "HRSN"
+     4   4  crc32 of bytes 8-63
+     8   2  version, 1
+    10   6  zero
+    16   8  position: records from this offset on must be applied after loading
+    24   8  time of creation, microseconds since 1970
+    32  32  zero
+
+Entry: u32 length (below 0xFFFFFFFF), u32 crc32 of the length and the bytes, the bytes.
+
+Trailer, 32 bytes:
+
+     0   4  FF FF FF FF
+     4   4  crc32 of bytes 8-31
+     8   8  count of entries
+    16   8  applied offset: no entry reflects a record at or above it. Entries of a fuzzy snapshot may be
+    newer
+            than the position; if the journal is cut back below this, the snapshot must go
+    24   8  zero
+
+The file is written under a temporary name, synced and renamed; two are kept, because the newest may be
+damaged.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+from struct import Struct
+from time import time_ns
+from zlib import crc32
+
+from headrace.journal.disk import DISK, Disk
+from headrace.journal.errors import CorruptFile, UnsupportedFormat
+from headrace.journal.segment import base_offset_of, file_name
+
+SUFFIX = ".snapshot"
+VERSION = 1
+KEPT = 2
+_MAGIC = b"HRSN"
+_HEADER = Struct("<4sI56s")
+_HEADER_REST = Struct("<H6xQQ32x")
+_LENGTH = Struct("<I")
+_ENTRY = Struct("<II")
+_TRAILER = Struct("<II24s")
+_TRAILER_REST = Struct("<QQ8x")
+_TRAILER_MARK = 0xFFFF_FFFF
+_CHUNK_BYTES = 1 << 20
+
+
+class SnapshotWriter:
+    """Collects entries; the snapshot exists once `commit` returned. `add` writes to the page cache in chunks;
+    `commit` syncs, so a caller on the loop hands it to another thread. One thread at a time."""
+
+    def __init__(self, directory: Path, position: int, disk: Disk = DISK) -> None:
+        self.position = position
+        self.entries = 0
+        self.size = 0
+        self._directory = directory
+        self._disk = disk
+        self._path = directory / file_name(position, SUFFIX)
+        self._temporary = directory / f"{self._path.name}.tmp"
+        self._fd = disk.create(self._temporary)
+        rest = _HEADER_REST.pack(VERSION, position, time_ns() // 1000)
+        self._pending = [_HEADER.pack(_MAGIC, crc32(rest), rest)]
+        self._pending_bytes = _HEADER.size
+
+    def add(self, entry: bytes) -> None:
+        length = _LENGTH.pack(len(entry))
+        self._pending.append(_ENTRY.pack(len(entry), crc32(entry, crc32(length))) + entry)
+        self._pending_bytes += _ENTRY.size + len(entry)
+        self.entries += 1
+        if self._pending_bytes >= _CHUNK_BYTES:
+            self._write()
+
+    def commit(self, applied_offset: int | None = None) -> Path:
+        """Makes the snapshot durable and removes all but the newest two. `applied_offset`: the end of what
+        any entry reflects, if that is more than the position."""
+        applied = self.position if applied_offset is None else max(applied_offset, self.position)
+        rest = _TRAILER_REST.pack(self.entries, applied)
+        self._pending.append(_TRAILER.pack(_TRAILER_MARK, crc32(rest), rest))
+        self._write()
+        self._disk.fsync(self._fd)
+        self._close()
+        self._disk.rename(self._temporary, self._path)
+        self._disk.fsync_directory(self._directory)
+        for position in positions(self._directory, self._disk)[:-KEPT]:
+            self._disk.unlink(self._directory / file_name(position, SUFFIX))
+        return self._path
+
+    def abandon(self) -> None:
+        """Instead of `commit`, or after one that failed."""
+        self._close()
+        with suppress(FileNotFoundError):
+            self._disk.unlink(self._temporary)
+
+    def _close(self) -> None:
+        fd, self._fd = self._fd, -1
+        if fd >= 0:
+            self._disk.close(fd)
+
+    def _write(self) -> None:
+        self.size = self._disk.write_fully(self._fd, self._pending, self.size)
+        self._pending = []
+        self._pending_bytes = 0
+
+
+class SnapshotFile:
+    """A snapshot that passed all its checks when it was opened."""
+
+    def __init__(self, path: Path, disk: Disk = DISK) -> None:
+        """Reads it through. Raises CorruptFile, UnsupportedFormat."""
+        self.path = path
+        self._disk = disk
+        self.position, self.created_us = self._read_header()
+        self.entry_count = 0
+        self.applied_offset = self.position
+        self.size = 0
+        for _ in self._read():
+            pass
+
+    def entries(self) -> Iterator[bytes]:
+        """In the order in which they were added."""
+        return self._read()
+
+    def _read_header(self) -> tuple[int, int]:
+        fd = self._disk.open(self.path)
+        try:
+            data = self._disk.pread(fd, _HEADER.size, 0)
+        finally:
+            self._disk.close(fd)
+        if len(data) < _HEADER.size or data[:4] != _MAGIC:
+            raise CorruptFile(f"{self.path}: not a snapshot")
+        _, crc, rest = _HEADER.unpack(data)
+        if crc32(rest) != crc:
+            raise CorruptFile(f"{self.path}: the header is damaged")
+        version, position, created_us = _HEADER_REST.unpack(rest)
+        if version > VERSION:
+            raise UnsupportedFormat(f"{self.path}: version {version}, this headrace reads up to {VERSION}")
+        return position, created_us
+
+    def _read(self) -> Iterator[bytes]:
+        fd = self._disk.open(self.path)
+        try:
+            yield from self._entries_in(_Input(self._disk, fd, _HEADER.size))
+        finally:
+            self._disk.close(fd)
+
+    def _entries_in(self, source: _Input) -> Iterator[bytes]:
+        count = 0
+        while True:
+            head = source.take(_ENTRY.size)
+            if len(head) < _ENTRY.size:
+                raise CorruptFile(f"{self.path}: ends without a trailer")
+            length, crc = _ENTRY.unpack(head)
+            if length == _TRAILER_MARK:
+                break
+            entry = source.take(length)
+            if len(entry) < length or crc32(entry, crc32(head[:4])) != crc:
+                raise CorruptFile(f"{self.path}: entry {count} is damaged")
+            count += 1
+            yield entry
+        self._take_trailer(source.take(_TRAILER_REST.size), crc, count)
+        self.size = source.position
+
+    def _take_trailer(self, rest: bytes, crc: int, count: int) -> None:
+        if len(rest) < _TRAILER_REST.size or crc32(rest) != crc or _TRAILER_REST.unpack(rest)[0] != count:
+            raise CorruptFile(f"{self.path}: the trailer is damaged")
+        self.entry_count, self.applied_offset = _TRAILER_REST.unpack(rest)
+
+
+class _Input:
+    """Reads a file front to back in chunks."""
+
+    def __init__(self, disk: Disk, fd: int, position: int) -> None:
+        self.position = position
+        self._disk = disk
+        self._fd = fd
+        self._data = b""
+        self._at = 0
+
+    def take(self, length: int) -> bytes:
+        """The next `length` bytes; less at the end of the file."""
+        if len(self._data) - self._at < length:
+            wanted = max(length, _CHUNK_BYTES)
+            self._data = self._disk.pread(self._fd, wanted, self.position)
+            self._at = 0
+        data = self._data[self._at : self._at + length]
+        self._at += len(data)
+        self.position += len(data)
+        return data
+
+
+def positions(directory: Path, disk: Disk = DISK) -> list[int]:
+    """Positions of the snapshots there are, ascending; not checked."""
+    found = (base_offset_of(name, SUFFIX) for name in disk.names(directory))
+    return sorted(position for position in found if position is not None)
+
+
+def newest_snapshot(
+    directory: Path, report: Callable[[str], None] | None = None, disk: Disk = DISK
+) -> SnapshotFile | None:
+    """The newest one that is whole; damaged ones are skipped, and reported."""
+    for position in reversed(positions(directory, disk)):
+        try:
+            return SnapshotFile(directory / file_name(position, SUFFIX), disk)
+        except FileNotFoundError:
+            continue  # a newer one took its place meanwhile
+        except CorruptFile as error:
+            if report:
+                report(f"skipped a damaged snapshot: {error}")
+    return None
+
+
+def discard_beyond(
+    directory: Path, end_offset: int, report: Callable[[str], None], disk: Disk = DISK
+) -> None:
+    """Removes snapshots that reflect records which a cut took away. Reads only their ends."""
+    for position in positions(directory, disk):
+        path = directory / file_name(position, SUFFIX)
+        reaches = max(position, _applied_offset(disk, path))
+        if reaches > end_offset:
+            disk.unlink(path)
+            report(
+                f"removed {path.name}: it reflects records up to {reaches}, but {end_offset} is the end now"
+            )
+
+
+def _applied_offset(disk: Disk, path: Path) -> int:
+    """What the trailer says; 0 if it is damaged, since then nobody will load the snapshot."""
+    fd = disk.open(path)
+    try:
+        data = disk.pread(fd, _TRAILER.size, max(0, disk.size(fd) - _TRAILER.size))
+    finally:
+        disk.close(fd)
+    if len(data) < _TRAILER.size:
+        return 0
+    mark, crc, rest = _TRAILER.unpack(data)
+    return int(_TRAILER_REST.unpack(rest)[1]) if mark == _TRAILER_MARK and crc32(rest) == crc else 0

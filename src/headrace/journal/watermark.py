@@ -1,0 +1,141 @@
+"""The published high watermark: a file of one page, mapped by the one writer, read by everybody else.
+
+`<data-dir>/watermark`, 4096 bytes, little endian, holds two slots, at 0 and at 512; the one with the larger
+sequence that passes its checksum counts. A slot is written while the other one stands, so one of them is
+always whole.
+
+     0   4  magic "HRWM"
+     4   4  crc32 of bytes 8-63
+     8   8  sequence: grows by one with each write
+    16  16  uuid of the journal
+    32   8  high watermark: readers may read every record below it
+    40   8  durable offset: every record below it is on disk. Equal to the high watermark with
+    `durability=fsync`
+    48   4  epoch
+    52   1  version, 1
+    53   3  zero
+    56   8  largest timestamp of the last batch below the high watermark, microseconds since 1970
+
+The file is replaced atomically and synced when the log is opened; between, it reaches the disk when the
+system likes to, which is always after what it speaks of.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from struct import Struct
+from zlib import crc32
+
+from headrace.journal.disk import Disk
+from headrace.journal.errors import CorruptFile, NoJournal, UnsupportedFormat
+
+NAME = "watermark"
+VERSION = 1
+FILE_SIZE = 4096
+_MAGIC = b"HRWM"
+_SLOT = Struct("<4sI56s")
+_REST = Struct("<Q16sQQIB3xQ")
+_SLOT_POSITIONS = (0, 512)
+
+
+class WatermarkState:
+    __slots__ = ("durable_offset", "epoch", "high_watermark", "last_timestamp_us", "sequence", "uuid")
+
+    def __init__(
+        self,
+        uuid: bytes,
+        epoch: int,
+        high_watermark: int,
+        durable_offset: int,
+        last_timestamp_us: int = 0,
+        sequence: int = 0,
+    ) -> None:
+        self.uuid = uuid
+        self.epoch = epoch
+        self.high_watermark = high_watermark
+        self.durable_offset = durable_offset
+        self.last_timestamp_us = last_timestamp_us
+        self.sequence = sequence
+
+    def pack(self) -> bytes:
+        rest = _REST.pack(
+            self.sequence,
+            self.uuid,
+            self.high_watermark,
+            self.durable_offset,
+            self.epoch,
+            VERSION,
+            self.last_timestamp_us,
+        )
+        return _SLOT.pack(_MAGIC, crc32(rest), rest)
+
+    def pack_page(self) -> bytes:
+        """A whole file in which both slots say this."""
+        page = bytearray(FILE_SIZE)
+        self.sequence += 2 - self.sequence % 2
+        for at in _SLOT_POSITIONS:
+            page[at : at + _SLOT.size] = self.pack()
+        return bytes(page)
+
+
+def _unpack(data: bytes) -> WatermarkState | None:
+    if len(data) < _SLOT.size or data[:4] != _MAGIC:
+        return None
+    _, crc, rest = _SLOT.unpack(data)
+    if crc32(rest) != crc:
+        return None
+    sequence, uuid, high_watermark, durable, epoch, version, last_us = _REST.unpack(rest)
+    if version > VERSION:
+        raise UnsupportedFormat(f"{NAME}: version {version}, this headrace reads up to {VERSION}")
+    return WatermarkState(uuid, epoch, high_watermark, durable, last_us, sequence)
+
+
+def read_slots(disk: Disk, data_dir: Path) -> list[WatermarkState]:
+    """The whole slots, newest first; empty if there is no file. Raises CorruptFile if none is whole."""
+    try:
+        data = disk.read_file(data_dir / NAME)
+    except FileNotFoundError:
+        return []
+    slots = [slot for at in _SLOT_POSITIONS if (slot := _unpack(data[at : at + _SLOT.size]))]
+    if not slots:
+        raise CorruptFile(f"{data_dir / NAME}: neither slot passes its checksum")
+    return sorted(slots, key=lambda slot: -slot.sequence)
+
+
+def read_state(disk: Disk, data_dir: Path) -> WatermarkState:
+    """What is published now. Raises NoJournal, CorruptFile."""
+    slots = read_slots(disk, data_dir)
+    if not slots:
+        raise NoJournal(f"{data_dir / NAME}: there is no such file, so no journal")
+    return slots[0]
+
+
+class Watermark:
+    """The writer's end. `create` runs on the loop; after that `publish` runs on the writer thread."""
+
+    def __init__(self, disk: Disk, data_dir: Path, state: WatermarkState) -> None:
+        self.state = state
+        self._disk = disk
+        self._path = data_dir / NAME
+        self.replace()
+        fd = disk.open(self._path, write=True)
+        try:
+            self._mapped = disk.map(fd, FILE_SIZE)
+        finally:
+            disk.close(fd)
+
+    def publish(self, high_watermark: int, durable_offset: int, last_timestamp_us: int) -> None:
+        state = self.state
+        state.high_watermark = high_watermark
+        state.durable_offset = durable_offset
+        state.last_timestamp_us = last_timestamp_us
+        state.sequence += 1
+        at = _SLOT_POSITIONS[state.sequence & 1]
+        self._mapped[at : at + _SLOT.size] = state.pack()
+
+    def replace(self) -> None:
+        """Both slots say the same then: everything is durable, and damage found later is refused."""
+        self._disk.replace(self._path, self.state.pack_page())
+
+    def close(self) -> None:
+        self._mapped.close()

@@ -1,0 +1,258 @@
+"""The writer thread: everything that was handed over while it was busy becomes one write and one sync.
+
+It competes with the event loop for the interpreter lock, so the path of a batch is a checksum and two
+`pack`s; `pwritev`, `fdatasync` and the checksum of a large body run without the lock.
+
+Order within a group: write, sync, then the index and the end of the segment (so that reads find the batches),
+then the high watermark for other processes, then the callback.
+
+A full disk is waited out: what has not been written has not been acknowledged either, so it is written again
+where it was to go, on the blocks of the reserve or when space returns. A sync that failed is never tried again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from queue import Empty, SimpleQueue
+from threading import Event
+from time import monotonic, time_ns
+from typing import TypeVar
+
+from headrace.journal.active import SegmentFile, begin_segment, name_segment
+from headrace.journal.catalog import Catalog, Segment
+from headrace.journal.disk import Disk
+from headrace.journal.errors import DiskFull, WriteFailed, is_disk_full
+from headrace.journal.index import pack_entry
+from headrace.journal.reserve import Reserve
+from headrace.journal.segment import (
+    BATCH_HEADER_SIZE,
+    SEGMENT_HEADER_SIZE,
+    SegmentHeader,
+    pack_batch_header,
+    seed_of,
+)
+from headrace.journal.watermark import Watermark
+
+FSYNC, OS, NONE = "fsync", "os", "none"
+RETRY_S = 0.25  # how often a full disk is looked at again
+Result = TypeVar("Result")
+# base offset, count, first timestamp, largest timestamp, body
+Pending = tuple[int, int, int, int, bytes]
+
+
+class GroupWriter:
+    """Writes groups of batches. All of it runs on the writer thread, except `submit`."""
+
+    def __init__(
+        self,
+        disk: Disk,
+        catalog: Catalog,
+        file: SegmentFile,
+        watermark: Watermark,
+        reserve: Reserve,
+        durability: str,
+        segment_bytes_max: int,
+        segment_s_max: int,
+        allocate_bytes: int,
+        index_interval_bytes: int,
+    ) -> None:
+        self.queue: SimpleQueue[Pending | None] = SimpleQueue()
+        self.high_watermark = watermark.state.high_watermark
+        self.file = file
+        self.is_failed = False
+        self.full = "" if reserve.hold() else "no space for the reserve"  # the reason
+        self.closing = Event()
+        self.acknowledged_early: tuple[Pending, ...] = ()  # with durability=none, until they are written
+        self.on_durable: Callable[[int], None] = _ignore_offset
+        self.on_failure: Callable[[BaseException], None] = _ignore_error
+        self.on_full: Callable[[str], None] = _ignore_reason
+        self._disk = disk
+        self._catalog = catalog
+        self._watermark = watermark
+        self._reserve = reserve
+        self._regain_at = 0.0
+        self._durable_offset = watermark.state.durable_offset
+        self._epoch = watermark.state.epoch
+        self._uuid = watermark.state.uuid
+        self._seed = seed_of(self._uuid)
+        self._durability = durability
+        self._segment_bytes_max = segment_bytes_max
+        self._segment_us_max = segment_s_max * 1_000_000
+        self._allocate_bytes = allocate_bytes
+        self._index_interval_bytes = index_interval_bytes
+        self._index_wanted_at = file.segment.size
+
+    def run(self) -> None:
+        """Until the end mark comes or something fails. Reports a failure once."""
+        try:
+            while self._turn():
+                pass
+        except BaseException as error:  # noqa: BLE001  whatever it was, nothing may be acknowledged any more
+            self.is_failed = True
+            self.on_failure(_named(error))
+
+    def _turn(self) -> bool:
+        """Takes everything that waits, in one go. False after the end mark."""
+        queue = self.queue
+        try:
+            first = queue.get(timeout=RETRY_S if self.full else None)
+        except Empty:
+            self._regain()
+            return True
+        group = [] if first is None else [first]
+        goes_on = first is not None
+        for _ in range(queue.qsize()):
+            item = queue.get_nowait()
+            if item is None:
+                goes_on = False
+            else:
+                group.append(item)
+        if group:
+            self._write(group)
+        if self.full and monotonic() > self._regain_at:
+            self._regain()
+        return goes_on
+
+    def _write(self, group: list[Pending]) -> None:
+        if self._durability == NONE:
+            self.acknowledged_early = tuple(group)
+            last = group[-1]
+            self.high_watermark = last[0] + last[1]
+            self.on_durable(self.high_watermark)
+        if self._is_old(group[0][3]):
+            self._roll(group[0][0])
+        buffers: list[bytes] = []
+        seed, epoch = self._seed, self._epoch
+        start = 0
+        position = self.file.segment.size
+        for i, (base, count, first_us, max_us, body) in enumerate(group):
+            size = BATCH_HEADER_SIZE + len(body)
+            if position + size > self._segment_bytes_max and position > SEGMENT_HEADER_SIZE:
+                self._flush(group[start:i], buffers)
+                self._roll(base)
+                buffers, start = [], i
+                position = SEGMENT_HEADER_SIZE
+            durable = self._durable_offset
+            buffers.append(pack_batch_header(seed, body, base, count, epoch, durable, first_us, max_us))
+            buffers.append(body)
+            position += size
+        self._flush(group[start:], buffers)
+        self.acknowledged_early = ()
+
+    def _flush(self, group: list[Pending], buffers: list[bytes]) -> None:
+        """One write and one sync, then everybody may see it."""
+        if not group:
+            return
+        file = self.file
+        position = file.segment.size
+        self._with_room(partial(self._put, file, buffers, position))
+        last = group[-1]
+        end_offset = last[0] + last[1]
+        if self._durability == FSYNC:
+            self._disk.fdatasync(file.fd)
+            self._durable_offset = end_offset
+        entries = self._index(file.segment, group, position)
+        file.segment.end_offset = end_offset
+        self._publish(end_offset, last[3])
+        if self._durability != NONE:
+            self.on_durable(end_offset)
+        if entries:
+            file.write_index(entries)
+
+    def _put(self, file: SegmentFile, buffers: list[bytes], position: int) -> None:
+        file.preallocate(position + sum(map(len, buffers)))
+        self._disk.write_fully(file.fd, buffers, position)
+
+    def _with_room(self, step: Callable[[], Result]) -> Result:
+        """Does what may find the disk full, again and again until it does not. Syncs are not among it."""
+        while True:
+            try:
+                return step()
+            except OSError as error:
+                if not is_disk_full(error):
+                    raise
+                self._make_room(error)
+
+    def _make_room(self, error: OSError) -> None:
+        """Gives the reserve away; without one, waits. Raises the error if the log is to be closed."""
+        if not self.full:
+            self._say_full(str(error.strerror or error))
+        self._regain_at = monotonic() + RETRY_S
+        if not self._reserve.release() and self.closing.wait(RETRY_S):
+            raise error
+
+    def _regain(self) -> None:
+        """Space has returned when the reserve fits again."""
+        self._regain_at = monotonic() + RETRY_S
+        if self._reserve.hold():
+            self._say_full("")
+
+    def _say_full(self, reason: str) -> None:
+        self.full = reason
+        self.on_full(reason)
+
+    def _index(self, segment: Segment, group: list[Pending], position: int) -> bytes:
+        """Makes the batches findable; returns what goes into the index file."""
+        add = segment.index.add
+        entries = b""
+        for base, _, first_us, max_us, body in group:
+            add(base, position)
+            segment.note(first_us, max_us)
+            if position >= self._index_wanted_at:
+                entries += pack_entry(base, position, self._seed)
+                self._index_wanted_at = position + self._index_interval_bytes
+            position += BATCH_HEADER_SIZE + len(body)
+        segment.size = position
+        return entries
+
+    def _publish(self, end_offset: int, last_timestamp_us: int) -> None:
+        if end_offset > self.high_watermark:
+            self.high_watermark = end_offset
+        self._watermark.publish(end_offset, self._durable_offset, last_timestamp_us)
+
+    def _is_old(self, now_us: int) -> bool:
+        segment = self.file.segment
+        return segment.batches > 0 and now_us - segment.min_timestamp_us > self._segment_us_max
+
+    def _roll(self, base_offset: int) -> None:
+        """Finishes the segment and begins the next one. After this everything before it is durable."""
+        self._with_room(partial(self.file.write_footer, self._seed))
+        self.file.sync_footer()
+        self.file.close()
+        self.file.segment.index = self.file.segment.index.thinned(self._index_interval_bytes)
+        self._durable_offset = base_offset
+        header = SegmentHeader(self._uuid, self._epoch, base_offset, time_ns() // 1000)
+        directory = self.file.segment.path.parent
+        begin = partial(begin_segment, self._disk, directory, header, self._allocate_bytes)
+        self.file = name_segment(self._disk, self._with_room(begin))
+        self._index_wanted_at = self.file.segment.size
+        self._catalog.append(self.file.segment)
+
+    def finish(self) -> None:
+        """After the last group: everything durable, and a footer that says so."""
+        self._with_room(partial(self.file.write_footer, self._seed))
+        self.file.sync_footer()
+        self._durable_offset = self.file.segment.end_offset
+        self._publish(self._durable_offset, self._watermark.state.last_timestamp_us)
+
+
+def _named(error: BaseException) -> BaseException:
+    if not isinstance(error, OSError):
+        return error
+    kind = DiskFull if is_disk_full(error) else WriteFailed
+    named = kind(f"the journal cannot be written: {error}")
+    named.__cause__ = error
+    return named
+
+
+def _ignore_offset(offset: int) -> None:
+    """Nobody listens yet."""
+
+
+def _ignore_reason(reason: str) -> None:
+    """Nobody listens yet."""
+
+
+def _ignore_error(error: BaseException) -> None:
+    """Nobody listens yet."""

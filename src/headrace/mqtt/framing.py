@@ -1,0 +1,242 @@
+"""The parse loop both sides share: a byte stream in, one call for each packet out.
+
+The loop walks over the buffer it was given and copies nothing but what a packet keeps. Only the incomplete
+rest is stored, with the number of bytes it lacks, and not looked at again before they are there: a large
+packet in small pieces costs its length and not its square.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from mypy_extensions import i64, mypyc_attr
+
+from headrace.errors import MalformedPacket, PacketTooLarge, ProtocolError
+from headrace.mqtt import packets, states
+from headrace.mqtt.data_types import read_u16
+from headrace.mqtt.packets import Publish
+from headrace.mqtt.properties import read_properties
+from headrace.mqtt.publish import TopicAliases, decode_publish
+
+# The four flag bits each packet type must have (sections 2.1.3); PUBLISH is not asked.
+_FLAGS: Final = bytes([0, 0, 0, 0, 0, 0, 2, 0, 2, 0, 2, 0, 0, 0, 0, 0])
+_PUBLISH: Final = 3
+_PUBACK: Final = 4
+_PUBREC: Final = 5
+_PUBREL: Final = 6
+_PUBCOMP: Final = 7
+
+
+@mypyc_attr(allow_interpreted_subclasses=True)
+class PeerHandler:
+    """What either side may receive. Every method is called from `receive_data`, in packet order."""
+
+    def on_publish(self, packet: Publish) -> None: ...
+
+    def on_puback(self, packet_id: int, reason_code: int) -> None: ...
+
+    def on_pubrec(self, packet_id: int, reason_code: int) -> None: ...
+
+    def on_pubrel(self, packet_id: int, reason_code: int) -> None: ...
+
+    def on_pubcomp(self, packet_id: int, reason_code: int) -> None: ...
+
+    def on_protocol_error(self, error: ProtocolError) -> None:
+        """Once; nothing is parsed after it."""
+
+
+class PacketStream:
+    """Base of `ServerProtocol` and `ClientProtocol`. `version` is 0 until it is known, then 3, 4 or 5."""
+
+    def __init__(
+        self,
+        peer: PeerHandler,
+        table: bytes,
+        max_packet_size: int,
+        topic_alias_maximum: int,
+        from_server: bool,
+    ) -> None:
+        self.version: i64 = 0
+        self.state: i64 = 0
+        self._peer = peer
+        self._table = table
+        self._max_packet_size: i64 = max_packet_size
+        self._aliases = TopicAliases(topic_alias_maximum)
+        self._from_server = from_server
+        self._rest: bytearray | None = None
+        self._missing: i64 = 0
+        self._held = False
+
+    @property
+    def buffered(self) -> int:
+        """Bytes of the incomplete packet that are held."""
+        return 0 if self._rest is None else len(self._rest)
+
+    def receive_data(self, data: bytes) -> None:
+        """Take the next bytes of the stream and call the handler for each packet they complete."""
+        if self.state == states.CLOSED:
+            return
+        if self._rest is not None:
+            self._rest += data
+            if self._held:
+                return
+            self._missing -= len(data)
+            if self._missing > 0:
+                return
+            data = bytes(self._rest)
+            self._rest = None
+        try:
+            self._parse(data)
+        except ProtocolError as error:
+            self._refuse(error)
+
+    def hold(self) -> None:
+        """Called by a handler: keep what follows the packet in hand unparsed until `release`."""
+        self._held = True
+
+    def release(self) -> None:
+        self._held = False
+        rest = self._rest
+        if rest is not None:
+            self._rest = None
+            self.receive_data(bytes(rest))
+
+    def stop(self) -> None:
+        """Ignore what is still in the buffer and whatever comes."""
+        self.state = states.CLOSED
+        self._rest = None
+
+    def _refuse(self, error: ProtocolError) -> None:
+        if self.state != states.CLOSED:
+            peer = self._peer
+            self.stop()
+            peer.on_protocol_error(error)
+
+    def _parse(self, data: bytes) -> None:
+        pos: i64 = 0
+        size: i64 = len(data)
+        while pos + 1 < size:
+            first: i64 = data[pos]
+            length: i64 = data[pos + 1]
+            body: i64 = pos + 2
+            if length >= 128:
+                length &= 127
+                shift: i64 = 7
+                while True:
+                    if body >= size:
+                        self._keep(data, pos, 1)
+                        return
+                    byte: i64 = data[body]
+                    body += 1
+                    length |= (byte & 127) << shift
+                    if byte < 128:
+                        break
+                    shift += 7
+                    if shift == 28:
+                        raise _endless_length(first)
+                if byte == 0 and self.version == 5:
+                    raise MalformedPacket("remaining length longer than needed")  # [MQTT-1.5.5-1]
+            end: i64 = body + length
+            if end - pos > self._max_packet_size:
+                raise PacketTooLarge(end - pos, self._max_packet_size)  # [MQTT-3.1.2-24] [MQTT-3.2.2-15]
+            if end > size:
+                self._keep(data, pos, end - size)
+                return
+            self._packet(data, first, body, end)
+            if self.state == states.CLOSED:
+                return
+            pos = end
+            if self._held:
+                self._rest = bytearray(data[pos:])
+                return
+        if pos < size:
+            self._keep(data, pos, 1)
+
+    def _keep(self, data: bytes, pos: i64, missing: i64) -> None:
+        """Wait for the rest of the packet at `pos`, unless its first byte already says that it is refused."""
+        self._admit(data[pos], 0)
+        self._rest = bytearray(data[pos:])
+        self._missing = missing
+
+    def _admit(self, first: i64, length: i64) -> None:
+        """ProtocolError if a packet that starts with this byte is not allowed in this state."""
+        packet_type: i64 = first >> 4
+        following: i64 = self._table[self.state * 16 + packet_type]
+        if following == states.REFUSED:
+            raise self._out_of_place(packet_type, first & 15, length)
+        if packet_type != _PUBLISH and first & 15 != _FLAGS[packet_type] and self.version > 3:
+            raise reserved_flags()
+
+    def _out_of_place(self, packet_type: i64, flags: i64, length: i64) -> ProtocolError:
+        if packet_type in (packets.SUBACK, packets.UNSUBACK) and flags:
+            return reserved_flags()
+        if packet_type == packets.PINGRESP and length > 0:
+            return no_content(packet_type)
+        return ProtocolError(0x82, f"{packets.NAMES[packet_type]} while {states.STATE_NAMES[self.state]}")
+
+    def _packet(self, data: bytes, first: i64, pos: i64, end: i64) -> None:
+        self._admit(first, end - pos)
+        packet_type: i64 = first >> 4
+        if packet_type == _PUBLISH:
+            self._peer.on_publish(
+                decode_publish(data, first & 15, pos, end, self.version, self._aliases, self._from_server)
+            )
+        elif _PUBACK <= packet_type <= _PUBCOMP:
+            self._acknowledgement(packet_type, data, pos, end)
+        else:
+            self._other_packet(first, data, pos, end)
+
+    def _acknowledgement(self, packet_type: i64, data: bytes, pos: i64, end: i64) -> None:
+        packet_id = read_u16(data, pos, end)
+        if packet_id == 0:
+            raise ProtocolError(0x82, "packet identifier 0")  # [MQTT-2.2.1-3]
+        reason_code: i64 = 0
+        if end - pos > 2:
+            reason_code = self._reason_code(packet_type, data, pos + 2, end)
+        peer = self._peer
+        if packet_type == _PUBACK:
+            peer.on_puback(packet_id, reason_code)
+        elif packet_type == _PUBREC:
+            peer.on_pubrec(packet_id, reason_code)
+        elif packet_type == _PUBREL:
+            peer.on_pubrel(packet_id, reason_code)
+        else:
+            peer.on_pubcomp(packet_id, reason_code)
+
+    def _reason_code(self, packet_type: i64, data: bytes, pos: i64, end: i64) -> i64:
+        """Reason code and properties of a version 5 acknowledgement; the properties are checked and
+        dropped."""
+        if self.version != 5:
+            raise MalformedPacket("bytes left over at the end of the packet")
+        reason_code: i64 = data[pos]
+        allowed = _RELEASE_CODES if packet_type >= _PUBREL else _RECEIVE_CODES
+        if reason_code not in allowed:
+            raise ProtocolError(0x82, f"reason code 0x{reason_code:02X} in {packets.NAMES[packet_type]}")
+        if pos + 1 < end:
+            _, pos = read_properties(data, pos + 1, end, packet_type)
+            if pos != end:
+                raise MalformedPacket("bytes left over at the end of the packet")
+        return reason_code
+
+    def _other_packet(self, first: i64, data: bytes, pos: i64, end: i64) -> None:
+        """Every packet that only one side receives; it moves the state."""
+        raise NotImplementedError
+
+
+_RECEIVE_CODES: Final = b"\x00\x10\x80\x83\x87\x90\x91\x97\x99"  # PUBACK, PUBREC: section 3.4.2.1, 3.5.2.1
+_RELEASE_CODES: Final = b"\x00\x92"  # PUBREL, PUBCOMP: section 3.6.2.1, 3.7.2.1
+
+
+def reserved_flags() -> MalformedPacket:
+    return MalformedPacket("reserved flags of the fixed header")  # [MQTT-2.1.3-1]
+
+
+def no_content(packet_type: i64) -> ProtocolError:
+    return ProtocolError(0x81, f"{packets.NAMES[packet_type]} with content", silent=True)
+
+
+def _endless_length(first: i64) -> ProtocolError:
+    """A remaining length of five bytes or more (section 2.1.4): where the packet ends is unknown."""
+    if first < 16:
+        return ProtocolError(0x82, "reserved packet type")
+    return ProtocolError(0x81, "remaining length of more than four bytes", silent=True)

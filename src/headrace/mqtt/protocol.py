@@ -1,0 +1,147 @@
+"""The server's side of a connection: bytes in, calls of a `ServerHandler` out. No I/O, no clock."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from mypy_extensions import i64, mypyc_attr
+
+from headrace.errors import ProtocolError
+from headrace.mqtt import packets, states
+from headrace.mqtt.codec import encode_connack, encode_disconnect
+from headrace.mqtt.connect import decode_connect, protocol_level
+from headrace.mqtt.decoder import decode_auth, decode_disconnect, decode_subscribe, decode_unsubscribe
+from headrace.mqtt.framing import PacketStream, PeerHandler, no_content, reserved_flags
+from headrace.mqtt.packets import Auth, Connect, Disconnect, Subscribe, Unsubscribe
+from headrace.mqtt.properties import Properties
+
+
+@mypyc_attr(allow_interpreted_subclasses=True)
+class ServerHandler(PeerHandler):
+    """What a client sent. `on_protocol_error` comes at most once, and nothing after it."""
+
+    def on_connect(self, packet: Connect) -> None: ...
+
+    def on_subscribe(self, packet: Subscribe) -> None: ...
+
+    def on_unsubscribe(self, packet: Unsubscribe) -> None: ...
+
+    def on_pingreq(self) -> None: ...
+
+    def on_disconnect(self, packet: Disconnect) -> None: ...
+
+    def on_auth(self, packet: Auth) -> None: ...
+
+
+_NOBODY: Final = ServerHandler()
+
+
+class ServerProtocol(PacketStream):
+    """Parses what one client sends.
+
+    A handler method may raise ProtocolError: it is reported like one of the parser's own. After a CONNECT
+    with an Authentication Method only AUTH and DISCONNECT pass until `authenticated` is called.
+    """
+
+    def __init__(self, handler: ServerHandler, max_packet_size: int, topic_alias_maximum: int) -> None:
+        super().__init__(handler, states.SERVER, max_packet_size, topic_alias_maximum, False)
+        self._handler = handler
+        self._method: str | None = None
+        self._session_ends_with_connection = False
+        self.reason_strings = False
+        self._wants_reasons = True
+        self._client_limit: i64 = 0
+
+    def stop(self) -> None:
+        """Ignore whatever comes, and let go of the handler: the two would keep each other alive."""
+        super().stop()
+        self._handler = _NOBODY
+        self._peer = _NOBODY
+
+    def authenticated(self) -> None:
+        """The CONNACK of an extended authentication was sent: every packet is allowed now."""
+        if self.state == states.AUTHENTICATING:
+            self.state = states.CONNECTED_WITH_METHOD
+
+    def refusal(self, error: ProtocolError, connack_sent: bool) -> bytes:
+        """What to send before the connection is closed because of `error`; b"" if the version knows no such
+        packet."""
+        if error.silent:
+            return b""
+        if self.version == 0:
+            return _refusal_of_version(error)
+        if self.version == 5:
+            return self._refusal_5(error, connack_sent)
+        if connack_sent:
+            return b""
+        return encode_connack(self.version, False, error.connack_code, None) if error.connack_code else b""
+
+    def _refusal_5(self, error: ProtocolError, connack_sent: bool) -> bytes:
+        """With a Reason String where the broker gives them, the client did not decline them
+        [MQTT-3.1.2-29] and it fits [MQTT-3.14.2-3]."""
+        properties: Properties | None = None
+        if self.reason_strings and (self._wants_reasons or not connack_sent):
+            properties = Properties()
+            properties.reason_string = error.message
+        encoded = self._encode_refusal(error.reason_code, connack_sent, properties)
+        if properties is not None and self._client_limit and len(encoded) > self._client_limit:
+            encoded = self._encode_refusal(error.reason_code, connack_sent, None)
+        return b"" if self._client_limit and len(encoded) > self._client_limit else encoded  # [MQTT-3.1.2-24]
+
+    def _encode_refusal(self, reason_code: int, connack_sent: bool, properties: Properties | None) -> bytes:
+        if connack_sent:
+            return encode_disconnect(packets.VERSION_5, reason_code, properties)
+        return encode_connack(packets.VERSION_5, False, reason_code, properties)
+
+    def _other_packet(self, first: i64, data: bytes, pos: i64, end: i64) -> None:
+        handler = self._handler
+        packet_type: i64 = first >> 4
+        if packet_type == packets.PINGREQ:
+            if pos != end:
+                raise no_content(packet_type)
+            handler.on_pingreq()
+        elif packet_type == packets.SUBSCRIBE:
+            handler.on_subscribe(decode_subscribe(data, pos, end, self.version))
+        elif packet_type == packets.UNSUBSCRIBE:
+            handler.on_unsubscribe(decode_unsubscribe(data, pos, end, self.version))
+        elif packet_type == packets.CONNECT:
+            self._connect(first & 15, data, pos, end)
+        elif packet_type == packets.DISCONNECT:
+            self._disconnect(data, pos, end)
+        else:
+            self._auth(data, pos, end)
+
+    def _connect(self, flags: i64, data: bytes, pos: i64, end: i64) -> None:
+        self.version = protocol_level(data, pos, end)
+        if flags and self.version > packets.VERSION_3_1:
+            raise reserved_flags()
+        packet = decode_connect(data, pos, end, self.version)
+        self._method = packet.properties.authentication_method
+        self._session_ends_with_connection = not packet.properties.session_expiry_interval
+        self._wants_reasons = packet.properties.request_problem_information != 0
+        self._client_limit = packet.properties.maximum_packet_size or 0
+        self.state = states.CONNECTED if self._method is None else states.AUTHENTICATING
+        self._handler.on_connect(packet)
+
+    def _disconnect(self, data: bytes, pos: i64, end: i64) -> None:
+        packet = decode_disconnect(data, pos, end, self.version)
+        if packet.properties.session_expiry_interval and self._session_ends_with_connection:
+            raise ProtocolError(0x82, "DISCONNECT sets a Session Expiry Interval that CONNECT did not")
+        self.state = states.CLOSED  # [MQTT-3.14.4-1]
+        self._handler.on_disconnect(packet)
+
+    def _auth(self, data: bytes, pos: i64, end: i64) -> None:
+        packet = decode_auth(data, pos, end)
+        if packet.properties.authentication_method != self._method:
+            # [MQTT-4.12.0-5] [MQTT-4.12.1-1]
+            raise ProtocolError(0x82, "AUTH changes the Authentication Method")
+        self._handler.on_auth(packet)
+
+
+def _refusal_of_version(error: ProtocolError) -> bytes:
+    """A level that nobody speaks is answered as MQTT 5 would, a level under the wrong name as 3.1.1 does."""
+    if error.reason_code != 0x84:
+        return b""
+    if error.connack_code:
+        return encode_connack(packets.VERSION_3_1_1, False, error.connack_code, None)
+    return encode_connack(packets.VERSION_5, False, error.reason_code, None)

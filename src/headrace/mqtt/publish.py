@@ -1,0 +1,191 @@
+"""PUBLISH in place: from the read buffer to a `Publish` with four slices and one pass over the properties.
+
+    topic name | packet id (QoS > 0) | property length, properties (version 5) | payload
+
+Properties are checked but not turned into objects: what subscribers are to see is handed on as the bytes it
+came in.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from mypy_extensions import i64
+
+from headrace.errors import MalformedPacket, ProtocolError
+from headrace.mqtt import property_table as props
+from headrace.mqtt.data_types import (
+    decode_text,
+    read_binary,
+    read_u16,
+    read_u32,
+    read_varint,
+    skip_text,
+    varint_size,
+)
+from headrace.mqtt.packets import NO_EXPIRY, Publish
+from headrace.mqtt.properties import area_length, misplaced, number_size, read_identifier, read_number
+from headrace.mqtt.topics import checked_topic
+
+_PUBLISH: Final = 3
+
+
+class TopicAliases:
+    """Topic aliases that the peer defined on this connection (section 3.3.2.3.4)."""
+
+    def __init__(self, maximum: int) -> None:
+        self.maximum: i64 = maximum
+        self._topics: dict[int, bytes] = {}
+
+    def resolve(self, alias: i64, topic: bytes) -> bytes:
+        """The topic of a PUBLISH that carries an alias; a topic in the packet redefines the alias."""
+        if alias == 0 or alias > self.maximum:
+            # [MQTT-3.3.2-8] [MQTT-3.3.2-9]
+            raise ProtocolError(0x94, f"topic alias {alias} outside 1..{self.maximum}")
+        if topic:
+            self._topics[alias] = topic
+            return topic
+        known = self._topics.get(alias)
+        if known is None:
+            raise ProtocolError(0x82, f"topic alias {alias} was never defined")
+        return known
+
+
+class Forwardable:
+    """What one pass over the properties of a PUBLISH or a Will finds."""
+
+    def __init__(self) -> None:
+        self.properties: bytes = b""
+        self.topic_alias: i64 = -1
+        self.message_expiry_s: i64 = NO_EXPIRY
+        self.delay_s: i64 = 0
+
+
+def decode_publish(
+    buf: bytes, flags: i64, pos: i64, end: i64, version: i64, aliases: TopicAliases, from_server: bool
+) -> Publish:
+    qos: i64 = flags >> 1 & 3
+    if qos == 3:
+        raise MalformedPacket("QoS 3")  # [MQTT-3.3.1-4]
+    if qos == 0 and flags & 8:
+        raise MalformedPacket("DUP with QoS 0")  # [MQTT-3.3.1-2]
+    topic = read_binary(buf, pos, end)
+    pos += 2 + len(topic)
+    packet_id: i64 = 0
+    if qos > 0:
+        packet_id = read_u16(buf, pos, end)
+        pos += 2
+        if packet_id == 0:
+            raise ProtocolError(0x82, "packet identifier 0")  # [MQTT-2.2.1-3]
+    if version != 5:
+        return Publish(
+            checked_topic(topic), qos, flags & 1 == 1, flags & 8 == 8, packet_id, b"", NO_EXPIRY, buf[pos:end]
+        )
+    length = area_length(buf, pos, end)
+    pos += varint_size(length)
+    forwardable = b""
+    expiry_s: i64 = NO_EXPIRY
+    if topic:
+        topic = checked_topic(topic)
+    if length > 0:
+        found = scan(buf, pos, pos + length, _PUBLISH, from_server)
+        pos += length
+        forwardable = found.properties
+        expiry_s = found.message_expiry_s
+        if found.topic_alias >= 0:
+            topic = aliases.resolve(found.topic_alias, topic)
+    if not topic:
+        raise MalformedPacket("neither topic name nor topic alias")
+    return Publish(topic, qos, flags & 1 == 1, flags & 8 == 8, packet_id, forwardable, expiry_s, buf[pos:end])
+
+
+def scan(buf: bytes, pos: i64, end: i64, packet_type: i64, from_server: bool) -> Forwardable:
+    """Check the properties of a PUBLISH (3) or of a Will (0) and take out those that the broker itself
+    obeys."""
+    found = Forwardable()
+    kept: list[bytes] | None = None
+    kept_from: i64 = pos
+    seen: i64 = 0
+    while pos < end:
+        start: i64 = pos
+        identifier = read_identifier(buf, pos, end)
+        pos = _skip_value(buf, pos + 1, end, identifier)
+        _check_place(identifier, packet_type, from_server)
+        if seen & props.SEEN >> identifier and identifier not in (
+            props.USER_PROPERTY,
+            props.SUBSCRIPTION_IDENTIFIER,
+        ):
+            raise ProtocolError(0x82, f"property 0x{identifier:02X} twice")
+        seen |= props.SEEN >> identifier
+        if _take(found, buf, pos, identifier):
+            if kept is None:
+                kept = []
+            kept.append(buf[kept_from:start])
+            kept_from = pos
+    if kept is None:
+        found.properties = buf[kept_from:end]
+    else:
+        kept.append(buf[kept_from:end])
+        found.properties = b"".join(kept)
+    return found
+
+
+def payload_is_text(properties: bytes) -> bool:
+    """Whether checked properties of a PUBLISH or Will say that the payload is UTF-8 (3.3.2.3.2)."""
+    pos: i64 = 0
+    end: i64 = len(properties)
+    while pos < end:
+        identifier = read_identifier(properties, pos, end)
+        if identifier == props.PAYLOAD_FORMAT_INDICATOR:
+            return properties[pos + 1] == 1
+        pos = _skip_value(properties, pos + 1, end, identifier)
+    return False
+
+
+def _check_place(identifier: i64, packet_type: i64, from_server: bool) -> None:
+    allowed: i64 = props.ALLOWED[identifier]
+    if not allowed >> packet_type & 1:
+        raise misplaced(identifier, packet_type)
+    if identifier == props.SUBSCRIPTION_IDENTIFIER and not from_server:
+        raise misplaced(identifier, packet_type)  # [MQTT-3.3.4-6]
+
+
+def _take(found: Forwardable, buf: bytes, behind: i64, identifier: i64) -> bool:
+    """Whether this property, which ends at `behind`, is for the broker and not for the subscribers."""
+    if identifier == props.MESSAGE_EXPIRY_INTERVAL:
+        found.message_expiry_s = read_u32(buf, behind - 4, behind)
+    elif identifier == props.TOPIC_ALIAS:
+        found.topic_alias = read_u16(buf, behind - 2, behind)
+    elif identifier == props.WILL_DELAY_INTERVAL:
+        found.delay_s = read_u32(buf, behind - 4, behind)
+    else:
+        return False
+    return True
+
+
+def _skip_value(buf: bytes, pos: i64, end: i64, identifier: i64) -> i64:
+    kind: i64 = props.KINDS[identifier]
+    if kind == props.PAIRS:
+        return skip_text(buf, skip_text(buf, pos, end), end)
+    if kind == props.TEXT:
+        raw = read_binary(buf, pos, end)
+        if identifier == props.RESPONSE_TOPIC:
+            _check_response_topic(raw)
+        else:
+            decode_text(raw)
+        return pos + 2 + len(raw)
+    if kind == props.BINARY:
+        return pos + 2 + len(read_binary(buf, pos, end))
+    if kind == props.VARINT_LIST:
+        number = read_varint(buf, pos, end)
+        if number == 0:
+            raise ProtocolError(0x82, "Subscription Identifier 0")
+        return pos + varint_size(number)
+    read_number(buf, pos, end, kind)
+    return pos + number_size(kind)
+
+
+def _check_response_topic(topic: bytes) -> None:
+    if not topic or b"#" in topic or b"+" in topic:
+        raise ProtocolError(0x82, "Response Topic empty or with a wildcard")  # [MQTT-3.3.2-14]
+    checked_topic(topic)  # [MQTT-3.3.2-13]

@@ -1,0 +1,110 @@
+"""Topic names and topic filters (section 4.7), shared subscriptions (section 4.8.2).
+
+Names that were found valid are kept in a bounded cache, which also makes equal names one object: whoever keys
+a dict with a topic finds its hash already computed.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from headrace.errors import MalformedPacket
+from headrace.mqtt.data_types import decode_name
+
+SHARE_PREFIX: Final = "$share/"
+TOPIC_BYTES_MAX: Final = 65_535
+_CACHE_TOPICS_MAX: Final = 16_384
+_CACHE_TOPIC_BYTES_MAX: Final = 256
+_valid: Final[dict[bytes, bytes]] = {}
+
+
+def checked_topic(topic: bytes) -> bytes:
+    """The one object that stands for this topic name; MalformedPacket if it is none."""
+    known = _valid.get(topic)
+    if known is not None:
+        return known
+    _check(topic)
+    if len(topic) <= _CACHE_TOPIC_BYTES_MAX:
+        if len(_valid) >= _CACHE_TOPICS_MAX:
+            _valid.clear()
+        _valid[topic] = topic
+    return topic
+
+
+def _check(topic: bytes) -> None:
+    if not topic:
+        raise MalformedPacket("empty topic name")  # [MQTT-4.7.3-1]
+    if len(topic) > TOPIC_BYTES_MAX:
+        raise MalformedPacket("topic name longer than 65535 bytes")  # [MQTT-4.7.3-3]
+    decode_name(topic)  # [MQTT-3.3.2-1] [MQTT-4.7.3-2]
+    if b"#" in topic or b"+" in topic:
+        raise MalformedPacket("wildcard in a topic name")  # [MQTT-3.3.2-2]
+
+
+def valid_topic(topic: bytes) -> bool:
+    try:
+        checked_topic(topic)
+    except MalformedPacket:
+        return False
+    return True
+
+
+def valid_filter(topic_filter: str) -> bool:
+    """Whether this is a well-formed topic filter, `$share/name/filter` included."""
+    return filter_error(topic_filter) == ""
+
+
+def filter_error(topic_filter: str) -> str:
+    """What is wrong with a topic filter, "" if nothing."""
+    if not topic_filter:
+        return "empty topic filter"  # [MQTT-4.7.3-1]
+    if len(topic_filter) > TOPIC_BYTES_MAX or len(topic_filter.encode()) > TOPIC_BYTES_MAX:
+        return "topic filter longer than 65535 bytes"  # [MQTT-4.7.3-3]
+    if topic_filter.startswith(SHARE_PREFIX):
+        return _share_error(topic_filter)
+    return _wildcard_error(topic_filter)
+
+
+def _wildcard_error(topic_filter: str) -> str:
+    if "#" not in topic_filter and "+" not in topic_filter:
+        return ""
+    levels = topic_filter.split("/")
+    last = len(levels) - 1
+    for index, level in enumerate(levels):
+        if "#" in level and (level != "#" or index != last):
+            return "# is not the whole last level"  # [MQTT-4.7.1-1]
+        if "+" in level and level != "+":
+            return "+ is not a whole level"  # [MQTT-4.7.1-2]
+    return ""
+
+
+def _share_error(topic_filter: str) -> str:
+    group, slash, inner = topic_filter[len(SHARE_PREFIX) :].partition("/")
+    if not group or "#" in group or "+" in group:
+        return "share name empty or with a wildcard"  # [MQTT-4.8.2-1]
+    if not slash or not inner:
+        return "share name without a topic filter"  # [MQTT-4.8.2-2]
+    return _wildcard_error(inner)
+
+
+def split_share(topic_filter: str) -> tuple[str, str]:
+    """(group, filter) of a valid filter; the group is "" unless it is a shared subscription."""
+    if not topic_filter.startswith(SHARE_PREFIX):
+        return "", topic_filter
+    group, _, inner = topic_filter[len(SHARE_PREFIX) :].partition("/")
+    return group, inner
+
+
+def matches(topic_filter: str, topic: str) -> bool:
+    """The reference matcher: does a valid filter (its `$share/name/` is looked through) match a topic
+    name?"""
+    pattern = split_share(topic_filter)[1].split("/")
+    levels = topic.split("/")
+    if topic.startswith("$") and pattern[0] in ("#", "+"):
+        return False  # [MQTT-4.7.2-1]
+    for index, want in enumerate(pattern):
+        if want == "#":
+            return True  # also the parent level itself
+        if index >= len(levels) or want not in ("+", levels[index]):
+            return False
+    return len(pattern) == len(levels)

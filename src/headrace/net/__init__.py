@@ -1,0 +1,1 @@
+"""Sockets: one `Connection` per client, and the listeners that make them."""

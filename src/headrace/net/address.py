@@ -1,0 +1,120 @@
+"""Listener URLs taken apart: `scheme://host:port/?option=value`, or `unix:///path`.
+
+Schemes: `tcp` (`mqtt`), `tls` (`mqtts`), `ws`, `wss`, `unix`. Options are those of `Options`; what a URL leaves out comes
+from the configuration. Pure: opens nothing.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+from dataclasses import dataclass, fields, replace
+from urllib.parse import parse_qsl, unquote, urlsplit
+
+SCHEMES = {
+    "tcp": "tcp",
+    "mqtt": "tcp",
+    "tls": "tls",
+    "mqtts": "tls",
+    "ws": "ws",
+    "wss": "wss",
+    "unix": "unix",
+}
+PORTS = {"tcp": 1883, "tls": 8883, "ws": 8083, "wss": 8084}
+CLIENT_CERTIFICATES = ("none", "optional", "require")
+PROXY = ("off", "optional", "required")
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What one listener may have of its own. Empty or 0: as the configuration says."""
+
+    cert: str = ""  # PEM: certificate and chain
+    key: str = ""
+    ca: str = ""  # PEM: who signs client certificates
+    client_cert: str = ""  # one of CLIENT_CERTIFICATES
+    identity: str = ""  # "cn": the client certificate's common name is the user name
+    proxy: str = "off"  # one of PROXY
+    connections_max: int = 0
+    packet_bytes_max: int = 0
+    connect_timeout_s: float = 0.0
+    mode: int = 0o660  # of a Unix socket
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """Where to listen. Port 0 lets the system choose; `path` is a Unix socket's."""
+
+    scheme: str
+    host: str
+    port: int
+    path: str
+    options: Options
+
+    @property
+    def encrypted(self) -> bool:
+        return self.scheme in ("tls", "wss")
+
+    @property
+    def websocket(self) -> bool:
+        return self.scheme in ("ws", "wss")
+
+    @property
+    def loopback(self) -> bool:
+        """Whether only this machine can reach it; a name other than localhost counts as reachable."""
+        if self.scheme == "unix" or self.host == "localhost":
+            return True
+        try:
+            return ipaddress.ip_address(self.host).is_loopback
+        except ValueError:
+            return False
+
+    def url(self, port: int) -> str:
+        """Without options, with the port that it got."""
+        if self.scheme == "unix":
+            return f"unix://{self.path}"
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"{self.scheme}://{host}:{port}"
+
+
+def parse(url: str) -> Address:
+    """The parts of a listener URL. ValueError says what is wrong with it."""
+    parts = urlsplit(url)
+    port = parts.port
+    scheme = SCHEMES.get(parts.scheme)
+    if scheme is None or parts.username or parts.fragment:
+        raise ValueError(f"{url!r} is no address of the form {'|'.join(PORTS)}://HOST:PORT or unix:///PATH")
+    options = _options(url, parts.query)
+    if scheme == "unix":
+        if parts.netloc or parts.path in ("", "/"):
+            raise ValueError(f"{url!r} is no address of the form unix:///PATH")
+        return Address(scheme, "", 0, unquote(parts.path), options)
+    if not parts.hostname or parts.path not in ("", "/"):
+        raise ValueError(f"{url!r} is no address of the form {scheme}://HOST:PORT")
+    return Address(scheme, parts.hostname, PORTS[scheme] if port is None else port, "", options)
+
+
+def _options(url: str, query: str) -> Options:
+    known = {field.name: field.default for field in fields(Options)}
+    found: dict[str, object] = {}
+    for name, text in parse_qsl(query, keep_blank_values=True, strict_parsing=bool(query)):
+        if name not in known or name in found:
+            raise ValueError(f"{url!r}: option {name!r} is unknown or given twice; known: {', '.join(known)}")
+        found[name] = _value(url, name, text, known[name])
+    return replace(Options(), **found)  # type: ignore[arg-type]
+
+
+def _value(url: str, name: str, text: str, default: object) -> object:
+    choices = {"client_cert": CLIENT_CERTIFICATES, "proxy": PROXY, "identity": ("cn",)}.get(name)
+    try:
+        if name == "mode":
+            return int(text, 8)
+        if isinstance(default, (int, float)):
+            number = type(default)(text)
+            if number <= 0:
+                raise ValueError
+            return number
+    except ValueError:
+        raise ValueError(f"{url!r}: {name}={text!r} is no positive number") from None
+    if not text or (choices is not None and text not in choices):
+        raise ValueError(f"{url!r}: {name}={text!r} is not one of {', '.join(choices or ['a file'])}")
+    return text

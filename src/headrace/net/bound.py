@@ -1,0 +1,78 @@
+"""Binding: listening sockets of the internet and Unix families."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import stat
+
+from headrace.net.address import Address
+
+BACKLOG = 4096
+
+
+def bind(address: Address) -> socket.socket:
+    """A non-blocking listening socket. Raises OSError that names the address when it is not ours or taken."""
+    try:
+        return _unix(address) if address.scheme == "unix" else _internet(address)
+    except OSError as error:
+        raise OSError(error.errno, f"{address.url(address.port)}: {error.strerror or error}") from None
+
+
+def _internet(address: Address) -> socket.socket:
+    family, _, _, _, name = socket.getaddrinfo(
+        address.host, address.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+    )[0]
+    listening = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listening.bind(name)
+        return _listen(listening)
+    except OSError:
+        listening.close()
+        raise
+
+
+def _unix(address: Address) -> socket.socket:
+    """A socket file that a crash left is replaced, one that somebody listens on is not."""
+    _remove_dead(address.path)
+    listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        mask = os.umask(0o777 & ~address.options.mode)
+        try:
+            listening.bind(address.path)
+        finally:
+            os.umask(mask)
+        os.chmod(address.path, address.options.mode)
+        return _listen(listening)
+    except OSError:
+        listening.close()
+        raise
+
+
+def _listen(listening: socket.socket) -> socket.socket:
+    listening.setblocking(False)
+    listening.listen(BACKLOG)
+    return listening
+
+
+def _remove_dead(path: str) -> None:
+    try:
+        if not stat.S_ISSOCK(os.stat(path).st_mode):
+            raise FileExistsError(17, "is there and no socket")
+    except FileNotFoundError:
+        return
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+        try:
+            probe.connect(path)
+        except ConnectionRefusedError:
+            os.unlink(path)
+
+
+def release(address: Address, listening: socket.socket) -> None:
+    """Stop listening; a Unix socket's file goes too."""
+    listening.close()
+    if address.scheme == "unix":
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(address.path)

@@ -1,0 +1,154 @@
+"""A listener: a bound socket, what is put in front of its connections, its limits. Runs on the loop, not compiled.
+
+Accepting is our own: at the limit of descriptors (EMFILE) it pauses and says so instead of spinning or dropping clients
+(decisions 39), a PROXY header is read before TLS starts, and a new certificate serves the next connection.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import socket
+import ssl
+from collections.abc import Callable
+
+from headrace.net import tls
+from headrace.net.address import Address
+from headrace.net.bound import bind, release
+from headrace.net.connection import Connection, ConnectionSet
+from headrace.net.proxy import NoProxyHeader, read_header
+from headrace.net.tls import TlsFiles
+from headrace.net.websocket import WebSocketTransport
+
+ACCEPT_BURST = 64
+PAUSE_S = 0.25
+EXHAUSTED = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
+FRAME_OVERHEAD = 64 * 1024
+
+Report = Callable[
+    [str, str], None
+]  # (what happened, more about it): at most one line a second for the same thing
+Make = Callable[["ListenerSet", str], Connection]
+
+
+class ListenerSet(ConnectionSet):
+    """The connections of one listener. `pending` were accepted and still shake hands."""
+
+    takes_identity = False
+    pending = 0
+
+    def add(self, connection: Connection) -> None:
+        self.pending -= 1
+        super().add(connection)
+
+    def identity_of(self, transport: asyncio.Transport) -> str:
+        return tls.common_name(transport) if self.takes_identity else ""
+
+
+class Listener:
+    """One address. `make` makes the connection of a client; `opening` are those still shaking hands."""
+
+    def __init__(
+        self, address: Address, files: TlsFiles, connections: ListenerSet, make: Make, report: Report
+    ) -> None:
+        self._address = address
+        self._connections = connections
+        self._make = make
+        self._report = report
+        self._loop = asyncio.get_running_loop()
+        self._timeout_s = connections.connect_timeout_ms / 1000
+        self._context = self._read_certificates(files)
+        self._paused: asyncio.TimerHandle | None = None
+        self.opening: set[asyncio.Task[None]] = set()
+        connections.takes_identity = address.options.identity == "cn"
+        self._socket = bind(address)
+        port = 0 if address.scheme == "unix" else self._socket.getsockname()[1]
+        self.url = address.url(port)
+        self._loop.add_reader(self._socket, self._accept)
+
+    def _read_certificates(self, files: TlsFiles) -> ssl.SSLContext | None:
+        if not self._address.encrypted:
+            return None
+        alpn = "http/1.1" if self._address.websocket else "mqtt"
+        return tls.server_context(files.overridden_by(self._address), alpn)
+
+    def reload(self, files: TlsFiles) -> None:
+        """Serve new connections with what the files hold now. Raises UnusableCertificate, and keeps the old ones then."""
+        self._context = self._read_certificates(files)
+
+    def stop_accepting(self) -> None:
+        if self._paused is not None:
+            self._paused.cancel()
+        self._loop.remove_reader(self._socket)
+        release(self._address, self._socket)
+        for task in self.opening:
+            task.cancel()
+
+    def _accept(self) -> None:
+        for _ in range(ACCEPT_BURST):
+            try:
+                accepted, _ = self._socket.accept()
+            except (BlockingIOError, InterruptedError, ConnectionAbortedError):
+                return
+            except OSError as error:
+                if error.errno not in EXHAUSTED:
+                    raise
+                self._pause(error)
+                return
+            self._admit(accepted)
+
+    def _pause(self, error: OSError) -> None:
+        """Clients wait in the backlog; the readable socket must not keep the loop busy meanwhile."""
+        self._report("accepting pauses", f"{self.url}: {error.strerror}")
+        self._loop.remove_reader(self._socket)
+        self._paused = self._loop.call_later(PAUSE_S, self._resume)
+
+    def _resume(self) -> None:
+        self._paused = None
+        self._loop.add_reader(self._socket, self._accept)
+
+    def _admit(self, accepted: socket.socket) -> None:
+        if self._connections.full(self._connections.pending):
+            self._connections.turn_away()
+            self._report("connection limit reached", self.url)
+            accepted.close()
+            return
+        accepted.setblocking(False)
+        if self._address.scheme != "unix":
+            accepted.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._connections.pending += 1
+        task = self._loop.create_task(self._open(accepted))
+        self.opening.add(task)
+        task.add_done_callback(self.opening.discard)
+
+    async def _open(self, accepted: socket.socket) -> None:
+        """PROXY header, TLS, WebSocket, connection: whatever fails costs this connection only."""
+        connection: Connection | None = None
+        try:
+            source = "" if self._address.options.proxy == "off" else await self._source(accepted)
+            connection = self._make(self._connections, source)
+            await self._connect(accepted, self._protocol(connection))
+        except (OSError, NoProxyHeader, asyncio.CancelledError) as error:
+            self._report("connection refused", f"{self.url}: {str(error) or type(error).__name__}")
+            accepted.close()
+        finally:
+            if connection is None or not connection.made:
+                self._connections.pending -= 1
+
+    async def _connect(self, accepted: socket.socket, protocol: asyncio.Protocol) -> None:
+        if self._context is None:
+            await self._loop.connect_accepted_socket(lambda: protocol, accepted)
+        else:
+            await tls.connect(self._loop, lambda: protocol, accepted, self._context, self._timeout_s)
+
+    async def _source(self, accepted: socket.socket) -> str:
+        required = self._address.options.proxy == "required"
+        async with asyncio.timeout(self._timeout_s):  # raises TimeoutError, an OSError
+            header = await read_header(self._loop, accepted, required=required)
+        return header.source
+
+    def _protocol(self, connection: Connection) -> asyncio.Protocol:
+        """What the socket's transport talks to."""
+        if self._address.websocket:
+            return WebSocketTransport(connection, 2 * int(connection.packet_bytes_max) + FRAME_OVERHEAD)  # type: ignore[return-value]
+        return connection  # type: ignore[return-value]

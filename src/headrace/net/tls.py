@@ -1,0 +1,111 @@
+"""TLS: contexts from PEM files, read again on SIGHUP, and the faster transport where it is installed.
+
+A connection keeps the context that it was accepted with, so new certificates drop nobody.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import ssl
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib.util import find_spec
+
+from headrace.errors import HeadraceError
+from headrace.net.address import Address
+
+FAST = find_spec("aiofastnet") is not None  # else the event loop's own TLS serves
+
+
+class UnusableCertificate(HeadraceError):
+    """A certificate, key or CA file is missing, no PEM, or they do not belong together. The message names the file."""
+
+
+@dataclass(frozen=True, slots=True)
+class TlsFiles:
+    """What a context is made of. `client_certificate`: none, optional or require; `minimum_version`: 1.2 or 1.3."""
+
+    certificate: str
+    key: str
+    ca: str
+    client_certificate: str
+    minimum_version: str = "1.2"
+
+    def overridden_by(self, address: Address) -> TlsFiles:
+        """The files of one listener: its URL's options first."""
+        options = address.options
+        own = bool(options.cert)
+        return TlsFiles(
+            options.cert or self.certificate,
+            options.key or ("" if own else self.key),
+            options.ca or self.ca,
+            options.client_cert or self.client_certificate,
+            self.minimum_version,
+        )
+
+
+def server_context(files: TlsFiles, alpn: str) -> ssl.SSLContext:
+    """A context that serves `files`. Raises UnusableCertificate."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = (
+        ssl.TLSVersion.TLSv1_3 if files.minimum_version == "1.3" else ssl.TLSVersion.TLSv1_2
+    )
+    context.options |= ssl.OP_NO_COMPRESSION | ssl.OP_NO_RENEGOTIATION
+    context.set_alpn_protocols([alpn])
+    if not files.certificate:
+        raise UnusableCertificate("a TLS listener needs tls.certificate, or ?cert= in its URL")
+    _load(
+        files.certificate,
+        lambda: context.load_cert_chain(files.certificate, files.key or None, password=_no_password),
+    )
+    if files.client_certificate != "none":
+        if not files.ca:
+            raise UnusableCertificate("client certificates need tls.ca, or ?ca= in the listener's URL")
+        _load(files.ca, lambda: context.load_verify_locations(files.ca))
+        required = files.client_certificate == "require"
+        context.verify_mode = ssl.CERT_REQUIRED if required else ssl.CERT_OPTIONAL
+    return context
+
+
+def _load(file: str, load: Callable[[], None]) -> None:
+    try:
+        load()
+    except (OSError, ValueError) as error:  # ssl.SSLError is an OSError
+        raise UnusableCertificate(f"{file}: {error}") from None
+
+
+def _no_password() -> str:
+    """OpenSSL would ask at the terminal."""
+    raise UnusableCertificate("the private key is encrypted; headrace has no password for it")
+
+
+async def connect(
+    loop: asyncio.AbstractEventLoop,
+    make: Callable[[], asyncio.Protocol],
+    accepted: socket.socket,
+    context: ssl.SSLContext,
+    handshake_timeout_s: float,
+) -> None:
+    """Shake hands on an accepted socket. Raises OSError (ssl.SSLError among them) when that fails."""
+    if FAST:
+        import aiofastnet
+
+        await aiofastnet.connect_accepted_socket(
+            loop, make, accepted, ssl=context, ssl_handshake_timeout=handshake_timeout_s
+        )
+    else:
+        await loop.connect_accepted_socket(
+            make, accepted, ssl=context, ssl_handshake_timeout=handshake_timeout_s
+        )
+
+
+def common_name(transport: asyncio.BaseTransport) -> str:
+    """The common name of the client's verified certificate, "" without one."""
+    tls = transport.get_extra_info("ssl_object")
+    certificate = None if tls is None else tls.getpeercert()
+    for names in (certificate or {}).get("subject", ()):
+        for key, value in names:
+            if key == "commonName":
+                return str(value)
+    return ""

@@ -1,0 +1,140 @@
+"""MQTT over WebSocket (MQTT 5 section 6, RFC 6455): an asyncio protocol below, a transport above.
+
+Sits between the socket's transport and a `Connection`, which sees a byte stream: frames may carry several packets or
+part of one [MQTT-6.0.0-2]. Frames are parsed by `websockets`, which does no I/O of its own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import Any, Final
+
+from websockets.frames import CloseCode, Frame, Opcode
+from websockets.http11 import Request
+from websockets.protocol import State
+from websockets.server import ServerProtocol
+from websockets.typing import Subprotocol
+
+from headrace.net.connection import Connection
+
+SUBPROTOCOLS: Final = [Subprotocol("mqtt"), Subprotocol("mqttv3.1")]  # [MQTT-6.0.0-3], and MQTT 3.1's
+PATHS: Final = ("/mqtt", "/")
+_DATA: Final = (Opcode.BINARY, Opcode.CONT)
+
+_silent = logging.getLogger("headrace.net.websocket")
+_silent.addHandler(logging.NullHandler())
+_silent.propagate = False  # bad input is answered, not logged line by line
+
+
+class WebSocketTransport(asyncio.Transport):
+    """One WebSocket. `frame_bytes_max` bounds what a frame may make us hold."""
+
+    def __init__(self, connection: Connection, frame_bytes_max: int) -> None:
+        super().__init__()
+        self._connection = connection
+        self._socket: asyncio.Transport | None = None
+        self._frames = ServerProtocol(
+            subprotocols=SUBPROTOCOLS, extensions=None, max_size=(None, frame_bytes_max), logger=_silent
+        )
+        self._closing = False
+
+    # asyncio.Protocol: what the socket's transport calls
+
+    def connection_made(self, transport: asyncio.Transport) -> None:
+        self._socket = transport
+        self._connection.connection_made(self)
+
+    def data_received(self, data: bytes) -> None:
+        self._frames.receive_data(data)
+        for event in self._frames.events_received():
+            if isinstance(event, Request):
+                self._upgrade(event)
+            elif isinstance(event, Frame):
+                self._frame(event)
+        self._send()
+
+    def eof_received(self) -> bool:
+        return False
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self._socket = None
+        self._connection.connection_lost(error)
+
+    def pause_writing(self) -> None:
+        self._connection.pause_writing()
+
+    def resume_writing(self) -> None:
+        self._connection.resume_writing()
+
+    def _upgrade(self, request: Request) -> None:
+        if self._frames.eof_sent:
+            return  # what followed the request was no frame
+        path = request.path.partition("?")[0]
+        if path in PATHS:
+            response = self._frames.accept(request)
+        else:
+            response = self._frames.reject(404, "MQTT is served at /mqtt\n")
+        self._frames.send_response(response)
+
+    def _frame(self, frame: Frame) -> None:
+        """After our own Close whatever comes is ignored; what came before the client's counts."""
+        if self._closing:
+            return
+        if frame.opcode in _DATA:
+            self._connection.data_received(bytes(frame.data))
+        elif frame.opcode is Opcode.TEXT:
+            self._closing = True
+            self._frames.fail(CloseCode.UNSUPPORTED_DATA, "MQTT needs binary frames")  # [MQTT-6.0.0-1]
+
+    def _send(self) -> None:
+        """Write what the frame layer wants to say; b"" among it asks for the end of the stream."""
+        transport = self._socket
+        if transport is None:
+            return
+        for data in self._frames.data_to_send():
+            if data:
+                transport.write(data)
+        if self._frames.eof_sent:  # both said Close, or one side broke the rules: a server ends the stream
+            transport.close()
+
+    # asyncio.Transport: what the connection calls
+
+    def write(self, data: bytes | bytearray | memoryview) -> None:
+        if self._frames.state is State.OPEN:
+            self._frames.send_binary(data)
+            self._send()
+
+    def close(self) -> None:
+        """Say Close and wait for the client's; the connection's linger time bounds that."""
+        transport = self._socket
+        self._closing = True
+        if transport is None:
+            return
+        if self._frames.state is State.OPEN:
+            self._frames.send_close(CloseCode.NORMAL_CLOSURE)
+            self._send()
+        elif self._frames.state is State.CONNECTING:
+            transport.close()
+
+    def abort(self) -> None:
+        if self._socket is not None:
+            self._socket.abort()
+
+    def is_closing(self) -> bool:
+        return self._socket is None or self._socket.is_closing()
+
+    def pause_reading(self) -> None:
+        if self._socket is not None:
+            self._socket.pause_reading()
+
+    def resume_reading(self) -> None:
+        if self._socket is not None:
+            self._socket.resume_reading()
+
+    def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
+        if self._socket is not None:
+            self._socket.set_write_buffer_limits(high, low)
+
+    def get_extra_info(self, name: str, default: Any = None) -> Any:
+        return default if self._socket is None else self._socket.get_extra_info(name, default)

@@ -1,0 +1,383 @@
+"""The composition root: puts a broker, its journal, its sockets and its clock together and runs them.
+
+Runs on the event loop. Start: open the journal (which repairs its tail), load the newest snapshot, replay what is behind
+it, close the sessions that a crash left open, listen. Stop: say goodbye, wait for the journal, snapshot, close.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import signal
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import structlog
+import uvloop
+
+from headrace import __version__
+from headrace.api.app import AdminServer, admin_server, application
+from headrace.config import Config
+from headrace.core.broker import Broker
+from headrace.core.interfaces import Clock, Scheduler
+from headrace.core.settings import BrokerSettings
+from headrace.core.snapshots import SnapshotPass
+from headrace.journal.catalog import Segment
+from headrace.journal.compaction import is_worth_it
+from headrace.journal.errors import CorruptBatch, OffsetOutOfRange
+from headrace.journal.log import LogSettings, SegmentedLog
+from headrace.journal.snapshot import SnapshotWriter, newest_snapshot
+from headrace.net.tls import TlsFiles
+from headrace.recovery import load
+from headrace.services.access import FileAccess
+from headrace.services.doors import Doors, DoorSettings
+from headrace.services.metrics import registry
+from headrace.services.references import References
+from headrace.services.sys_topics import SystemPublisher
+from headrace.stores.local import LocalJournal
+
+TIMER_INTERVAL_S = 0.1
+HOUSEKEEPING_INTERVAL_S = 1.0
+SWITCH_INTERVAL_S = 0.0005
+DRAIN_TIMEOUT_S = 10.0
+COMPACTED_OFFSETS = 4_000_000  # looked at together, at a byte each
+GC_THRESHOLDS = (200_000, 20, 100)
+
+log = structlog.get_logger("headrace")
+
+
+def broker_settings(config: Config) -> BrokerSettings:
+    """The core's plain numbers from the configuration."""
+    settings = BrokerSettings()
+    session, limits = config.session, config.limits
+    settings.backlog_messages_max = session.backlog_messages_max
+    settings.application_backlog_bytes_max = session.application_backlog_bytes_max
+    settings.default_message_expiry_s = session.default_message_expiry_s
+    settings.session_expiry_max_s = session.session_expiry_max_s
+    settings.v311_session_expiry_s = session.v311_session_expiry_s
+    settings.receive_maximum = session.receive_maximum
+    settings.inflight_max = session.inflight_max
+    settings.page_messages = session.page_messages
+    settings.restart_grace_ms = int(session.restart_grace_s * 1000)
+    settings.application_client_ids = list(session.application_client_ids)
+    settings.application_user_names = list(session.application_user_names)
+    settings.session_type_property = session.session_type_property
+    settings.packet_bytes_max = limits.packet_bytes_max
+    settings.write_buffer_high = limits.write_buffer_high
+    settings.keep_alive_max_s = limits.keep_alive_max_s
+    settings.topic_alias_maximum = limits.topic_alias_maximum
+    settings.retained_messages_max = limits.retained_messages_max
+    settings.retained_bytes_max = limits.retained_bytes_max
+    settings.topic_alias_outbound = limits.topic_alias_outbound
+    settings.payload_format_check = limits.payload_format_check
+    settings.reason_strings = config.reason_strings
+    settings.response_information = config.response_information
+    settings.refuse_when_full = config.journal.full_disk == "refuse"
+    settings.allow_anonymous = config.allow_anonymous
+    return settings
+
+
+def log_settings(config: Config) -> LogSettings:
+    journal = config.journal
+    return LogSettings(
+        durability=config.durability,
+        segment_bytes_max=journal.segment_bytes_max,
+        retention_bytes=journal.retention_bytes,
+        retention_s=journal.retention_s,
+        consumer_retention_bytes=journal.consumer_retention_bytes,
+        consumer_retention_s=journal.consumer_retention_s,
+        reserve_bytes=journal.reserve_bytes,
+    )
+
+
+def door_settings(config: Config) -> DoorSettings:
+    limits, tls = config.limits, config.tls
+    files = TlsFiles(tls.certificate, tls.key, tls.ca, tls.client_certificate, tls.minimum_version)
+    return DoorSettings(limits.connections_max, limits.connect_timeout_s, files)
+
+
+class LoopScheduler(Scheduler):
+    """Runs `Broker.end_tick` once the loop has read what is readable."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        super().__init__()
+        self._loop = loop
+        self.end_tick: Callable[[], None] = _nothing
+
+    def request_tick(self) -> None:
+        self._loop.call_soon(self.end_tick)
+
+
+def _nothing() -> None:
+    """Before a broker is attached."""
+
+
+class Node:
+    """One broker process."""
+
+    def __init__(self, config: Config) -> None:
+        self.config = config
+        self.clock = Clock()
+        self._loop = asyncio.get_running_loop()
+        self._stopping = asyncio.Event()
+        self._failure: BaseException | None = None
+        self._not_ready = "starting"
+        self._full = ""
+        self._admin: AdminServer | None = None
+        self._snapshot_task: asyncio.Task[None] | None = None
+        self._snapshot_at_bytes = 0
+        self._snapshot_at_s = time.monotonic()
+        self._tick_clock()
+        self._log = SegmentedLog.open(Path(config.data_dir), log_settings(config), self._report)
+        self._journal = LocalJournal(self._log, OffsetOutOfRange, self._report)
+        scheduler = LoopScheduler(self._loop)
+        self.broker = Broker(self._journal, scheduler, self.clock, broker_settings(config))
+        scheduler.end_tick = self.broker.end_tick
+        self._doors = Doors(self.broker, door_settings(config), self._access_control(), log.warning)
+
+    def _access_control(self) -> FileAccess | None:
+        """None where everybody may do everything. Raises ConfigError, OSError."""
+        access = self.config.access
+        anonymous = self.config.allow_anonymous
+        if anonymous and not access.password_file and not access.acl_file:
+            return None
+        on_loop = self._loop.call_soon_threadsafe
+        return FileAccess(access.password_file, access.acl_file, anonymous, on_loop)
+
+    def _report(self, line: str) -> None:
+        log.warning("journal", detail=line)
+
+    def _tick_clock(self) -> None:
+        self.clock.now_us = time.time_ns() // 1000
+        self.clock.mono_ms = time.monotonic_ns() // 1_000_000
+
+    # Start
+
+    async def run(self) -> int:
+        """Serve until SIGTERM or SIGINT; returns the exit status."""
+        for number in (signal.SIGTERM, signal.SIGINT):
+            self._loop.add_signal_handler(number, self._stopping.set)
+        self._loop.add_signal_handler(signal.SIGHUP, self._reload)
+        self._recover()
+        self._log.start(self._on_durable, self._on_failure, self._on_full)
+        self.broker.sessions.start()
+        await self._settle()
+        await self._listen()
+        self._timer()
+        if self.config.sys_interval_s:
+            system = SystemPublisher(self.broker, __version__, time.monotonic())
+            self._publish_system(system)
+        self._not_ready = ""
+        self._announce()
+        housekeeping = self._loop.create_task(self._housekeeping())
+        await self._stopping.wait()
+        housekeeping.cancel()
+        return await self._stop()
+
+    def _recover(self) -> None:
+        started = time.monotonic()
+        snapshot = newest_snapshot(self._log.directory, self._report)
+        replayed = load(
+            self.broker.fold, snapshot, self._log.scan, self._log.start_offset, self._report_progress
+        )
+        gc.freeze()  # what was recovered is there to stay
+        log.info(
+            "recovered",
+            snapshot=None if snapshot is None else snapshot.position,
+            replayed=replayed,
+            sessions=len(self.broker.fold.by_incarnation),
+            high_watermark=self._log.high_watermark,
+            seconds=round(time.monotonic() - started, 3),
+        )
+
+    def _report_progress(self, line: str) -> None:
+        log.info(line)
+
+    async def _listen(self) -> None:
+        for url in self.config.listeners:
+            self._doors.open(url)
+        if self.config.admin:
+            app = application(lambda: self._not_ready or self._full, registry(self.broker))
+            self._admin, bound = admin_server(self.config.admin, app)
+            self._admin_task = self._loop.create_task(self._admin.serve([bound]))
+            while not self._admin.started and not self._admin_task.done():
+                await asyncio.sleep(0.001)
+
+    def _reload(self) -> None:
+        """SIGHUP."""
+        self._doors.reload()
+        log.info("reloaded")
+
+    def _announce(self) -> None:
+        promise = {
+            "fsync": "acknowledged = on disk (fdatasync)",
+            "os": "acknowledged = written to the operating system; a power cut may lose it",
+            "none": "acknowledged = received; a crash may lose it",
+        }[self.config.durability]
+        log.info(
+            "ready",
+            listeners=self._doors.urls,
+            admin=self.config.admin or None,
+            data_dir=self.config.data_dir,
+            durability=self.config.durability,
+            promise=promise,
+        )
+
+    # The journal's thread calls these; the loop does the work
+
+    def _on_durable(self, high_watermark: int) -> None:
+        self._loop.call_soon_threadsafe(self.broker.commit.on_high_watermark, high_watermark)
+
+    def _on_failure(self, error: BaseException) -> None:
+        self._loop.call_soon_threadsafe(self._fail, error)
+
+    def _on_full(self, reason: str) -> None:
+        self._loop.call_soon_threadsafe(self._set_full, reason)
+
+    def _set_full(self, reason: str) -> None:
+        """The disk is full, or has space again (reason ""). Subscribers drain; publishers wait (decisions 22)."""
+        self._full = f"the journal's disk is full: {reason}" if reason else ""
+        self.broker.set_storage_full(bool(reason))
+        if reason:
+            publishers = self.config.journal.full_disk
+            log.error("disk full: nothing new is acknowledged", reason=reason, publishers=publishers)
+        else:
+            log.warning("the disk has space again")
+
+    def _fail(self, error: BaseException) -> None:
+        """Nothing can be made durable any more: acknowledge nothing, stop, exit non-zero (decisions 21)."""
+        self._failure = error
+        self._not_ready = f"journal failed: {error}"
+        self.broker.commit.on_failure(error)
+        log.error("journal failed, stopping: nothing is acknowledged any more", error=str(error))
+        self._stopping.set()
+
+    async def _settle(self) -> None:
+        """Wait until the journal has everything."""
+        self.broker.end_tick()
+        deadline = time.monotonic() + DRAIN_TIMEOUT_S
+        while not self.broker.commit.idle and self._failure is None and time.monotonic() < deadline:
+            await asyncio.sleep(0.001)
+
+    # While it runs
+
+    def _timer(self) -> None:
+        self._tick_clock()
+        self.broker.on_timer()
+        self._loop.call_later(TIMER_INTERVAL_S, self._timer)
+
+    def _publish_system(self, system: SystemPublisher) -> None:
+        system.publish(time.monotonic())
+        self._loop.call_later(self.config.sys_interval_s, self._publish_system, system)
+
+    async def _housekeeping(self) -> None:
+        while True:
+            await asyncio.sleep(HOUSEKEEPING_INTERVAL_S)
+            try:
+                if self._snapshot_due():
+                    await self._snapshot()
+                elif self._log.unverified:
+                    await self._verify_old()
+            except OSError as error:
+                log.error("housekeeping failed; the journal keeps what it needs", error=str(error))
+
+    async def _verify_old(self) -> None:
+        """Read through an old segment, which the start left out to be quick."""
+        damage = await asyncio.to_thread(self._log.verify_next)
+        if damage:
+            log.error(
+                "the journal is damaged: stop the broker and see `headrace journal repair`", detail=damage
+            )
+
+    def _snapshot_due(self) -> bool:
+        journal = self.config.journal
+        if self._full:
+            return False  # the space that is left is for those who drain
+        grown = self.broker.commit.bytes - self._snapshot_at_bytes
+        old = time.monotonic() - self._snapshot_at_s >= journal.snapshot_interval_s
+        return grown >= journal.snapshot_interval_bytes or (old and grown > 0)
+
+    async def _snapshot(self) -> None:
+        """Write the fold down between ticks, then let retention delete what nobody needs."""
+        self._snapshot_at_bytes = self.broker.commit.bytes
+        self._snapshot_at_s = time.monotonic()
+        walk = SnapshotPass(self.broker.fold, self.broker.commit)
+        writer = SnapshotWriter(self._log.directory, walk.position)
+        try:
+            for entries in walk.slices():
+                for entry in entries:
+                    writer.add(entry)
+                await asyncio.sleep(0)
+            await asyncio.to_thread(writer.commit, self.broker.commit.high_watermark)
+        except OSError:
+            writer.abandon()
+            raise
+        self._log.set_floor(min(walk.position, walk.lowest_offset))
+        for line in self._log.apply_retention(self.clock.now_us):
+            log.info("retention", detail=line)
+        if self._failure is None and not self._stopping.is_set():
+            await self._compact()
+
+    async def _compact(self) -> None:
+        """Free the disk from what lies between old records that a session still refers to."""
+        segments = self._log.compactable(self.clock.now_us)
+        while segments:
+            start = segments[0].base_offset
+            stretch = [segment for segment in segments if segment.end_offset - start <= COMPACTED_OFFSETS]
+            stretch = stretch or segments[:1]
+            del segments[: len(stretch)]
+            references = References(self.broker.fold, start, stretch[-1].end_offset)
+            for _ in references.slices():
+                await asyncio.sleep(0)
+            for segment in stretch:
+                await self._compact_segment(segment, references)
+
+    async def _compact_segment(self, segment: Segment, references: References) -> None:
+        live = references.between(segment.base_offset, segment.end_offset)
+        if not is_worth_it(segment, live):
+            return
+        try:
+            freed = self._log.adopt(await asyncio.to_thread(self._log.rewrite_sparse, segment, live))
+        except CorruptBatch as error:
+            log.error("a segment cannot be compacted: see `headrace journal repair`", error=str(error))
+            return
+        log.info("compacted", segment=segment.path.name, records=len(live), freed_bytes=freed)
+
+    # Stop
+
+    async def _stop(self) -> int:
+        self._not_ready = "stopping"
+        log.info("stopping", connections=self.broker.sessions.connected)
+        self._doors.stop_accepting()
+        if self._failure is None:
+            self.broker.sessions.stop()
+            await self._settle()
+            await self._last_snapshot()
+        self._doors.close()
+        if self._admin is not None:
+            self._admin.should_exit = True
+            await self._admin_task
+        self._log.close()
+        log.info("stopped", clean=self._failure is None)
+        return 0 if self._failure is None else 1
+
+    async def _last_snapshot(self) -> None:
+        try:
+            await self._snapshot()
+        except OSError as error:
+            log.error("no snapshot at the stop; the next start replays the journal", error=str(error))
+
+
+def run(config: Config) -> int:
+    """Run a node on uvloop in this thread; returns the exit status. Raises JournalError, OSError at start."""
+    # The journal's writer must get the interpreter soon after its system call returns (decisions 23).
+    sys.setswitchinterval(SWITCH_INTERVAL_S)
+    # Messages make no reference cycles, so looking for them after every 700 allocations is 4 % of all work for nothing.
+    gc.set_threshold(*GC_THRESHOLDS)
+
+    async def main() -> int:
+        return await Node(config).run()
+
+    return uvloop.run(main())

@@ -1,0 +1,78 @@
+"""From a data directory to the fold: the newest good snapshot, then the records behind it.
+
+Used by `node` at start and by `headrace session`, which folds the journal of a running broker from outside.
+"""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+from headrace.core.fold import Fold
+from headrace.core.snapshots import restore
+from headrace.journal.errors import CorruptFile
+from headrace.journal.reader import JournalReader
+from headrace.journal.segment import Batch
+from headrace.journal.snapshot import SnapshotFile, newest_snapshot
+
+PROGRESS_RECORDS = 500_000
+
+
+def load(
+    fold: Fold,
+    snapshot: SnapshotFile | None,
+    scan: Callable[[int], Iterable[Batch]],
+    start_offset: int,
+    report: Callable[[str], None],
+) -> int:
+    """Restore `snapshot` into `fold` and replay what `scan(position)` yields; returns the number of records replayed.
+
+    Raises CorruptFile if the state cannot be known, CorruptBatch. Millions of objects are made and none is garbage, so
+    the collector rests meanwhile, and what was loaded is kept out of its later passes.
+    """
+    gc.disable()
+    try:
+        return _load(fold, snapshot, scan, start_offset, report)
+    finally:
+        gc.enable()
+        gc.freeze()
+
+
+def _load(
+    fold: Fold,
+    snapshot: SnapshotFile | None,
+    scan: Callable[[int], Iterable[Batch]],
+    start_offset: int,
+    report: Callable[[str], None],
+) -> int:
+    position = start_offset
+    if snapshot is None and start_offset > 0:
+        raise CorruptFile(
+            f"no snapshot can be read, and the records before offset {start_offset}, which could replace it, are gone"
+        )
+    if snapshot is not None:
+        position = snapshot.position
+        for entry in snapshot.entries():
+            restore(fold, entry)
+    shown = 0
+    for batch in scan(position):
+        fold.replay_batch(bytes(batch.body), batch.base_offset, position)
+        if fold.replayed - shown >= PROGRESS_RECORDS:
+            shown = fold.replayed
+            report(f"recovering: {shown} records replayed, at offset {batch.base_offset}")
+    return fold.replayed
+
+
+def folded(data_dir: Path) -> Fold:
+    """The state at the published high watermark. Reads only; a broker may be running."""
+    reader = JournalReader(data_dir)
+    end = reader.high_watermark()
+    fold = Fold()
+    snapshot = newest_snapshot(data_dir / "journal")
+    load(fold, snapshot, lambda start: reader.scan(start, end), reader.start_offset(), _quietly)
+    return fold
+
+
+def _quietly(line: str) -> None:
+    """Nobody watches the progress of a look from outside."""

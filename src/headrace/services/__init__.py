@@ -1,0 +1,1 @@
+"""What a node offers beside MQTT: metrics now; tenants, authentication, quotas later."""

@@ -1,0 +1,86 @@
+"""The doors of a node: its listeners, who is let in, and what SIGHUP reads again. Runs on the loop."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from headrace.core.broker import Broker
+from headrace.errors import ConfigError
+from headrace.net.address import parse
+from headrace.net.connection import Connection, ConnectionSet
+from headrace.net.incidents import Incidents
+from headrace.net.listener import Listener, ListenerSet
+from headrace.net.tls import TlsFiles, UnusableCertificate
+from headrace.services.access import FileAccess
+
+
+@dataclass(frozen=True, slots=True)
+class DoorSettings:
+    """What a listener's URL leaves out, and for all of them together."""
+
+    connections_max: int
+    connect_timeout_s: float
+    tls: TlsFiles
+
+
+class Doors:
+    """Makes connections for `broker`. `warn` takes a line for the log, with more about it by name."""
+
+    def __init__(
+        self, broker: Broker, settings: DoorSettings, access: FileAccess | None, warn: Callable[..., object]
+    ) -> None:
+        self._broker = broker
+        self._settings = settings
+        self._access = access
+        self._warn = warn
+        self._incidents = Incidents(warn)
+        self._listeners: list[Listener] = []
+        self._all = ConnectionSet(settings.connections_max, int(settings.connect_timeout_s * 1000))
+        broker.sessions.access = access
+
+    @property
+    def urls(self) -> list[str]:
+        return [listener.url for listener in self._listeners]
+
+    def open(self, url: str) -> None:
+        """Listen. Raises OSError that names the address, UnusableCertificate."""
+        address = parse(url)
+        options, settings = address.options, self._settings
+        connections = ListenerSet(
+            options.connections_max or settings.connections_max,
+            int((options.connect_timeout_s or settings.connect_timeout_s) * 1000),
+            options.packet_bytes_max,
+            self._all,
+        )
+        report = self._incidents.report
+        self._listeners.append(Listener(address, settings.tls, connections, self._connection, report))
+
+    def _connection(self, connections: ListenerSet, source: str) -> Connection:
+        return Connection(self._broker, connections, source)
+
+    def reload(self) -> None:
+        """Read certificates, passwords and ACL again; a file that cannot be used changes nothing."""
+        for listener in self._listeners:
+            try:
+                listener.reload(self._settings.tls)
+            except UnusableCertificate as error:
+                self._warn(
+                    "certificate not reloaded, the old one stays", listener=listener.url, error=str(error)
+                )
+        try:
+            if self._access is not None:
+                self._access.reload()
+        except (ConfigError, OSError) as error:
+            self._warn("passwords and ACL not reloaded, the old ones stay", error=str(error))
+
+    def stop_accepting(self) -> None:
+        for listener in self._listeners:
+            listener.stop_accepting()
+
+    def close(self) -> None:
+        """Cut what is still open."""
+        for connection in list(self._all.open):
+            connection.abort()
+        if self._access is not None:
+            self._access.close()

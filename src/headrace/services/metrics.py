@@ -1,0 +1,96 @@
+"""/metrics: the broker's plain integers, turned into Prometheus samples only when somebody asks (design: hot path)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector, CollectorRegistry
+
+from headrace.core.broker import Broker
+from headrace.core.record import DROP_REASONS
+from headrace.core.tenant import Tenant
+
+TENANT_COUNTERS = {
+    "publishes_received": "PUBLISH packets received from clients",
+    "publishes_sent": "PUBLISH packets sent to clients",
+    "bytes_received": "Payload bytes received in PUBLISH packets",
+    "connects": "Accepted CONNECT packets",
+    "connects_refused": "Refused CONNECT packets",
+    "disconnects": "Connections that ended",
+    "protocol_errors": "Connections closed for a protocol error",
+}
+
+
+class BrokerCollector(Collector):
+    """Reads the counters of a broker and its journal at scrape time."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+
+    def collect(self) -> Iterator[Metric]:
+        yield from self._tenants()
+        yield from self._journal()
+
+    def _tenants(self) -> Iterator[Metric]:
+        tenants = list(self._broker.fold.tenants.values())
+        for name, text in TENANT_COUNTERS.items():
+            family = CounterMetricFamily(f"headrace_{name}", text, labels=["tenant"])
+            for tenant in tenants:
+                family.add_metric([tenant.name], getattr(tenant.counters, name))
+            yield family
+        yield _dropped(tenants)
+        yield _per_tenant("sessions", "Sessions, connected or away", tenants, lambda t: len(t.sessions))
+        yield _per_tenant("subscriptions", "Subscriptions", tenants, lambda t: t.tree.count)
+        yield _per_tenant("retained_messages", "Retained messages", tenants, lambda t: len(t.retained))
+        yield GaugeMetricFamily(
+            "headrace_connections", "Connected clients", value=self._broker.sessions.connected
+        )
+
+    def _journal(self) -> Iterator[Metric]:
+        commit = self._broker.commit
+        yield GaugeMetricFamily(
+            "headrace_journal_high_watermark",
+            "Offset below which all is durable",
+            value=int(commit.high_watermark),
+        )
+        yield GaugeMetricFamily(
+            "headrace_journal_pending_bytes", "Bytes that wait for a batch", value=int(commit.pending_bytes)
+        )
+        yield GaugeMetricFamily(
+            "headrace_journal_full",
+            "1 while the disk is full and publishers wait or are refused",
+            value=int(self._broker.publishing.storage_full),
+        )
+        yield CounterMetricFamily(
+            "headrace_journal_batches", "Batches handed to the journal", value=commit.batches
+        )
+        yield CounterMetricFamily(
+            "headrace_journal_bytes", "Record bytes handed to the journal", value=commit.bytes
+        )
+        yield CounterMetricFamily(
+            "headrace_ticks", "Passes of the event loop with work", value=self._broker.ticks
+        )
+
+
+def _dropped(tenants: list[Tenant]) -> Metric:
+    family = CounterMetricFamily(
+        "headrace_dropped_messages", "Messages lost, by DropReason", labels=["tenant", "reason"]
+    )
+    for tenant in tenants:
+        for reason, name in DROP_REASONS.items():
+            family.add_metric([tenant.name, name], tenant.counters.dropped.get(reason, 0))
+    return family
+
+
+def _per_tenant(name: str, text: str, tenants: list[Tenant], value: Callable[[Tenant], float]) -> Metric:
+    family = GaugeMetricFamily(f"headrace_{name}", text, labels=["tenant"])
+    for tenant in tenants:
+        family.add_metric([tenant.name], value(tenant))
+    return family
+
+
+def registry(broker: Broker) -> CollectorRegistry:
+    found = CollectorRegistry()
+    found.register(BrokerCollector(broker))
+    return found

@@ -1,0 +1,62 @@
+"""Which journal offsets somebody still refers to: queues of sessions and groups, and retained messages.
+
+Asked for a stretch of the journal that compaction looks at; takes one byte for each offset of it, however many
+references there are. Walked in slices with ticks in between, as a snapshot is. Retained messages come first: only
+one that is there when the walk begins can give a new reference to an old offset, so nothing is left out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from itertools import chain
+
+from headrace.core.fold import Fold
+from headrace.core.inflight import REF_OFFSET_SHIFT
+
+SLICE_REFERENCES = 20_000
+
+
+class References:
+    """Those from `start` up to `end`. Complete when `slices` has run to its end."""
+
+    def __init__(self, fold: Fold, start: int, end: int) -> None:
+        self._fold = fold
+        self._start = start
+        self._marks = bytearray(end - start)
+
+    def slices(self) -> Iterator[None]:
+        """Some work at a time; the caller lets ticks pass in between."""
+        start, size = self._start, len(self._marks)
+        seen = 0
+        for refs in self._owners():
+            for ref in refs:
+                place = (ref >> REF_OFFSET_SHIFT) - start
+                if 0 <= place < size:
+                    self._marks[place] = 1
+                seen += 1
+                if seen % SLICE_REFERENCES == 0:
+                    yield
+        yield
+
+    def _owners(self) -> Iterator[Iterable[int]]:
+        """The references of one owner after the other; within one they move, so each is copied as a whole."""
+        for tenant in list(self._fold.tenants.values()):
+            yield [message.offset << REF_OFFSET_SHIFT for message in tenant.retained.messages()]
+        for session in list(self._fold.by_incarnation.values()):
+            queue = session.queue
+            if queue is not None:
+                backlog = queue.backlog
+                yield chain(list(queue.inflight.values()), backlog.refs[backlog.head :])
+        for group in list(self._fold.groups.values()):
+            drawn = [draw.full_ref for draw in group.drawn.values()]
+            yield chain(drawn, list(group.returned.values()), group.backlog.refs[group.backlog.head :])
+
+    def between(self, start: int, end: int) -> set[int]:
+        """Those in a part of the stretch."""
+        marks = self._marks[start - self._start : end - self._start]
+        found = set()
+        at = marks.find(1)
+        while at >= 0:
+            found.add(start + at)
+            at = marks.find(1, at + 1)
+        return found

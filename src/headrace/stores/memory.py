@@ -1,0 +1,101 @@
+"""The fakes that ship with the package: a journal in memory that becomes durable when it is told to, and a link."""
+
+from __future__ import annotations
+
+from headrace.core.broker import Broker
+from headrace.core.interfaces import JournalPort, Link, Scheduler
+from headrace.core.message import Message, decode_batch
+from headrace.core.record import Record
+from headrace.errors import ProtocolError
+from headrace.mqtt.codec import encode_connack, encode_disconnect
+from headrace.mqtt.protocol import ServerProtocol
+
+
+class MemoryJournal(JournalPort):
+    """Keeps encoded batches; `sync` makes what was appended durable and says so to `on_high_watermark`."""
+
+    def __init__(self, batches: list[bytes] | None = None) -> None:
+        self.records: list[Record] = []
+        self.bodies: list[bytes] = []
+        self.durable = 0
+        for body in batches or []:
+            self._take(body)
+        self.durable = len(self.records)
+
+    def _take(self, body: bytes) -> None:
+        self.bodies.append(body)
+        self.records += decode_batch(body, len(self.records))
+
+    def next_offset(self) -> int:
+        return len(self.records)
+
+    def append(
+        self, body: bytes, records: list[object], first_timestamp_us: int, max_timestamp_us: int
+    ) -> None:
+        self._take(body)
+
+    def fetch(self, offset: int) -> Message | None:
+        record = self.records[offset] if 0 <= offset < len(self.records) else None
+        return record if isinstance(record, Message) else None
+
+    def sync(self, broker: Broker) -> None:
+        """Make everything durable and apply it, until nothing is left to do."""
+        broker.end_tick()
+        while not broker.commit.idle:
+            self.durable = len(self.records)
+            broker.commit.on_high_watermark(self.durable)
+            broker.end_tick()
+
+
+class ManualScheduler(Scheduler):
+    """Counts requests for a tick; the test calls `Broker.end_tick`."""
+
+    def __init__(self) -> None:
+        self.requests = 0
+
+    def request_tick(self) -> None:
+        self.requests += 1
+
+
+class MemoryLink(Link):
+    """A connection whose bytes stay in `sent`."""
+
+    def __init__(self, broker: Broker) -> None:
+        super().__init__(broker)
+        self.sent = b""
+        self.reading = True
+        self.protocol: ServerProtocol | None = None  # who words the refusals, where a test has one
+
+    def flush(self) -> None:
+        if self.out is not None:
+            self.sent += self.out.getvalue()
+            self.out = None
+
+    def close(self) -> None:
+        self.flush()
+        self.closed = True
+
+    def refuse(self, error: ProtocolError) -> None:
+        if self.protocol is not None:
+            self.send(self.protocol.refusal(error, self.ready))
+        elif self.version == 5:
+            self.send(
+                encode_disconnect(5, error.reason_code)
+                if self.ready
+                else encode_connack(5, False, error.reason_code)
+            )
+
+    def pause_reading(self) -> None:
+        self.reading = False
+
+    def resume_reading(self) -> None:
+        self.reading = True
+
+    def hold(self) -> None:
+        self.reading = False
+
+    def release(self) -> None:
+        self.reading = True
+
+    def peer(self) -> str:
+        return "memory"

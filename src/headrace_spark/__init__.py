@@ -1,0 +1,18 @@
+"""The pipeline of headrace on Apache Spark: the journal as a source, Delta tables as the result.
+
+    jars        which jars PySpark needs beside its own, and where they lie
+    settings    typed, frozen settings of sessions and jobs
+    session     the SparkSession that all jobs use
+    schema      the columns of the table `messages`
+    decode      journal batches -> Arrow record batches, column by column
+    source      `headrace-journal`, a Python Data Source, batch and stream
+    lake        the Delta tables below one folder
+    jobs        one module a job; a job reads, applies transforms, writes
+    transforms  steps, DataFrame -> DataFrame
+    cli         `headrace pipeline ...`
+
+Of the broker it uses the record format, the read side of the journal and the MQTT property codec, nothing
+else.
+"""
+
+from __future__ import annotations

@@ -1,0 +1,80 @@
+"""What can go wrong in the pipeline, one class for each thing a person does differently about.
+
+A class carries the exit code of the command: 1 failed, 2 wrong use. Spark wraps an exception of a Python
+source into pages of Java and Python traces; `QueryFailed.from_spark` finds the one sentence that says what to
+do.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+
+class PipelineError(Exception):
+    """Root of what the pipeline raises on purpose; the message says what and what to do."""
+
+    exit_code: int = 1
+
+
+class BadOption(PipelineError):
+    """An option of the source or of a command has a value that cannot be used."""
+
+    exit_code = 2
+
+    def __init__(self, option: str, value: object, problem: str) -> None:
+        super().__init__(option, value, problem)
+        self.option = option
+        self.value = value
+        self.problem = problem
+
+    def __str__(self) -> str:
+        return f"option {self.option}={self.value!r}: {self.problem}"
+
+
+class EngineMissing(PipelineError):
+    """Java or Spark cannot be started here."""
+
+
+class JournalMissing(PipelineError):
+    """There is no journal where one was expected."""
+
+
+class ForeignOffset(PipelineError):
+    """The checkpoint belongs to another journal, or to this one before it was cut back."""
+
+
+class DataLoss(PipelineError):
+    """Records that were still to be read are gone from the journal."""
+
+
+class LakeConflict(PipelineError):
+    """Lake, checkpoint and journal do not belong together, or somebody else is writing."""
+
+
+# `package.module.Class: message`, as Python prints the last line of a traceback.
+_OURS: Final = re.compile(r"^(headrace(?:_spark)?(?:\.\w+)*)\.(\w+): (.+)$", re.MULTILINE)
+# The same of anybody, and Java's way to say what was behind an exception.
+_CAUSE: Final = re.compile(r"^(?:Caused by: )?([\w.$]*(?:Error|Exception): .+)$", re.MULTILINE)
+
+
+class QueryFailed(PipelineError):
+    """A query ended with an exception. `is_ours`: headrace raised it, so that a retry is useless."""
+
+    def __init__(self, message: str, exit_code: int = 1, is_ours: bool = False) -> None:
+        super().__init__(message)
+        self.exit_code = exit_code
+        self.is_ours = is_ours
+
+    @classmethod
+    def from_spark(cls, error: BaseException) -> QueryFailed:
+        """The sentence a person needs, out of the pages that Spark makes of an exception."""
+        text = str(error)
+        ours = _OURS.findall(text)
+        if ours:
+            _, name, message = ours[-1]
+            return cls(message, getattr(globals().get(name), "exit_code", 1), True)
+        lines = [line for line in text.splitlines() if line.strip()]
+        first = lines[0] if lines else type(error).__name__
+        causes = [cause for cause in _CAUSE.findall(text) if cause not in first]
+        return cls(f"{first} ({causes[-1]})" if causes else first)

@@ -1,0 +1,160 @@
+"""A lake: a folder of Delta tables and of the checkpoints of the queries that write them.
+
+    <lake>/messages                          Delta table, schema: `headrace_spark.schema`, partitioned by tenant and date
+    <lake>/_checkpoints/archive-<consumer>   Spark's checkpoint of the archive query
+    <lake>/_checkpoints/<journal uuid>.lock  held while somebody archives that journal into this lake
+
+What a table holds is read from its Delta log without starting Spark.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import pyarrow as pa
+from delta.tables import DeltaTable
+from deltalake import DeltaTable as DeltaLog
+from deltalake.exceptions import TableNotFoundError
+from pyspark.sql import SparkSession
+from pyspark.sql.types import StructType
+
+from headrace_spark.errors import LakeConflict
+from headrace_spark.schema import MESSAGES
+
+PARTITIONED_BY: Final = ("tenant", "date")
+# Statistics for what people filter by and for what `journal_ends` reads; none for payloads and ids.
+_STATISTICS: Final = "topic,client_id,publish_timestamp,journal_uuid,journal_epoch,journal_offset"
+_TEXT_KEPT: Final = 32  # characters of a text that Delta keeps in its statistics
+_PROPERTIES: Final = {
+    "headrace.schema": "messages/1",
+    "delta.dataSkippingStatsColumns": _STATISTICS,
+}
+
+
+@dataclass(frozen=True)
+class JournalEnd:
+    """How far a table goes for one epoch of one journal: it has all messages below `offset` that it will ever get."""
+
+    uuid_start: str
+    """As much of the uuid as Delta's statistics keep."""
+    epoch: int
+    offset: int
+
+
+@dataclass(frozen=True)
+class TableState:
+    version: int
+    rows: int
+    ends: tuple[JournalEnd, ...]
+
+    def end(self, uuid: str) -> JournalEnd | None:
+        """The end for the newest epoch of that journal."""
+        return max(
+            (end for end in self.ends if uuid.startswith(end.uuid_start)),
+            key=lambda end: end.epoch,
+            default=None,
+        )
+
+
+class Lake:
+    def __init__(self, root: Path) -> None:
+        self.root = root.absolute()
+        self.messages = self.root / "messages"
+
+    def checkpoint(self, job: str, consumer: str) -> Checkpoint:
+        return Checkpoint(self.root / "_checkpoints" / f"{job}-{consumer}")
+
+    def create_messages(self, spark: SparkSession) -> None:
+        """Create the table if it is missing."""
+        builder = DeltaTable.createIfNotExists(spark).location(str(self.messages)).addColumns(MESSAGES)
+        for key, value in _PROPERTIES.items():
+            builder = builder.property(key, value)
+        builder.partitionedBy(*PARTITIONED_BY).execute()
+
+    def state(self) -> TableState | None:
+        """What `messages` holds, or None where there is no such table. Raises LakeConflict."""
+        log = self._log()
+        return None if log is None else TableState(log.version(), *_content(log))
+
+    def last_batch(self, query_id: str) -> int | None:
+        """The last micro-batch of that query in the table (Delta's transaction id of a streaming query)."""
+        log = self._log()
+        return None if log is None else log.transaction_version(query_id)
+
+    def _log(self) -> DeltaLog | None:
+        """Raises LakeConflict if a table of another schema lies there."""
+        try:
+            log = DeltaLog(self.messages)
+        except TableNotFoundError:
+            return None
+        found, expected = _types(StructType.fromJson(json.loads(log.schema().to_json()))), _types(MESSAGES)
+        if found != expected:
+            different = sorted(set(found.items()) ^ set(expected.items()))
+            raise LakeConflict(
+                f"table {self.messages} has another schema than this headrace writes: {different}"
+            )
+        return log
+
+    @contextmanager
+    def archiving(self, uuid: str) -> Iterator[None]:
+        """Hold the lake for one journal: two queries of different checkpoints would write its messages twice."""
+        path = self.root / "_checkpoints" / f"{uuid}.lock"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with path.open("w") as lock:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise LakeConflict(f"another process is archiving journal {uuid} into {self.root}") from None
+            yield
+
+
+class Checkpoint:
+    """Spark's checkpoint folder of one query, as far as its file names and its id tell."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    @property
+    def query_id(self) -> str | None:
+        """The id that Spark gave the query at its first start."""
+        try:
+            return str(json.loads((self.path / "metadata").read_text())["id"])
+        except FileNotFoundError:
+            return None
+        except (ValueError, KeyError) as error:
+            raise LakeConflict(f"{self.path / 'metadata'} is not a Spark checkpoint: {error}") from error
+
+    @property
+    def last_batch(self) -> int | None:
+        """The last micro-batch that Spark has marked as done."""
+        done = (entry.name for entry in (self.path / "commits").glob("[0-9]*"))
+        return max((int(name) for name in done if name.isdigit()), default=None)
+
+
+def _types(schema: StructType) -> dict[str, str]:
+    return {field.name: field.dataType.simpleString() for field in schema}
+
+
+def _content(log: DeltaLog) -> tuple[int, tuple[JournalEnd, ...]]:
+    """Rows, and the end of each journal: every file comes from one journal, and its statistics say how far."""
+    actions = pa.table(log.get_add_actions(flatten=True))
+    if actions.num_rows == 0:
+        return 0, ()
+    columns = ("num_records", "min.journal_uuid", "max.journal_epoch", "max.journal_offset")
+    rows = 0
+    ends: dict[tuple[str, int], int] = {}
+    for records, uuid, epoch, offset in zip(*(actions[name].to_pylist() for name in columns), strict=True):
+        if records is None or uuid is None or epoch is None or offset is None:
+            raise LakeConflict(
+                f"table {log.table_uri} has files without statistics: it cannot say how far it goes"
+            )
+        rows += records
+        journal = (uuid[:_TEXT_KEPT], epoch)
+        ends[journal] = max(offset + 1, ends.get(journal, 0))
+    return rows, tuple(JournalEnd(uuid, epoch, offset) for (uuid, epoch), offset in sorted(ends.items()))

@@ -1,0 +1,69 @@
+"""The progress of a job on stderr: one line that is redrawn on a terminal, a plain line now and then elsewhere."""
+
+from __future__ import annotations
+
+import sys
+from collections import deque
+from time import monotonic
+from types import TracebackType
+from typing import Final, Self
+
+from rich.console import Console
+from rich.status import Status
+
+from headrace_spark.jobs.archive import Progress
+
+PLAIN_INTERVAL_S: Final = 5.0
+RATE_WINDOW_S: Final = 5.0
+
+
+class ProgressLine:
+    """Use as a context manager; `show` may be called as often as one likes."""
+
+    def __init__(self, job: str, console: Console | None = None) -> None:
+        self._job = job
+        self._console = console or Console(file=sys.stderr, highlight=False)
+        self._status = Status("", console=self._console) if self._console.is_terminal else None
+        self._history: deque[tuple[float, int]] = deque([(0.0, 0)])
+        self._plain_at = 0.0
+        self._last: Progress | None = None
+
+    def __enter__(self) -> Self:
+        if self._status is not None:
+            self._status.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._status is not None:
+            self._status.stop()
+        if self._last is not None and kind is None:
+            last = self._last
+            average = last.rows / last.elapsed_s if last.elapsed_s else 0.0
+            self._print(f"done: {last.rows:,} rows, {average:,.0f} rows/s, lag {last.lag:,}")
+
+    def say(self, text: str) -> None:
+        if self._status is None:
+            self._print(text)
+        else:
+            self._status.update(f"{self._job}: {text}")
+
+    def show(self, progress: Progress) -> None:
+        self._last = progress
+        rate = self._rate(progress)
+        if self._status is None and monotonic() - self._plain_at < PLAIN_INTERVAL_S:
+            return
+        self._plain_at = monotonic()
+        self.say(f"{progress.rows:,} rows, {rate:,.0f} rows/s, lag {progress.lag:,}")
+
+    def _rate(self, progress: Progress) -> float:
+        """Rows a second over the last few seconds."""
+        self._history.append((progress.elapsed_s, progress.rows))
+        while len(self._history) > 2 and self._history[1][0] < progress.elapsed_s - RATE_WINDOW_S:
+            self._history.popleft()
+        since, rows = self._history[0]
+        return (progress.rows - rows) / (progress.elapsed_s - since) if progress.elapsed_s > since else 0.0
+
+    def _print(self, text: str) -> None:
+        self._console.print(f"{self._job}: {text}", soft_wrap=True)

@@ -1,0 +1,69 @@
+"""A streaming query run to its end: watched, stopped on request, started again after a failure."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from threading import Event
+from typing import Final
+
+from pyspark.errors import StreamingQueryException
+from pyspark.sql.streaming.listener import StreamingQueryProgress
+from pyspark.sql.streaming.query import StreamingQuery
+
+from headrace_spark.errors import QueryFailed
+
+POLL_S: Final = 0.5
+
+Observer = Callable[[list[StreamingQueryProgress]], None]
+
+
+def run_query(begin: Callable[[], StreamingQuery], observe: Observer, stop: Event, restarts_max: int) -> None:
+    """Start the query and stay until it ends by itself or `stop` is set.
+
+    A failure that is not ours (a killed Python process, a full /tmp) is tried again from the checkpoint, at
+    most `restarts_max` times in a row without a finished batch in between. Raises QueryFailed.
+    """
+    failures = 0
+    while not stop.is_set():
+        query = begin()
+        watch = Watch(query, observe)
+        try:
+            watch.until_end(stop)
+            return
+        except StreamingQueryException as error:
+            failure = QueryFailed.from_spark(error)
+            failures = 1 if watch.batches else failures + 1
+            if failure.is_ours or failures > restarts_max:
+                raise failure from None
+            print(
+                f"the query failed and is started again from its checkpoint: {failure}",
+                file=sys.stderr,
+                flush=True,
+            )
+
+
+class Watch:
+    """One run of a query. Polls, because a signal is only handled while Python code runs."""
+
+    def __init__(self, query: StreamingQuery, observe: Observer) -> None:
+        self.batches = 0
+        self._query = query
+        self._observe = observe
+        self._seen_until = ""
+
+    def until_end(self, stop: Event) -> None:
+        while not self._query.awaitTermination(POLL_S):  # type: ignore[arg-type]
+            self._drain()
+            if stop.is_set():
+                self._query.stop()
+                break
+        self._drain()
+
+    def _drain(self) -> None:
+        """Hand on the batches finished since the last time. Spark reports one only after its commit log has it."""
+        new = [progress for progress in self._query.recentProgress if progress.timestamp > self._seen_until]
+        if new:
+            self._seen_until = new[-1].timestamp
+        self.batches += sum(progress.numInputRows > 0 for progress in new)
+        self._observe(new)

@@ -1,0 +1,151 @@
+"""The SparkSession of all jobs: Delta, the source `headrace-journal`, settings for small machines, a quiet log."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import zipfile
+from importlib.resources import files
+from pathlib import Path
+from threading import current_thread, main_thread
+from typing import Final
+
+from pyspark.sql import SparkSession
+
+from headrace_spark.errors import EngineMissing
+from headrace_spark.jars import PACKAGES, SPARK_VERSION, jar_files, missing_jars
+from headrace_spark.settings import SparkSettings
+from headrace_spark.source import JournalDataSource
+
+JAVA_VERSION_MIN: Final = 17
+_LOCAL: Final = re.compile(r"local(?:\[(\*|\d+)(?:,\d+)?\])?")
+_COLLECTOR: Final = re.compile(r"-XX:\+Use\w+GC")
+_JAVA_OPTIONS: Final = "spark.driver.extraJavaOptions"
+
+_SPARK: Final = {
+    "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
+    "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
+    "spark.sql.session.timeZone": "UTC",
+    "spark.sql.python.filterPushdown.enabled": "true",
+    "spark.sql.catalogImplementation": "in-memory",
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+}
+# Every value of these columns is another one: a dictionary of them is built only to be thrown away.
+_PARQUET: Final = {
+    f"spark.hadoop.parquet.enable.dictionary#{column}": "false"
+    for column in ("payload", "message_id", "journal_offset")
+}
+# A journal is one ordered log: a few tasks a batch, not the hundreds that Spark plans for by default.
+_SMALL_MACHINE: Final = {
+    "spark.sql.shuffle.partitions": "4",
+    # Delta rebuilds the state of a table's log with every commit of a stream; more than one task only adds to its cost.
+    "spark.databricks.delta.snapshotPartitions": "1",
+    # Few (tenant, date) pairs are written at a time; keeping their files open spares a sort of every batch.
+    "spark.sql.maxConcurrentOutputFileWriters": "32",
+    "spark.sql.streaming.numRecentProgressUpdates": "20",
+    "spark.sql.streaming.stopTimeout": "20s",
+}
+
+
+def open_session(settings: SparkSettings) -> SparkSession:
+    """Start Spark, or join the session that this process already has. Raises EngineMissing."""
+    check_java()
+    # Workers must run the interpreter that has pyarrow; the machine's `python3` usually has not.
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
+    builder = SparkSession.builder.master(spark_master(settings)).appName(settings.app_name)
+    for key, value in session_configuration(settings).items():
+        builder = builder.config(key, value)
+    on_interrupt = signal.getsignal(signal.SIGINT)
+    try:
+        spark = builder.getOrCreate()
+    except Exception as error:
+        reason = str(error).splitlines()[0]  # pages of Java follow
+        raise EngineMissing(
+            f"Spark {SPARK_VERSION} did not start with master {settings.master}: {reason}"
+        ) from error
+    if on_interrupt is not signal.default_int_handler and current_thread() is main_thread():
+        signal.signal(signal.SIGINT, on_interrupt)  # Spark puts its own in the place of ours
+    if not is_local(settings.master):
+        # Before the source is registered, which takes down what its workers need.
+        spark.sparkContext.addPyFile(str(package_archive()))
+    spark.dataSource.register(JournalDataSource)
+    return spark
+
+
+def close_session(spark: SparkSession) -> None:
+    """Stop Spark. Tasks that a stop cuts off complain into the log, about nothing that anybody can act on."""
+    spark.sparkContext.setLogLevel("OFF")
+    spark.stop()
+
+
+def session_configuration(settings: SparkSettings) -> dict[str, str]:
+    """Spark's configuration for these settings."""
+    chosen = _SPARK | _PARQUET | _SMALL_MACHINE | {"spark.driver.memory": settings.driver_memory}
+    chosen["spark.sql.warehouse.dir"] = str(Path(tempfile.gettempdir()) / "headrace-warehouse")
+    if missing_jars(settings.jars):
+        chosen["spark.jars.packages"] = PACKAGES
+    else:
+        chosen["spark.jars"] = ",".join(str(jar) for jar in jar_files(settings.jars))
+    if is_local(settings.master):
+        chosen |= {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
+    chosen |= settings.extra
+    chosen[_JAVA_OPTIONS] = _java_options(settings.extra.get(_JAVA_OPTIONS, ""))
+    return chosen
+
+
+def _java_options(extra: str) -> str:
+    """Our log settings, and the collector with the best throughput unless somebody chose one: a JVM takes no second."""
+    log4j = f"-Dlog4j2.configurationFile=file:{files('headrace_spark') / 'log4j2.properties'}"
+    inherited = " ".join(
+        os.environ.get(name, "") for name in ("JAVA_TOOL_OPTIONS", "JDK_JAVA_OPTIONS", "SPARK_SUBMIT_OPTS")
+    )
+    collector = [] if _COLLECTOR.search(f"{inherited} {extra}") else ["-XX:+UseParallelGC"]
+    return " ".join([log4j, *collector, *extra.split()])
+
+
+def is_local(master: str) -> bool:
+    return _LOCAL.fullmatch(master) is not None
+
+
+def spark_master(settings: SparkSettings) -> str:
+    """Local masters get attempts: Spark gives them one, and a killed Python worker would then end the query."""
+    match = _LOCAL.fullmatch(settings.master)
+    if match is None or "," in settings.master:
+        return settings.master
+    return f"local[{match.group(1) or 1},{settings.task_attempts_max}]"
+
+
+def check_java() -> None:
+    """Raise EngineMissing unless the Java that Spark would start is there and recent enough."""
+    home = os.environ.get("JAVA_HOME")
+    java = shutil.which(str(Path(home) / "bin" / "java") if home else "java")
+    where = f"JAVA_HOME={home}" if home else "PATH"
+    if java is None:
+        raise EngineMissing(
+            f"no java in {where}: Spark needs Java {JAVA_VERSION_MIN} or newer (install a JRE, or set JAVA_HOME)"
+        )
+    said = subprocess.run([java, "-version"], capture_output=True, text=True, check=False).stderr
+    found = re.search(r'version "(\d+)', said)
+    if found is None or int(found.group(1)) < JAVA_VERSION_MIN:
+        version = found.group(1) if found else "of unknown version"
+        raise EngineMissing(
+            f"{java} is Java {version}, Spark needs {JAVA_VERSION_MIN} or newer (set JAVA_HOME)"
+        )
+
+
+def package_archive() -> Path:
+    """The sources of headrace for the workers of a cluster: compiled modules cannot be imported from an archive."""
+    archive = Path(tempfile.mkdtemp(prefix="headrace-")) / "headrace.zip"
+    with zipfile.ZipFile(archive, "w", zipfile.ZIP_DEFLATED) as out:
+        for package in ("headrace", "headrace_spark"):
+            root = Path(str(files(package)))
+            for source in sorted(root.rglob("*.py")):
+                out.write(source, Path(package) / source.relative_to(root))
+    return archive

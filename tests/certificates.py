@@ -1,0 +1,45 @@
+"""Certificates for tests, made by openssl: an authority, and whatever it signs."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+
+class Authority:
+    """A certificate authority in `folder`; `ca` is its certificate."""
+
+    def __init__(self, folder: Path, name: str = "headrace test") -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        self.folder = folder
+        self.ca = folder / "ca.pem"
+        self._openssl(
+            "req", "-x509", *_KEY, "-keyout", "ca.key", "-out", "ca.pem", "-subj", f"/CN={name}", "-days", "2"
+        )
+
+    def issue(self, common_name: str, stem: str | None = None) -> tuple[Path, Path]:
+        """A certificate for localhost and 127.0.0.1 with this common name: (certificate, key)."""
+        stem = stem or common_name
+        names = "subjectAltName=DNS:localhost,IP:127.0.0.1"
+        subject = f"/CN={common_name}"
+        request = ["-keyout", f"{stem}.key", "-out", f"{stem}.csr", "-subj", subject, "-addext", names]
+        self._openssl("req", *_KEY, *request)
+        sign = [
+            "-CA",
+            "ca.pem",
+            "-CAkey",
+            "ca.key",
+            "-CAcreateserial",
+            "-copy_extensions",
+            "copy",
+            "-days",
+            "2",
+        ]
+        self._openssl("x509", "-req", "-in", f"{stem}.csr", *sign, "-out", f"{stem}.pem")
+        return self.folder / f"{stem}.pem", self.folder / f"{stem}.key"
+
+    def _openssl(self, *arguments: str) -> None:
+        subprocess.run(["openssl", *arguments], cwd=self.folder, check=True, capture_output=True)
+
+
+_KEY = ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes"]

@@ -1,0 +1,24 @@
+"""Fixtures shared by every kind of test.  What only the audits need is in `e2e/conftest.py`."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import settings
+
+from broker_process import BUILD
+
+# How long an example takes says more about the neighbours on this machine than about the code.
+settings.register_profile("headrace", deadline=None)
+settings.load_profile("headrace")
+
+
+def pytest_report_header(config: pytest.Config) -> str:
+    return f"headrace build: {BUILD}"
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Tests that only mean something in the other build are left out, and said so."""
+    other = "compiled" if BUILD == "interpreted" else "interpreted"
+    for item in items:
+        if item.get_closest_marker(other) is not None:
+            item.add_marker(pytest.mark.skip(reason=f"only for the {other} build"))

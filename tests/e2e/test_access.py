@@ -1,0 +1,270 @@
+"""Passwords, ACL and certificates as users meet them: over the wire, read again on SIGHUP."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import ssl
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from broker_process import BrokerProcess, free_port, headrace, make_broker
+from certificates import Authority
+from e2e.conftest import finish
+from e2e.raw import RawClient
+from e2e.wire import CONNACK, PUBACK, PUBCOMP, PUBLISH, PUBREC, PUBREL, SUBACK, connect_packet, packet, text
+
+pytestmark = pytest.mark.skipif("__import__('broker_process').UNDER_AUDIT != 'headrace'")
+ACL = """
+topic read public/#
+user ada
+topic readwrite ada/#
+topic read public/#
+topic deny ada/secret
+user bob
+topic readwrite #
+pattern readwrite clients/%c/#
+"""
+
+
+class Guarded:
+    """A broker with a password file and an ACL file, and a TLS listener whose certificates name users."""
+
+    def __init__(self, folder: Path) -> None:
+        self.passwords, self.acl = folder / "passwords", folder / "acl"
+        for user, password in (("ada", "lovelace"), ("bob", "böb")):
+            done = headrace("passwd", str(self.passwords), user, "-b", password)
+            assert done.returncode == 0, done.stderr
+        self.acl.write_text(ACL)
+        self.authority = Authority(folder / "ca")
+        certificate, key = self.authority.issue("server")
+        self.tls_port = free_port()
+        url = f"tls://127.0.0.1:{self.tls_port}?client_cert=optional&identity=cn&ca={self.authority.ca}"
+        settings = {
+            "access.password_file": self.passwords,
+            "access.acl_file": self.acl,
+            "tls.certificate": certificate,
+            "tls.key": key,
+            "durability": "none",
+        }
+        self.broker: BrokerProcess = make_broker(folder / "broker", settings, ["--listen", url])
+
+    def reload(self) -> None:
+        seen = len(self.broker.lines)
+        os.kill(self.broker.pid, signal.SIGHUP)
+        self.broker.wait_for_line("reloaded", after=seen)
+
+
+@pytest.fixture(scope="module")
+def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Guarded]:
+    made = Guarded(tmp_path_factory.mktemp("guarded"))
+    made.broker.start()
+    try:
+        yield made
+    finally:
+        finish(made.broker)
+
+
+ADA: dict[str, Any] = {"user_name": "ada", "password": b"lovelace"}
+BOB: dict[str, Any] = {"user_name": "bob", "password": "böb".encode()}
+
+
+@pytest.mark.parametrize("version", [3, 4, 5])
+def test_who_gets_in(guarded: Guarded, clients: Callable[..., RawClient], version: int) -> None:
+    refused = 0x87 if version == 5 else 5
+    good = clients(guarded.broker, f"good {version}", version, **ADA)
+    good.ping()
+    bad: list[dict[str, Any]] = [
+        {},
+        {"user_name": "ada", "password": b"wrong"},
+        {"user_name": "ada"},
+        {"user_name": "eve", "password": b"lovelace"},
+        {"user_name": "", "password": b""},
+    ]
+    for number, fields in enumerate(bad):
+        client = clients(guarded.broker, f"bad {version} {number}", version, connect=False)
+        client.connect(expect=refused, **fields)
+
+
+def test_what_is_sent_behind_connect_waits_for_the_password(
+    guarded: Guarded, clients: Callable[..., RawClient]
+) -> None:
+    """A client need not wait for CONNACK [MQTT-3.1.4-5]; the answers come in order."""
+    guarded.reload()  # forgets which passwords were verified
+    client = clients(guarded.broker, "hasty", connect=False)
+    connect = connect_packet("hasty", version=4, user_name="ada", password=b"lovelace")
+    subscribe = packet(0x82, b"\0\1" + text("ada/x") + b"\1")
+    publish = packet(0x32, text("ada/x") + b"\0\2now")
+    data = connect + subscribe + publish
+    for piece in (data[: len(connect) + 3], data[len(connect) + 3 :]):
+        client.send(piece)
+    answers = [client.expect_any(CONNACK, SUBACK, PUBACK, PUBLISH) for _ in range(4)]
+    assert [answer.kind for answer in answers[:2]] == [CONNACK, SUBACK]
+    assert {answer.kind for answer in answers[2:]} == {PUBACK, PUBLISH}
+
+
+def test_a_password_is_slow_once(guarded: Guarded, clients: Callable[..., RawClient]) -> None:
+    clients(guarded.broker, "first", **ADA)
+    began = time.monotonic()
+    for number in range(50):
+        clients(guarded.broker, f"again {number}", **ADA).close()
+    assert time.monotonic() - began < 2.5  # 50 verifications alone would take longer
+
+
+@pytest.mark.parametrize("version", [4, 5])
+def test_what_ada_may_do(guarded: Guarded, clients: Callable[..., RawClient], version: int) -> None:
+    bob = clients(guarded.broker, f"bob {version}", version, **BOB)
+    bob.subscribe("#", qos=1)
+    ada = clients(guarded.broker, f"ada {version}", version, **ADA)
+    first = ada.publish("ada/a", "1", qos=1)
+    denied = ada.publish("elsewhere", "no", qos=1)
+    secret = ada.publish("ada/secret", "no", qos=2)
+    own = ada.publish(f"clients/ada {version}/a", "2", qos=1)
+    assert ada.expect_ack(PUBACK, first).reason == 0
+    refusal = 0x87 if version == 5 else 0
+    assert ada.expect(PUBACK).reason == refusal
+    assert denied
+    assert ada.expect(PUBREC).reason == refusal
+    assert ada.expect_ack(PUBACK, own).reason == 0
+    if version == 4:
+        ada.ack(PUBREL, secret)
+        ada.expect_ack(PUBCOMP, secret)
+    assert [bob.expect(PUBLISH).payload for _ in range(2)] == [b"1", b"2"]
+    codes = [0x87 if version == 5 else 0x80, 1]
+    ada.subscribe("bob/#", "public/#", qos=1, granted=codes)
+
+
+def test_retained_messages_are_read_by_whom_they_may_be(
+    guarded: Guarded, clients: Callable[..., RawClient]
+) -> None:
+    bob = clients(guarded.broker, "keeper", **BOB)
+    for topic in ("public/kept", "private/kept", "ada/secret", "ada/kept"):
+        bob.deliver(topic, topic, 1, retain=True)
+    ada = clients(guarded.broker, "reader", **ADA)
+    ada.subscribe("#", qos=1)
+    bob.deliver("ada/end", "end", 1)
+    got = set()
+    while b"end" not in got:
+        got.add(ada.expect(PUBLISH).payload)
+    assert got >= {b"public/kept", b"ada/kept"}
+    assert not got & {b"private/kept", b"ada/secret"}
+    assert (
+        guarded.broker.metrics()[
+            'headrace_dropped_messages_total{reason="permission_withdrawn",tenant="default"}'
+        ]
+        > 0
+    )
+
+
+def test_a_will_needs_permission(guarded: Guarded, clients: Callable[..., RawClient]) -> None:
+    client = clients(guarded.broker, "will", 5, connect=False)
+    client.connect(expect=0x87, will=("bob/will", b"x"), **ADA)
+
+
+def test_a_certificate_is_a_name(guarded: Guarded) -> None:
+    context = ssl.create_default_context(cafile=str(guarded.authority.ca))
+    context.load_cert_chain(*guarded.authority.issue("ada"))
+    plain = socket.create_connection(("127.0.0.1", guarded.tls_port), timeout=10)
+    with context.wrap_socket(plain, server_hostname="localhost") as over:
+        over.sendall(
+            connect_packet("by certificate", version=4) + packet(0x82, b"\0\1" + text("ada/#") + b"\1")
+        )
+        answer = b""
+        while len(answer) < 9:
+            answer += over.recv(100)
+        assert answer[:9] == bytes([0x20, 2, 0, 0]) + bytes([0x90, 3, 0, 1, 1])
+    without = ssl.create_default_context(cafile=str(guarded.authority.ca))
+    plain = socket.create_connection(("127.0.0.1", guarded.tls_port), timeout=10)
+    with without.wrap_socket(plain, server_hostname="localhost") as over:
+        over.sendall(connect_packet("without", version=4))
+        assert over.recv(10) == bytes([0x20, 2, 0, 5])
+
+
+def test_sighup_reads_the_files_again(tmp_path: Path, clients: Callable[..., RawClient]) -> None:
+    guarded = Guarded(tmp_path)
+    guarded.broker.start()
+    try:
+        ada = clients(guarded.broker, "ada", **ADA)
+        ada.subscribe("public/#")
+        bob = clients(guarded.broker, "bob", **BOB)
+        bob.deliver("public/a", "before")
+        assert ada.expect(PUBLISH).payload == b"before"
+        assert headrace("passwd", str(guarded.passwords), "ada", "-D").returncode == 0
+        assert headrace("passwd", str(guarded.passwords), "eve", "-b", "new").returncode == 0
+        guarded.acl.write_text("user ada\ntopic readwrite ada/#\nuser bob\ntopic readwrite #\n")
+        guarded.reload()
+        bob.deliver("public/a", "after")
+        bob.deliver("ada/a", "end")
+        ada.ping()  # she stays, and no longer reads what she subscribed to
+        clients(guarded.broker, "gone", connect=False).connect(expect=5, **ADA)
+        clients(guarded.broker, "eve", user_name="eve", password=b"new")
+        guarded.acl.write_text("nonsense\n")
+        seen = len(guarded.broker.lines)
+        os.kill(guarded.broker.pid, signal.SIGHUP)
+        guarded.broker.wait_for_line("the old ones stay", after=seen)
+        bob.deliver("bob/still", "fine")
+    finally:
+        finish(guarded.broker)
+
+
+def test_guessing_passwords_delays_nobody(guarded: Guarded, clients: Callable[..., RawClient]) -> None:
+    probe = clients(guarded.broker, "probe", **BOB)
+    guessing = [clients(guarded.broker, f"guess {number}", connect=False) for number in range(60)]
+    for number, client in enumerate(guessing):
+        client.send(connect_packet(client.client_id, version=4, user_name="ada", password=b"%d" % number))
+    slowest = 0.0
+    for _ in range(20):
+        began = time.monotonic()
+        probe.ping()
+        slowest = max(slowest, time.monotonic() - began)
+    assert slowest < 1.0
+    assert {client.expect(CONNACK).reason for client in guessing} == {5}
+
+
+@pytest.mark.parametrize(
+    ("file", "text"), [("password_file", "nonsense\n"), ("acl_file", "nonsense\n"), ("acl_file", None)]
+)
+def test_a_file_that_cannot_be_used_at_the_start_is_said(tmp_path: Path, file: str, text: str | None) -> None:
+    path = tmp_path / "file"
+    if text is not None:
+        path.write_text(text)
+    done = headrace("serve", "--data-dir", str(tmp_path / "d"), "--listen", f"tcp://127.0.0.1:{free_port()}",
+                    "--set", f"access.{file}={path}")  # fmt: skip
+    assert done.returncode == 1
+    assert str(path) in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+# headrace passwd
+
+
+def test_passwd_writes_what_mosquitto_s_users_expect(tmp_path: Path) -> None:
+    file = str(tmp_path / "p")
+    assert headrace("passwd", file, "ada", stdin="secret\nsecret\n").returncode == 0
+    assert headrace("passwd", file, "bob", "-b", "x").returncode == 0
+    assert [line.partition(":")[0] for line in Path(file).read_text().splitlines()] == ["ada", "bob"]
+    assert headrace("passwd", file, "ada", "-D").returncode == 0
+    assert [line.partition(":")[0] for line in Path(file).read_text().splitlines()] == ["bob"]
+    again = headrace("passwd", file, "ada", "-D")
+    assert (again.returncode, "no user" in again.stderr) == (1, True)
+    assert headrace("passwd", file, "a:b", "-b", "x").returncode == 2
+
+
+@pytest.mark.mosquitto
+def test_mosquitto_clients_with_passwords(guarded: Guarded) -> None:
+    to = ["-h", "127.0.0.1", "-p", str(guarded.broker.port)]
+    bob = ["-u", "bob", "-P", "böb"]
+    for arguments, code in (([*bob], 0), (["-u", "bob", "-P", "no"], 5), ([], 5)):
+        done = subprocess.run(
+            ["mosquitto_pub", *to, *arguments, "-t", "t", "-m", "x", "-q", "1"],
+            capture_output=True,
+            check=False,
+            timeout=20,
+        )
+        assert done.returncode == code, done.stderr

@@ -1,0 +1,154 @@
+"""A broker on a full disk: publishers wait or are refused, subscribers drain, and space that returns ends it."""
+
+from __future__ import annotations
+
+import errno
+import time
+from collections.abc import Callable
+
+import pytest
+
+from broker_process import BrokerProcess, wait_until
+from e2e.raw import RawClient, SilenceError
+from e2e.wire import PUBACK, PUBREC
+from faults.broker.conftest import Faults, SmallDisk
+
+Brokers = Callable[..., BrokerProcess]
+Clients = Callable[..., RawClient]
+PAYLOAD = 8000
+
+
+def publish_until(
+    publisher: RawClient, stopped: Callable[[], bool], topic: str = "t", qos: int = 1
+) -> list[int]:
+    """Publishes with a window of 20 until no answer comes any more; the numbers that were acknowledged."""
+    acknowledged: list[int] = []
+    waiting: dict[int, int] = {}
+    number = 0
+    until = time.monotonic() + 60
+    while time.monotonic() < until:
+        while len(waiting) < 20:
+            waiting[publisher.publish(topic, b"%08d" % number + bytes(PAYLOAD), qos)] = number
+            number += 1
+        try:
+            found = publisher.read(1.0)
+        except SilenceError:
+            if stopped():
+                return acknowledged
+            continue
+        assert found.kind == PUBACK
+        if found.reason:
+            assert found.reason == 0x97
+            return acknowledged
+        acknowledged.append(waiting.pop(found.packet_id))
+    raise TimeoutError("the disk does not become full")
+
+
+def drain(subscriber: RawClient) -> list[int]:
+    numbers = []
+    try:
+        while True:
+            found = subscriber.receive(2.0)
+            numbers.append(int(found.payload[:8]))
+    except SilenceError:
+        return numbers
+
+
+def test_hold_until_space_returns(small_disk: SmallDisk, brokers: Brokers, clients: Clients) -> None:
+    broker = brokers({}, small_disk.folder).start()
+    away = clients(broker, "away", clean=False)
+    away.subscribe("t", qos=1)
+    away.close()
+    small_disk.fill(2 << 20)
+    publisher = clients(broker, "p", keep_alive_s=2)
+    acknowledged = publish_until(publisher, lambda: broker.get("/readyz").status == 503)
+    assert len(acknowledged) > 1000
+    answer = broker.get("/readyz")
+    assert "disk is full: No space left on device" in answer.body
+    assert broker.metrics()["headrace_journal_full"] == 1
+
+    # The subscriber drains: everything acknowledged, in order, and its progress is kept.
+    away = clients(broker, "away", clean=False)
+    drained = drain(away)
+    assert set(acknowledged) <= set(drained)
+    assert drained == sorted(drained)
+    away.disconnect()
+    away = clients(broker, "away", clean=False)
+    away.expect_nothing(0.5)
+    # Held back beyond its keep alive, and not thrown out; QoS 0 goes on for everybody else.
+    publisher.expect_nothing(3.5)
+    live = clients(broker, "live")
+    live.subscribe("q0")
+    clients(broker, "other").publish("q0", b"through")
+    assert live.receive().payload == b"through"
+
+    small_disk.free()
+    wait_until(lambda: broker.get("/readyz").status == 200, "ready again")
+    for _ in range(20):
+        assert publisher.read().kind == PUBACK
+    assert len(drain(away)) <= 20
+    publisher.deliver("t", b"%08d" % 99_999_999)
+    assert drain(away) == [99_999_999]
+    assert broker.metrics()["headrace_journal_full"] == 0
+    broker.stop()
+
+
+def test_refuse_in_version_5(small_disk: SmallDisk, brokers: Brokers, clients: Clients) -> None:
+    broker = brokers({"journal.full_disk": "refuse"}, small_disk.folder).start()
+    small_disk.fill(1 << 20)
+    publisher = clients(broker, "p5", 5)
+    publish_until(publisher, lambda: False)
+    while (found := publisher.read()).reason != 0x97:
+        assert found.kind == PUBACK
+    publisher.leave()
+    fresh = clients(broker, "q5", 5)
+    first = fresh.publish("t", b"x", 2)
+    found = fresh.read()
+    assert (found.kind, found.packet_id, found.reason) == (PUBREC, first, 0x97)
+    old = clients(broker, "p4", 4)
+    old.publish("t", b"x", 1)
+    old.expect_nothing(0.5)
+    small_disk.free()
+    wait_until(lambda: broker.get("/readyz").status == 200, "ready again")
+    assert old.read().kind == PUBACK
+    fresh.deliver("t", b"y", 2, packet_id=first)
+    broker.stop()
+
+
+def test_kill_on_a_full_disk_loses_nothing(small_disk: SmallDisk, brokers: Brokers, clients: Clients) -> None:
+    broker = brokers({}, small_disk.folder).start()
+    away = clients(broker, "away", clean=False)
+    away.subscribe("t", qos=1)
+    away.close()
+    small_disk.fill(1 << 20)
+    publisher = clients(broker, "p")
+    acknowledged = publish_until(publisher, lambda: broker.get("/readyz").status == 503)
+    broker.kill()
+    broker.start()  # on the same full disk
+    drained = drain(clients(broker, "away", clean=False))
+    assert set(acknowledged) <= set(drained)
+    assert drained == sorted(set(drained))
+    small_disk.free()
+    wait_until(lambda: broker.get("/readyz").status == 200, "ready again")
+    clients(broker, "q").deliver("t", b"%08d" % 7)
+    broker.stop()
+
+
+@pytest.mark.parametrize("call", ["pwritev", "fallocate"])
+def test_a_disk_that_says_full_without_being_full(
+    call: str, faults: Faults, brokers: Brokers, clients: Clients
+) -> None:
+    settings: dict[str, object] = {"journal.segment_bytes_max": 1 << 20, "journal.reserve_bytes": 1 << 20}
+    broker = brokers(settings, environment=faults.environment).start()
+    publisher = clients(broker, "p")
+    publisher.deliver("t", b"before")
+    faults.set(call, errno.ENOSPC)
+    started = time.monotonic()
+    acknowledged = publish_until(publisher, lambda: broker.get("/readyz").status == 503)
+    assert not acknowledged or call == "fallocate"  # what is preallocated can be written
+    assert time.monotonic() - started < 30
+    faults.clear()
+    wait_until(lambda: broker.get("/readyz").status == 200, "ready again")
+    for _ in range(20):
+        assert publisher.read().kind == PUBACK
+    broker.stop()

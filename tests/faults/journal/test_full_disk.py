@@ -1,0 +1,174 @@
+"""A full disk: nothing is acknowledged that is not written, the reserve is lived on, and space that returns ends it."""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Sequence
+
+import pytest
+
+from faults.journal.crash_run import DATA_DIR, SMALL, Run, content, reopened
+from faults.journal.simulated_disk import SimulatedDisk
+from headrace.journal.disk import Disk
+from headrace.journal.errors import DiskFull
+from headrace.journal.log import SegmentedLog
+from headrace.journal.reserve import NAME
+
+RESERVE = DATA_DIR / NAME
+
+
+class SmallDisk(SimulatedDisk):
+    """Holds `capacity` bytes in all files together; an allocation that fails leaves a part behind."""
+
+    def __init__(self, capacity: int) -> None:
+        super().__init__()
+        self.capacity = capacity
+
+    def used(self) -> int:
+        return sum(len(self.content(path)) for path in self._names)
+
+    def allocate(self, fd: int, position: int, length: int) -> None:
+        there = self.size(fd)
+        room = self.capacity - self.used()
+        if position + length - there > room:
+            super().allocate(fd, there, max(0, room))
+            raise OSError(errno.ENOSPC, "No space left on device")
+        super().allocate(fd, position, length)
+
+    def pwritev(self, fd: int, buffers: Sequence[bytes], position: int) -> int:
+        data = b"".join(buffers)
+        room = self.capacity - self.used() + self.size(fd) - position
+        if data and room <= 0:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return super().pwritev(fd, [data[: max(room, 0)]], position)
+
+    def free_bytes(self, directory: object) -> int:
+        return self.capacity - self.used()
+
+
+def test_what_was_handed_over_is_written_on_the_reserve_and_the_disk_is_said_to_be_full() -> None:
+    disk = SmallDisk(16 << 10)
+    run = Run(disk)
+    assert RESERVE in disk._names
+    sent = [b"%d" % i * 900 for i in range(20)]
+    while not run.full:
+        assert run.append([sent[run.acknowledged]]) == run.log.next_offset
+    assert run.full == ["No space left on device"]
+    assert run.log.full
+    assert RESERVE not in disk._names
+    assert run.failures == []
+    assert content(run.log) == sent[: run.acknowledged]
+
+
+def test_with_the_reserve_used_up_nothing_is_acknowledged_until_space_returns() -> None:
+    disk = SmallDisk(16 << 10)
+    run = Run(disk)
+    bodies = [b"%02d" % i * 450 for i in range(30)]
+    for body in bodies:
+        run.log.append(body, 1, 1, 1)
+    run.wait_for(lambda: bool(run.full))
+    disk.capacity = 200 << 10
+    run.wait_for(lambda: run.acknowledged == 30)
+    run.wait_for(lambda: run.full[-1] == "")
+    assert run.log.full == ""
+    assert run.failures == []
+    assert RESERVE in disk._names, "ready for the next time"
+    assert content(run.log) == bodies
+    run.log.close()
+    assert reopened(disk)[0] == bodies
+
+
+def test_a_power_cut_on_a_full_disk_loses_nothing_that_was_acknowledged() -> None:
+    disk = SmallDisk(16 << 10)
+    run = Run(disk)
+    for i in range(30):
+        run.log.append(b"%02d" % i * 450, 1, 1, 1)
+    run.wait_for(lambda: bool(run.full))
+    disk.kill()
+    acknowledged = run.acknowledged
+    disk.capacity = 1 << 20
+    disk.crash()
+    assert len(reopened(disk)[0]) >= acknowledged
+
+
+def test_closing_does_not_wait_for_space() -> None:
+    disk = SmallDisk(16 << 10)
+    run = Run(disk)
+    for i in range(30):
+        run.log.append(b"%02d" % i * 450, 1, 1, 1)
+    run.wait_for(lambda: bool(run.full))
+    run.log.close()
+    assert [type(failure) for failure in run.failures] == [DiskFull]
+    disk.capacity = 1 << 20
+    bodies, _, epoch = reopened(disk)
+    assert len(bodies) == run.acknowledged
+    assert epoch == 1
+
+
+def test_no_space_for_the_marks_of_a_clean_stop() -> None:
+    disk = SmallDisk(1 << 20)
+    run = Run(disk)
+    run.append([b"a", b"b"])
+    disk.failures["create"] = errno.ENOSPC  # the high watermark is replaced by a new file
+    run.log.close()
+    assert any("marks of a clean stop" in line for line in run.reports)
+    disk.failures.clear()
+    assert reopened(disk)[0] == [b"a", b"b"]
+
+
+def test_a_start_on_a_full_disk_lives_on_the_reserve() -> None:
+    disk = SmallDisk(1 << 20)
+    run = Run(disk)
+    run.append([b"a"])
+    run.log.close()
+    disk.capacity = disk.used()
+    run = Run(disk)
+    assert any("starting on the reserve" in line for line in run.reports)
+    assert run.append([b"b"]) == 2
+    assert run.full
+    disk.capacity = 1 << 20
+    run.wait_for(lambda: run.full[-1] == "")
+    run.log.close()
+    assert reopened(disk)[0] == [b"a", b"b"]
+
+
+def test_a_start_without_any_space_says_so() -> None:
+    disk = SmallDisk(1 << 20)
+    Run(disk).log.close()
+    disk.failures["create"] = errno.ENOSPC
+    with pytest.raises(DiskFull, match="no space to open the journal"):
+        Run(disk)
+    disk.failures.clear()
+    assert reopened(disk)[0] == []
+
+
+def test_preallocation_shrinks_to_what_fits() -> None:
+    disk = SmallDisk(20_000)
+    log = SegmentedLog.open(DATA_DIR, SMALL, print, disk)
+    log.close()
+    small = SmallDisk(4096 + 4096 + 3000)
+    log = SegmentedLog.open(DATA_DIR, SMALL, print, small)
+    assert log.full == "no space for the reserve"
+    log.append(b"x" * 2000, 1, 1, 1)
+    log.close()
+    assert log.high_watermark == 1
+
+
+@pytest.mark.parametrize("name", ["allocate", "pwritev"])
+def test_an_error_that_is_not_a_full_disk_stays_final(name: str) -> None:
+    disk = SimulatedDisk()
+    run = Run(disk)
+    run.append([b"x" * 3000])
+    disk.failures[name] = errno.EIO
+    assert run.append([b"y" * 3000]) == 1
+    assert len(run.failures) == 1
+    assert not isinstance(run.failures[0], DiskFull)
+
+
+def test_a_write_that_takes_nothing_is_an_error() -> None:
+    class Lazy(Disk):
+        def pwritev(self, fd: int, buffers: Sequence[bytes], position: int) -> int:
+            return 0
+
+    with pytest.raises(OSError, match="took nothing"):
+        Lazy().write_fully(0, [b"abc"], 0)

@@ -1,0 +1,174 @@
+"""The broker of a history: a journal that loses what is not durable, snapshots taken in slices, crashes.
+
+Nothing runs by itself. `tick` ends a pass of the loop, `commit` makes the batch on its way durable, `crash` keeps what is
+durable and perhaps the batch on its way, and recovers a new broker from it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from random import Random
+
+from headrace.core.broker import Broker
+from headrace.core.interfaces import Clock, JournalPort
+from headrace.core.message import Message, decode_batch
+from headrace.core.record import Record
+from headrace.core.settings import BrokerSettings
+from headrace.core.snapshots import SnapshotPass, restore
+from headrace.stores.memory import ManualScheduler
+
+START_US = 1_790_000_000_000_000
+
+
+class Violation(AssertionError):
+    """A promise was broken; the text says which one."""
+
+
+class CrashJournal(JournalPort):
+    """All batches ever handed over and not lost. `floor` is what retention has deleted up to."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.batches: list[tuple[int, bytes]] = []
+        self.records: list[Record] = []
+        self.durable = 0
+        self.floor = 0
+
+    def next_offset(self) -> int:
+        return len(self.records)
+
+    def append(
+        self, body: bytes, records: list[object], first_timestamp_us: int, max_timestamp_us: int
+    ) -> None:
+        self.batches.append((len(self.records), body))
+        self.records += decode_batch(body, len(self.records))
+
+    def fetch(self, offset: int) -> Message | None:
+        if offset < self.floor:
+            raise Violation(f"P2: offset {offset} is still needed, retention deleted up to {self.floor}")
+        record = self.records[offset]
+        return record if isinstance(record, Message) else None
+
+    def cut(self) -> None:
+        """Forget what is not durable."""
+        while self.batches and self.batches[-1][0] >= self.durable:
+            self.batches.pop()
+        del self.records[self.durable :]
+
+    def messages(self) -> Iterator[Message]:
+        """The durable ones, in order."""
+        for record in self.records[: self.durable]:
+            if isinstance(record, Message):
+                yield record
+
+
+class Snapshot:
+    """A finished snapshot: replay starts at `position`, retention may delete below `floor`."""
+
+    def __init__(self, position: int, floor: int, entries: list[bytes]) -> None:
+        self.position = position
+        self.floor = floor
+        self.entries = entries
+
+
+class World:
+    """One broker after another over one journal."""
+
+    def __init__(self, rng: Random, settings: BrokerSettings) -> None:
+        self.rng = rng
+        self.settings = settings
+        self.now_us = START_US
+        self.clock = Clock()
+        self.journal = CrashJournal()
+        self.snapshots: list[Snapshot] = []
+        self.crashes = 0
+        self.kept = 0  # what the journal had kept at the last start
+        self._pass: SnapshotPass | None = None
+        self._slices: Iterator[list[bytes]] = iter(())
+        self._entries: list[bytes] = []
+        self._open()
+
+    def _open(self) -> None:
+        self.set_clock()
+        self.broker = Broker(self.journal, ManualScheduler(), self.clock, self.settings)
+        self._recover()
+        self.broker.sessions.start()
+
+    def _recover(self) -> None:
+        fold, position = self.broker.fold, 0
+        if self.snapshots:
+            # Now and then the newest one is damaged.
+            chosen = self.snapshots[0 if self.rng.random() < 0.1 else -1]
+            position = chosen.position
+            for entry in chosen.entries:
+                restore(fold, entry)
+        for base, body in self.journal.batches:
+            if base + 100_000 < position:
+                continue
+            fold.replay_batch(body, base, position)
+
+    def set_clock(self) -> None:
+        self.clock.now_us = self.now_us
+        self.clock.mono_ms = self.now_us // 1000
+
+    # Steps
+
+    def tick(self) -> None:
+        self.broker.end_tick()
+
+    def commit(self) -> None:
+        self.journal.durable = len(self.journal.records)
+        self.broker.commit.on_high_watermark(self.journal.durable)
+
+    def settle(self) -> None:
+        """Until nothing waits for the journal."""
+        self.tick()
+        while not self.broker.commit.idle:
+            self.commit()
+            self.tick()
+
+    def advance(self, seconds: float) -> None:
+        self.now_us += int(seconds * 1_000_000)
+        self.set_clock()
+        self.broker.on_timer()
+
+    def snapshot_slice(self) -> None:
+        """The next few entries of the snapshot being written; the last ones make it count."""
+        if self._pass is None:
+            self._pass = SnapshotPass(self.broker.fold, self.broker.commit)
+            self._slices = self._pass.slices(2)
+            self._entries = []
+        for entries in self._slices:
+            self._entries += entries
+            return
+        floor = min(self._pass.position, self._pass.lowest_offset)
+        self.snapshots = [*self.snapshots[-1:], Snapshot(self._pass.position, floor, self._entries)]
+        self.journal.floor = min(floor, self.snapshots[0].position)
+        self._pass = None
+
+    def crash(self) -> None:
+        """Power off, power on. A batch that was not acknowledged may have reached the disk all the same."""
+        self.crashes += 1
+        if self.rng.random() < 0.4:
+            self.journal.durable = len(self.journal.records)
+        self.kept = self.journal.durable
+        self.journal.cut()
+        self._pass = None
+        self.now_us += self.rng.choice((0, 100_000, 3_000_000))
+        self._open()
+        if self.rng.random() < 0.05:
+            self.tick()
+            self.crash()
+        self.settle()
+
+    def stop(self) -> None:
+        """SIGTERM and a new start."""
+        self.broker.sessions.stop()
+        self.settle()
+        self._pass = None
+        before = self.snapshots
+        while self.snapshots is before:
+            self.snapshot_slice()
+        self.kept = self.journal.durable
+        self._open()
+        self.settle()

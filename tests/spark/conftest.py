@@ -1,0 +1,61 @@
+"""What the Spark tests share: real journals written by the real log, and one SparkSession for all of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from time import time_ns
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+
+from headrace.journal.log import LogSettings, SegmentedLog
+from headrace_spark.session import open_session
+from headrace_spark.settings import SparkSettings
+from spark.journals import Made
+
+# Small heaps and the quick compiler: the tests start several Sparks and none of them runs for long.
+QUICK = {"spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"}
+
+
+class Writer:
+    """A journal in a data directory: `write` appends, and closes again so that a reader sees all of it."""
+
+    def __init__(self, data_dir: Path, settings: LogSettings | None = None) -> None:
+        self.data_dir = data_dir
+        self.made = Made()
+        # Small segments, so that ranges cross them.
+        self._settings = settings or LogSettings(segment_bytes_max=16 << 10)
+        self.uuid = ""
+        self.epoch = 0
+
+    def open(self, settings: LogSettings | None = None) -> SegmentedLog:
+        return SegmentedLog.open(self.data_dir, settings or self._settings, lambda _line: None)
+
+    def write(self, made: Made, records_per_batch: int = 50) -> None:
+        """Append everything in `made`."""
+        with closing(self.open()) as log:
+            self.uuid, self.epoch = log.uuid, log.epoch
+            assert log.next_offset == len(self.made.records)
+            for batch in made.batches([records_per_batch] * (len(made.records) // records_per_batch + 1)):
+                now_us = time_ns() // 1000
+                log.append(batch.body, batch.count, now_us, now_us)
+        self.made.records += made.records
+
+    def rows(self) -> list[dict[str, Any]]:
+        """The table that an archive of this journal must give, by offset."""
+        return self.made.rows(self.uuid, self.epoch)
+
+
+@pytest.fixture
+def journal(tmp_path: Path) -> Writer:
+    return Writer(tmp_path / "data")
+
+
+@pytest.fixture(scope="session")
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+    session = open_session(SparkSettings(master="local[2]", driver_memory="768m", extra=QUICK))
+    yield session
+    session.stop()

@@ -1,0 +1,238 @@
+"""The job `archive`: the table equals the journal, row for row, whatever is killed; read back without Spark."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from threading import Event, Thread
+from typing import Any
+
+import psutil
+import pytest
+from deltalake import DeltaTable
+from pyspark.sql import SparkSession
+
+from headrace.journal.consumers import ConsumerPosition
+from headrace_spark.errors import JournalMissing, LakeConflict, QueryFailed
+from headrace_spark.jobs.archive import Progress, archive_with
+from headrace_spark.lake import Lake
+from headrace_spark.settings import ArchiveSettings
+from spark.conftest import Writer
+from spark.journals import mixed
+
+pytestmark = pytest.mark.spark
+
+WAIT_S = 120
+
+
+class Bench:
+    """One journal, one lake, and the ways to archive."""
+
+    def __init__(self, spark: SparkSession, journal: Writer, lake: Path) -> None:
+        self.spark = spark
+        self.journal = journal
+        self.lake = lake
+
+    def settings(self, **changes: Any) -> ArchiveSettings:
+        return ArchiveSettings(self.journal.data_dir, self.lake, **changes)
+
+    def archive(self, **changes: Any) -> Progress:
+        return archive_with(self.spark, self.settings(**changes), Event(), lambda _: None)
+
+    def rows(self) -> list[dict[str, Any]]:
+        table = DeltaTable(self.lake / "messages").to_pyarrow_table()
+        rows: list[dict[str, Any]] = (
+            table.select(list(self.journal.rows()[0])).sort_by("journal_offset").to_pylist()
+        )
+        return rows
+
+    def has_version(self, version: int) -> bool:
+        return (self.lake / "messages" / "_delta_log" / f"{version:020}.json").exists()
+
+    def row_count(self) -> int:
+        state = Lake(self.lake).state()
+        return 0 if state is None else state.rows
+
+    @contextmanager
+    def process(self, *arguments: str) -> Iterator[subprocess.Popen[str]]:
+        """`headrace pipeline archive` as a process of its own; killed at the end if it is still there."""
+        command = [sys.executable, "-m", "headrace_spark", "archive", *arguments]
+        command += [
+            "--data-dir",
+            str(self.journal.data_dir),
+            "--lake",
+            str(self.lake),
+            "--master",
+            "local[2]",
+        ]
+        quick = {"JDK_JAVA_OPTIONS": "-XX:TieredStopAtLevel=1"}
+        process = subprocess.Popen(command, env=os.environ | quick, stderr=subprocess.PIPE, text=True)
+        try:
+            yield process
+        finally:
+            process.kill()
+            process.communicate()
+
+
+@pytest.fixture
+def bench(spark: SparkSession, journal: Writer, tmp_path: Path) -> Bench:
+    return Bench(spark, journal, tmp_path / "lake")
+
+
+def wait_for(condition: Any, process: subprocess.Popen[str], interval_s: float = 0.02) -> None:
+    deadline = time.monotonic() + WAIT_S
+    while not condition():
+        assert time.monotonic() < deadline
+        assert process.poll() is None, process.communicate()[1]
+        time.sleep(interval_s)
+
+
+def test_the_table_equals_the_journal_and_the_consumer_is_at_its_end(bench: Bench) -> None:
+    bench.journal.write(mixed(1500, 1))
+    progress = bench.archive(records_per_trigger_max=800)
+    expected = bench.journal.rows()
+    assert bench.rows() == expected
+    assert (progress.rows, progress.offset, progress.lag) == (len(expected), 1500, 0)
+    assert ConsumerPosition.read(bench.journal.data_dir, "archive").offset == 1500
+    assert {path.name for path in (bench.lake / "messages").glob("tenant=*")} == {
+        "tenant=tenant-0",
+        "tenant=tenant-1",
+    }
+
+
+def test_another_run_adds_what_is_new_and_nothing_else(bench: Bench) -> None:
+    bench.journal.write(mixed(300, 2))
+    bench.archive()
+    assert bench.archive().rows == 0
+    bench.journal.write(mixed(200, 3))
+    bench.archive()
+    assert bench.rows() == bench.journal.rows()
+
+
+def test_a_lost_checkpoint_is_made_up_for_by_the_table(bench: Bench) -> None:
+    bench.journal.write(mixed(400, 4))
+    bench.archive()
+    shutil.rmtree(bench.lake / "_checkpoints")
+    bench.journal.write(mixed(300, 5))
+    bench.archive(consumer="other")
+    assert bench.rows() == bench.journal.rows()
+
+
+def test_a_replaced_table_is_not_continued(bench: Bench) -> None:
+    bench.journal.write(mixed(100, 6))
+    bench.archive()
+    shutil.rmtree(bench.lake / "messages")
+    with pytest.raises(LakeConflict, match="Remove the checkpoint too"):
+        bench.archive()
+
+
+def test_a_table_of_another_schema_is_refused_unharmed(bench: Bench) -> None:
+    bench.journal.write(mixed(100, 7))
+    bench.spark.range(3).write.format("delta").save(str(bench.lake / "messages"))
+    with pytest.raises(LakeConflict, match="another schema"):
+        bench.archive()
+    assert DeltaTable(bench.lake / "messages").to_pyarrow_table().num_rows == 3
+
+
+def test_two_archives_of_one_journal_into_one_lake_are_refused(bench: Bench) -> None:
+    bench.journal.write(mixed(100, 8))
+    with (
+        Lake(bench.lake).archiving(bench.journal.uuid),
+        pytest.raises(LakeConflict, match="another process is archiving"),
+    ):
+        bench.archive(consumer="second")
+
+
+def test_another_journal_under_the_same_consumer_says_what_to_do(bench: Bench, tmp_path: Path) -> None:
+    bench.journal.write(mixed(100, 9))
+    bench.archive()
+    bench.journal.data_dir.rename(tmp_path / "old")
+    other = Writer(bench.journal.data_dir)
+    other.write(mixed(50, 10))
+    with pytest.raises(QueryFailed, match="a new checkpoint and consumer") as caught:
+        bench.archive()
+    assert caught.value.is_ours
+
+
+def test_a_directory_without_a_journal_is_refused(bench: Bench) -> None:
+    with pytest.raises(JournalMissing, match="holds no journal"):
+        bench.archive()
+
+
+def test_a_killed_python_worker_costs_nothing(bench: Bench) -> None:
+    bench.journal.write(mixed(2000, 11))
+    killed: list[int] = []
+
+    def kill_workers(progress: Progress) -> None:
+        if progress.rows and len(killed) < 3:
+            killed.extend(kill(workers()))
+
+    archive_with(bench.spark, bench.settings(records_per_trigger_max=300), Event(), kill_workers)
+    assert killed
+    assert bench.rows() == bench.journal.rows()
+
+
+def workers() -> list[psutil.Process]:
+    """The Python workers that run tasks: the leaves below Spark's daemon."""
+    found = []
+    for process in psutil.Process().children(recursive=True):
+        with suppress(psutil.Error):
+            if "pyspark.daemon" in " ".join(process.cmdline()) and not process.children():
+                found.append(process)
+    return found
+
+
+def kill(processes: list[psutil.Process]) -> list[int]:
+    for process in processes:
+        with suppress(psutil.NoSuchProcess):
+            process.kill()
+    return [process.pid for process in processes]
+
+
+def test_a_batch_that_spark_did_not_mark_is_not_written_twice(bench: Bench) -> None:
+    """What kill -9 between Delta's commit and Spark's leaves behind."""
+    bench.journal.write(mixed(600, 13))
+    bench.archive(records_per_trigger_max=300)
+    commits = bench.lake / "_checkpoints" / "archive-archive" / "commits"
+    for name in ("1", ".1.crc"):
+        (commits / name).unlink()
+    bench.journal.write(mixed(100, 14))
+    bench.archive()
+    assert bench.rows() == bench.journal.rows()
+
+
+def test_kill_9_of_the_driver_while_the_journal_grows_and_a_clean_stop(bench: Bench) -> None:
+    """Killed in the middle of its batches, then run again at once, and stopped by SIGTERM when everything is there."""
+    growing = Event()
+
+    def grow() -> None:
+        for seed in range(100, 200):
+            bench.journal.write(mixed(100, seed))
+            if growing.wait(0.5):
+                return
+
+    bench.journal.write(mixed(1000, 12))
+    writer = Thread(target=grow)
+    writer.start()
+    try:
+        with bench.process("--follow", "--trigger", "0", "--max-records", "150") as process:
+            wait_for(lambda: bench.has_version(4), process)
+            process.send_signal(signal.SIGKILL)
+    finally:
+        growing.set()
+        writer.join()
+    with bench.process("--follow", "--trigger", "0") as process:
+        expected = len(bench.journal.rows())
+        wait_for(lambda: bench.row_count() >= expected, process, interval_s=0.5)
+        process.send_signal(signal.SIGTERM)
+        _, said = process.communicate(timeout=WAIT_S)
+    assert process.returncode == 0, said
+    assert "done:" in said
+    assert bench.rows() == bench.journal.rows()

@@ -1,0 +1,93 @@
+"""What a table holds is read from its log alone; checkpoints and locks are files."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from deltalake import CommitProperties, Transaction, write_deltalake
+
+from headrace_spark.decode import decode
+from headrace_spark.errors import LakeConflict
+from headrace_spark.lake import JournalEnd, Lake
+from headrace_spark.schema import MESSAGES, arrow_schema
+from spark.journals import Made, mixed
+
+UUID = "6f9619ff-8b86-d011-b42d-00c04fc964ff"
+STATISTICS = {"delta.dataSkippingStatsColumns": "topic,journal_uuid,journal_epoch,journal_offset"}
+
+
+def append(lake: Lake, made: Made, base_offset: int, epoch: int, batch: int = 0, uuid: str = UUID) -> int:
+    """Write messages as another Delta writer would; returns how many."""
+    schema = arrow_schema(MESSAGES)
+    batches = made.batches([], epoch, base_offset)
+    table: Any = pa.Table.from_batches(decode(batches, uuid, 0, 1 << 40, schema), schema)
+    properties = CommitProperties(app_transactions=[Transaction("query-1", batch)])
+    write_deltalake(
+        lake.messages, table, mode="append", partition_by=["tenant", "date"], configuration=STATISTICS,
+        commit_properties=properties,
+    )  # fmt: skip
+    return int(table.num_rows)
+
+
+def test_a_lake_without_a_table(tmp_path: Path) -> None:
+    assert Lake(tmp_path).state() is None
+    assert Lake(tmp_path).last_batch("query-1") is None
+
+
+def test_rows_and_ends_of_the_journal(tmp_path: Path) -> None:
+    lake, made = Lake(tmp_path), mixed(200)
+    rows = append(lake, made, 1000, 1) + append(lake, made, 1200, 1) + append(lake, made, 1300, 2, batch=4)
+    last = made.rows(UUID)[-1]["journal_offset"]
+    state = lake.state()
+    assert state is not None
+    assert (state.rows, state.version) == (rows, 2)
+    assert state.ends == (
+        JournalEnd(UUID[:32], 1, 1200 + last + 1),
+        JournalEnd(UUID[:32], 2, 1300 + last + 1),
+    )
+    assert state.end(UUID) == state.ends[1]
+    assert state.end("00000000-8b86-d011-b42d-00c04fc964ff") is None
+    assert lake.last_batch("query-1") == 4
+    assert lake.last_batch("query-2") is None
+
+
+def test_a_table_of_another_schema_is_refused(tmp_path: Path) -> None:
+    write_deltalake(Lake(tmp_path).messages, pa.table({"topic": [1]}))
+    with pytest.raises(LakeConflict, match="another schema"):
+        Lake(tmp_path).state()
+
+
+def test_the_checkpoint_tells_its_query_and_last_batch(tmp_path: Path) -> None:
+    checkpoint = Lake(tmp_path).checkpoint("archive", "a")
+    assert (checkpoint.query_id, checkpoint.last_batch) == (None, None)
+    (checkpoint.path / "commits").mkdir(parents=True)
+    (checkpoint.path / "metadata").write_text(json.dumps({"id": "query-1"}))
+    for name in ("0", "9", "10", ".10.crc", "11.tmp"):
+        (checkpoint.path / "commits" / name).touch()
+    assert (checkpoint.query_id, checkpoint.last_batch) == ("query-1", 10)
+
+
+def test_what_is_no_checkpoint_is_refused(tmp_path: Path) -> None:
+    checkpoint = Lake(tmp_path).checkpoint("archive", "a")
+    checkpoint.path.mkdir(parents=True)
+    (checkpoint.path / "metadata").write_text("hello")
+    with pytest.raises(LakeConflict, match="not a Spark checkpoint"):
+        _ = checkpoint.query_id
+
+
+def test_one_archive_of_a_journal_at_a_time(tmp_path: Path) -> None:
+    lake = Lake(tmp_path)
+    with lake.archiving("u1"):
+        with lake.archiving("u2"):
+            pass
+        with (
+            pytest.raises(LakeConflict, match="another process is archiving journal u1"),
+            lake.archiving("u1"),
+        ):
+            pass
+    with lake.archiving("u1"):
+        pass

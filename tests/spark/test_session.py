@@ -1,0 +1,89 @@
+"""Configuration of sessions, and a clear word where Java is missing."""
+
+from __future__ import annotations
+
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from headrace_spark.errors import EngineMissing
+from headrace_spark.jars import PACKAGES, jar_files
+from headrace_spark.session import check_java, is_local, package_archive, session_configuration, spark_master
+from headrace_spark.settings import SparkSettings
+
+
+@pytest.mark.parametrize(
+    ("master", "expected"),
+    [
+        ("local", "local[1,4]"),
+        ("local[2]", "local[2,4]"),
+        ("local[*]", "local[*,4]"),
+        ("local[2,7]", "local[2,7]"),
+        ("spark://host:7077", "spark://host:7077"),
+    ],
+)
+def test_local_masters_get_attempts(master: str, expected: str) -> None:
+    assert spark_master(SparkSettings(master=master)) == expected
+    assert is_local(master) == master.startswith("local")
+
+
+def test_jars_of_the_folder_or_packages(tmp_path: Path) -> None:
+    settings = SparkSettings(jars=tmp_path)
+    assert session_configuration(settings)["spark.jars.packages"] == PACKAGES
+    for jar in jar_files(tmp_path):
+        jar.touch()
+    assert session_configuration(settings)["spark.jars"].count(str(tmp_path)) == 7
+
+
+def test_extra_settings_win_but_the_log_stays_quiet() -> None:
+    extra = {"spark.sql.shuffle.partitions": "9", "spark.driver.extraJavaOptions": "-XX:+UseSerialGC"}
+    found = session_configuration(SparkSettings(extra=extra))
+    assert found["spark.sql.shuffle.partitions"] == "9"
+    assert found["spark.driver.extraJavaOptions"].endswith("log4j2.properties -XX:+UseSerialGC")
+    assert Path(found["spark.driver.extraJavaOptions"].split("file:")[1].split()[0]).is_file()
+
+
+def test_a_collector_is_chosen_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert "-XX:+UseParallelGC" in session_configuration(SparkSettings())["spark.driver.extraJavaOptions"]
+    monkeypatch.setenv("JAVA_TOOL_OPTIONS", "-Xss1m -XX:+UseSerialGC")
+    assert "-XX:+Use" not in session_configuration(SparkSettings())["spark.driver.extraJavaOptions"]
+
+
+def test_a_cluster_is_not_bound_to_loopback() -> None:
+    assert "spark.driver.host" not in session_configuration(SparkSettings(master="spark://host:7077"))
+
+
+def _java(folder: Path, says: str) -> None:
+    (folder / "bin").mkdir()
+    (folder / "bin" / "java").write_text(f"#!/bin/sh\necho '{says}' >&2\n")
+    (folder / "bin" / "java").chmod(0o755)
+
+
+def test_missing_java_is_said(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
+    with pytest.raises(EngineMissing, match="no java in JAVA_HOME="):
+        check_java()
+    monkeypatch.delenv("JAVA_HOME")
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(EngineMissing, match="no java in PATH: Spark needs Java 17"):
+        check_java()
+
+
+def test_old_java_is_said(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
+    _java(tmp_path, 'openjdk version "11.0.2" 2019-01-15')
+    with pytest.raises(EngineMissing, match="is Java 11, Spark needs 17"):
+        check_java()
+
+
+def test_recent_java_passes(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
+    _java(tmp_path, 'openjdk version "21.0.1" 2023-10-17')
+    check_java()
+
+
+def test_workers_of_a_cluster_get_the_sources() -> None:
+    names = zipfile.ZipFile(package_archive()).namelist()
+    assert {"headrace_spark/source.py", "headrace/core/record.py", "headrace/journal/reader.py"} <= set(names)
+    assert all(name.endswith(".py") for name in names)

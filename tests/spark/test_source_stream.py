@@ -1,0 +1,150 @@
+"""Streams of `headrace-journal`: triggers, restarts, the registered consumer, and what is refused."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+from time import time_ns
+from typing import Any
+
+import pytest
+from deltalake import DeltaTable
+from pyspark.errors import StreamingQueryException
+from pyspark.sql import SparkSession
+from pyspark.sql.streaming.listener import StreamingQueryProgress
+
+from headrace.journal.consumers import ConsumerPosition
+from headrace.journal.log import LogSettings
+from spark.conftest import Writer
+from spark.journals import mixed
+
+pytestmark = pytest.mark.spark
+
+Run = Callable[..., list[StreamingQueryProgress]]
+
+
+@pytest.fixture
+def run(spark: SparkSession, journal: Writer, tmp_path: Path) -> Run:
+    """Read what is available, into a Delta table or nowhere; returns the progress of the batches that had rows."""
+
+    def run(sink: str = "delta", **options: Any) -> list[StreamingQueryProgress]:
+        query = (
+            spark.readStream.format("headrace-journal")
+            .options(**{"consumer": "test"} | options)
+            .load(str(journal.data_dir))
+            .writeStream.format(sink)
+            .option("checkpointLocation", str(tmp_path / "checkpoint"))
+            .trigger(availableNow=True)
+            .start(str(tmp_path / "out"))
+        )
+        query.awaitTermination()
+        return [progress for progress in query.recentProgress if progress.numInputRows]
+
+    return run
+
+
+def written(tmp_path: Path) -> list[dict[str, Any]]:
+    """Read back without Spark; a row that is there twice stays twice."""
+    table = DeltaTable(tmp_path / "out").to_pyarrow_table()
+    rows: list[dict[str, Any]] = table.sort_by("journal_offset").to_pylist()
+    return rows
+
+
+def drop_what_nobody_needs(journal: Writer) -> int:
+    """Retention with hardly any room; returns where the journal begins afterwards."""
+    limits = LogSettings(segment_bytes_max=4096, retention_bytes=1)
+    with closing(journal.open(limits)) as log:
+        log.set_floor(log.next_offset)
+        while log.apply_retention(time_ns() // 1000):
+            pass
+        return log.start_offset
+
+
+def test_triggers_respect_the_limit_and_a_restart_repeats_nothing(
+    run: Run, journal: Writer, tmp_path: Path
+) -> None:
+    journal.write(mixed(1000, 1))
+    batches = run(maxRowsPerTrigger=300)
+    assert len(batches) == 4
+    assert all(batch.numInputRows <= 300 for batch in batches)
+    assert written(tmp_path) == journal.rows()
+    journal.write(mixed(500, 2))
+    assert len(run(maxRowsPerTrigger=1000)) == 1
+    assert run() == []
+    assert written(tmp_path) == journal.rows()
+
+
+def test_bytes_limit_a_trigger_too(run: Run, journal: Writer, tmp_path: Path) -> None:
+    journal.write(mixed(1200, 3))
+    size = sum(path.stat().st_size for path in (journal.data_dir / "journal").glob("*.log"))
+    batches = run(maxBytesPerTrigger=size // 3)
+    assert 3 <= len(batches) <= 4
+    assert written(tmp_path) == journal.rows()
+
+
+def test_the_consumer_is_registered_and_its_position_follows(run: Run, journal: Writer) -> None:
+    journal.write(mixed(900, 4))
+    run("noop", maxRowsPerTrigger=300)
+    position = ConsumerPosition.read(journal.data_dir, "test")
+    assert (position.uuid, position.epoch, position.offset) == (journal.uuid, journal.epoch, 600)
+    run("noop")
+    assert ConsumerPosition.read(journal.data_dir, "test").offset == 600  # nothing new: Spark commits later
+    journal.write(mixed(10, 5))
+    run("noop")
+    assert ConsumerPosition.read(journal.data_dir, "test").offset == 900
+
+
+def test_retention_waits_for_the_consumer(run: Run, journal: Writer) -> None:
+    journal.write(mixed(900, 6))
+    run("noop", maxRowsPerTrigger=300)
+    assert 0 < drop_what_nobody_needs(journal) <= 600
+    run("noop")
+
+
+def test_latest_begins_at_the_high_watermark(run: Run, journal: Writer, tmp_path: Path) -> None:
+    journal.write(mixed(100, 7))
+    assert run(startingOffsets="latest") == []
+    journal.write(mixed(50, 8))
+    run(startingOffsets="latest")
+    assert written(tmp_path) == [row for row in journal.rows() if row["journal_offset"] >= 100]
+
+
+def test_another_journal_under_the_same_checkpoint_is_refused(
+    run: Run, journal: Writer, tmp_path: Path
+) -> None:
+    journal.write(mixed(100, 9))
+    run()
+    (journal.data_dir).rename(tmp_path / "old")
+    other = Writer(journal.data_dir, LogSettings())
+    other.write(mixed(200, 10))
+    with pytest.raises(StreamingQueryException, match="use the right data directory"):
+        run()
+
+
+def test_records_that_retention_took_are_not_skipped_silently(
+    run: Run, journal: Writer, tmp_path: Path
+) -> None:
+    journal.write(mixed(900, 11))
+    run(maxRowsPerTrigger=300)
+    journal.write(mixed(900, 12))
+    ConsumerPosition.remove(journal.data_dir, "test")
+    start = drop_what_nobody_needs(journal)
+    assert start > 900
+    with pytest.raises(StreamingQueryException, match=f"offsets 900 to {start} are gone"):
+        run()
+    run(failOnDataLoss="false")
+    offsets = [row["journal_offset"] for row in written(tmp_path)]
+    assert offsets == [
+        row["journal_offset"]
+        for row in journal.rows()
+        if row["journal_offset"] < 900 or row["journal_offset"] >= start
+    ]
+
+
+def test_a_stream_without_a_consumer_is_refused(spark: SparkSession, journal: Writer, tmp_path: Path) -> None:
+    journal.write(mixed(10))
+    stream = spark.readStream.format("headrace-journal").load(str(journal.data_dir))
+    writer = stream.writeStream.format("noop").option("checkpointLocation", str(tmp_path / "c"))
+    with pytest.raises(StreamingQueryException, match="a stream needs a consumer name"):
+        writer.trigger(availableNow=True).start().awaitTermination()

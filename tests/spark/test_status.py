@@ -1,0 +1,55 @@
+"""Status comes from files alone: the journal's, and the log of the table."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from headrace_spark.errors import JournalMissing
+from headrace_spark.journal import open_journal, register
+from headrace_spark.lake import Lake
+from headrace_spark.status import describe, pipeline_status
+from spark.conftest import Writer
+from spark.journals import mixed
+from spark.test_lake import append
+
+
+def test_the_journal_and_its_consumers(journal: Writer) -> None:
+    journal.write(mixed(300))
+    register(open_journal(journal.data_dir), "archive", 120)
+    status = pipeline_status(journal.data_dir, None)
+    assert (status.journal.uuid, status.journal.epoch) == (journal.uuid, journal.epoch)
+    assert (status.journal.start_offset, status.journal.high_watermark) == (0, 300)
+    assert [(c.name, c.offset, c.lag) for c in status.consumers] == [("archive", 120, 180)]
+    assert status.table is None
+    assert describe(status).splitlines()[1] == "consumer  archive  offset 120  lag 180"
+
+
+def test_the_table(journal: Writer, tmp_path: Path) -> None:
+    made, lake = mixed(300), Lake(tmp_path / "lake")
+    journal.write(made)
+    assert pipeline_status(journal.data_dir, lake.root).table is None
+    rows = append(lake, made, 0, 1, uuid=journal.uuid)
+    status = pipeline_status(journal.data_dir, lake.root)
+    assert status.table is not None
+    assert (status.table.rows, status.table.version) == (rows, 0)
+    assert (status.table.offset, status.table.lag) == (rows_end(journal), 300 - rows_end(journal))
+    assert f"rows {rows}  up to offset {rows_end(journal)}" in describe(status)
+
+
+def test_a_table_of_another_journal_counts_for_nothing(journal: Writer, tmp_path: Path) -> None:
+    journal.write(mixed(10))
+    append(Lake(tmp_path / "lake"), mixed(20), 0, 1)
+    table = pipeline_status(journal.data_dir, tmp_path / "lake").table
+    assert table is not None
+    assert (table.offset, table.lag) == (0, 10)
+
+
+def test_no_journal(tmp_path: Path) -> None:
+    with pytest.raises(JournalMissing):
+        pipeline_status(tmp_path, None)
+
+
+def rows_end(journal: Writer) -> int:
+    return int(journal.rows()[-1]["journal_offset"]) + 1

@@ -1,0 +1,171 @@
+"""What the broker does with the answers of access control."""
+
+from __future__ import annotations
+
+import pytest
+
+from harness import Client, Harness
+from headrace.core.access import PENDING, Access, SignIn
+from headrace.core.interfaces import Link
+from headrace.core.record import DROP_PERMISSION
+from headrace.mqtt import codec
+from headrace.mqtt.packets import Will
+
+PUBLISH, PUBACK, PUBREC, PUBCOMP, SUBACK, CONNACK = 0x30, 0x40, 0x50, 0x70, 0x90, 0x20
+
+
+class Rules(Access):
+    """Topics that contain "no" are nobody's; `late` collects sign-ins instead of answering them."""
+
+    def __init__(self, code: int = 0) -> None:
+        super().__init__()
+        self.code = code
+        self.late: list[SignIn] = []
+        self.unreadable = b"no"
+
+    def authenticate(self, request: SignIn) -> int:
+        if self.code == PENDING:
+            self.late.append(request)
+        return self.code
+
+    def may_publish(self, link: Link, topic: bytes) -> bool:
+        return b"no" not in topic
+
+    def may_receive(self, link: Link, topic: bytes) -> bool:
+        return self.unreadable not in topic
+
+    def may_subscribe(self, link: Link, topic_filter: str) -> bool:
+        return "no" not in topic_filter
+
+
+@pytest.fixture
+def rules() -> Rules:
+    return Rules()
+
+
+@pytest.fixture
+def harness(rules: Rules) -> Harness:
+    made = Harness()
+    made.broker.sessions.access = rules
+    return made
+
+
+def reason(body: bytes) -> int:
+    return body[2] if len(body) > 2 else 0
+
+
+@pytest.mark.parametrize(
+    ("version", "code", "answer"), [(4, 0x87, 5), (3, 0x87, 5), (5, 0x87, 0x87), (4, 0x89, 3)]
+)
+def test_who_is_not_let_in_is_told_why(
+    harness: Harness, rules: Rules, version: int, code: int, answer: int
+) -> None:
+    rules.code = code
+    client = harness.client("c", version=version)
+    first, body = client.take()[0]
+    assert (first, body[1]) == (CONNACK, answer)
+    assert client.link.closed
+    assert "c" not in harness.broker.fold.tenant("default").sessions
+
+
+def test_a_late_answer_lets_in(harness: Harness, rules: Rules) -> None:
+    rules.code = PENDING
+    client = harness.client("c")
+    assert client.take() == []
+    assert not client.link.reading
+    rules.late[0].answer(0)
+    harness.sync()
+    assert client.take() == [(CONNACK, b"\0\0")]
+    assert client.link.reading
+
+
+def test_a_late_answer_to_nobody(harness: Harness, rules: Rules) -> None:
+    rules.code = PENDING
+    client = harness.client("c")
+    client.link.closed = True
+    harness.broker.on_connection_lost(client.link)
+    rules.late[0].answer(0)
+    assert "c" not in harness.broker.fold.tenant("default").sessions
+
+
+def publish(client: Client, topic: str, qos: int, packet_id: int) -> None:
+    client.feed(
+        codec.encode_publish(client.version, topic.encode(), b"x", qos, False, False, packet_id), False
+    )
+
+
+def test_version_5_is_told_behind_earlier_acknowledgements(harness: Harness) -> None:
+    client = harness.client("c", version=5)
+    client.take()
+    publish(client, "yes", 1, 1)
+    publish(client, "no", 1, 2)
+    publish(client, "no", 2, 3)
+    publish(client, "yes", 1, 4)
+    harness.sync()
+    answers = [(first, body[1], reason(body)) for first, body in client.take()]
+    assert answers == [(PUBACK, 1, 0), (PUBACK, 2, 0x87), (PUBREC, 3, 0x87), (PUBACK, 4, 0)]
+
+
+def test_version_3_1_1_has_no_word_for_it_and_is_acknowledged(harness: Harness) -> None:
+    watcher = harness.client("w")
+    watcher.subscribe("#")
+    watcher.take()
+    client = harness.client("c")
+    client.take()
+    publish(client, "no", 0, 0)
+    publish(client, "no", 1, 2)
+    publish(client, "no", 2, 3)
+    harness.sync()
+    assert [(first, body) for first, body in client.take()] == [(PUBACK, b"\0\2"), (PUBREC, b"\0\3")]
+    client.feed(codec.encode_pubrel(4, 3))
+    assert client.take() == [(PUBCOMP, b"\0\3")]
+    harness.sync()
+    assert watcher.publishes() == []
+
+
+@pytest.mark.parametrize(("version", "code"), [(4, 0x80), (5, 0x87)])
+def test_a_subscription_is_refused(harness: Harness, version: int, code: int) -> None:
+    client = harness.client("c", version=version)
+    client.take()
+    client.subscribe("no/#")
+    assert [body[-1] for first, body in client.take() if first == SUBACK] == [code]
+
+
+@pytest.mark.parametrize("qos", [0, 1, 2])
+@pytest.mark.parametrize("away", [False, True])
+def test_permission_is_asked_when_it_is_sent(harness: Harness, rules: Rules, qos: int, away: bool) -> None:
+    reader = harness.client("r")
+    reader.subscribe("#", qos)
+    if away:
+        reader.lose()
+    rules.unreadable = b"secret"
+    writer = harness.client("w", clean=True)
+    for topic in ("a/secret", "b"):
+        writer.publish(topic, topic.encode(), qos)
+    if away:
+        reader = harness.client("r")
+    reader.drain()
+    got = [payload for _, payload, _, _ in reader.publishes()]
+    assert got == ([] if away and qos == 0 else [b"b"])
+    dropped = harness.broker.fold.tenant("default").counters.dropped
+    assert dropped.get(DROP_PERMISSION, 0) == (0 if away and qos == 0 else 1)
+
+
+def test_a_drop_for_permission_is_the_same_after_a_crash(harness: Harness, rules: Rules) -> None:
+    reader = harness.client("r")
+    reader.subscribe("#")
+    rules.unreadable = b"secret"
+    writer = harness.client("w", clean=True)
+    for topic in ("a/secret", "b"):
+        writer.publish(topic, topic.encode())
+    before = reader.publishes()
+    harness.crash()
+    harness.broker.sessions.access = rules
+    again = harness.client("r").publishes()
+    assert [(packet_id, payload) for packet_id, payload, _, _ in again] == [(i, p) for i, p, _, _ in before]
+
+
+def test_a_will_on_a_forbidden_topic_is_refused(harness: Harness) -> None:
+    client = harness.client("c", version=5, will=Will("no", b"", 0, False, b"", 0, -1))
+    assert client.take()[0][1][1] == 0x87
+    assert client.link.closed

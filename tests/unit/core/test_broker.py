@@ -1,0 +1,246 @@
+"""The broker's behaviour at the level of packets, over the in-memory journal."""
+
+from __future__ import annotations
+
+import pytest
+
+from harness import Client, Harness
+from headrace.core.record import DROP_EXPIRED, DROP_LIMIT
+from headrace.core.settings import BrokerSettings
+from headrace.mqtt import codec
+from headrace.mqtt.packets import Will
+
+PUBACK, PUBREC, PUBREL, PUBCOMP, SUBACK, CONNACK = 0x40, 0x50, 0x62, 0x70, 0x90, 0x20
+
+
+def payloads(client: Client) -> list[bytes]:
+    return [payload for _, payload, _, _ in client.publishes()]
+
+
+def test_no_puback_before_the_record_is_durable() -> None:
+    harness = Harness()
+    publisher = harness.client("p")
+    publisher.take()
+    packet_id = publisher.publish("t", b"x", sync=False)
+    harness.broker.end_tick()
+    assert publisher.take() == []
+    harness.sync()
+    assert publisher.take() == [(PUBACK, packet_id.to_bytes(2, "big"))]
+
+
+def test_offline_messages_come_back_in_order_with_stable_packet_ids() -> None:
+    harness = Harness()
+    subscriber = harness.client("s", version=5, receive_maximum=3)
+    subscriber.subscribe("t")
+    publisher = harness.client("p", clean=True)
+    for n in range(6):
+        publisher.publish("t", b"%d" % n)
+    first = subscriber.publishes()
+    assert [payload for _, payload, _, _ in first] == [b"0", b"1", b"2"]
+    subscriber.ack(first[1][0])  # out of order: frees the window, the offset does not jump
+    assert payloads(subscriber) == [b"3"]
+    harness.crash()
+    again = harness.client("s", version=5, receive_maximum=10).publishes()
+    assert [(p, d) for _, p, d, _ in again] == [
+        (b"0", True),
+        (b"2", True),
+        (b"3", True),
+        (b"4", True),  # inside the reserved limit: it may have been sent
+        (b"5", True),
+    ]
+    assert [again[0][0], again[1][0]] == [first[0][0], first[2][0]]
+
+
+def test_after_a_clean_disconnect_only_what_was_sent_has_dup() -> None:
+    harness = Harness()
+    subscriber = harness.client("s", version=5, receive_maximum=2)
+    subscriber.subscribe("t")
+    publisher = harness.client("p", clean=True)
+    for n in range(4):
+        publisher.publish("t", b"%d" % n)
+    subscriber.lose()
+    again = harness.client("s", version=5, receive_maximum=9).publishes()
+    assert [(p, d) for _, p, d, _ in again] == [(b"0", True), (b"1", True), (b"2", False), (b"3", False)]
+
+
+def test_qos2_repeat_before_pubrel_is_one_message() -> None:
+    harness = Harness()
+    subscriber = harness.client("s")
+    subscriber.subscribe("t", 2)
+    publisher = harness.client("p")
+    data = codec.encode_publish(4, b"t", b"once", 2, False, False, 7)
+    publisher.feed(data)
+    publisher.feed(data)
+    assert [first for first, _ in publisher.take()] == [CONNACK, PUBREC, PUBREC]
+    harness.crash()
+    publisher = harness.client("p")
+    publisher.feed(codec.encode_publish(4, b"t", b"once", 2, False, True, 7))
+    publisher.feed(codec.encode_pubrel(4, 7))
+    assert [first for first, _ in publisher.take()] == [CONNACK, PUBREC, PUBCOMP]
+    assert payloads(harness.client("s")) == [b"once"]
+
+
+def test_pubrel_is_what_comes_again_after_pubrec() -> None:
+    harness = Harness()
+    subscriber = harness.client("s")
+    subscriber.subscribe("t", 2)
+    harness.client("p", clean=True).publish("t", b"x", 2)
+    packet_id = subscriber.publishes()[0][0]
+    subscriber.feed(codec.encode_pubrec(4, packet_id))
+    assert subscriber.take() == [(PUBREL, packet_id.to_bytes(2, "big"))]
+    harness.crash()
+    subscriber = harness.client("s")
+    assert [first for first, _ in subscriber.take()] == [CONNACK, PUBREL]
+    subscriber.feed(codec.encode_pubcomp(4, packet_id))
+    assert harness.client("s").publishes() == []
+
+
+@pytest.mark.parametrize("version", [4, 5])
+def test_the_limit_drops_the_oldest_and_counts_them(version: int) -> None:
+    settings = BrokerSettings()
+    settings.backlog_messages_max = 3
+    harness = Harness(settings)
+    subscriber = harness.client("s", version=version)
+    subscriber.subscribe("t")
+    subscriber.lose()
+    publisher = harness.client("p", clean=True)
+    for n in range(5):
+        publisher.publish("t", b"%d" % n)
+    session = harness.broker.fold.tenants["default"].sessions["s"]
+    assert session.dropped == {DROP_LIMIT: 2}
+    harness.crash()
+    assert harness.broker.fold.tenants["default"].sessions["s"].dropped == {DROP_LIMIT: 2}
+    assert payloads(harness.client("s", version=version)) == [b"2", b"3", b"4"]
+
+
+def test_expired_messages_are_dropped_when_met_and_counted() -> None:
+    harness = Harness()
+    harness.client("s", version=5).subscribe("t")
+    harness.client("s", version=5).lose()
+    publisher = harness.client("p", version=5, clean=True)
+    publisher.publish("t", b"short", expiry_s=5)
+    publisher.publish("t", b"long", expiry_s=50)
+    harness.advance(10)
+    subscriber = harness.client("s", version=5)
+    (body,) = [body for first, body in subscriber.take() if first >> 4 == 3]
+    assert body.endswith(b"long")
+    assert b"\x02" + (40).to_bytes(4, "big") in body  # what is left of the interval
+    assert harness.broker.fold.tenants["default"].sessions["s"].dropped == {DROP_EXPIRED: 1}
+
+
+def test_retained_is_replaced_deleted_and_survives() -> None:
+    harness = Harness()
+    publisher = harness.client("p", clean=True)
+    publisher.publish("a/1", b"old", 1, True)
+    publisher.publish("a/1", b"new", 1, True)
+    publisher.publish("a/2", b"gone", 0, True)
+    publisher.publish("a/2", b"", 0, True)
+    harness.crash()
+    subscriber = harness.client("s")
+    subscriber.subscribe("a/#")
+    ((first, body),) = [packet for packet in subscriber.take() if packet[0] >> 4 == 3]
+    assert first & 1
+    assert body.endswith(b"new")
+
+
+def test_will_fires_on_loss_not_on_disconnect_and_a_return_cancels_its_delay() -> None:
+    harness = Harness()
+    watcher = harness.client("w")
+    watcher.subscribe("will/#")
+    harness.client("a", will=Will("will/a", b"a")).disconnect()
+    harness.client("b", will=Will("will/b", b"b")).lose()
+    assert payloads(watcher) == [b"b"]
+    harness.client("c", version=5, will=Will("will/c", b"c", delay_s=5)).lose()
+    harness.advance(3)
+    harness.client("c", version=5)
+    harness.advance(10)
+    assert payloads(watcher) == []
+    harness.client("d", version=5, will=Will("will/d", b"d", delay_s=5)).lose()
+    harness.advance(6)
+    assert payloads(watcher) == [b"d"]
+
+
+def test_a_will_of_a_connection_open_at_a_crash_fires_after_the_grace() -> None:
+    harness = Harness()
+    harness.client("w").subscribe("will/#")
+    harness.client("a", clean=True, will=Will("will/a", b"a", 1))
+    harness.client("b", will=Will("will/b", b"b", 1))
+    harness.crash()
+    watcher = harness.client("w")
+    harness.client("b")
+    harness.advance(0.5)
+    assert payloads(watcher) == []
+    harness.advance(2)
+    assert payloads(watcher) == [b"a"]
+
+
+def test_a_session_expires() -> None:
+    harness = Harness()
+    harness.client("s", version=5, expiry_s=10).subscribe("t")
+    harness.client("s", version=5, expiry_s=10).lose()
+    harness.advance(5)
+    assert "s" in harness.broker.fold.tenants["default"].sessions
+    harness.crash()
+    harness.advance(8)
+    assert "s" not in harness.broker.fold.tenants["default"].sessions
+
+
+def test_takeover_keeps_the_session_and_closes_the_old_connection() -> None:
+    harness = Harness()
+    old = harness.client("s", version=5)
+    old.subscribe("t")
+    old.take()
+    new = harness.client("s", version=5)
+    assert old.take() == [(0xE0, b"\x8e")]
+    assert old.link.closed
+    assert new.take()[0][1][:2] == b"\x01\x00"
+
+
+def test_no_local_and_overlapping_subscriptions() -> None:
+    harness = Harness()
+    client = harness.client("s", version=5)
+    client.subscribe("t", 1, no_local=1)
+    client.publish("t", b"mine")
+    assert payloads(client) == []
+    client.subscribe("#", 2)
+    client.publish("t", b"again", 2)
+    assert [(payload, qos) for _, payload, _, qos in client.publishes()] == [(b"again", 2)]
+
+
+def test_qos0_keeps_its_place_behind_a_retained_one() -> None:
+    harness = Harness()
+    subscriber = harness.client("s", clean=True)
+    subscriber.subscribe("t", 0)
+    publisher = harness.client("p", clean=True)
+    publisher.publish("t", b"1", 0, True, sync=False)
+    publisher.publish("t", b"2", 0, False, sync=False)
+    harness.sync()
+    assert payloads(subscriber) == [b"1", b"2"]
+
+
+def test_packet_ids_wrap_and_stay_clear_of_what_is_in_flight() -> None:
+    harness = Harness()
+    subscriber = harness.client("s")
+    subscriber.subscribe("t")
+    publisher = harness.client("p", clean=True)
+    publisher.publish("t", b"kept")
+    kept = subscriber.publishes()[0][0]
+    seen = 0
+    for _ in range(110):
+        for n in range(500):
+            publisher.feed(codec.encode_publish(4, b"t", b"x", 1, False, False, n + 1), sync=False)
+        harness.sync()
+        for packet_id, _, _, _ in subscriber.publishes():
+            assert packet_id != kept
+            seen += 1
+            subscriber.feed(codec.encode_puback(4, packet_id), sync=False)
+        harness.sync()
+    subscriber.feed(codec.encode_puback(4, kept))
+    while seen < 55_000:
+        got = subscriber.publishes()
+        assert got, seen
+        seen += len(got)
+        for packet_id, _, _, _ in got:
+            subscriber.feed(codec.encode_puback(4, packet_id), sync=False)
+        harness.sync()
+    assert seen >= 55_000 - 10_000  # the limit of the backlog may have dropped some, counted

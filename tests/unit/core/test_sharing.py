@@ -1,0 +1,130 @@
+"""Shared subscriptions: one queue for a group (decisions 9, 13)."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+
+from harness import Client, Harness
+from headrace.core.settings import BrokerSettings
+from headrace.mqtt import codec
+
+
+def members(harness: Harness, count: int, qos: int = 1, version: int = 5, window: int = 20) -> list[Client]:
+    clients = [harness.client(f"m{n}", version=version, receive_maximum=window) for n in range(count)]
+    for client in clients:
+        client.subscribe("$share/g/t/#", qos)
+    return clients
+
+
+def test_each_message_goes_to_one_member_in_turn() -> None:
+    harness = Harness()
+    clients = members(harness, 3)
+    publisher = harness.client("p", clean=True)
+    for n in range(9):
+        publisher.publish("t/x", b"%d" % n)
+    got = [client.publishes() for client in clients]
+    assert [len(part) for part in got] == [3, 3, 3]
+    assert sorted(payload for part in got for _, payload, _, _ in part) == [b"%d" % n for n in range(9)]
+    assert all(packet_id > 49_151 for part in got for packet_id, _, _, _ in part)
+
+
+def test_a_member_that_leaves_gives_its_unacknowledged_qos1_to_another() -> None:
+    harness = Harness()
+    one, two = members(harness, 2)
+    publisher = harness.client("p", clean=True)
+    for n in range(4):
+        publisher.publish("t/x", b"%d" % n)
+    mine = one.publishes()
+    one.ack(mine[0][0])
+    one.lose()
+    payloads = Counter(payload for _, payload, _, _ in two.publishes())
+    assert payloads == Counter([b"0", b"1", b"2", b"3"]) - Counter([mine[0][1]])
+
+
+def test_qos2_completes_with_its_member() -> None:
+    harness = Harness()
+    one, two = members(harness, 2, qos=2)
+    publisher = harness.client("p", clean=True)
+    publisher.publish("t/x", b"a", 2)
+    holder, other = (one, two) if (held := one.publishes()) else (two, one)
+    held = held or two.publishes()
+    name = "m0" if holder is one else "m1"
+    holder.lose()
+    harness.crash()
+    assert harness.client("m1" if name == "m0" else "m0", version=5).publishes() == []
+    again = harness.client(name, version=5).publishes()
+    assert [(packet_id, payload, dup) for packet_id, payload, dup, _ in again] == [(held[0][0], b"a", True)]
+    assert other is not holder
+
+
+def test_with_all_members_away_messages_stay_in_the_group() -> None:
+    harness = Harness()
+    for client in members(harness, 2):
+        client.lose()
+    publisher = harness.client("p", clean=True)
+    for n in range(5):
+        publisher.publish("t/x", b"%d" % n)
+    harness.take_snapshot()
+    publisher.publish("t/x", b"5")
+    harness.crash()
+    back = harness.client("m1", version=5, receive_maximum=20)
+    assert [payload for _, payload, _, _ in back.publishes()] == [b"%d" % n for n in range(6)]
+
+
+def test_members_draw_as_they_have_quota() -> None:
+    harness = Harness()
+    slow, fast = members(harness, 2, window=1)
+    publisher = harness.client("p", clean=True)
+    for n in range(10):
+        publisher.publish("t/x", b"%d" % n)
+    slow.publishes()
+    total = 1
+    while got := fast.publishes():
+        total += len(got)
+        for packet_id, _, _, _ in got:
+            fast.ack(packet_id)
+    assert total == 10
+
+
+def test_acknowledged_before_a_crash_does_not_come_again() -> None:
+    harness = Harness()
+    (one,) = members(harness, 1)
+    publisher = harness.client("p", clean=True)
+    for n in range(3):
+        publisher.publish("t/x", b"%d" % n)
+    got = one.publishes()
+    one.ack(got[1][0])
+    harness.crash()
+    again = harness.client("m0", version=5, receive_maximum=5).publishes()
+    assert [(payload, dup) for _, payload, dup, _ in again] == [(b"0", True), (b"2", True)]
+
+
+def test_the_last_member_takes_the_group_along() -> None:
+    harness = Harness()
+    (one,) = members(harness, 1)
+    one.feed(codec.encode_unsubscribe(5, 3, ["$share/g/t/#"]))
+    tenant = harness.broker.fold.tenants["default"]
+    assert tenant.groups == {}
+    assert tenant.shared_tree.count == 0
+    assert harness.broker.fold.groups == {}
+
+
+@pytest.mark.parametrize("strategy", ["least-in-flight", "sticky", "hash-topic", "hash-client"])
+def test_strategies(strategy: str) -> None:
+    settings = BrokerSettings()
+    settings.shared_strategy = strategy
+    harness = Harness(settings)
+    clients = members(harness, 3)
+    publisher = harness.client("p", clean=True)
+    for n in range(6):
+        publisher.publish(f"t/{n % 2}", b"%d" % n)
+    counts = [len(client.publishes()) for client in clients]
+    assert sum(counts) == 6
+    if strategy == "least-in-flight":
+        assert counts == [2, 2, 2]
+    elif strategy in ("sticky", "hash-client"):
+        assert sorted(counts) == [0, 0, 6]
+    else:
+        assert sorted(counts) in ([0, 3, 3], [0, 0, 6])

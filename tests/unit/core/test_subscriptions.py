@@ -1,0 +1,71 @@
+"""The subscription tree against the reference matcher, and its routes after every change."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from headrace.core.session import Session
+from headrace.core.subscriptions import Subscription, SubscriptionTree
+from headrace.core.tenant import Tenant
+from headrace.mqtt.topics import matches, valid_filter
+
+LEVELS = st.sampled_from(["a", "b", "", "$x"])
+TOPICS = st.lists(LEVELS, min_size=1, max_size=4).map("/".join).filter(bool)
+FILTERS = (
+    st.lists(st.one_of(LEVELS, st.just("+"), st.just("#")), min_size=1, max_size=4)
+    .map("/".join)
+    .filter(valid_filter)
+)
+
+
+def subscription(session: Session, topic_filter: str, qos: int = 1, identifier: bytes = b"") -> Subscription:
+    return Subscription(session, topic_filter, qos, False, False, 0, 0, identifier)
+
+
+def session(name: str = "s", incarnation: int = 1) -> Session:
+    return Session(Tenant("default"), name, incarnation, 0, 1)
+
+
+@given(
+    st.lists(st.tuples(st.booleans(), st.integers(0, 2), FILTERS)), st.lists(TOPICS, min_size=1, max_size=5)
+)
+def test_it_matches_like_the_reference(changes: list[tuple[bool, int, str]], topics: list[str]) -> None:
+    tree = SubscriptionTree()
+    sessions = [session(str(number), number) for number in range(3)]
+    held: set[tuple[int, str]] = set()
+    for add, number, topic_filter in changes:
+        if add:
+            new = tree.add(topic_filter, subscription(sessions[number], topic_filter))
+            assert new == ((number, topic_filter) not in held)
+            held.add((number, topic_filter))
+        else:
+            assert tree.remove(topic_filter, sessions[number]) == ((number, topic_filter) in held)
+            held.discard((number, topic_filter))
+        assert tree.count == len(held)
+        for topic in topics:
+            found = {target.session.incarnation for target in tree.match(topic.encode())}
+            assert found == {number for number, topic_filter in held if matches(topic_filter, topic)}
+
+
+def test_overlapping_subscriptions_make_one_target() -> None:
+    tree = SubscriptionTree()
+    one = session()
+    tree.add("a/b", subscription(one, "a/b", 0, b"\x0b\x01"))
+    tree.add("a/+", subscription(one, "a/+", 2, b"\x0b\x02"))
+    (target,) = tree.match(b"a/b")
+    assert (target.qos, target.ids) == (2, b"\x0b\x01\x0b\x02")
+    tree.remove("a/+", one)
+    (target,) = tree.match(b"a/b")
+    assert (target.qos, target.ids) == (0, b"\x0b\x01")
+
+
+def test_nothing_is_left_of_removed_wildcards() -> None:
+    tree = SubscriptionTree()
+    one = session()
+    for topic_filter in ("a/+/c/#", "+/+", "#"):
+        tree.add(topic_filter, subscription(one, topic_filter))
+    for topic_filter in ("a/+/c/#", "+/+", "#"):
+        assert tree.remove(topic_filter, one)
+    assert not tree.remove("#", one)
+    assert tree.match(b"a/b/c/d") == []

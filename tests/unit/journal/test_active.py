@@ -1,0 +1,63 @@
+"""The segment that is being written."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from headrace.journal.active import SegmentFile, create_segment
+from headrace.journal.disk import DISK, Disk
+from headrace.journal.segment import SEGMENT_HEADER_SIZE, SegmentHeader, seed_of
+from headrace.journal.walk import Walk, read_footer
+
+UUID = bytes(range(16))
+
+
+class CountingDisk(Disk):
+    def __init__(self) -> None:
+        self.allocated: list[tuple[int, int]] = []
+
+    def allocate(self, fd: int, position: int, length: int) -> None:
+        self.allocated.append((position, length))
+        super().allocate(fd, position, length)
+
+
+def created(directory: Path, disk: Disk = DISK) -> SegmentFile:
+    return create_segment(disk, directory, SegmentHeader(UUID, 2, 7, 0), 10_000)
+
+
+def test_a_new_one_has_its_name_and_a_header(tmp_path: Path) -> None:
+    file = created(tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == [f"{7:020d}.log"]
+    data = file.segment.path.read_bytes()
+    assert SegmentHeader.unpack(data, "").base_offset == 7
+    assert data[SEGMENT_HEADER_SIZE:] == bytes(10_000 - SEGMENT_HEADER_SIZE)
+    file.close()
+
+
+def test_space_is_reserved_in_steps(tmp_path: Path) -> None:
+    disk = CountingDisk()
+    file = created(tmp_path, disk)
+    for end in (100, 10_000, 10_001, 15_000, 20_001, 70_000):
+        file.preallocate(end)
+    assert disk.allocated == [(0, 10_000), (10_000, 10_000), (20_000, 10_000), (30_000, 40_000)]
+    file.close()
+
+
+def test_sealing_cuts_to_size(tmp_path: Path) -> None:
+    file = created(tmp_path)
+    file.seal(seed_of(UUID))
+    footer = read_footer(DISK, file.fd, seed_of(UUID))
+    assert footer is not None
+    assert (footer.batches, footer.end_offset, footer.position) == (0, 7, SEGMENT_HEADER_SIZE)
+    assert list(Walk(DISK, file.fd, seed_of(UUID), 7)) == []
+    file.close()
+
+
+def test_the_index_file_grows_and_restarts(tmp_path: Path) -> None:
+    file = created(tmp_path)
+    file.restart_index(100, 0)
+    assert not file.segment.index_path.exists(), "nothing to say"
+    file.write_index(b"one")
+    file.write_index(b"two")
+    file.close()
+    assert file.segment.index_path.read_bytes() == b"onetwo"

@@ -1,0 +1,140 @@
+"""Backup and restore: complete, checked, to any offset, under a new epoch."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from struct import pack
+
+import pytest
+
+from headrace.journal.backup import MANIFEST, backup, read_manifest, restore
+from headrace.journal.consumers import ConsumerPosition
+from headrace.journal.errors import CorruptBatch, CorruptFile, JournalError, OffsetOutOfRange
+from headrace.journal.inspect import verify
+from headrace.journal.reader import JournalReader
+from headrace.journal.snapshot import SnapshotWriter, positions
+from unit.journal.log_at import Started, opened
+
+
+def record(number: int) -> bytes:
+    return pack("<IBI", 305, 9, number) + bytes(300)
+
+
+def running(data_dir: Path) -> Started:
+    """Ten batches of three records, in several segments."""
+    started = Started(data_dir)
+    for i in range(10):
+        started.append(b"".join(record(3 * i + j) for j in range(3)), 3)
+    return started
+
+
+def numbers(data_dir: Path) -> list[int]:
+    log = opened(data_dir)
+    try:
+        found = b"".join(batch.body for batch in log.scan(log.start_offset))
+        assert len(found) // 309 == log.next_offset - log.start_offset
+        return [int.from_bytes(found[at + 5 : at + 9], "little") for at in range(0, len(found), 309)]
+    finally:
+        log.close()
+
+
+def test_a_running_log_is_backed_up_and_restored(tmp_path: Path) -> None:
+    started = running(tmp_path / "data")
+    ConsumerPosition.register(tmp_path / "data", "archive", started.log.uuid, 1, 5)
+    made = backup(tmp_path / "data", tmp_path / "copy")
+    started.append(b"".join(map(record, range(30, 33))), 3)
+    started.log.close()
+    assert (made.uuid, made.epoch, made.start_offset, made.high_watermark) == (started.log.uuid, 1, 0, 30)
+    assert read_manifest(tmp_path / "copy") == made
+    assert verify(tmp_path / "copy").ok
+    assert [c.name for c in ConsumerPosition.list(tmp_path / "data")] == ["archive"], (
+        "none of its own is left"
+    )
+    restored = restore(tmp_path / "copy", tmp_path / "new")
+    assert (restored.epoch, restored.high_watermark) == (2, 30)
+    assert JournalReader(tmp_path / "new").epoch == 2
+    assert numbers(tmp_path / "new") == list(range(30))
+    assert JournalReader(tmp_path / "new").epoch == 2
+    assert ConsumerPosition.read(tmp_path / "new", "archive").offset == 5
+
+
+@pytest.mark.parametrize("to", [0, 1, 3, 14, 15, 29, 30])
+def test_to_an_offset(tmp_path: Path, to: int) -> None:
+    running(tmp_path / "data").log.close()
+    backup(tmp_path / "data", tmp_path / "copy")
+    assert restore(tmp_path / "copy", tmp_path / "new", to).high_watermark == to
+    assert verify(tmp_path / "new").ok
+    assert numbers(tmp_path / "new") == list(range(to))
+
+
+def test_an_offset_that_is_not_in_it(tmp_path: Path) -> None:
+    running(tmp_path / "data").log.close()
+    backup(tmp_path / "data", tmp_path / "copy")
+    with pytest.raises(OffsetOutOfRange):
+        restore(tmp_path / "copy", tmp_path / "new", 31)
+    assert not (tmp_path / "new").exists()
+
+
+def test_snapshots_beyond_the_offset_are_left_out(tmp_path: Path) -> None:
+    started = running(tmp_path / "data")
+    for position, applied in ((9, 9), (12, 24)):
+        writer = SnapshotWriter(started.log.directory, position)
+        writer.add(b"state")
+        writer.commit(applied)
+    started.log.set_floor(9)
+    backup(tmp_path / "data", tmp_path / "copy")
+    started.log.close()
+    restore(tmp_path / "copy", tmp_path / "early", 20)
+    assert positions(tmp_path / "early" / "journal") == [9]
+    restore(tmp_path / "copy", tmp_path / "late", 24)
+    assert positions(tmp_path / "late" / "journal") == [9, 12]
+
+
+def test_no_state_is_known_at_that_offset(tmp_path: Path) -> None:
+    started = running(tmp_path / "data")
+    first = sorted((tmp_path / "data" / "journal").glob("*.log"))[0]
+    writer = SnapshotWriter(started.log.directory, 27)
+    writer.commit()
+    started.log.close()
+    first.unlink()  # as retention does
+    made = backup(tmp_path / "data", tmp_path / "copy")
+    assert made.start_offset > 0
+    with pytest.raises(JournalError, match="the state of sessions"):
+        restore(tmp_path / "copy", tmp_path / "new", 26)
+    restore(tmp_path / "copy", tmp_path / "new", 28)
+
+
+def test_a_file_of_the_backup_that_changed_is_noticed(tmp_path: Path) -> None:
+    running(tmp_path / "data").log.close()
+    backup(tmp_path / "data", tmp_path / "copy")
+    path = sorted((tmp_path / "copy" / "journal").glob("*.log"))[0]
+    data = bytearray(path.read_bytes())
+    data[300] ^= 1
+    path.write_bytes(data)
+    with pytest.raises(CorruptFile, match="not the file that was backed up"):
+        restore(tmp_path / "copy", tmp_path / "new")
+    path.unlink()
+    with pytest.raises(CorruptFile, match="missing"):
+        restore(tmp_path / "copy", tmp_path / "new")
+
+
+def test_damage_is_not_backed_up(tmp_path: Path) -> None:
+    running(tmp_path / "data").log.close()
+    path = sorted((tmp_path / "data" / "journal").glob("*.log"))[0]
+    data = bytearray(path.read_bytes())
+    data[300] ^= 1
+    path.write_bytes(data)
+    with pytest.raises(CorruptBatch):
+        backup(tmp_path / "data", tmp_path / "copy")
+    assert not (tmp_path / "copy" / MANIFEST).exists()
+    with pytest.raises(CorruptFile, match="not a complete backup"):
+        restore(tmp_path / "copy", tmp_path / "new")
+
+
+def test_nothing_is_overwritten(tmp_path: Path) -> None:
+    running(tmp_path / "data").log.close()
+    backup(tmp_path / "data", tmp_path / "copy")
+    with pytest.raises(FileExistsError):
+        backup(tmp_path / "data", tmp_path / "copy")
+    with pytest.raises(FileExistsError):
+        restore(tmp_path / "copy", tmp_path / "data")

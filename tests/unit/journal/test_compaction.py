@@ -1,0 +1,194 @@
+"""Compaction keeps the records that are referred to at their offsets, and little else."""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from headrace.core.message import decode_batch
+from headrace.core.record import KIND_PROGRESS
+from headrace.journal.backup import backup, restore
+from headrace.journal.compaction import is_worth_it
+from headrace.journal.consumers import ConsumerPosition
+from headrace.journal.disk import Disk
+from headrace.journal.errors import CorruptBatch
+from headrace.journal.inspect import verify
+from headrace.journal.log import SegmentedLog
+from headrace.journal.reader import JournalReader
+from headrace.journal.segment import split_records
+from headrace.journal.snapshot import SnapshotWriter
+from unit.journal.log_at import SMALL, opened, silent
+
+LIMITED = replace(SMALL, segment_bytes_max=64 << 10, retention_bytes=1)
+RECORDS, BATCH = 3000, 5
+
+
+def record(offset: int) -> bytes:
+    payload = b"%06d" % offset * 20
+    return (len(payload) + 1).to_bytes(4, "little") + b"\x09" + payload
+
+
+def compactable(tmp_path: Path, disk: Disk | None = None) -> SegmentedLog:
+    """Several segments over the limit, behind a snapshot."""
+    log = SegmentedLog.open(tmp_path, LIMITED, silent, disk or Disk())
+    for base in range(0, RECORDS, BATCH):
+        log.append(b"".join(map(record, range(base, base + BATCH))), BATCH, base + 1, base + 2)
+    log.close()
+    log = SegmentedLog.open(tmp_path, LIMITED, silent, disk or Disk())
+    SnapshotWriter(log.directory, log.high_watermark).commit()
+    log.set_floor(0)
+    return log
+
+
+def compact(log: SegmentedLog, live: Sequence[int]) -> int:
+    freed = 0
+    for segment in log.compactable(1):
+        here = {offset for offset in live if segment.base_offset <= offset < segment.end_offset}
+        if is_worth_it(segment, here):
+            freed += log.adopt(log.rewrite_sparse(segment, here))
+    return freed
+
+
+def check(log: SegmentedLog, live: Sequence[int]) -> None:
+    last = log._catalog.segments[-1].base_offset
+    seen = 0
+    for batch in log.scan(0):
+        assert batch.base_offset == seen
+        records = split_records(batch.body)
+        assert len(records) == batch.count
+        for offset, found in enumerate(records, seen):
+            if offset in live or offset >= last:
+                assert found == record(offset)
+            else:
+                assert found[4] == KIND_PROGRESS
+        seen = batch.end_offset
+    assert seen == RECORDS
+    for offset in live:
+        batch = log.read_batch(offset)
+        assert split_records(batch.body)[offset - batch.base_offset] == record(offset)
+
+
+@pytest.mark.parametrize("live", [[], [0], [7, 8, 1000, 1999], list(range(0, RECORDS, 100))])
+def test_offsets_stay_and_space_is_freed(tmp_path: Path, live: list[int]) -> None:
+    log = compactable(tmp_path)
+    assert len(log.compactable(1)) >= 5
+    before = log.size_bytes
+    freed = compact(log, live)
+    assert log.size_bytes == before - freed
+    tail = log._catalog.segments[-1].size
+    needed = sum(len(record(offset)) for offset in live)
+    assert log.size_bytes - tail < 3 * needed + 300 * len(log._catalog.segments)
+    check(log, live)
+    log.close()
+    assert verify(tmp_path).ok, verify(tmp_path).lines()
+    log = opened(tmp_path, LIMITED)
+    check(log, live)
+    log.close()
+    assert [b.end_offset for b in JournalReader(tmp_path).scan(1500)][-1] == RECORDS
+
+
+def test_what_is_void_decodes(tmp_path: Path) -> None:
+    log = compactable(tmp_path)
+    compact(log, [])
+    batch = log.read_batch(10)
+    assert batch.size < 100
+    assert {one.kind for one in decode_batch(batch.body, batch.base_offset)} == {KIND_PROGRESS}
+    log.close()
+
+
+def test_again_with_fewer(tmp_path: Path) -> None:
+    log = compactable(tmp_path)
+    assert compact(log, list(range(0, RECORDS, 10))) > 0
+    assert compact(log, list(range(0, RECORDS, 15))) == 0, "not worth it"
+    few = list(range(0, RECORDS, 150))
+    assert compact(log, few) > 0
+    check(log, few)
+    log.close()
+
+
+def test_what_somebody_reads_front_to_back_is_left_alone(tmp_path: Path) -> None:
+    log = compactable(tmp_path)
+    third = log._catalog.segments[2].base_offset
+    ConsumerPosition.register(tmp_path, "archive", log.uuid, log.epoch, third + 1)
+    assert [segment.end_offset for segment in log.compactable(1)][-1] == third
+    log.close()
+    log = opened(tmp_path, replace(LIMITED, retention_bytes=1 << 30))
+    assert log.compactable(1) == [], "within the limits of retention"
+    log.close()
+
+
+def test_without_a_snapshot_everything_is_needed(tmp_path: Path) -> None:
+    log = compactable(tmp_path)
+    next(log.directory.glob("*.snapshot")).unlink()
+    assert log.compactable(1) == []
+    log.close()
+
+
+def test_a_crash_before_the_new_file_is_adopted(tmp_path: Path) -> None:
+    log = compactable(tmp_path)
+    log.rewrite_sparse(log.compactable(1)[0], {3})
+    assert list(log.directory.glob("*.tmp"))
+    log.close()
+    log = opened(tmp_path, LIMITED)
+    assert not list(log.directory.glob("*.tmp"))
+    check(log, range(RECORDS))
+    log.close()
+
+
+def test_retention_was_faster(tmp_path: Path) -> None:
+    log = compactable(tmp_path)
+    new = log.rewrite_sparse(log.compactable(1)[0], {3})
+    log.set_floor(RECORDS)
+    assert log.apply_retention(1)
+    assert log.adopt(new) == 0
+    assert not list(log.directory.glob("*.tmp"))
+    log.close()
+
+
+def test_damage_is_not_compacted_away(tmp_path: Path) -> None:
+    log = compactable(tmp_path)
+    segment = log.compactable(1)[1]
+    with segment.path.open("r+b") as file:
+        file.seek(5000)
+        file.write(b"\xff\xff")
+    with pytest.raises(CorruptBatch):
+        log.rewrite_sparse(segment, set())
+    assert not list(log.directory.glob("*.tmp"))
+    log.close()
+
+
+def test_a_full_disk(tmp_path: Path) -> None:
+    class Full(Disk):
+        full = False
+
+        def pwritev(self, fd: int, buffers: Sequence[bytes], position: int) -> int:
+            if self.full:
+                raise OSError(errno.ENOSPC, "full")
+            return super().pwritev(fd, buffers, position)
+
+    disk = Full()
+    log = compactable(tmp_path, disk)
+    disk.full = True
+    with pytest.raises(OSError, match="full"):
+        log.rewrite_sparse(log.compactable(1)[0], {3})
+    disk.full = False
+    assert not list(log.directory.glob("*.tmp"))
+    log.close()
+
+
+def test_a_compacted_journal_is_backed_up_and_restored(tmp_path: Path) -> None:
+    live = [7, 1000, 2500]
+    log = compactable(tmp_path / "data")
+    compact(log, live)
+    backup(tmp_path / "data", tmp_path / "copy")
+    log.close()
+    restore(tmp_path / "copy", tmp_path / "new")
+    log = opened(tmp_path / "new", LIMITED)
+    for offset in live:
+        batch = log.read_batch(offset)
+        assert split_records(batch.body)[offset - batch.base_offset] == record(offset)
+    log.close()

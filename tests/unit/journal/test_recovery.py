@@ -1,0 +1,87 @@
+"""Opening: what is evidence, what is cut, which epoch follows. The faults folder has the storms; here are the rules."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from headrace.journal.errors import CorruptFile, CorruptJournal
+from headrace.journal.snapshot import SnapshotWriter, positions
+from unit.journal.log_at import Started, filled, opened
+
+
+def killed_copy(tmp_path: Path, *bodies: bytes) -> Path:
+    """The files of a log that is still open: what kill -9 leaves."""
+    started = Started(tmp_path / "live")
+    for body in bodies:
+        started.append(body)
+    shutil.copytree(tmp_path / "live", tmp_path / "killed")
+    started.log.close()
+    return tmp_path / "killed"
+
+
+def test_after_a_kill_everything_acknowledged_is_there(tmp_path: Path) -> None:
+    data_dir = killed_copy(tmp_path, b"a", b"b")
+    lines: list[str] = []
+    log = opened(data_dir, report=lines.append)
+    assert [batch.body for batch in log.scan(0)] == [b"a", b"b"]
+    assert (log.epoch, lines) == (1, [])
+    log.close()
+
+
+def test_without_the_watermark_file_the_unsure_end_is_rewritten(tmp_path: Path) -> None:
+    data_dir = killed_copy(tmp_path, b"a", b"b", b"c")
+    (data_dir / "watermark").unlink()
+    lines: list[str] = []
+    log = opened(data_dir, report=lines.append)
+    assert [batch.body for batch in log.scan(0)] == [b"a", b"b", b"c"]
+    assert (log.uuid, log.epoch, log.next_offset) != ("", 0, 0)
+    assert "1 records from offset 2 on" in lines[0]
+    assert [path.stem[-1] for path in sorted((data_dir / "journal").glob("*.log"))] == ["0", "2"]
+    log.close()
+
+
+def test_the_watermark_of_another_journal_is_refused(tmp_path: Path) -> None:
+    for name in ("one", "two"):
+        filled(tmp_path / name, [b"x"])
+    shutil.copy(tmp_path / "one" / "watermark", tmp_path / "two" / "watermark")
+    with pytest.raises(CorruptFile, match="belongs to journal"):
+        opened(tmp_path / "two")
+
+
+def test_a_refusal_frees_the_lock(tmp_path: Path) -> None:
+    filled(tmp_path, [b"x" * 1000])
+    log = next((tmp_path / "journal").glob("*.log"))
+    whole = log.read_bytes()
+    log.write_bytes(whole[:200] + b"!" + whole[201:])
+    with pytest.raises(CorruptJournal):
+        opened(tmp_path)
+    log.write_bytes(whole)
+    opened(tmp_path).close()
+
+
+def test_leftovers_of_an_interrupted_creation_go(tmp_path: Path) -> None:
+    filled(tmp_path, [b"x"])
+    (tmp_path / "journal" / f"{1:020d}.tmp").write_bytes(b"half")
+    opened(tmp_path).close()
+    assert not list((tmp_path / "journal").glob("*.tmp"))
+
+
+def test_a_cut_removes_the_snapshots_beyond_it(tmp_path: Path) -> None:
+    data_dir = killed_copy(tmp_path, b"a", b"b", b"c")
+    for position in (1, 2):
+        SnapshotWriter(data_dir / "journal", position).commit(applied_offset=position + 1)
+    log_path = data_dir / "journal" / f"{0:020d}.log"
+    data = bytearray(log_path.read_bytes())
+    data[64 + 2 * 57 + 56] ^= 1
+    log_path.write_bytes(data)
+    lines: list[str] = []
+    log = opened(data_dir, report=lines.append)
+    assert (log.epoch, log.next_offset) == (2, 2)
+    assert positions(log.directory) == [1]
+    log.close()
+    log = opened(data_dir)
+    assert log.epoch == 2
+    log.close()

@@ -1,0 +1,109 @@
+"""Snapshots: whole or skipped, two kept, gone when the journal was cut below them."""
+
+from __future__ import annotations
+
+import errno
+from pathlib import Path
+
+import pytest
+
+from headrace.journal.disk import Disk
+from headrace.journal.errors import CorruptFile
+from headrace.journal.snapshot import SnapshotFile, SnapshotWriter, discard_beyond, newest_snapshot, positions
+
+
+def snapshot(directory: Path, position: int, *entries: bytes, applied: int | None = None) -> Path:
+    writer = SnapshotWriter(directory, position)
+    for entry in entries:
+        writer.add(entry)
+    return writer.commit(applied)
+
+
+def test_entries_come_back_in_order(tmp_path: Path) -> None:
+    entries = [b"", b"one", b"x" * 3_000_000, *[b"%d" % i for i in range(1000)]]
+    path = snapshot(tmp_path, 42, *entries, applied=50)
+    found = newest_snapshot(tmp_path)
+    assert found is not None
+    assert (found.path, found.position, found.applied_offset, found.entry_count) == (
+        path,
+        42,
+        50,
+        len(entries),
+    )
+    assert found.size == path.stat().st_size
+    assert found.created_us > 0
+    assert list(found.entries()) == list(found.entries()) == entries
+
+
+def test_there_is_none_before_commit(tmp_path: Path) -> None:
+    assert newest_snapshot(tmp_path) is None
+    writer = SnapshotWriter(tmp_path, 1)
+    writer.add(b"x")
+    assert newest_snapshot(tmp_path) is None
+    writer.abandon()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_two_are_kept(tmp_path: Path) -> None:
+    for position in (5, 10, 200):
+        snapshot(tmp_path, position, b"entry")
+    assert positions(tmp_path) == [10, 200]
+
+
+def test_a_damaged_one_is_skipped_and_said(tmp_path: Path) -> None:
+    snapshot(tmp_path, 1, b"old")
+    path = snapshot(tmp_path, 2, b"new entry", b"another")
+    whole = path.read_bytes()
+    lines: list[str] = []
+    for at in range(len(whole)):
+        if 40 <= at < 64 or at >= len(whole) - 8:
+            continue  # reserved, zero, and below a checksum
+        damaged = bytearray(whole)
+        damaged[at] ^= 0x40
+        path.write_bytes(damaged)
+        found = newest_snapshot(tmp_path, lines.append)
+        assert found is not None
+        assert found.position == 1, f"byte {at}"
+    for length in range(len(whole)):
+        path.write_bytes(whole[:length])
+        found = newest_snapshot(tmp_path, lines.append)
+        assert found is not None
+        assert found.position == 1, f"cut to {length}"
+    assert all("damaged" in line for line in lines)
+    with pytest.raises(CorruptFile):
+        SnapshotFile(path)
+
+
+def test_those_that_reflect_what_is_gone_are_removed(tmp_path: Path) -> None:
+    snapshot(tmp_path, 5, b"a")
+    snapshot(tmp_path, 8, b"b", applied=20)
+    lines: list[str] = []
+    discard_beyond(tmp_path, 19, lines.append)
+    assert positions(tmp_path) == [5]
+    assert "reflects records up to 20" in lines[0]
+    discard_beyond(tmp_path, 5, lines.append)
+    assert positions(tmp_path) == [5]
+
+
+def test_a_damaged_end_is_left_to_whoever_loads_it(tmp_path: Path) -> None:
+    path = snapshot(tmp_path, 5, b"a", applied=20)
+    path.write_bytes(path.read_bytes()[:-20])
+    discard_beyond(tmp_path, 10, print)
+    assert positions(tmp_path) == [5]
+    path.write_bytes(b"")
+    discard_beyond(tmp_path, 10, print)
+    assert newest_snapshot(tmp_path) is None
+
+
+def test_a_commit_that_failed_can_be_abandoned(tmp_path: Path) -> None:
+    class Full(Disk):
+        def rename(self, source: Path, target: Path) -> None:
+            raise OSError(errno.ENOSPC, "full")
+
+    writer = SnapshotWriter(tmp_path, 7, Full())
+    writer.add(b"x")
+    with pytest.raises(OSError, match="full"):
+        writer.commit()
+    writer.abandon()
+    writer.abandon()
+    assert list(tmp_path.iterdir()) == []

@@ -1,0 +1,50 @@
+"""The high watermark file: two slots, one of which always stands."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from headrace.journal.disk import DISK
+from headrace.journal.errors import CorruptFile, NoJournal
+from headrace.journal.watermark import FILE_SIZE, Watermark, WatermarkState, read_slots, read_state
+
+UUID = bytes(range(16))
+
+
+def test_others_see_what_is_published(tmp_path: Path) -> None:
+    watermark = Watermark(DISK, tmp_path, WatermarkState(UUID, 3, 10, 10))
+    assert read_state(DISK, tmp_path).high_watermark == 10
+    for high_watermark in range(11, 20):
+        watermark.publish(high_watermark, high_watermark - 1, 77)
+        state = read_state(DISK, tmp_path)
+        assert (state.high_watermark, state.durable_offset) == (high_watermark, high_watermark - 1)
+        assert (state.uuid, state.epoch, state.last_timestamp_us) == (UUID, 3, 77)
+    newest, older = read_slots(DISK, tmp_path)
+    assert (newest.high_watermark, older.high_watermark) == (19, 18)
+    watermark.replace()
+    assert [slot.high_watermark for slot in read_slots(DISK, tmp_path)] == [19, 19]
+    watermark.close()
+    assert (tmp_path / "watermark").stat().st_size == FILE_SIZE
+
+
+@pytest.mark.parametrize("damaged", [0, 512])
+def test_with_one_slot_torn_the_other_counts(tmp_path: Path, damaged: int) -> None:
+    watermark = Watermark(DISK, tmp_path, WatermarkState(UUID, 1, 0, 0))
+    watermark.publish(1, 1, 0)
+    watermark.publish(2, 2, 0)
+    watermark.close()
+    data = bytearray((tmp_path / "watermark").read_bytes())
+    data[damaged + 30] ^= 1
+    (tmp_path / "watermark").write_bytes(data)
+    assert read_state(DISK, tmp_path).high_watermark == (1 if damaged == 0 else 2)
+
+
+def test_no_file_and_no_whole_slot(tmp_path: Path) -> None:
+    assert read_slots(DISK, tmp_path) == []
+    with pytest.raises(NoJournal):
+        read_state(DISK, tmp_path)
+    (tmp_path / "watermark").write_bytes(bytes(FILE_SIZE))
+    with pytest.raises(CorruptFile):
+        read_state(DISK, tmp_path)

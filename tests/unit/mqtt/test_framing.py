@@ -1,0 +1,111 @@
+"""The parse loop: pieces, limits, what is kept, and what is refused before it is complete."""
+
+from __future__ import annotations
+
+import pytest
+
+from headrace.errors import ProtocolError
+from headrace.mqtt import codec, states
+from headrace.mqtt.framing import PacketStream, PeerHandler
+from headrace.mqtt.packets import Publish
+from headrace.mqtt.protocol import ServerProtocol
+from unit.mqtt.wire import Server, ServerRecorder, feed
+
+MEBIBYTE = 1 << 20
+
+
+def big_publish(size: int) -> bytes:
+    return codec.encode_publish(4, b"a/b", b"x" * size)
+
+
+def test_several_packets_in_one_piece() -> None:
+    side = Server(4)
+    side.protocol.receive_data(b"\x40\x02\x00\x01" * 500 + b"\xc0\x00")
+    assert side.handler.events == [(4, 1, 0)] * 500 + [(12, 0, 0)]
+
+
+@pytest.mark.parametrize("step", [1, 1000, 65_536])
+def test_a_large_packet_in_pieces(step: int) -> None:
+    side = Server(4)
+    raw = big_publish(200_000)
+    feed(side.protocol, raw + b"\xc0\x00", step)
+    assert len(side.handler.events) == 2
+    assert side.protocol.buffered == 0
+
+
+def test_only_the_incomplete_rest_is_kept() -> None:
+    side = Server(4)
+    raw = big_publish(1000)
+    side.protocol.receive_data(raw * 3 + raw[:10])
+    assert len(side.handler.events) == 3
+    assert side.protocol.buffered == 10
+
+
+@pytest.mark.parametrize("extra", [0, 1])
+def test_the_limit_counts_the_whole_packet(extra: int) -> None:
+    raw = big_publish(100)
+    side = Server(4, limit=len(raw) - extra)
+    side.protocol.receive_data(raw)
+    assert side.code == (0x95 if extra else 0)
+
+
+def test_a_packet_too_large_is_refused_with_its_fixed_header() -> None:
+    side = Server(5, limit=1024)
+    side.protocol.receive_data(b"\x30\xff\xff\x03")
+    assert side.code == 0x95
+    assert side.answer == b"\xe0\x01\x95"
+    assert side.protocol.buffered == 0
+
+
+def test_the_first_byte_may_be_enough_to_refuse() -> None:
+    side = Server(0)
+    side.protocol.receive_data(b"\x30")
+    assert side.code == 0x82
+    side = Server(5)
+    side.protocol.receive_data(b"\x81")
+    assert side.code == 0x81
+
+
+def test_no_bytes_are_nothing() -> None:
+    side = Server(4)
+    side.protocol.receive_data(b"")
+    side.protocol.receive_data(b"\xc0")
+    side.protocol.receive_data(b"")
+    side.protocol.receive_data(b"\x00")
+    assert side.handler.events == [(12, 0, 0)]
+
+
+def test_stop_from_a_handler_ignores_the_rest_of_the_buffer() -> None:
+    class Stopping(ServerRecorder):
+        def on_publish(self, packet: Publish) -> None:
+            super().on_publish(packet)
+            protocol.stop()
+
+    handler = Stopping()
+    protocol = ServerProtocol(handler, MEBIBYTE, 0)
+    protocol.receive_data(bytes.fromhex("100d00044d51545404020000000161"))
+    protocol.receive_data(big_publish(3) * 3 + b"\x40")
+    assert len(handler.events) == 2
+    assert protocol.buffered == 0
+    assert protocol.state == states.CLOSED
+
+
+def test_a_handler_may_refuse() -> None:
+    class Refusing(ServerRecorder):
+        def on_puback(self, packet_id: int, reason_code: int) -> None:
+            raise ProtocolError(0x82, f"{packet_id} was never sent")
+
+    handler = Refusing()
+    protocol = ServerProtocol(handler, MEBIBYTE, 0)
+    protocol.receive_data(bytes.fromhex("100d00044d51545404020000000161") + b"\x40\x02\x00\x07\xc0\x00")
+    assert [error.message for error in handler.errors] == ["7 was never sent"]
+    assert len(handler.events) == 1
+
+
+def test_a_stream_of_no_side_reads_the_flows_only() -> None:
+    stream = PacketStream(PeerHandler(), states.SERVER, MEBIBYTE, 0, False)
+    stream.state = states.CONNECTED
+    stream.version = 4
+    stream.receive_data(big_publish(1) + bytes.fromhex("40020001 50020001 62020001 70020001"))
+    with pytest.raises(NotImplementedError):
+        stream.receive_data(b"\xc0\x00")

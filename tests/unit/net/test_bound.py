@@ -1,0 +1,43 @@
+"""Listening sockets."""
+
+from __future__ import annotations
+
+import socket
+from pathlib import Path
+
+import pytest
+
+from headrace.net.address import parse
+from headrace.net.bound import bind, release
+
+
+def test_port_0_lets_the_system_choose_and_a_taken_address_is_named() -> None:
+    with bind(parse("tcp://127.0.0.1:0")) as listening:
+        port = listening.getsockname()[1]
+        assert port
+        with pytest.raises(OSError, match=f"tcp://127.0.0.1:{port}: Address already in use"):
+            bind(parse(f"tcp://127.0.0.1:{port}"))
+
+
+def test_a_unix_socket_has_its_mode_and_goes_with_the_listener(tmp_path: Path) -> None:
+    address = parse(f"unix://{tmp_path}/mqtt.sock?mode=600")
+    listening = bind(address)
+    assert (tmp_path / "mqtt.sock").stat().st_mode & 0o777 == 0o600
+    with pytest.raises(OSError, match="Address already in use"):
+        bind(address)
+    release(address, listening)
+    assert not (tmp_path / "mqtt.sock").exists()
+
+
+def test_a_socket_file_that_a_crash_left_is_replaced(tmp_path: Path) -> None:
+    with socket.socket(socket.AF_UNIX) as dead:
+        dead.bind(str(tmp_path / "mqtt.sock"))
+    address = parse(f"unix://{tmp_path}/mqtt.sock")
+    release(address, bind(address))
+
+
+def test_another_file_is_left_alone(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("precious")
+    with pytest.raises(OSError, match="no socket"):
+        bind(parse(f"unix://{tmp_path}/file"))
+    assert (tmp_path / "file").read_text() == "precious"

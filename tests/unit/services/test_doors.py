@@ -1,0 +1,108 @@
+"""The doors of a node over real sockets on loopback: limits, what is counted, what SIGHUP does."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import pytest
+
+from certificates import Authority
+from headrace.core.broker import Broker
+from headrace.core.interfaces import Clock
+from headrace.core.settings import BrokerSettings
+from headrace.net.tls import TlsFiles, UnusableCertificate
+from headrace.services.access import FileAccess
+from headrace.services.doors import Doors, DoorSettings
+from headrace.stores.memory import ManualScheduler, MemoryJournal
+
+NO_FILES = TlsFiles("", "", "", "none")
+
+
+class Told:
+    """Lines for the log."""
+
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+
+    def __call__(self, what: str, **more: object) -> None:
+        self.lines.append(f"{what} {more}")
+
+
+def run(test: Callable[[Broker, Told], Awaitable[None]]) -> Told:
+    told = Told()
+
+    async def main() -> None:
+        await test(Broker(MemoryJournal(), ManualScheduler(), Clock(), BrokerSettings()), told)
+
+    asyncio.run(main())
+    return told
+
+
+async def ends(url: str) -> bytes:
+    """What the broker sends to a connection that says nothing, until it ends."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", int(url.rpartition(":")[2]))
+    try:
+        return await asyncio.wait_for(reader.read(), 10)
+    finally:
+        writer.close()
+
+
+def test_more_than_the_limit_are_turned_away_and_said_once() -> None:
+    async def body(broker: Broker, told: Told) -> None:
+        doors = Doors(broker, DoorSettings(100, 5.0, NO_FILES), None, told)
+        doors.open("tcp://127.0.0.1:0?connections_max=2")
+        (url,) = doors.urls
+        port = int(url.rpartition(":")[2])
+        held = [await asyncio.open_connection("127.0.0.1", port) for _ in range(2)]
+        for _ in range(3):
+            assert await ends(url) == b""
+        doors.stop_accepting()
+        doors.close()
+        for reader, writer in held:
+            assert await reader.read() == b""
+            writer.close()
+
+    told = run(body)
+    assert [line.partition(" {")[0] for line in told.lines] == ["connection limit reached"]
+
+
+def test_a_taken_address_is_named() -> None:
+    async def body(broker: Broker, told: Told) -> None:
+        doors = Doors(broker, DoorSettings(100, 5.0, NO_FILES), None, told)
+        doors.open("tcp://127.0.0.1:0")
+        (url,) = doors.urls
+        with pytest.raises(OSError, match=url):
+            doors.open(url)
+        with pytest.raises(UnusableCertificate):
+            doors.open("tls://127.0.0.1:0")
+        doors.stop_accepting()
+        doors.close()
+
+    run(body)
+
+
+def test_a_reload_that_fails_is_said_and_changes_nothing(tmp_path: Path) -> None:
+    certificate, key = Authority(tmp_path / "ca").issue("server")
+    acl = tmp_path / "acl"
+    acl.write_text("topic read a\n")
+
+    async def body(broker: Broker, told: Told) -> None:
+        access = FileAccess("", str(acl), True, asyncio.get_running_loop().call_soon_threadsafe)
+        files = TlsFiles(str(certificate), str(key), "", "none")
+        doors = Doors(broker, DoorSettings(100, 5.0, files), access, told)
+        assert broker.sessions.access is access
+        doors.open("tls://127.0.0.1:0")
+        doors.reload()
+        assert told.lines == []
+        certificate.write_text("damaged")
+        acl.write_text("nonsense\n")
+        doors.reload()
+        doors.stop_accepting()
+        doors.close()
+
+    told = run(body)
+    assert len(told.lines) == 2
+    assert "server.pem" in told.lines[0]
+    assert "line 1" in told.lines[1]

@@ -1,0 +1,63 @@
+"""$SYS topics: names, values, and what they cost."""
+
+from __future__ import annotations
+
+import pytest
+
+from conformance.peer import Peer
+from harness import Harness
+from headrace.mqtt.packets import Publish
+from headrace.services.sys_topics import Load, SystemPublisher
+
+
+def values(peer: Peer) -> dict[str, str]:
+    return {packet.topic.decode(): packet.payload.decode() for packet in peer.publishes()}
+
+
+def test_names_and_values() -> None:
+    harness = Harness()
+    system = SystemPublisher(harness.broker, "1.2.3", 100.0)
+    watcher = Peer(harness, "w")
+    watcher.subscribe("$SYS/#", "x/+")
+    away = Peer(harness, "away", clean=False, session_expiry_interval=99)
+    away.lose()
+    Peer(harness, "p").publish("x/1", b"four", 1, True)
+    watcher.take()
+    system.publish(110.0)
+    seen = values(watcher)
+    expected = {
+        "version": "headrace version 1.2.3",
+        "uptime": "10 seconds",
+        "clients/total": "3",
+        "clients/connected": "2",
+        "clients/disconnected": "1",
+        "clients/maximum": "2",
+        "messages/received": "1",
+        "messages/sent": "1",
+        "publish/bytes/received": "4",
+        "retained messages/count": "1",
+        "subscriptions/count": "2",
+        "connections": "3",
+    }
+    assert {name: seen[f"$SYS/broker/{name}"] for name in expected} == expected
+    assert float(seen["$SYS/broker/load/messages/received/1min"]) == pytest.approx(0.92, abs=0.01)
+
+
+def test_only_changes_are_sent_and_late_subscribers_get_all() -> None:
+    harness = Harness()
+    system = SystemPublisher(harness.broker, "1", 0.0)
+    watcher = Peer(harness, "w")
+    watcher.subscribe("$SYS/broker/clients/+", "$SYS/broker/uptime")
+    system.publish(1.0)
+    watcher.take()
+    system.publish(2.0)
+    assert values(watcher) == {"$SYS/broker/uptime": "2 seconds"}
+    late = Peer(harness, "late").subscribe("$SYS/broker/uptime")
+    assert [(p.payload, p.retain) for p in late if isinstance(p, Publish)] == [(b"2 seconds", True)]
+
+
+def test_a_steady_rate_is_its_own_average() -> None:
+    load = Load()
+    for step in range(1, 1000):
+        load.update(step * 20, 10)
+    assert load.averages == {1: pytest.approx(120), 5: pytest.approx(120), 15: pytest.approx(120, rel=1e-3)}

@@ -1,0 +1,120 @@
+"""Messages by offset: from memory, from the batches read last, from the log; damage is said and counted."""
+
+from __future__ import annotations
+
+from librt.strings import BytesWriter
+
+from headrace.core.message import Message, message_flags
+from headrace.errors import CorruptRecord
+from headrace.stores import local
+from headrace.stores.local import LocalJournal
+
+
+class Gone(Exception):
+    """Retention took it."""
+
+
+class Damaged(Exception):
+    """A checksum does not hold."""
+
+
+class Batch:
+    def __init__(self, base_offset: int, body: bytes) -> None:
+        self.base_offset = base_offset
+        self.body = body
+
+
+class Log:
+    """Batches of ten messages, read from nowhere; `broken` are bases that cannot be read."""
+
+    def __init__(self) -> None:
+        self.next_offset = 10_000
+        self.reads: list[int] = []
+        self.broken: dict[int, Exception] = {}
+
+    def append(self, body: bytes, count: int, first_timestamp_us: int, max_timestamp_us: int) -> int:
+        self.next_offset += count
+        return self.next_offset - count
+
+    def read_batch(self, offset: int) -> Batch:
+        self.reads.append(offset)
+        base = offset - offset % 10
+        if base in self.broken:
+            raise self.broken[base]
+        return Batch(base, body_of(base))
+
+
+def message(offset: int) -> Message:
+    return Message(
+        1, message_flags(1, False, False, 5), 1, 1, "default", b"defaultc", 7, b"t", b"", -1, b"%d" % offset
+    )
+
+
+def body_of(base: int, count: int = 10) -> bytes:
+    out = BytesWriter()
+    for offset in range(base, base + count):
+        message(offset).encode_into(out)
+    return out.getvalue()
+
+
+def payload(journal: LocalJournal, offset: int) -> bytes | None:
+    found = journal.fetch(offset)
+    assert found is None or found.offset in (offset, -1)
+    return None if found is None else found.payload
+
+
+def test_a_batch_is_read_once() -> None:
+    log = Log()
+    journal = LocalJournal(log, Gone)
+    for _ in range(2):
+        for offset in (0, 9, 25, 3, 21, 29):
+            assert payload(journal, offset) == b"%d" % offset
+    assert log.reads == [0, 25]
+    assert journal.disk_reads == 2
+
+
+def test_the_batches_read_last_are_kept() -> None:
+    log = Log()
+    journal = LocalJournal(log, Gone)
+    kept = local.DECODED_BATCHES_MAX
+    for base in range(0, 10 * kept, 10):
+        journal.fetch(base)
+    journal.fetch(0)  # used again, so the second oldest goes
+    journal.fetch(10 * kept)
+    log.reads.clear()
+    assert payload(journal, 5) == b"5"
+    assert log.reads == []
+    assert payload(journal, 15) == b"15"
+    assert log.reads == [15]
+
+
+def test_what_was_appended_last_needs_no_read() -> None:
+    log = Log()
+    journal = LocalJournal(log, Gone)
+    journal.append(body_of(0, 2), [message(0), message(1)], 1, 1)
+    assert payload(journal, 10_001) == b"1"
+    assert payload(journal, 10_002) is None
+    assert log.reads == []
+
+
+def test_what_retention_took_is_no_damage() -> None:
+    log = Log()
+    said: list[str] = []
+    log.broken[0] = Gone()
+    journal = LocalJournal(log, Gone, said.append)
+    assert payload(journal, 5) is None
+    assert (journal.damaged_reads, said) == (0, [])
+
+
+def test_damage_is_counted_each_time_and_said_once_a_batch() -> None:
+    log = Log()
+    said: list[str] = []
+    log.broken[0] = Damaged("a.log, byte 64: bad checksum (offset 5 was wanted)")
+    log.broken[20] = CorruptRecord("record at byte 7 runs past its batch")
+    log.broken[30] = OSError(5, "Input/output error")
+    journal = LocalJournal(log, Gone, said.append)
+    for offset in (5, 6, 25, 35):
+        assert payload(journal, offset) is None
+    assert payload(journal, 15) == b"15", "the batches around it are read as before"
+    assert journal.damaged_reads == 4
+    assert [line.split(" cannot")[0] for line in said] == ["offset 5", "offset 25", "offset 35"]

@@ -1,0 +1,170 @@
+"""The configuration: defaults, precedence, and errors that name the key."""
+
+from __future__ import annotations
+
+import json
+import re
+import tomllib
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from headrace.config import Config, Endpoint, InvalidKey, endpoint, load, show
+
+
+def write(tmp_path: Path, text: str) -> Path:
+    file = tmp_path / "headrace.toml"
+    file.write_text(text, encoding="utf-8")
+    return file
+
+
+def test_defaults_are_loopback_anonymous_and_durable() -> None:
+    config = load()
+    assert config == Config()
+    assert config.listeners == ("tcp://127.0.0.1:1883",)
+    assert config.allow_anonymous
+    assert config.durability == "fsync"
+    assert config.data_dir == "./headrace-data"
+    assert config.session.backlog_messages_max == 10_000
+
+
+def test_the_file_overrides_defaults_and_set_overrides_the_file(tmp_path: Path) -> None:
+    file = write(tmp_path, 'durability = "os"\n[session]\npage_messages = 7\nreceive_maximum = 8\n')
+    config = load(file, ["session.page_messages=9"])
+    assert (config.durability, config.session.page_messages, config.session.receive_maximum) == ("os", 9, 8)
+
+
+@pytest.mark.parametrize(
+    ("assignment", "value"),
+    [
+        ("durability=none", "none"),
+        ('durability="os"', "os"),
+        ("data_dir=/tmp/a b", "/tmp/a b"),
+        ("data_dir=2026", "2026"),
+        ("allow_anonymous=false", False),
+        ("listeners=tcp://127.0.0.1:1,tcp://[::1]:2", ("tcp://127.0.0.1:1", "tcp://[::1]:2")),
+        ('listeners=["tcp://127.0.0.1:1"]', ("tcp://127.0.0.1:1",)),
+        ("admin=http://127.0.0.1:0", "http://127.0.0.1:0"),
+    ],
+)
+def test_set_reads_the_text_by_the_type_of_the_key(assignment: str, value: object) -> None:
+    assert getattr(load(None, [assignment]), assignment.partition("=")[0]) == value
+
+
+@pytest.mark.parametrize(
+    ("assignment", "key"),
+    [
+        ("sesion.page_messages=1", "sesion"),
+        ("session.page_mesages=1", "session.page_mesages"),
+        ("session.page_messages=many", "session.page_messages"),
+        ("session.page_messages=0", "session.page_messages"),
+        ("session.backlog_messages_max=65536", "session.backlog_messages_max"),
+        ("durability=perhaps", "durability"),
+        ("session=5", "session"),
+        ("durability.more=5", "durability.more"),
+        ("durability", "--set"),
+        ("=5", "--set"),
+        ("listeners=[]", "listeners"),
+        ("listeners=udp://127.0.0.1:1", "listeners"),
+        ("listeners=tcp://127.0.0.1:70000", "listeners"),
+        ("listeners=127.0.0.1", "listeners"),
+        ("admin=tcp://127.0.0.1:1", "admin"),
+    ],
+)
+def test_a_bad_assignment_names_its_key(assignment: str, key: str) -> None:
+    with pytest.raises(InvalidKey) as raised:
+        load(None, [assignment])
+    assert raised.value.key == key
+    assert str(raised.value).startswith(f"{key}: ")
+
+
+@pytest.mark.parametrize(
+    ("text", "key"),
+    [
+        ("[session]\npage_mesages = 1\n", "session.page_mesages"),
+        ("[session]\npage_messages = 1.5\n", "session.page_messages"),
+        ("[session]\napplication_client_ids = [1]\n", "session.application_client_ids[0]"),
+        ("session = 1\n", "session"),
+        ("colour = 1\n", "colour"),
+        ("durability = \n", "--config"),
+    ],
+)
+def test_a_bad_file_names_its_key(tmp_path: Path, text: str, key: str) -> None:
+    with pytest.raises(InvalidKey) as raised:
+        load(write(tmp_path, text))
+    assert raised.value.key == key
+
+
+def test_a_misspelt_key_is_answered_with_the_nearest_one() -> None:
+    with pytest.raises(InvalidKey, match=r"did you mean session\.page_messages\?"):
+        load(None, ["session.page_mesages=1"])
+
+
+def test_a_file_that_is_not_there_is_said(tmp_path: Path) -> None:
+    with pytest.raises(InvalidKey, match="cannot read"):
+        load(tmp_path / "none.toml")
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "192.0.2.1", "broker.example", "[::]"])
+def test_an_address_for_everyone_needs_anonymous_access_spelled_out(host: str) -> None:
+    listen = f"listeners=tcp://{host}:1883"
+    with pytest.raises(InvalidKey) as raised:
+        load(None, [listen])
+    assert raised.value.key == "allow_anonymous"
+    assert load(None, [listen, "allow_anonymous=true"]).allow_anonymous
+    assert not load(None, [listen, "allow_anonymous=false"]).allow_anonymous
+
+
+def test_show_prints_every_key_and_load_reads_it_back(tmp_path: Path) -> None:
+    config = load(
+        None, ['session.application_client_ids=["archive-*", "\\"odd\\""]', "limits.connect_timeout_s=2.5"]
+    )
+    text = show(config)
+    assert tomllib.loads(text).keys() == msgspec.to_builtins(config).keys()
+    assert load(write(tmp_path, text)) == config
+
+
+def test_endpoints_are_taken_apart() -> None:
+    assert endpoint("admin", "http://[::1]:0", "http") == Endpoint("http", "::1", 0)
+    assert endpoint("admin", "http://localhost", "http").port == 18830
+    assert endpoint("admin", "http://localhost", "http").loopback
+    assert not endpoint("admin", "http://10.0.0.1:1", "http").loopback
+
+
+@pytest.mark.parametrize(
+    ("sets", "key"),
+    [
+        (["listeners=tls://127.0.0.1:1"], "tls.certificate"),
+        (["listeners=wss://127.0.0.1:1?key=/k"], "tls.certificate"),
+        (["listeners=tls://127.0.0.1:1?cert=/c&client_cert=require"], "tls.ca"),
+        (["listeners=tls://127.0.0.1:1", "tls.certificate=/c", "tls.client_certificate=optional"], "tls.ca"),
+        (["listeners=tls://127.0.0.1:1", "tls.client_certificate=perhaps"], "tls.client_certificate"),
+        (["listeners=tcp://127.0.0.1:1?proxy=perhaps"], "listeners"),
+    ],
+)
+def test_tls_listeners_need_their_files_named(sets: list[str], key: str) -> None:
+    with pytest.raises(InvalidKey) as raised:
+        load(None, sets)
+    assert raised.value.key == key
+
+
+def test_every_scheme_is_a_listener() -> None:
+    urls = [
+        "tls://127.0.0.1:1?cert=/c",
+        "ws://127.0.0.1:2",
+        "wss://[::1]:3?cert=/c&key=/k",
+        "unix:///run/mqtt.sock",
+    ]
+    assert load(None, [f"listeners={json.dumps(urls)}"]).listeners == tuple(urls)
+
+
+def test_the_reference_lists_every_key_with_its_default() -> None:
+    text = (Path(__file__).parents[2] / "docs" / "reference" / "configuration.md").read_text(encoding="utf-8")
+    documented = dict(re.findall(r"^\| `([\w.]+)` \| `(.+?)` \|", text, re.MULTILINE))
+    plain = msgspec.to_builtins(Config())
+    tables = {"": plain} | {f"{name}.": table for name, table in plain.items() if isinstance(table, dict)}
+    keys = {
+        f"{at}{k}": v for at, table in tables.items() for k, v in table.items() if not isinstance(v, dict)
+    }
+    assert {key: json.loads(value) for key, value in documented.items()} == json.loads(json.dumps(keys))

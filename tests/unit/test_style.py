@@ -1,0 +1,147 @@
+"""Style is a test: what a reviewer would otherwise have to say twice."""
+
+from __future__ import annotations
+
+import ast
+import os
+import re
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+SOURCES = sorted(path for path in (ROOT / "src").rglob("*.py") if path.read_text(encoding="utf-8").strip())
+CODE = [path for path in SOURCES if path.name not in {"__init__.py", "__main__.py"}]
+TEXTS = sorted(
+    path
+    for folder in ("src", "tests", "demo", "benchmarks", "workshop", "docs", "jars")
+    for path in (ROOT / folder).rglob("*")
+    if path.suffix in {".py", ".md", ".sh", ".toml", ".xml"}
+)
+PURE = ("headrace/mqtt", "headrace/core", "headrace/errors.py")
+# Tested through what they are part of rather than alone; who gets a test file of its own leaves this list.
+TESTED_TOGETHER = {
+    "tests/unit/core/test_broker.py": [
+        "headrace/core/acknowledging.py",
+        "headrace/core/commit.py",
+        "headrace/core/connect.py",
+        "headrace/core/delivery.py",
+        "headrace/core/interfaces.py",
+        "headrace/core/publishing.py",
+        "headrace/core/replay.py",
+        "headrace/core/routing.py",
+        "headrace/core/session.py",
+        "headrace/core/settings.py",
+        "headrace/core/subscribing.py",
+        "headrace/core/tenant.py",
+        "headrace/stores/memory.py",
+    ],
+    "tests/unit/core/test_fold.py": [
+        "headrace/core/snapshots.py",
+        "headrace/recovery.py",
+    ],
+    "tests/unit/core/test_sharing.py": ["headrace/core/shared.py"],
+    "tests/e2e/test_process.py": [
+        "headrace/api/app.py",
+        "headrace/cli.py",
+        "headrace/net/connection.py",
+        "headrace/net/listener.py",
+        "headrace/node.py",
+        "headrace/services/metrics.py",
+        "headrace/services/sessions.py",
+    ],
+    "tests/spark/test_archive.py": ["headrace_spark/jobs/archive.py"],
+    "tests/spark/test_source_stream.py": ["headrace_spark/source.py"],
+    "tests/spark/test_session.py": ["headrace_spark/settings.py"],
+}
+
+
+def name(path: Path) -> str:
+    return str(path.relative_to(ROOT))
+
+
+def tree(path: Path) -> ast.Module:
+    return ast.parse(path.read_text(encoding="utf-8"))
+
+
+def imported(path: Path) -> set[str]:
+    nodes = list(ast.walk(tree(path)))
+    direct = {alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names}
+    return direct | {node.module for node in nodes if isinstance(node, ast.ImportFrom) and node.module}
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=name)
+def test_a_module_opens_with_what_it_is(path: Path) -> None:
+    assert ast.get_docstring(tree(path)), "no docstring"
+
+
+@pytest.mark.parametrize("path", CODE, ids=name)
+def test_a_file_has_a_noun_for_a_name(path: Path) -> None:
+    assert not re.search(r"util|helper|common|misc", path.stem)
+
+
+@pytest.mark.parametrize("path", [path for path in CODE if name(path)[4:].startswith(PURE)], ids=name)
+def test_protocol_and_core_never_wait_and_own_no_clock(path: Path) -> None:
+    forbidden = {"asyncio", "socket", "select", "threading", "time", "datetime", "os", "pathlib"}
+    assert not imported(path) & forbidden
+    assert not [node for node in ast.walk(tree(path)) if isinstance(node, (ast.AsyncFunctionDef, ast.Await))]
+
+
+def own_test(path: Path) -> Path:
+    """Where the tests of a source file belong."""
+    relative = path.relative_to(ROOT / "src")
+    package, *folders = relative.parent.parts
+    home = ROOT / "tests" / ("spark" if package == "headrace_spark" else "unit")
+    return home.joinpath(*folders, f"test_{relative.name}")
+
+
+@pytest.mark.parametrize("path", CODE, ids=name)
+def test_a_source_file_has_a_test_file(path: Path) -> None:
+    together = [source for sources in TESTED_TOGETHER.values() for source in sources]
+    if str(path.relative_to(ROOT / "src")) in together:
+        assert not own_test(path).exists(), "has tests of its own: take it from TESTED_TOGETHER"
+    else:
+        assert own_test(path).exists(), f"no {name(own_test(path))}"
+
+
+def test_files_that_test_others_too_exist() -> None:
+    sources = [f"src/{source}" for sources in TESTED_TOGETHER.values() for source in sources]
+    assert not [path for path in [*TESTED_TOGETHER, *sources] if not (ROOT / path).exists()]
+
+
+@pytest.mark.parametrize("path", TEXTS, ids=name)
+def test_nothing_is_left_to_do(path: Path) -> None:
+    if path != Path(__file__):  # which names them
+        assert not re.search(r"\b(TODO|FIXME|XXX)\b", path.read_text(encoding="utf-8"))
+
+
+def test_every_test_that_a_document_names_exists() -> None:
+    documents = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+    named = {found for file in documents for found in re.findall(r"\btest_\w+\.py", file.read_text("utf-8"))}
+    assert named <= {path.name for path in (ROOT / "tests").rglob("test_*.py")}
+
+
+def test_every_link_of_a_document_leads_somewhere() -> None:
+    documents = [*ROOT.glob("*.md"), *sorted((ROOT / "docs").rglob("*.md"))]
+    broken = [
+        f"{name(file)}: {target}"
+        for file in documents
+        for target in re.findall(r"\]\(([^)#\s]+)\)", file.read_text("utf-8"))
+        if "://" not in target and not (file.parent / target).exists()
+    ]
+    assert not broken
+
+
+def test_src_holds_no_extension_modules() -> None:
+    assert not [name(path) for path in (ROOT / "src").rglob("*.so")]
+
+
+@pytest.mark.skipif("HEADRACE_BUILD" not in os.environ, reason="no build was asked for")
+def test_the_build_under_test_is_the_one_that_was_asked_for() -> None:
+    spec = find_spec("headrace.mqtt.protocol")
+    assert spec is not None
+    assert spec.origin is not None
+    compiled = not spec.origin.endswith(".py")
+    assert compiled == (os.environ["HEADRACE_BUILD"] == "compiled"), f"{spec.origin} in {sys.path}"
