@@ -42,6 +42,7 @@ system_packages() {
   java_is_usable || missing+=(openjdk-17-jre-headless)
   have mvn || missing+=(maven)
   have mosquitto_pub || missing+=(mosquitto-clients)
+  have mosquitto || missing+=(mosquitto)
   have haproxy || missing+=(haproxy)
   have openssl || missing+=(openssl)
   [ ${#missing[@]} -eq 0 ] || apt_install "${missing[@]}"
