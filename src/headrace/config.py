@@ -128,6 +128,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     reason_strings: bool = False  # MQTT 5: explain refusals in words beside the reason code
     response_information: str = ""  # MQTT 5: what clients that ask for it are told; "": nothing
     sys_interval_s: Count = 10  # how often $SYS topics are renewed; 0: none
+    drop_events: bool = False  # tell of every lost message on $events/dropped/REASON/CLIENT_ID
     # When an acknowledgement may leave: after fdatasync, after write(), or before it.
     durability: Literal["fsync", "os", "none"] = "fsync"
     journal: JournalConfig = JournalConfig()

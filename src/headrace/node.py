@@ -73,6 +73,7 @@ def broker_settings(config: Config) -> BrokerSettings:
     settings.topic_alias_outbound = limits.topic_alias_outbound
     settings.payload_format_check = limits.payload_format_check
     settings.reason_strings = config.reason_strings
+    settings.drop_events = config.drop_events
     settings.response_information = config.response_information
     settings.refuse_when_full = config.journal.full_disk == "refuse"
     settings.allow_anonymous = config.allow_anonymous

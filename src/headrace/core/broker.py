@@ -12,6 +12,7 @@ from headrace.core.acknowledging import Acknowledging
 from headrace.core.commit import BatchListener, Deferred, GroupCommit, Reply
 from headrace.core.connect import Sessions
 from headrace.core.delivery import Delivery
+from headrace.core.drop_events import DropEvents
 from headrace.core.fold import Fold
 from headrace.core.interfaces import Clock, JournalPort, Link, Scheduler
 from headrace.core.message import Message
@@ -67,6 +68,7 @@ class Broker(BatchListener):
         self.router = Router(self.delivery, self.sharing)
         self.sessions = Sessions(self.fold, self.commit, self.delivery, self.timers, clock, settings)
         self.system = SystemTopics(self.delivery, clock)
+        self.drop_events = DropEvents(self.commit, clock)
         self.publishing = Publishing(
             self.fold, self.commit, self.router, self.sessions.admission, clock, settings
         )
@@ -215,6 +217,8 @@ class Broker(BatchListener):
 
     def on_timer(self) -> None:
         self.timers.run(self.clock.mono_ms)
+        if self.settings.drop_events and not self.publishing.storage_full:
+            self.drop_events.publish(list(self.fold.tenants.values()))
         for tenant in self.fold.tenants.values():
             for message in tenant.retained.take_expired(self.clock.now_us, EXPIRED_PER_TIMER):
                 topic = message.topic.decode("utf-8")

@@ -455,6 +455,8 @@ class Sessions:
         event = Event(BROKER_STARTED, self._clock.now_us, {})
         self._commit.append(event)
         self._fold.started(event)
+        if self._settings.drop_events:
+            self._fold.collect_drops()
         for session in list(self._fold.by_incarnation.values()):
             session.applied = -1
             self.await_return(session, self._settings.restart_grace_ms)

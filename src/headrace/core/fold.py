@@ -126,14 +126,22 @@ class Fold:
         # Draws in a snapshot whose member was opened behind it: group, serial, packet id, PUBREC seen.
         self.unbound: dict[int, list[tuple[Group, int, int, bool]]] = {}
         self.replayed = 0
+        self._collects_drops = False
         self._last_tenant: Tenant | None = None
 
     def tenant(self, name: str) -> Tenant:
         tenant = self.tenants.get(name)
         if tenant is None:
             tenant = Tenant(name)
+            tenant.drops = {} if self._collects_drops else None
             self.tenants[name] = tenant
         return tenant
+
+    def collect_drops(self) -> None:
+        """From now on, note drops for `drop_events`; those of the history that was replayed were told in their time."""
+        self._collects_drops = True
+        for tenant in self.tenants.values():
+            tenant.drops = {}
 
     # Records of sessions
 

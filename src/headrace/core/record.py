@@ -111,6 +111,9 @@ DROP_REASONS: Final = {
     DROP_RETAINED_LIMIT: "retained_limit",
 }
 
+# QoS 0 to who is not there is tried once, as it should be: no event tells of it.
+NORMAL_DROPS: Final = (DROP_QOS0_AWAY, DROP_QOS0_SLOW)
+
 MESSAGE_HEADER: Final = struct.Struct("<IBBHQQIBBHHIH")
 SHORT_HEADER: Final = struct.Struct("<IBBHQ")
 MESSAGE_HEADER_SIZE: Final = 40

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from headrace.core.inflight import REF_IDS_MAX, OutboundQueue
-from headrace.core.record import DROP_REASONS
+from headrace.core.record import DROP_REASONS, NORMAL_DROPS
 
 if TYPE_CHECKING:
     from headrace.core.interfaces import Link
@@ -105,6 +105,10 @@ class Session:
             self.dropped = {}
         self.dropped[reason] = self.dropped.get(reason, 0) + count
         self.tenant.count_drop(reason, count)
+        drops = self.tenant.drops
+        if drops is not None and reason not in NORMAL_DROPS:
+            key = (self.client_id, reason)
+            drops[key] = drops.get(key, 0) + count
 
     def drops_by_name(self) -> dict[str, int]:
         return {DROP_REASONS[reason]: count for reason, count in (self.dropped or {}).items()}

@@ -32,4 +32,5 @@ class BrokerSettings:
         self.topic_alias_outbound: int = 16
         self.payload_format_check: bool = False
         self.reason_strings: bool = False
+        self.drop_events: bool = False
         self.response_information: str = ""

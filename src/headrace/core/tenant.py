@@ -39,6 +39,8 @@ class Tenant:
         self.groups: dict[str, Group] = {}
         self.retained = RetainedStore()
         self.counters = Counters()
+        # (client id, DropReason) -> messages not yet told of; None: nobody is told (`drop_events`)
+        self.drops: dict[tuple[str, int], int] | None = None
 
     def count_drop(self, reason: int, count: int) -> None:
         dropped = self.counters.dropped

@@ -1,0 +1,90 @@
+"""`$events/dropped/...`: what was lost, said to who subscribed to it; on when `drop_events` is.
+
+Runs on the loop. Drops are summed by session and reason and published once a second as QoS 1 messages of the broker, so
+that persistent sessions get them too. Topic: `$events/dropped/REASON/CLIENT_ID`, with the characters that a topic
+cannot hold percent-encoded in the client id; payload: a JSON object.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+from headrace.core.message import Message, message_flags
+from headrace.core.record import DROP_REASONS
+
+if TYPE_CHECKING:
+    from headrace.core.commit import GroupCommit
+    from headrace.core.interfaces import Clock
+    from headrace.core.tenant import Tenant
+
+EVERY_MS: Final = 1000
+AT_ONCE: Final = 256  # the rest goes with the next timer
+
+_TOPIC: Final = "$events/dropped/"
+_IS_JSON: Final = b"\x01\x01\x03\x00\x10application/json"  # Payload Format Indicator, Content Type
+_encode: Final = msgspec.json.Encoder()
+
+
+class DropEvents:
+    """Publishes `Tenant.drops`."""
+
+    def __init__(self, commit: GroupCommit, clock: Clock) -> None:
+        self._commit = commit
+        self._clock = clock
+        self._next_ms = 0
+
+    def publish(self, tenants: list[Tenant]) -> None:
+        """Say what was dropped since the last time. Called by the timer while the journal has space."""
+        if self._clock.mono_ms < self._next_ms:
+            return
+        more = False
+        for tenant in tenants:
+            drops = tenant.drops
+            if drops:
+                for key in list(drops)[:AT_ONCE]:
+                    self._publish(tenant, key, drops.pop(key))
+                more = more or len(drops) > 0
+        if not more:
+            self._next_ms = self._clock.mono_ms + EVERY_MS
+
+    def _publish(self, tenant: Tenant, key: tuple[str, int], count: int) -> None:
+        client_id, reason = key
+        name = DROP_REASONS[reason]
+        topic = f"{_TOPIC}{name}/{_quoted(client_id)}".encode()
+        # A full queue is not pushed further out of it by the news that it is full.
+        listeners = {target.session.client_id for target in tenant.tree.match(topic)} - {client_id}
+        if not listeners and not tenant.shared_tree.match(topic):
+            return
+        now_us = self._clock.now_us
+        said = {
+            "tenant": tenant.name,
+            "client_id": client_id,
+            "reason": name,
+            "messages": count,
+            "timestamp_us": now_us,
+        }
+        flags = message_flags(1, False, False, 5)
+        origin = tenant.name_utf8
+        self._commit.append(
+            Message(
+                now_us,
+                flags,
+                0,
+                0,
+                tenant.name,
+                origin,
+                len(origin),
+                topic,
+                _IS_JSON,
+                -1,
+                _encode.encode(said),
+            )
+        )
+
+
+def _quoted(client_id: str) -> str:
+    for character in "%/+#":
+        client_id = client_id.replace(character, f"%{ord(character):02X}")
+    return client_id
