@@ -9,12 +9,13 @@ from pathlib import Path
 
 import pytest
 
+from headrace.clients.bench import Result, faults
 from unit.clients.foreign_broker import free_port
 
 
 def bench(port: int, *options: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "headrace", "bench", "--url", f"tcp://127.0.0.1:{port}", *options]
-    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
 
 
 @pytest.mark.parametrize(
@@ -32,7 +33,7 @@ def bench(port: int, *options: str) -> subprocess.CompletedProcess[str]:
 def test_every_mode_counts_without_loss(port: int, tmp_path: Path, options: list[str]) -> None:
     report = tmp_path / "result.json"
     run = bench(port, "-n", "5", "-t", "0.3", "--warm-up", "0.1", "--json", str(report), *options)
-    assert run.returncode == 0, run.stderr
+    assert run.returncode == 0, run.stderr + run.stdout
     result = json.loads(report.read_text(encoding="utf-8"))["result"]
     assert result["sent"] > 0
     assert result["received"] == result["sent"] * (5 if "fan-out" in options else 1)
@@ -51,3 +52,9 @@ def test_an_unknown_mode_exits_2_and_names_the_option() -> None:
     run = bench(1, "--mode", "storm")
     assert run.returncode == 2
     assert "--mode" in run.stderr
+
+
+def test_a_failed_run_says_which_count_was_wrong() -> None:
+    assert faults(Result(lost=3, closed=1_200), qos=1) == "lost 3, connections closed 1,200"
+    assert faults(Result(lost=3, reordered=2), qos=0) == "out of order 2"
+    assert faults(Result(repeats=5), qos=2) == ""
