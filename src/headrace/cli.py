@@ -28,7 +28,7 @@ class LazyGroup(click.Group):
     """Commands whose modules are imported only when they are called: Spark's imports take seconds."""
 
     lazy: ClassVar[dict[str, tuple[str, str]]] = {
-        "pipeline": ("headrace_spark.cli", "pipeline"),
+        "pipeline": ("headrace.cli_pipeline", "pipeline"),
         "bench": ("headrace.clients.bench", "bench"),
         "pub": ("headrace.clients.cli", "pub"),
         "sub": ("headrace.clients.cli", "sub"),

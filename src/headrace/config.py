@@ -118,6 +118,30 @@ class LogConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     format: Literal["text", "json"] = "text"
 
 
+class ArchiveConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """`[pipeline.archive]`: the journal into the table `messages`."""
+
+    consumer: str = "archive"
+    records_per_trigger_max: Positive = 1_000_000
+    bytes_per_trigger_max: Positive = 256 * MIB
+    fail_on_data_loss: bool = True
+
+
+class PipelineConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """`[pipeline]`: what every Spark job is told; `[pipeline.JOB]` is for that job alone."""
+
+    lake: Annotated[str, msgspec.Meta(min_length=1)] = "./lake"
+    master: Annotated[str, msgspec.Meta(min_length=1)] = "local[*]"
+    follow: bool = False  # stay until stopped
+    trigger_s: Seconds = 1.0
+    # How often in a row a query that failed without an error of ours is started again from its checkpoint.
+    restarts_max: Count = 3
+    driver_memory: Annotated[str, msgspec.Meta(pattern="^[0-9]+[kmgKMG]$")] = "1g"
+    task_attempts_max: Positive = 4
+    spark: dict[str, str] = {}  # Spark's own keys; they win
+    archive: ArchiveConfig = ArchiveConfig()
+
+
 class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Everything that `headrace serve` can be told."""
 
@@ -137,6 +161,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     access: AccessConfig = AccessConfig()
     tls: TlsConfig = TlsConfig()
     log: LogConfig = LogConfig()
+    pipeline: PipelineConfig = PipelineConfig()
 
 
 class Endpoint(NamedTuple):
@@ -198,12 +223,21 @@ def load(file: Path | None = None, sets: list[str] | None = None) -> Config:
 
 def show(config: Config) -> str:
     """The whole configuration as TOML that `load` reads back to the same value."""
-    plain = msgspec.to_builtins(config)
-    lines = [f"{key} = {_toml(value)}" for key, value in plain.items() if not isinstance(value, dict)]
-    for table, entries in plain.items():
-        if isinstance(entries, dict):
-            lines += ["", f"[{table}]", *(f"{key} = {_toml(value)}" for key, value in entries.items())]
-    return "\n".join(lines) + "\n"
+    return "\n".join(_shown("", msgspec.to_builtins(config))) + "\n"
+
+
+def _shown(name: str, table: dict[str, Any]) -> list[str]:
+    lines = [f"{_bare(key)} = {_toml(value)}" for key, value in table.items() if not isinstance(value, dict)]
+    for key, value in table.items():
+        if isinstance(value, dict):
+            inner = f"{name}.{key}" if name else key
+            lines += ["", f"[{inner}]", *_shown(inner, value)]
+    return lines
+
+
+def _bare(key: str) -> str:
+    """Spark's keys have dots in them: in TOML they need quotes."""
+    return json.dumps(key) if "." in key else key
 
 
 def _read(file: Path) -> dict[str, Any]:
@@ -295,10 +329,12 @@ def _unknown(key: str) -> InvalidKey:
     return InvalidKey(key, "unknown key" + (f"; did you mean {near[0]}?" if near else ""))
 
 
-def _keys() -> list[str]:
-    tables: dict[str, Any] = msgspec.to_builtins(Config())
-    nested = [f"{table}.{key}" for table, value in tables.items() if isinstance(value, dict) for key in value]
-    return [*tables, *nested]
+def _keys(prefix: str = "", value: object = None) -> list[str]:
+    table = msgspec.to_builtins(Config()) if value is None else value
+    if not isinstance(table, dict):
+        return [prefix]
+    inner = [_keys(f"{prefix}.{key}" if prefix else key, item) for key, item in table.items()]
+    return [*([prefix] if prefix else []), *(key for keys in inner for key in keys)]
 
 
 def _toml(value: object) -> str:

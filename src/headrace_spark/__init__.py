@@ -7,9 +7,8 @@
     decode      journal batches -> Arrow record batches, column by column
     source      `headrace-journal`, a Python Data Source, batch and stream
     lake        the Delta tables below one folder
-    jobs        one module a job; a job reads, applies transforms, writes
-    transforms  steps, DataFrame -> DataFrame
-    cli         `headrace pipeline ...`
+    runner      runs a job in a session of its own; `headrace pipeline` calls it
+    jobs        one module a job; a job reads, applies steps (DataFrame -> DataFrame), writes
 
 Of the broker it uses the record format, the read side of the journal and the MQTT property codec, nothing
 else.

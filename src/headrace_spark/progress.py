@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import sys
 from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
 from time import monotonic
 from types import TracebackType
 from typing import Final, Self
@@ -11,10 +13,21 @@ from typing import Final, Self
 from rich.console import Console
 from rich.status import Status
 
-from headrace_spark.jobs.archive import Progress
-
 PLAIN_INTERVAL_S: Final = 5.0
 RATE_WINDOW_S: Final = 5.0
+
+
+@dataclass(frozen=True)
+class Progress:
+    """Where a job stands: rows of this run, the next offset to read, what lies between it and the present end."""
+
+    rows: int
+    offset: int
+    lag: int
+    elapsed_s: float
+
+
+Report = Callable[[Progress], None]
 
 
 class ProgressLine:
@@ -25,7 +38,7 @@ class ProgressLine:
         self._console = console or Console(file=sys.stderr, highlight=False)
         self._status = Status("", console=self._console) if self._console.is_terminal else None
         self._history: deque[tuple[float, int]] = deque([(0.0, 0)])
-        self._plain_at = 0.0
+        self._plain_at = float("-inf")  # `monotonic` may start at 0 with the machine
         self._last: Progress | None = None
 
     def __enter__(self) -> Self:

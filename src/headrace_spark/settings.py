@@ -1,4 +1,4 @@
-"""Settings of Spark sessions and jobs: typed, frozen, with every default of the pipeline in one place."""
+"""Settings of Spark sessions and of jobs: typed and frozen. The command line makes them from the configuration."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from headrace_spark.jars import jars_folder
 
 @dataclass(frozen=True)
 class SparkSettings:
-    """What `headrace_spark.session` makes a SparkSession from."""
+    """What `headrace_spark.session` makes a SparkSession from; your own code opens one with `SparkSettings()`."""
 
     master: str = "local[*]"
     app_name: str = "headrace"
@@ -22,18 +22,15 @@ class SparkSettings:
     """Spark's own configuration keys; they win over what the session sets."""
 
 
-@dataclass(frozen=True)
-class ArchiveSettings:
-    """The job `archive`: one journal into the table `messages` of one lake."""
+@dataclass(frozen=True, kw_only=True)
+class RunSettings:
+    """What every job is told: which journal, which lake, and how long to stay."""
 
     data_dir: Path
     lake: Path
-    consumer: str = "archive"
-    follow: bool = False
-    trigger_s: float = 1.0
-    records_per_trigger_max: int = 1_000_000
-    bytes_per_trigger_max: int = 256 << 20
-    fail_on_data_loss: bool = True
-    restarts_max: int = 3
+    follow: bool
+    """Go on until stopped; otherwise end at what is there now."""
+    trigger_s: float
+    restarts_max: int
     """How often in a row a query that failed without an error of ours is started again from its checkpoint."""
-    spark: SparkSettings = field(default_factory=SparkSettings)
+    spark: SparkSettings

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from time import time_ns
 from typing import Any
@@ -11,6 +13,8 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
+from headrace.cli_pipeline import job_settings
+from headrace.config import load
 from headrace.journal.log import LogSettings, SegmentedLog
 from headrace_spark.session import open_session
 from headrace_spark.settings import SparkSettings
@@ -47,6 +51,12 @@ class Writer:
     def rows(self) -> list[dict[str, Any]]:
         """The table that an archive of this journal must give, by offset."""
         return self.made.rows(self.uuid, self.epoch)
+
+
+def settings_of(job: str, data_dir: Path, lake: Path, **changes: Any) -> Any:
+    """What `[pipeline]` says by default, with changes."""
+    sets = [f"data_dir={json.dumps(str(data_dir))}", f"pipeline.lake={json.dumps(str(lake))}"]
+    return replace(job_settings(job, load(None, sets)), **changes)
 
 
 @pytest.fixture

@@ -21,10 +21,10 @@ from pyspark.sql import SparkSession
 
 from headrace.journal.consumers import ConsumerPosition
 from headrace_spark.errors import JournalMissing, LakeConflict, QueryFailed
-from headrace_spark.jobs.archive import Progress, archive_with
+from headrace_spark.jobs import archive
 from headrace_spark.lake import Lake
-from headrace_spark.settings import ArchiveSettings
-from spark.conftest import Writer
+from headrace_spark.progress import Progress
+from spark.conftest import Writer, settings_of
 from spark.journals import mixed
 
 pytestmark = pytest.mark.spark
@@ -40,11 +40,12 @@ class Bench:
         self.journal = journal
         self.lake = lake
 
-    def settings(self, **changes: Any) -> ArchiveSettings:
-        return ArchiveSettings(self.journal.data_dir, self.lake, **changes)
+    def settings(self, **changes: Any) -> archive.Settings:
+        settings: archive.Settings = settings_of("archive", self.journal.data_dir, self.lake, **changes)
+        return settings
 
     def archive(self, **changes: Any) -> Progress:
-        return archive_with(self.spark, self.settings(**changes), Event(), lambda _: None)
+        return archive.run(self.spark, self.settings(**changes), Event(), lambda _: None)
 
     def rows(self) -> list[dict[str, Any]]:
         table = DeltaTable(self.lake / "messages").to_pyarrow_table()
@@ -63,7 +64,7 @@ class Bench:
     @contextmanager
     def process(self, *arguments: str) -> Iterator[subprocess.Popen[str]]:
         """`headrace pipeline archive` as a process of its own; killed at the end if it is still there."""
-        command = [sys.executable, "-m", "headrace_spark", "archive", *arguments]
+        command = [sys.executable, "-m", "headrace", "pipeline", "archive", *arguments]
         command += [
             "--data-dir",
             str(self.journal.data_dir),
@@ -174,7 +175,7 @@ def test_a_killed_python_worker_costs_nothing(bench: Bench) -> None:
         if progress.rows and len(killed) < 3:
             killed.extend(kill(workers()))
 
-    archive_with(bench.spark, bench.settings(records_per_trigger_max=300), Event(), kill_workers)
+    archive.run(bench.spark, bench.settings(records_per_trigger_max=300), Event(), kill_workers)
     assert killed
     assert bench.rows() == bench.journal.rows()
 

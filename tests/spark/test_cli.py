@@ -7,15 +7,18 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from click.testing import CliRunner
 
-from headrace_spark.cli import pipeline, stop_on_signals
+from headrace.cli_pipeline import job_settings, pipeline, stop_on_signals
+from headrace.config import load
+from headrace_spark import runner
 from headrace_spark.errors import BadOption
-from headrace_spark.jobs import archive as archive_module
-from headrace_spark.jobs.archive import Progress
-from headrace_spark.settings import ArchiveSettings
+from headrace_spark.jobs import JOBS, module_of
+from headrace_spark.progress import Progress
+from headrace_spark.settings import RunSettings
 from spark.conftest import Writer
 from spark.journals import mixed
 
@@ -33,38 +36,89 @@ def _keep_signal_handlers() -> object:
         signal.signal(number, handler)
 
 
-def test_archive_hands_its_options_on(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    seen: list[ArchiveSettings] = []
+@pytest.fixture
+def started(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, Any]]:
+    """The jobs that were started, with their settings, instead of starting them."""
+    seen: list[tuple[str, Any]] = []
 
-    def archive(settings: ArchiveSettings, stop: object, report: object) -> Progress:
-        seen.append(settings)
+    def run_job(job: str, settings: object, stop: object, report: object) -> Progress:
+        seen.append((job, settings))
         return Progress(0, 0, 0, 0.0)
 
-    monkeypatch.setattr(archive_module, "archive", archive)
+    monkeypatch.setattr(runner, "run_job", run_job)
+    return seen
+
+
+def test_a_job_is_told_what_the_configuration_says(started: list[tuple[str, Any]], tmp_path: Path) -> None:
+    file = tmp_path / "headrace.toml"
+    file.write_text(
+        'data_dir = "d"\n[pipeline]\nlake = "l"\ntrigger_s = 3\n[pipeline.archive]\nconsumer = "c"\n'
+    )
+    options = (
+        "--config",
+        str(file),
+        "--set",
+        "pipeline.archive.records_per_trigger_max=7",
+        "--lake",
+        "other",
+    )
+    assert run("run", "archive", *options)[0] == 0
+    job, settings = started[0]
+    assert (job, settings.data_dir, settings.lake, settings.trigger_s) == (
+        "archive",
+        Path("d"),
+        Path("other"),
+        3,
+    )
+    assert (settings.consumer, settings.records_per_trigger_max, settings.follow) == ("c", 7, False)
+    assert (settings.spark.master, settings.spark.app_name) == ("local[*]", "headrace archive")
+
+
+def test_archive_hands_its_options_on(started: list[tuple[str, Any]]) -> None:
     assert run("archive", "--data-dir", "d", "--lake", "l")[0] == 0
     assert run("archive", "--data-dir", "d", "--lake", "l", "--available-now")[0] == 0
     options = ("--master", "local[1]", "--consumer", "c", "--trigger", "2.5", "--max-records", "7")
-    assert run("archive", "--data-dir", "d", "--lake", "l", "--follow", *options)[0] == 0
-    assert seen[0] == seen[1]
-    assert (seen[0].data_dir, seen[0].lake, seen[0].follow, seen[0].spark.master) == (
-        Path("d"),
-        Path("l"),
-        False,
-        "local[*]",
+    assert (
+        run("archive", "--data-dir", "d", "--lake", "l", "--follow", "--no-fail-on-data-loss", *options)[0]
+        == 0
     )
-    assert (seen[2].follow, seen[2].consumer, seen[2].trigger_s, seen[2].records_per_trigger_max) == (
-        True,
-        "c",
-        2.5,
-        7,
-    )
-    assert seen[2].spark.master == "local[1]"
+    assert started[0] == started[1]
+    settings = started[2][1]
+    assert (settings.follow, settings.consumer, settings.trigger_s) == (True, "c", 2.5)
+    assert (settings.records_per_trigger_max, settings.fail_on_data_loss) == (7, False)
+    assert settings.spark.master == "local[1]"
+
+
+def test_every_job_has_what_the_runner_asks_for() -> None:
+    for job in JOBS:
+        module = module_of(job)
+        assert issubclass(module.Settings, RunSettings)
+        assert callable(module.check)
+        assert callable(module.run)
+        assert isinstance(job_settings(job, load()), module.Settings)
+
+
+def test_a_bad_key_exits_with_2_and_is_named() -> None:
+    """As the whole command says it: the group alone leaves the exception to it."""
+    command = [
+        sys.executable,
+        "-m",
+        "headrace",
+        "pipeline",
+        "run",
+        "archive",
+        "--set",
+        "pipeline.archive.consumr=c",
+    ]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert (done.returncode, "pipeline.archive.consumer?" in done.stderr) == (2, True)
 
 
 @pytest.mark.parametrize(
     "arguments",
     [
-        ("archive",),
+        ("run",),
+        ("run", "nothing"),
         ("archive", "--data-dir", "d", "--lake", "l", "--trigger", "-1"),
         ("nothing",),
         ("status",),
@@ -82,7 +136,7 @@ def test_errors_are_one_line_with_their_exit_code(monkeypatch: pytest.MonkeyPatc
     def refuse(*_: object) -> None:
         raise BadOption("consumer", "..", "no")
 
-    monkeypatch.setattr(archive_module, "archive", refuse)
+    monkeypatch.setattr(runner, "run_job", refuse)
     code, _, said = run("archive", "--data-dir", str(tmp_path), "--lake", str(tmp_path / "lake"))
     assert (code, said.splitlines()[-1]) == (2, "error: option consumer='..': no")
 
@@ -115,9 +169,3 @@ def test_signals_set_the_event() -> None:
     signal.raise_signal(signal.SIGINT)
     assert again.is_set()
     assert signal.getsignal(signal.SIGINT) == signal.SIG_DFL
-
-
-def test_the_module_is_the_command() -> None:
-    done = subprocess.run([sys.executable, "-m", "headrace_spark", "--help"], capture_output=True, text=True)
-    assert done.returncode == 0
-    assert "Usage: headrace pipeline" in done.stdout

@@ -8,8 +8,7 @@ import pytest
 from rich.console import Console
 
 from headrace_spark import progress as module
-from headrace_spark.jobs.archive import Progress
-from headrace_spark.progress import ProgressLine
+from headrace_spark.progress import Progress, ProgressLine
 
 
 def lines(

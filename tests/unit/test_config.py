@@ -6,6 +6,7 @@ import json
 import re
 import tomllib
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -63,6 +64,8 @@ def test_set_reads_the_text_by_the_type_of_the_key(assignment: str, value: objec
         ("durability=perhaps", "durability"),
         ("session=5", "session"),
         ("durability.more=5", "durability.more"),
+        ("pipeline.driver_memory=much", "pipeline.driver_memory"),
+        ("pipeline.archive.records_per_trigger_max=0", "pipeline.archive.records_per_trigger_max"),
         ("durability", "--set"),
         ("=5", "--set"),
         ("listeners=[]", "listeners"),
@@ -121,8 +124,15 @@ def test_show_prints_every_key_and_load_reads_it_back(tmp_path: Path) -> None:
         None, ['session.application_client_ids=["archive-*", "\\"odd\\""]', "limits.connect_timeout_s=2.5"]
     )
     text = show(config)
+    assert '[pipeline.archive]\nconsumer = "archive"' in text
     assert tomllib.loads(text).keys() == msgspec.to_builtins(config).keys()
     assert load(write(tmp_path, text)) == config
+
+
+def test_the_keys_of_spark_keep_their_dots(tmp_path: Path) -> None:
+    config = load(write(tmp_path, '[pipeline.spark]\n"spark.executor.memory" = "2g"\n'))
+    assert config.pipeline.spark == {"spark.executor.memory": "2g"}
+    assert load(write(tmp_path, show(config))) == config
 
 
 def test_endpoints_are_taken_apart() -> None:
@@ -162,9 +172,21 @@ def test_every_scheme_is_a_listener() -> None:
 def test_the_reference_lists_every_key_with_its_default() -> None:
     text = (Path(__file__).parents[2] / "docs" / "reference" / "configuration.md").read_text(encoding="utf-8")
     documented = dict(re.findall(r"^\| `([\w.]+)` \| `(.+?)` \|", text, re.MULTILINE))
-    plain = msgspec.to_builtins(Config())
-    tables = {"": plain} | {f"{name}.": table for name, table in plain.items() if isinstance(table, dict)}
-    keys = {
-        f"{at}{k}": v for at, table in tables.items() for k, v in table.items() if not isinstance(v, dict)
-    }
-    assert {key: json.loads(value) for key, value in documented.items()} == json.loads(json.dumps(keys))
+    shown = flat(msgspec.to_builtins(Config()))
+    assert {key: json.loads(value) for key, value in documented.items()} == json.loads(json.dumps(shown))
+    assert "did you mean pipeline.archive.consumer?" in refused("pipeline.archive.consumr=1")
+
+
+def flat(table: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Dotted keys; a table that is empty by default is a key itself."""
+    found: dict[str, Any] = {}
+    for key, value in table.items():
+        nested = isinstance(value, dict) and value
+        found |= flat(value, f"{prefix}{key}.") if nested else {f"{prefix}{key}": value}
+    return found
+
+
+def refused(assignment: str) -> str:
+    with pytest.raises(InvalidKey) as raised:
+        load(None, [assignment])
+    return str(raised.value)

@@ -52,7 +52,8 @@ TESTED_TOGETHER = {
         "headrace/services/metrics.py",
         "headrace/services/sessions.py",
     ],
-    "tests/spark/test_archive.py": ["headrace_spark/jobs/archive.py"],
+    "tests/spark/test_archive.py": ["headrace_spark/jobs/archive.py", "headrace_spark/runner.py"],
+    "tests/spark/test_cli.py": ["headrace/cli_pipeline.py"],
     "tests/spark/test_source_stream.py": ["headrace_spark/source.py"],
     "tests/spark/test_session.py": ["headrace_spark/settings.py"],
 }

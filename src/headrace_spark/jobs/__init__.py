@@ -1,3 +1,24 @@
-"""Jobs: one module each, one function each that takes its settings and runs to its end."""
+"""The jobs: one module each, named here and nowhere else.
+
+A module has three things, which `headrace_spark.runner` uses:
+
+    Settings                                   frozen dataclass below `RunSettings`; its own fields are the keys
+                                               of `[pipeline.<job>]`, under the same names
+    check(settings)                            raise what can be known without Spark: most mistakes show here
+    run(spark, settings, stop, report)         work to the present end or, with `follow`, until `stop` is set;
+                                               `report` takes a `Progress` about twice a second
+"""
 
 from __future__ import annotations
+
+from importlib import import_module
+from typing import Any, Final
+
+JOBS: Final = {
+    "archive": "headrace_spark.jobs.archive",
+}
+
+
+def module_of(job: str) -> Any:
+    """The module of a job. Imports Spark."""
+    return import_module(JOBS[job])

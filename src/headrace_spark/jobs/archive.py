@@ -11,7 +11,6 @@ so the table itself says where to go on.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from threading import Event
 from time import monotonic
@@ -26,43 +25,33 @@ from headrace_spark.errors import LakeConflict
 from headrace_spark.journal import commit, holds_last, open_journal, registered_offset
 from headrace_spark.lake import PARTITIONED_BY, Checkpoint, Lake
 from headrace_spark.options import EARLIEST, check_consumer
+from headrace_spark.progress import Progress, Report
 from headrace_spark.query import run_query
 from headrace_spark.ranges import JournalOffset
 from headrace_spark.schema import MESSAGES
-from headrace_spark.session import close_session, open_session
-from headrace_spark.settings import ArchiveSettings
+from headrace_spark.settings import RunSettings
 
 JOB: Final = "archive"
 
 
-@dataclass(frozen=True)
-class Progress:
-    """Where the job stands: rows of this run, the next offset to read, records between it and the high watermark."""
+@dataclass(frozen=True, kw_only=True)
+class Settings(RunSettings):
+    """`[pipeline.archive]`: one journal into the table `messages` of one lake."""
 
-    rows: int
-    offset: int
-    lag: int
-    elapsed_s: float
-
-
-def archive(settings: ArchiveSettings, stop: Event, report: Callable[[Progress], None]) -> Progress:
-    """Run to the present end of the journal or, with `follow`, until `stop` is set. Raises PipelineError.
-
-    `report` is called on this thread twice a second; the last progress is returned as well.
-    """
-    open_journal(settings.data_dir)  # before Spark's seconds: most mistakes show here
-    spark = open_session(settings.spark)
-    try:
-        return archive_with(spark, settings, stop, report)
-    finally:
-        close_session(spark)
+    consumer: str
+    records_per_trigger_max: int
+    bytes_per_trigger_max: int
+    fail_on_data_loss: bool
 
 
-def archive_with(
-    spark: SparkSession, settings: ArchiveSettings, stop: Event, report: Callable[[Progress], None]
-) -> Progress:
-    """`archive` in a session that is there already."""
+def check(settings: Settings) -> None:
+    """Raises BadOption, JournalMissing."""
     check_consumer(settings.consumer)
+    open_journal(settings.data_dir)
+
+
+def run(spark: SparkSession, settings: Settings, stop: Event, report: Report) -> Progress:
+    """Raises PipelineError."""
     journal = open_journal(settings.data_dir)
     lake = Lake(settings.lake)
     with lake.archiving(journal.uuid):
@@ -95,7 +84,7 @@ def starting_offset(journal: JournalReader, lake: Lake, checkpoint: Checkpoint) 
     return str(end.offset)
 
 
-def read_messages(spark: SparkSession, settings: ArchiveSettings, start: str) -> DataFrame:
+def read_messages(spark: SparkSession, settings: Settings, start: str) -> DataFrame:
     """The journal as a stream of `messages`."""
     return (
         spark.readStream.format("headrace-journal")
@@ -110,7 +99,7 @@ def read_messages(spark: SparkSession, settings: ArchiveSettings, start: str) ->
     )
 
 
-def start_query(spark: SparkSession, settings: ArchiveSettings, start: str) -> StreamingQuery:
+def start_query(spark: SparkSession, settings: Settings, start: str) -> StreamingQuery:
     lake = Lake(settings.lake)
     writer = (
         read_messages(spark, settings, start)
@@ -135,10 +124,10 @@ class Tracker:
 
     def __init__(
         self,
-        settings: ArchiveSettings,
+        settings: Settings,
         journal: JournalReader,
         start: str,
-        report: Callable[[Progress], None],
+        report: Report,
     ) -> None:
         self._settings = settings
         self._journal = journal

@@ -1,0 +1,178 @@
+"""`headrace pipeline ...`: Spark jobs from the command line.
+
+Exit codes: 0 done, or stopped by SIGTERM or SIGINT; 1 failed; 2 wrong use. Results go to stdout, progress and
+errors to stderr. A job is told what `[pipeline]` and `[pipeline.JOB]` say, and sees no configuration itself.
+"""
+
+from __future__ import annotations
+
+import json
+import signal
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
+from pathlib import Path
+from threading import Event
+from types import FrameType
+from typing import Any
+
+import click
+
+from headrace.config import Config, load
+from headrace.journal.errors import JournalError
+from headrace_spark.errors import PipelineError
+from headrace_spark.jobs import JOBS
+
+_FOLDER = click.Path(file_okay=False, path_type=Path)
+_EXTRA = ("pyspark", "delta", "deltalake", "pyarrow", "numpy")
+
+Options = dict[str, Any]
+
+
+def common_options(command: Callable[..., None]) -> Callable[..., None]:
+    """What every job can be told on the command line; the rest is in the configuration, or in `--set`."""
+    options = [
+        click.option("--config", "config_file", type=click.Path(path_type=Path), help="TOML file."),
+        click.option(
+            "--set", "sets", multiple=True, metavar="KEY=VALUE", help="Any key of the configuration."
+        ),
+        click.option("--data-dir", type=_FOLDER, help="Data directory of the broker; it may be running."),
+        click.option("--lake", type=_FOLDER, help="Folder of the Delta tables."),
+        click.option("--master", help="Spark master: local[N] or spark://host:port."),
+        click.option(
+            "--follow/--available-now", default=None, help="Stay until stopped, or stop at the present end."
+        ),
+        click.option("--trigger", type=click.FloatRange(0), help="Seconds between batches."),
+    ]
+    for option in reversed(options):
+        command = option(command)
+    return command
+
+
+@click.group(context_settings={"show_default": True})
+def pipeline() -> None:
+    """Spark jobs over the journal and the tables made from it."""
+
+
+@pipeline.command()
+@click.argument("job", type=click.Choice(list(JOBS)))
+@common_options
+def run(job: str, **options: Any) -> None:
+    """Run JOB, as `[pipeline]` and `[pipeline.JOB]` of the configuration say.
+
+    \b
+    archive   every message of the journal, once, into the table `messages`
+    """
+    run_with(job, configured(options))
+
+
+@pipeline.command()
+@common_options
+@click.option("--consumer", help="Name whose position holds retention back.")
+@click.option("--max-records", type=click.IntRange(1), help="Records a batch takes at most.")
+@click.option("--fail-on-data-loss/--no-fail-on-data-loss", default=None, help="When retention was faster.")
+def archive(**options: Any) -> None:
+    """The same as `run archive`: every message of the journal, once, into the Delta table LAKE/messages."""
+    run_with("archive", configured(options))
+
+
+# Option -> key of the configuration.
+_KEYS = {
+    "data_dir": "data_dir",
+    "lake": "pipeline.lake",
+    "master": "pipeline.master",
+    "follow": "pipeline.follow",
+    "trigger": "pipeline.trigger_s",
+    "consumer": "pipeline.archive.consumer",
+    "max_records": "pipeline.archive.records_per_trigger_max",
+    "fail_on_data_loss": "pipeline.archive.fail_on_data_loss",
+}
+
+
+def configured(options: Options) -> Config:
+    """The configuration with the options of the command on top. Raises InvalidKey."""
+    sets = list(options["sets"])
+    for option, key in _KEYS.items():
+        value = options.get(option)
+        if value is not None:
+            sets.append(f"{key}={json.dumps(str(value) if isinstance(value, Path) else value)}")
+    return load(options["config_file"], sets)
+
+
+def run_with(job: str, config: Config) -> None:
+    """Run a job to its end, with its progress on stderr."""
+    stop = stop_on_signals()
+    with failures_explained():
+        from headrace_spark.progress import ProgressLine
+        from headrace_spark.runner import run_job
+
+        settings = job_settings(job, config)
+        with ProgressLine(job) as line:
+            line.say("starting Spark")
+            run_job(job, settings, stop, line.show)
+
+
+def job_settings(job: str, config: Config) -> Any:
+    """The settings of one job: the common ones, and every key of its own table under the same name."""
+    from headrace_spark.jobs import module_of
+    from headrace_spark.settings import SparkSettings
+
+    pipeline = config.pipeline
+    own = getattr(pipeline, job)
+    return module_of(job).Settings(
+        data_dir=Path(config.data_dir),
+        lake=Path(pipeline.lake),
+        follow=pipeline.follow,
+        trigger_s=pipeline.trigger_s,
+        restarts_max=pipeline.restarts_max,
+        spark=SparkSettings(
+            master=pipeline.master,
+            app_name=f"headrace {job}",
+            driver_memory=pipeline.driver_memory,
+            task_attempts_max=pipeline.task_attempts_max,
+            extra=pipeline.spark,
+        ),
+        **{key: getattr(own, key) for key in own.__struct_fields__},
+    )
+
+
+@pipeline.command()
+@click.option("--data-dir", type=_FOLDER, required=True, help="Data directory of the broker.")
+@click.option("--lake", type=_FOLDER, help="Folder of the Delta tables.")
+@click.option("--json", "as_json", is_flag=True, help="One JSON object instead of text.")
+def status(data_dir: Path, lake: Path | None, as_json: bool) -> None:
+    """Show the journal, its consumers and how far the tables are, without starting Spark."""
+    with failures_explained():
+        from headrace_spark.status import describe, pipeline_status
+
+        found = pipeline_status(data_dir, lake)
+        click.echo(json.dumps(asdict(found), indent=2) if as_json else describe(found))
+
+
+def stop_on_signals() -> Event:
+    """An event that SIGTERM and SIGINT set; a second SIGINT ends the process at once."""
+    stop = Event()
+
+    def ask(number: int, _frame: FrameType | None) -> Any:
+        stop.set()
+        if number == signal.SIGINT:
+            signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+    signal.signal(signal.SIGTERM, ask)
+    signal.signal(signal.SIGINT, ask)
+    return stop
+
+
+@contextmanager
+def failures_explained() -> Iterator[None]:
+    """Turn what the pipeline and the journal raise into one line on stderr and an exit code."""
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        if (error.name or "").split(".")[0] not in _EXTRA:
+            raise
+        click.echo(f"error: {error.name} is not installed; the pipeline needs headrace[spark]", err=True)
+        raise SystemExit(1) from None
+    except (PipelineError, JournalError) as error:
+        click.echo(f"error: {error}", err=True)
+        raise SystemExit(getattr(error, "exit_code", 1)) from None

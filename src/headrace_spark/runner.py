@@ -1,0 +1,25 @@
+"""Runs one job in a Spark session of its own."""
+
+from __future__ import annotations
+
+from threading import Event
+
+from headrace_spark.jobs import module_of
+from headrace_spark.progress import Progress, Report
+from headrace_spark.session import close_session, open_session
+from headrace_spark.settings import RunSettings
+
+
+def run_job(job: str, settings: RunSettings, stop: Event, report: Report) -> Progress:
+    """Run to the present end or, with `follow`, until `stop` is set. Raises PipelineError.
+
+    `report` is called on this thread; the last progress is returned as well.
+    """
+    module = module_of(job)
+    module.check(settings)  # before Spark's seconds
+    spark = open_session(settings.spark)
+    try:
+        progress: Progress = module.run(spark, settings, stop, report)
+        return progress
+    finally:
+        close_session(spark)
