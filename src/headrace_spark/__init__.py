@@ -3,8 +3,8 @@
     jars        which jars PySpark needs beside its own, and where they lie
     settings    typed, frozen settings of sessions and jobs
     session     the SparkSession that all jobs use
-    schema      the columns of the table `messages`
-    decode      journal batches -> Arrow record batches, column by column
+    schema      the columns of the schemas: messages, events, progress
+    decode      journal batches -> Arrow record batches: chunk, message_columns, event_rows, progress_rows
     source      `headrace-journal`, a Python Data Source, batch and stream
     lake        the Delta tables below one folder
     runner      runs a job in a session of its own; `headrace pipeline` calls it

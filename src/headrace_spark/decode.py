@@ -1,220 +1,30 @@
-"""Journal batches to Arrow record batches, a column at a time.
-
-Only one thing is done record by record: walking over the lengths. The bodies of several batches are joined
-into one buffer; the fixed headers are gathered from it as one NumPy array; and since a record is five byte
-strings back to back (layout: `headrace.core.record`), one Arrow binary array over that buffer, whose values
-are header gaps and fields in turn, gives each text and binary column by taking every sixth value. MQTT 5
-properties are decoded one by one, where a message has any. Runs on Spark's Python workers.
-"""
+"""Journal batches to Arrow record batches of one of the schemas. Runs on Spark's Python workers."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from functools import cached_property
-from struct import Struct
-from typing import Any, Final
+from collections.abc import Callable, Iterable, Iterator
+from typing import Final
 
-import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 
-from headrace.core.record import (
-    FLAG_DUP,
-    FLAG_QOS,
-    FLAG_RETAIN,
-    FLAG_V5,
-    FLAG_WILL,
-    KIND_MESSAGE,
-    MESSAGE_HEADER_SIZE,
-    NO_EXPIRY_U32,
-)
-from headrace.errors import CorruptRecord
 from headrace.journal.segment import Batch
-from headrace_spark.publish_properties import PropertyColumns
+from headrace_spark import event_rows, message_columns, progress_rows
+from headrace_spark.chunk import Chunk, chunks
 
-# Large enough that the cost per chunk vanishes, small enough that a task holds a few megabytes.
-CHUNK_BYTES_MAX: Final = 8 << 20
-CHUNK_RECORDS_MAX: Final = 20_000
-DAY_US: Final = 86_400_000_000
-
-Integers = npt.NDArray[np.int64]
-
-_LENGTH: Final = Struct("<I")
-_KIND_AT: Final = 4
-_HEADER: Final = np.dtype(
-    [
-        ("length", "<u4"),
-        ("kind", "u1"),
-        ("flags", "u1"),
-        ("packet_id", "<u2"),
-        ("timestamp_us", "<i8"),
-        ("incarnation", "<i8"),
-        ("message_expiry_s", "<u4"),
-        ("tenant_len", "u1"),
-        ("reserved", "u1"),
-        ("client_id_len", "<u2"),
-        ("topic_len", "<u2"),
-        ("properties_len", "<u4"),
-        ("reserved_2", "<u2"),
-    ]
-)
-# Values of the binary array over a body: five fields of a message, then the gap up to the next message's
-# tenant.
-_TENANT, _CLIENT_ID, _TOPIC, _PROPERTIES, _PAYLOAD, _GAP = range(6)
-_STRIDE: Final = 6
+_DECODERS: Final[dict[str, Callable[[Chunk, pa.Schema], Iterator[pa.RecordBatch]]]] = {
+    "messages": message_columns.record_batches,
+    "events": event_rows.record_batches,
+    "progress": progress_rows.record_batches,
+}
 
 
 def decode(
-    batches: Iterable[Batch], uuid: str, start: int, end: int, schema: pa.Schema
+    batches: Iterable[Batch], uuid: str, start: int, end: int, schema: pa.Schema, of: str = "messages"
 ) -> Iterator[pa.RecordBatch]:
-    """The messages with start <= offset < end, as record batches of `schema` (columns of `messages`, any order)."""
-    for chunk in _chunks(batches):
-        messages = Messages(chunk, uuid, start, end)
-        if messages.count:
-            yield pa.RecordBatch.from_arrays(
-                [_COLUMNS[name](messages) for name in schema.names], schema=schema
-            )
+    """The rows with start <= offset < end, as record batches of `schema`: columns of the schema `of`, any order.
 
-
-def _chunks(batches: Iterable[Batch]) -> Iterator[list[Batch]]:
-    """Group small batches, so that the work per chunk pays."""
-    chunk: list[Batch] = []
-    size = records = 0
-    for batch in batches:
-        if chunk and (size + len(batch.body) > CHUNK_BYTES_MAX or records + batch.count > CHUNK_RECORDS_MAX):
-            yield chunk
-            chunk, size, records = [], 0, 0
-        chunk.append(batch)
-        size += len(batch.body)
-        records += batch.count
-    if chunk:
-        yield chunk
-
-
-class Messages:
-    """The MESSAGE records of a few batches. What columns share is worked out when the first of them asks."""
-
-    def __init__(self, batches: Sequence[Batch], uuid: str, start: int, end: int) -> None:
-        self.uuid = uuid
-        self._body = batches[0].body if len(batches) == 1 else b"".join([batch.body for batch in batches])
-        self._bytes = np.frombuffer(self._body, np.uint8)
-        at = _record_positions(self._body)
-        offsets = np.concatenate([np.arange(b.base_offset, b.base_offset + b.count) for b in batches])
-        if len(at) != len(offsets):
-            raise CorruptRecord(
-                f"offset {batches[0].base_offset}: {len(at)} records where headers say {len(offsets)}"
-            )
-        wanted = (self._bytes[at + _KIND_AT] == KIND_MESSAGE) & (offsets >= start) & (offsets < end)
-        self._at: Integers = at[wanted]
-        self.offsets: Integers = offsets[wanted]
-        self.epochs: Integers = np.repeat([b.epoch for b in batches], [b.count for b in batches])[wanted]
-        self.count = len(self.offsets)
-
-    @cached_property
-    def headers(self) -> npt.NDArray[Any]:
-        """The fixed headers, a structured row for each message."""
-        if self._at[-1] + MESSAGE_HEADER_SIZE > len(self._body):
-            raise CorruptRecord(f"the message at offset {self.offsets[-1]} is shorter than its header")
-        rows: npt.NDArray[Any] = self._bytes[self._at[:, None] + np.arange(MESSAGE_HEADER_SIZE)]
-        return rows.view(_HEADER)[:, 0]
-
-    @cached_property
-    def timestamps_us(self) -> Integers:
-        return np.ascontiguousarray(self.headers["timestamp_us"])
-
-    @cached_property
-    def _fields(self) -> pa.BinaryArray:
-        bounds = np.empty((self.count, _STRIDE), np.int64)
-        bounds[:, _TENANT] = self._at + MESSAGE_HEADER_SIZE
-        for field, length in enumerate(
-            ("tenant_len", "client_id_len", "topic_len", "properties_len"), start=1
-        ):
-            np.add(bounds[:, field - 1], self.headers[length], out=bounds[:, field])
-        bounds[:, _GAP] = self._at + 4 + self.headers["length"]
-        if (bounds[:, _PAYLOAD] > bounds[:, _GAP]).any():
-            raise CorruptRecord(
-                f"after offset {self.offsets[0]}: the fields of a message run past its record"
-            )
-        return pa.Array.from_buffers(
-            pa.binary(),
-            self.count * _STRIDE - 1,
-            [None, pa.py_buffer(bounds.astype(np.int32)), pa.py_buffer(self._body)],
-        )
-
-    def binary(self, field: int) -> pa.BinaryArray:
-        """One field of every message."""
-        return self._fields.take(pa.array(np.arange(field, self.count * _STRIDE - 1, _STRIDE)))
-
-    def text(self, field: int) -> pa.StringArray:
-        return self.binary(field).cast(pa.string())
-
-    def flag(self, mask: int) -> pa.BooleanArray:
-        return pa.array((self.headers["flags"] & mask) != 0)
-
-    @cached_property
-    def properties(self) -> PropertyColumns:
-        rows = np.flatnonzero(self.headers["properties_len"])
-        areas = self.binary(_PROPERTIES).take(pa.array(rows)).to_pylist() if len(rows) else []
-        return PropertyColumns(self.count, rows, areas)
-
-    def message_ids(self) -> pa.StringArray:
-        """Both forms of `headrace_spark.schema`: most messages get the second, all at once."""
-        offsets, epochs = (pa.array(numbers).cast(pa.string()) for numbers in (self.offsets, self.epochs))
-        by_offset = pc.binary_join_element_wise(f"journal:{self.uuid}", epochs, offsets, ":")
-        rows, ids = self.properties.message_ids
-        if not ids:
-            return by_offset
-        where = pa.array(np.array(rows))
-        tenants, clients = (self.text(field).take(where).to_pylist() for field in (_TENANT, _CLIENT_ID))
-        mask = np.zeros(self.count, np.bool_)
-        mask[rows] = True
-        return pc.replace_with_mask(by_offset, mask, pa.array(map(client_message_id, tenants, clients, ids)))
-
-
-def client_message_id(tenant: str, client_id: str, message_id: str) -> str:
-    """The message id of a publisher that sends its own; one text cannot come from two publishers."""
-    return f"client:{tenant}/{client_id.replace('%', '%25').replace('/', '%2F')}/{message_id}"
-
-
-def _record_positions(body: bytes) -> Integers:
-    size, unpack = len(body), _LENGTH.unpack_from
-    positions = []
-    pos = 0
-    while pos < size:
-        positions.append(pos)
-        pos += 4 + unpack(body, pos)[0]
-    if pos != size:
-        raise CorruptRecord(f"the record at byte {positions[-1]} runs past its batch")
-    return np.array(positions, np.int64)
-
-
-def _expiry(messages: Messages) -> pa.Array:
-    seconds = messages.headers["message_expiry_s"].astype(np.int64)
-    return pa.array(seconds, mask=seconds == NO_EXPIRY_U32)
-
-
-_COLUMNS: Final[dict[str, Callable[[Messages], pa.Array]]] = {
-    "tenant": lambda m: m.text(_TENANT),
-    "topic": lambda m: m.text(_TOPIC),
-    "client_id": lambda m: m.text(_CLIENT_ID),
-    "qos": lambda m: pa.array((m.headers["flags"] & FLAG_QOS).astype(np.int8)),
-    "retain": lambda m: m.flag(FLAG_RETAIN),
-    "dup": lambda m: m.flag(FLAG_DUP),
-    "will": lambda m: m.flag(FLAG_WILL),
-    "mqtt5": lambda m: m.flag(FLAG_V5),
-    "payload_format_indicator": lambda m: m.properties.column("payload_format_indicator", pa.int8()),
-    "content_type": lambda m: m.properties.column("content_type", pa.string()),
-    "response_topic": lambda m: m.properties.column("response_topic", pa.string()),
-    "correlation_data": lambda m: m.properties.column("correlation_data", pa.binary()),
-    "message_expiry_s": _expiry,
-    "user_properties": lambda m: m.properties.user_properties(),
-    "publish_timestamp": lambda m: pa.array(m.timestamps_us).cast(pa.timestamp("us", "UTC")),
-    "incarnation": lambda m: pa.array(np.ascontiguousarray(m.headers["incarnation"])),
-    "journal_uuid": lambda m: pa.repeat(m.uuid, m.count),
-    "journal_epoch": lambda m: pa.array(m.epochs),
-    "journal_offset": lambda m: pa.array(m.offsets),
-    "message_id": Messages.message_ids,
-    "payload": lambda m: m.binary(_PAYLOAD),
-    "date": lambda m: pa.array((m.timestamps_us // DAY_US).astype(np.int32)).cast(pa.date32()),
-}
+    Raises CorruptRecord where a record does not add up.
+    """
+    rows = _DECODERS[of]
+    for chunk in chunks(batches, uuid, start, end):
+        yield from rows(chunk, schema)

@@ -1,17 +1,21 @@
 """Options of the source `headrace-journal`, parsed once and checked. Names as in Spark's Kafka source where it has one.
 
 path               data directory of the broker (also the argument of `load`)
+schema             messages (default) | events | progress: which records, and their columns
+                   (`headrace_spark.schema`)
 consumer           name under which a stream registers with the journal, so that retention waits for it;
                    mandatory for streams, not for batch reads
-columns            comma-separated columns of `messages`; default all. What is not named is not decoded
+columns            comma-separated columns of the schema; default all. What is not named is not decoded
 startingOffsets    earliest (default) | latest | an offset. For streams: where a query without a checkpoint
-begins;
-                   `latest` is the consumer's position, if it is registered already
+                   begins; `latest` is the consumer's position, if it is registered already
 endingOffsets      latest (default: the high watermark) | an offset, exclusive. Batch reads only
-maxRowsPerTrigger  records a micro-batch takes at most; a record is at most one row. Default: no limit
+maxRowsPerTrigger  records a micro-batch takes at most; a record of `messages` is at most one row. Default: no
+                   limit
 maxBytesPerTrigger bytes of the journal a micro-batch takes at most, estimated from the segments. Default: no
-limit partitions         tasks that share a large read; default: the CPUs of this machine failOnDataLoss
-true (default): fail when retention has removed records still to be read; false: go on behind them
+                   limit
+partitions         tasks that share a large read; default: the CPUs of this machine
+failOnDataLoss     true (default): fail when retention has removed records still to be read; false: go on
+                   behind them
 """
 
 from __future__ import annotations
@@ -24,11 +28,13 @@ from pathlib import Path
 from typing import Final
 
 from headrace_spark.errors import BadOption
+from headrace_spark.schema import SCHEMAS
 
 EARLIEST: Final = "earliest"
 LATEST: Final = "latest"
 _NAMES: Final = (
     "path",
+    "schema",
     "consumer",
     "columns",
     "startingOffsets",
@@ -44,6 +50,7 @@ _CONSUMER: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 @dataclass(frozen=True)
 class SourceOptions:
     data_dir: Path
+    schema: str
     consumer: str | None
     columns: str
     starting: str | int
@@ -65,6 +72,7 @@ class SourceOptions:
             raise BadOption("path", "", "the data directory of a broker is needed: .load('<data-dir>')")
         return cls(
             data_dir=Path(values["path"].removeprefix("file://")),
+            schema=_schema(values.get("schema", "messages")),
             consumer=_consumer(values.get("consumer")),
             columns=values.get("columns", ""),
             starting=_offset("startingOffsets", values.get("startingoffsets", EARLIEST), (EARLIEST, LATEST)),
@@ -89,6 +97,12 @@ def check_consumer(name: str) -> str:
 
 def _consumer(name: str | None) -> str | None:
     return None if name is None else check_consumer(name)
+
+
+def _schema(name: str) -> str:
+    if name.lower() not in SCHEMAS:
+        raise BadOption("schema", name, f"there are {', '.join(SCHEMAS)}")
+    return name.lower()
 
 
 def _offset(option: str, value: str, words: tuple[str, ...]) -> str | int:

@@ -1,7 +1,7 @@
-"""The columns of the table `messages`: one row for every message that the journal holds.
+"""The columns that the source has, for each of the three schemas of records (decision 5; option `schema`).
 
-`message_id` names a message for ever (decisions 2 and 3), in one of two forms that cannot be mistaken for
-each other:
+`messages`: one row for every message that the journal holds. `message_id` names a message for ever (decisions
+2 and 3), in one of two forms that cannot be mistaken for each other:
 
     client:<tenant>/<client id>/<message-id>    the publisher sent the user property `message-id`. In the
     client id `%`
@@ -11,6 +11,43 @@ each other:
 So a message that a publisher sent again under the same `message-id` has two rows (two offsets) and one
 message id. Every column is nullable as far as Spark is concerned, which spares Delta a check per row; the
 comments say which ones are never null.
+
+`events`: what happened to sessions, subscriptions, wills and retained messages. A row is one thing that
+happened; a record that lists several (SUBSCRIBE with ten filters) has a row for each, numbered by `item`, so
+(journal_uuid, journal_epoch, journal_offset, item) names a row for ever. Kinds, and what each has beside
+tenant, client and incarnation:
+
+    broker_started                        nothing else; every session open before it is closed
+    session_opened, session_resumed       session_expiry_s, protocol_version, sent_limit; opened: session_type
+    session_closed                        a session that lives on: session_expiry_s, sent_limit, reason,
+                                          reason_code; `will_set` says whether its will is still to come
+    session_ended                         the session is no more: reason, dropped (what it had queued)
+    subscribed                            topic_filter, qos, no_local, retain_as_published, retain_handling,
+                                          subscription_id
+    unsubscribed                          topic_filter
+    will_set                              topic, payload, qos, retain, properties, will_delay_s,
+                                          message_expiry_s; in the record of opened or resumed, as a later item
+    will_fired, will_cancelled            nothing else; what fired is a message of its own
+    retained_set                          topic, payload, qos, properties, message_expiry_s: a PUBLISH with RETAIN
+    retained_cleared                      topic: a PUBLISH with RETAIN and no payload
+    retained_expired                      topic, message_offset of the message that was retained
+    retained_queued                       message_offset, qos, subscription_id: a retained message put into the
+                                          queue of a session
+
+`record` holds the bytes of the whole record, for those who fold it again (`headrace.core.fold`); it is there on
+item 0 only. Journals of the first headrace name tenant and client only where a session opens: there they are
+null in the other kinds, and `incarnation` leads to them.
+
+`progress`: what became of messages that sessions had queued, one row for each entry of a record. `serial`
+counts the QoS 1 and 2 messages of one session (or of one shared group) from 1.
+
+    acked, received (PUBREC seen)         incarnation, serial
+    released (PUBREL seen)                incarnation, packet_id
+    sent_limit                            incarnation, serial: nothing above it was sent
+    dropped                               incarnation, serial, count (serial up to serial + count - 1), reason, one
+                                          of `DROP_REASONS` of `headrace.core.record`; `expired` is one of them
+    shared_drawn                          group_id, serial, incarnation, packet_id, qos
+    shared_finished, shared_received      group_id, serial
 """
 
 from __future__ import annotations
@@ -26,7 +63,9 @@ from pyspark.sql.types import (
     ByteType,
     DataType,
     DateType,
+    IntegerType,
     LongType,
+    ShortType,
     StringType,
     StructField,
     StructType,
@@ -78,24 +117,88 @@ MESSAGES: Final = StructType(
 )
 
 
-def select(columns: str) -> StructType:
-    """The part of `messages` that a comma-separated list names, in the order of the list; all of it for ''."""
+_TENANT = _column("tenant", StringType(), "tenant; null for the broker itself, and in old records")
+_INCARNATION = _column("incarnation", LongType(), "offset of the record that opened the session")
+_PLACE: Final = (
+    MESSAGES["journal_uuid"],
+    MESSAGES["journal_epoch"],
+    MESSAGES["journal_offset"],
+    _column("item", IntegerType(), "number of the row within its record, from 0"),
+)
+
+EVENTS: Final = StructType(
+    [
+        _column("kind", StringType(), "what happened"),
+        _TENANT,
+        _column("client_id", StringType(), "client whose session it is; of retained_set: the publisher"),
+        _INCARNATION,
+        _column("topic_filter", StringType(), "as subscribed, with $share/<group>/ if it is shared"),
+        _column("topic", StringType(), "of a will or a retained message"),
+        _column("qos", ByteType(), "granted, or of the will or message"),
+        _column("no_local", BooleanType(), "subscription option"),
+        _column("retain_as_published", BooleanType(), "subscription option"),
+        _column("retain_handling", ByteType(), "subscription option, 0 to 2"),
+        _column("subscription_id", LongType(), "Subscription Identifier; null if there is none"),
+        _column("retain", BooleanType(), "the will is to be retained"),
+        _column("payload", BinaryType(), "of a will or a retained message"),
+        _column("properties", BinaryType(), "of a will or a retained message, in MQTT 5 wire encoding"),
+        _column("message_expiry_s", LongType(), "of a will or a retained message; null if absent"),
+        _column("will_delay_s", LongType(), "Will Delay Interval in seconds"),
+        _column("message_offset", LongType(), "offset of the retained message that it is about"),
+        _column("session_type", StringType(), "DEVICE or APPLICATION"),
+        _column("session_expiry_s", LongType(), "0: ends with the connection; 4294967295: never expires"),
+        _column("protocol_version", ByteType(), "3 is MQTT 3.1, 4 is 3.1.1, 5 is 5.0"),
+        _column("sent_limit", LongType(), "serials above it have not been sent"),
+        _column("will_set", BooleanType(), "of session_closed: the will is still to come"),
+        _column("reason", StringType(), "of session_closed and session_ended, in words; null in old records"),
+        _column("reason_code", ShortType(), "MQTT 5 reason code of the close; null if there was none"),
+        _column("dropped", LongType(), "messages that the session still had queued when it ended"),
+        _column("event_timestamp", TimestampType(), "when the broker decided it, microseconds"),
+        *_PLACE,
+        _column("record", BinaryType(), "the whole record, on item 0; null on the others"),
+        _column("date", DateType(), "day of event_timestamp, UTC"),
+    ]
+)
+
+PROGRESS: Final = StructType(
+    [
+        _column("kind", StringType(), "what became of it"),
+        _INCARNATION,
+        _column("group_id", LongType(), "shared group: offset of its first subscription << 16 | place in it"),
+        _column("serial", LongType(), "the message's number in the queue of the session or group"),
+        _column("count", LongType(), "of dropped: how many serials; 1 otherwise"),
+        _column("reason", StringType(), "of dropped: why"),
+        _column("packet_id", IntegerType(), "Packet Identifier"),
+        _column("qos", ByteType(), "of shared_drawn"),
+        _column("progress_timestamp", TimestampType(), "when the broker noted it, microseconds"),
+        *_PLACE,
+        _column("date", DateType(), "day of progress_timestamp, UTC"),
+    ]
+)
+
+SCHEMAS: Final = {"messages": MESSAGES, "events": EVENTS, "progress": PROGRESS}
+
+
+def select(columns: str, schema: str = "messages") -> StructType:
+    """The part of a schema that a comma-separated list names, in the order of the list; all of it for ''."""
+    whole = SCHEMAS[schema]
     names = [name.strip() for name in columns.split(",") if name.strip()]
-    unknown = [name for name in names if name not in MESSAGES.names]
+    unknown = [name for name in names if name not in whole.names]
     if unknown or len(set(names)) < len(names):
         what = f"unknown: {', '.join(unknown)}" if unknown else "a column is named twice"
-        raise BadOption("columns", columns, f"{what}; the columns are {', '.join(MESSAGES.names)}")
-    return StructType([MESSAGES[name] for name in names]) if names else MESSAGES
+        raise BadOption("columns", columns, f"{what}; the columns of {schema} are {', '.join(whole.names)}")
+    return StructType([whole[name] for name in names]) if names else whole
 
 
-def check_columns(schema: StructType) -> None:
-    """Refuse a schema given by hand (`.schema(...)`) that is not part of `messages`."""
-    for field in schema:
-        if field.name not in MESSAGES.names or MESSAGES[field.name].dataType != field.dataType:
+def check_columns(given: StructType, schema: str = "messages") -> None:
+    """Refuse a schema given by hand (`.schema(...)`) that is not part of the one that is read."""
+    whole = SCHEMAS[schema]
+    for field in given:
+        if field.name not in whole.names or whole[field.name].dataType != field.dataType:
             raise BadOption(
                 "schema",
                 field.simpleString(),
-                "not a column of messages; leave .schema() out, or use option columns",
+                f"not a column of {schema}; leave .schema() out, or use option columns",
             )
 
 

@@ -4,11 +4,11 @@
     spark.read.format("headrace-journal").load("headrace-data")
     spark.readStream.format("headrace-journal").option("consumer", "archive").load("headrace-data")
 
-It is a Python Data Source. Rows are messages (`schema`), options are in `options`. A read stops at the high
-watermark that the broker publishes, never at the end of a file. Offsets in the checkpoint carry the journal's
-uuid and epoch: another journal, or one that was cut back, is refused instead of being read as if it continued
-the old one. Offsets count records of every kind, so a micro-batch may have fewer rows than its offsets
-suggest, or none.
+It is a Python Data Source. Rows are messages, events or progress (`schema`), options are in `options`. A read
+stops at the high watermark that the broker publishes, never at the end of a file. Offsets in the checkpoint
+carry the journal's uuid and epoch: another journal, or one that was cut back, is refused instead of being read
+as if it continued the old one. Offsets count records of every kind, so a micro-batch may have fewer rows than
+its offsets suggest, or none.
 
 A stream is a registered consumer: registered before its first read, and its committed position holds
 retention back. Spark calls `commit` when it plans the batch after, so the position may trail by one batch
@@ -60,14 +60,13 @@ class JournalDataSource(DataSource):
         return "headrace-journal"
 
     def schema(self) -> StructType:
-        return select(SourceOptions.parse(self.options).columns)
+        options = SourceOptions.parse(self.options)
+        return select(options.columns, options.schema)
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        check_columns(schema)
         return BatchReader(SourceOptions.parse(self.options), schema)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
-        check_columns(schema)
         return StreamReader(SourceOptions.parse(self.options), schema)
 
 
@@ -85,6 +84,7 @@ class RangeReader:
     """What batch and stream share: cut a range into partitions, read one of them in a worker."""
 
     def __init__(self, options: SourceOptions, schema: StructType) -> None:
+        check_columns(schema, options.schema)
         self.options = options
         self.columns = schema
 
@@ -102,7 +102,8 @@ class RangeReader:
         start = readable_from(journal, partition.start, self.options.fail_on_data_loss)
         if start < partition.end:
             batches = journal.scan(start, partition.end)
-            yield from decode(batches, journal.uuid, start, partition.end, arrow_schema(self.columns))
+            columns, of = arrow_schema(self.columns), self.options.schema
+            yield from decode(batches, journal.uuid, start, partition.end, columns, of)
 
 
 class BatchReader(RangeReader, DataSourceReader):

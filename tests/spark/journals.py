@@ -28,11 +28,14 @@ class Made:
     def add(self, record: Record) -> None:
         self.records.append(record)
 
-    def body(self, start: int, end: int) -> bytes:
+    @staticmethod
+    def encoded(record: Record) -> bytes:
         out = BytesWriter()
-        for record in self.records[start:end]:
-            record.encode_into(out)
+        record.encode_into(out)
         return bytes(out.getvalue())
+
+    def body(self, start: int, end: int) -> bytes:
+        return b"".join(map(self.encoded, self.records[start:end]))
 
     def batches(self, sizes: Sequence[int], epoch: int = 0, base_offset: int = 0) -> list[Batch]:
         """As the journal would hand them out, of the given numbers of records; the last takes what is left."""

@@ -12,8 +12,9 @@ from librt.strings import BytesWriter
 
 from headrace.errors import CorruptRecord
 from headrace.journal.segment import Batch
-from headrace_spark import decode as module
-from headrace_spark.decode import client_message_id, decode
+from headrace_spark import chunk as module
+from headrace_spark.decode import decode
+from headrace_spark.message_columns import client_message_id
 from headrace_spark.schema import arrow_schema, select
 from spark.journals import message, mixed
 

@@ -55,6 +55,7 @@ TESTED_TOGETHER = {
     "tests/spark/test_archive.py": ["headrace_spark/jobs/archive.py", "headrace_spark/runner.py"],
     "tests/spark/test_cli.py": ["headrace/cli_pipeline.py"],
     "tests/spark/test_source_stream.py": ["headrace_spark/source.py"],
+    "tests/spark/test_decode.py": ["headrace_spark/message_columns.py"],
     "tests/spark/test_session.py": ["headrace_spark/settings.py"],
 }
 

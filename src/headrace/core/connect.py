@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import fnmatch
 import uuid
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from headrace.core.access import PENDING, Access, SignIn
 from headrace.core.admission import Admission
@@ -42,6 +42,8 @@ if TYPE_CHECKING:
     from headrace.core.shared import Group
     from headrace.core.tenant import Tenant
     from headrace.mqtt.packets import Connect, Disconnect
+
+TAKEN_OVER: Final = "taken over"
 
 # MQTT 3.1.1 return codes of refusals (3.2.2.3)
 _REFUSALS_311 = {
@@ -212,14 +214,14 @@ class Sessions:
         if link.version == 5 and link.ready:  # before CONNACK nothing else is sent [MQTT-3.2.0-1]
             link.send(encode_disconnect(5, rc.SESSION_TAKEN_OVER))
         self._detach(link, session)
-        self._close(session, taken_over=True)
+        self._close(session, TAKEN_OVER, rc.SESSION_TAKEN_OVER)
         link.close()
 
     def _forget(self, session: Session) -> None:
         """A transient session that a crash left for its will: the client is back, so neither is wanted (decisions 15)."""
         if session.will is not None:
             session.will = None
-            self._commit.append(Event(WILL_CANCELLED, self._clock.now_us, {"inc": session.incarnation}))
+            self._commit.append(Event(WILL_CANCELLED, self._clock.now_us, session.named()))
         self.end(session, "connection closed")
 
     def _set_window(self, link: Link, packet: Connect) -> None:
@@ -267,13 +269,11 @@ class Sessions:
             session.timer = None
         queue = session.queue
         last_sent = 0 if queue is None else queue.last_sent()
-        fields: dict[str, object] = {
-            "inc": session.incarnation,
-            "ex": expiry_s,
-            "v": packet.version,
-            "w": will_fields(packet.will),
-            "lim": last_sent + int(link.chunk),
-        }
+        fields = session.named()
+        fields["ex"] = expiry_s
+        fields["v"] = packet.version
+        fields["w"] = will_fields(packet.will)
+        fields["lim"] = last_sent + int(link.chunk)
         event = Event(SESSION_RESUMED, self._clock.now_us, fields)
         self._commit.append(event)
         self._fold.resumed(session, event)
@@ -315,7 +315,7 @@ class Sessions:
                 session.expiry_s = min(expiry, self._settings.session_expiry_max_s)
             if packet.reason_code == rc.NORMAL_DISCONNECTION:  # any other code publishes it (3.1.2.5)
                 session.will = None  # [MQTT-3.14.4-3]
-            self._close(session)
+            self._close(session, "disconnected", packet.reason_code)
         link.close()
 
     def connection_lost(self, link: Link) -> None:
@@ -323,7 +323,7 @@ class Sessions:
         session = link.session
         if session is not None:
             self._detach(link, session)
-            self._close(session)
+            self._close(session, "connection lost", -1)
 
     def protocol_error(self, link: Link, error: ProtocolError) -> None:
         """Answer with the reason code the version knows, close that connection only (P9)."""
@@ -332,7 +332,7 @@ class Sessions:
         link.refuse(error)
         if session is not None:
             self._detach(link, session)
-            self._close(session)
+            self._close(session, error.message, error.reason_code)
         link.close()
 
     def _detach(self, link: Link, session: Session) -> None:
@@ -346,29 +346,30 @@ class Sessions:
             link.timer.cancel()
             link.timer = None
 
-    def _close(self, session: Session, taken_over: bool = False) -> None:
-        """The session has no connection any more: note what was sent, let its will and its expiry run."""
+    def _close(self, session: Session, reason: str, code: int) -> None:
+        """The session has no connection any more: note what was sent, let its will and its expiry run.
+
+        `code` is the MQTT 5 reason code that either side gave, -1 if none did."""
         now_us = self._clock.now_us
         queue = session.queue
         will = session.will
         if will is not None and (will.delay_s == 0 or not session.persistent):
             self._fire_will(session)
         if not session.persistent:
-            self.end(session, "connection closed")
+            self.end(session, reason, code)
             return
         if queue is not None:
             queue.resend = []
-        fields: dict[str, object] = {
-            "inc": session.incarnation,
-            "ex": session.expiry_s,
-            "lim": 0 if queue is None else queue.last_sent(),
-            "will": int(session.will is not None),
-        }
+        fields = session.named()
+        fields["ex"] = session.expiry_s
+        fields["lim"] = 0 if queue is None else queue.last_sent()
+        fields["will"] = int(session.will is not None)
+        _add_reason(fields, reason, code)
         event = Event(SESSION_CLOSED, now_us, fields)
         self._commit.append(event)
         self._fold.closed(session, event)
         self._serve(session.groups or [])
-        if not taken_over:
+        if reason != TAKEN_OVER:
             self.await_return(session, 0)
 
     def await_return(self, session: Session, grace_ms: int) -> None:
@@ -397,17 +398,19 @@ class Sessions:
         else:
             self.await_return(session, 0)
 
-    def end(self, session: Session, reason: str) -> None:
+    def end(self, session: Session, reason: str, code: int = -1) -> None:
         """The session is over; what its queue still held is counted as dropped (decisions 11)."""
         if session.will is not None:
             self._fire_will(session)
         queue = session.queue
+        fields = session.named()
         if queue is not None and session.persistent and queue.unfinished():
             session.count_drop(DROP_SESSION_ENDED, queue.unfinished())
+            fields["dropped"] = queue.unfinished()
         if session.timer is not None:
             session.timer.cancel()
             session.timer = None
-        fields: dict[str, object] = {"inc": session.incarnation, "reason": reason}
+        _add_reason(fields, reason, code)
         self._commit.append(Event(SESSION_ENDED, self._clock.now_us, fields))
         groups = list(session.groups or [])
         self._fold.ended(session)
@@ -446,7 +449,7 @@ class Sessions:
             will.payload,
         )
         self._commit.append(message)
-        self._commit.append(Event(WILL_FIRED, self._clock.now_us, {"inc": session.incarnation}))
+        self._commit.append(Event(WILL_FIRED, self._clock.now_us, session.named()))
 
     # Start and stop of the broker
 
@@ -479,6 +482,12 @@ class Sessions:
     def keep_alive_over(self, link: Link) -> None:
         """Nothing came for one and a half keep alives [MQTT-3.1.2-22]."""
         link.on_protocol_error(ProtocolError(rc.KEEP_ALIVE_TIMEOUT, "keep alive timeout"))
+
+
+def _add_reason(fields: dict[str, object], reason: str, code: int) -> None:
+    fields["reason"] = reason
+    if code >= 0:
+        fields["code"] = code
 
 
 class _Connected(Deferred):

@@ -16,9 +16,16 @@ kind 1, MESSAGE, a 40-byte header and five byte strings, the last one filling th
   wire encoding without their length, with Topic Alias and Message Expiry Interval taken out.
 
 kind 2, EVENT: sessions, subscriptions, retained messages, wills. A 16-byte header, then one MessagePack map with string
-keys (listed in `events`); unknown keys are ignored, which is how it grows::
+keys; unknown keys are ignored, which is how it grows::
 
      0 u32 length   4 u8 kind = 2   5 u8 subkind   6 u16 reserved   8 u64 timestamp_us
+
+  Keys: inc incarnation, t tenant, c client id (t and c beside inc: for who reads a part of the journal; a fold must not
+  need them, early journals lack them); ty session type, ex session expiry in s, v protocol version, w will, lim
+  sent_limit; will: 1 if it is still to come; reason, code: of a close or an end, in words and as MQTT 5 reason code if
+  there was one; dropped: messages the session had queued when it ended; subs: rows of filter, QoS, no local, retain as
+  published, retain handling, subscription id; f: filters; ret: offset, QoS, subscription id of retained messages, flat;
+  topic, off: of a retained message.
 
 kind 3, PROGRESS: what became of messages. The same 16-byte header, then packed u64; by subkind
   1 acked (incarnation, serial)*            2 received, PUBREC seen (incarnation, serial)*

@@ -87,7 +87,8 @@ class QueuedRetained(Deferred):
             if self._is_current(message) and message.topic not in superseded:
                 queued += [message.offset, effective_qos(message, subscription), subscription.subscription_id]
         if queued:
-            fields: dict[str, object] = {"inc": self._session.incarnation, "ret": queued}
+            fields = self._session.named()
+            fields["ret"] = queued
             self._commit.append(Event(RETAINED_QUEUED, self._clock.now_us, fields))
         self._commit.defer(self)
 

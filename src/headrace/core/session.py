@@ -62,6 +62,11 @@ class Session:
         self.group: Group | None = None  # set when this is not a client's session but a group's stand-in
         self.applied: int = -1  # recovery: records up to this offset are in the snapshot
 
+    def named(self) -> dict[str, object]:
+        """The fields by which events name the session: a fold needs the incarnation alone, whoever reads a part of
+        the journal the others too."""
+        return {"inc": self.incarnation, "t": self.tenant.name, "c": self.client_id}
+
     @property
     def persistent(self) -> bool:
         return self.expiry_s != 0

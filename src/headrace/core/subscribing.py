@@ -49,7 +49,9 @@ class Subscribing:
             self.commit.defer(held)
         listed = first_page(session, always, self.clock.now_us) if session.persistent else []
         if rows:
-            fields: dict[str, object] = {"inc": session.incarnation, "subs": rows, "ret": listed}
+            fields = session.named()
+            fields["subs"] = rows
+            fields["ret"] = listed
             self.commit.append(Event(SUBSCRIBED, self.clock.now_us, fields))
         suback = encode_suback(link.version, packet.packet_id, codes)
         self.commit.defer(_Subscribed(link, session, fresh, held, listed, suback))
@@ -81,7 +83,8 @@ class Subscribing:
             return
         held = _Held(session, packet.filters)
         self.commit.defer(held)
-        fields: dict[str, object] = {"inc": session.incarnation, "f": packet.filters}
+        fields = session.named()
+        fields["f"] = packet.filters
         self.commit.append(Event(UNSUBSCRIBED, self.clock.now_us, fields))
         self.commit.defer(_Unsubscribed(link, packet_id, packet.filters, held))
 
