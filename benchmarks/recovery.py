@@ -23,8 +23,10 @@ from headrace.core import fold as fold_module
 from headrace.core.fold import Fold
 from headrace.core.message import Message
 from headrace.core.record import ACKED, SESSION_OPENED, SUBSCRIBED, Event, Progress
+from headrace.journal.errors import OffsetOutOfRange
 from headrace.journal.log import LogSettings, SegmentedLog
 from headrace.recovery import load
+from headrace.stores.local import LocalJournal
 
 RESULTS = Path(__file__).parent / "results"
 NOW_US = 1_790_000_000_000_000
@@ -81,7 +83,7 @@ def measure(messages: int, acknowledged: bool) -> dict[str, object]:
         log = SegmentedLog.open(Path(folder), settings, print)
         before = resident_mb()
         began = time.monotonic()
-        fold = Fold()
+        fold = Fold(LocalJournal(log, OffsetOutOfRange))
         load(fold, None, log.scan, log.start_offset, print)
         took_s = time.monotonic() - began
         queue = next(iter(fold.by_incarnation.values())).outbound()

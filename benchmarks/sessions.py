@@ -20,6 +20,7 @@ from headrace.core.fold import Fold
 from headrace.core.message import Message
 from headrace.core.record import SESSION_CLOSED, SESSION_OPENED, SUBSCRIBED, Event
 from headrace.core.snapshots import entry_of_session, restore
+from headrace.stores.memory import MemoryJournal
 
 RESULTS = Path(__file__).parent / "results"
 NOW_US = 1_790_000_000_000_000
@@ -33,7 +34,7 @@ class Fleet:
     """Sessions made by records, as a journal has them."""
 
     def __init__(self) -> None:
-        self.fold = Fold()
+        self.fold = Fold(MemoryJournal())
         self.offset = 0
 
     def event(self, subkind: int, **fields: object) -> None:
@@ -74,7 +75,7 @@ def measure(sessions: int, backlog: int) -> dict[str, object]:
     entries = [entry_of_session(s, fleet.offset) for s in fleet.fold.by_incarnation.values()]
     written_s = time.monotonic() - began
     entry_bytes = sum(map(len, entries)) / sessions
-    fleet.fold = Fold()
+    fleet.fold = Fold(MemoryJournal())
     began = time.monotonic()
     for entry in entries:
         restore(fleet.fold, entry)

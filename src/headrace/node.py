@@ -21,6 +21,7 @@ from headrace import __version__
 from headrace.api.app import AdminServer, admin_server, application
 from headrace.config import Config
 from headrace.core.broker import Broker
+from headrace.core.commit import Barrier
 from headrace.core.interfaces import Clock, Scheduler
 from headrace.core.settings import BrokerSettings
 from headrace.core.snapshots import SnapshotPass
@@ -332,8 +333,16 @@ class Node:
             references = References(self.broker.fold, start, stretch[-1].end_offset)
             for _ in references.slices():
                 await asyncio.sleep(0)
+            await self._acknowledged()
             for segment in stretch:
                 await self._compact_segment(segment, references)
+
+    async def _acknowledged(self) -> None:
+        """What is not referred to by now stays so over a crash: the acknowledgements that say so are durable."""
+        barrier = Barrier()
+        self.broker.commit.defer(barrier)
+        while not barrier.passed and self._failure is None:
+            await asyncio.sleep(0.001)
 
     async def _compact_segment(self, segment: Segment, references: References) -> None:
         live = references.between(segment.base_offset, segment.end_offset)

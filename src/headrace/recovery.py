@@ -10,10 +10,12 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from headrace.core.fold import Fold
+from headrace.core.interfaces import PageReader
+from headrace.core.record import KIND_PROGRESS, SHORT_HEADER_SIZE
 from headrace.core.snapshots import restore
-from headrace.journal.errors import CorruptFile
+from headrace.journal.errors import CorruptBatch, CorruptFile, OffsetOutOfRange
 from headrace.journal.reader import JournalReader
-from headrace.journal.segment import Batch
+from headrace.journal.segment import Batch, split_records
 from headrace.journal.snapshot import SnapshotFile, newest_snapshot
 
 PROGRESS_RECORDS = 500_000
@@ -64,11 +66,26 @@ def _load(
     return fold.replayed
 
 
+class PublishedPages(PageReader):
+    """Pages of backlogs, read from outside the broker."""
+
+    def __init__(self, reader: JournalReader) -> None:
+        self._reader = reader
+
+    def fetch_page(self, offset: int) -> bytes | None:
+        try:
+            batch = next(self._reader.scan(offset, offset + 1))
+        except (CorruptBatch, OffsetOutOfRange):
+            return None
+        record = split_records(batch.body)[offset - batch.base_offset]
+        return bytes(record[SHORT_HEADER_SIZE:]) if record[4] == KIND_PROGRESS else None
+
+
 def folded(data_dir: Path) -> Fold:
     """The state at the published high watermark. Reads only; a broker may be running."""
     reader = JournalReader(data_dir)
     end = reader.high_watermark()
-    fold = Fold()
+    fold = Fold(PublishedPages(reader))
     snapshot = newest_snapshot(data_dir / "journal")
     load(fold, snapshot, lambda start: reader.scan(start, end), reader.start_offset(), _quietly)
     return fold

@@ -59,7 +59,7 @@ class Broker(BatchListener):
     ) -> None:
         self.clock = clock
         self.settings = settings
-        self.fold = Fold()
+        self.fold = Fold(journal)
         self.timers = Timers()
         self.commit = GroupCommit(journal, clock)
         self.delivery = Delivery(self.commit, journal, clock, settings)

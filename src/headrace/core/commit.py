@@ -61,6 +61,17 @@ class Reply(Deferred):
         self._link.send(self._data)
 
 
+class Barrier(Deferred):
+    """Tells from outside when everything that was done before it is durable."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.passed = False
+
+    def run(self) -> None:
+        self.passed = True
+
+
 class BatchListener:
     """Who applies durable records (the broker)."""
 

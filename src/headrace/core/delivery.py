@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Final
 
 from mypy_extensions import i64
 
+from headrace.core.backlog import REF_OFFSET_SHIFT
 from headrace.core.commit import Deferred, GroupCommit
 from headrace.core.inflight import (
-    REF_OFFSET_SHIFT,
     REF_QOS,
     REF_RETAIN,
     WINDOW_SERIALS_MAX,
@@ -35,6 +35,7 @@ from headrace.core.record import (
     FLAG_RETAIN,
 )
 from headrace.core.session import APPLICATION, Session
+from headrace.core.spilling import Spilling
 from headrace.mqtt.codec import encode_pubrel
 
 if TYPE_CHECKING:
@@ -66,6 +67,7 @@ class Delivery:
         self._high: i64 = settings.write_buffer_high
         self.hungry: list[Session] = []
         self.sharing: SharedDelivery | None = None
+        self.spilling = Spilling(commit, clock, settings)
 
     def offer(self, target: Target, message: Message) -> None:
         """Give a message to a session: send it now, or number it and put it behind the backlog."""
@@ -319,6 +321,8 @@ class Delivery:
             session.count_drop(reason, dropped)
             if session.persistent:
                 self._commit.dropped(session.incarnation, first, dropped, reason)
+        if backlog.loose() >= self.spilling.limit:
+            self.spilling.spill_queue(session.incarnation, queue)
 
     def feed_hungry(self) -> bool:
         """End of a tick: go on with sessions that stopped at a page or at a full socket. True if more is to do."""

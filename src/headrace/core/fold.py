@@ -13,10 +13,13 @@ from typing import TYPE_CHECKING, Final, cast
 from librt.strings import read_i64_le
 from mypy_extensions import i64
 
+from headrace.core.backlog import Page
 from headrace.core.inflight import OutboundQueue, reference
+from headrace.core.interfaces import PageReader
 from headrace.core.message import Message, decode_record, encode_varint
 from headrace.core.record import (
     ACKED,
+    BACKLOG_PAGE,
     BROKER_STARTED,
     DROP_SESSION_ENDED,
     DROPPED,
@@ -35,6 +38,7 @@ from headrace.core.record import (
     SESSION_ENDED,
     SESSION_OPENED,
     SESSION_RESUMED,
+    SHARED_BACKLOG_PAGE,
     SHARED_DRAWN,
     SHARED_FINISHED,
     SUBSCRIBED,
@@ -119,7 +123,8 @@ def subscription_row(subscription: Subscription) -> list[object]:
 class Fold:
     """The tenants, the sessions by incarnation, and what a record does to them."""
 
-    def __init__(self) -> None:
+    def __init__(self, pages: PageReader) -> None:
+        self._pages = pages
         self.tenants: dict[str, Tenant] = {}
         self.by_incarnation: dict[int, Session] = {}
         self.groups: dict[int, Group] = {}
@@ -132,7 +137,7 @@ class Fold:
     def tenant(self, name: str) -> Tenant:
         tenant = self.tenants.get(name)
         if tenant is None:
-            tenant = Tenant(name)
+            tenant = Tenant(name, self._pages)
             tenant.drops = {} if self._collects_drops else None
             self.tenants[name] = tenant
         return tenant
@@ -198,6 +203,8 @@ class Fold:
             draw.group.finish(draw.serial)
         for topic_filter in list(session.subscriptions or {}):
             self.unsubscribe(session, topic_filter)
+        if session.queue is not None:
+            session.queue.backlog.discard()
         session.queue = None
         session.incoming = None
 
@@ -275,6 +282,7 @@ class Fold:
             self.groups.pop(group.incarnation, None)
             tenant.shared_tree.remove(group.filter, group.carrier)
             left = group.backlog.count + len(group.returned)
+            group.backlog.discard()
             if left:
                 tenant.count_drop(DROP_SESSION_ENDED, left)
 
@@ -441,6 +449,9 @@ class Fold:
         if progress.subkind == ACKED:
             self._replay_acked(progress)
             return
+        if progress.subkind in (BACKLOG_PAGE, SHARED_BACKLOG_PAGE):
+            self._replay_page(progress)
+            return
         values = progress.values()
         width = PROGRESS_WIDTH[progress.subkind]
         for at in range(0, len(values), width):
@@ -450,6 +461,19 @@ class Fold:
             session = self.by_incarnation.get(values[at])
             if session is not None and session.applied < progress.offset:
                 self._replay_one(session, progress.subkind, values, at)
+
+    def _replay_page(self, progress: Progress) -> None:
+        """References that are in memory by now may go: they can be read again from here."""
+        page = Page(progress.packed)
+        if progress.subkind == SHARED_BACKLOG_PAGE:
+            group = self.groups.get(page.owner)
+            if group is not None and group.applied < progress.offset:
+                group.backlog.replay_page(page, progress.offset, group.next_serial - group.backlog.count)
+            return
+        session = self.by_incarnation.get(page.owner)
+        if session is not None and session.applied < progress.offset and session.queue is not None:
+            queue = session.queue
+            queue.backlog.replay_page(page, progress.offset, queue.head_serial())
 
     def _replay_shared(self, progress: Progress, values: array[int], at: int) -> None:
         group = self.groups.get(values[at])

@@ -12,16 +12,15 @@ the backlog's head is `next_serial - len(backlog)`; trims and expiry leave gaps 
 
 from __future__ import annotations
 
-from array import array
 from typing import Final
 
 from mypy_extensions import i64
 
+from headrace.core.backlog import REF_OFFSET_SHIFT, Backlog, BacklogSpace
+
 DIRECT_IDS: Final = 49_151
 WINDOW_SERIALS_MAX: Final = DIRECT_IDS - 1
-_COMPACT_AT: Final = 1024
 
-REF_OFFSET_SHIFT: Final = 20
 REF_RETAIN: Final = 0x4
 REF_QOS: Final = 0x3
 REF_IDS_MAX: Final = (1 << 17) - 1
@@ -37,83 +36,12 @@ def packet_id_of(serial: i64) -> i64:
     return 1 + (serial - 1) % DIRECT_IDS
 
 
-class Backlog:
-    """References waiting to be sent, oldest first, with their byte sizes when the session has a byte limit."""
-
-    def __init__(self, sized: bool) -> None:
-        self.refs: array[int] = array("Q")
-        self.sizes: array[int] | None = array("I") if sized else None
-        self.head: i64 = 0
-        self.bytes: i64 = 0
-        self.count: i64 = 0
-        self.ordered = (
-            True  # by offset; retained messages of a later subscription are older than what they follow
-        )
-
-    def push(self, ref: int, size: int) -> None:
-        if self.count and ref < self.refs[-1]:
-            self.ordered = False
-        self.refs.append(ref)
-        self.count += 1
-        if self.sizes is not None:
-            self.sizes.append(size)
-            self.bytes += size
-
-    def peek(self) -> int:
-        return self.refs[self.head]
-
-    def pop(self) -> int:
-        ref: int = self.refs[self.head]
-        if self.sizes is not None:
-            self.bytes -= self.sizes[self.head]
-        self.head += 1
-        self.count -= 1
-        if self.count == 0 or (self.head >= _COMPACT_AT and self.head > self.count):
-            self._compact()
-        return ref
-
-    def _compact(self) -> None:
-        self.ordered = self.ordered or self.count == 0
-        del self.refs[: self.head]
-        if self.sizes is not None:
-            del self.sizes[: self.head]
-        self.head = 0
-
-    def lowest_offset(self) -> int:
-        """The journal offset of the oldest reference, -1 when empty. Retained replay may put older ones behind it."""
-        if not self.count:
-            return -1
-        lowest = self.refs[self.head] if self.ordered else min(self.refs[self.head :])
-        return lowest >> REF_OFFSET_SHIFT
-
-    def load(self, packed_refs: bytes, packed_sizes: bytes) -> None:
-        """Take over what `to_bytes` and `sizes_to_bytes` of another one gave."""
-        refs = self.refs
-        refs.frombytes(packed_refs)
-        self.count = len(refs)
-        if self.sizes is not None:
-            self.sizes.frombytes(packed_sizes)
-            self.bytes = sum(self.sizes)
-        last = 0
-        for ref in refs:
-            if ref < last:
-                self.ordered = False
-                return
-            last = ref
-
-    def to_bytes(self) -> bytes:
-        return self.refs[self.head :].tobytes()
-
-    def sizes_to_bytes(self) -> bytes:
-        return self.sizes[self.head :].tobytes() if self.sizes is not None else b""
-
-
 class OutboundQueue:
     """Serial numbers, in-flight window and backlog of a session. Holds no message."""
 
-    def __init__(self, sized: bool) -> None:
+    def __init__(self, space: BacklogSpace) -> None:
         self.next_serial: i64 = 1
-        self.backlog = Backlog(sized)
+        self.backlog = Backlog(space)
         self.inflight: dict[int, int] = {}
         self.received: set[int] = set()  # QoS 2: PUBREC seen and durable; PUBREL is what is sent again
         self.resend: list[int] = []  # NOT-ACKED serials to send again on this connection, newest first

@@ -34,7 +34,16 @@ class Clock:
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
-class JournalPort:
+class PageReader:
+    """Reads the pages of long backlogs back; they are records of the journal (`backlog`)."""
+
+    def fetch_page(self, offset: int) -> bytes | None:
+        """The values of the PROGRESS record at `offset`, None if the journal does not hold one there."""
+        raise NotImplementedError
+
+
+@mypyc_attr(allow_interpreted_subclasses=True)
+class JournalPort(PageReader):
     """The log behind group commit. Offsets: a high watermark H says that every record below H is durable."""
 
     def next_offset(self) -> int:

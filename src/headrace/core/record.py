@@ -33,6 +33,7 @@ kind 3, PROGRESS: what became of messages. The same 16-byte header, then packed 
   5 dropped (incarnation, first serial, count, reason)*
   6 drawn from a shared group (group, serial, incarnation, packet id | QoS << 16)*
   7 finished in a shared group (group, serial)*    8 received, PUBREC seen, in a shared group (group, serial)*
+  9 references that wait for a session, 10 for a shared group: one page, laid out in `backlog`
 
 A new kind or subkind raises the journal's format version; a field is never given another meaning. Vectors of every
 released form are in `tests/vectors`.
@@ -77,7 +78,9 @@ DROPPED: Final = 5
 SHARED_DRAWN: Final = 6
 SHARED_FINISHED: Final = 7
 SHARED_RECEIVED: Final = 8
-PROGRESS_SUBKINDS: Final = 9
+PROGRESS_SUBKINDS: Final = 9  # those that are packed together, one record of each a batch
+BACKLOG_PAGE: Final = 9
+SHARED_BACKLOG_PAGE: Final = 10
 
 PROGRESS_WIDTH: Final = {
     ACKED: 2,

@@ -74,7 +74,7 @@ class Session:
     def outbound(self) -> OutboundQueue:
         queue = self.queue
         if queue is None:
-            queue = OutboundQueue(self.session_type == APPLICATION)
+            queue = OutboundQueue(self.tenant.space)
             queue.sent_limit = self.opened_limit
             queue.reserving = self.opened_limit
             self.queue = queue

@@ -15,6 +15,9 @@ class BrokerSettings:
         self.receive_maximum: int = 1024
         self.inflight_max: int = 1024
         self.page_messages: int = 256
+        self.backlog_page: int = (
+            1024  # references in a page of a long backlog; three times as many stay in memory
+        )
         self.shared_strategy: str = "round-robin"
         self.restart_grace_ms: int = 1000
         self.application_client_ids: list[str] = []

@@ -13,7 +13,8 @@ from zlib import crc32
 
 from mypy_extensions import i64
 
-from headrace.core.inflight import DIRECT_IDS, REF_QOS, Backlog
+from headrace.core.backlog import Backlog
+from headrace.core.inflight import DIRECT_IDS, REF_QOS
 from headrace.core.session import Session
 from headrace.core.subscriptions import Subscription
 
@@ -68,7 +69,7 @@ class Group:
         self.carrier.group = self
         self.members: dict[Session, Subscription] = {}
         self.next_serial: i64 = 1
-        self.backlog = Backlog(True)
+        self.backlog = Backlog(tenant.space)
         self.drawn: dict[int, Draw] = {}
         self.returned: dict[int, int] = {}  # serial -> reference: behind nobody, before the backlog
         self.applied: int = -1
@@ -95,6 +96,10 @@ class Group:
             del self.returned[min(self.returned)]
         else:
             self.backlog.pop()
+
+    def floor(self) -> int:
+        """The lowest serial number that is not finished."""
+        return min([self.next_serial - self.backlog.count, *self.returned, *self.drawn])
 
     # The fold
 

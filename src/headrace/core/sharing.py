@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING
 
 from mypy_extensions import i64
 
+from headrace.core.backlog import REF_OFFSET_SHIFT
 from headrace.core.commit import Deferred, GroupCommit
 from headrace.core.delivery import Delivery
-from headrace.core.inflight import REF_OFFSET_SHIFT, REF_QOS, REF_RETAIN, reference
+from headrace.core.inflight import REF_QOS, REF_RETAIN, reference
 from headrace.core.interfaces import Clock, JournalPort, Link
 from headrace.core.record import (
     DROP_BYTES_LIMIT,
@@ -84,6 +85,8 @@ class SharedDelivery:
             serial = group.next_serial - group.backlog.count
             group.backlog.pop()
             self._drop(group, serial, DROP_BYTES_LIMIT)
+        if group.backlog.loose() >= self._delivery.spilling.limit:
+            self._delivery.spilling.spill_group(group)
 
     def serve(self, group: Group, message: Message) -> None:
         """`message` joined the queue: as long as members have room, they draw."""

@@ -14,7 +14,6 @@ from librt.strings import BytesWriter
 
 from headrace.core.commit import GroupCommit
 from headrace.core.fold import Fold, subscription_from, subscription_row, will_fields, will_from
-from headrace.core.inflight import Backlog
 from headrace.core.message import Message, decode_record
 from headrace.core.session import Session
 from headrace.core.shared import Group
@@ -36,8 +35,7 @@ def entry_of_session(session: Session, position: int) -> bytes:
             list(queue.inflight.items()),
             sorted(queue.received),
             int(queue.sent_limit),
-            queue.backlog.to_bytes(),
-            queue.backlog.sizes_to_bytes(),
+            *queue.backlog.fields(),
         ]
     incoming = [[pid, offset] for pid, offset in (session.incoming or {}).items() if 0 <= offset < position]
     return _encoder.encode(
@@ -80,8 +78,7 @@ def entry_of_group(group: Group, position: int) -> bytes:
             group.incarnation,
             position - 1,
             int(group.next_serial),
-            group.backlog.to_bytes(),
-            group.backlog.sizes_to_bytes(),
+            group.backlog.fields(),
             list(group.returned.items()),
             drawn,
         ]
@@ -136,9 +133,9 @@ def _restore_group(fold: Fold, value: list[object]) -> None:
     fold.groups[group.incarnation] = group
     group.applied = cast(int, value[4])
     group.next_serial = cast(int, value[5])
-    group.backlog = _backlog(cast(bytes, value[6]), cast(bytes, value[7]), True)
-    group.returned = dict(cast(list[tuple[int, int]], value[8]))
-    for serial, ref, incarnation, choice, received in cast(list[list[int]], value[9]):
+    group.backlog.load(cast(list[object], value[6]))
+    group.returned = dict(cast(list[tuple[int, int]], value[7]))
+    for serial, ref, incarnation, choice, received in cast(list[list[int]], value[8]):
         session = fold.by_incarnation.get(incarnation)
         group.returned[serial] = ref
         if session is not None:
@@ -146,12 +143,6 @@ def _restore_group(fold: Fold, value: list[object]) -> None:
         else:
             waiting = fold.unbound.setdefault(incarnation, [])
             waiting.append((group, serial, choice, bool(received)))
-
-
-def _backlog(packed_refs: bytes, packed_sizes: bytes, sized: bool) -> Backlog:
-    backlog = Backlog(sized)
-    backlog.load(packed_refs, packed_sizes)
-    return backlog
 
 
 def _restore_queue(session: Session, value: list[object]) -> None:
@@ -162,7 +153,7 @@ def _restore_queue(session: Session, value: list[object]) -> None:
     queue.received = set(cast(list[int], value[2]))
     queue.sent_limit = cast(int, value[3])
     queue.reserving = queue.sent_limit
-    queue.backlog = _backlog(cast(bytes, value[4]), cast(bytes, value[5]), queue.backlog.sizes is not None)
+    queue.backlog.load(value[4:])
     queue.durable_floor = queue.floor()
 
 
@@ -191,12 +182,14 @@ class SnapshotPass:
             if not session.ended and session.incarnation < applied:
                 part.append(entry_of_session(session, applied))
                 if session.queue is not None:
+                    session.queue.backlog.release(session.queue.floor())
                     self._refers_to(session.queue.lowest_offset())
             if len(part) >= size:
                 yield self._counted(part)
                 part = []
         for group in list(self._fold.groups.values()):
             part.append(entry_of_group(group, self._commit.high_watermark))
+            group.backlog.release(group.floor())
             self._refers_to(group.lowest_offset())
         yield self._counted(part)
 

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from headrace.core.backlog import BacklogSpace
 from headrace.core.retained import RetainedStore
 from headrace.core.subscriptions import SubscriptionTree
 
 if TYPE_CHECKING:
+    from headrace.core.interfaces import PageReader
     from headrace.core.session import Session
     from headrace.core.shared import Group
 
@@ -30,7 +32,7 @@ class Counters:
 class Tenant:
     """Everything of one tenant."""
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, pages: PageReader) -> None:
         self.name = name
         self.name_utf8 = name.encode("utf-8")
         self.sessions: dict[str, Session] = {}
@@ -39,6 +41,7 @@ class Tenant:
         self.groups: dict[str, Group] = {}
         self.retained = RetainedStore()
         self.counters = Counters()
+        self.space = BacklogSpace(pages)
         # (client id, DropReason) -> messages not yet told of; None: nobody is told (`drop_events`)
         self.drops: dict[tuple[str, int], int] | None = None
 

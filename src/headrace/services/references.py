@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from itertools import chain
 
+from headrace.core.backlog import REF_OFFSET_SHIFT, Backlog
 from headrace.core.fold import Fold
-from headrace.core.inflight import REF_OFFSET_SHIFT
 
 SLICE_REFERENCES = 20_000
 
@@ -45,11 +45,18 @@ class References:
         for session in list(self._fold.by_incarnation.values()):
             queue = session.queue
             if queue is not None:
-                backlog = queue.backlog
-                yield chain(list(queue.inflight.values()), backlog.refs[backlog.head :])
+                yield list(queue.inflight.values())
+                yield from self._waiting(queue.backlog)
         for group in list(self._fold.groups.values()):
             drawn = [draw.full_ref for draw in group.drawn.values()]
-            yield chain(drawn, list(group.returned.values()), group.backlog.refs[group.backlog.head :])
+            yield chain(drawn, list(group.returned.values()))
+            yield from self._waiting(group.backlog)
+
+    def _waiting(self, backlog: Backlog) -> Iterator[Iterable[int]]:
+        """The pages of a backlog, and of what is in them only those that can refer to the stretch."""
+        yield chain(backlog.in_memory(), [offset << REF_OFFSET_SHIFT for offset in backlog.page_offsets()])
+        for offset in backlog.pages_between(self._start, self._start + len(self._marks)):
+            yield backlog.page_refs(offset)
 
     def between(self, start: int, end: int) -> set[int]:
         """Those in a part of the stretch."""

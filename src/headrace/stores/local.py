@@ -13,7 +13,7 @@ from typing import Protocol
 
 from headrace.core.interfaces import JournalPort
 from headrace.core.message import Message, decode_message
-from headrace.core.record import KIND_MESSAGE, record_end
+from headrace.core.record import KIND_MESSAGE, KIND_PROGRESS, SHORT_HEADER_SIZE, record_end
 
 
 class ReadBatch(Protocol):
@@ -65,6 +65,13 @@ class _Frames:
         message = decode_message(self.body, start, self.starts[index + 1])
         message.offset = offset
         return message
+
+    def page(self, offset: int) -> bytes | None:
+        index = offset - self.base_offset
+        start = self.starts[index]
+        if self.body[start + 4] != KIND_PROGRESS:
+            return None
+        return self.body[start + SHORT_HEADER_SIZE : self.starts[index + 1]]
 
 
 class LocalJournal(JournalPort):
@@ -141,6 +148,10 @@ class LocalJournal(JournalPort):
                 return None
             self._last = frames
         return frames.message(offset)
+
+    def fetch_page(self, offset: int) -> bytes | None:
+        frames = self._kept(offset) or self._load(offset)
+        return None if frames is None else frames.page(offset)
 
     def _kept(self, offset: int) -> _Frames | None:
         """Among the batches read last."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from headrace.core.broker import Broker
 from headrace.core.interfaces import JournalPort, Link, Scheduler
 from headrace.core.message import Message, decode_batch
-from headrace.core.record import Record
+from headrace.core.record import Progress, Record
 from headrace.errors import ProtocolError
 from headrace.mqtt.codec import encode_connack, encode_disconnect
 from headrace.mqtt.protocol import ServerProtocol
@@ -37,6 +37,10 @@ class MemoryJournal(JournalPort):
     def fetch(self, offset: int) -> Message | None:
         record = self.records[offset] if 0 <= offset < len(self.records) else None
         return record if isinstance(record, Message) else None
+
+    def fetch_page(self, offset: int) -> bytes | None:
+        record = self.records[offset] if 0 <= offset < len(self.records) else None
+        return record.packed if isinstance(record, Progress) else None
 
     def sync(self, broker: Broker) -> None:
         """Make everything durable and apply it, until nothing is left to do."""

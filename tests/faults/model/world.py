@@ -10,11 +10,13 @@ from collections.abc import Iterator
 from random import Random
 
 from headrace.core.broker import Broker
+from headrace.core.commit import Barrier
 from headrace.core.interfaces import Clock, JournalPort
 from headrace.core.message import Message, decode_batch
-from headrace.core.record import Record
+from headrace.core.record import Progress, Record
 from headrace.core.settings import BrokerSettings
 from headrace.core.snapshots import SnapshotPass, restore
+from headrace.services.references import References
 from headrace.stores.memory import ManualScheduler
 
 START_US = 1_790_000_000_000_000
@@ -33,6 +35,7 @@ class CrashJournal(JournalPort):
         self.records: list[Record] = []
         self.durable = 0
         self.floor = 0
+        self.compacted: set[int] = set()
 
     def next_offset(self) -> int:
         return len(self.records)
@@ -46,8 +49,17 @@ class CrashJournal(JournalPort):
     def fetch(self, offset: int) -> Message | None:
         if offset < self.floor:
             raise Violation(f"P2: offset {offset} is still needed, retention deleted up to {self.floor}")
+        if offset in self.compacted:
+            raise Violation(f"P2: offset {offset} is still needed, compaction has taken it")
         record = self.records[offset]
         return record if isinstance(record, Message) else None
+
+    def fetch_page(self, offset: int) -> bytes | None:
+        record = self.records[offset]
+        return record.packed if isinstance(record, Progress) and self._has(offset) else None
+
+    def _has(self, offset: int) -> bool:
+        return offset >= self.floor and offset not in self.compacted
 
     def cut(self) -> None:
         """Forget what is not durable."""
@@ -86,6 +98,7 @@ class World:
         self._pass: SnapshotPass | None = None
         self._slices: Iterator[list[bytes]] = iter(())
         self._entries: list[bytes] = []
+        self._compaction: tuple[Barrier, set[int]] | None = None
         self._open()
 
     def _open(self) -> None:
@@ -119,6 +132,9 @@ class World:
     def commit(self) -> None:
         self.journal.durable = len(self.journal.records)
         self.broker.commit.on_high_watermark(self.journal.durable)
+        if self._compaction is not None and self._compaction[0].passed:
+            self.journal.compacted |= self._compaction[1]
+            self._compaction = None
 
     def settle(self) -> None:
         """Until nothing waits for the journal."""
@@ -145,6 +161,17 @@ class World:
         self.snapshots = [*self.snapshots[-1:], Snapshot(self._pass.position, floor, self._entries)]
         self.journal.floor = min(floor, self.snapshots[0].position)
         self._pass = None
+        self._compact()
+
+    def _compact(self) -> None:
+        """What no start replays and nobody refers to goes, once that is durable."""
+        end = self.snapshots[0].position
+        references = References(self.broker.fold, 0, end)
+        for _ in references.slices():
+            pass
+        barrier = Barrier()
+        self.broker.commit.defer(barrier)
+        self._compaction = (barrier, set(range(end)) - references.between(0, end))
 
     def crash(self) -> None:
         """Power off, power on. A batch that was not acknowledged may have reached the disk all the same."""
@@ -154,6 +181,7 @@ class World:
         self.kept = self.journal.durable
         self.journal.cut()
         self._pass = None
+        self._compaction = None
         self.now_us += self.rng.choice((0, 100_000, 3_000_000))
         self._open()
         if self.rng.random() < 0.05:
@@ -170,5 +198,6 @@ class World:
         while self.snapshots is before:
             self.snapshot_slice()
         self.kept = self.journal.durable
+        self._compaction = None
         self._open()
         self.settle()

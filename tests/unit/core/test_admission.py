@@ -8,6 +8,7 @@ from headrace.core.admission import Admission
 from headrace.core.settings import BrokerSettings
 from headrace.core.tenant import Tenant
 from headrace.mqtt.packets import NO_EXPIRY, Publish, Will
+from headrace.stores.memory import MemoryJournal
 
 
 @pytest.mark.parametrize(
@@ -26,7 +27,7 @@ def test_refusal(topic: bytes, payload: bytes, properties: bytes, code: int) -> 
     settings.payload_format_check = True
     settings.retained_bytes_max = 4 if payload == b"long" else 1000
     packet = Publish(topic, 1, True, False, 1, properties, NO_EXPIRY, payload)
-    assert Admission(settings).refusal(5, Tenant("t"), packet) == code
+    assert Admission(settings).refusal(5, Tenant("t", MemoryJournal()), packet) == code
 
 
 def test_a_will_is_asked_for_the_same() -> None:
@@ -41,4 +42,4 @@ def test_a_will_is_asked_for_the_same() -> None:
 def test_no_limit_is_no_limit() -> None:
     settings = BrokerSettings()
     settings.retained_messages_max = settings.retained_bytes_max = 0
-    assert Admission(settings).keeps(Tenant("t"), b"t", 1 << 40, 1 << 40)
+    assert Admission(settings).keeps(Tenant("t", MemoryJournal()), b"t", 1 << 40, 1 << 40)

@@ -114,7 +114,7 @@ class History:
         self.harness.sync()
         live = self._disconnected_state()
         for snapshot in (None, self.harness.snapshot):
-            fold = Fold()
+            fold = Fold(self.harness.journal)
             recover(fold, self.harness.journal.bodies, snapshot)
             assert state(fold) == live
 

@@ -9,6 +9,7 @@ from headrace.core.session import Session
 from headrace.core.subscriptions import Subscription, SubscriptionTree
 from headrace.core.tenant import Tenant
 from headrace.mqtt.topics import matches, valid_filter
+from headrace.stores.memory import MemoryJournal
 
 LEVELS = st.sampled_from(["a", "b", "", "$x"])
 TOPICS = st.lists(LEVELS, min_size=1, max_size=4).map("/".join).filter(bool)
@@ -24,7 +25,7 @@ def subscription(session: Session, topic_filter: str, qos: int = 1, identifier: 
 
 
 def session(name: str = "s", incarnation: int = 1) -> Session:
-    return Session(Tenant("default"), name, incarnation, 0, 1)
+    return Session(Tenant("default", MemoryJournal()), name, incarnation, 0, 1)
 
 
 @given(

@@ -1,0 +1,353 @@
+"""The references that wait in one queue, oldest first: a head and a tail in memory, pages in the journal between them.
+
+    refs, in memory | pages, in the journal | tail, in memory        a short backlog is `refs` alone
+
+A page is a PROGRESS record, so it has what every record has: it is synced, checked, found damaged, repaired, backed up
+and deleted with the rest of the journal, and a replay finds it where it was written. It says nothing that the records
+before it did not say: it only names a place where references can be read again. Its values::
+
+     0 u64 owner    incarnation of the session, or number of the group
+     8 u64 first    serial number of the first reference
+    16 u64 count
+    24 count references, u64 each; then their sizes in bytes, u32 each, filled up with zeros to 8 bytes
+
+Runs on the loop. Reading a page is one read of the journal, `BrokerSettings.backlog_page` references at a time.
+"""
+
+from __future__ import annotations
+
+from array import array
+from typing import Final, cast
+
+from librt.strings import read_i64_le
+from mypy_extensions import i64
+
+from headrace.core.interfaces import PageReader
+from headrace.errors import CorruptRecord
+
+REF_OFFSET_SHIFT: Final = 20
+_COMPACT_AT: Final = 1024
+_PAGE_HEADER_SIZE: Final = 24
+_ROW: Final = (
+    6  # of the table of pages: offset, first serial, count, bytes, lowest and highest offset referred to
+)
+
+
+class BacklogSpace:
+    """What the backlogs of a tenant share: the bytes that wait in all of them, and where their pages are read."""
+
+    def __init__(self, pages: PageReader) -> None:
+        self.pages = pages
+        self.bytes: i64 = 0
+
+
+class Page:
+    """A page as the journal has it. Raises CorruptRecord."""
+
+    def __init__(self, packed: bytes) -> None:
+        if len(packed) < _PAGE_HEADER_SIZE:
+            raise CorruptRecord(f"page of {len(packed)} bytes")
+        self.owner: i64 = read_i64_le(packed, 0)
+        self.first: i64 = read_i64_le(packed, 8)
+        self.count: i64 = read_i64_le(packed, 16)
+        sizes_at = _PAGE_HEADER_SIZE + 8 * self.count
+        if not 0 < self.count <= len(packed) or len(packed) < sizes_at + 4 * self.count:
+            raise CorruptRecord(f"page of {len(packed)} bytes for {self.count} references")
+        self.refs: array[int] = array("Q")
+        self.refs.frombytes(packed[_PAGE_HEADER_SIZE:sizes_at])
+        self.sizes: array[int] = array("I")
+        self.sizes.frombytes(packed[sizes_at : sizes_at + 4 * self.count])
+
+
+def pack_page(owner: int, first: int, refs: array[int], sizes: array[int]) -> bytes:
+    """The values of a page's record."""
+    header = array("Q", [owner, first, len(refs)])
+    padding = bytes(4 * (len(sizes) & 1))
+    return b"".join((header.tobytes(), refs.tobytes(), sizes.tobytes(), padding))
+
+
+class Behind:
+    """What is behind the head of a long backlog: the table of its pages and the tail."""
+
+    def __init__(self, first: i64, refs: array[int], sizes: array[int]) -> None:
+        self.table: array[int] = array("Q")
+        self.next_row: i64 = 0  # rows before it are loaded
+        self.first: i64 = first  # serial number of the tail's first reference
+        self.refs = refs
+        self.sizes = sizes
+        self.pending: i64 = 0  # how many of the tail are in pages on their way to the journal
+
+    def loose(self) -> i64:
+        """References of the tail that are in no page yet."""
+        return len(self.refs) - self.pending
+
+    def next_page(self, owner: int, count: int) -> bytes:
+        """The values of a record with the oldest `count` loose references, which are pending from now on."""
+        start = self.pending
+        self.pending = start + count
+        return pack_page(
+            owner, self.first + start, self.refs[start : start + count], self.sizes[start : start + count]
+        )
+
+    def kept(self, offset: int, first: i64, count: i64) -> None:
+        """The page that was pending is durable at `offset`. Changes nothing if the tail has moved on meanwhile."""
+        if self.first == first and self.pending >= count:
+            self.pending -= count
+            self.put_away(offset, count)
+
+    def put_away(self, offset: int, count: i64) -> None:
+        """The first `count` references of the tail are in the page at `offset`."""
+        refs = self.refs[:count]
+        size = sum(self.sizes[:count])
+        lowest, highest = min(refs) >> REF_OFFSET_SHIFT, max(refs) >> REF_OFFSET_SHIFT
+        self.table.extend([offset, int(self.first), int(count), size, lowest, highest])
+        del self.refs[:count]
+        del self.sizes[:count]
+        self.first += count
+
+    def rows(self) -> array[int]:
+        """The rows of the pages that are not loaded yet, `_ROW` numbers each."""
+        return self.table[self.next_row * _ROW :]
+
+    def has_page(self) -> bool:
+        return self.next_row * _ROW < len(self.table)
+
+    def take_row(self) -> array[int]:
+        at = self.next_row * _ROW
+        row = self.table[at : at + _ROW]
+        self.next_row += 1
+        if self.next_row >= _COMPACT_AT or not self.has_page():
+            del self.table[: self.next_row * _ROW]
+            self.next_row = 0
+        return row
+
+
+class Backlog:
+    """The queue itself. `count` and `bytes` are of all of it; while `count` is above 0 the head is in memory."""
+
+    def __init__(self, space: BacklogSpace) -> None:
+        self.refs: array[int] = array("Q")
+        self.sizes: array[int] = array("I")
+        self.head: i64 = 0
+        self.loaded: i64 = 0  # in `refs` from `head` on
+        self.count: i64 = 0
+        self.bytes: i64 = 0
+        self.behind: Behind | None = None
+        self.held: list[int] | None = None  # offsets and last serials of loaded pages with unfinished entries
+        # By offset? Retained messages of a later subscription are older than what they follow.
+        self.ordered = True
+        self._last: int = 0
+        self._space = space
+
+    def push(self, ref: int, size: int) -> None:
+        if ref < self._last and self.count:
+            self.ordered = False
+        self._last = ref
+        behind = self.behind
+        if behind is None:
+            self.refs.append(ref)
+            self.sizes.append(size)
+            self.loaded += 1
+        else:
+            behind.refs.append(ref)
+            behind.sizes.append(size)
+        self.count += 1
+        self.bytes += size
+        self._space.bytes += size
+
+    def peek(self) -> int:
+        return self.refs[self.head]
+
+    def pop(self) -> int:
+        head = self.head
+        ref: int = self.refs[head]
+        size: i64 = self.sizes[head]
+        self.bytes -= size
+        self._space.bytes -= size
+        self.head = head + 1
+        self.loaded -= 1
+        self.count -= 1
+        if self.loaded == 0 or self.head >= _COMPACT_AT:
+            self._advance()
+        return ref
+
+    def discard(self) -> None:
+        """The queue is gone: what waited in it waits no more."""
+        self._space.bytes -= self.bytes
+
+    def _advance(self) -> None:
+        if self.loaded == 0 and self.behind is not None:
+            self._load_next()
+        elif self.head > self.loaded:
+            self.ordered = self.ordered or self.count == 0
+            del self.refs[: self.head]
+            del self.sizes[: self.head]
+            self.head = 0
+
+    def _load_next(self) -> None:
+        """The head is used up: the next page takes its place, or the tail when there is none left."""
+        behind = self.behind
+        if behind is None:
+            return
+        if not behind.has_page():
+            self._join_tail(behind)
+            return
+        offset, first, count, size, _, _ = behind.take_row()
+        if self.held is None:
+            self.held = []
+        self.held += [offset, first + count - 1]
+        self.head = 0
+        self.loaded = count
+        page = self._read(offset, first, count)
+        if page is None:
+            # Each entry is a reference to nothing: dropped as unreadable when its turn comes, counted and in order.
+            self.refs = array("Q", [offset << REF_OFFSET_SHIFT | 1]) * count
+            self.sizes = array("I", [size // count]) * count
+            self.sizes[0] += size % count
+        else:
+            self.refs, self.sizes = page.refs, page.sizes
+
+    def _read(self, offset: int, first: i64, count: i64) -> Page | None:
+        packed = self._space.pages.fetch_page(offset)
+        if packed is None:
+            return None
+        try:
+            page = Page(packed)
+        except CorruptRecord:
+            return None
+        return page if page.first == first and page.count == count else None
+
+    def _join_tail(self, behind: Behind) -> None:
+        refs, sizes = self.refs[self.head :], self.sizes[self.head :]
+        refs.extend(behind.refs)
+        sizes.extend(behind.sizes)
+        self.refs, self.sizes = refs, sizes
+        self.head = 0
+        self.loaded = len(refs)
+        self.behind = None
+
+    # Pages
+
+    def loose(self) -> i64:
+        """References in memory that could go into a page."""
+        behind = self.behind
+        return self.loaded if behind is None else behind.loose()
+
+    def split(self, kept: i64, head_serial: i64) -> Behind:
+        """Make what follows the first `kept` references the tail, if there is none; `head_serial` is the head's."""
+        behind = self.behind
+        if behind is None:
+            end = self.head + kept
+            behind = Behind(head_serial + kept, self.refs[end:], self.sizes[end:])
+            del self.refs[end:]
+            del self.sizes[end:]
+            self.loaded = kept
+            self.behind = behind
+        return behind
+
+    def replay_page(self, page: Page, offset: int, head_serial: i64) -> None:
+        """The journal has a page at `offset`: let go of its references if they are here in just that order."""
+        behind = self.behind
+        if behind is not None and not behind.has_page():
+            self._join_tail(behind)
+        if self.behind is None:
+            if not head_serial < page.first <= head_serial + self.count - page.count:
+                return
+            self.split(page.first - head_serial, head_serial)
+        behind = self.behind
+        if behind is None or behind.first != page.first:
+            return
+        if behind.refs[: page.count] == page.refs and behind.sizes[: page.count] == page.sizes:
+            behind.put_away(offset, page.count)
+
+    def release(self, floor: int) -> None:
+        """Entries below `floor` are finished: nobody needs the loaded pages that hold nothing else."""
+        held = self.held
+        if held is not None:
+            left = [n for at in range(0, len(held), 2) if held[at + 1] >= floor for n in held[at : at + 2]]
+            self.held = left or None
+
+    # What it refers to
+
+    def lowest_offset(self) -> int:
+        """The oldest journal offset that is still needed, -1 when empty."""
+        if not self.count:
+            return -1
+        if self.ordered:
+            return self.refs[self.head] >> REF_OFFSET_SHIFT
+        lowest = min(self.in_memory()) >> REF_OFFSET_SHIFT
+        if self.behind is not None:
+            rows = self.behind.rows()
+            lowest = min([lowest, *rows[4::_ROW]])
+        return lowest
+
+    def in_memory(self) -> array[int]:
+        """A copy of the references that are in no page."""
+        refs = self.refs[self.head :]
+        if self.behind is not None:
+            refs.extend(self.behind.refs)
+        return refs
+
+    def page_offsets(self) -> list[int]:
+        """Where the pages are that somebody may have to read, now or after a crash."""
+        found = [] if self.held is None else self.held[::2]
+        if self.behind is not None:
+            found += self.behind.rows()[::_ROW]
+        return found
+
+    def page_refs(self, offset: int) -> array[int]:
+        """The references in the page at `offset`; none if it cannot be read."""
+        packed = self._space.pages.fetch_page(offset)
+        return array("Q") if packed is None else Page(packed).refs
+
+    def pages_between(self, start: int, end: int) -> list[int]:
+        """The offsets of the pages, not loaded, that refer to something from `start` up to `end`."""
+        if self.behind is None:
+            return []
+        rows = self.behind.rows()
+        return [
+            rows[at]
+            for at in range(0, len(rows), _ROW)
+            if rows[at + 4] < end and rows[at + 5] >= start
+        ]  # fmt: skip
+
+    # Snapshots
+
+    def fields(self) -> list[object]:
+        """As it stands in a snapshot: head, its sizes, in order; for a long one its table of pages and its tail too."""
+        found: list[object] = [
+            self.refs[self.head :].tobytes(),
+            self.sizes[self.head :].tobytes(),
+            self.ordered,
+        ]
+        behind = self.behind
+        if behind is not None:
+            tail, tail_sizes = behind.refs.tobytes(), behind.sizes.tobytes()
+            found += [behind.rows().tobytes(), int(behind.first), tail, tail_sizes]
+        return found
+
+    def load(self, fields: list[object]) -> None:
+        """Take over the `fields` of another one."""
+        self.refs, self.sizes = _unpacked(cast(bytes, fields[0]), cast(bytes, fields[1]))
+        self.loaded = self.count = len(self.refs)
+        self.bytes = sum(self.sizes)
+        self.ordered = bool(fields[2])
+        if self.refs:
+            self._last = self.refs[-1]
+        if len(fields) > 3:
+            behind = Behind(cast(int, fields[4]), *_unpacked(cast(bytes, fields[5]), cast(bytes, fields[6])))
+            behind.table.frombytes(cast(bytes, fields[3]))
+            self.count += sum(behind.table[2::_ROW]) + len(behind.refs)
+            self.bytes += sum(behind.table[3::_ROW]) + sum(behind.sizes)
+            if behind.refs:
+                self._last = behind.refs[-1]
+            self.behind = behind
+        self._space.bytes += self.bytes
+
+
+def _unpacked(packed_refs: bytes, packed_sizes: bytes) -> tuple[array[int], array[int]]:
+    refs: array[int] = array("Q")
+    refs.frombytes(packed_refs)
+    sizes: array[int] = array("I")
+    sizes.frombytes(packed_sizes)
+    return refs, sizes

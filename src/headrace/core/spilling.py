@@ -1,0 +1,61 @@
+"""Keeps long backlogs short in memory: what nobody will send soon goes into pages of the journal (`backlog`).
+
+Runs on the loop. References stay in memory until the record of their page is durable, so nothing depends on it before.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from mypy_extensions import i64
+
+from headrace.core.backlog import Behind
+from headrace.core.commit import Deferred, GroupCommit
+from headrace.core.interfaces import Clock
+from headrace.core.record import BACKLOG_PAGE, SHARED_BACKLOG_PAGE, Progress
+
+if TYPE_CHECKING:
+    from headrace.core.backlog import Backlog
+    from headrace.core.inflight import OutboundQueue
+    from headrace.core.settings import BrokerSettings
+    from headrace.core.shared import Group
+
+
+class Spilling:
+    """Writes pages. A queue calls for it when it has `limit` references in memory that are in no page."""
+
+    def __init__(self, commit: GroupCommit, clock: Clock, settings: BrokerSettings) -> None:
+        self._commit = commit
+        self._clock = clock
+        self._page: i64 = settings.backlog_page
+        self.limit: i64 = 2 * self._page
+
+    def spill_queue(self, incarnation: int, queue: OutboundQueue) -> None:
+        self._spill(queue.backlog, BACKLOG_PAGE, incarnation, queue.head_serial())
+
+    def spill_group(self, group: Group) -> None:
+        head_serial = group.next_serial - group.backlog.count
+        self._spill(group.backlog, SHARED_BACKLOG_PAGE, group.incarnation, head_serial)
+
+    def _spill(self, backlog: Backlog, subkind: int, owner: int, head_serial: i64) -> None:
+        """The head keeps a page full: it is what goes out next."""
+        behind = backlog.split(self._page, head_serial)
+        while behind.loose() >= self.limit:
+            first = behind.first + behind.pending
+            values = behind.next_page(owner, self._page)
+            offset = self._commit.append(Progress(subkind, self._clock.now_us, values))
+            self._commit.defer(_PageKept(behind, offset, first, self._page))
+
+
+class _PageKept(Deferred):
+    """A page is durable: its references need not stay in memory."""
+
+    def __init__(self, behind: Behind, offset: int, first: i64, count: i64) -> None:
+        super().__init__()
+        self._behind = behind
+        self._offset = offset
+        self._first = first
+        self._count = count
+
+    def run(self) -> None:
+        self._behind.kept(self._offset, self._first, self._count)

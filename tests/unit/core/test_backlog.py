@@ -1,0 +1,219 @@
+"""A backlog is a queue, wherever its parts are: in memory, in pages, on their way there, or gone with the disk."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from headrace.core.backlog import Backlog, BacklogSpace, Page, pack_page
+from headrace.core.inflight import reference
+from headrace.core.interfaces import PageReader
+from headrace.errors import CorruptRecord
+
+PAGE = 4
+
+
+class Pages(PageReader):
+    """A journal that holds nothing but pages."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.values: dict[int, bytes] = {}
+
+    def fetch_page(self, offset: int) -> bytes | None:
+        return self.values.get(offset)
+
+
+class Queue:
+    """A backlog with its serial numbers, the pages it wrote, and those of them that are not durable yet."""
+
+    def __init__(self) -> None:
+        self.pages = Pages()
+        self.space = BacklogSpace(self.pages)
+        self.backlog = Backlog(self.space)
+        self.next_serial = 1
+        self.written: list[tuple[int, bytes]] = []
+        self.pending: list[tuple[object, int, int]] = []
+
+    def head_serial(self) -> int:
+        return self.next_serial - self.backlog.count
+
+    def push(self, ref: int, size: int) -> None:
+        self.next_serial += 1
+        self.backlog.push(ref, size)
+        if self.backlog.loose() >= 2 * PAGE:
+            behind = self.backlog.split(PAGE, self.head_serial())
+            while behind.loose() >= 2 * PAGE:
+                first = behind.first + behind.pending
+                offset = (1 << 40) + len(self.written)
+                self.pages.values[offset] = behind.next_page(7, PAGE)
+                self.written.append((offset, self.pages.values[offset]))
+                self.pending.append((behind, offset, first))
+
+    def sync(self) -> None:
+        for behind, offset, first in self.pending:
+            behind.kept(offset, first, PAGE)  # type: ignore[attr-defined]
+        self.pending = []
+
+    def drain(self) -> list[int]:
+        return [self.backlog.pop() for _ in range(self.backlog.count)]
+
+
+steps = st.lists(
+    st.one_of(
+        st.tuples(st.just("push"), st.integers(1, 30), st.integers(0, 2**43 - 1)),
+        st.tuples(st.just("pop"), st.integers(1, 30), st.just(0)),
+        st.tuples(st.just("sync"), st.just(1), st.just(0)),
+        st.tuples(st.just("restore"), st.just(1), st.just(0)),
+    ),
+    max_size=60,
+)
+
+
+@given(steps)
+def test_a_backlog_is_a_queue(steps: list[tuple[str, int, int]]) -> None:
+    queue, plain = Queue(), []
+    for step, count, offset in steps:
+        for number in range(count):
+            if step == "push":
+                ref = reference(offset + number, 5, True, 1)
+                queue.push(ref, number * 100)
+                plain.append((ref, number * 100))
+            elif step == "pop" and plain:
+                assert queue.backlog.peek() == plain[0][0]
+                assert queue.backlog.pop() == plain.pop(0)[0]
+            elif step == "sync":
+                queue.sync()
+            elif step == "restore":
+                fields = queue.backlog.fields()
+                queue.backlog.discard()
+                queue.backlog = Backlog(queue.space)
+                queue.backlog.load(fields)
+                queue.pending = []
+        assert queue.backlog.count == len(plain)
+        assert queue.backlog.bytes == queue.space.bytes == sum(size for _, size in plain)
+        assert queue.backlog.lowest_offset() == min((ref >> 20 for ref, _ in plain), default=-1)
+    queue.sync()
+    found = list(queue.backlog.in_memory())
+    for offset in queue.backlog.pages_between(0, 1 << 43):
+        found += queue.backlog.page_refs(offset)
+    assert sorted(found) == sorted(ref for ref, _ in plain)
+    assert queue.drain() == [ref for ref, _ in plain]
+
+
+@given(st.lists(st.tuples(st.integers(0, 25), st.integers(0, 25), st.booleans()), max_size=40))
+def test_a_replay_with_the_pages_in_their_places_gives_the_same_queue(
+    steps: list[tuple[int, int, bool]],
+) -> None:
+    """Pops are replayed late, as acknowledgements are; pages when they were written."""
+    live, replayed = Queue(), Queue()
+    replayed.pages = live.pages
+    replayed.backlog = Backlog(BacklogSpace(live.pages))
+    late = 0
+    for pushed, popped, durable in steps:
+        for number in range(pushed):
+            before = len(live.written)
+            live.push(live.next_serial << 20 | 1, number)
+            replayed.backlog.push(replayed.next_serial << 20 | 1, number)
+            replayed.next_serial += 1
+            for offset, values in live.written[before:]:
+                replayed.backlog.replay_page(Page(values), offset, replayed.head_serial())
+        if durable:
+            live.sync()
+        for _ in range(min(popped, live.backlog.count)):
+            live.backlog.pop()
+            late += 1
+        while late > 5:
+            replayed.backlog.pop()
+            late -= 1
+    for _ in range(late):
+        replayed.backlog.pop()
+    assert replayed.drain() == live.drain()
+
+
+def test_memory_holds_three_pages_however_long_the_backlog() -> None:
+    live, replayed = Queue(), Queue()
+    replayed.backlog = Backlog(BacklogSpace(live.pages))
+    for number in range(10_000):
+        live.push(number << 20 | 1, 100)
+        live.sync()
+        replayed.backlog.push(number << 20 | 1, 100)
+        replayed.next_serial += 1
+        if live.written and len(live.written) > len(replayed.written):
+            replayed.written.append(live.written[-1])
+            offset, values = live.written[-1]
+            replayed.backlog.replay_page(Page(values), offset, replayed.head_serial())
+        assert len(live.backlog.in_memory()) <= 3 * PAGE
+        assert len(replayed.backlog.in_memory()) <= 3 * PAGE
+    assert replayed.drain() == live.drain() == [number << 20 | 1 for number in range(10_000)]
+
+
+def test_a_page_that_cannot_be_read_is_entries_that_cannot_be_read() -> None:
+    queue = Queue()
+    for number in range(100):
+        queue.push(number << 20 | 1, number)
+        queue.sync()
+    lost = queue.written[2][0]
+    del queue.pages.values[lost]
+    wrong = queue.written[3][0]
+    queue.pages.values[wrong] = queue.written[0][1]
+    torn = queue.written[4][0]
+    queue.pages.values[torn] = queue.written[4][1][:30]
+    found = [ref >> 20 for ref in queue.drain()]
+    expected = list(range(100))
+    for page, offset in ((2, lost), (3, wrong), (4, torn)):
+        expected[PAGE + page * PAGE : PAGE + (page + 1) * PAGE] = [offset] * PAGE
+    assert found == expected
+    assert queue.backlog.bytes == 0
+
+
+def test_a_loaded_page_is_held_until_its_entries_are_finished() -> None:
+    queue = Queue()
+    for number in range(30):
+        queue.push(number << 20 | 1, 1)
+        queue.sync()
+    pages = [offset for offset, _ in queue.written]
+    for _ in range(PAGE + 1):
+        queue.backlog.pop()
+    assert queue.backlog.page_offsets() == pages
+    queue.backlog.release(floor=2 * PAGE)  # the last one of the first page is in flight
+    assert queue.backlog.page_offsets() == pages
+    queue.backlog.release(floor=2 * PAGE + 1)
+    assert queue.backlog.page_offsets() == pages[1:]
+
+
+def test_only_pages_that_can_refer_to_a_stretch_are_named() -> None:
+    queue = Queue()
+    for number in range(100):
+        queue.push(number << 20 | 1, 1)
+        queue.sync()
+    assert queue.backlog.pages_between(0, PAGE) == []
+    assert queue.backlog.pages_between(PAGE, PAGE + 1) == [queue.written[0][0]]
+    assert queue.backlog.pages_between(2 * PAGE - 1, 2 * PAGE + 1) == [
+        queue.written[0][0],
+        queue.written[1][0],
+    ]
+
+
+def test_a_page_says_what_is_wrong_with_it() -> None:
+    queue = Queue()
+    queue.push(1 << 20, 3)
+    values = pack_page(9, 5, queue.backlog.refs, queue.backlog.sizes)
+    page = Page(values)
+    assert (page.owner, page.first, page.count, list(page.refs), list(page.sizes)) == (
+        9,
+        5,
+        1,
+        [1 << 20],
+        [3],
+    )
+    for wrong in (
+        b"",
+        values[:23],
+        values[:30],
+        values[:16] + bytes(8) + values[24:],
+        values[:16] + b"\xff" * 8,
+    ):
+        with pytest.raises(CorruptRecord):
+            Page(wrong)
