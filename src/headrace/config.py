@@ -87,11 +87,12 @@ class LimitsConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     connect_timeout_s: Annotated[float, msgspec.Meta(gt=0)] = 10.0
     write_buffer_high: Annotated[int, msgspec.Meta(ge=KIB)] = MIB
     keep_alive_max_s: UInt16 = 0  # 0: whatever the client asks for
-    topic_alias_maximum: UInt16 = 16  # towards the broker
+    topic_alias_maximum: UInt16 = 10  # towards the broker
     topic_alias_outbound: UInt16 = 16  # towards clients, under their own maximum; 0: none
     payload_format_check: bool = False  # refuse a payload that is not the UTF-8 its publisher promises (0x99)
     retained_messages_max: Count = 100_000
     retained_bytes_max: Count = 256 * MIB
+    filter_levels_max: Count = 256  # of a topic filter: each level is a node in memory; 0: as many as fit
 
 
 class AccessConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -26,7 +26,9 @@ def drops(harness: Harness, reason: int) -> int:
 @pytest.mark.parametrize("version", [3, 4, 5])
 def test_each_qos_has_its_answer(version: int) -> None:
     """[MQTT-3.3.4-1] [MQTT-4.3.2-4] [MQTT-4.3.3-8] [MQTT-4.3.3-11] [MQTT-4.3.3-12] [MQTT-2.2.1-5]"""
-    peer = Peer(Harness(), "a", version)
+    harness = Harness()
+    Peer(harness, "w").subscribe("t")
+    peer = Peer(harness, "a", version)
     assert peer.publish("t", qos=0) == []
     assert peer.publish("t", qos=1, packet_id=9) == [("PUBACK", 9, 0)]
     assert peer.publish("t", qos=1, packet_id=9) == [("PUBACK", 9, 0)]  # [MQTT-4.3.2-5]
@@ -34,6 +36,35 @@ def test_each_qos_has_its_answer(version: int) -> None:
         assert peer.publish("t", qos=2, packet_id=9) == [("PUBREC", 9, 0)]
         peer.send(codec.encode_pubrel(version, 9))
         assert peer.take() == [("PUBCOMP", 9, 0)]
+
+
+def test_a_publisher_is_told_when_nobody_listens() -> None:
+    """3.4.2.1: reason code 0x10, while no subscription, shared or not, matches; not before version 5."""
+    harness = Harness()
+    peer, old = Peer(harness, "a"), Peer(harness, "b", 4)
+    listener = Peer(harness, "l", session_expiry_interval=100)
+    assert peer.publish("t", qos=1) == [("PUBACK", 7, 0x10)]
+    assert old.publish("t", qos=1) == [("PUBACK", 7, 0)]
+    for topic_filter in ("t", "+", "$share/g/t"):
+        listener.subscribe(topic_filter)
+        assert peer.publish("t", qos=1) == [("PUBACK", 7, 0)]
+        listener.send(codec.encode_unsubscribe(5, 9, [topic_filter]))
+        assert peer.publish("t", qos=1) == [("PUBACK", 7, 0x10)]
+    listener.subscribe("t")
+    listener.lose()
+    assert peer.publish("t", qos=1) == [("PUBACK", 7, 0)]  # a session that is away is a subscriber
+
+
+def test_an_unknown_id_is_one_whose_end_was_lost() -> None:
+    """[MQTT-4.3.3-4] [MQTT-4.3.3-11]: success, as it was; 0x92 would be a failure that did not happen."""
+    for version in (4, 5):
+        peer = Peer(Harness(), "a", version)
+        peer.take()
+        peer.send(codec.encode_pubrel(version, 4711))
+        peer.send(codec.encode_pubrec(version, 4712))
+        peer.send(codec.encode_puback(version, 4713) + codec.encode_pubcomp(version, 4714))
+        assert peer.take() == [("PUBCOMP", 4711, 0), ("PUBREL", 4712, 0)]
+        assert not peer.link.closed
 
 
 def test_a_repeated_qos_2_message_is_delivered_once() -> None:
@@ -73,14 +104,17 @@ def test_topics_of_the_broker_are_not_for_clients(version: int) -> None:
     assert peer.publish("$SYS/broker/x", qos=2) == [("PUBREC", 7, refused)]
     assert watcher.publishes() == []
     assert drops(harness, DROP_NOT_ACCEPTED) == 3
-    assert peer.publish("$other", qos=1) == [("PUBACK", 7, 0)]
+    assert peer.publish("$share/g/t", qos=1) == [("PUBACK", 7, refused)]  # nobody could subscribe to it
+    assert peer.publish("$other", qos=1) == [("PUBACK", 7, 0x10 if version == 5 else 0)]
 
 
 def test_payload_format_is_checked_when_configured() -> None:
     """3.3.2.3.2: 0x99 in PUBACK, PUBREC and DISCONNECT."""
     settings = BrokerSettings()
     settings.payload_format_check = True
-    peer = Peer(Harness(settings), "a")
+    harness = Harness(settings)
+    Peer(harness, "w").subscribe("t")
+    peer = Peer(harness, "a")
     assert peer.publish("t", "ö".encode(), 1, properties=TEXT) == [("PUBACK", 7, 0)]
     assert peer.publish("t", b"\xff", 1) == [("PUBACK", 7, 0)]
     assert peer.publish("t", b"\xff", 1, properties=TEXT) == [("PUBACK", 7, 0x99)]
@@ -89,7 +123,7 @@ def test_payload_format_is_checked_when_configured() -> None:
     assert isinstance(heard, Disconnect)
     assert heard.reason_code == 0x99
     unchecked = Peer(Harness(), "a")
-    assert unchecked.publish("t", b"\xff", 1, properties=TEXT) == [("PUBACK", 7, 0)]
+    assert unchecked.publish("t", b"\xff", 2, properties=TEXT) == [("PUBREC", 7, 0)]
 
 
 def test_what_is_retained_has_a_limit() -> None:
@@ -164,7 +198,7 @@ def test_aliases_of_a_publisher() -> None:
     watcher.subscribe("t")
     peer = Peer(harness, "a")
     maximum = peer.connack.properties.topic_alias_maximum
-    assert maximum == 16
+    assert maximum == 10
     peer.send(codec.encode_publish(5, b"t", b"1", topic_alias=maximum))
     peer.send(codec.encode_publish(5, b"", b"2", topic_alias=maximum))
     assert [packet.payload for packet in watcher.publishes()] == [b"1", b"2"]
@@ -212,7 +246,9 @@ def test_what_a_subscriber_sees_is_what_was_published() -> None:
 @pytest.mark.parametrize("topic", ["/", "//", "a//b", "/a", " ", "a" * 65_535, "/" * 65_535, "\ufeffa", "$x"])
 def test_topics_at_the_edge(topic: str) -> None:
     """[MQTT-4.7.3-1] [MQTT-4.7.3-3] [MQTT-4.7.3-4] [MQTT-1.5.4-3]: empty levels, the longest, no normalization."""
-    harness = Harness()
+    settings = BrokerSettings()
+    settings.filter_levels_max = 0
+    harness = Harness(settings)
     watcher = Peer(harness, "w")
     hash_hides = topic.startswith("$")
     watcher.subscribe(topic, "#")

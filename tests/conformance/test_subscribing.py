@@ -245,6 +245,45 @@ def test_a_refusal_by_the_subscriber_ends_the_flow() -> None:
         unsubscribe(again, topic_filter)
 
 
+@pytest.mark.parametrize("topic_filter", ["t", "$share/g/t"])
+@pytest.mark.parametrize(
+    ("qos", "wrong"), [(1, "pubrec"), (1, "pubcomp"), (2, "puback"), (2, "pubcomp"), (2, "pubrec puback")]
+)
+def test_the_wrong_answer_to_a_message_ends_the_connection(qos: int, wrong: str, topic_filter: str) -> None:
+    """4.3: PUBACK is for QoS 1, PUBREC and then PUBCOMP for QoS 2; anything else is a Protocol Error."""
+    harness = Harness()
+    for version in (4, 5):
+        peer = Peer(harness, "a", version)
+        peer.subscribe(topic_filter, qos=2)
+        Peer(harness, "p").publish("t", b"x", qos)
+        packet_id = peer.publishes()[0].packet_id
+        answers = {
+            "puback": codec.encode_puback,
+            "pubrec": codec.encode_pubrec,
+            "pubcomp": codec.encode_pubcomp,
+        }
+        for name in wrong.split():
+            assert not peer.link.closed
+            peer.send(answers[name](version, packet_id))
+        assert peer.link.closed
+        assert [packet.reason_code for packet in peer.take() if isinstance(packet, Disconnect)] == (
+            [0x82] if version == 5 else []
+        )
+
+
+def test_a_repeated_pubrec_is_answered_again() -> None:
+    """[MQTT-4.3.3-4]"""
+    harness = Harness()
+    peer = Peer(harness, "a")
+    peer.subscribe("t", qos=2)
+    Peer(harness, "p").publish("t", b"x", 2)
+    packet_id = peer.publishes()[0].packet_id
+    peer.send(codec.encode_pubrec(5, packet_id))
+    peer.send(codec.encode_pubrec(5, packet_id))
+    peer.send(codec.encode_pubcomp(5, packet_id))
+    assert peer.take() == [("PUBREL", packet_id, 0)] * 2
+
+
 def test_what_is_unacknowledged_comes_again_with_dup_and_its_id() -> None:
     """[MQTT-4.4.0-1] [MQTT-3.3.1-1] [MQTT-4.3.3-5] [MQTT-4.3.3-6] [MQTT-4.6.0-1] [MQTT-2.2.1-4] [MQTT-4.1.0-1]"""
     harness = Harness()
@@ -311,8 +350,10 @@ def test_wildcards_do_not_see_dollar_topics() -> None:
 
 
 def test_filters_of_many_levels() -> None:
-    """A filter may have as many levels as fit into 65,535 bytes (4.7.3); nothing recurses over them."""
-    harness = Harness()
+    """A filter may have as many levels as fit into 65,535 bytes (4.7.3), if allowed; nothing recurses over them."""
+    settings = BrokerSettings()
+    settings.filter_levels_max = 0
+    harness = Harness(settings)
     peer = Peer(harness, "a")
     deep = "/".join(["+"] * 20_000)
     assert codes(peer.subscribe(deep, deep + "/#")) == [1, 1]
@@ -321,6 +362,18 @@ def test_filters_of_many_levels() -> None:
     assert len(peer.publishes()) == 1
     assert payloads(Peer(harness, "b").subscribe(deep)) == [b"x"]
     assert codes(unsubscribe(peer, deep)) == [0]
+
+
+@pytest.mark.parametrize("version", [3, 4, 5])
+def test_filters_of_too_many_levels_are_refused(version: int) -> None:
+    """3.9.3: 0x97, an implementation limit; the other filters of the packet are granted."""
+    peer = Peer(Harness(), "a", version)
+    most, over = "/" * 255, "/" * 256
+    refused = 0x97 if version == 5 else 0x80
+    assert codes(peer.subscribe(most, over, "a")) == [1, refused, 1]
+    if version == 5:
+        assert codes(peer.subscribe("$share/g/" + most, "$share/g/" + over)) == [1, refused]
+    assert peer.publish(over, b"x", 0) == []  # a topic may have as many as fit
 
 
 def test_qos_0_of_an_away_session_is_not_stored() -> None:

@@ -55,8 +55,9 @@ class Acknowledging:
         queue = session.queue
         serial = 0 if queue is None else queue.serial_of(packet_id)
         if queue is None or serial == 0:
-            unknown = encode_pubrel(link.version, packet_id, rc.PACKET_IDENTIFIER_NOT_FOUND)
-            self.commit.defer(Reply(link, unknown))  # behind a CONNACK that still waits [MQTT-3.2.0-1]
+            # Finished before, as far as we know: the client may have missed that [MQTT-4.3.3-4]. Behind a CONNACK that
+            # still waits [MQTT-3.2.0-1].
+            self.commit.defer(Reply(link, encode_pubrel(link.version, packet_id)))
             return
         if queue.inflight[serial] & REF_QOS != 2:
             raise ProtocolError(rc.PROTOCOL_ERROR, "PUBREC for a QoS 1 message")
@@ -77,8 +78,11 @@ class Acknowledging:
             return
         queue = session.queue
         serial = 0 if queue is None else queue.serial_of(packet_id)
-        if queue is not None and serial and serial in queue.received:
-            self._finish(session, serial, rc.SUCCESS)
+        if queue is None or serial == 0:
+            return
+        if serial not in queue.received:
+            raise ProtocolError(rc.PROTOCOL_ERROR, "PUBCOMP before PUBREL")
+        self._finish(session, serial, rc.SUCCESS)
 
     def _finish(self, session: Session, serial: int, reason_code: int) -> None:
         """An entry left the window; a refusal counts as a drop (decisions 11)."""

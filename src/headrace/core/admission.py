@@ -15,7 +15,8 @@ if TYPE_CHECKING:
     from headrace.core.tenant import Tenant
     from headrace.mqtt.packets import Publish, Will
 
-OWN_TOPICS: Final = (b"$SYS/", b"$events/")
+# The first two are the broker's own; nobody can subscribe to the third: such a filter is a shared subscription.
+CLOSED_TOPICS: Final = (b"$SYS/", b"$events/", b"$share/")
 
 
 class Admission:
@@ -30,7 +31,7 @@ class Admission:
         Retained messages above the limit are refused where the publisher can be told (0x97); otherwise they are
         delivered, but not kept (`keeps`).
         """
-        if packet.topic.startswith(OWN_TOPICS):
+        if packet.topic.startswith(CLOSED_TOPICS):
             return rc.NOT_AUTHORIZED
         if self._settings.payload_format_check and not _format_holds(packet.properties, packet.payload):
             return rc.PAYLOAD_FORMAT_INVALID
@@ -42,7 +43,7 @@ class Admission:
 
     def refusal_of_will(self, will: Will) -> int:
         """The reason code of a CONNECT with this Will, 0 when it is taken."""
-        if will.topic.encode("utf-8").startswith(OWN_TOPICS):
+        if will.topic.encode("utf-8").startswith(CLOSED_TOPICS):
             return rc.TOPIC_NAME_INVALID
         if self._settings.payload_format_check and not _format_holds(will.properties, will.payload):
             return rc.PAYLOAD_FORMAT_INVALID

@@ -13,7 +13,7 @@ from headrace.core.commit import Deferred, GroupCommit, Reply
 from headrace.core.fold import Fold
 from headrace.core.interfaces import Clock, Link
 from headrace.core.message import Message, message_flags
-from headrace.core.record import DROP_NOT_ACCEPTED, DROP_RETAINED_LIMIT, FLAG_QOS
+from headrace.core.record import DROP_NOT_ACCEPTED, DROP_RETAINED_LIMIT, FLAG_QOS, FLAG_V5
 from headrace.core.routing import Router
 from headrace.core.session import Session
 from headrace.core.settings import BrokerSettings
@@ -197,7 +197,11 @@ class Publishing:
         self.let_go()
 
     def pubrel(self, link: Link, packet_id: int) -> None:
-        """PUBREL ends the exchange; PUBCOMP waits until that is durable (decisions 10)."""
+        """PUBREL ends the exchange; PUBCOMP waits until that is durable (decisions 10).
+
+        An id that we do not know is one whose PUBCOMP was lost: the exchange is complete, and the client is told so
+        [MQTT-4.3.3-11] (0x92 would make it report a failure that did not happen).
+        """
         session = link.session
         if session is None:
             return
@@ -206,8 +210,7 @@ class Publishing:
             link.inbound -= 1  # QoS 2 counts against Receive Maximum until PUBCOMP (4.9)
         if known and session.persistent:
             self.commit.released(session.incarnation, packet_id)
-        code = rc.SUCCESS if known else rc.PACKET_IDENTIFIER_NOT_FOUND
-        self.commit.defer(Reply(link, encode_pubcomp(link.version, packet_id, code)))
+        self.commit.defer(Reply(link, encode_pubcomp(link.version, packet_id)))
 
     def acknowledge(self, link: Link, message: Message) -> None:
         """PUBACK or PUBREC: the high watermark has passed the record (P1)."""
@@ -216,10 +219,18 @@ class Publishing:
             link.inbound -= 1
             if not link.closed:
                 out = link.writer()
+                session = link.session
+                unheard = (
+                    message.flags & FLAG_V5 != 0
+                    and session is not None
+                    and not session.tenant.is_heard(message.topic)
+                )
                 out.append(0x40)
-                out.append(2)
+                out.append(3 if unheard else 2)
                 out.append(packet_id >> 8)
                 out.append(packet_id & 0xFF)
+                if unheard:
+                    out.append(rc.NO_MATCHING_SUBSCRIBERS)
             return
         # Its connection may be gone meanwhile: the id is known all the same, or a snapshot would leave it out.
         session = self.fold.by_incarnation.get(message.incarnation)

@@ -26,9 +26,10 @@ class BrokerSettings:
         self.packet_bytes_max: int = 1 << 20
         self.write_buffer_high: int = 1 << 20
         self.keep_alive_max_s: int = 0
-        self.topic_alias_maximum: int = 16
+        self.topic_alias_maximum: int = 10
         self.retained_messages_max: int = 100_000
         self.retained_bytes_max: int = 256 << 20
+        self.filter_levels_max: int = 256
         self.allow_anonymous: bool = True
         self.commit_bytes_max: int = 32 << 20
         self.refuse_when_full: bool = False

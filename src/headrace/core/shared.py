@@ -181,8 +181,9 @@ class Group:
             if self._sticky is None or self._sticky not in ready:
                 self._sticky = ready[0]
             return self._sticky
+        chosen = ready[self._turn % len(ready)]
         self._turn += 1
-        return ready[self._turn % len(ready)]
+        return chosen
 
 
 def _in_flight(session: Session) -> int:

@@ -205,8 +205,9 @@ class SharedDelivery:
         self._commit.defer(_SharedRelease(link, draw))
 
     def pubcomp(self, session: Session, draw: Draw) -> None:
-        if draw.received:
-            self._finish(session, draw, 0)
+        if not draw.received:
+            raise ProtocolError(rc.PROTOCOL_ERROR, "PUBCOMP before PUBREL")
+        self._finish(session, draw, 0)
 
     def _finish(self, session: Session, draw: Draw, reason_code: int) -> None:
         """A refused message does not go to another member (decisions 13)."""

@@ -13,7 +13,7 @@ from headrace.errors import ProtocolError
 from headrace.mqtt import reason_codes as rc
 from headrace.mqtt.codec import encode_suback, encode_unsuback
 from headrace.mqtt.packets import Subscribe, SubscriptionRequest, Unsubscribe
-from headrace.mqtt.topics import SHARE_PREFIX, filter_error
+from headrace.mqtt.topics import SHARE_PREFIX, filter_error, split_share
 
 
 class Subscribing:
@@ -66,6 +66,9 @@ class Subscribing:
     def _grant(self, link: Link, request: SubscriptionRequest) -> int:
         if filter_error(request.filter):
             return rc.TOPIC_FILTER_INVALID
+        levels_max = link.broker.settings.filter_levels_max
+        if levels_max and split_share(request.filter)[1].count("/") >= levels_max:
+            return rc.QUOTA_EXCEEDED
         access = link.access
         if access is not None and not access.may_subscribe(link, request.filter):
             return rc.NOT_AUTHORIZED

@@ -45,6 +45,10 @@ class Tenant:
         # (client id, DropReason) -> messages not yet told of; None: nobody is told (`drop_events`)
         self.drops: dict[tuple[str, int], int] | None = None
 
+    def is_heard(self, topic: bytes) -> bool:
+        """Whether any subscription, shared or not, matches this topic."""
+        return bool(self.tree.match(topic)) or (bool(self.groups) and bool(self.shared_tree.match(topic)))
+
     def count_drop(self, reason: int, count: int) -> None:
         dropped = self.counters.dropped
         dropped[reason] = dropped.get(reason, 0) + count

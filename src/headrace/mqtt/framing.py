@@ -168,7 +168,7 @@ class PacketStream:
             raise reserved_flags()
 
     def _out_of_place(self, packet_type: i64, flags: i64, length: i64) -> ProtocolError:
-        if packet_type in (packets.SUBACK, packets.UNSUBACK) and flags:
+        if packet_type in (packets.SUBACK, packets.UNSUBACK, packets.PINGRESP) and flags:
             return reserved_flags()
         if packet_type == packets.PINGRESP and length > 0:
             return no_content(packet_type)

@@ -56,12 +56,15 @@ def valid_filter(topic_filter: str) -> bool:
 
 def filter_error(topic_filter: str) -> str:
     """What is wrong with a topic filter, "" if nothing."""
+    return malformed_filter(topic_filter) or share_error(topic_filter)
+
+
+def malformed_filter(topic_filter: str) -> str:
+    """What is wrong with its length and wildcards, "" if nothing; the rules of share names are not asked."""
     if not topic_filter:
         return "empty topic filter"  # [MQTT-4.7.3-1]
     if len(topic_filter) > TOPIC_BYTES_MAX or len(topic_filter.encode()) > TOPIC_BYTES_MAX:
         return "topic filter longer than 65535 bytes"  # [MQTT-4.7.3-3]
-    if topic_filter.startswith(SHARE_PREFIX):
-        return _share_error(topic_filter)
     return _wildcard_error(topic_filter)
 
 
@@ -78,13 +81,16 @@ def _wildcard_error(topic_filter: str) -> str:
     return ""
 
 
-def _share_error(topic_filter: str) -> str:
+def share_error(topic_filter: str) -> str:
+    """What is wrong with the share name of a filter that is not malformed, "" if nothing."""
+    if not topic_filter.startswith(SHARE_PREFIX):
+        return ""
     group, slash, inner = topic_filter[len(SHARE_PREFIX) :].partition("/")
     if not group or "#" in group or "+" in group:
         return "share name empty or with a wildcard"  # [MQTT-4.8.2-1]
     if not slash or not inner:
         return "share name without a topic filter"  # [MQTT-4.8.2-2]
-    return _wildcard_error(inner)
+    return ""
 
 
 def split_share(topic_filter: str) -> tuple[str, str]:

@@ -103,7 +103,7 @@ def test_version_5_is_told_behind_earlier_acknowledgements(harness: Harness) -> 
     publish(client, "yes", 1, 4)
     harness.sync()
     answers = [(first, body[1], reason(body)) for first, body in client.take()]
-    assert answers == [(PUBACK, 1, 0), (PUBACK, 2, 0x87), (PUBREC, 3, 0x87), (PUBACK, 4, 0)]
+    assert answers == [(PUBACK, 1, 0x10), (PUBACK, 2, 0x87), (PUBREC, 3, 0x87), (PUBACK, 4, 0x10)]
 
 
 def test_version_3_1_1_has_no_word_for_it_and_is_acknowledged(harness: Harness) -> None:

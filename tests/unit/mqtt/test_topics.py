@@ -112,8 +112,9 @@ def test_valid_filter(topic_filter: str) -> None:
         ("$share/g", "without a topic filter"),
         ("$share/g/", "without a topic filter"),
         ("$share//a", "share name"),
-        ("$share/g+/a", "share name"),
-        ("$share/#/a", "share name"),
+        ("$share/+/a", "share name"),
+        ("$share/g+/a", "+"),
+        ("$share/#/a", "#"),
         ("$share/g/a#", "#"),
     ],
 )

@@ -55,11 +55,11 @@ def all_three(name: str, hex_: str, code: int) -> list[Refused]:
     return [Refused(name, version, hex_, code) for version in (3, 4, 5)]
 
 
-def subscribe_to(what: str, version: int, filter_hex: str) -> Refused:
+def subscribe_to(what: str, version: int, filter_hex: str, code: int = MALFORMED) -> Refused:
     """A SUBSCRIBE with one bad filter."""
     size = len(filter_hex) // 2
     length = f"{size + 6:02x} 0001 00" if version == 5 else f"{size + 5:02x} 0001"
-    return Refused(f"filter {what}", version, f"82 {length} {size:04x}{filter_hex} 00", MALFORMED)
+    return Refused(f"filter {what}", version, f"82 {length} {size:04x}{filter_hex} 00", code)
 
 
 HEAD3 = "0006 4d5149736470 03"
@@ -195,7 +195,7 @@ FROM_A_SERVER = [
     Refused("CONNACK with flags", 5, "29 02 0001", PROTOCOL),
     Refused("SUBACK with flags", 5, "91 03 0001 00", MALFORMED),
     Refused("UNSUBACK with flags", 5, "b2 03 0001 00", MALFORMED),
-    Refused("PINGRESP with flags", 5, "d8 00", PROTOCOL),
+    Refused("PINGRESP with flags", 5, "d8 00", MALFORMED),
     Refused("PINGRESP with content", 5, "d0 01 00", MALFORMED, NOTHING, early=True),
     Refused("AUTH with flags", 5, "f4 00", PROTOCOL),
 ]
@@ -328,12 +328,21 @@ SUBSCRIBE = [
         for what, topic_filter in (
             ("nothing", ""), ("a#", "6123"), ("#/a", "232f61"), ("a/#/b", "612f232f62"), ("a+", "612b"),
             ("a/+b", "612f2b62"), ("++", "2b2b"), ("##", "2323"), ("U+0000", "6100"), ("U+D800", "eda080"),
-            ("U+0001", "01"), ("U+009F", "c29f"), ("$share/g", "2473686172652f67"),
-            ("$share/g/", "2473686172652f672f"),
-            ("$share//a", "2473686172652f2f61"), ("$share/+/a", "2473686172652f2b2f61"),
-            ("$share/g#/a", "2473686172652f67232f61"), ("$share/g/a#", "2473686172652f672f6123"),
+            ("U+0001", "01"), ("U+009F", "c29f"), ("$share/g#/a", "2473686172652f67232f61"),
+            ("$share/#/a", "2473686172652f232f61"), ("$share/g/a#", "2473686172652f672f6123"),
         )
         for row in (subscribe_to(what, 4, topic_filter), subscribe_to(what, 5, topic_filter))
+    ],
+    *[
+        row
+        for what, topic_filter in (
+            ("$share/g", "2473686172652f67"), ("$share/g/", "2473686172652f672f"),
+            ("$share//a", "2473686172652f2f61"), ("$share/+/a", "2473686172652f2b2f61"),
+        )
+        for row in (
+            subscribe_to(what, 4, topic_filter, PROTOCOL),
+            subscribe_to(what, 5, topic_filter, PROTOCOL),
+        )
     ],
     Refused("second filter empty", 4, "82 09 0001 0001 61 00 0000 00", MALFORMED),
     Refused("no local on a shared subscription", 5, "82 10 0001 00 000a 2473686172652f672f61 04", PROTOCOL),
