@@ -15,6 +15,7 @@ import pyarrow as pa
 
 from headrace.core.record import (
     ACKED,
+    BACKLOG_PAGE,
     DROP_REASONS,
     DROPPED,
     KIND_PROGRESS,
@@ -22,6 +23,7 @@ from headrace.core.record import (
     RECEIVED,
     RELEASED,
     SENT_LIMIT,
+    SHARED_BACKLOG_PAGE,
     SHARED_DRAWN,
     SHARED_FINISHED,
     SHARED_RECEIVED,
@@ -46,12 +48,16 @@ _FIELDS: Final[dict[int, tuple[str, tuple[str, ...]]]] = {
     SHARED_FINISHED: ("shared_finished", ("group_id", "serial")),
     SHARED_RECEIVED: ("shared_received", ("group_id", "serial")),
 }
+# Pages of references that wait: no news of any message.
+_PAGES: Final = (BACKLOG_PAGE, SHARED_BACKLOG_PAGE)
 
 
 def record_batches(chunk: Chunk, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
     """The rows of a chunk, a record batch for each subkind that occurs."""
     subkinds = np.where(chunk.kinds == KIND_PROGRESS, chunk.bytes[chunk.at + _SUBKIND_AT], 0)
     for subkind in np.unique(subkinds[subkinds > 0]).tolist():
+        if subkind in _PAGES:
+            continue
         if subkind not in _FIELDS:
             raise CorruptRecord(f"after offset {chunk.offsets[0]}: progress of unknown kind {subkind}")
         entries = Entries(chunk, subkind, np.flatnonzero(subkinds == subkind))

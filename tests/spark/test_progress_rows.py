@@ -10,6 +10,7 @@ import pytest
 
 from headrace.core.record import (
     ACKED,
+    BACKLOG_PAGE,
     DROP_EXPIRED,
     DROPPED,
     RECEIVED,
@@ -111,6 +112,11 @@ def test_an_entry_says_when_and_where_it_was_noted() -> None:
 
 def test_records_that_compaction_left_out_are_no_rows() -> None:
     assert rows([Batch(0, 3, 0, 0, void_records(3, 5))]) == []
+
+
+def test_pages_of_backlogs_are_no_rows() -> None:
+    page = progress(BACKLOG_PAGE, 9, 1, 1, 5 << 20, 256)
+    assert [row["serial"] for row in rows(made(page, progress(ACKED, 9, 7)))] == [7]
 
 
 def test_numbers_that_do_not_add_up_are_refused() -> None:
