@@ -106,6 +106,7 @@ def state(fold: Fold, commit: GroupCommit | None = None) -> list[bytes]:
     entries += [entry_of_group(group, 1 << 40) for group in fold.groups.values()]
     for tenant in fold.tenants.values():
         entries += sorted(m.topic + b"=" + m.payload for m in tenant.retained.messages())
+        entries += sorted(b"%b#%d" % (row[0], row[1]) for rows in tenant.producers.entries() for row in rows)
     return entries
 
 
@@ -197,7 +198,14 @@ class Client:
         self.feed(codec.encode_subscribe(self.version, self._id(), [request], properties))
 
     def publish(
-        self, topic: str, payload: bytes, qos: int = 1, retain: bool = False, sync: bool = True, **more: int
+        self,
+        topic: str,
+        payload: bytes,
+        qos: int = 1,
+        retain: bool = False,
+        sync: bool = True,
+        properties: bytes = b"",
+        **more: int,
     ) -> int:
         packet_id = self._id() if qos else 0
         expiry = more.get("expiry_s", -1)
@@ -209,7 +217,7 @@ class Client:
             retain,
             bool(more.get("dup", 0)),
             packet_id,
-            b"",
+            properties,
             expiry,
         )
         self.feed(data, sync)
@@ -226,6 +234,11 @@ class Client:
         self.link.closed = True
         self.link.broker.on_connection_lost(self.link)
         self.harness.sync()
+
+    def lose_unsynced(self) -> None:
+        """The connection breaks before what it sent is durable."""
+        self.link.closed = True
+        self.link.broker.on_connection_lost(self.link)
 
     def _id(self) -> int:
         self.next_id += 1

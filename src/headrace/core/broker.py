@@ -18,6 +18,7 @@ from headrace.core.interfaces import Clock, JournalPort, Link, Scheduler
 from headrace.core.message import Message
 from headrace.core.publishing import Publishing
 from headrace.core.record import (
+    FLAG_PRODUCER,
     KIND_EVENT,
     KIND_MESSAGE,
     KIND_NONE,
@@ -154,7 +155,10 @@ class Broker(BatchListener):
         if link is not None:
             message.link = None
             self.publishing.acknowledge(link, message)
-        self.router.apply(self.fold.tenant(message.tenant), message)
+        tenant = self.fold.tenant(message.tenant)
+        if message.flags & FLAG_PRODUCER:
+            tenant.producers.apply(message)
+        self.router.apply(tenant, message)
 
     def _apply_event(self, event: Event) -> None:
         """Only what waits for durability; the other events took effect when they were appended."""

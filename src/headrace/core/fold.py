@@ -23,6 +23,7 @@ from headrace.core.record import (
     BROKER_STARTED,
     DROP_SESSION_ENDED,
     DROPPED,
+    FLAG_PRODUCER,
     FLAG_QOS,
     FLAG_RETAIN,
     KIND_EVENT,
@@ -318,10 +319,10 @@ class Fold:
             pos = end
 
     def _replayed_in_place(self, body: bytes, pos: i64, end: i64, offset: i64) -> bool:
-        """The usual message, QoS 0 or 1 and not retained, needs no object: its header says all. False for the others."""
+        """The usual message, QoS 0 or 1 and nothing else, needs no object: its header says all. False for the others."""
         flags: i64 = body[pos + 5]
         qos: i64 = flags & FLAG_QOS
-        if flags & FLAG_RETAIN or qos > 1:
+        if flags & (FLAG_RETAIN | FLAG_PRODUCER) or qos > 1:
             return False
         if qos == 0:
             return True
@@ -382,6 +383,8 @@ class Fold:
                     group.push(reference(message.offset, 0, retain, qos), message.size)
         if message.flags & FLAG_RETAIN:
             tenant.retained.apply(message)
+        if message.flags & FLAG_PRODUCER:
+            tenant.producers.apply(message)
 
     def _replay_entry(self, target: Target, message: Message, qos: int) -> None:
         session = target.session

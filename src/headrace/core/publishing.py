@@ -13,7 +13,8 @@ from headrace.core.commit import Deferred, GroupCommit, Reply
 from headrace.core.fold import Fold
 from headrace.core.interfaces import Clock, Link
 from headrace.core.message import Message, message_flags
-from headrace.core.record import DROP_NOT_ACCEPTED, DROP_RETAINED_LIMIT, FLAG_QOS, FLAG_V5
+from headrace.core.producers import MALFORMED, NEW, REPEATED, SEQUENCE_MARK, is_sequenced
+from headrace.core.record import DROP_NOT_ACCEPTED, DROP_RETAINED_LIMIT, FLAG_PRODUCER, FLAG_QOS, FLAG_V5
 from headrace.core.routing import Router
 from headrace.core.session import Session
 from headrace.core.settings import BrokerSettings
@@ -92,12 +93,43 @@ class Publishing:
         link.inbound += 1
         if link.inbound > self.settings.receive_maximum and link.version == 5:
             raise ProtocolError(rc.RECEIVE_MAXIMUM_EXCEEDED, "more QoS > 0 messages than Receive Maximum")
+        if packet.properties and SEQUENCE_MARK in packet.properties:
+            if not self._takes_sequence(link, session, packet, message):
+                return
         message.link = link
         if retain:
             session.tenant.retained.arriving.add(packet.topic)
         self.commit.append(message)
         if self.commit.pending_bytes > self.settings.commit_bytes_max:
             self._hold_back(link)
+
+    def _takes_sequence(self, link: Link, session: Session, packet: Publish, message: Message) -> bool:
+        """Whether a message with a sequence is to be journaled; a repeated one is acknowledged behind the first."""
+        if link.producer_refused and is_sequenced(packet.properties):
+            self._withdraw(link, session, packet)
+            self._reject(link, session, packet, link.producer_refused)
+            return False
+        found = session.tenant.producers.take(message)
+        if found == NEW:
+            message.flags |= FLAG_PRODUCER
+        elif found == REPEATED:
+            session.tenant.counters.publishes_repeated += 1
+            encode = encode_puback if packet.qos == 1 else encode_pubrec
+            self.commit.defer(Reply(link, encode(link.version, packet.packet_id)))
+            if packet.qos == 1:
+                link.inbound -= 1
+            return False
+        elif found == MALFORMED:
+            self._withdraw(link, session, packet)
+            self._reject(link, session, packet, rc.IMPLEMENTATION_SPECIFIC_ERROR)
+            return False
+        return True
+
+    def _withdraw(self, link: Link, session: Session, packet: Publish) -> None:
+        """It is refused after all: neither its place in the window nor its packet id is taken."""
+        link.inbound -= 1
+        if packet.qos == 2 and session.incoming is not None:
+            session.incoming.pop(packet.packet_id, None)
 
     def _expiry_of(self, packet: Publish) -> int:
         default = self.settings.default_message_expiry_s
@@ -121,9 +153,15 @@ class Publishing:
         known = packet.qos == 2 and session.incoming is not None and packet.packet_id in session.incoming
         if known:
             code = rc.SUCCESS  # [MQTT-4.3.3-10]
+        self._stop_producer(link, packet, code)
         encode = encode_puback if packet.qos == 1 else encode_pubrec
         reason = self._reason(link, code) if code else None
         self.commit.defer(Reply(link, encode(link.version, packet.packet_id, code, reason)))
+
+    def _stop_producer(self, link: Link, packet: Publish, code: int) -> None:
+        """Nothing of a producer overtakes a message that was refused: its sequence would pass for a repeated one later."""
+        if code and is_sequenced(packet.properties):
+            link.producer_refused = code
 
     def _reason(self, link: Link, code: int) -> Properties | None:
         """A Reason String, where the broker gives them and the client did not decline [MQTT-3.1.2-29]."""
@@ -171,6 +209,7 @@ class Publishing:
             return False
         if packet.qos and link.version == 5 and self.settings.refuse_when_full:
             answer = encode_puback if packet.qos == 1 else encode_pubrec
+            self._stop_producer(link, packet, rc.QUOTA_EXCEEDED)
             self.commit.defer(Reply(link, answer(5, packet.packet_id, rc.QUOTA_EXCEEDED)))
             return True
         self._parked.append(_Parked(link, packet))

@@ -12,7 +12,8 @@ kind 1, MESSAGE, a 40-byte header and five byte strings, the last one filling th
                              32 u16 topic_len      34 u32 properties_len  38 u16 reserved (0)
     40 tenant, client id, topic (UTF-8), properties, payload
 
-  flags: bits 0-1 QoS, bit 2 retain, bit 3 DUP, bit 4 published with MQTT 5, bit 5 will message. Properties are in MQTT 5
+  flags: bits 0-1 QoS, bit 2 retain, bit 3 DUP, bit 4 published with MQTT 5, bit 5 will message,
+  bit 6 of an idempotent producer (`producers`). Properties are in MQTT 5
   wire encoding without their length, with Topic Alias and Message Expiry Interval taken out.
 
 kind 2, EVENT: sessions, subscriptions, retained messages, wills. A 16-byte header, then one MessagePack map with string
@@ -135,6 +136,7 @@ FLAG_RETAIN: Final = 0x04
 FLAG_DUP: Final = 0x08
 FLAG_V5: Final = 0x10
 FLAG_WILL: Final = 0x20
+FLAG_PRODUCER: Final = 0x40
 
 _encode_map: Final = msgspec.msgpack.Encoder()
 _decode_map: Final = msgspec.msgpack.Decoder()

@@ -1,6 +1,7 @@
 """Snapshots: the fold written down in slices between ticks, each session with the position it stood at.
 
-An entry is one MessagePack array: `["session", ...]`, `["group", ...]` or `["retained", record bytes, offset]`. Recovery
+An entry is one MessagePack array: `["session", ...]`, `["group", ...]`, `["retained", record bytes, offset]` or
+`["producers", tenant, [[key, sequence, time], ...]]`; an unknown one is passed over. Recovery
 loads them and replays the journal from the snapshot's position; what `applied` says is already in one changes nothing.
 """
 
@@ -17,6 +18,7 @@ from headrace.core.fold import Fold, subscription_from, subscription_row, will_f
 from headrace.core.message import Message, decode_record
 from headrace.core.session import Session
 from headrace.core.shared import Group
+from headrace.core.tenant import Tenant
 from headrace.errors import CorruptRecord
 
 SLICE_ENTRIES: Final = 200
@@ -85,6 +87,11 @@ def entry_of_group(group: Group, position: int) -> bytes:
     )
 
 
+def entries_of_producers(tenant: Tenant) -> Iterator[bytes]:
+    for rows in tenant.producers.entries():
+        yield _encoder.encode(["producers", tenant.name, rows])
+
+
 def restore(fold: Fold, entry: bytes) -> None:
     """Put one snapshot entry back. Raises `CorruptRecord` when it is not one."""
     value = _decoder.decode(entry)
@@ -99,6 +106,10 @@ def restore(fold: Fold, entry: bytes) -> None:
         _restore_session(fold, value)
     elif value[0] == "group":
         _restore_group(fold, value)
+    elif value[0] == "producers":
+        producers = fold.tenant(cast(str, value[1])).producers
+        for key, sequence, last_us in cast(list[tuple[bytes, int, int]], value[2]):
+            producers.restore(key, sequence, last_us)
 
 
 def _restore_session(fold: Fold, value: list[object]) -> None:
@@ -177,6 +188,8 @@ class SnapshotPass:
                 if len(part) >= size:
                     yield self._counted(part)
                     part = []
+            for entry in entries_of_producers(tenant):
+                yield self._counted([entry])
         for session in list(self._fold.by_incarnation.values()):
             applied: int = self._commit.high_watermark
             if not session.ended and session.incarnation < applied:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from headrace.core.backlog import BacklogSpace
+from headrace.core.producers import Producers
 from headrace.core.retained import RetainedStore
 from headrace.core.subscriptions import SubscriptionTree
 
@@ -19,6 +20,7 @@ class Counters:
 
     def __init__(self) -> None:
         self.publishes_received = 0
+        self.publishes_repeated = 0
         self.publishes_sent = 0
         self.bytes_received = 0
         self.bytes_sent = 0
@@ -40,6 +42,7 @@ class Tenant:
         self.shared_tree = SubscriptionTree()
         self.groups: dict[str, Group] = {}
         self.retained = RetainedStore()
+        self.producers = Producers()
         self.counters = Counters()
         self.space = BacklogSpace(pages)
         # (client id, DropReason) -> messages not yet told of; None: nobody is told (`drop_events`)

@@ -142,6 +142,20 @@ def payload_is_text(properties: bytes) -> bool:
     return False
 
 
+def user_property(properties: bytes, name: bytes) -> bytes | None:
+    """The value of the first user property `name` in checked properties of a PUBLISH, None if there is none."""
+    pos: i64 = 0
+    end: i64 = len(properties)
+    while pos < end:
+        identifier = read_identifier(properties, pos, end)
+        if identifier == props.USER_PROPERTY:
+            found = read_binary(properties, pos + 1, end)
+            if found == name:
+                return read_binary(properties, pos + 3 + len(found), end)
+        pos = _skip_value(properties, pos + 1, end, identifier)
+    return None
+
+
 def _check_place(identifier: i64, packet_type: i64, from_server: bool) -> None:
     allowed: i64 = props.ALLOWED[identifier]
     if not allowed >> packet_type & 1:

@@ -13,6 +13,7 @@ from headrace.core.tenant import Tenant
 
 TENANT_COUNTERS = {
     "publishes_received": "PUBLISH packets received from clients",
+    "publishes_repeated": "PUBLISH packets of idempotent producers that were stored before",
     "publishes_sent": "PUBLISH packets sent to clients",
     "bytes_received": "Payload bytes received in PUBLISH packets",
     "connects": "Accepted CONNECT packets",

@@ -1,0 +1,141 @@
+"""Idempotent producers: which message a publisher sends again after a lost acknowledgement, and is stored already.
+
+A QoS 1 or 2 PUBLISH of MQTT 5 may carry two user properties: `producer-id`, 1 to 128 bytes, a name within the tenant
+and the client id; and `producer-sequence`, a decimal number below 2^63 that grows from message to message and may
+leave gaps. A message whose sequence is not above the last one of its producer is acknowledged and not stored again. Once a
+message of a producer was refused, nothing more of producers is taken on that connection: a higher sequence would make
+the refused one look stored.
+
+What is known is a fold over the records, which carry the properties and a flag that says so: `apply` is called for
+each one when it is durable, live and in recovery alike. The bounds are part of the fold, so that everybody who reads
+the journal forgets the same producers: the longest unused ones beyond `PRODUCERS_MAX` a tenant, and those that have
+sent nothing for `EXPIRY_US`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+from mypy_extensions import i64
+
+from headrace.core.message import Message
+from headrace.mqtt.publish import user_property
+
+ID_PROPERTY: Final = b"producer-id"
+SEQUENCE_PROPERTY: Final = b"producer-sequence"
+# As it stands in a property area: whoever has not these bytes is no such message, and pays one search.
+SEQUENCE_MARK: Final = b"\x26\x00\x11producer-sequence"
+ID_BYTES_MAX: Final = 128
+SEQUENCE_DIGITS_MAX: Final = 19
+SEQUENCE_MAX: Final = (1 << 63) - 1
+PRODUCERS_MAX: Final = 100_000
+EXPIRY_US: Final = 7 * 86_400 * 1_000_000
+_FORGOTTEN_AT_ONCE: Final = 2  # of the expired ones: more than one a message, so that they do not gather
+_PER_ENTRY: Final = 1_000
+
+ORDINARY: Final = 0
+NEW: Final = 1
+REPEATED: Final = 2
+MALFORMED: Final = 3
+
+
+class Producer:
+    """One producer: the sequence of its last durable message, and of the last one on its way to the journal."""
+
+    def __init__(self) -> None:
+        self.sequence: i64 = -1
+        self.taken: i64 = -1
+        self.last_us: i64 = 0
+
+
+class Producers:
+    """The producers of one tenant, the longest unused one first."""
+
+    def __init__(self) -> None:
+        self._known: dict[bytes, Producer] = {}
+
+    def __len__(self) -> int:
+        return len(self._known)
+
+    def take(self, message: Message) -> int:
+        """What a message is that is about to be journaled: ORDINARY, NEW (from now on taken), REPEATED or MALFORMED."""
+        key = _key(message)
+        if key is None:
+            return ORDINARY
+        sequence = _sequence(message)
+        if sequence < 0 or not 0 < len(key) - len(message.origin) - 1 <= ID_BYTES_MAX:
+            return MALFORMED
+        producer = self._known.get(key)
+        if producer is None:
+            producer = Producer()
+            self._known[key] = producer
+        if sequence <= producer.taken:
+            return REPEATED
+        producer.taken = sequence
+        return NEW
+
+    def apply(self, message: Message) -> None:
+        """A message that was NEW is durable."""
+        key = _key(message)
+        if key is None:
+            return
+        producer = self._known.pop(key, None)
+        if producer is None:
+            producer = Producer()
+        self._known[key] = producer  # the last one now
+        sequence = _sequence(message)
+        producer.sequence = max(producer.sequence, sequence)
+        producer.taken = max(producer.taken, sequence)
+        producer.last_us = message.timestamp_us
+        self._forget(message.timestamp_us)
+
+    def _forget(self, now_us: i64) -> None:
+        if len(self._known) > PRODUCERS_MAX:
+            del self._known[next(iter(self._known))]
+        for _ in range(_FORGOTTEN_AT_ONCE):
+            oldest = next(iter(self._known))
+            if self._known[oldest].last_us >= now_us - EXPIRY_US:
+                return
+            del self._known[oldest]
+
+    # Snapshots
+
+    def entries(self) -> Iterator[list[list[object]]]:
+        """The durable part, in rows of key, sequence and time, a thousand at a time."""
+        producers = list(self._known.items())
+        for start in range(0, len(producers), _PER_ENTRY):
+            yield [
+                [key, int(producer.sequence), int(producer.last_us)]
+                for key, producer in producers[start : start + _PER_ENTRY]
+                if producer.sequence >= 0
+            ]
+
+    def restore(self, key: bytes, sequence: int, last_us: int) -> None:
+        producer = Producer()
+        producer.sequence = sequence
+        producer.taken = sequence
+        producer.last_us = last_us
+        self._known[key] = producer
+
+
+def is_sequenced(properties: bytes) -> bool:
+    """Whether a PUBLISH is one of an idempotent producer."""
+    return SEQUENCE_MARK in properties and user_property(properties, ID_PROPERTY) is not None
+
+
+def _key(message: Message) -> bytes | None:
+    """Tenant, client and producer id; None where a message lacks one of the two properties."""
+    producer_id = user_property(message.properties, ID_PROPERTY)
+    if producer_id is None or user_property(message.properties, SEQUENCE_PROPERTY) is None:
+        return None
+    return message.origin + b"\0" + producer_id  # no client id holds a zero
+
+
+def _sequence(message: Message) -> i64:
+    """-1 if it is no number that counts."""
+    digits = user_property(message.properties, SEQUENCE_PROPERTY)
+    if digits is None or not digits.isdigit() or len(digits) > SEQUENCE_DIGITS_MAX:
+        return -1
+    number = int(digits)
+    return number if number <= SEQUENCE_MAX else -1
