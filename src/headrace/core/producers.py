@@ -1,10 +1,10 @@
 """Idempotent producers: which message a publisher sends again after a lost acknowledgement, and is stored already.
 
-A QoS 1 or 2 PUBLISH of MQTT 5 may carry two user properties: `producer-id`, 1 to 128 bytes, a name within the tenant
-and the client id; and `producer-sequence`, a decimal number below 2^63 that grows from message to message and may
-leave gaps. A message whose sequence is not above the last one of its producer is acknowledged and not stored again. Once a
-message of a producer was refused, nothing more of producers is taken on that connection: a higher sequence would make
-the refused one look stored.
+A QoS 1 or 2 PUBLISH of MQTT 5 may carry two user properties: `producer-id`, 1 to 128 bytes, a name within tenant and
+client id; and `producer-sequence`, a decimal number below 2^63 that grows from message to message and may leave gaps.
+A message whose sequence is not above the last one of its producer is acknowledged and not stored again. Once a message
+of a producer was refused, nothing more of producers is taken on that connection: a higher sequence would make the
+refused one look stored.
 
 What is known is a fold over the records, which carry the properties and a flag that says so: `apply` is called for
 each one when it is durable, live and in recovery alike. The bounds are part of the fold, so that everybody who reads

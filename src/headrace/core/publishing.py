@@ -93,9 +93,8 @@ class Publishing:
         link.inbound += 1
         if link.inbound > self.settings.receive_maximum and link.version == 5:
             raise ProtocolError(rc.RECEIVE_MAXIMUM_EXCEEDED, "more QoS > 0 messages than Receive Maximum")
-        if packet.properties and SEQUENCE_MARK in packet.properties:
-            if not self._takes_sequence(link, session, packet, message):
-                return
+        if SEQUENCE_MARK in packet.properties and not self._takes_sequence(link, session, packet, message):
+            return
         message.link = link
         if retain:
             session.tenant.retained.arriving.add(packet.topic)
@@ -159,7 +158,7 @@ class Publishing:
         self.commit.defer(Reply(link, encode(link.version, packet.packet_id, code, reason)))
 
     def _stop_producer(self, link: Link, packet: Publish, code: int) -> None:
-        """Nothing of a producer overtakes a message that was refused: its sequence would pass for a repeated one later."""
+        """Nothing of a producer overtakes a refused message, or its sequence would pass for a repeated one later."""
         if code and is_sequenced(packet.properties):
             link.producer_refused = code
 

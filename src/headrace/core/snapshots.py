@@ -108,8 +108,8 @@ def restore(fold: Fold, entry: bytes) -> None:
         _restore_group(fold, value)
     elif value[0] == "producers":
         producers = fold.tenant(cast(str, value[1])).producers
-        for key, sequence, last_us in cast(list[tuple[bytes, int, int]], value[2]):
-            producers.restore(key, sequence, last_us)
+        for row in cast(list[list[object]], value[2]):
+            producers.restore(cast(bytes, row[0]), cast(int, row[1]), cast(int, row[2]))
 
 
 def _restore_session(fold: Fold, value: list[object]) -> None:

@@ -12,7 +12,7 @@ from headrace.core.access import Access
 from headrace.core.fold import Fold
 from headrace.core.interfaces import Link
 from headrace.core.message import Message, decode_batch
-from headrace.core.producers import MALFORMED, NEW, ORDINARY, REPEATED, Producers
+from headrace.core.producers import NEW, ORDINARY, REPEATED, Producers
 from headrace.core.record import FLAG_PRODUCER
 from headrace.core.settings import BrokerSettings
 from headrace.mqtt import codec
@@ -231,7 +231,7 @@ steps = st.lists(
 
 
 class Sender:
-    """Sends 0, 1, 2, ... in order; whatever is not acknowledged comes again after each loss, as the next writer does it."""
+    """Sends 0, 1, 2, ... in order; after each loss whatever is not acknowledged comes again."""
 
     def __init__(self) -> None:
         self.harness = Harness()
