@@ -106,7 +106,7 @@ def state(fold: Fold, commit: GroupCommit | None = None) -> list[bytes]:
     entries += [entry_of_group(group, 1 << 40) for group in fold.groups.values()]
     for tenant in fold.tenants.values():
         entries += sorted(m.topic + b"=" + m.payload for m in tenant.retained.messages())
-        entries += sorted(b"%b#%d" % (row[0], row[1]) for rows in tenant.producers.entries() for row in rows)
+        entries += sorted(repr(row[:2]).encode() for rows in tenant.producers.entries() for row in rows)
     return entries
 
 

@@ -286,7 +286,7 @@ def test_every_message_is_stored_once_in_order(history: list[tuple[object, ...]]
     assert stored(sender.harness).count(b"-") <= 1
     live = state(sender.harness.broker.fold)
     for snapshot in (None, sender.harness.snapshot):
-        fold = Fold()
+        fold = Fold(sender.harness.journal)
         recover(fold, sender.harness.journal.bodies, snapshot)
         assert state(fold) == live
 
