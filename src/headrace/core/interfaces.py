@@ -97,6 +97,7 @@ class Link(ServerHandler):
         self.max_packet_size: i64 = 0
         self.inbound: i64 = 0
         self.retained_offset: int = -1
+        self.routed_later: i64 = 0  # QoS 0 messages that wait behind a retained one
         self.producer_refused: i64 = 0  # reason code of a refused message with a producer's sequence
         self.keep_alive_ms: int = 0
         self.last_seen_ms: int = 0

@@ -177,8 +177,9 @@ class Publishing:
         if message.retain:
             session.tenant.retained.arriving.add(message.topic)
             link.retained_offset = self.commit.append(message)
-        elif link.retained_offset >= self.commit.high_watermark:
-            self.commit.defer(_RouteLater(self.router, session, message))
+        elif link.routed_later or link.retained_offset >= self.commit.high_watermark:
+            link.routed_later += 1  # until it has gone, what comes after it waits too
+            self.commit.defer(_RouteLater(self.router, link, session, message))
         else:
             self.router.route(session.tenant, message)
 
@@ -298,11 +299,13 @@ class _Parked:
 class _RouteLater(Deferred):
     """A QoS 0 message behind a retained one of the same publisher."""
 
-    def __init__(self, router: Router, session: Session, message: Message) -> None:
+    def __init__(self, router: Router, link: Link, session: Session, message: Message) -> None:
         super().__init__()
         self._router = router
+        self._link = link
         self._session = session
         self._message = message
 
     def run(self) -> None:
+        self._link.routed_later -= 1
         self._router.route(self._session.tenant, self._message)

@@ -244,3 +244,19 @@ def test_packet_ids_wrap_and_stay_clear_of_what_is_in_flight() -> None:
             subscriber.feed(codec.encode_puback(4, packet_id), sync=False)
         harness.sync()
     assert seen >= 55_000 - 10_000  # the limit of the backlog may have dropped some, counted
+
+
+def test_qos0_keeps_its_place_while_another_one_waits() -> None:
+    harness = Harness()
+    subscriber = harness.client("s")
+    subscriber.subscribe("t", qos=0)
+    publisher, other = harness.client("p"), harness.client("o")
+    publisher.publish("t", b"1", qos=0, retain=True, sync=False)
+    harness.broker.end_tick()
+    publisher.publish("t", b"2", qos=0, sync=False)  # waits, with what belongs to the next batch
+    other.publish("u", b"x", sync=False)
+    harness.journal.durable = harness.journal.next_offset()
+    harness.broker.commit.on_high_watermark(harness.journal.durable)
+    publisher.publish("t", b"3", qos=0, sync=False)
+    harness.sync()
+    assert payloads(subscriber) == [b"1", b"2", b"3"]
