@@ -7,6 +7,10 @@ CRASHES ?= 100000
 ROUNDS ?= 200
 PACKETS ?= 20000
 SEED ?= 1
+RUNS ?= 5
+ROWS ?=
+QUICK ?=
+PEER ?=
 
 .PHONY: help setup test check unit spark fuzz demo bench torture clean
 
@@ -34,14 +38,13 @@ fuzz: setup  ## mutated packets against a running broker (PACKETS=100000 SEED=7:
 demo: setup  ## this machine as a fleet of MQTT devices, through kill -9 into a Delta table (SIZE=small: a tenth)
 	@$(PY) -m demo --size $(SIZE)
 
-bench: setup  ## messages per broker CPU-second beside Debian's mosquitto, fsync on; results in benchmarks/results
-	@workshop/setup.sh mosquitto
-	@$(PY) -m benchmarks.p2p
+bench: setup  ## the table beside Debian's mosquitto and a bare echo in C (QUICK=1, RUNS=3, ROWS=w16,tls, PEER=name=host:port,pid=N)
+	@$(PY) -m benchmarks.table --runs $(RUNS) --only "$(ROWS)" $(if $(QUICK),--quick) $(foreach peer,$(PEER),--peer "$(peer)")
 
 torture: setup  ## 100 000 simulated crashes and 200 SIGKILLs against a reference model (CRASHES=, ROUNDS=, SEED=)
 	@PYTHONPATH=tests $(PY) -m faults.model.history --crashes $(CRASHES) --from $(SEED)
 	@PYTHONPATH=tests HEADRACE_BUILD=compiled $(PY) -m faults.model.kill_rounds --rounds $(ROUNDS) --seed $(SEED)
 
 clean:  ## remove what builds and runs left behind; keeps .venv
-	@rm -rf build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache demo/out benchmarks/mqbench
+	@rm -rf build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache demo/out
 	@find . -name __pycache__ -not -path './.venv/*' -prune -exec rm -rf {} +

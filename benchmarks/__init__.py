@@ -1,7 +1,9 @@
-"""One file a question; each records its results as JSON in `results/` and draws them.
+"""One file a question; each records its results as JSON in `results/`.
 
-p2p       QoS 1 between pairs: messages per broker CPU-second, beside Mosquitto in the same run
-mqbench.c the load generator: one thread, epoll
+table     messages per broker CPU-second and memory, beside Mosquitto, a bare echo in C, and any other broker
+sessions  what a persistent session costs in memory, in a snapshot and at recovery
+recovery  how long a start takes
+acknowledgement  how long a publisher waits for PUBACK, beside one sync of the disk
 """
 
 from __future__ import annotations

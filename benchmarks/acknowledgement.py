@@ -20,8 +20,10 @@ from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
-from benchmarks.p2p import RESULTS, SCRATCH, headrace, machine
-from demo.services import PYTHON, free_port
+from benchmarks.contestant import SCRATCH, running
+from benchmarks.machine import machine
+from benchmarks.table import RESULTS
+from demo.services import PYTHON
 
 PAGE = bytes(4096)
 
@@ -63,20 +65,15 @@ def disk(folder: Path, seconds: float) -> list[float]:
 
 def broker(folder: Path, rate: int, seconds: int) -> dict[str, float]:
     """What `headrace bench` found."""
-    port = free_port()
-    service, sign = headrace(folder, port)
     report = folder / "report.json"
-    load = ["--url", f"tcp://127.0.0.1:{port}", "--rate", str(rate), "-n", "100", "-q", "1", "-c"]
-    try:
-        service.start_ready(30, sign)
+    with running("headrace") as target:
+        load = ["--url", f"tcp://127.0.0.1:{target.port}", "--rate", str(rate), "-n", "100", "-q", "1", "-c"]
         subprocess.run(
             [*PYTHON, "headrace", "bench", *load, "-t", str(seconds), "--json", str(report)],
             stdout=subprocess.DEVNULL,
             timeout=seconds + 60,
             check=True,
         )
-    finally:
-        service.stop(30)
     result: dict[str, float] = json.loads(report.read_text(encoding="utf-8"))["result"]
     return result
 
