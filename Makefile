@@ -12,7 +12,7 @@ ROWS ?=
 QUICK ?=
 PEER ?=
 
-.PHONY: help setup test check unit spark fuzz demo bench torture clean
+.PHONY: help setup test check unit spark fuzz demo bench counts torture clean
 
 help:  ## print the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -40,6 +40,9 @@ demo: setup  ## this machine as a fleet of MQTT devices, through kill -9 into a 
 
 bench: setup  ## the table beside Debian's mosquitto and a bare echo in C (QUICK=1, RUNS=3, ROWS=w16,tls, PEER=name=host:port,pid=N)
 	@$(PY) -m benchmarks.table --runs $(RUNS) --only "$(ROWS)" $(if $(QUICK),--quick) $(foreach peer,$(PEER),--peer "$(peer)")
+
+counts: setup  ## instructions per message by callgrind, written down as what `make test` compares with
+	@$(PY) -m benchmarks.instructions --record
 
 torture: setup  ## 100 000 simulated crashes and 200 SIGKILLs against a reference model (CRASHES=, ROUNDS=, SEED=)
 	@PYTHONPATH=tests $(PY) -m faults.model.history --crashes $(CRASHES) --from $(SEED)

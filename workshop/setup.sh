@@ -44,6 +44,7 @@ system_packages() {
   have mosquitto_pub || missing+=(mosquitto-clients)
   have mosquitto || missing+=(mosquitto)
   have haproxy || missing+=(haproxy)
+  have valgrind || missing+=(valgrind)
   have openssl || missing+=(openssl)
   [ ${#missing[@]} -eq 0 ] || apt_install "${missing[@]}"
   python3 -c 'import sys; sys.exit(sys.version_info < (3, 11))' || die "python3 is $(python3 -V); 3.11 or newer is needed"

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # The gate: every step runs, even after a failure; the table at the end says which one failed and how long each took.
-# Usage: test.sh [check|interpreted|compiled|spark|demo ...]      without arguments: all of them
+# Usage: test.sh [check|interpreted|compiled|counts|spark|demo ...]      without arguments: all of them
 set -uo pipefail
 cd "$(dirname "$0")/.."
 bin=$PWD/.venv/bin
@@ -32,13 +32,14 @@ check() {
 # The slow ones run once, in the build that ships.
 interpreted() { step "tests, interpreted" suite interpreted -m "not spark and not compiled and not slow"; }
 compiled() { step "tests, compiled" suite compiled -m "not spark and not interpreted"; }
+counts() { step "instructions per message" "$bin/python" -m benchmarks.instructions; }
 spark() { step "tests, spark" suite interpreted -m spark; }
 demo() { step "demo, a tenth of the size" "$bin/python" -m demo --size small; }
 
-[ $# -gt 0 ] || set -- check interpreted compiled demo spark
+[ $# -gt 0 ] || set -- check interpreted compiled counts demo spark
 for part in "$@"; do
   case $part in
-    check | interpreted | compiled | spark | demo) "$part" ;;
+    check | interpreted | compiled | counts | spark | demo) "$part" ;;
     *) echo "test.sh: no such part: $part" >&2; exit 2 ;;
   esac
 done
