@@ -86,6 +86,7 @@ class LimitsConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     connections_max: Positive = 100_000
     connect_timeout_s: Annotated[float, msgspec.Meta(gt=0)] = 10.0
     write_buffer_high: Annotated[int, msgspec.Meta(ge=KIB)] = MIB
+    pending_bytes_max: Annotated[int, msgspec.Meta(ge=64 * KIB)] = 16 * MIB
     keep_alive_max_s: UInt16 = 0  # 0: whatever the client asks for
     topic_alias_maximum: UInt16 = 10  # towards the broker
     topic_alias_outbound: UInt16 = 16  # towards clients, under their own maximum; 0: none

@@ -98,7 +98,7 @@ def log_settings(config: Config) -> LogSettings:
 def door_settings(config: Config) -> DoorSettings:
     limits, tls = config.limits, config.tls
     files = TlsFiles(tls.certificate, tls.key, tls.ca, tls.client_certificate, tls.minimum_version)
-    return DoorSettings(limits.connections_max, limits.connect_timeout_s, files)
+    return DoorSettings(limits.connections_max, limits.connect_timeout_s, limits.pending_bytes_max, files)
 
 
 class LoopScheduler(Scheduler):
@@ -202,7 +202,7 @@ class Node:
         for url in self.config.listeners:
             self._doors.open(url)
         if self.config.admin:
-            app = application(lambda: self._not_ready or self._full, registry(self.broker))
+            app = application(lambda: self._not_ready or self._full, registry(self.broker, self._doors))
             self._admin, bound = admin_server(self.config.admin, app)
             self._admin_task = self._loop.create_task(self._admin.serve([bound]))
             while not self._admin.started and not self._admin_task.done():

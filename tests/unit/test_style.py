@@ -46,7 +46,6 @@ TESTED_TOGETHER = {
     "tests/e2e/test_process.py": [
         "headrace/api/app.py",
         "headrace/cli.py",
-        "headrace/net/connection.py",
         "headrace/net/listener.py",
         "headrace/node.py",
         "headrace/services/metrics.py",

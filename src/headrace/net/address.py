@@ -34,8 +34,10 @@ class Options:
     client_cert: str = ""  # one of CLIENT_CERTIFICATES
     identity: str = ""  # "cn": the client certificate's common name is the user name
     proxy: str = "off"  # one of PROXY
+    origins: str = ""  # of WebSockets, separated by commas; a browser's page from elsewhere is refused
     connections_max: int = 0
     packet_bytes_max: int = 0
+    pending_bytes_max: int = 0
     connect_timeout_s: float = 0.0
     mode: int = 0o660  # of a Unix socket
 
@@ -116,5 +118,5 @@ def _value(url: str, name: str, text: str, default: object) -> object:
     except ValueError:
         raise ValueError(f"{url!r}: {name}={text!r} is no positive number") from None
     if not text or (choices is not None and text not in choices):
-        raise ValueError(f"{url!r}: {name}={text!r} is not one of {', '.join(choices or ['a file'])}")
+        raise ValueError(f"{url!r}: {name}={text!r} is not one of {', '.join(choices or ['a value'])}")
     return text

@@ -22,6 +22,10 @@ if TYPE_CHECKING:
     from headrace.errors import ProtocolError
 
 _LINGER_MS: Final = 5000
+PENDING_BYTES_MAX: Final = 16 << 20
+# Why a listener turns a connection away: its limit of connections; no TLS, PROXY header or WebSocket; no CONNECT in time;
+# more waits to be read than `pending_bytes_max`.
+REASONS: Final = ("connections_max", "handshake", "connect_timeout", "pending_bytes")
 
 
 class Connection(Link):
@@ -40,6 +44,7 @@ class Connection(Link):
         self._protocol = ServerProtocol(self, int(self.packet_bytes_max), settings.topic_alias_maximum)
         self._protocol.reason_strings = settings.reason_strings
         self.made = False
+        self._pending_bytes_max = listener.pending_bytes_max
         self._closing = False
         self._held = False
 
@@ -96,6 +101,9 @@ class Connection(Link):
             transport.write(out.getvalue())
             if self._closing:
                 transport.close()
+            elif self.paused and transport.get_write_buffer_size() > self._pending_bytes_max:
+                # Deliveries stop at the high mark; what still grows are answers to somebody who does not read.
+                self.turn_away("pending_bytes")
 
     def close(self) -> None:
         self._protocol.stop()
@@ -115,6 +123,14 @@ class Connection(Link):
         transport = self._transport
         if transport is not None:
             transport.abort()
+
+    def count_turned_away(self, reason: str) -> None:
+        self._set.turn_away(reason)
+
+    def turn_away(self, reason: str) -> None:
+        """Cut it off, and count why."""
+        self._set.turn_away(reason)
+        self.abort()
 
     def refuse(self, error: ProtocolError) -> None:
         answer = self._protocol.refusal(error, self.ready)
@@ -163,14 +179,16 @@ class ConnectionSet:
         connect_timeout_ms: int,
         packet_bytes_max: int = 0,
         parent: ConnectionSet | None = None,
+        pending_bytes_max: int = PENDING_BYTES_MAX,
     ) -> None:
         self.connections_max = connections_max
         self.connect_timeout_ms = connect_timeout_ms
         self.packet_bytes_max = packet_bytes_max
+        self.pending_bytes_max = pending_bytes_max
         self.parent = parent
         self.open: set[Connection] = set()
         self.accepted = 0
-        self.turned_away = 0
+        self.turned_away: dict[str, int] = dict.fromkeys(REASONS, 0)
 
     def full(self, pending: int) -> bool:
         """Is there no room for another one, beside `pending` that are not open yet?"""
@@ -189,10 +207,11 @@ class ConnectionSet:
         if self.parent is not None:
             self.parent.discard(connection)
 
-    def turn_away(self) -> None:
-        self.turned_away += 1
+    def turn_away(self, reason: str) -> None:
+        """Count a connection that we ended, or never let in. `reason` is one of REASONS."""
+        self.turned_away[reason] += 1
         if self.parent is not None:
-            self.parent.turn_away()
+            self.parent.turn_away(reason)
 
     def identity_of(self, transport: asyncio.Transport) -> str:
         """Who the transport says the client is: a listener may take the name from its certificate."""
@@ -208,7 +227,7 @@ class _ConnectDeadline(Timer):
 
     def fire(self, now_ms: int) -> None:
         if self._connection.session is None:
-            self._connection.abort()
+            self._connection.turn_away("connect_timeout")
 
 
 class _Linger(Timer):

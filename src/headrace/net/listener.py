@@ -52,11 +52,12 @@ class Listener:
         self, address: Address, files: TlsFiles, connections: ListenerSet, make: Make, report: Report
     ) -> None:
         self._address = address
-        self._connections = connections
+        self.connections = connections
         self._make = make
         self._report = report
         self._loop = asyncio.get_running_loop()
         self._timeout_s = connections.connect_timeout_ms / 1000
+        self._origins = [origin for origin in address.options.origins.split(",") if origin]
         self._context = self._read_certificates(files)
         self._paused: asyncio.TimerHandle | None = None
         self.opening: set[asyncio.Task[None]] = set()
@@ -108,15 +109,15 @@ class Listener:
         self._loop.add_reader(self._socket, self._accept)
 
     def _admit(self, accepted: socket.socket) -> None:
-        if self._connections.full(self._connections.pending):
-            self._connections.turn_away()
+        if self.connections.full(self.connections.pending):
+            self.connections.turn_away("connections_max")
             self._report("connection limit reached", self.url)
             accepted.close()
             return
         accepted.setblocking(False)
         if self._address.scheme != "unix":
             accepted.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        self._connections.pending += 1
+        self.connections.pending += 1
         task = self._loop.create_task(self._open(accepted))
         self.opening.add(task)
         task.add_done_callback(self.opening.discard)
@@ -126,14 +127,15 @@ class Listener:
         connection: Connection | None = None
         try:
             source = "" if self._address.options.proxy == "off" else await self._source(accepted)
-            connection = self._make(self._connections, source)
+            connection = self._make(self.connections, source)
             await self._connect(accepted, self._protocol(connection))
         except (OSError, NoProxyHeader, asyncio.CancelledError) as error:
             self._report("connection refused", f"{self.url}: {str(error) or type(error).__name__}")
+            self.connections.turn_away("handshake")
             accepted.close()
         finally:
             if connection is None or not connection.made:
-                self._connections.pending -= 1
+                self.connections.pending -= 1
 
     async def _connect(self, accepted: socket.socket, protocol: asyncio.Protocol) -> None:
         if self._context is None:
@@ -150,5 +152,6 @@ class Listener:
     def _protocol(self, connection: Connection) -> asyncio.Protocol:
         """What the socket's transport talks to."""
         if self._address.websocket:
-            return WebSocketTransport(connection, 2 * int(connection.packet_bytes_max) + FRAME_OVERHEAD)  # type: ignore[return-value]
+            frame_bytes_max = 2 * int(connection.packet_bytes_max) + FRAME_OVERHEAD
+            return WebSocketTransport(connection, frame_bytes_max, self._origins)  # type: ignore[return-value]
         return connection  # type: ignore[return-value]

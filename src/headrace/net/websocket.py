@@ -8,13 +8,15 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Sequence
+from http import HTTPStatus
 from typing import Any, Final
 
 from websockets.frames import CloseCode, Frame, Opcode
 from websockets.http11 import Request
 from websockets.protocol import State
 from websockets.server import ServerProtocol
-from websockets.typing import Subprotocol
+from websockets.typing import Origin, Subprotocol
 
 from headrace.net.connection import Connection
 
@@ -28,14 +30,19 @@ _silent.propagate = False  # bad input is answered, not logged line by line
 
 
 class WebSocketTransport(asyncio.Transport):
-    """One WebSocket. `frame_bytes_max` bounds what a frame may make us hold."""
+    """One WebSocket. `frame_bytes_max` bounds what a frame may make us hold; `origins` are those of browsers' pages that
+    may connect, empty for all of them. Who sends no Origin is no browser, and not held back by this."""
 
-    def __init__(self, connection: Connection, frame_bytes_max: int) -> None:
+    def __init__(self, connection: Connection, frame_bytes_max: int, origins: Sequence[str] = ()) -> None:
         super().__init__()
         self._connection = connection
         self._socket: asyncio.Transport | None = None
         self._frames = ServerProtocol(
-            subprotocols=SUBPROTOCOLS, extensions=None, max_size=(None, frame_bytes_max), logger=_silent
+            origins=[None, *(Origin(origin) for origin in origins)] if origins else None,
+            subprotocols=SUBPROTOCOLS,
+            extensions=None,
+            max_size=(None, frame_bytes_max),
+            logger=_silent,
         )
         self._closing = False
 
@@ -75,6 +82,8 @@ class WebSocketTransport(asyncio.Transport):
             response = self._frames.accept(request)
         else:
             response = self._frames.reject(404, "MQTT is served at /mqtt\n")
+        if response.status_code != HTTPStatus.SWITCHING_PROTOCOLS:
+            self._connection.count_turned_away("handshake")
         self._frames.send_response(response)
 
     def _frame(self, frame: Frame) -> None:
@@ -131,6 +140,9 @@ class WebSocketTransport(asyncio.Transport):
     def resume_reading(self) -> None:
         if self._socket is not None:
             self._socket.resume_reading()
+
+    def get_write_buffer_size(self) -> int:
+        return 0 if self._socket is None else self._socket.get_write_buffer_size()
 
     def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
         if self._socket is not None:

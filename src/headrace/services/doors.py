@@ -21,6 +21,7 @@ class DoorSettings:
 
     connections_max: int
     connect_timeout_s: float
+    pending_bytes_max: int
     tls: TlsFiles
 
 
@@ -43,6 +44,10 @@ class Doors:
     def urls(self) -> list[str]:
         return [listener.url for listener in self._listeners]
 
+    @property
+    def listeners(self) -> list[Listener]:
+        return list(self._listeners)
+
     def open(self, url: str) -> None:
         """Listen. Raises OSError that names the address, UnusableCertificate."""
         address = parse(url)
@@ -52,6 +57,7 @@ class Doors:
             int((options.connect_timeout_s or settings.connect_timeout_s) * 1000),
             options.packet_bytes_max,
             self._all,
+            options.pending_bytes_max or settings.pending_bytes_max,
         )
         report = self._incidents.report
         self._listeners.append(Listener(address, settings.tls, connections, self._connection, report))

@@ -10,6 +10,7 @@ from prometheus_client.registry import Collector, CollectorRegistry
 from headrace.core.broker import Broker
 from headrace.core.record import DROP_REASONS
 from headrace.core.tenant import Tenant
+from headrace.services.doors import Doors
 
 TENANT_COUNTERS = {
     "publishes_received": "PUBLISH packets received from clients",
@@ -91,7 +92,33 @@ def _per_tenant(name: str, text: str, tenants: list[Tenant], value: Callable[[Te
     return family
 
 
-def registry(broker: Broker) -> CollectorRegistry:
+class DoorsCollector(Collector):
+    """What each listener let in and turned away, by its URL."""
+
+    def __init__(self, doors: Doors) -> None:
+        self._doors = doors
+
+    def collect(self) -> Iterator[Metric]:
+        listeners = [(listener.url, listener.connections) for listener in self._doors.listeners]
+        accepted = CounterMetricFamily(
+            "headrace_listener_accepted", "Connections let in", labels=["listener"]
+        )
+        now = GaugeMetricFamily("headrace_listener_connections", "Connections open", labels=["listener"])
+        away = CounterMetricFamily(
+            "headrace_listener_turned_away",
+            "Connections not let in, or cut off",
+            labels=["listener", "reason"],
+        )
+        for url, connections in listeners:
+            accepted.add_metric([url], connections.accepted)
+            now.add_metric([url], len(connections.open))
+            for reason, count in connections.turned_away.items():
+                away.add_metric([url, reason], count)
+        yield from (accepted, now, away)
+
+
+def registry(broker: Broker, doors: Doors) -> CollectorRegistry:
     found = CollectorRegistry()
     found.register(BrokerCollector(broker))
+    found.register(DoorsCollector(doors))
     return found

@@ -37,10 +37,21 @@ def test_a_unix_socket_is_a_path() -> None:
 def test_options_have_types() -> None:
     address = parse(
         "tls://h:1?cert=/c.pem&key=/k.pem&ca=/a.pem&client_cert=require&identity=cn&proxy=optional"
-        "&connections_max=5&packet_bytes_max=1000&connect_timeout_s=1.5"
+        "&connections_max=5&packet_bytes_max=1000&connect_timeout_s=1.5&pending_bytes_max=70000"
+        "&origins=https://a.example,https://b.example"
     )
     assert address.options == Options(
-        "/c.pem", "/k.pem", "/a.pem", "require", "cn", "optional", 5, 1000, 1.5, 0o660
+        cert="/c.pem",
+        key="/k.pem",
+        ca="/a.pem",
+        client_cert="require",
+        identity="cn",
+        proxy="optional",
+        origins="https://a.example,https://b.example",
+        connections_max=5,
+        packet_bytes_max=1000,
+        pending_bytes_max=70_000,
+        connect_timeout_s=1.5,
     )
 
 

@@ -6,7 +6,7 @@ import pytest
 from websockets.client import ClientProtocol
 from websockets.frames import Frame, Opcode
 from websockets.http11 import Response
-from websockets.typing import Subprotocol
+from websockets.typing import Origin, Subprotocol
 from websockets.uri import parse_uri
 
 from harness import Harness
@@ -52,15 +52,22 @@ class Client:
     """A WebSocket client on top of a broker in memory."""
 
     def __init__(
-        self, path: str = "/mqtt", subprotocols: tuple[str, ...] = ("mqtt",), upgrade: bool = True
+        self,
+        path: str = "/mqtt",
+        subprotocols: tuple[str, ...] = ("mqtt",),
+        upgrade: bool = True,
+        origin: str | None = None,
+        origins: tuple[str, ...] = (),
     ) -> None:
         self.harness = Harness()
         self.socket = Socket()
-        self.connection = Connection(self.harness.broker, ConnectionSet(10, 1000))
-        self.server = WebSocketTransport(self.connection, 3000)
+        self.connections = ConnectionSet(10, 1000)
+        self.connection = Connection(self.harness.broker, self.connections)
+        self.server = WebSocketTransport(self.connection, 3000, origins)
         self.server.connection_made(self.socket)  # type: ignore[arg-type]
         self.frames = ClientProtocol(
             parse_uri(f"ws://localhost{path}"),
+            origin=None if origin is None else Origin(origin),
             subprotocols=[Subprotocol(name) for name in subprotocols] or None,
         )
         self.response: Response | None = None
@@ -121,6 +128,26 @@ def test_a_wrong_path_or_subprotocol_is_refused(
     assert client.response is not None
     assert client.response.status_code == status
     assert client.socket.closed
+
+
+@pytest.mark.parametrize(
+    ("origin", "status"),
+    [
+        ("https://console.example", 101),
+        ("https://b.example:8443", 101),
+        (None, 101),  # no browser
+        ("https://evil.example", 403),
+        ("http://console.example", 403),
+        ("null", 403),
+    ],
+)
+def test_pages_of_other_origins_are_refused(origin: str | None, status: int) -> None:
+    client = Client(origin=origin, origins=("https://console.example", "https://b.example:8443"))
+    assert client.response is not None
+    assert client.response.status_code == status
+    assert client.socket.closed == (status == 403)
+    assert client.connections.turned_away["handshake"] == (status == 403)
+    assert Client(origin="https://evil.example").response.status_code == 101  # type: ignore[union-attr]
 
 
 def test_mqtt_3_1_s_subprotocol() -> None:

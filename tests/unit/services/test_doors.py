@@ -51,13 +51,16 @@ async def ends(url: str) -> bytes:
 
 def test_more_than_the_limit_are_turned_away_and_said_once() -> None:
     async def body(broker: Broker, told: Told) -> None:
-        doors = Doors(broker, DoorSettings(100, 5.0, NO_FILES), None, told)
+        doors = Doors(broker, DoorSettings(100, 5.0, 1 << 20, NO_FILES), None, told)
         doors.open("tcp://127.0.0.1:0?connections_max=2")
         (url,) = doors.urls
         port = int(url.rpartition(":")[2])
         held = [await asyncio.open_connection("127.0.0.1", port) for _ in range(2)]
         for _ in range(3):
             assert await ends(url) == b""
+        (listener,) = doors.listeners
+        assert (listener.connections.accepted, len(listener.connections.open)) == (2, 2)
+        assert listener.connections.turned_away["connections_max"] == 3
         doors.stop_accepting()
         doors.close()
         for reader, writer in held:
@@ -70,7 +73,7 @@ def test_more_than_the_limit_are_turned_away_and_said_once() -> None:
 
 def test_a_taken_address_is_named() -> None:
     async def body(broker: Broker, told: Told) -> None:
-        doors = Doors(broker, DoorSettings(100, 5.0, NO_FILES), None, told)
+        doors = Doors(broker, DoorSettings(100, 5.0, 1 << 20, NO_FILES), None, told)
         doors.open("tcp://127.0.0.1:0")
         (url,) = doors.urls
         with pytest.raises(OSError, match=url):
@@ -91,7 +94,7 @@ def test_a_reload_that_fails_is_said_and_changes_nothing(tmp_path: Path) -> None
     async def body(broker: Broker, told: Told) -> None:
         access = FileAccess("", str(acl), True, asyncio.get_running_loop().call_soon_threadsafe)
         files = TlsFiles(str(certificate), str(key), "", "none")
-        doors = Doors(broker, DoorSettings(100, 5.0, files), access, told)
+        doors = Doors(broker, DoorSettings(100, 5.0, 1 << 20, files), access, told)
         assert broker.sessions.access is access
         doors.open("tls://127.0.0.1:0")
         doors.reload()
