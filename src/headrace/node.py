@@ -37,6 +37,7 @@ from headrace.services.doors import Doors, DoorSettings
 from headrace.services.metrics import registry
 from headrace.services.references import References
 from headrace.services.sys_topics import SystemPublisher
+from headrace.services.watchdog import Watchdog
 from headrace.stores.local import LocalJournal
 
 TIMER_INTERVAL_S = 0.1
@@ -104,13 +105,23 @@ def door_settings(config: Config) -> DoorSettings:
 class LoopScheduler(Scheduler):
     """Runs `Broker.end_tick` once the loop has read what is readable."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop, watchdog: Watchdog) -> None:
         super().__init__()
         self._loop = loop
+        self._watchdog = watchdog
+        self._requested_s = 0.0
         self.end_tick: Callable[[], None] = _nothing
 
     def request_tick(self) -> None:
-        self._loop.call_soon(self.end_tick)
+        self._requested_s = self._watchdog.clock()
+        self._loop.call_soon(self._tick)
+
+    def _tick(self) -> None:
+        watchdog = self._watchdog
+        began = watchdog.clock()
+        watchdog.note("reads", began - self._requested_s)
+        self.end_tick()
+        watchdog.note("tick", watchdog.clock() - began)
 
 
 def _nothing() -> None:
@@ -135,9 +146,12 @@ class Node:
         self._tick_clock()
         self._log = SegmentedLog.open(Path(config.data_dir), log_settings(config), self._report)
         self._journal = LocalJournal(self._log, OffsetOutOfRange, self._report)
-        scheduler = LoopScheduler(self._loop)
+        self.watchdog = Watchdog()
+        scheduler = LoopScheduler(self._loop, self.watchdog)
         self.broker = Broker(self._journal, scheduler, self.clock, broker_settings(config))
         scheduler.end_tick = self.broker.end_tick
+        self._on_high_watermark = self.watchdog.watched("apply", self.broker.commit.on_high_watermark)
+        self._on_timer = self.watchdog.watched("timer", self.broker.on_timer)
         self._doors = Doors(self.broker, door_settings(config), self._access_control(), log.warning)
 
     def _access_control(self) -> FileAccess | None:
@@ -202,7 +216,8 @@ class Node:
         for url in self.config.listeners:
             self._doors.open(url)
         if self.config.admin:
-            app = application(lambda: self._not_ready or self._full, registry(self.broker, self._doors))
+            collectors = registry(self.broker, self._doors, self.watchdog)
+            app = application(lambda: self._not_ready or self._full, collectors)
             self._admin, bound = admin_server(self.config.admin, app)
             self._admin_task = self._loop.create_task(self._admin.serve([bound]))
             while not self._admin.started and not self._admin_task.done():
@@ -231,7 +246,7 @@ class Node:
     # The journal's thread calls these; the loop does the work
 
     def _on_durable(self, high_watermark: int) -> None:
-        self._loop.call_soon_threadsafe(self.broker.commit.on_high_watermark, high_watermark)
+        self._loop.call_soon_threadsafe(self._on_high_watermark, high_watermark)
 
     def _on_failure(self, error: BaseException) -> None:
         self._loop.call_soon_threadsafe(self._fail, error)
@@ -268,11 +283,11 @@ class Node:
 
     def _timer(self) -> None:
         self._tick_clock()
-        self.broker.on_timer()
+        self._on_timer()
         self._loop.call_later(TIMER_INTERVAL_S, self._timer)
 
     def _publish_system(self, system: SystemPublisher) -> None:
-        system.publish(time.monotonic())
+        self.watchdog.watched("system", system.publish)(time.monotonic())
         self._loop.call_later(self.config.sys_interval_s, self._publish_system, system)
 
     async def _housekeeping(self) -> None:
@@ -309,7 +324,7 @@ class Node:
         walk = SnapshotPass(self.broker.fold, self.broker.commit)
         writer = SnapshotWriter(self._log.directory, walk.position)
         try:
-            for entries in walk.slices():
+            for entries in self.watchdog.steps("snapshot", walk.slices()):
                 for entry in entries:
                     writer.add(entry)
                 await asyncio.sleep(0)
@@ -332,7 +347,7 @@ class Node:
             stretch = stretch or segments[:1]
             del segments[: len(stretch)]
             references = References(self.broker.fold, start, stretch[-1].end_offset)
-            for _ in references.slices():
+            for _ in self.watchdog.steps("references", references.slices()):
                 await asyncio.sleep(0)
             await self._acknowledged()
             for segment in stretch:

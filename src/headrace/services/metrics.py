@@ -11,6 +11,7 @@ from headrace.core.broker import Broker
 from headrace.core.record import DROP_REASONS
 from headrace.core.tenant import Tenant
 from headrace.services.doors import Doors
+from headrace.services.watchdog import KINDS, Watchdog
 
 TENANT_COUNTERS = {
     "publishes_received": "PUBLISH packets received from clients",
@@ -25,14 +26,16 @@ TENANT_COUNTERS = {
 
 
 class BrokerCollector(Collector):
-    """Reads the counters of a broker and its journal at scrape time."""
+    """Reads the counters of a broker, its journal and its watchdog at scrape time."""
 
-    def __init__(self, broker: Broker) -> None:
+    def __init__(self, broker: Broker, watchdog: Watchdog) -> None:
         self._broker = broker
+        self._watchdog = watchdog
 
     def collect(self) -> Iterator[Metric]:
         yield from self._tenants()
         yield from self._journal()
+        yield from self._loop()
 
     def _tenants(self) -> Iterator[Metric]:
         tenants = list(self._broker.fold.tenants.values())
@@ -72,6 +75,21 @@ class BrokerCollector(Collector):
         )
         yield CounterMetricFamily(
             "headrace_ticks", "Passes of the event loop with work", value=self._broker.ticks
+        )
+
+    def _loop(self) -> Iterator[Metric]:
+        watchdog = self._watchdog
+        stalls = CounterMetricFamily(
+            "headrace_loop_stalls", "Stretches of more than 5 ms on the event loop", labels=["what"]
+        )
+        seconds = CounterMetricFamily("headrace_loop_stalled_seconds", "Their time", labels=["what"])
+        for kind in KINDS:
+            stalls.add_metric([kind], watchdog.stalls[kind])
+            seconds.add_metric([kind], watchdog.stalled_s[kind])
+        yield stalls
+        yield seconds
+        yield GaugeMetricFamily(
+            "headrace_loop_longest_stall_seconds", "The longest of them", value=watchdog.longest_s
         )
 
 
@@ -117,8 +135,8 @@ class DoorsCollector(Collector):
         yield from (accepted, now, away)
 
 
-def registry(broker: Broker, doors: Doors) -> CollectorRegistry:
+def registry(broker: Broker, doors: Doors, watchdog: Watchdog) -> CollectorRegistry:
     found = CollectorRegistry()
-    found.register(BrokerCollector(broker))
+    found.register(BrokerCollector(broker, watchdog))
     found.register(DoorsCollector(doors))
     return found
