@@ -62,6 +62,7 @@ def run(job: str, **options: Any) -> None:
 
     \b
     archive   every message of the journal, once, into the table `messages`
+    publish   every row of a table, once, to devices as an MQTT message
     """
     run_with(job, configured(options))
 

@@ -129,6 +129,20 @@ class ArchiveConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     fail_on_data_loss: bool = True
 
 
+class PublishConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """`[pipeline.publish]`: rows of a table to devices."""
+
+    table: str = ""
+    url: str = "tcp://127.0.0.1:1883"
+    username: str = ""
+    password_file: str = ""  # its first line
+    ca_file: str = ""  # PEM, for tls:// URLs
+    name: str = "publish"  # of the checkpoint: what was published is remembered under it
+    connections: Positive = 2
+    files_per_trigger_max: Positive = 100
+    patience_s: Annotated[float, msgspec.Meta(gt=0)] = 60.0
+
+
 class PipelineConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """`[pipeline]`: what every Spark job is told; `[pipeline.JOB]` is for that job alone."""
 
@@ -142,6 +156,7 @@ class PipelineConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     task_attempts_max: Positive = 4
     spark: dict[str, str] = {}  # Spark's own keys; they win
     archive: ArchiveConfig = ArchiveConfig()
+    publish: PublishConfig = PublishConfig()
 
 
 class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -52,6 +52,22 @@ class LakeConflict(PipelineError):
     """Lake, checkpoint and journal do not belong together, or somebody else is writing."""
 
 
+class BrokerUnreachable(PipelineError):
+    """No connection to the broker, or no acknowledgement for too long."""
+
+
+class BrokerRefused(PipelineError):
+    """The broker does not let us in, or does not take a message; trying again changes nothing."""
+
+
+class BadRow(PipelineError):
+    """A row cannot be a message."""
+
+
+class Superseded(PipelineError):
+    """Another attempt at the same task has taken over."""
+
+
 # `package.module.Class: message`, as Python prints the last line of a traceback.
 _OURS: Final = re.compile(r"^(headrace(?:_spark)?(?:\.\w+)*)\.(\w+): (.+)$", re.MULTILINE)
 # The same of anybody, and Java's way to say what was behind an exception.

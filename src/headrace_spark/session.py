@@ -1,4 +1,4 @@
-"""The SparkSession of all jobs: Delta, the source `headrace-journal`, settings for small machines, a quiet log."""
+"""The SparkSession of all jobs: Delta, our source and sink, settings for small machines, a quiet log."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ from pyspark.sql import SparkSession
 from headrace_spark.errors import EngineMissing
 from headrace_spark.jars import PACKAGES, SPARK_VERSION, jar_files, missing_jars
 from headrace_spark.settings import SparkSettings
+from headrace_spark.sink import MqttDataSource
 from headrace_spark.source import JournalDataSource
 
 JAVA_VERSION_MIN: Final = 17
@@ -76,6 +77,7 @@ def open_session(settings: SparkSettings) -> SparkSession:
         # Before the source is registered, which takes down what its workers need.
         spark.sparkContext.addPyFile(str(package_archive()))
     spark.dataSource.register(JournalDataSource)
+    spark.dataSource.register(MqttDataSource)
     return spark
 
 

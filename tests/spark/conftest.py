@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
+from broker_process import BrokerProcess
 from headrace.cli_pipeline import job_settings
 from headrace.config import load
 from headrace.journal.log import LogSettings, SegmentedLog
@@ -62,6 +63,14 @@ def settings_of(job: str, data_dir: Path, lake: Path, **changes: Any) -> Any:
 @pytest.fixture
 def journal(tmp_path: Path) -> Writer:
     return Writer(tmp_path / "data")
+
+
+@pytest.fixture(scope="module")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
+    """A broker that allows everything; tests use topics and names of their own."""
+    running = BrokerProcess(tmp_path_factory.mktemp("broker")).start()
+    yield running
+    running.end()
 
 
 @pytest.fixture(scope="session")

@@ -1,0 +1,110 @@
+"""The job `publish`: every row that is appended to a Delta table, once, to devices as an MQTT 5 message.
+
+The table's columns are those of `headrace_spark.outgoing`. Exactly once rests on three things: Spark's checkpoint fixes
+which files of the table make a micro-batch; the outbox keeps the batch with a number for every row before the first one
+leaves; and the broker stores a numbered message once. A message that the broker refuses for good (0x87: the credentials
+do not allow its topic) ends the job with exit code 1 and the topic, and nothing of its topic overtakes it: allow the
+topic, or delete the row from the outbox, and start again.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from threading import Event
+from time import monotonic
+from typing import Final
+
+from deltalake import DeltaTable as DeltaLog
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming.listener import StreamingQueryProgress
+from pyspark.sql.streaming.query import StreamingQuery
+
+from headrace_spark.broker_address import BrokerAddress, read_password
+from headrace_spark.errors import BadOption
+from headrace_spark.lake import Lake
+from headrace_spark.options import check_consumer
+from headrace_spark.outbox import Outbox
+from headrace_spark.progress import Progress, Report
+from headrace_spark.query import run_query
+from headrace_spark.settings import RunSettings
+
+JOB: Final = "publish"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings(RunSettings):
+    """`[pipeline.publish]`: one table to one broker."""
+
+    table: str
+    url: str
+    username: str
+    password_file: str
+    ca_file: str
+    name: str
+    connections: int
+    files_per_trigger_max: int
+    patience_s: float
+
+    @property
+    def address(self) -> BrokerAddress:
+        return BrokerAddress(
+            self.url, self.username or None, read_password(self.password_file), self.ca_file or None
+        )
+
+    @property
+    def source(self) -> Path:
+        """The table, a folder; within the lake unless the path is absolute."""
+        return self.lake.absolute() / self.table
+
+
+def check(settings: Settings) -> None:
+    """Raises BadOption."""
+    check_consumer(settings.name)
+    settings.address.check()
+    if not settings.table:
+        raise BadOption("pipeline.publish.table", "", "the table whose rows are published is needed")
+    if not DeltaLog.is_deltatable(str(settings.source)):
+        raise BadOption(
+            "pipeline.publish.table", settings.table, f"there is no Delta table in {settings.source}"
+        )
+
+
+def run(spark: SparkSession, settings: Settings, stop: Event, report: Report) -> Progress:
+    """Raises PipelineError."""
+    began = monotonic()
+    rows = 0
+
+    def observe(finished: list[StreamingQueryProgress]) -> None:
+        nonlocal rows
+        rows += sum(batch.numInputRows for batch in finished)
+        report(Progress(rows, rows, 0, monotonic() - began))
+
+    run_query(lambda: start_query(spark, settings), observe, stop, settings.restarts_max)
+    return Progress(rows, rows, 0, monotonic() - began)
+
+
+def start_query(spark: SparkSession, settings: Settings) -> StreamingQuery:
+    """The rows of the table, from its first version on; only appends count."""
+    rows = (
+        spark.readStream.format("delta")
+        .option("maxFilesPerTrigger", settings.files_per_trigger_max)
+        .option("skipChangeCommits", True)
+        .load(str(settings.source))
+    )
+    return publish_stream(rows, settings)
+
+
+def publish_stream(rows: DataFrame, settings: Settings) -> StreamingQuery:
+    """Publish any stream whose columns are those of `headrace_spark.outgoing`, under the checkpoint `publish-<name>`."""
+    lake = Lake(settings.lake)
+    outbox = Outbox(lake.root / "outbox", settings.address, settings.connections, settings.patience_s)
+    outbox.create(rows.sparkSession)
+    writer = (
+        rows.writeStream.foreachBatch(outbox.batches())
+        .queryName(f"{JOB}-{settings.name}")
+        .option("checkpointLocation", str(lake.checkpoint(JOB, settings.name).path))
+    )
+    if settings.follow:
+        return writer.trigger(processingTime=f"{round(settings.trigger_s * 1000)} milliseconds").start()
+    return writer.trigger(availableNow=True).start()

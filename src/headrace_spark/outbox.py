@@ -1,0 +1,143 @@
+"""The outbox: rows that are to become messages, kept in a Delta table before the first one leaves.
+
+A repeated micro-batch may come out differently: cut into other partitions, in another order, even with other rows. What
+was sent of the first attempt could then not be told from what was not. So each batch is written to the outbox first, in
+one transaction (query id, batch id), with a producer and a sequence for every row; what is published is what lies there.
+After kill -9 anywhere the batch is found in the outbox and published again from its beginning, and the broker keeps out
+what it has. Rows of one topic have one producer, so they keep their order.
+
+    <lake>/outbox     columns of `outgoing` + producer, sequence, query, batch; partitioned by query and batch
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from delta.tables import DeltaTable
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    BooleanType,
+    ByteType,
+    IntegerType,
+    LongType,
+    StringType,
+    StructField,
+    StructType,
+)
+
+from headrace_spark.broker_address import BrokerAddress
+from headrace_spark.outgoing import COLUMNS, PRODUCER, SEQUENCE, check_columns
+from headrace_spark.sink import FORMAT, ROW_BITS
+
+KEPT_BATCHES: Final = 100
+"""So many finished batches of a query stay readable; older ones are deleted now and then."""
+_PAIRS: Final = ArrayType(StructType([StructField("name", StringType()), StructField("value", StringType())]))
+_MESSAGE: Final = {
+    "topic": StringType(),
+    "payload": BinaryType(),
+    "qos": ByteType(),
+    "retain": BooleanType(),
+    "message_expiry_s": LongType(),
+    "payload_format_indicator": ByteType(),
+    "content_type": StringType(),
+    "response_topic": StringType(),
+    "correlation_data": BinaryType(),
+    "user_properties": _PAIRS,
+}
+_OWN: Final = {PRODUCER: StringType(), SEQUENCE: LongType(), "query": StringType(), "batch": LongType()}
+OUTBOX: Final = StructType(
+    [StructField(name, kind) for name, kind in (_MESSAGE | _OWN | {"slot": IntegerType()}).items()]
+)
+
+
+@dataclass(frozen=True)
+class Outbox:
+    """Where the rows are kept and where they go. `connections` tasks publish at a time."""
+
+    table: Path
+    address: BrokerAddress
+    connections: int = 2
+    patience_s: float = 60.0
+
+    def create(self, spark: SparkSession) -> None:
+        builder = DeltaTable.createIfNotExists(spark).location(str(self.table)).addColumns(OUTBOX)
+        builder.partitionedBy("query", "batch").execute()
+
+    def stage(self, frame: DataFrame, query: str, batch: int) -> None:
+        """Keep a batch; nothing happens if it was kept before."""
+        numbered(frame, query, batch, self.connections).write.format("delta").mode("append").option(
+            "txnAppId", query
+        ).option("txnVersion", batch).save(str(self.table))
+
+    def publish(self, spark: SparkSession, query: str, batch: int) -> None:
+        """Send a kept batch to the broker; returns when it has all of it. Raises what the sink raises."""
+        kept = spark.read.format("delta").load(str(self.table))
+        rows = kept.where((F.col("query") == query) & (F.col("batch") == batch)).drop("query", "batch")
+        send(rows, self.address, self.connections, self.patience_s)
+
+    def forget(self, spark: SparkSession, query: str, before: int) -> None:
+        """Delete the batches of a query below `before`: whole partitions, so no file is rewritten."""
+        done = (F.col("query") == query) & (F.col("batch") < before)
+        DeltaTable.forPath(spark, str(self.table)).delete(done)
+
+    def batches(self) -> Callable[[DataFrame, int], None]:
+        """What `foreachBatch` is given: keep the batch, publish it."""
+
+        def each(frame: DataFrame, batch: int) -> None:
+            spark = frame.sparkSession
+            query = str(spark.sparkContext.getLocalProperty("sql.streaming.queryId"))
+            self.stage(frame, query, batch)
+            self.publish(spark, query, batch)
+            if batch and batch % KEPT_BATCHES == 0:
+                self.forget(spark, query, batch)
+
+        return each
+
+
+def send(rows: DataFrame, address: BrokerAddress, connections: int, patience_s: float) -> None:
+    """Publish rows that have producer, sequence and slot: one connection a slot, rows in the order of sequence."""
+    writer = (
+        rows.repartitionById(connections, F.col("slot") % connections)
+        .sortWithinPartitions(PRODUCER, SEQUENCE)
+        .drop("slot")
+        .write.format(FORMAT)
+        .option("url", address.url)
+        .option("patience", patience_s)
+        .mode("append")
+    )
+    if address.username is not None:
+        writer = writer.option("username", address.username)
+    if address.password is not None:
+        writer = writer.option("password", address.password.decode())
+    if address.ca_file is not None:
+        writer = writer.option("caFile", address.ca_file)
+    writer.save()
+
+
+def numbered(frame: DataFrame, query: str, batch: int, connections: int) -> DataFrame:
+    """The rows of a batch with all columns of OUTBOX: the slot by topic, the sequence by place in the slot."""
+    check_columns(frame.schema)
+    columns = [
+        (F.col(name) if name in frame.columns else F.lit(None)).cast(_MESSAGE[name]).alias(name)
+        for name in COLUMNS
+    ]
+    slot = F.spark_partition_id()
+    row = F.monotonically_increasing_id().bitwiseAND(F.lit((1 << 33) - 1))
+    return (
+        frame.repartition(connections, "topic")
+        .select(*columns, slot.alias("slot"), row.alias("row"))
+        .select(
+            *COLUMNS,
+            F.concat(F.lit(f"{query}/"), F.col("slot")).alias(PRODUCER),
+            (F.lit(batch << ROW_BITS) + F.col("row")).alias(SEQUENCE),
+            F.lit(query).alias("query"),
+            F.lit(batch).cast("long").alias("batch"),
+            F.col("slot"),
+        )
+    )

@@ -1,0 +1,162 @@
+"""`headrace-mqtt`: a DataFrame to devices as MQTT 5 messages, a Python Data Source writer for batches and streams.
+
+    frame.write.format("headrace-mqtt").option("url", "tcp://broker:1883").mode("append").save()
+    frame.writeStream.format("headrace-mqtt").option("url", ...).option("checkpointLocation", ...).start()
+
+Columns: `outgoing`. Each row is stored by the broker once, however often a task, a batch or the whole query runs again,
+as long as it is the same row under the same number. The number is (batch, row in its partition), the producer is (query,
+partition), unless the columns `producer` and `sequence` give both. A stream whose source or plan may cut a repeated
+batch into other partitions is not exactly once here: `outbox` keeps the rows first. Options:
+
+url              tcp://host:port or tls://host:port
+username         and `password`
+caFile           PEM of who signed the broker's certificate, on every worker; default: the system's
+producer         batches: a name for this data; the same data under the same name is published once. Default: a new one
+patience         seconds without an acknowledgement after which a task fails; default 60
+"""
+
+# ruff: noqa: N802  (the names of methods are Spark's)
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from itertools import groupby
+from typing import Any, Final
+from uuid import uuid4
+
+import pyarrow as pa
+from pyspark import TaskContext
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceArrowWriter,
+    DataSourceStreamArrowWriter,
+    WriterCommitMessage,
+)
+from pyspark.sql.types import StructType
+
+from headrace_spark.broker_address import BrokerAddress
+from headrace_spark.errors import BadOption
+from headrace_spark.outgoing import PRODUCER, SEQUENCE, check_columns, message_of, rows_of
+from headrace_spark.publisher import Outgoing, Publisher
+
+FORMAT: Final = "headrace-mqtt"
+ROW_BITS: Final = 32
+"""A sequence is `batch << ROW_BITS | row`."""
+_NAMES: Final = ("url", "username", "password", "caFile", "producer", "patience")
+_SPARKS_OWN: Final = ("checkpointlocation", "path", "queryname")
+_QUERY_ID: Final = "sql.streaming.queryId"
+_BATCH_ID: Final = "streaming.sql.batchId"
+
+
+@dataclass(frozen=True)
+class SinkOptions:
+    address: BrokerAddress
+    producer: str
+    patience_s: float
+
+    @classmethod
+    def parse(cls, given: Mapping[str, str]) -> SinkOptions:
+        """Raises BadOption."""
+        values = {name.lower(): value for name, value in given.items()}
+        known = {name.lower() for name in _NAMES}
+        for name in values:
+            if name not in known and name not in _SPARKS_OWN:
+                raise BadOption(name, values[name], f"no such option; there are {', '.join(_NAMES)}")
+        address = BrokerAddress(
+            values.get("url", ""),
+            values.get("username"),
+            values["password"].encode() if "password" in values else None,
+            values.get("cafile"),
+        )
+        address.check()
+        return cls(address, values.get("producer") or uuid4().hex, _seconds(values.get("patience", "60")))
+
+
+class MqttDataSource(DataSource):
+    """Registered with a session as `headrace-mqtt`."""
+
+    @classmethod
+    def name(cls) -> str:
+        return FORMAT
+
+    def writer(self, schema: StructType, overwrite: bool) -> BatchWriter:
+        if overwrite:
+            raise BadOption("mode", "overwrite", "messages cannot be taken back: use append")
+        check_columns(schema)
+        return BatchWriter(SinkOptions.parse(self.options))
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> StreamWriter:
+        check_columns(schema)
+        return StreamWriter(SinkOptions.parse(self.options))
+
+
+@dataclass
+class Published(WriterCommitMessage):
+    """What a task has done: rows, and how many PUBLISH packets it took."""
+
+    rows: int
+    sent: int
+
+
+class BatchWriter(DataSourceArrowWriter):
+    """Made on the driver, used on workers."""
+
+    def __init__(self, options: SinkOptions) -> None:
+        self._options = options
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> Published:
+        partition = _context().partitionId()
+        return publish(self._options, iterator, f"{self._options.producer}/{partition}", 0)
+
+
+class StreamWriter(DataSourceStreamArrowWriter):
+    """The same in every micro-batch, under the query's id and the number of the batch."""
+
+    def __init__(self, options: SinkOptions) -> None:
+        self._options = options
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> Published:
+        context = _context()
+        query, batch = context.getLocalProperty(_QUERY_ID), context.getLocalProperty(_BATCH_ID)
+        return publish(self._options, iterator, f"{query}/{context.partitionId()}", int(str(batch)))
+
+
+def publish(options: SinkOptions, batches: Iterator[pa.RecordBatch], producer: str, batch: int) -> Published:
+    """Publish the rows of one task; `producer` and `batch` are for rows that do not say theirs."""
+    done = Published(0, 0)
+    for producer_id, messages in groupby(_numbered(batches, producer, batch), key=lambda pair: pair[0]):
+        publisher = Publisher(options.address, producer_id, options.patience_s)
+        try:
+            publisher.publish(message for _, message in messages)
+        finally:
+            publisher.close()
+        done.rows += publisher.acknowledged
+        done.sent += publisher.sent
+    return done
+
+
+def _numbered(batches: Iterator[pa.RecordBatch], producer: str, batch: int) -> Iterator[tuple[str, Outgoing]]:
+    """Each row as a message, with the producer that sends it."""
+    number = batch << ROW_BITS
+    for part in batches:
+        for row in rows_of(part):
+            own: Any = row.get(SEQUENCE)
+            yield row.get(PRODUCER, producer), message_of(row, number if own is None else own)
+            number += 1
+
+
+def _context() -> TaskContext:
+    context = TaskContext.get()
+    assert context is not None
+    return context
+
+
+def _seconds(value: str) -> float:
+    try:
+        seconds = float(value)
+    except ValueError:
+        seconds = 0.0
+    if seconds <= 0:
+        raise BadOption("patience", value, "seconds above 0")
+    return seconds

@@ -1,0 +1,142 @@
+"""The job `publish`: the rows of a table at the devices, once, through kill -9 of everything; wrong use is said first."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from threading import Event
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+
+from broker_process import BrokerProcess, wait_until
+from headrace_spark.errors import BadOption, QueryFailed
+from headrace_spark.jobs import publish as job
+from spark.conftest import settings_of
+from spark.devices import received, subscribe
+
+pytestmark = pytest.mark.spark
+WAIT_S = 120
+
+
+class Bench:
+    """One lake with a table `commands`, and one broker."""
+
+    def __init__(self, spark: SparkSession, lake: Path, broker: BrokerProcess) -> None:
+        self.spark = spark
+        self.lake = lake
+        self.broker = broker
+
+    def append(self, first: int, count: int, topic: str) -> None:
+        columns = (f"concat('{topic}/', id % 3) as topic", "cast(id as string) as payload", "2 as qos")
+        rows = self.spark.range(first, first + count, 1, 2).selectExpr(*columns)
+        rows.write.format("delta").mode("append").save(str(self.lake / "commands"))
+
+    def settings(self, **changes: Any) -> Any:
+        url = f"tcp://127.0.0.1:{self.broker.port}"
+        return settings_of("publish", self.lake, self.lake, **{"table": "commands", "url": url} | changes)
+
+    def run(self, **changes: Any) -> int:
+        settings = self.settings(**changes)
+        job.check(settings)
+        return job.run(self.spark, settings, Event(), lambda _: None).rows
+
+    @contextmanager
+    def process(self) -> Iterator[subprocess.Popen[str]]:
+        """`headrace pipeline run publish` as a process of its own."""
+        command = [sys.executable, "-m", "headrace_spark", "run", "publish", "--lake", str(self.lake)]
+        command += [
+            "--set",
+            f'pipeline.publish.url="tcp://127.0.0.1:{self.broker.port}"',
+            "--master",
+            "local[2]",
+        ]
+        command += ["--set", 'pipeline.publish.table="commands"', "--follow", "--trigger", "0"]
+        quick = {"JDK_JAVA_OPTIONS": "-XX:TieredStopAtLevel=1"}
+        process = subprocess.Popen(command, env=os.environ | quick, stderr=subprocess.PIPE, text=True)
+        try:
+            yield process
+        finally:
+            process.kill()
+            process.communicate()
+
+
+@pytest.fixture
+def bench(spark: SparkSession, broker: BrokerProcess, tmp_path: Path) -> Bench:
+    return Bench(spark, tmp_path / "lake", broker)
+
+
+def test_rows_are_published_once_and_new_ones_follow(bench: Bench) -> None:
+    subscribe(bench.broker, "device-job", "job/#")
+    bench.append(0, 200, "job")
+    assert bench.run() == 200
+    bench.append(200, 100, "job")
+    assert bench.run() == 100
+    assert bench.run() == 0
+    assert sorted(int(packet.payload) for packet in received(bench.broker, "device-job")) == list(range(300))
+
+
+@pytest.mark.slow
+def test_kill_9_of_the_job_and_of_the_broker(spark: SparkSession, tmp_path: Path) -> None:
+    broker = BrokerProcess(tmp_path / "broker", {"session.backlog_messages_max": 65_535}).start()
+    try:
+        bench = Bench(spark, tmp_path / "lake", broker)
+        subscribe(broker, "device", "kill/#")
+
+        def published(at_least: float) -> Any:
+            return lambda: _received(broker) >= at_least
+
+        bench.append(0, 6000, "kill")
+        with bench.process() as process:
+            wait_until(published(1000), "the first thousand", WAIT_S)
+            process.send_signal(signal.SIGKILL)
+        bench.append(6000, 6000, "kill")
+        with bench.process() as process:
+            before = _received(broker)
+            wait_until(published(before + 1000), "another thousand", WAIT_S)
+            broker.crash()
+            wait_until(lambda: len(_committed(bench.lake)) >= 2, "both batches are done", WAIT_S)
+            process.send_signal(signal.SIGTERM)
+            _, said = process.communicate(timeout=WAIT_S)
+        assert process.returncode == 0, said
+        assert sorted(int(packet.payload) for packet in received(broker, "device")) == list(range(12_000))
+    finally:
+        broker.end()
+
+
+def _received(broker: BrokerProcess) -> float:
+    return broker.metrics().get('headrace_publishes_received_total{tenant="default"}', 0.0)
+
+
+def _committed(lake: Path) -> list[str]:
+    return [path.name for path in (lake / "_checkpoints" / "publish-publish" / "commits").glob("[0-9]*")]
+
+
+def test_a_refused_topic_ends_the_job_in_one_sentence(bench: Bench) -> None:
+    columns = ("'$SYS/x' as topic", "'p' as payload")
+    bench.spark.range(1).selectExpr(*columns).write.format("delta").save(str(bench.lake / "commands"))
+    with pytest.raises(QueryFailed, match=r"message 0 to topic '\$SYS/x': Not authorized \(0x87\)") as caught:
+        bench.run()
+    assert caught.value.is_ours
+
+
+@pytest.mark.parametrize(
+    ("changes", "problem"),
+    [
+        ({"table": ""}, "the table whose rows are published is needed"),
+        ({"table": "nothing"}, "there is no Delta table in"),
+        ({"url": "http://b"}, "tcp://host:port"),
+        ({"password_file": "/nowhere"}, "No such file"),
+        ({"name": "../x"}, "letters, digits"),
+    ],
+)
+def test_wrong_use_is_said_without_spark(bench: Bench, changes: dict[str, Any], problem: str) -> None:
+    with pytest.raises(BadOption, match=problem) as caught:
+        job.check(bench.settings(**changes))
+    assert caught.value.exit_code == 2
