@@ -176,7 +176,7 @@ class Actor:
         grace_s = self.world.settings.restart_grace_ms / 1000
         for will in self.reference.wills_of(self.name):
             if will.state == LastWill.ARMED:
-                will.wait(self.world.now_us, (0 if self.transient else will.delay_s) + grace_s)
+                will.wait(self.world.started_us, (0 if self.transient else will.delay_s) + grace_s)
                 if not self.ready:
                     will.state = LastWill.EITHER
             elif self._undone(will, durable):

@@ -95,6 +95,7 @@ class World:
         self.snapshots: list[Snapshot] = []
         self.crashes = 0
         self.kept = 0  # what the journal had kept at the last start
+        self.started_us = START_US  # of starts that followed each other, the first one: wills may run from it
         self._pass: SnapshotPass | None = None
         self._slices: Iterator[list[bytes]] = iter(())
         self._entries: list[bytes] = []
@@ -183,10 +184,12 @@ class World:
         self._pass = None
         self._compaction = None
         self.now_us += self.rng.choice((0, 100_000, 3_000_000))
+        started_us = self.now_us
         self._open()
         if self.rng.random() < 0.05:
             self.tick()
             self.crash()
+        self.started_us = started_us
         self.settle()
 
     def stop(self) -> None:
@@ -199,5 +202,6 @@ class World:
             self.snapshot_slice()
         self.kept = self.journal.durable
         self._compaction = None
+        self.started_us = self.now_us
         self._open()
         self.settle()
