@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from headrace.core.commit import Deferred, GroupCommit, Reply
 from headrace.core.delivery import Delivery
-from headrace.core.inflight import DIRECT_IDS, REF_QOS
+from headrace.core.inflight import DIRECT_IDS, REF_QOS, OutboundQueue
 from headrace.core.interfaces import Link
 from headrace.core.record import DROP_REFUSED
 from headrace.core.session import Session
@@ -15,7 +15,7 @@ from headrace.core.shared import Draw
 from headrace.core.sharing import SharedDelivery
 from headrace.errors import ProtocolError
 from headrace.mqtt import reason_codes as rc
-from headrace.mqtt.codec import encode_pubrel
+from headrace.mqtt.codec import PUBREL, encode_pubrel
 
 
 class Acknowledging:
@@ -36,12 +36,15 @@ class Acknowledging:
                 self.sharing.puback(session, draw, reason_code)
             return
         queue = session.queue
-        serial = 0 if queue is None else queue.serial_of(packet_id)
-        if queue is None or serial == 0:
+        if queue is None:
             return
-        if queue.inflight[serial] & REF_QOS != 1:
+        serial = queue.latest_of(packet_id)
+        ref = queue.inflight.get(serial, -1)
+        if ref == -1:
+            return
+        if ref & REF_QOS != 1:
             raise ProtocolError(rc.PROTOCOL_ERROR, "PUBACK for a QoS 2 message")
-        self._finish(session, serial, reason_code)
+        self._finish(session, queue, serial, reason_code)
 
     def pubrec(self, link: Link, packet_id: int, reason_code: int) -> None:
         """PUBREC: from here on PUBREL is what is repeated, so it leaves only when that is durable."""
@@ -62,7 +65,7 @@ class Acknowledging:
         if queue.inflight[serial] & REF_QOS != 2:
             raise ProtocolError(rc.PROTOCOL_ERROR, "PUBREC for a QoS 1 message")
         if reason_code >= 0x80:
-            self._finish(session, serial, reason_code)
+            self._finish(session, queue, serial, reason_code)
             return
         if session.persistent:
             self.commit.received(session.incarnation, serial)
@@ -82,12 +85,11 @@ class Acknowledging:
             return
         if serial not in queue.received:
             raise ProtocolError(rc.PROTOCOL_ERROR, "PUBCOMP before PUBREL")
-        self._finish(session, serial, rc.SUCCESS)
+        self._finish(session, queue, serial, rc.SUCCESS)
 
-    def _finish(self, session: Session, serial: int, reason_code: int) -> None:
+    def _finish(self, session: Session, queue: OutboundQueue, serial: int, reason_code: int) -> None:
         """An entry left the window; a refusal counts as a drop (decisions 11)."""
-        queue = session.outbound()
-        queue.finish(serial)
+        queue.remove(serial)
         if session.persistent:
             self.commit.acked(session.incarnation, serial)
         if reason_code >= 0x80:
@@ -116,4 +118,4 @@ class _Release(Deferred):
         queue = self._session.queue
         if queue is not None and self._serial in queue.inflight:
             queue.received.add(self._serial)
-            self._link.send(encode_pubrel(self._link.version, self._packet_id))
+            self._link.acknowledge(PUBREL, self._packet_id)

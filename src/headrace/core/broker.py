@@ -194,6 +194,7 @@ class Broker(BatchListener):
     def end_tick(self) -> None:
         """After everything readable was read: one append to the journal, one write per connection."""
         self._tick_requested = False
+        self.clock.stale = True
         self.ticks += 1
         self.commit.flush()
         self._flush()

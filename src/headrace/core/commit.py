@@ -72,6 +72,19 @@ class Barrier(Deferred):
         self.passed = True
 
 
+class Answer(Deferred):
+    """PUBREC or PUBCOMP of success, in its place behind what was appended before it."""
+
+    def __init__(self, link: Link, first_byte: int, packet_id: int) -> None:
+        super().__init__()
+        self._link = link
+        self._first_byte = first_byte
+        self._packet_id = packet_id
+
+    def run(self) -> None:
+        self._link.acknowledge(self._first_byte, self._packet_id)
+
+
 class BatchListener:
     """Who applies durable records (the broker)."""
 
@@ -135,9 +148,10 @@ class GroupCommit:
         return offset
 
     def defer(self, deferred: Deferred) -> None:
-        """Run `deferred` once everything appended so far is durable and applied."""
-        if self._progress_pending:
-            self._take_progress()
+        """Run `deferred` once everything noted and appended so far is durable and applied.
+
+        Progress that is pending gets into the same batch, however late it becomes a record.
+        """
         if not self._pending:
             self._request()
         self._pending.append(deferred)

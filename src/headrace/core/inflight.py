@@ -77,15 +77,26 @@ class OutboundQueue:
 
     def serial_of(self, packet_id: i64) -> int:
         """The serial number in flight under `packet_id`, 0 if there is none."""
+        serial = self.latest_of(packet_id)
+        return serial if serial in self.inflight else 0
+
+    def latest_of(self, packet_id: i64) -> i64:
+        """The highest serial number sent so far that has `packet_id`; what is in flight under it can be no other
+        (decisions 8). 0 or less if none was."""
         if not 1 <= packet_id <= DIRECT_IDS:
             return 0
-        floor = self.floor()
-        serial: i64 = floor + (packet_id - packet_id_of(floor)) % DIRECT_IDS
-        return serial if serial in self.inflight else 0
+        last: i64 = self.next_serial - self.backlog.count - 1
+        return last - (last - packet_id) % DIRECT_IDS
 
     def finish(self, serial: int) -> None:
         """Forget an entry in flight: acked, refused or dropped. Unknown serials are ignored (replays)."""
-        if self.inflight.pop(serial, -1) != -1 and self.received:
+        if serial in self.inflight:
+            self.remove(serial)
+
+    def remove(self, serial: int) -> None:
+        """Forget an entry that is known to be in flight."""
+        del self.inflight[serial]
+        if self.received:
             self.received.discard(serial)
 
     def unfinished(self) -> i64:

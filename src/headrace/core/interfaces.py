@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from librt.strings import BytesWriter
-from mypy_extensions import i64, mypyc_attr
+from librt.strings import BytesWriter, write_i32_be
+from mypy_extensions import i32, i64, mypyc_attr
 
 from headrace.mqtt.protocol import ServerHandler
 
@@ -26,11 +26,15 @@ if TYPE_CHECKING:
 
 
 class Clock:
-    """The time as of this tick, set from outside: Unix microseconds and monotonic milliseconds (decisions 17)."""
+    """The time as of this tick, set from outside: Unix microseconds and monotonic milliseconds (decisions 17).
+
+    `stale` from the end of a tick until the first connection reads in the next one, which sets `now_us`.
+    """
 
     def __init__(self) -> None:
         self.now_us: int = 0
         self.mono_ms: int = 0
+        self.stale = True
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
@@ -127,6 +131,11 @@ class Link(ServerHandler):
     def send(self, data: bytes) -> None:
         if not self.closed:
             self.writer().write(data)
+
+    def acknowledge(self, first_byte: i64, packet_id: i64) -> None:
+        """Send PUBACK, PUBREC, PUBREL or PUBCOMP of success: the same four bytes in every version."""
+        if not self.closed:
+            write_i32_be(self.writer(), i32(first_byte << 24 | 0x20000 | packet_id))
 
     def buffered(self) -> i64:
         """Bytes that wait for the end of the tick."""

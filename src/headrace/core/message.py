@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from librt.strings import BytesWriter, write_i64_le
-from mypy_extensions import i64
+from librt.strings import BytesWriter, write_i16_be, write_i32_be, write_i64_le
+from mypy_extensions import i16, i32, i64, mypyc_attr, u8
 
 from headrace.core.record import (
     FLAG_DUP,
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from headrace.core.interfaces import Link
 
 
+@mypyc_attr(acyclic=True)
 class Message(Record):
     """A published message.
 
@@ -140,15 +141,16 @@ class Message(Record):
             if self.message_expiry_s >= 0:
                 properties_len += 5
             remaining += properties_len + varint_size(properties_len)
-        out.append(first_byte)
-        varint_into(out, remaining)
-        out.append(topic_len >> 8)
-        out.append(topic_len & 0xFF)
+        if remaining < 128:
+            write_i32_be(out, i32(first_byte << 24 | remaining << 16 | topic_len))
+        else:
+            out.append(u8(first_byte))
+            varint_into(out, remaining)
+            u16_into(out, topic_len)
         if topic_len:
             out.write(self.topic)
         if qos:
-            out.append(packet_id >> 8)
-            out.append(packet_id & 0xFF)
+            u16_into(out, packet_id)
         if version == 5:
             varint_into(out, properties_len)
             if properties_len:
@@ -190,9 +192,14 @@ def varint_size(value: i64) -> i64:
 def varint_into(out: BytesWriter, value: i64) -> None:
     """Append `value` as a Variable Byte Integer (1.5.5)."""
     while value > 127:
-        out.append((value & 0x7F) | 0x80)
+        out.append(u8((value & 0x7F) | 0x80))
         value >>= 7
-    out.append(value)
+    out.append(u8(value))
+
+
+def u16_into(out: BytesWriter, value: i64) -> None:
+    """Append `value` as a Two Byte Integer (1.5.2)."""
+    write_i16_be(out, i16(value - 0x10000 if value > 0x7FFF else value))
 
 
 def encode_varint(value: int) -> bytes:

@@ -9,18 +9,18 @@ from __future__ import annotations
 from typing import Final
 
 from headrace.core.admission import Admission
-from headrace.core.commit import Deferred, GroupCommit, Reply
+from headrace.core.commit import Answer, Deferred, GroupCommit, Reply
 from headrace.core.fold import Fold
 from headrace.core.interfaces import Clock, Link
 from headrace.core.message import Message, message_flags
 from headrace.core.producers import MALFORMED, NEW, REPEATED, SEQUENCE_MARK, is_sequenced
-from headrace.core.record import DROP_NOT_ACCEPTED, DROP_RETAINED_LIMIT, FLAG_PRODUCER, FLAG_QOS, FLAG_V5
+from headrace.core.record import DROP_NOT_ACCEPTED, DROP_RETAINED_LIMIT, FLAG_PRODUCER, FLAG_QOS
 from headrace.core.routing import Router
 from headrace.core.session import Session
 from headrace.core.settings import BrokerSettings
 from headrace.errors import ProtocolError
 from headrace.mqtt import reason_codes as rc
-from headrace.mqtt.codec import encode_puback, encode_pubcomp, encode_pubrec
+from headrace.mqtt.codec import PUBACK, PUBCOMP, PUBREC, encode_puback, encode_pubrec
 from headrace.mqtt.packets import Publish
 from headrace.mqtt.properties import Properties
 
@@ -93,7 +93,11 @@ class Publishing:
         link.inbound += 1
         if link.inbound > self.settings.receive_maximum and link.version == 5:
             raise ProtocolError(rc.RECEIVE_MAXIMUM_EXCEEDED, "more QoS > 0 messages than Receive Maximum")
-        if SEQUENCE_MARK in packet.properties and not self._takes_sequence(link, session, packet, message):
+        if (
+            packet.properties
+            and SEQUENCE_MARK in packet.properties
+            and not self._takes_sequence(link, session, packet, message)
+        ):
             return
         message.link = link
         if retain:
@@ -190,7 +194,7 @@ class Publishing:
             session.incoming = {packet_id: NOT_DURABLE}
             return False
         if packet_id in incoming:
-            self.commit.defer(Reply(link, encode_pubrec(link.version, packet_id)))
+            self.commit.defer(Answer(link, PUBREC, packet_id))
             return True
         incoming[packet_id] = NOT_DURABLE
         return False
@@ -244,39 +248,34 @@ class Publishing:
         session = link.session
         if session is None:
             return
-        known = session.incoming is not None and session.incoming.pop(packet_id, None) is not None
-        if known:
+        incoming = session.incoming
+        if incoming is not None and packet_id in incoming:
+            del incoming[packet_id]
             link.inbound -= 1  # QoS 2 counts against Receive Maximum until PUBCOMP (4.9)
-        if known and session.persistent:
-            self.commit.released(session.incarnation, packet_id)
-        self.commit.defer(Reply(link, encode_pubcomp(link.version, packet_id)))
+            if session.persistent:
+                self.commit.released(session.incarnation, packet_id)
+        self.commit.defer(Answer(link, PUBCOMP, packet_id))
 
     def acknowledge(self, link: Link, message: Message) -> None:
         """PUBACK or PUBREC: the high watermark has passed the record (P1)."""
         packet_id = message.packet_id
         if message.flags & FLAG_QOS == 1:
             link.inbound -= 1
-            if not link.closed:
-                out = link.writer()
-                session = link.session
-                unheard = (
-                    message.flags & FLAG_V5 != 0
-                    and session is not None
-                    and not session.tenant.is_heard(message.topic)
-                )
-                out.append(0x40)
-                out.append(3 if unheard else 2)
-                out.append(packet_id >> 8)
-                out.append(packet_id & 0xFF)
-                if unheard:
-                    out.append(rc.NO_MATCHING_SUBSCRIBERS)
+            if link.version == 5 and self._unheard(link, message):
+                link.send(encode_puback(5, packet_id, rc.NO_MATCHING_SUBSCRIBERS))
+            else:
+                link.acknowledge(PUBACK, packet_id)
             return
         # Its connection may be gone meanwhile: the id is known all the same, or a snapshot would leave it out.
         session = self.fold.by_incarnation.get(message.incarnation)
         if session is not None and session.incoming is not None and packet_id in session.incoming:
             session.incoming[packet_id] = message.offset
         if link.session is not None:
-            link.send(encode_pubrec(link.version, packet_id))
+            link.acknowledge(PUBREC, packet_id)
+
+    def _unheard(self, link: Link, message: Message) -> bool:
+        session = link.session
+        return session is not None and not session.tenant.is_heard(message.topic)
 
     def let_go(self) -> None:
         """A commit went through: read again from those held back, unless the disk is full."""

@@ -142,7 +142,7 @@ _encode_map: Final = msgspec.msgpack.Encoder()
 _decode_map: Final = msgspec.msgpack.Decoder()
 
 
-@mypyc_attr(allow_interpreted_subclasses=False)
+@mypyc_attr(acyclic=True)
 class Record:
     """What the journal holds one of per offset. `offset` is -1 until `GroupCommit` has appended it."""
 

@@ -15,6 +15,11 @@ from headrace.mqtt.properties import Properties, property_area
 
 PINGREQ: Final = b"\xc0\x00"
 PINGRESP: Final = b"\xd0\x00"
+# First bytes of the acknowledgements, for whoever writes their four bytes of success in place.
+PUBACK: Final = 0x40
+PUBREC: Final = 0x50
+PUBREL: Final = 0x62
+PUBCOMP: Final = 0x70
 _PUBACK: Final = b"\x40\x02"
 _PUBREC: Final = b"\x50\x02"
 _PUBREL: Final = b"\x62\x02"

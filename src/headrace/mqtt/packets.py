@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from typing import Final
 
+from mypy_extensions import mypyc_attr
+
 from headrace.mqtt.properties import Properties
 
 CONNECT: Final = 1
@@ -88,6 +90,7 @@ class Connect:
         self.bridge = bridge  # bit 7 of the protocol level, as Mosquitto's bridges set it in 3.x
 
 
+@mypyc_attr(acyclic=True, free_list_len=1)
 class Publish:
     """A message on the wire, its topic alias already resolved.
 

@@ -31,11 +31,18 @@ _PUBLISH: Final = 3
 
 
 class TopicAliases:
-    """Topic aliases that the peer defined on this connection (section 3.3.2.3.4)."""
+    """Topics that the peer named on this connection: its aliases (section 3.3.2.3.4) and the last one."""
 
     def __init__(self, maximum: int) -> None:
         self.maximum: i64 = maximum
         self._topics: dict[int, bytes] = {}
+        self._last = b""
+
+    def checked(self, topic: bytes) -> bytes:
+        """The one object that stands for this topic name, which mostly is that of the PUBLISH before."""
+        if topic != self._last or not topic:
+            self._last = checked_topic(topic)
+        return self._last
 
     def resolve(self, alias: i64, topic: bytes) -> bytes:
         """The topic of a PUBLISH that carries an alias; a topic in the packet redefines the alias."""
@@ -79,14 +86,21 @@ def decode_publish(
             raise ProtocolError(0x82, "packet identifier 0")  # [MQTT-2.2.1-3]
     if version != 5:
         return Publish(
-            checked_topic(topic), qos, flags & 1 == 1, flags & 8 == 8, packet_id, b"", NO_EXPIRY, buf[pos:end]
+            aliases.checked(topic),
+            qos,
+            flags & 1 == 1,
+            flags & 8 == 8,
+            packet_id,
+            b"",
+            NO_EXPIRY,
+            buf[pos:end],
         )
     length = area_length(buf, pos, end)
     pos += varint_size(length)
     forwardable = b""
     expiry_s: i64 = NO_EXPIRY
     if topic:
-        topic = checked_topic(topic)
+        topic = aliases.checked(topic)
     if length > 0:
         found = scan(buf, pos, pos + length, _PUBLISH, from_server)
         pos += length

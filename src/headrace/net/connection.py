@@ -61,10 +61,14 @@ class Connection(Link):
         self.broker.timers.schedule(self.broker.clock.mono_ms + self._set.connect_timeout_ms, deadline)
 
     def data_received(self, data: bytes) -> None:
-        clock = self.broker.clock
-        clock.now_us = time.time_ns() // 1000
+        broker = self.broker
+        clock = broker.clock
+        if clock.stale:
+            clock.stale = False
+            clock.now_us = time.time_ns() // 1000
+            broker.request_tick()
         self.last_seen_ms = clock.mono_ms
-        self.broker.bytes_received += len(data)
+        broker.bytes_received += len(data)
         self._protocol.receive_data(data)
 
     def eof_received(self) -> bool:
