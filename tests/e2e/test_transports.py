@@ -18,7 +18,7 @@ import paho.mqtt.client as paho
 import pytest
 from paho.mqtt.enums import CallbackAPIVersion, MQTTProtocolVersion
 
-from broker_process import BrokerProcess, free_port, make_broker, wait_until
+from broker_process import BrokerProcess, free_port, headrace, make_broker, wait_until
 from certificates import Authority
 from e2e.conftest import finish
 from e2e.raw import RawClient
@@ -148,6 +148,37 @@ def test_paho(doors: Doors, over: str, version: int) -> None:
     finally:
         client.disconnect()
         client.loop_stop()
+
+
+@pytest.mark.parametrize("over", ["tls", "ws", "wss", "mutual"])
+def test_headrace_pub_and_sub(doors: Doors, over: str) -> None:
+    options = ["--ca", str(doors.authority.ca)] if over != "ws" else []
+    if over == "mutual":
+        certificate, key = doors.authority.issue("pump-9")
+        options += ["--cert", str(certificate), "--key", str(key)]
+    url = f"{'tls' if over == 'mutual' else over}://localhost:{doors.ports[over]}"
+    to = ["--url", url, *options, "-t", f"headrace/{over}", "-q", "1"]
+    payload = "x" * 200_000
+    sent = headrace("pub", *to, "-r", "-l", stdin=payload + "\n")
+    assert sent.returncode == 0, sent.stderr
+    got = headrace("sub", *to, "-C", "1", "-W", "20")
+    assert (got.returncode, got.stdout) == (0, payload + "\n"), got.stderr
+
+
+def test_headrace_pub_checks_who_it_speaks_to(doors: Doors) -> None:
+    to = ["-t", "t", "-m", "x", "-q", "1", "--url"]
+    wss = [*to, f"wss://localhost:{doors.ports['wss']}"]
+    unknown = headrace("pub", *wss)
+    assert unknown.returncode == 1
+    assert "certificate verify failed" in unknown.stderr
+    assert headrace("pub", *wss, "--insecure").returncode == 0
+    elsewhere = headrace("pub", *to, f"ws://localhost:{doors.ports['ws']}/elsewhere")
+    assert elsewhere.returncode == 1
+    assert "404" in elsewhere.stderr
+    no_file = headrace("pub", *wss, "--ca", "/none.pem")
+    assert no_file.returncode == 1
+    assert "/none.pem" in no_file.stderr
+    assert headrace("pub", *to, f"tcp://localhost:{doors.broker.port}", "--insecure").returncode == 2
 
 
 def test_alpn_and_version(doors: Doors) -> None:

@@ -38,6 +38,7 @@ TESTED_TOGETHER = {
         "headrace/core/tenant.py",
         "headrace/stores/memory.py",
     ],
+    "tests/unit/clients/test_endpoint.py": ["headrace/clients/websocket.py"],
     "tests/unit/core/test_fold.py": [
         "headrace/core/snapshots.py",
         "headrace/recovery.py",

@@ -108,7 +108,7 @@ def bench(
     json_file: Path | None,
 ) -> None:
     """Put load on a broker and say what came of it. Exit 1 if something was lost, repeated unmarked or closed."""
-    host, port = address(url, None, None)
+    host, port = address(url)
     plan = Plan(
         host,
         port,

@@ -15,14 +15,14 @@ from headrace.clients.errors import ConnectionLost
 from headrace.clients.mqtt import MqttClient
 from headrace.clients.options import (
     PropertyCommand,
-    address,
     connect_from,
     connection_options,
+    endpoint_from,
     parse_properties,
 )
 from headrace.errors import HeadraceError
 from headrace.mqtt import packets, reason_codes
-from headrace.mqtt.packets import NO_EXPIRY, Publish, SubscriptionRequest
+from headrace.mqtt.packets import NO_EXPIRY, Connect, Publish, SubscriptionRequest
 from headrace.mqtt.properties import Properties
 from headrace.mqtt.topics import filter_error, valid_topic
 
@@ -44,6 +44,11 @@ def _run(main: Callable[[], Any]) -> None:
         sys.exit(130)  # as a shell says of a command that SIGINT ended
     except (HeadraceError, OSError, TimeoutError) as error:
         raise Failed(str(error) or type(error).__name__) from error
+
+
+def _client(options: dict[str, Any], connect: Connect) -> MqttClient:
+    to = endpoint_from(options)
+    return MqttClient(to.host, to.port, connect, tls=to.tls, websocket_path=to.path)
 
 
 # pub
@@ -73,12 +78,11 @@ def pub(**options: Any) -> None:
     if not valid_topic(options["topic"].encode()):
         raise click.UsageError(f"--topic: {options['topic']!r} is no topic name")
     _payload_source(options)
-    host, port = address(options["url"], options["host"], options["port"])
     connect = connect_from(options)
     properties = _publish_properties(options, connect.version)
 
     async def main() -> None:
-        async with MqttClient(host, port, connect) as client:
+        async with _client(options, connect) as client:
             await _publish_all(client, options, properties)
 
     _run(main)
@@ -169,7 +173,6 @@ def sub(**options: Any) -> None:
         wrong = filter_error(topic_filter)
         if wrong:
             raise click.UsageError(f"--topic {topic_filter!r}: {wrong}")
-    host, port = address(options["url"], options["host"], options["port"])
     connect = connect_from(options, options["receive_maximum"])
     requests = _requests(options, connect.version)
     properties = parse_properties(options["properties"], packets.SUBSCRIBE)
@@ -177,7 +180,7 @@ def sub(**options: Any) -> None:
         raise click.UsageError("--property: only MQTT 5 has properties")
 
     async def main() -> None:
-        async with MqttClient(host, port, connect) as client:
+        async with _client(options, connect) as client:
             await _subscribe(client, requests, properties)
             await _write_all(client, options)
 

@@ -7,8 +7,10 @@ error, and it stays in `lost`.
 from __future__ import annotations
 
 import asyncio
+import ssl
 from typing import TypeVar
 
+from headrace.clients.endpoint import Endpoint
 from headrace.clients.errors import ConnectionLost, ConnectRefused
 from headrace.clients.link import Link
 from headrace.clients.window import Window
@@ -34,8 +36,17 @@ Answer = TypeVar("Answer")
 class Connection(ClientHandler):
     """`properties` are the server's (of the CONNACK). The `on_...` methods are the protocol's, not the user's."""
 
-    def __init__(self, host: str, port: int, connect: Connect, open_timeout_s: float = 10.0) -> None:
-        self.host, self.port, self.connect = host, port, connect
+    def __init__(
+        self,
+        host: str,
+        port: int,
+        connect: Connect,
+        open_timeout_s: float = 10.0,
+        tls: ssl.SSLContext | None = None,
+        websocket_path: str = "",
+    ) -> None:
+        self._endpoint = Endpoint(host, port, websocket_path, tls)
+        self.connect = connect
         self.version = connect.version
         self.properties = Properties()
         self.lost: HeadraceError | None = None
@@ -52,8 +63,7 @@ class Connection(ClientHandler):
     async def open(self) -> Connack:
         """Connect and wait for the CONNACK; ConnectRefused, ConnectionLost, OSError or TimeoutError."""
         async with asyncio.timeout(self._open_timeout_s):
-            loop = asyncio.get_running_loop()
-            await loop.create_connection(lambda: self._link, self.host, self.port)
+            await self._endpoint.dial(self._link)
             connack = await self._ask(_CONNACK, self._protocol.connect(self.connect), Connack)
         if connack.reason_code:
             refused = ConnectRefused(connack.reason_code, _refusal(self.version, connack))

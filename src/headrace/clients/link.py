@@ -67,7 +67,8 @@ class Link(asyncio.Protocol):
         transport = self._transport
         if transport is not None and not transport.is_closing():
             self.resume_reading()
-            transport.write_eof()
+            if transport.can_write_eof():  # under TLS and in a WebSocket the server closes after DISCONNECT
+                transport.write_eof()
             try:
                 async with asyncio.timeout(timeout_s):
                     await self.closed.wait()

@@ -14,6 +14,7 @@ against our Receive Maximum until `ack`. Every waiting method raises ConnectionL
 from __future__ import annotations
 
 import asyncio
+import ssl
 from collections import deque
 from collections.abc import Sequence
 from types import TracebackType
@@ -32,8 +33,16 @@ _PAUSE_AT_MESSAGES = 1_000
 class MqttClient(Connection):
     """Publish, subscribe, receive, acknowledge."""
 
-    def __init__(self, host: str, port: int, connect: Connect, open_timeout_s: float = 10.0) -> None:
-        super().__init__(host, port, connect, open_timeout_s)
+    def __init__(
+        self,
+        host: str,
+        port: int,
+        connect: Connect,
+        open_timeout_s: float = 10.0,
+        tls: ssl.SSLContext | None = None,
+        websocket_path: str = "",
+    ) -> None:
+        super().__init__(host, port, connect, open_timeout_s, tls, websocket_path)
         self._messages: deque[Publish] = deque()
         self._arrival = asyncio.Event()
         self._incoming_qos2: set[int] = set()

@@ -5,10 +5,10 @@ from __future__ import annotations
 import secrets
 from collections.abc import Callable
 from typing import Any, TypeVar
-from urllib.parse import urlsplit
 
 import click
 
+from headrace.clients.endpoint import ENCRYPTED, Endpoint, client_context, parse
 from headrace.mqtt import packets
 from headrace.mqtt.data_types import VARINT_MAX
 from headrace.mqtt.packets import Connect, Will
@@ -53,6 +53,10 @@ _OPTIONS = [
     click.option("--url", default="tcp://127.0.0.1:1883", show_default=True, help="where the broker listens"),
     click.option("-h", "--host", help="instead of the one in --url"),
     click.option("-p", "--port", type=click.IntRange(1, 65_535), help="instead of the one in --url"),
+    click.option("--ca", default="", help="PEM: who signs the broker's certificate  [default: the system's]"),
+    click.option("--cert", default="", help="PEM: this client's certificate"),
+    click.option("--key", default="", help="PEM: its key, if it is in a file of its own"),
+    click.option("--insecure", is_flag=True, help="do not check the broker's certificate"),
     click.option("-i", "--id", "client_id", help="client id  [default: a random one]"),
     click.option("-u", "--username"),
     click.option("-P", "--password"),
@@ -74,16 +78,32 @@ _OPTIONS = [
 ]
 
 
-def address(url: str, host: str | None, port: int | None) -> tuple[str, int]:
-    """Host and port of `tcp://HOST:PORT`."""
-    parts = urlsplit(url)
-    if parts.scheme not in ("tcp", "mqtt"):
-        raise click.UsageError(f"--url: {url!r} is not tcp://HOST:PORT")
+def endpoint_from(options: dict[str, Any]) -> Endpoint:
+    """Where to connect, and how. UnusableFile if a certificate is none."""
     try:
-        found = parts.port
+        scheme, host, port, path = parse(options["url"])
     except ValueError as error:
         raise click.UsageError(f"--url: {error}") from None
-    return host or parts.hostname or "127.0.0.1", port or found or 1883
+    given = [name for name in ("ca", "cert", "key", "insecure") if options[name]]
+    if scheme not in ENCRYPTED and given:
+        raise click.UsageError(f"--{given[0]}: only tls:// and wss:// have certificates")
+    if options["key"] and not options["cert"]:
+        raise click.UsageError("--key needs --cert")
+    tls = None
+    if scheme in ENCRYPTED:
+        tls = client_context(options["ca"], options["cert"], options["key"], options["insecure"])
+    return Endpoint(options["host"] or host, options["port"] or port, path, tls)
+
+
+def address(url: str) -> tuple[str, int]:
+    """Host and port of `tcp://HOST:PORT`."""
+    try:
+        scheme, host, port, _ = parse(url)
+    except ValueError as error:
+        raise click.UsageError(f"--url: {error}") from None
+    if scheme != "tcp":
+        raise click.UsageError(f"--url: {url!r} is not tcp://HOST:PORT")
+    return host, port
 
 
 def connect_from(options: dict[str, Any], receive_maximum: int | None = None) -> Connect:

@@ -59,6 +59,8 @@ class Listener:
         self._timeout_s = connections.connect_timeout_ms / 1000
         self._origins = [origin for origin in address.options.origins.split(",") if origin]
         self._context = self._read_certificates(files)
+        if self._context is not None:
+            self._loop.set_exception_handler(tls.on_loop_error)
         self._paused: asyncio.TimerHandle | None = None
         self.opening: set[asyncio.Task[None]] = set()
         connections.takes_identity = address.options.identity == "cn"

@@ -11,6 +11,7 @@ import ssl
 from collections.abc import Callable
 from dataclasses import dataclass
 from importlib.util import find_spec
+from typing import Any
 
 from headrace.errors import HeadraceError
 from headrace.net.address import Address
@@ -98,6 +99,17 @@ async def connect(
         await loop.connect_accepted_socket(
             make, accepted, ssl=context, ssl_handshake_timeout=handshake_timeout_s
         )
+
+
+def on_loop_error(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+    """The loop's exception handler: a connection that its peer broke off is no error of ours, and told by the listener.
+
+    aiofastnet reports a reset within the handshake here, as a class instead of an exception, which logging cannot print.
+    """
+    error = context.get("exception")
+    kind = error if isinstance(error, type) else type(error)
+    if not issubclass(kind, OSError):
+        loop.default_exception_handler(context)
 
 
 def common_name(transport: asyncio.BaseTransport) -> str:

@@ -29,6 +29,9 @@ class FakeTransport(asyncio.Transport):
     def resume_reading(self) -> None:
         self.calls.append("resume")
 
+    def can_write_eof(self) -> bool:
+        return False
+
     def close(self) -> None:
         self.calls.append("close")
 

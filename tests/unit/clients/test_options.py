@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import ssl
 from typing import Any
 
 import click
 import pytest
 from click.testing import CliRunner
 
+from headrace.clients.endpoint import Endpoint
 from headrace.clients.options import (
     NEVER_EXPIRES_S,
     PropertyCommand,
     address,
     connect_from,
     connection_options,
+    endpoint_from,
     parse_properties,
 )
 from headrace.mqtt import packets
@@ -125,22 +128,52 @@ def test_wrong_use(args: str, why: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("url", "host", "port", "expected"),
+    ("url", "expected"),
     [
-        ("tcp://127.0.0.1:1884", None, None, ("127.0.0.1", 1884)),
-        ("tcp://broker", None, None, ("broker", 1883)),
-        ("mqtt://[::1]:5", None, None, ("::1", 5)),
-        ("tcp://broker:5", "other", 6, ("other", 6)),
+        ("tcp://127.0.0.1:1884", ("127.0.0.1", 1884)),
+        ("tcp://broker", ("broker", 1883)),
+        ("mqtt://[::1]:5", ("::1", 5)),
     ],
 )
-def test_address(url: str, host: str | None, port: int | None, expected: tuple[str, int]) -> None:
-    assert address(url, host, port) == expected
+def test_address(url: str, expected: tuple[str, int]) -> None:
+    assert address(url) == expected
 
 
-@pytest.mark.parametrize("url", ["http://x", "127.0.0.1:1883", "tcp://x:y", "tcp://x:99999"])
+@pytest.mark.parametrize("url", ["http://x", "127.0.0.1:1883", "tcp://x:y", "tcp://x:99999", "tls://x"])
 def test_address_refused(url: str) -> None:
     with pytest.raises(click.UsageError):
-        address(url, None, None)
+        address(url)
+
+
+def where(url: str, **changes: Any) -> Endpoint:
+    options = {"host": None, "port": None, "ca": "", "cert": "", "key": "", "insecure": False}
+    return endpoint_from(options | {"url": url} | changes)
+
+
+def test_endpoint() -> None:
+    assert where("tcp://broker") == Endpoint("broker", 1883)
+    assert where("tcp://broker:5", host="other", port=6) == Endpoint("other", 6)
+    assert where("ws://broker") == Endpoint("broker", 8083, "/mqtt")
+    assert where("ws://broker/other") == Endpoint("broker", 8083, "/other")
+    over_tls = where("wss://broker:9", insecure=True)
+    assert (over_tls.port, over_tls.path) == (9, "/mqtt")
+    assert over_tls.tls is not None
+    assert over_tls.tls.verify_mode == ssl.CERT_NONE
+
+
+@pytest.mark.parametrize(
+    ("url", "changes", "names"),
+    [
+        ("tcp://x", {"ca": "/a"}, "--ca"),
+        ("ws://x", {"insecure": True}, "--insecure"),
+        ("tls://x", {"key": "/k"}, "--cert"),
+        ("tcp://x/path", {}, "path"),
+        ("udp://x", {}, "--url"),
+    ],
+)
+def test_endpoint_refused(url: str, changes: dict[str, object], names: str) -> None:
+    with pytest.raises(click.UsageError, match=names):
+        where(url, **changes)
 
 
 def test_properties_of_a_publish() -> None:

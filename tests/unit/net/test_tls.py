@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import ssl
 from pathlib import Path
 
@@ -9,7 +10,7 @@ import pytest
 
 from certificates import Authority
 from headrace.net.address import parse
-from headrace.net.tls import TlsFiles, UnusableCertificate, common_name, server_context
+from headrace.net.tls import TlsFiles, UnusableCertificate, common_name, on_loop_error, server_context
 
 
 @pytest.fixture(scope="module")
@@ -94,3 +95,14 @@ def test_what_cannot_be_used_is_named(tmp_path: Path, authority: Authority, file
     for one in wrong:
         with pytest.raises(UnusableCertificate, match=r"\.pem|\.key|tls\."):
             server_context(one, "mqtt")
+
+
+def test_who_hangs_up_is_no_error_of_the_loop(caplog: pytest.LogCaptureFixture) -> None:
+    loop = asyncio.new_event_loop()
+    for error in (ConnectionResetError, ConnectionResetError(), ssl.SSLError(1, "alert")):
+        on_loop_error(loop, {"message": "SSL handshake failed", "exception": error})
+    assert caplog.records == []
+    on_loop_error(loop, {"message": "a bug of ours", "exception": ValueError("x")})
+    on_loop_error(loop, {"message": "without an exception"})
+    assert [record.getMessage() for record in caplog.records] == ["a bug of ours", "without an exception"]
+    loop.close()

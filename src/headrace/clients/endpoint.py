@@ -1,0 +1,84 @@
+"""Where a broker is and how it is reached: `tcp://`, `tls://`, `ws://` and `wss://` addresses, and the way there.
+
+What is behind the address looks the same to a `Link`: a byte stream.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from dataclasses import dataclass
+from urllib.parse import urlsplit
+
+from headrace.clients.link import Link
+from headrace.clients.websocket import WebSocketClient
+from headrace.errors import HeadraceError
+
+SCHEMES = {"tcp": "tcp", "mqtt": "tcp", "tls": "tls", "mqtts": "tls", "ws": "ws", "wss": "wss"}
+PORTS = {"tcp": 1883, "tls": 8883, "ws": 8083, "wss": 8084}
+ENCRYPTED = ("tls", "wss")
+
+
+class UnusableFile(HeadraceError):
+    """A CA, certificate or key file cannot be used. The message names the file."""
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoint:
+    """`path` is the resource of a WebSocket, empty without one; `tls` is None without encryption."""
+
+    host: str
+    port: int
+    path: str = ""
+    tls: ssl.SSLContext | None = None
+
+    async def dial(self, link: Link) -> None:
+        """Connect `link`; returns when MQTT may be spoken. Raises OSError (ssl.SSLError among them), ConnectionLost."""
+        loop = asyncio.get_running_loop()
+        if not self.path:
+            await loop.create_connection(lambda: link, self.host, self.port, ssl=self.tls)
+            return
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        scheme = "ws" if self.tls is None else "wss"
+        socket = WebSocketClient(link, f"{scheme}://{host}:{self.port}{self.path}")
+        await loop.create_connection(lambda: socket, self.host, self.port, ssl=self.tls)  # type: ignore[type-var]
+        await socket.upgraded
+
+
+def parse(url: str) -> tuple[str, str, int, str]:
+    """Scheme, host, port and path of an address. ValueError says what is wrong with it."""
+    parts = urlsplit(url)
+    port = parts.port
+    scheme = SCHEMES.get(parts.scheme)
+    if scheme is None or not parts.hostname or parts.username or parts.query or parts.fragment:
+        raise ValueError(f"{url!r} is not {'|'.join(PORTS)}://HOST:PORT")
+    websocket = scheme in ("ws", "wss")
+    if parts.path.strip("/") and not websocket:
+        raise ValueError(f"{url!r}: only a WebSocket has a path")
+    path = (parts.path if parts.path.strip("/") else "/mqtt") if websocket else ""
+    return scheme, parts.hostname, PORTS[scheme] if port is None else port, path
+
+
+def client_context(ca: str, certificate: str, key: str, insecure: bool) -> ssl.SSLContext:
+    """TLS 1.2 or newer; the server's certificate and name are checked unless `insecure`. Empty: the system's CAs, no
+    certificate, a key that is in the certificate's file. Raises UnusableFile."""
+    context = ssl.create_default_context()
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    if insecure:
+        context.check_hostname = False
+        context.verify_mode = ssl.CERT_NONE
+    file = ca
+    try:
+        if ca:
+            context.load_verify_locations(ca)
+        file = f"{certificate} {key}".strip()
+        if certificate:
+            context.load_cert_chain(certificate, key or None, _no_password)
+    except (OSError, ValueError) as error:  # ssl.SSLError is an OSError
+        raise UnusableFile(f"{file}: {error}") from None
+    return context
+
+
+def _no_password() -> str:
+    """OpenSSL would ask at the terminal."""
+    raise ValueError("the private key is encrypted; use one that is not")

@@ -1,0 +1,108 @@
+"""The way to a broker over TLS and WebSocket, with Debian's mosquitto at the other end."""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from certificates import Authority
+from headrace.clients.endpoint import UnusableFile, client_context, parse
+from headrace.clients.errors import ConnectionLost
+from headrace.clients.mqtt import MqttClient
+from headrace.mqtt.packets import Connect, SubscriptionRequest
+from unit.clients.foreign_broker import free_port, mosquitto
+
+pytestmark = pytest.mark.mosquitto
+
+
+@pytest.fixture(scope="module")
+def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
+    return Authority(tmp_path_factory.mktemp("ca"))
+
+
+@pytest.fixture(scope="module")
+def ports(tmp_path_factory: pytest.TempPathFactory, authority: Authority) -> Iterator[dict[str, int]]:
+    folder = tmp_path_factory.mktemp("mosquitto")
+    certificate, key = authority.issue("server")
+    files = [f"certfile {certificate}", f"keyfile {key}"]
+    ports = {name: free_port() for name in ("ws", "wss", "tls", "mutual")}
+    lines = ["user root"]  # to read pytest's folder, where root runs the tests
+    for name, port in ports.items():
+        lines.append(f"listener {port} 127.0.0.1")
+        lines += ["protocol websockets"] if name in ("ws", "wss") else []
+        lines += files if name != "ws" else []
+        lines += [f"cafile {authority.ca}", "require_certificate true"] if name == "mutual" else []
+    with mosquitto(folder, *lines):
+        yield ports
+
+
+def context(authority: Authority, over: str) -> ssl.SSLContext | None:
+    if over == "ws":
+        return None
+    certificate, key = authority.issue("client") if over == "mutual" else ("", "")
+    return client_context(str(authority.ca), str(certificate), str(key), False)
+
+
+@pytest.mark.parametrize("over", ["ws", "wss", "tls", "mutual"])
+@pytest.mark.parametrize("version", [4, 5])
+@pytest.mark.asyncio
+async def test_messages_of_any_size(
+    ports: dict[str, int], authority: Authority, over: str, version: int
+) -> None:
+    """Lengths of one, two and eight bytes in a frame, in both directions, at each QoS."""
+    connect = Connect(version, f"c-{over}-{version}", keep_alive_s=5)
+    path = "/mqtt" if over in ("ws", "wss") else ""
+    tls = context(authority, over)
+    async with MqttClient("localhost", ports[over], connect, tls=tls, websocket_path=path) as client:
+        await client.subscribe([SubscriptionRequest("t", 2)])
+        for qos, size in ((0, 3), (1, 300), (2, 66_000)):
+            await client.publish(b"t", b"x" * size, qos)
+            message = await asyncio.wait_for(client.receive(), 20)
+            client.ack(message)
+            assert (message.qos, message.payload) == (qos, b"x" * size)
+
+
+@pytest.mark.asyncio
+async def test_who_cannot_be_trusted_is_not_spoken_to(ports: dict[str, int], authority: Authority) -> None:
+    stranger = Authority(authority.folder / "stranger", "stranger")
+    wrong = client_context(str(stranger.ca), "", "", False)
+    with pytest.raises(ssl.SSLCertVerificationError):
+        await MqttClient("localhost", ports["tls"], Connect(5, "c"), tls=wrong).open()
+    async with MqttClient("localhost", ports["tls"], Connect(5, "c"), tls=client_context("", "", "", True)):
+        pass
+
+
+@pytest.mark.asyncio
+async def test_what_is_no_websocket() -> None:
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(answers.pop(0))
+        writer.close()
+
+    answers = [b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n", b"\x20\x02\x00\x00", b""]
+    server = await asyncio.start_server(answer, "127.0.0.1", 0)
+    port = server.sockets[0].getsockname()[1]
+    async with server:
+        for why in ("HTTP 404", "connection lost", "connection lost"):
+            with pytest.raises(ConnectionLost, match=why):
+                await MqttClient("127.0.0.1", port, Connect(5, "c"), websocket_path="/mqtt").open()
+
+
+def test_files_that_are_none(tmp_path: Path, authority: Authority) -> None:
+    nonsense = tmp_path / "nonsense.pem"
+    nonsense.write_text("nonsense")
+    for ca, certificate, key in ((nonsense, "", ""), ("/none.pem", "", ""), ("", authority.ca, "/none.key")):
+        with pytest.raises(UnusableFile, match=r"none|nonsense"):
+            client_context(str(ca), str(certificate), str(key), False)
+
+
+def test_parse() -> None:
+    assert parse("mqtts://h") == ("tls", "h", 8883, "")
+    assert parse("wss://h:1/a/b") == ("wss", "h", 1, "/a/b")
+    for wrong in ("h:1", "tcp://", "tcp://u@h", "tls://h/x", "ws://h?x=1", "tcp://h:x"):
+        with pytest.raises(ValueError, match=r"HOST|path|port|could not"):
+            parse(wrong)
