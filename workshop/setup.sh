@@ -46,6 +46,9 @@ system_packages() {
   have haproxy || missing+=(haproxy)
   have valgrind || missing+=(valgrind)
   have openssl || missing+=(openssl)
+  have chromium || missing+=(chromium)
+  have node || missing+=(nodejs)
+  have npm || missing+=(npm)
   [ ${#missing[@]} -eq 0 ] || apt_install "${missing[@]}"
   python3 -c 'import sys; sys.exit(sys.version_info < (3, 11))' || die "python3 is $(python3 -V); 3.11 or newer is needed"
   missing=()
@@ -86,6 +89,11 @@ jars() {
   PYTHONPATH=src .venv/bin/python -m headrace_spark.jars --check >/dev/null || die "jars are missing in $folder"
 }
 
+# The MQTT client of browsers, for the tests in Node and in Chromium; its version is in tests/e2e/mqttjs.py.
+mqtt_js() {
+  (cd tests && ../.venv/bin/python -c 'from e2e.mqttjs import mqttjs; mqttjs()') || die "npm could not fetch mqtt.js"
+}
+
 # Built from a copy, so that neither extension modules nor egg-info appear in src.
 compiled_headrace() {
   local sources stamp tree=build/tree
@@ -111,5 +119,6 @@ fi
 system_packages
 python_packages
 jars
+mqtt_js
 compiled_headrace
 say "ready: .venv/bin/headrace"

@@ -1,8 +1,7 @@
-"""mqtt.js in Node, the client that browsers use, over ws and wss. The package is fetched into a folder of this run."""
+"""mqtt.js in Node, the client that browsers use, over ws, wss and tls. In a browser: test_browser.py."""
 
 from __future__ import annotations
 
-import shutil
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,21 +11,10 @@ import pytest
 from broker_process import BrokerProcess, free_port, make_broker
 from certificates import Authority
 from e2e.conftest import finish
+from e2e.mqttjs import mqttjs
 
-pytestmark = [pytest.mark.node, pytest.mark.skipif(shutil.which("npm") is None, reason="needs Node and npm")]
+pytestmark = pytest.mark.node
 SCRIPT = Path(__file__).with_name("mqttjs.mjs")
-VERSION = "5.16.0"
-
-
-@pytest.fixture(scope="module")
-def node(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with node_modules/mqtt."""
-    folder = tmp_path_factory.mktemp("node")
-    install = ["npm", "install", "--silent", "--no-audit", "--no-fund", f"mqtt@{VERSION}"]
-    done = subprocess.run(install, cwd=folder, capture_output=True, text=True, timeout=180, check=False)
-    if done.returncode:
-        pytest.skip(f"npm could not fetch mqtt: {done.stderr[-300:]}")
-    return folder
 
 
 @pytest.fixture(scope="module")
@@ -52,11 +40,11 @@ def urls(tmp_path_factory: pytest.TempPathFactory, authority: Authority) -> Iter
 
 
 @pytest.mark.parametrize("over", ["ws", "wss", "tls"])
-def test_mqttjs(node: Path, authority: Authority, urls: dict[str, str], over: str) -> None:
+def test_mqttjs(authority: Authority, urls: dict[str, str], over: str) -> None:
     ca = [] if over == "ws" else [str(authority.ca)]
     done = subprocess.run(
         ["node", str(SCRIPT), urls[over], *ca],
-        cwd=node,
+        cwd=mqttjs(),
         capture_output=True,
         text=True,
         timeout=60,
