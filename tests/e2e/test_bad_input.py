@@ -209,30 +209,6 @@ def test_mutations_of_a_good_conversation(broker: BrokerProcess, clients: Client
         client.abort()
 
 
-@pytest.mark.slow
-def test_slow_loris(broker: BrokerProcess, clients: Clients) -> None:
-    """300 connections that drip a CONNECT: they are cut off at the deadline, and a probe is not delayed."""
-    slow = [clients(broker, connect=False) for _ in range(300)]
-    stream = connect_packet("slow", version=4)
-    probe = clients(broker)
-    began = time.monotonic()
-    worst = 0.0
-    for at in range(len(stream) - 1):
-        for client in slow:
-            try:
-                client.send(stream[at : at + 1])
-            except ClosedError:
-                continue
-        asked = time.monotonic()
-        probe.ping()
-        worst = max(worst, time.monotonic() - asked)
-        if time.monotonic() - began > 4:
-            break
-    for client in slow:
-        assert client.read_to_end(5) == []
-    assert worst < 1.0, f"the probe waited {worst:.2f} s"
-
-
 def test_more_connections_than_allowed(broker: BrokerProcess, clients: Clients) -> None:
     """Beyond `limits.connections_max` the newest are turned away, not the ones that are there."""
     there = [clients(broker) for _ in range(500)]

@@ -4,12 +4,19 @@ from __future__ import annotations
 
 import contextlib
 import os
+import resource
 import socket
 import stat
 
 from headrace.net.address import Address
 
 BACKLOG = 4096
+
+
+def allow_all_descriptors() -> None:
+    """As many connections as the system lets us have: shells start programs with a lower limit."""
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
 
 
 def bind(address: Address) -> socket.socket:

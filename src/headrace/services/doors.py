@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from headrace.core.broker import Broker
 from headrace.errors import ConfigError
 from headrace.net.address import parse
+from headrace.net.bound import allow_all_descriptors
 from headrace.net.connection import Connection, ConnectionSet
 from headrace.net.incidents import Incidents
 from headrace.net.listener import Listener, ListenerSet
@@ -39,6 +40,7 @@ class Doors:
         self._listeners: list[Listener] = []
         self._all = ConnectionSet(settings.connections_max, int(settings.connect_timeout_s * 1000))
         broker.sessions.access = access
+        allow_all_descriptors()
 
     @property
     def urls(self) -> list[str]:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import resource
 import socket
 from pathlib import Path
 
 import pytest
 
 from headrace.net.address import parse
-from headrace.net.bound import bind, release
+from headrace.net.bound import allow_all_descriptors, bind, release
 
 
 def test_port_0_lets_the_system_choose_and_a_taken_address_is_named() -> None:
@@ -41,3 +42,11 @@ def test_another_file_is_left_alone(tmp_path: Path) -> None:
     with pytest.raises(OSError, match="no socket"):
         bind(parse(f"unix://{tmp_path}/file"))
     assert (tmp_path / "file").read_text() == "precious"
+
+
+def test_the_soft_limit_of_descriptors_becomes_the_hard_one() -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(soft, 500), hard))
+    allow_all_descriptors()
+    assert resource.getrlimit(resource.RLIMIT_NOFILE) == (hard, hard)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
