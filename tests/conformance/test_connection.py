@@ -101,6 +101,44 @@ def test_an_unknown_authentication_method_is_refused() -> None:
     assert peer.link.closed
 
 
+@pytest.mark.parametrize("code", [0x00, 0x18, 0x19])
+@pytest.mark.parametrize("method", [None, "", "NONE-SUCH"])
+def test_auth_where_no_method_was_agreed(code: int, method: str | None) -> None:
+    """[MQTT-4.12.0-6] 4.13: AUTH belongs to an exchange that CONNECT began; without one it is a Protocol Error."""
+    peer = Peer(Harness(), "a")
+    peer.take()
+    properties = Properties()
+    properties.authentication_method = method
+    peer.send(codec.encode_auth(code, properties))
+    heard = peer.take()[-1]
+    assert isinstance(heard, Disconnect)
+    assert heard.reason_code == 0x82
+    assert peer.link.closed
+
+
+def test_packets_behind_a_refused_method_are_not_heard() -> None:
+    """[MQTT-4.12.0-1] [MQTT-3.1.4-6]: CONNACK 0x8C, then nothing, whatever was sent in advance."""
+    harness = Harness()
+    watcher = Peer(harness, "w")
+    watcher.subscribe("#")
+    behind = codec.encode_auth(0x18) + codec.encode_publish(5, b"t", b"x") + codec.PINGREQ
+    peer = Peer(harness, "a", behind=behind, authentication_method="M", authentication_data=b"x")
+    assert [type(packet) for packet in peer.heard] == [Connack]
+    assert peer.connack.reason_code == 0x8C
+    assert peer.link.closed
+    assert watcher.publishes() == []
+    assert Peer(harness, "a", 4).connack.reason_code == 0  # no session was touched
+
+
+@pytest.mark.parametrize("version", [3, 4])
+def test_auth_before_version_5_ends_the_connection(version: int) -> None:
+    peer = Peer(Harness(), "a", version)
+    peer.take()
+    peer.send(codec.encode_auth(0x18))
+    assert peer.take() == []
+    assert peer.link.closed
+
+
 def test_session_present_and_expiry() -> None:
     """[MQTT-3.1.2-4] [MQTT-3.1.2-5] [MQTT-3.1.2-6] [MQTT-3.2.2-2] [MQTT-3.2.2-3] [MQTT-4.1.0-2]"""
     harness = Harness()

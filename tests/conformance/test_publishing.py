@@ -63,6 +63,8 @@ def test_an_unknown_id_is_one_whose_end_was_lost() -> None:
         peer.send(codec.encode_pubrel(version, 4711))
         peer.send(codec.encode_pubrec(version, 4712))
         peer.send(codec.encode_puback(version, 4713) + codec.encode_pubcomp(version, 4714))
+        if version == 5:
+            peer.send(codec.encode_pubrec(version, 4715, 0x80))  # no PUBREL for a refusal
         assert peer.take() == [("PUBCOMP", 4711, 0), ("PUBREL", 4712, 0)]
         assert not peer.link.closed
 

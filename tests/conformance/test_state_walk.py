@@ -48,6 +48,7 @@ class Seen:
         self.peer, self.window = peer, window
         self.at = 0
         self.open: dict[int, int] = {}  # packet id -> QoS
+        self.for_nothing: list[int] = []  # ids that a PUBREC was sent for without a PUBLISH
 
     def update(self) -> None:
         for packet in self.peer.hear()[self.at :]:
@@ -59,12 +60,11 @@ class Seen:
             assert packet.packet_id not in self.open, f"packet id {packet.packet_id} is in use"
             self.open[packet.packet_id] = packet.qos
             assert len(self.open) <= self.window
-        elif (
-            isinstance(packet, tuple) and packet[0] == "PUBREL" and packet[2] == 0 and self.peer.version == 5
-        ):
-            self.open[packet[1]] = (
-                2  # of a resumed session; before version 5 it may answer a PUBREC for nothing
-            )
+        elif isinstance(packet, tuple) and packet[0] == "PUBREL":
+            if packet[1] in self.for_nothing:
+                self.for_nothing.remove(packet[1])
+            else:
+                self.open[packet[1]] = 2  # of a resumed session
 
     def acknowledged(self, packet_id: int) -> None:
         self.open.pop(packet_id, None)
@@ -155,6 +155,8 @@ class Walk(RuleBasedStateMachine):
         ends = (kind == packets.PUBACK and qos == 1) or (kind == packets.PUBCOMP and qos == 2)
         if ends or (kind == packets.PUBREC and code and qos == 2):
             seen.acknowledged(packet_id)
+        if kind == packets.PUBREC and code == 0 and qos == 0:
+            seen.for_nothing.append(packet_id)
         self.send(seen, kind, ACKS[kind](seen.peer.version, packet_id, code))
 
     @precondition(lambda self: self.alive())
