@@ -13,7 +13,15 @@ from pathlib import Path
 from setuptools import setup
 
 ROOT = Path(__file__).parent
-COMPILED = ("errors.py", "mqtt/*.py", "core/*.py", "net/connection.py", "stores/*.py", "clients/load.py")
+COMPILED = (
+    "errors.py",
+    "mqtt/*.py",
+    "core/*.py",
+    "net/connection.py",
+    "stores/*.py",
+    "clients/load.py",
+    "clients/tally.py",
+)
 
 
 def compiled_modules() -> list[str]:

@@ -39,6 +39,14 @@ TESTED_TOGETHER = {
         "headrace/stores/memory.py",
     ],
     "tests/unit/clients/test_endpoint.py": ["headrace/clients/websocket.py"],
+    "tests/unit/clients/test_bench.py": [
+        "headrace/clients/away.py",
+        "headrace/clients/crew.py",
+        "headrace/clients/meter.py",
+        "headrace/clients/plan.py",
+        "headrace/clients/steady.py",
+        "headrace/clients/storm.py",
+    ],
     "tests/unit/core/test_fold.py": [
         "headrace/core/snapshots.py",
         "headrace/recovery.py",

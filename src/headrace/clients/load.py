@@ -10,6 +10,7 @@ import struct
 import time
 from typing import TYPE_CHECKING, Final
 
+from headrace.clients.tally import Tally
 from headrace.errors import ProtocolError
 from headrace.mqtt import codec
 from headrace.mqtt.client_protocol import ClientHandler, ClientProtocol
@@ -20,65 +21,10 @@ if TYPE_CHECKING:
     import asyncio
 
 HEAD: Final = struct.Struct(">QII")
-_SUB_BUCKETS: Final = 16  # of each power of two: a percentile is off by at most 6 %
-
-
-class Histogram:
-    """Latencies in microseconds, in logarithmic buckets."""
-
-    def __init__(self) -> None:
-        self.counts: list[int] = [0] * (64 * _SUB_BUCKETS)
-        self.total = 0
-
-    def add(self, microseconds: int) -> None:
-        if microseconds < _SUB_BUCKETS:
-            index = max(0, microseconds)
-        else:
-            shift = microseconds.bit_length() - 5
-            index = (shift + 1) * _SUB_BUCKETS + (microseconds >> shift) - _SUB_BUCKETS
-        self.counts[index] += 1
-        self.total += 1
-
-    def percentile(self, share: float) -> int:
-        """The value, in microseconds, below which `share` of the samples lie; 0 without samples."""
-        wanted = share * self.total
-        seen = 0
-        for index, count in enumerate(self.counts):
-            seen += count
-            if count and seen >= wanted:
-                return _value_of(index)
-        return 0
-
-
-def _value_of(index: int) -> int:
-    """The lower edge of a bucket."""
-    if index < 2 * _SUB_BUCKETS:
-        return index
-    shift = index // _SUB_BUCKETS - 1
-    return (index % _SUB_BUCKETS + _SUB_BUCKETS) << shift
-
-
-class Tally:
-    """What all clients of one run count together. Latencies only while `measuring`."""
-
-    def __init__(self, publishers: int) -> None:
-        self.ready = 0
-        self.sent = 0
-        self.acked = 0
-        self.received = 0
-        self.repeats = 0
-        self.reordered = 0
-        self.refused = 0
-        self.closed = 0
-        self.measuring = False
-        self.stopping = False
-        self.delivery = Histogram()
-        self.acknowledgement = Histogram()
-        self.sequences: list[int] = [0] * publishers  # the next number of each publisher
 
 
 class LoadClient(ClientHandler):
-    """One connection. `window` 0 makes a subscriber of `topic_filter`, otherwise a publisher to `topic`."""
+    """One connection, and after `again` the next one of the same client. `hello` opens it once bytes may flow."""
 
     def __init__(self, tally: Tally, connect: Connect, topic: str, qos: int) -> None:
         super().__init__()
@@ -91,13 +37,35 @@ class LoadClient(ClientHandler):
         self.transport: asyncio.Transport | None = None
         self.out: list[bytes] = []
         self.now_ns: int = 0
+        self.opened_ns: int = 0
         self.paused = False
+        self.leaving = False
 
     # asyncio.Protocol
 
     def connection_made(self, transport: asyncio.Transport) -> None:
         self.transport = transport
-        transport.write(self.protocol.connect(self.connect_packet))
+
+    def hello(self) -> None:
+        """Send CONNECT."""
+        self.now_ns = time.monotonic_ns()
+        self.opened_ns = self.now_ns
+        if self.transport is not None:
+            self.transport.write(self.protocol.connect(self.connect_packet))
+
+    def again(self) -> None:
+        """Be ready for another connection."""
+        self.protocol = ClientProtocol(self, VARINT_MAX + 5, 0)
+        self.out = []
+        self.paused = False
+        self.leaving = False
+
+    def leave(self) -> None:
+        """Send DISCONNECT and close."""
+        self.leaving = True
+        if self.transport is not None:
+            self.transport.write(codec.encode_disconnect(self.version))
+            self.transport.close()
 
     def data_received(self, data: bytes) -> None:
         self.now_ns = time.monotonic_ns()
@@ -109,7 +77,9 @@ class LoadClient(ClientHandler):
 
     def connection_lost(self, error: Exception | None) -> None:
         self.transport = None
-        if not self.tally.stopping:
+        if self.leaving:
+            self.tally.left += 1
+        elif not self.tally.stopping:
             self.tally.closed += 1
 
     def pause_writing(self) -> None:
@@ -126,10 +96,12 @@ class LoadClient(ClientHandler):
     def on_connack(self, packet: Connack) -> None:
         if packet.reason_code:
             self.tally.refused += 1
-        else:
-            self.connected()
+            return
+        if self.tally.measuring:
+            self.tally.connecting.add((self.now_ns - self.opened_ns) // 1000)
+        self.connected(packet.session_present)
 
-    def connected(self) -> None:
+    def connected(self, session_present: bool) -> None:
         self.tally.ready += 1
 
     def on_disconnect(self, packet: Disconnect) -> None:
@@ -140,18 +112,27 @@ class LoadClient(ClientHandler):
 
 
 class Subscriber(LoadClient):
-    """Acknowledges at once; `expected` is the next sequence number of each publisher it has heard of."""
+    """Acknowledges at once; `expected` is the next sequence number of each publisher it has heard of.
+
+    One that comes back for its session must find it: without it what waited is gone.
+    """
 
     def __init__(self, tally: Tally, connect: Connect, topic: str, qos: int) -> None:
         super().__init__(tally, connect, topic, qos)
         self.expected: dict[int, int] = {}
+        self.subscribed = False
 
-    def connected(self) -> None:
+    def connected(self, session_present: bool) -> None:
+        if self.subscribed and not self.connect_packet.clean_start:
+            self.tally.refused += not session_present
+            self.tally.ready += 1
+            return
         self.out.append(codec.encode_subscribe(self.version, 1, [SubscriptionRequest(self.topic, self.qos)]))
 
     def on_suback(self, packet: Suback) -> None:
         if packet.reason_codes[0] > 2:
             self.tally.refused += 1
+        self.subscribed = True
         self.tally.ready += 1
 
     def on_publish(self, packet: Publish) -> None:
@@ -163,7 +144,10 @@ class Subscriber(LoadClient):
         tally.received += 1
         sent_ns, publisher, sequence = HEAD.unpack_from(packet.payload)
         if tally.measuring:
-            tally.delivery.add((self.now_ns - sent_ns) // 1000)
+            since_ns = max(
+                sent_ns, self.opened_ns
+            )  # what waited for its subscriber is measured from the return
+            tally.delivery.add((self.now_ns - since_ns) // 1000)
         expected = self.expected.get(publisher, 0)
         if sequence >= expected:
             self.expected[publisher] = sequence + 1
@@ -177,7 +161,8 @@ class Subscriber(LoadClient):
 
 
 class Publisher(LoadClient):
-    """Keeps `window` messages unacknowledged; with `paced` it sends only when it is told to."""
+    """Keeps `window` messages unacknowledged; with `paced` it sends only when it is told to. `left` is how many it may
+    still send, negative without a limit."""
 
     def __init__(
         self, tally: Tally, connect: Connect, topic: str, qos: int, number: int, window: int, padding: bytes
@@ -187,13 +172,15 @@ class Publisher(LoadClient):
         self.window = window
         self.padding = padding
         self.paced = False
+        self.left: int = -1
         self.topic_utf8 = topic.encode("utf-8")
         self.unacked: dict[int, int] = {}  # packet id -> send time
         self.next_id = 1
 
     def fill(self) -> None:
         """Send until the window is full."""
-        while len(self.unacked) < self.window and not self.tally.stopping:
+        while len(self.unacked) < self.window and self.left != 0 and not self.tally.stopping:
+            self.left -= 1
             self.send()
 
     def send(self) -> None:

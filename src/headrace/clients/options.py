@@ -95,17 +95,6 @@ def endpoint_from(options: dict[str, Any]) -> Endpoint:
     return Endpoint(options["host"] or host, options["port"] or port, path, tls)
 
 
-def address(url: str) -> tuple[str, int]:
-    """Host and port of `tcp://HOST:PORT`."""
-    try:
-        scheme, host, port, _ = parse(url)
-    except ValueError as error:
-        raise click.UsageError(f"--url: {error}") from None
-    if scheme != "tcp":
-        raise click.UsageError(f"--url: {url!r} is not tcp://HOST:PORT")
-    return host, port
-
-
 def connect_from(options: dict[str, Any], receive_maximum: int | None = None) -> Connect:
     """The CONNECT that the shared options ask for."""
     version = VERSIONS[options["protocol"]]

@@ -2,21 +2,10 @@
 
 from __future__ import annotations
 
-from hypothesis import given
-from hypothesis import strategies as st
-
-from headrace.clients.load import HEAD, Histogram, Publisher, Subscriber, Tally
-from headrace.mqtt.packets import Connect, Publish
-
-
-@given(st.lists(st.integers(0, 10**9), min_size=1, max_size=300), st.sampled_from([0.5, 0.9, 0.99, 1.0]))
-def test_a_percentile_is_off_by_at_most_one_sixteenth(samples: list[int], share: float) -> None:
-    histogram = Histogram()
-    for sample in samples:
-        histogram.add(sample)
-    ordered = sorted(samples)
-    exact = ordered[max(0, -int(-share * len(ordered) // 1) - 1)]
-    assert exact * 15 / 16 - 1 <= histogram.percentile(share) <= exact
+from headrace.clients.load import HEAD, Publisher, Subscriber
+from headrace.clients.tally import Tally
+from headrace.mqtt.packets import Connack, Connect, Publish, Suback
+from headrace.mqtt.properties import Properties
 
 
 def received(subscriber: Subscriber, publisher: int, sequence: int, dup: bool = False) -> None:
@@ -46,3 +35,24 @@ def test_a_publisher_keeps_its_window_full_and_stops_when_told() -> None:
     tally.stopping = True
     publisher.on_puback(1, 0)
     assert tally.sent == 4
+
+
+def test_a_publisher_with_a_budget_stops_at_it() -> None:
+    tally = Tally(1)
+    publisher = Publisher(tally, Connect(4, "p"), "t", 1, 0, 3, b"")
+    publisher.left = 4
+    publisher.fill()
+    publisher.on_puback(1, 0)
+    publisher.on_puback(2, 0)
+    assert (tally.sent, tally.acked, len(publisher.unacked)) == (4, 2, 2)
+
+
+def test_who_comes_back_must_find_the_session() -> None:
+    tally = Tally(1)
+    subscriber = Subscriber(tally, Connect(4, "s", False), "t", 1)
+    for present, ready, refused in ((False, 0, 0), (True, 2, 0), (False, 3, 1)):
+        subscriber.again()
+        subscriber.on_connack(Connack(present, 0, Properties()))
+        if not tally.ready:
+            subscriber.on_suback(Suback(1, b"\x01", Properties()))
+        assert (tally.ready, tally.refused) == (max(ready, 1), refused)

@@ -13,7 +13,6 @@ from headrace.clients.endpoint import Endpoint
 from headrace.clients.options import (
     NEVER_EXPIRES_S,
     PropertyCommand,
-    address,
     connect_from,
     connection_options,
     endpoint_from,
@@ -125,24 +124,6 @@ def test_wrong_use(args: str, why: str) -> None:
         connect(*args.split())
     assert why in caught.value.format_message()
     assert caught.value.exit_code == 2
-
-
-@pytest.mark.parametrize(
-    ("url", "expected"),
-    [
-        ("tcp://127.0.0.1:1884", ("127.0.0.1", 1884)),
-        ("tcp://broker", ("broker", 1883)),
-        ("mqtt://[::1]:5", ("::1", 5)),
-    ],
-)
-def test_address(url: str, expected: tuple[str, int]) -> None:
-    assert address(url) == expected
-
-
-@pytest.mark.parametrize("url", ["http://x", "127.0.0.1:1883", "tcp://x:y", "tcp://x:99999", "tls://x"])
-def test_address_refused(url: str) -> None:
-    with pytest.raises(click.UsageError):
-        address(url)
 
 
 def where(url: str, **changes: Any) -> Endpoint:
