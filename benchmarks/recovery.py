@@ -84,7 +84,7 @@ def measure(messages: int, acknowledged: bool) -> dict[str, object]:
         before = resident_mb()
         began = time.monotonic()
         fold = Fold(LocalJournal(log, OffsetOutOfRange))
-        load(fold, None, log.scan, log.start_offset, print)
+        load(fold, [], log.scan, log.start_offset, print)
         took_s = time.monotonic() - began
         queue = next(iter(fold.by_incarnation.values())).outbound()
         result = {

@@ -77,8 +77,7 @@ def measure(sessions: int, backlog: int) -> dict[str, object]:
     entry_bytes = sum(map(len, entries)) / sessions
     fleet.fold = Fold(MemoryJournal())
     began = time.monotonic()
-    for entry in entries:
-        restore(fleet.fold, entry)
+    restore(fleet.fold, [entries])
     return {
         "sessions": sessions,
         "backlog_messages_each": backlog,

@@ -83,8 +83,7 @@ def recover(fold: Fold, bodies: list[bytes], snapshot: tuple[int, list[bytes]] |
     position = 0
     if snapshot is not None:
         position = snapshot[0]
-        for entry in snapshot[1]:
-            restore(fold, entry)
+        restore(fold, [snapshot[1]])
     offset = 0
     for body in bodies:
         records = decode_batch(body, offset)

@@ -21,15 +21,13 @@ from headrace import __version__
 from headrace.api.app import AdminServer, admin_server, application
 from headrace.config import Config
 from headrace.core.broker import Broker
-from headrace.core.commit import Barrier
 from headrace.core.interfaces import Clock, Scheduler
 from headrace.core.settings import BrokerSettings
-from headrace.core.snapshots import SnapshotPass
 from headrace.journal.catalog import Segment
 from headrace.journal.compaction import is_worth_it
 from headrace.journal.errors import CorruptBatch, OffsetOutOfRange
 from headrace.journal.log import LogSettings, SegmentedLog
-from headrace.journal.snapshot import SnapshotWriter, newest_snapshot
+from headrace.journal.snapshot import newest_chain
 from headrace.net.tls import TlsFiles
 from headrace.recovery import load
 from headrace.services.access import FileAccess
@@ -38,6 +36,7 @@ from headrace.services.metrics import registry
 from headrace.services.references import References
 from headrace.services.sys_topics import SystemPublisher
 from headrace.services.watchdog import Watchdog
+from headrace.snapshotting import Snapshotting, durable
 from headrace.stores.local import LocalJournal
 
 TIMER_INTERVAL_S = 0.1
@@ -141,8 +140,6 @@ class Node:
         self._full = ""
         self._admin: AdminServer | None = None
         self._snapshot_task: asyncio.Task[None] | None = None
-        self._snapshot_at_bytes = 0
-        self._snapshot_at_s = time.monotonic()
         self._tick_clock()
         self._log = SegmentedLog.open(Path(config.data_dir), log_settings(config), self._report)
         self._journal = LocalJournal(self._log, OffsetOutOfRange, self._report)
@@ -152,6 +149,13 @@ class Node:
         scheduler.end_tick = self.broker.end_tick
         self._on_high_watermark = self.watchdog.watched("apply", self.broker.commit.on_high_watermark)
         self._on_timer = self.watchdog.watched("timer", self.broker.on_timer)
+        self._snapshots = Snapshotting(
+            self.broker,
+            self._log,
+            config.journal.snapshot_interval_bytes,
+            config.journal.snapshot_interval_s,
+            self.watchdog,
+        )
         self._doors = Doors(self.broker, door_settings(config), self._access_control(), log.warning)
 
     def _access_control(self) -> FileAccess | None:
@@ -195,14 +199,14 @@ class Node:
 
     def _recover(self) -> None:
         started = time.monotonic()
-        snapshot = newest_snapshot(self._log.directory, self._report)
+        chain = newest_chain(self._log.directory, self._report)
         replayed = load(
-            self.broker.fold, snapshot, self._log.scan, self._log.start_offset, self._report_progress
+            self.broker.fold, chain, self._log.scan, self._log.start_offset, self._report_progress
         )
         gc.freeze()  # what was recovered is there to stay
         log.info(
             "recovered",
-            snapshot=None if snapshot is None else snapshot.position,
+            snapshot=chain[-1].position if chain else None,
             replayed=replayed,
             sessions=len(self.broker.fold.by_incarnation),
             high_watermark=self._log.high_watermark,
@@ -294,7 +298,7 @@ class Node:
         while True:
             await asyncio.sleep(HOUSEKEEPING_INTERVAL_S)
             try:
-                if self._snapshot_due():
+                if not self._full and self._snapshots.due():  # a full disk's space is for those who drain
                     await self._snapshot()
                 elif self._log.unverified:
                     await self._verify_old()
@@ -309,30 +313,9 @@ class Node:
                 "the journal is damaged: stop the broker and see `headrace journal repair`", detail=damage
             )
 
-    def _snapshot_due(self) -> bool:
-        journal = self.config.journal
-        if self._full:
-            return False  # the space that is left is for those who drain
-        grown = self.broker.commit.bytes - self._snapshot_at_bytes
-        old = time.monotonic() - self._snapshot_at_s >= journal.snapshot_interval_s
-        return grown >= journal.snapshot_interval_bytes or (old and grown > 0)
-
     async def _snapshot(self) -> None:
         """Write the fold down between ticks, then let retention delete what nobody needs."""
-        self._snapshot_at_bytes = self.broker.commit.bytes
-        self._snapshot_at_s = time.monotonic()
-        walk = SnapshotPass(self.broker.fold, self.broker.commit)
-        writer = SnapshotWriter(self._log.directory, walk.position)
-        try:
-            for entries in self.watchdog.steps("snapshot", walk.slices()):
-                for entry in entries:
-                    writer.add(entry)
-                await asyncio.sleep(0)
-            await asyncio.to_thread(writer.commit, self.broker.commit.high_watermark)
-        except OSError:
-            writer.abandon()
-            raise
-        self._log.set_floor(min(walk.position, walk.lowest_offset))
+        await self._snapshots.take()
         for line in self._log.apply_retention(self.clock.now_us):
             log.info("retention", detail=line)
         if self._failure is None and not self._stopping.is_set():
@@ -349,16 +332,9 @@ class Node:
             references = References(self.broker.fold, start, stretch[-1].end_offset)
             for _ in self.watchdog.steps("references", references.slices()):
                 await asyncio.sleep(0)
-            await self._acknowledged()
+            await durable(self.broker.commit)  # what is not referred to now is not after a crash either
             for segment in stretch:
                 await self._compact_segment(segment, references)
-
-    async def _acknowledged(self) -> None:
-        """What is not referred to by now stays so over a crash: the acknowledgements that say so are durable."""
-        barrier = Barrier()
-        self.broker.commit.defer(barrier)
-        while not barrier.passed and self._failure is None:
-            await asyncio.sleep(0.001)
 
     async def _compact_segment(self, segment: Segment, references: References) -> None:
         live = references.between(segment.base_offset, segment.end_offset)

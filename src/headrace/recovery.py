@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Callable, Iterable
+from functools import partial
 from pathlib import Path
 
 from headrace.core.fold import Fold
@@ -16,26 +17,27 @@ from headrace.core.snapshots import restore
 from headrace.journal.errors import CorruptBatch, CorruptFile, OffsetOutOfRange
 from headrace.journal.reader import JournalReader
 from headrace.journal.segment import Batch, split_records
-from headrace.journal.snapshot import SnapshotFile, newest_snapshot
+from headrace.journal.snapshot import SnapshotFile, newest_chain
 
 PROGRESS_RECORDS = 500_000
 
 
 def load(
     fold: Fold,
-    snapshot: SnapshotFile | None,
+    chain: list[SnapshotFile],
     scan: Callable[[int], Iterable[Batch]],
     start_offset: int,
     report: Callable[[str], None],
 ) -> int:
-    """Restore `snapshot` into `fold` and replay what `scan(position)` yields; returns the number of records replayed.
+    """Restore `chain` (`newest_chain`) into `fold` and replay what `scan(position)` yields; returns the number of
+    records replayed.
 
     Raises CorruptFile if the state cannot be known, CorruptBatch. Millions of objects are made and none is garbage, so
     the collector rests meanwhile, and what was loaded is kept out of its later passes.
     """
     gc.disable()
     try:
-        return _load(fold, snapshot, scan, start_offset, report)
+        return _load(fold, chain, scan, start_offset, report)
     finally:
         gc.enable()
         gc.freeze()
@@ -43,20 +45,23 @@ def load(
 
 def _load(
     fold: Fold,
-    snapshot: SnapshotFile | None,
+    chain: list[SnapshotFile],
     scan: Callable[[int], Iterable[Batch]],
     start_offset: int,
     report: Callable[[str], None],
 ) -> int:
     position = start_offset
-    if snapshot is None and start_offset > 0:
+    if not chain and start_offset > 0:
         raise CorruptFile(
             f"no snapshot can be read, and the records before offset {start_offset}, which could replace it, are gone"
         )
-    if snapshot is not None:
-        position = snapshot.position
-        for entry in snapshot.entries():
-            restore(fold, entry)
+    if chain:
+        position = chain[-1].position
+        count = sum(file.entry_count for file in chain)
+        report(
+            f"recovering: {count} snapshot entries in {len(chain)} files, then what is behind offset {position}"
+        )
+        restore(fold, [file.entries() for file in chain])
     shown = 0
     for batch in scan(position):
         fold.replay_batch(bytes(batch.body), batch.base_offset, position)
@@ -84,11 +89,15 @@ class PublishedPages(PageReader):
 def folded(data_dir: Path) -> Fold:
     """The state at the published high watermark. Reads only; a broker may be running."""
     reader = JournalReader(data_dir)
-    end = reader.high_watermark()
-    fold = Fold(PublishedPages(reader))
-    snapshot = newest_snapshot(data_dir / "journal")
-    load(fold, snapshot, lambda start: reader.scan(start, end), reader.start_offset(), _quietly)
-    return fold
+    while True:
+        end = reader.high_watermark()
+        fold = Fold(PublishedPages(reader))
+        chain = newest_chain(data_dir / "journal")
+        try:
+            load(fold, chain, partial(reader.scan, end=end), reader.start_offset(), _quietly)
+        except FileNotFoundError:
+            continue  # the broker has written a full snapshot meanwhile: its changes went
+        return fold
 
 
 def _quietly(line: str) -> None:

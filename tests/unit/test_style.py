@@ -48,7 +48,6 @@ TESTED_TOGETHER = {
         "headrace/clients/storm.py",
     ],
     "tests/unit/core/test_fold.py": [
-        "headrace/core/snapshots.py",
         "headrace/recovery.py",
     ],
     "tests/unit/core/test_sharing.py": ["headrace/core/shared.py"],

@@ -429,6 +429,7 @@ class Sessions:
         if will is None:
             return
         session.will = None
+        session.changed = True
         topic = will.topic.encode("utf-8")
         size = len(topic) + len(will.properties) + len(will.payload)
         retain = will.retain

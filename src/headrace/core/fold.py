@@ -131,6 +131,7 @@ class Fold:
         self.groups: dict[int, Group] = {}
         # Draws in a snapshot whose member was opened behind it: group, serial, packet id, PUBREC seen.
         self.unbound: dict[int, list[tuple[Group, int, int, bool]]] = {}
+        self.gone: list[int] = []  # sessions that ended and are in a snapshot
         self.replayed = 0
         self._collects_drops = False
         self._last_tenant: Tenant | None = None
@@ -171,12 +172,14 @@ class Fold:
         return session
 
     def resumed(self, session: Session, event: Event) -> None:
+        session.changed = True
         session.expiry_s = event.number("ex")
         session.will = will_from(event.fields.get("w"))
         session.closed_at_us = 0
         self._raise_limit(session, event.number("lim"))
 
     def closed(self, session: Session, event: Event) -> None:
+        session.changed = True
         session.expiry_s = event.number("ex")
         session.closed_at_us = event.timestamp_us
         if not event.number("will"):
@@ -194,6 +197,8 @@ class Fold:
         """The session is gone: its queue, its subscriptions, its place in the directory."""
         tenant = session.tenant
         session.ended = True
+        if session.written:
+            self.gone.append(session.incarnation)
         if tenant.sessions.get(session.client_id) is session:
             del tenant.sessions[session.client_id]
         self.by_incarnation.pop(session.incarnation, None)
@@ -248,6 +253,7 @@ class Fold:
     def unsubscribe(self, session: Session, topic_filter: str) -> None:
         if session.subscriptions is None or session.subscriptions.pop(topic_filter, None) is None:
             return
+        session.changed = True
         if topic_filter.startswith(SHARE_PREFIX):
             self._leave(session, topic_filter)
         else:

@@ -49,6 +49,7 @@ class OutboundQueue:
         self.reserving: i64 = 0  # the sent_limit that is on its way to the journal
         self.durable_floor: i64 = 1
         self.floor_pending: bool = False
+        self.written: i64 = -1  # the `stamp` that the newest snapshot has
 
     def floor(self) -> i64:
         """The lowest serial number that is not finished."""
@@ -63,6 +64,12 @@ class OutboundQueue:
     def last_sent(self) -> int:
         """The highest serial number taken out of the backlog so far."""
         return self.next_serial - self.backlog.count - 1
+
+    def stamp(self) -> i64:
+        """Grows with every change but one: a `closed` session's `sent_limit` is taken back."""
+        last_sent = self.next_serial - self.backlog.count - 1
+        finished = last_sent - len(self.inflight)
+        return self.next_serial + last_sent + 2 * finished + len(self.received) + self.sent_limit
 
     def push(self, ref: int, size: int) -> None:
         """Number a new entry and put it behind the backlog."""

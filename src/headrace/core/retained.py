@@ -16,6 +16,7 @@ class RetainedStore:
         self._root = _Level()
         self._expiring: list[tuple[int, int, bytes]] = []  # heap: due, offset, topic; may name replaced ones
         self.arriving: set[bytes] = set()  # new topics on their way through the journal, for the limit
+        self.touched: set[bytes] = set()  # set, replaced or removed since the newest snapshot
         self.bytes = 0
 
     def __len__(self) -> int:
@@ -32,6 +33,7 @@ class RetainedStore:
         """Keep `message` for its topic; an empty payload deletes [MQTT-3.3.1-6]. Older than what is kept: ignored."""
         if self.arriving:
             self.arriving.discard(message.topic)
+        self.touched.add(message.topic)
         old = self._by_topic.get(message.topic)
         if old is not None:
             if old.offset > message.offset:
@@ -70,6 +72,7 @@ class RetainedStore:
         old = self._by_topic.get(topic)
         if old is None or old.offset != offset:
             return False
+        self.touched.add(topic)
         self.bytes -= old.size
         self._by_offset.pop(offset, None)
         self._forget(topic)

@@ -60,6 +60,8 @@ class Session:
         self.redraw: list[Draw] | None = None  # of them, to be sent again on this connection, newest first
         self.next_shared_id: int = 0
         self.group: Group | None = None  # set when this is not a client's session but a group's stand-in
+        self.changed = True  # apart from its queue, since it was written into a snapshot
+        self.written = False  # some snapshot that a start would load has it
         self.applied: int = -1  # recovery: records up to this offset are in the snapshot
 
     def named(self) -> dict[str, object]:
@@ -100,12 +102,14 @@ class Session:
             if len(self.id_sets) >= REF_IDS_MAX:
                 return 0
             self.id_sets.append(encoded)
+            self.changed = True
         return self.id_sets.index(encoded) + 1
 
     def ids_at(self, index: int) -> bytes:
         return b"" if index == 0 or self.id_sets is None else self.id_sets[index - 1]
 
     def count_drop(self, reason: int, count: int) -> None:
+        self.changed = True
         if self.dropped is None:
             self.dropped = {}
         self.dropped[reason] = self.dropped.get(reason, 0) + count
@@ -119,6 +123,7 @@ class Session:
         return {DROP_REASONS[reason]: count for reason, count in (self.dropped or {}).items()}
 
     def subscribe(self, subscription: Subscription) -> None:
+        self.changed = True
         if self.subscriptions is None:
             self.subscriptions = {}
         self.subscriptions[subscription.filter] = subscription

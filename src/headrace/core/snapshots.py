@@ -1,13 +1,22 @@
 """Snapshots: the fold written down in slices between ticks, each session with the position it stood at.
 
-An entry is one MessagePack array: `["session", ...]`, `["group", ...]`, `["retained", record bytes, offset]` or
-`["producers", tenant, [[key, sequence, time], ...]]`; an unknown one is passed over. Recovery
-loads them and replays the journal from the snapshot's position; what `applied` says is already in one changes nothing.
+An entry is one MessagePack array; an unknown one is passed over:
+
+    ["session", ...]    ["group", ...]    ["retained", record bytes, offset]
+    ["producers", tenant, [[key, sequence, time], ...]]
+    ["gone", incarnations, [[tenant, topic], ...]]    sessions that ended, topics without a retained message
+
+Recovery loads them and replays the journal from the snapshot's position; what `applied` says is already in one changes
+nothing.
+
+After a full snapshot the next ones hold what *changed* since the one before. Of several entries for the same session or
+topic the newest counts, so recovery reads the newest file first. Groups and producers
+are few: they are in every file, and only those of the newest count.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Final, cast
 
 import msgspec
@@ -21,7 +30,11 @@ from headrace.core.shared import Group
 from headrace.core.tenant import Tenant
 from headrace.errors import CorruptRecord
 
-SLICE_ENTRIES: Final = 200
+# What a slice may do, in looks at something that did not change (decisions 29): an entry is ten of them, and so on.
+SLICE_WORK: Final = 2000
+ENTRY_WORK: Final = 10
+BYTES_WORK: Final = 500
+GONE_ENTRIES: Final = 1000
 
 _encoder: Final = msgspec.msgpack.Encoder()
 _decoder: Final = msgspec.msgpack.Decoder()
@@ -87,29 +100,76 @@ def entry_of_group(group: Group, position: int) -> bytes:
     )
 
 
+class Restoring:
+    """Puts back a full snapshot and those with what changed after it, given newest first."""
+
+    def __init__(self, fold: Fold) -> None:
+        self._fold = fold
+        self._sessions: set[int] = set()  # incarnations of which something newer was read
+        self._topics: set[tuple[str, bytes]] = set()
+        self._groups: list[list[object]] | None = None
+
+    def take(self, entries: Iterable[bytes], is_full: bool) -> None:
+        """The entries of one file; the full one is the last. Raises CorruptRecord when one is not an entry."""
+        groups: list[list[object]] = []
+        for entry in entries:
+            value = _decoder.decode(entry)
+            if not isinstance(value, list) or len(value) < 3:
+                raise CorruptRecord("snapshot entry is not an array")
+            kind = value[0]
+            if kind == "session":
+                self._session(value, is_full)
+            elif kind == "retained":
+                self._retained(value, is_full)
+            elif kind == "group":
+                groups.append(value)
+            elif kind == "producers":
+                self._producers(value)
+            elif kind == "gone":
+                self._sessions.update(cast(list[int], value[1]))
+                self._topics.update(
+                    [(tenant, topic) for tenant, topic in cast(list[tuple[str, bytes]], value[2])]
+                )
+        if self._groups is None:
+            self._groups = groups
+        if is_full:  # every member is there
+            for value in self._groups:
+                _restore_group(self._fold, value)
+
+    def _session(self, value: list[object], is_full: bool) -> None:
+        incarnation = cast(int, value[3])
+        if incarnation not in self._sessions:
+            if not is_full:
+                self._sessions.add(incarnation)
+            _restore_session(self._fold, value)
+
+    def _producers(self, value: list[object]) -> None:
+        if self._groups is None:  # the newest file
+            producers = self._fold.tenant(cast(str, value[1])).producers
+            for row in cast(list[list[object]], value[2]):
+                producers.restore(cast(bytes, row[0]), cast(int, row[1]), cast(int, row[2]))
+
+    def _retained(self, value: list[object], is_full: bool) -> None:
+        message, _ = decode_record(cast(bytes, value[1]), 0)
+        message.offset = cast(int, value[2])
+        if not isinstance(message, Message) or (message.tenant, message.topic) in self._topics:
+            return
+        if not is_full:
+            self._topics.add((message.tenant, message.topic))
+        self._fold.tenant(message.tenant).retained.apply(message)
+
+
 def entries_of_producers(tenant: Tenant) -> Iterator[bytes]:
     for rows in tenant.producers.entries():
         yield _encoder.encode(["producers", tenant.name, rows])
 
 
-def restore(fold: Fold, entry: bytes) -> None:
-    """Put one snapshot entry back. Raises `CorruptRecord` when it is not one."""
-    value = _decoder.decode(entry)
-    if not isinstance(value, list) or len(value) < 3:
-        raise CorruptRecord("snapshot entry is not an array")
-    if value[0] == "retained":
-        record, _ = decode_record(cast(bytes, value[1]), 0)
-        record.offset = int(value[2])
-        if isinstance(record, Message):
-            fold.tenant(record.tenant).retained.apply(record)
-    elif value[0] == "session":
-        _restore_session(fold, value)
-    elif value[0] == "group":
-        _restore_group(fold, value)
-    elif value[0] == "producers":
-        producers = fold.tenant(cast(str, value[1])).producers
-        for row in cast(list[list[object]], value[2]):
-            producers.restore(cast(bytes, row[0]), cast(int, row[1]), cast(int, row[2]))
+def restore(fold: Fold, files: Iterable[Iterable[bytes]]) -> None:
+    """Put back the entries of a full snapshot and of those behind it, oldest first. Raises CorruptRecord."""
+    restoring = Restoring(fold)
+    ordered = list(files)
+    for at in range(len(ordered) - 1, -1, -1):
+        restoring.take(ordered[at], at == 0)
 
 
 def _restore_session(fold: Fold, value: list[object]) -> None:
@@ -168,46 +228,94 @@ def _restore_queue(session: Session, value: list[object]) -> None:
     queue.durable_floor = queue.floor()
 
 
-class SnapshotPass:
-    """One walk over the whole state. `lowest_offset` is the oldest journal offset that something still refers to."""
+def has_changed(session: Session) -> bool:
+    """Since it was written into a snapshot."""
+    queue = session.queue
+    return session.changed or (queue is not None and queue.stamp() != queue.written)
 
-    def __init__(self, fold: Fold, commit: GroupCommit) -> None:
+
+class SnapshotPass:
+    """One walk over the whole state, or over what changed since the walk before.
+
+    `lowest_offset` is the oldest journal offset that something still refers to; known when the walk is over.
+    """
+
+    def __init__(self, fold: Fold, commit: GroupCommit, full: bool = True) -> None:
         self._fold = fold
         self._commit = commit
+        self._full = full
+        self._part: list[bytes] = []
+        self._work = 0
         self.position: int = commit.high_watermark
         self.lowest_offset: int = self.position
         self.entries = 0
+        self._gone, fold.gone = fold.gone, []  # who ends from now on is gone in the next one; a replay knows
 
-    def slices(self, size: int = SLICE_ENTRIES) -> Iterator[list[bytes]]:
-        """The entries, `size` at a time; the caller lets ticks pass in between, and sessions change meanwhile."""
-        part: list[bytes] = []
+    def slices(self, work: int = SLICE_WORK) -> Iterator[list[bytes]]:
+        """The entries, some at a time; the caller lets ticks pass in between, and sessions change meanwhile."""
+        for _ in self._steps():
+            if self._work >= work:
+                yield self._taken()
+        yield self._taken()
+
+    def _steps(self) -> Iterator[None]:
         for tenant in list(self._fold.tenants.values()):
-            for message in tenant.retained.messages():
-                part.append(entry_of_retained(message))
-                self._refers_to(message.offset)
-                if len(part) >= size:
-                    yield self._counted(part)
-                    part = []
+            yield from self._retained(tenant)
             for entry in entries_of_producers(tenant):
-                yield self._counted([entry])
+                self._add(entry)
+                yield
         for session in list(self._fold.by_incarnation.values()):
-            applied: int = self._commit.high_watermark
-            if not session.ended and session.incarnation < applied:
-                part.append(entry_of_session(session, applied))
-                if session.queue is not None:
-                    session.queue.backlog.release(session.queue.floor())
-                    self._refers_to(session.queue.lowest_offset())
-            if len(part) >= size:
-                yield self._counted(part)
-                part = []
+            self._session(session)
+            yield
         for group in list(self._fold.groups.values()):
-            part.append(entry_of_group(group, self._commit.high_watermark))
+            self._add(entry_of_group(group, self._commit.high_watermark))
             group.backlog.release(group.floor())
             self._refers_to(group.lowest_offset())
-        yield self._counted(part)
+            yield
+        if not self._full:
+            for at in range(0, len(self._gone), GONE_ENTRIES):
+                self._add(_encoder.encode(["gone", self._gone[at : at + GONE_ENTRIES], []]))
+                yield
 
-    def _counted(self, part: list[bytes]) -> list[bytes]:
+    def _retained(self, tenant: Tenant) -> Iterator[None]:
+        retained = tenant.retained
+        touched, retained.touched = retained.touched, set()
+        for message in retained.messages():
+            if self._full or message.topic in touched:
+                self._add(entry_of_retained(message))
+            self._refers_to(message.offset)
+            self._work += 1
+            yield
+        if not self._full:
+            for topic in touched:
+                if retained.get(topic) is None:
+                    self._add(_encoder.encode(["gone", [], [[tenant.name, topic]]]))
+                    yield
+
+    def _session(self, session: Session) -> None:
+        applied: int = self._commit.high_watermark
+        self._work += 1
+        if session.ended or session.incarnation >= applied:
+            return
+        queue = session.queue
+        if self._full or has_changed(session):
+            self._add(entry_of_session(session, applied))
+            session.written = True
+            session.changed = bool(session.incoming)  # those on their way to the journal are not in the entry
+            if queue is not None:
+                queue.written = queue.stamp()
+        if queue is not None:
+            queue.backlog.release(queue.floor())
+            self._refers_to(queue.lowest_offset())
+
+    def _add(self, entry: bytes) -> None:
+        self._part.append(entry)
+        self._work += ENTRY_WORK + len(entry) // BYTES_WORK
+
+    def _taken(self) -> list[bytes]:
+        part, self._part = self._part, []
         self.entries += len(part)
+        self._work = 0
         return part
 
     def _refers_to(self, offset: int) -> None:

@@ -20,8 +20,8 @@ from headrace.journal.index import SUFFIX as INDEX_SUFFIX
 from headrace.journal.index import OffsetIndex
 from headrace.journal.reader import DIRECTORY, JournalReader
 from headrace.journal.segment import SEGMENT_HEADER_SIZE, SegmentHeader, base_offset_of, file_name, seed_of
+from headrace.journal.snapshot import CHANGES_SUFFIX, SnapshotFile, positions
 from headrace.journal.snapshot import SUFFIX as SNAPSHOT_SUFFIX
-from headrace.journal.snapshot import SnapshotFile, positions
 from headrace.journal.walk import Walk
 from headrace.journal.watermark import WatermarkState, read_state
 
@@ -77,8 +77,9 @@ def verify(data_dir: Path, disk: Disk = DISK) -> Report:
     report.uuid, report.epoch, report.high_watermark = reader.uuid, state.epoch, state.high_watermark
     directory = data_dir / DIRECTORY
     _Verifier(disk, directory, state, report).run()
-    for position in positions(directory, disk):
-        _attempt(report, partial(SnapshotFile, directory / file_name(position, SNAPSHOT_SUFFIX), disk))
+    for suffix in (SNAPSHOT_SUFFIX, CHANGES_SUFFIX):
+        for position in positions(directory, disk, suffix):
+            _attempt(report, partial(SnapshotFile, directory / file_name(position, suffix), disk))
     _attempt(report, partial(ConsumerPosition.list, data_dir, disk))
     return report
 

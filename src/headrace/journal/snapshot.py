@@ -1,6 +1,7 @@
 """Snapshots: files with the broker's state at an offset, as entries that only the broker understands.
 
-`<data-dir>/journal/<position, 20 digits>.snapshot`, version 1, little endian:
+`<data-dir>/journal/<position, 20 digits>.snapshot` is a full one, version 1; `....changes`, version 2, holds what changed
+since the file before it, its parent. Little endian:
 
     header | entry | entry | ... | trailer
 
@@ -8,11 +9,12 @@ Header, 64 bytes:
 
      0   4  magic "HRSN"
      4   4  crc32 of bytes 8-63
-     8   2  version, 1
+     8   2  version, 1 or 2
     10   6  zero
     16   8  position: records from this offset on must be applied after loading
     24   8  time of creation, microseconds since 1970
-    32  32  zero
+    32   8  version 2: position of the parent, else zero
+    40  24  zero
 
 Entry: u32 length (below 0xFFFFFFFF), u32 crc32 of the length and the bytes, the bytes.
 
@@ -26,8 +28,9 @@ Trailer, 32 bytes:
             than the position; if the journal is cut back below this, the snapshot must go
     24   8  zero
 
-The file is written under a temporary name, synced and renamed; two are kept, because the newest may be
-damaged.
+The file is written under a temporary name, synced and renamed. Two full ones are kept, because the newest may be
+damaged, and the changes behind the newest. A start loads the newest full one that is whole and the changes behind it as
+far as they are whole: `newest_chain`.
 """
 
 from __future__ import annotations
@@ -44,11 +47,13 @@ from headrace.journal.errors import CorruptFile, UnsupportedFormat
 from headrace.journal.segment import base_offset_of, file_name
 
 SUFFIX = ".snapshot"
-VERSION = 1
+CHANGES_SUFFIX = ".changes"
+VERSION = 2
+_FULL_VERSION = 1
 KEPT = 2
 _MAGIC = b"HRSN"
 _HEADER = Struct("<4sI56s")
-_HEADER_REST = Struct("<H6xQQ32x")
+_HEADER_REST = Struct("<H6xQQQ24x")
 _LENGTH = Struct("<I")
 _ENTRY = Struct("<II")
 _TRAILER = Struct("<II24s")
@@ -61,16 +66,19 @@ class SnapshotWriter:
     """Collects entries; the snapshot exists once `commit` returned. `add` writes to the page cache in chunks;
     `commit` syncs, so a caller on the loop hands it to another thread. One thread at a time."""
 
-    def __init__(self, directory: Path, position: int, disk: Disk = DISK) -> None:
+    def __init__(self, directory: Path, position: int, disk: Disk = DISK, parent: int | None = None) -> None:
+        """`parent`: position of the file whose changes these are; None for a full snapshot."""
         self.position = position
+        self.parent = parent
         self.entries = 0
         self.size = 0
         self._directory = directory
         self._disk = disk
-        self._path = directory / file_name(position, SUFFIX)
+        self._path = directory / file_name(position, SUFFIX if parent is None else CHANGES_SUFFIX)
         self._temporary = directory / f"{self._path.name}.tmp"
         self._fd = disk.create(self._temporary)
-        rest = _HEADER_REST.pack(VERSION, position, time_ns() // 1000)
+        version = _FULL_VERSION if parent is None else VERSION
+        rest = _HEADER_REST.pack(version, position, time_ns() // 1000, parent or 0)
         self._pending = [_HEADER.pack(_MAGIC, crc32(rest), rest)]
         self._pending_bytes = _HEADER.size
 
@@ -83,8 +91,9 @@ class SnapshotWriter:
             self._write()
 
     def commit(self, applied_offset: int | None = None) -> Path:
-        """Makes the snapshot durable and removes all but the newest two. `applied_offset`: the end of what
-        any entry reflects, if that is more than the position."""
+        """Makes the snapshot durable; after a full one all but the newest two go, and all changes.
+
+        `applied_offset`: the end of what any entry reflects, if that is more than the position."""
         applied = self.position if applied_offset is None else max(applied_offset, self.position)
         rest = _TRAILER_REST.pack(self.entries, applied)
         self._pending.append(_TRAILER.pack(_TRAILER_MARK, crc32(rest), rest))
@@ -93,9 +102,15 @@ class SnapshotWriter:
         self._close()
         self._disk.rename(self._temporary, self._path)
         self._disk.fsync_directory(self._directory)
+        if self.parent is None:
+            self._remove_older()
+        return self._path
+
+    def _remove_older(self) -> None:
         for position in positions(self._directory, self._disk)[:-KEPT]:
             self._disk.unlink(self._directory / file_name(position, SUFFIX))
-        return self._path
+        for position in positions(self._directory, self._disk, CHANGES_SUFFIX):
+            self._disk.unlink(self._directory / file_name(position, CHANGES_SUFFIX))
 
     def abandon(self) -> None:
         """Instead of `commit`, or after one that failed."""
@@ -121,7 +136,7 @@ class SnapshotFile:
         """Reads it through. Raises CorruptFile, UnsupportedFormat."""
         self.path = path
         self._disk = disk
-        self.position, self.created_us = self._read_header()
+        self.position, self.created_us, self.parent = self._read_header()
         self.entry_count = 0
         self.applied_offset = self.position
         self.size = 0
@@ -132,7 +147,7 @@ class SnapshotFile:
         """In the order in which they were added."""
         return self._read()
 
-    def _read_header(self) -> tuple[int, int]:
+    def _read_header(self) -> tuple[int, int, int | None]:
         fd = self._disk.open(self.path)
         try:
             data = self._disk.pread(fd, _HEADER.size, 0)
@@ -143,10 +158,10 @@ class SnapshotFile:
         _, crc, rest = _HEADER.unpack(data)
         if crc32(rest) != crc:
             raise CorruptFile(f"{self.path}: the header is damaged")
-        version, position, created_us = _HEADER_REST.unpack(rest)
+        version, position, created_us, parent = _HEADER_REST.unpack(rest)
         if version > VERSION:
             raise UnsupportedFormat(f"{self.path}: version {version}, this headrace reads up to {VERSION}")
-        return position, created_us
+        return position, created_us, parent if version > _FULL_VERSION else None
 
     def _read(self) -> Iterator[bytes]:
         fd = self._disk.open(self.path)
@@ -200,16 +215,16 @@ class _Input:
         return data
 
 
-def positions(directory: Path, disk: Disk = DISK) -> list[int]:
-    """Positions of the snapshots there are, ascending; not checked."""
-    found = (base_offset_of(name, SUFFIX) for name in disk.names(directory))
+def positions(directory: Path, disk: Disk = DISK, suffix: str = SUFFIX) -> list[int]:
+    """Positions of the full snapshots there are, or of the changes, ascending; not checked."""
+    found = (base_offset_of(name, suffix) for name in disk.names(directory))
     return sorted(position for position in found if position is not None)
 
 
 def newest_snapshot(
     directory: Path, report: Callable[[str], None] | None = None, disk: Disk = DISK
 ) -> SnapshotFile | None:
-    """The newest one that is whole; damaged ones are skipped, and reported."""
+    """The newest full one that is whole; damaged ones are skipped, and reported."""
     for position in reversed(positions(directory, disk)):
         try:
             return SnapshotFile(directory / file_name(position, SUFFIX), disk)
@@ -221,18 +236,41 @@ def newest_snapshot(
     return None
 
 
+def newest_chain(
+    directory: Path, report: Callable[[str], None] | None = None, disk: Disk = DISK
+) -> list[SnapshotFile]:
+    """The newest full one that is whole and the changes behind it, in order, as far as they are; [] without any."""
+    full = newest_snapshot(directory, report, disk)
+    if full is None:
+        return []
+    chain = [full]
+    for position in positions(directory, disk, CHANGES_SUFFIX):
+        try:
+            found = SnapshotFile(directory / file_name(position, CHANGES_SUFFIX), disk)
+        except FileNotFoundError:
+            break  # a full one took its place meanwhile
+        except CorruptFile as error:
+            if report:
+                report(f"skipped damaged changes, and those behind them: {error}")
+            break
+        if found.parent == chain[-1].position:
+            chain.append(found)
+    return chain
+
+
 def discard_beyond(
     directory: Path, end_offset: int, report: Callable[[str], None], disk: Disk = DISK
 ) -> None:
     """Removes snapshots that reflect records which a cut took away. Reads only their ends."""
-    for position in positions(directory, disk):
-        path = directory / file_name(position, SUFFIX)
-        reaches = max(position, _applied_offset(disk, path))
-        if reaches > end_offset:
-            disk.unlink(path)
-            report(
-                f"removed {path.name}: it reflects records up to {reaches}, but {end_offset} is the end now"
-            )
+    for suffix in (SUFFIX, CHANGES_SUFFIX):
+        for position in positions(directory, disk, suffix):
+            path = directory / file_name(position, suffix)
+            reaches = max(position, _applied_offset(disk, path))
+            if reaches > end_offset:
+                disk.unlink(path)
+                report(
+                    f"removed {path.name}: it reflects records up to {reaches}, but {end_offset} is the end now"
+                )
 
 
 def _applied_offset(disk: Disk, path: Path) -> int:

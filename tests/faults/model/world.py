@@ -75,12 +75,16 @@ class CrashJournal(JournalPort):
 
 
 class Snapshot:
-    """A finished snapshot: replay starts at `position`, retention may delete below `floor`."""
+    """A full snapshot and those behind it with what changed since; replay starts at the position of the last."""
 
-    def __init__(self, position: int, floor: int, entries: list[bytes]) -> None:
-        self.position = position
-        self.floor = floor
-        self.entries = entries
+    def __init__(self, position: int, entries: list[bytes]) -> None:
+        self.first = position
+        self.positions = [position]
+        self.files = [entries]
+
+    def add(self, position: int, entries: list[bytes]) -> None:
+        self.positions.append(position)
+        self.files.append(entries)
 
 
 class World:
@@ -94,11 +98,14 @@ class World:
         self.journal = CrashJournal()
         self.snapshots: list[Snapshot] = []
         self.crashes = 0
+        self.finished = 0  # snapshots
         self.kept = 0  # what the journal had kept at the last start
         self.started_us = START_US  # of starts that followed each other, the first one: wills may run from it
         self._pass: SnapshotPass | None = None
         self._slices: Iterator[list[bytes]] = iter(())
         self._entries: list[bytes] = []
+        self._written: Barrier | None = None  # what the entries reflect is durable
+        self._full = True  # the next snapshot is a full one
         self._compaction: tuple[Barrier, set[int]] | None = None
         self._open()
 
@@ -111,11 +118,15 @@ class World:
     def _recover(self) -> None:
         fold, position = self.broker.fold, 0
         if self.snapshots:
-            # Now and then the newest one is damaged.
-            chosen = self.snapshots[0 if self.rng.random() < 0.1 else -1]
-            position = chosen.position
-            for entry in chosen.entries:
-                restore(fold, entry)
+            newest = self.snapshots[-1]
+            whole = len(newest.files)
+            if self.rng.random() < 0.1:  # now and then one is damaged, and those behind it are of no use
+                whole = self.rng.randrange(whole)
+            chosen = newest if whole else self.snapshots[0]
+            whole = whole or 1
+            position = chosen.positions[whole - 1]
+            restore(fold, chosen.files[:whole])
+        self._full = True
         for base, body in self.journal.batches:
             if base + 100_000 < position:
                 continue
@@ -152,21 +163,33 @@ class World:
     def snapshot_slice(self) -> None:
         """The next few entries of the snapshot being written; the last ones make it count."""
         if self._pass is None:
-            self._pass = SnapshotPass(self.broker.fold, self.broker.commit)
-            self._slices = self._pass.slices(2)
+            self._full = self._full or self.rng.random() < 0.2
+            self._pass = SnapshotPass(self.broker.fold, self.broker.commit, self._full)
+            self._slices = self._pass.slices(20)
             self._entries = []
         for entries in self._slices:
             self._entries += entries
             return
+        if self._written is None:
+            self._written = Barrier()
+            self.broker.commit.defer(self._written)
+        if not self._written.passed:
+            return
+        self._written = None
         floor = min(self._pass.position, self._pass.lowest_offset)
-        self.snapshots = [*self.snapshots[-1:], Snapshot(self._pass.position, floor, self._entries)]
-        self.journal.floor = min(floor, self.snapshots[0].position)
+        if self._full:
+            self.snapshots = [*self.snapshots[-1:], Snapshot(self._pass.position, self._entries)]
+        else:
+            self.snapshots[-1].add(self._pass.position, self._entries)
+        self.finished += 1
+        self._full = False
+        self.journal.floor = min(floor, self.snapshots[0].first)
         self._pass = None
         self._compact()
 
     def _compact(self) -> None:
         """What no start replays and nobody refers to goes, once that is durable."""
-        end = self.snapshots[0].position
+        end = self.snapshots[0].first
         references = References(self.broker.fold, 0, end)
         for _ in references.slices():
             pass
@@ -181,8 +204,7 @@ class World:
             self.journal.durable = len(self.journal.records)
         self.kept = self.journal.durable
         self.journal.cut()
-        self._pass = None
-        self._compaction = None
+        self._pass = self._written = self._compaction = None
         self.now_us += self.rng.choice((0, 100_000, 3_000_000))
         started_us = self.now_us
         self._open()
@@ -196,10 +218,12 @@ class World:
         """SIGTERM and a new start."""
         self.broker.sessions.stop()
         self.settle()
-        self._pass = None
-        before = self.snapshots
-        while self.snapshots is before:
+        self._full = self._full or self._pass is not None  # what the abandoned one noted as written is not
+        self._pass = self._written = None
+        before = self.finished
+        while self.finished == before:
             self.snapshot_slice()
+            self.settle()
         self.kept = self.journal.durable
         self._compaction = None
         self.started_us = self.now_us

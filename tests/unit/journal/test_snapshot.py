@@ -9,7 +9,15 @@ import pytest
 
 from headrace.journal.disk import Disk
 from headrace.journal.errors import CorruptFile
-from headrace.journal.snapshot import SnapshotFile, SnapshotWriter, discard_beyond, newest_snapshot, positions
+from headrace.journal.snapshot import (
+    CHANGES_SUFFIX,
+    SnapshotFile,
+    SnapshotWriter,
+    discard_beyond,
+    newest_chain,
+    newest_snapshot,
+    positions,
+)
 
 
 def snapshot(directory: Path, position: int, *entries: bytes, applied: int | None = None) -> Path:
@@ -107,3 +115,54 @@ def test_a_commit_that_failed_can_be_abandoned(tmp_path: Path) -> None:
     writer.abandon()
     writer.abandon()
     assert list(tmp_path.iterdir()) == []
+
+
+def changes(directory: Path, position: int, parent: int) -> Path:
+    writer = SnapshotWriter(directory, position, parent=parent)
+    writer.add(b"changes up to %d" % position)
+    return writer.commit()
+
+
+def chain_of(directory: Path) -> list[int]:
+    return [found.position for found in newest_chain(directory)]
+
+
+def test_changes_are_read_behind_their_full_one(tmp_path: Path) -> None:
+    assert chain_of(tmp_path) == []
+    snapshot(tmp_path, 10, b"all")
+    changes(tmp_path, 20, 10)
+    changes(tmp_path, 30, 20)
+    assert chain_of(tmp_path) == [10, 20, 30]
+    assert list(newest_chain(tmp_path)[1].entries()) == [b"changes up to 20"]
+    snapshot(tmp_path, 40, b"all")
+    assert chain_of(tmp_path) == [40]
+    assert positions(tmp_path, suffix=CHANGES_SUFFIX) == []
+
+
+def test_damaged_changes_hide_those_behind_them(tmp_path: Path) -> None:
+    snapshot(tmp_path, 10, b"all")
+    snapshot(tmp_path, 15, b"all")
+    path = changes(tmp_path, 20, 15)
+    changes(tmp_path, 30, 20)
+    path.write_bytes(path.read_bytes()[:-1])
+    lines: list[str] = []
+    assert [found.position for found in newest_chain(tmp_path, lines.append)] == [15]
+    assert len(lines) == 1
+    path.unlink()
+    assert chain_of(tmp_path) == [15]
+
+
+def test_an_older_full_one_has_no_use_for_changes_to_another(tmp_path: Path) -> None:
+    snapshot(tmp_path, 10, b"all")
+    path = snapshot(tmp_path, 15, b"all")
+    changes(tmp_path, 20, 15)
+    path.write_bytes(b"")
+    assert chain_of(tmp_path) == [10]
+
+
+def test_changes_beyond_a_cut_go(tmp_path: Path) -> None:
+    snapshot(tmp_path, 10, b"all")
+    changes(tmp_path, 20, 10)
+    changes(tmp_path, 30, 20)
+    discard_beyond(tmp_path, 25, print)
+    assert chain_of(tmp_path) == [10, 20]

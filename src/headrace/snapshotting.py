@@ -1,0 +1,108 @@
+"""When the broker's state is written down, and what of it: all, or what changed since the last time.
+
+Runs on the loop, in slices between ticks; the file is synced on another thread. A snapshot is due after so many bytes of
+records, but not before four times its own size: under load it costs a quarter of what the journal costs, and a start
+replays seconds of traffic, not minutes. It is a full one where that costs little, a sixteenth: small states have no
+others, and of the journal, which is kept from the older full one on, no more than 32 times a full one is kept for that.
+`journal.snapshot` says what is kept of the files.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+
+from headrace.core.broker import Broker
+from headrace.core.commit import Barrier, GroupCommit
+from headrace.core.snapshots import SnapshotPass
+from headrace.journal.log import SegmentedLog
+from headrace.journal.snapshot import SnapshotWriter
+from headrace.services.watchdog import Watchdog
+
+SHARE_OF_JOURNAL = 4
+FULL_SHARE_OF_JOURNAL = 16
+CHANGES_MAX = 32  # files behind a full one
+
+
+async def durable(commit: GroupCommit) -> None:
+    """Wait until everything done so far is durable. Raises OSError when the journal has failed."""
+    barrier = Barrier()
+    commit.defer(barrier)
+    while not barrier.passed:
+        if commit.failed is not None:
+            raise OSError("the journal has failed")
+        await asyncio.sleep(0.001)
+
+
+class Snapshotting:
+    """Takes one snapshot at a time."""
+
+    def __init__(
+        self, broker: Broker, log: SegmentedLog, interval_bytes: int, interval_s: float, watchdog: Watchdog
+    ) -> None:
+        self._watchdog = watchdog
+        self._fold = broker.fold
+        self._commit = broker.commit
+        self._log = log
+        self._interval_bytes = interval_bytes
+        self._interval_s = interval_s
+        self._must_be_full = True  # nothing that this process wrote is there, or the last one was given up
+        self._position = 0
+        self._size = 0
+        self._full_size = 0
+        self._full_at_bytes = 0
+        self._changes = 0
+        self._at_bytes = 0
+        self._at_s = time.monotonic()
+
+    def due(self) -> bool:
+        grown = self._commit.bytes - self._at_bytes
+        old = time.monotonic() - self._at_s >= self._interval_s
+        enough = max(self._interval_bytes, SHARE_OF_JOURNAL * self._size)
+        return grown >= enough or (old and grown > 0)
+
+    def _full_is_cheap(self) -> bool:
+        return self._commit.bytes - self._full_at_bytes >= FULL_SHARE_OF_JOURNAL * self._full_size
+
+    async def take(self) -> None:
+        """Write one, and tell the journal what the broker still needs of it. Raises OSError."""
+        self._at_bytes = self._commit.bytes
+        self._at_s = time.monotonic()
+        is_full = self._must_be_full or self._changes >= CHANGES_MAX or self._full_is_cheap()
+        if not is_full and self._commit.high_watermark == self._position:
+            return
+        self._must_be_full = True  # until it is there: what the walk notes as written is nowhere else
+        walk = SnapshotPass(self._fold, self._commit, is_full)
+        writer = SnapshotWriter(
+            self._log.directory, walk.position, parent=None if is_full else self._position
+        )
+        await self._write(walk, writer)
+        self._note(writer, is_full)
+        self._log.set_floor(min(walk.position, walk.lowest_offset))
+
+    async def _write(self, walk: SnapshotPass, writer: SnapshotWriter) -> None:
+        try:
+            for entries in self._watchdog.steps("snapshot", walk.slices()):
+                for entry in entries:
+                    writer.add(entry)
+                await asyncio.sleep(0)
+            await durable(
+                self._commit
+            )  # sessions are written as they are, also what is on its way to the journal
+        except BaseException:
+            writer.abandon()
+            raise
+        try:
+            await asyncio.to_thread(writer.commit, self._commit.high_watermark)
+        except OSError:
+            writer.abandon()
+            raise
+
+    def _note(self, writer: SnapshotWriter, is_full: bool) -> None:
+        self._must_be_full = False
+        self._position = writer.position
+        self._size = writer.size
+        if is_full:
+            self._full_size, self._full_at_bytes, self._changes = writer.size, self._at_bytes, 0
+        else:
+            self._changes += 1

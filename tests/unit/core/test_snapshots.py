@@ -1,0 +1,223 @@
+"""Snapshots of what changed: nothing missed, nothing written twice for nothing, bounded slices."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from msgspec import msgpack
+
+from harness import Client, Harness, state
+from headrace.core.fold import Fold
+from headrace.core.settings import BrokerSettings
+from headrace.core.snapshots import SLICE_WORK, SnapshotPass, restore
+from headrace.mqtt import codec
+from headrace.mqtt.packets import Will
+
+
+class Files:
+    """The files of a broker over one journal."""
+
+    def __init__(self, harness: Harness) -> None:
+        self.harness = harness
+        self.files: list[list[bytes]] = []
+        self.position = 0
+
+    def take(self) -> list[bytes]:
+        """One more: the first is full."""
+        broker = self.harness.broker
+        walk = SnapshotPass(broker.fold, broker.commit, full=not self.files)
+        self.files.append([entry for part in walk.slices() for entry in part])
+        self.position = walk.position
+        return self.files[-1]
+
+    def names(self) -> list[str]:
+        """Client ids of the sessions in the newest file."""
+        entries = [msgpack.decode(entry) for entry in self.files[-1]]
+        return sorted(entry[2] for entry in entries if entry[0] == "session")
+
+    def restored(self) -> Fold:
+        fold = Fold(self.harness.journal)
+        restore(fold, self.files)
+        for record in self.harness.journal.records[self.position :]:
+            fold.replay(record)
+        return fold
+
+
+def qos2(client: Client) -> None:
+    client.publish("t", b"x", 2)
+
+
+def half_acknowledged(client: Client) -> None:
+    packet_id = client.publishes()[0][0]
+    client.feed(codec.encode_pubrec(4, packet_id))
+
+
+def came_back(client: Client) -> None:
+    client.lose()
+    client.harness.client("c")
+
+
+def waiting(client: Client) -> None:
+    client.lose()
+    client.harness.client("q").publish("t", b"more")
+
+
+def ended(client: Client) -> None:
+    client.disconnect()
+    client.harness.client("c", clean=True).disconnect()
+
+
+def began_anew(client: Client) -> None:
+    ended(client)
+    client.harness.client("c")
+
+
+CHANGES: dict[str, Callable[[Client], None]] = {
+    "subscribed": lambda client: client.subscribe("more/#", 2),
+    "unsubscribed": lambda client: client.feed(codec.encode_unsubscribe(4, 9, ["t"])),
+    "QoS 2 of its own": qos2,
+    "acknowledged": lambda client: client.ack(client.publishes()[0][0]),
+    "received": half_acknowledged,
+    "left": Client.disconnect,
+    "lost": Client.lose,
+    "came back": came_back,
+    "waiting": waiting,
+    "ended": ended,
+    "began anew": began_anew,
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_every_change_is_in_the_next_one(change: str) -> None:
+    harness = Harness()
+    client = harness.client("c", will=Will("w", b"gone", 1, False, b"", 0, -1))
+    client.subscribe("t", 2)
+    harness.client("q").publish("t", b"one", 2)
+    harness.client("other").subscribe("t")
+    files = Files(harness)
+    files.take()
+    CHANGES[change](client)
+    files.take()
+    assert state(files.restored()) == state(harness.broker.fold)
+
+
+def test_the_life_of_a_session_without_a_message_is_in_the_next_one_step_by_step() -> None:
+    harness = Harness()
+    will = Will("w", b"gone", 1, False, b"", 5, -1)
+    client = harness.client("c", version=5, will=will)
+    files = Files(harness)
+    files.take()
+
+    def check() -> None:
+        files.take()
+        assert files.names() == ["c"]
+        assert state(files.restored()) == state(harness.broker.fold)
+
+    client.lose()
+    check()
+    harness.advance(10)  # the will is due
+    check()
+    client = harness.client("c", version=5, will=will)
+    check()
+    client.subscribe("t", identifier=7)
+    check()
+
+
+def test_what_a_full_backlog_drops_is_in_the_next_one() -> None:
+    settings = BrokerSettings()
+    settings.backlog_messages_max = 1
+    harness = Harness(settings)
+    client = harness.client("c")
+    client.subscribe("t")
+    client.disconnect()
+    publisher = harness.client("p", clean=True)
+    publisher.publish("t", b"one")
+    files = Files(harness)
+    files.take()
+    publisher.publish("t", b"two")
+    files.take()
+    assert state(files.restored()) == state(harness.broker.fold)
+    publisher.publish("t", b"not stored", 0)
+    files.take()
+    assert files.names() == ["c"]
+
+
+def test_what_did_not_change_is_not_written() -> None:
+    harness = Harness()
+    for number in range(20):
+        harness.client(f"c{number}").subscribe(f"t/{number}")
+    publisher = harness.client("p", clean=True)
+    files = Files(harness)
+    files.take()
+    publisher.publish("t/7", b"x")
+    files.take()
+    assert files.names() == ["c7"]
+    files.take()
+    assert files.names() == []
+
+
+def test_retained_messages_set_replaced_and_removed() -> None:
+    harness = Harness()
+    publisher = harness.client("p", clean=True)
+    for topic in ("kept", "replaced", "removed"):
+        publisher.publish(topic, b"old", retain=True)
+    files = Files(harness)
+    files.take()
+    publisher.publish("replaced", b"new", retain=True)
+    publisher.publish("removed", b"", retain=True)
+    publisher.publish("added", b"new", retain=True)
+    assert len([e for e in files.take() if msgpack.decode(e)[0] == "retained"]) == 2
+    kept = {m.topic: m.payload for m in files.restored().tenant("default").retained.messages()}
+    assert kept == {b"kept": b"old", b"replaced": b"new", b"added": b"new"}
+
+
+def test_groups_are_in_every_file() -> None:
+    harness = Harness()
+    member = harness.client("m")
+    member.subscribe("$share/g/t")
+    member.disconnect()
+    files = Files(harness)
+    files.take()
+    harness.client("p", clean=True).publish("t", b"x")
+    files.take()
+    files.take()
+    assert state(files.restored()) == state(harness.broker.fold)
+
+
+def test_a_session_that_ends_while_it_is_written_is_gone_in_the_next_one() -> None:
+    harness = Harness()
+    for number in range(5):
+        harness.client(f"c{number}").disconnect()
+    files = Files(harness)
+    files.take()
+    harness.client("c3").disconnect()
+    walk = SnapshotPass(harness.broker.fold, harness.broker.commit, full=False)
+    files.files.append([])
+    for part in walk.slices(1):
+        files.files[-1] += part
+        if "c3" in files.names() and "c3" in harness.broker.fold.tenant("default").sessions:
+            harness.client("c3", clean=True).disconnect()
+    files.take()
+    assert "c3" not in files.restored().tenant("default").sessions
+    assert state(files.restored()) == state(harness.broker.fold)
+
+
+def test_a_slice_is_bounded_whatever_the_sessions_hold() -> None:
+    settings = BrokerSettings()
+    settings.backlog_page = 64
+    harness = Harness(settings)
+    for number in range(40):
+        client = harness.client(f"c{number}")
+        client.subscribe("t")
+        client.disconnect()
+    publisher = harness.client("p", clean=True)
+    for number in range(2000):
+        publisher.publish("t", b"%d" % number, sync=number % 100 == 0)
+    harness.sync()
+    walk = SnapshotPass(harness.broker.fold, harness.broker.commit)
+    parts = list(walk.slices())
+    largest = max(len(entry) for part in parts for entry in part)
+    assert largest < 3 * 64 * 12 + 2000 // 64 * 48 + 1000
+    assert all(len(part) <= SLICE_WORK // 10 for part in parts)
+    assert all(sum(map(len, part)) <= 500 * SLICE_WORK + largest for part in parts)
