@@ -116,7 +116,11 @@ class OutboundQueue:
         while self.backlog.count and self.next_serial - self.backlog.count <= serial:
             self.take()
 
-    def replay_finished(self, serial: int) -> None:
+    def replay_finished(self, serial: i64) -> None:
+        backlog = self.backlog
+        if backlog.count and serial == self.next_serial - backlog.count:
+            backlog.pop()  # the usual one is the next of all: it need not go through the window
+            return
         self.replay_sent_up_to(serial)
         self.finish(serial)
 
