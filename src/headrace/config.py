@@ -63,6 +63,7 @@ class SessionConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     """`[session]`: limits of one client's queue and windows, and who counts as an APPLICATION."""
 
     backlog_messages_max: Annotated[int, msgspec.Meta(ge=1, le=65_535)] = 10_000
+    backlog_bytes_max: Count = 0  # of a DEVICE; 0: only the messages are limited
     application_backlog_bytes_max: Positive = GIB
     default_message_expiry_s: UInt32 = 0  # 0: a message without an expiry of its own never expires
     session_expiry_max_s: UInt32 = UINT32_MAX
@@ -91,6 +92,7 @@ class LimitsConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     topic_alias_maximum: UInt16 = 10  # towards the broker
     topic_alias_outbound: UInt16 = 16  # towards clients, under their own maximum; 0: none
     payload_format_check: bool = False  # refuse a payload that is not the UTF-8 its publisher promises (0x99)
+    tenant_backlog_bytes_max: Count = 0  # what waits in all queues of a tenant; 0: no limit
     retained_messages_max: Count = 100_000
     retained_bytes_max: Count = 256 * MIB
     filter_levels_max: Count = 256  # of a topic filter: each level is a node in memory; 0: as many as fit

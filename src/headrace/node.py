@@ -54,6 +54,8 @@ def broker_settings(config: Config) -> BrokerSettings:
     settings = BrokerSettings()
     session, limits = config.session, config.limits
     settings.backlog_messages_max = session.backlog_messages_max
+    settings.backlog_bytes_max = session.backlog_bytes_max
+    settings.tenant_backlog_bytes_max = limits.tenant_backlog_bytes_max
     settings.application_backlog_bytes_max = session.application_backlog_bytes_max
     settings.default_message_expiry_s = session.default_message_expiry_s
     settings.session_expiry_max_s = session.session_expiry_max_s

@@ -40,6 +40,10 @@ class BacklogSpace:
         self.pages = pages
         self.bytes: i64 = 0
 
+    def excess(self, bytes_max: i64) -> i64:
+        """Bytes above a limit, where there is one."""
+        return self.bytes - bytes_max if 0 < bytes_max < self.bytes else 0
+
 
 class Page:
     """A page as the journal has it. Raises CorruptRecord."""

@@ -29,6 +29,7 @@ from headrace.core.record import (
     DROP_PERMISSION,
     DROP_QOS0_AWAY,
     DROP_QOS0_SLOW,
+    DROP_TENANT_BYTES_LIMIT,
     DROP_TOO_LARGE,
     DROP_UNREADABLE,
     FLAG_QOS,
@@ -303,26 +304,35 @@ class Delivery:
             self._commit.dropped(session.incarnation, serial, 1, reason)
 
     def keep_limits(self, session: Session, queue: OutboundQueue) -> None:
-        """Drop the oldest unsent entries above the session's limit, counted with their reason (T6)."""
+        """Drop the oldest unsent entries above the limits of session and tenant, counted with their reason (T6)."""
+        backlog = queue.backlog
+        settings = self._settings
+        bytes_max: i64 = settings.application_backlog_bytes_max
+        if session.session_type != APPLICATION:
+            bytes_max = settings.backlog_bytes_max
+            if backlog.count > settings.backlog_messages_max:
+                self._trim(session, queue, backlog.count - settings.backlog_messages_max, 0, DROP_LIMIT)
+        if bytes_max and backlog.bytes > bytes_max:
+            self._trim(session, queue, 0, backlog.bytes - bytes_max, DROP_BYTES_LIMIT)
+        excess = session.tenant.space.excess(settings.tenant_backlog_bytes_max)
+        if excess:
+            self._trim(session, queue, 0, excess, DROP_TENANT_BYTES_LIMIT)
+        if backlog.loose() >= self.spilling.limit:
+            self.spilling.spill_queue(session.incarnation, queue)
+
+    def _trim(self, session: Session, queue: OutboundQueue, count: i64, size: i64, reason: int) -> None:
+        """Drop the oldest unsent entries: `count` of them, and on until `size` bytes are free."""
         backlog = queue.backlog
         first = queue.head_serial()
-        dropped = 0
-        reason = DROP_LIMIT
-        if session.session_type == APPLICATION:
-            reason = DROP_BYTES_LIMIT
-            while backlog.count and backlog.bytes > self._settings.application_backlog_bytes_max:
-                backlog.pop()
-                dropped += 1
-        else:
-            while backlog.count > self._settings.backlog_messages_max:
-                backlog.pop()
-                dropped += 1
+        left = backlog.bytes - size
+        dropped: i64 = 0
+        while backlog.count and (dropped < count or backlog.bytes > left):
+            backlog.pop()
+            dropped += 1
         if dropped:
             session.count_drop(reason, dropped)
             if session.persistent:
                 self._commit.dropped(session.incarnation, first, dropped, reason)
-        if backlog.loose() >= self.spilling.limit:
-            self.spilling.spill_queue(session.incarnation, queue)
 
     def feed_hungry(self) -> bool:
         """End of a tick: go on with sessions that stopped at a page or at a full socket. True if more is to do."""

@@ -8,7 +8,9 @@ class BrokerSettings:
 
     def __init__(self) -> None:
         self.backlog_messages_max: int = 10_000
+        self.backlog_bytes_max: int = 0
         self.application_backlog_bytes_max: int = 1 << 30
+        self.tenant_backlog_bytes_max: int = 0
         self.default_message_expiry_s: int = 0
         self.session_expiry_max_s: int = 0xFFFFFFFF
         self.v311_session_expiry_s: int = 30 * 86_400

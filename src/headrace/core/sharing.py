@@ -20,6 +20,7 @@ from headrace.core.record import (
     DROP_EXPIRED,
     DROP_QOS0_AWAY,
     DROP_REFUSED,
+    DROP_TENANT_BYTES_LIMIT,
     DROP_TOO_LARGE,
     DROP_UNREADABLE,
     FLAG_QOS,
@@ -82,11 +83,17 @@ class SharedDelivery:
 
     def _keep_limit(self, group: Group) -> None:
         while group.backlog.bytes > self._settings.application_backlog_bytes_max:
-            serial = group.next_serial - group.backlog.count
-            group.backlog.pop()
-            self._drop(group, serial, DROP_BYTES_LIMIT)
+            self._drop_oldest(group, DROP_BYTES_LIMIT)
+        space = group.tenant.space
+        while group.backlog.count and space.excess(self._settings.tenant_backlog_bytes_max):
+            self._drop_oldest(group, DROP_TENANT_BYTES_LIMIT)
         if group.backlog.loose() >= self._delivery.spilling.limit:
             self._delivery.spilling.spill_group(group)
+
+    def _drop_oldest(self, group: Group, reason: int) -> None:
+        serial = group.next_serial - group.backlog.count
+        group.backlog.pop()
+        self._drop(group, serial, reason)
 
     def serve(self, group: Group, message: Message) -> None:
         """`message` joined the queue: as long as members have room, they draw."""

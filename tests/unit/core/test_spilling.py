@@ -7,7 +7,14 @@ import pytest
 from harness import Client, Harness
 from headrace.core.backlog import Backlog
 from headrace.core.message import Message
-from headrace.core.record import BACKLOG_PAGE, DROP_UNREADABLE, SHARED_BACKLOG_PAGE, Progress
+from headrace.core.record import (
+    BACKLOG_PAGE,
+    DROP_BYTES_LIMIT,
+    DROP_TENANT_BYTES_LIMIT,
+    DROP_UNREADABLE,
+    SHARED_BACKLOG_PAGE,
+    Progress,
+)
 from headrace.core.settings import BrokerSettings
 from headrace.services.references import References
 
@@ -141,3 +148,54 @@ def test_a_lost_page_costs_its_own_entries_and_they_are_counted() -> None:
     assert payloads == sorted(payloads, key=int)
     session = harness.broker.fold.tenant("default").sessions["away"]
     assert session.dropped == {DROP_UNREADABLE: PAGE}
+
+
+def test_a_device_keeps_what_fits_into_its_bytes() -> None:
+    harness = harness_of_small_pages()
+    harness.settings.backlog_bytes_max = 1000
+    away(harness, "t")
+    publisher = harness.client("p", clean=True)
+    for number in range(MESSAGES):
+        publisher.publish("t", b"%03d" % number + bytes(96))  # 100 bytes with its topic
+    harness.crash()
+    payloads = drain(harness.client("away"))
+    assert [payload[:3] for payload in payloads] == [
+        b"%03d" % number for number in range(MESSAGES - 10, MESSAGES)
+    ]
+    session = harness.broker.fold.tenant("default").sessions["away"]
+    assert session.dropped == {DROP_BYTES_LIMIT: MESSAGES - 10}
+
+
+@pytest.mark.parametrize("topic_filter", ["t", "$share/g/t"])
+def test_a_tenant_keeps_what_fits_into_its_bytes(topic_filter: str) -> None:
+    harness = harness_of_small_pages()
+    harness.settings.tenant_backlog_bytes_max = 3000
+    away(harness, topic_filter)
+    other = harness.client("other")
+    other.subscribe("u")
+    other.disconnect()
+    publisher = harness.client("p", clean=True)
+    for _ in range(10):
+        publisher.publish("u", bytes(99))
+    for number in range(MESSAGES):
+        publisher.publish("t", b"%03d" % number + bytes(96))
+    tenant = harness.broker.fold.tenant("default")
+    assert tenant.space.bytes == 3000
+    assert tenant.counters.dropped == {DROP_TENANT_BYTES_LIMIT: MESSAGES - 20}
+    harness.crash()
+    assert harness.broker.fold.tenant("default").space.bytes == 3000
+    payloads = drain(harness.client("away"))
+    assert [payload[:3] for payload in payloads] == [
+        b"%03d" % number for number in range(MESSAGES - 20, MESSAGES)
+    ]
+    assert len(drain(harness.client("other"))) == 10
+    assert harness.broker.fold.tenant("default").space.bytes == 0
+
+
+def test_a_session_that_ends_leaves_its_bytes_to_the_others() -> None:
+    harness = harness_of_small_pages()
+    away(harness, "t")
+    publish(harness)
+    assert harness.broker.fold.tenant("default").space.bytes > 0
+    harness.client("away", clean=True)
+    assert harness.broker.fold.tenant("default").space.bytes == 0
