@@ -13,7 +13,7 @@
 | `segment.py`, `walk.py`, `index.py` | the bytes of a segment, walking them, finding a place in them |
 | `watermark.py` | the published high watermark |
 | `reader.py`, `consumers.py` | the read side for other processes; positions of registered consumers |
-| `snapshot.py` | files with the state at an offset |
+| `snapshot.py` | files with the state at an offset, or with what changed up to it |
 | `inspect.py`, `damage.py`, `repair.py` | verify and dump; what is damaged; making it readable again |
 | `backup.py` | backup and restore |
 | `lock.py`, `disk.py`, `errors.py` | one writer at a time; system calls behind one injectable class; what can go wrong |
