@@ -127,9 +127,8 @@ class Restoring:
                 self._producers(value)
             elif kind == "gone":
                 self._sessions.update(cast(list[int], value[1]))
-                self._topics.update(
-                    [(tenant, topic) for tenant, topic in cast(list[tuple[str, bytes]], value[2])]
-                )
+                for row in cast(list[list[object]], value[2]):
+                    self._topics.add((cast(str, row[0]), cast(bytes, row[1])))
         if self._groups is None:
             self._groups = groups
         if is_full:  # every member is there
