@@ -269,7 +269,7 @@ class BrokerProcess:
 
 
 class MosquittoProcess(BrokerProcess):
-    """Debian's mosquitto in the broker's place, to try the audits out."""
+    """Debian's mosquitto in the broker's place, to try the audits out; `extra` are lines of its configuration."""
 
     ready_line = re.compile(r"running")
 
@@ -278,7 +278,7 @@ class MosquittoProcess(BrokerProcess):
         lines = [f"listener {self.port} 127.0.0.1", "allow_anonymous true", "user root", "persistence true"]
         lines += [f"persistence_location {self.data_dir}/", "max_queued_messages 0", "log_dest stderr"]
         lines += ["max_inflight_messages 1024", "set_tcp_nodelay true"]
-        (self.folder / "mosquitto.conf").write_text("\n".join(lines))
+        (self.folder / "mosquitto.conf").write_text("\n".join([*lines, *self.extra]))
         return [MOSQUITTO, "-c", str(self.folder / "mosquitto.conf")]
 
 

@@ -17,7 +17,11 @@ from urllib.parse import urlsplit
 
 import msgspec
 
+from headrace.bridge.address import RemoteAddress
+from headrace.bridge.address import parse as parse_remote
+from headrace.bridge.topics import Rule
 from headrace.errors import ConfigError
+from headrace.mqtt.topics import valid_topic
 from headrace.net.address import Address, parse
 
 KIB = 1024
@@ -115,6 +119,50 @@ class TlsConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     minimum_version: Literal["1.2", "1.3"] = "1.2"
 
 
+class BridgeTlsConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """`[bridge.tls]`: PEM files for `tls://` and `wss://`, read at every attempt to connect."""
+
+    ca: str = ""  # who signs the remote broker's certificate; "": whom the system trusts
+    certificate: str = ""  # of ours, with its chain
+    key: str = ""  # "": it is in the certificate's file
+    insecure: bool = False  # accept any certificate of anybody
+
+
+class BridgeTopicConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """`[[bridge.topics]]`: local_prefix + pattern here is remote_prefix + pattern there."""
+
+    pattern: str
+    direction: Literal["in", "out", "both"] = "out"
+    qos: Annotated[int, msgspec.Meta(ge=0, le=2)] = 1  # the highest that crosses
+    local_prefix: str = ""
+    remote_prefix: str = ""
+
+
+class BridgeConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """`[[bridge]]`: a connection of ours to another broker."""
+
+    name: Annotated[str, msgspec.Meta(pattern="^[A-Za-z0-9_.-]{1,64}$")]
+    addresses: Annotated[tuple[str, ...], msgspec.Meta(min_length=1)]
+    topics: Annotated[tuple[BridgeTopicConfig, ...], msgspec.Meta(min_length=1)]
+    version: Literal["5.0", "3.1.1"] = "5.0"
+    client_id: str = ""  # "": headrace-ID-NAME, where ID belongs to the data directory
+    username: str = ""
+    password: str = ""
+    password_file: str = ""  # its first line; read at every attempt to connect
+    clean_session: bool = False  # true: the remote broker keeps nothing for us while we are away
+    session_expiry_s: UInt32 = UINT32_MAX  # how long it keeps what it has for us (version 5)
+    keep_alive_s: UInt16 = 60
+    inflight_max: Annotated[int, msgspec.Meta(ge=1, le=49_151)] = 256  # also capped by its Receive Maximum
+    packet_bytes_max: Annotated[int, msgspec.Meta(ge=128, le=268_435_460)] = MIB + 64 * KIB
+    try_private: bool = True  # 3.1.1: say that we are a bridge (bit 7 of the level), as Mosquitto does
+    notifications: Literal["both", "local", "none"] = "both"
+    notification_topic: str = ""  # there; "": $SYS/broker/connection/CLIENT_ID/state
+    connect_timeout_s: Annotated[float, msgspec.Meta(gt=0)] = 10.0
+    reconnect_min_s: Annotated[float, msgspec.Meta(gt=0)] = 1.0
+    reconnect_max_s: Annotated[float, msgspec.Meta(gt=0)] = 30.0
+    tls: BridgeTlsConfig = BridgeTlsConfig()
+
+
 class LogConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """`[log]`: text logs go to stderr, never into the data directory."""
 
@@ -179,6 +227,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     limits: LimitsConfig = LimitsConfig()
     access: AccessConfig = AccessConfig()
     tls: TlsConfig = TlsConfig()
+    bridge: tuple[BridgeConfig, ...] = ()
     log: LogConfig = LogConfig()
     pipeline: PipelineConfig = PipelineConfig()
 
@@ -237,6 +286,8 @@ def load(file: Path | None = None, sets: list[str] | None = None) -> Config:
         config = msgspec.structs.replace(config, allow_anonymous=False)
         spelled_out = True
     _check_addresses(config, anonymous_spelled_out=spelled_out)
+    for index, bridge in enumerate(config.bridge):
+        _check_bridge(f"bridge[{index}]", bridge, [other.name for other in config.bridge[:index]])
     return config
 
 
@@ -332,6 +383,40 @@ def _listener(config: Config, url: str) -> Address:
     return address
 
 
+def _check_bridge(key: str, bridge: BridgeConfig, names: list[str]) -> None:
+    if bridge.name in names:
+        raise InvalidKey(f"{key}.name", f"{bridge.name!r} is given twice")
+    encrypted = [_remote(f"{key}.addresses", url).encrypted for url in bridge.addresses]
+    if bridge.tls != BridgeTlsConfig() and not any(encrypted):
+        raise InvalidKey(f"{key}.tls", "none of the addresses is tls:// or wss://")
+    if bridge.tls.key and not bridge.tls.certificate:
+        raise InvalidKey(f"{key}.tls.certificate", "tls.key is the key of it")
+    for index, topic in enumerate(bridge.topics):
+        wrong = rule(topic).error()
+        if wrong is not None:
+            raise InvalidKey(f"{key}.topics[{index}].{wrong[0]}", wrong[1])
+    if bridge.password and bridge.password_file:
+        raise InvalidKey(f"{key}.password", "password_file names it too")
+    if (bridge.password or bridge.password_file) and not bridge.username:
+        raise InvalidKey(f"{key}.username", "a password needs it")
+    if bridge.notification_topic and not valid_topic(bridge.notification_topic.encode()):
+        raise InvalidKey(f"{key}.notification_topic", f"{bridge.notification_topic!r} is no topic name")
+    if bridge.reconnect_max_s < bridge.reconnect_min_s:
+        raise InvalidKey(f"{key}.reconnect_max_s", "is less than reconnect_min_s")
+
+
+def _remote(key: str, url: str) -> RemoteAddress:
+    try:
+        return parse_remote(url)
+    except ValueError as error:
+        raise InvalidKey(key, str(error)) from None
+
+
+def rule(topic: BridgeTopicConfig) -> Rule:
+    """A topic of a bridge as the bridge wants it."""
+    return Rule(topic.pattern, topic.direction, topic.qos, topic.local_prefix, topic.remote_prefix)
+
+
 def _named(error: msgspec.ValidationError) -> InvalidKey:
     """Turn "Expected `int`, got `str` - at `$.session.page_messages`" into an error under that key."""
     message, _, path = str(error).partition(" - at `$.")
@@ -340,12 +425,28 @@ def _named(error: msgspec.ValidationError) -> InvalidKey:
     if message.startswith(prefix):
         name = message.removeprefix(prefix).rstrip("`")
         return _unknown(f"{key}.{name}" if key else name)
+    missing = "Object missing required field `"
+    if message.startswith(missing):
+        return InvalidKey(f"{key}.{message.removeprefix(missing).rstrip('`')}", "is missing")
     return InvalidKey(key or "configuration", message[:1].lower() + message[1:])
 
 
 def _unknown(key: str) -> InvalidKey:
-    near = difflib.get_close_matches(key, _keys(), n=1)
+    near = difflib.get_close_matches(key, _bridge_keys(key) or _keys(), n=1)
     return InvalidKey(key, "unknown key" + (f"; did you mean {near[0]}?" if near else ""))
+
+
+def _bridge_keys(key: str) -> list[str]:
+    """The keys that may stand where `key` does, if that is inside a `[[bridge]]`."""
+    table = key.rpartition(".")[0]
+    if not table.startswith("bridge["):
+        return []
+    inner: type[msgspec.Struct] = BridgeConfig
+    if ".topics[" in table:
+        inner = BridgeTopicConfig
+    elif table.endswith(".tls"):
+        inner = BridgeTlsConfig
+    return [f"{table}.{name}" for name in inner.__struct_fields__]
 
 
 def _keys(prefix: str = "", value: object = None) -> list[str]:
@@ -359,4 +460,6 @@ def _keys(prefix: str = "", value: object = None) -> list[str]:
 def _toml(value: object) -> str:
     if isinstance(value, (list, tuple)):
         return "[" + ", ".join(_toml(item) for item in value) + "]"
+    if isinstance(value, dict):
+        return "{ " + ", ".join(f"{key} = {_toml(item)}" for key, item in value.items()) + " }"
     return json.dumps(value)  # for strings, numbers and booleans TOML writes what JSON writes

@@ -19,7 +19,9 @@ import uvloop
 
 from headrace import __version__
 from headrace.api.app import AdminServer, admin_server, application
-from headrace.config import Config
+from headrace.bridge.address import parse
+from headrace.bridge.settings import BridgeSettings, RemoteTls
+from headrace.config import BridgeConfig, Config, rule
 from headrace.core.broker import Broker
 from headrace.core.interfaces import Clock, Scheduler
 from headrace.core.settings import BrokerSettings
@@ -31,6 +33,7 @@ from headrace.journal.snapshot import newest_chain
 from headrace.net.tls import TlsFiles
 from headrace.recovery import load
 from headrace.services.access import FileAccess
+from headrace.services.bridges import BridgeCollector, Bridges
 from headrace.services.doors import Doors, DoorSettings
 from headrace.services.metrics import registry
 from headrace.services.references import References
@@ -103,6 +106,32 @@ def door_settings(config: Config) -> DoorSettings:
     return DoorSettings(limits.connections_max, limits.connect_timeout_s, limits.pending_bytes_max, files)
 
 
+def bridge_settings(bridge: BridgeConfig) -> BridgeSettings:
+    tls = bridge.tls
+    return BridgeSettings(
+        name=bridge.name,
+        addresses=tuple(parse(url) for url in bridge.addresses),
+        rules=tuple(rule(topic) for topic in bridge.topics),
+        version=5 if bridge.version == "5.0" else 4,
+        client_id=bridge.client_id,
+        username=bridge.username,
+        password=bridge.password,
+        password_file=bridge.password_file,
+        clean_session=bridge.clean_session,
+        session_expiry_s=bridge.session_expiry_s,
+        keep_alive_s=bridge.keep_alive_s,
+        inflight_max=bridge.inflight_max,
+        packet_bytes_max=bridge.packet_bytes_max,
+        try_private=bridge.try_private,
+        notifications=bridge.notifications,
+        notification_topic=bridge.notification_topic,
+        connect_timeout_s=bridge.connect_timeout_s,
+        reconnect_min_s=bridge.reconnect_min_s,
+        reconnect_max_s=bridge.reconnect_max_s,
+        tls=RemoteTls(tls.ca, tls.certificate, tls.key, tls.insecure),
+    )
+
+
 class LoopScheduler(Scheduler):
     """Runs `Broker.end_tick` once the loop has read what is readable."""
 
@@ -158,6 +187,7 @@ class Node:
             config.journal.snapshot_interval_s,
             self.watchdog,
         )
+        self._bridges = Bridges(self.broker, self._log.uuid, log.info, log.warning)
         self._doors = Doors(self.broker, door_settings(config), self._access_control(), log.warning)
 
     def _access_control(self) -> FileAccess | None:
@@ -186,12 +216,14 @@ class Node:
         self._recover()
         self._log.start(self._on_durable, self._on_failure, self._on_full)
         self.broker.sessions.start()
+        self._bridges.open([bridge_settings(bridge) for bridge in self.config.bridge])
         await self._settle()
         await self._listen()
         self._timer()
         if self.config.sys_interval_s:
             system = SystemPublisher(self.broker, __version__, time.monotonic())
             self._publish_system(system)
+        self._bridges.start()
         self._not_ready = ""
         self._announce()
         housekeeping = self._loop.create_task(self._housekeeping())
@@ -222,7 +254,7 @@ class Node:
         for url in self.config.listeners:
             self._doors.open(url)
         if self.config.admin:
-            collectors = registry(self.broker, self._doors, self.watchdog)
+            collectors = registry(self.broker, self._doors, self.watchdog, BridgeCollector(self._bridges))
             app = application(lambda: self._not_ready or self._full, collectors)
             self._admin, bound = admin_server(self.config.admin, app)
             self._admin_task = self._loop.create_task(self._admin.serve([bound]))
@@ -232,6 +264,7 @@ class Node:
     def _reload(self) -> None:
         """SIGHUP."""
         self._doors.reload()
+        self._bridges.reload()
         log.info("reloaded")
 
     def _announce(self) -> None:
@@ -355,6 +388,7 @@ class Node:
         self._not_ready = "stopping"
         log.info("stopping", connections=self.broker.sessions.connected)
         self._doors.stop_accepting()
+        await self._bridges.stop()
         if self._failure is None:
             self.broker.sessions.stop()
             await self._settle()

@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from headrace.config import Config, Endpoint, InvalidKey, endpoint, load, show
+from headrace.config import BridgeConfig, Config, Endpoint, InvalidKey, endpoint, load, show
 
 
 def write(tmp_path: Path, text: str) -> Path:
@@ -190,3 +190,67 @@ def refused(assignment: str) -> str:
     with pytest.raises(InvalidKey) as raised:
         load(None, [assignment])
     return str(raised.value)
+
+
+BRIDGE = 'name = "b"\naddresses = ["tls://h"]\ntopics = [{ pattern = "a/#" }]\n'
+
+
+def test_a_bridge_needs_a_name_an_address_and_topics(tmp_path: Path) -> None:
+    [bridge] = load(write(tmp_path, "[[bridge]]\n" + BRIDGE)).bridge
+    assert (bridge.name, bridge.version, bridge.topics[0].qos) == ("b", "5.0", 1)
+
+
+@pytest.mark.parametrize(
+    ("text", "key"),
+    [
+        (BRIDGE.replace('name = "b"\n', ""), "bridge[0].name"),
+        (BRIDGE.replace('"b"', '"a b"'), "bridge[0].name"),
+        (BRIDGE + "[[bridge]]\n" + BRIDGE, "bridge[1].name"),
+        (BRIDGE.replace('addresses = ["tls://h"]\n', ""), "bridge[0].addresses"),
+        (BRIDGE.replace("tls://h", "udp://h"), "bridge[0].addresses"),
+        (BRIDGE.replace('"tls://h"', '"tls://h", "h"'), "bridge[0].addresses"),
+        (BRIDGE.replace('pattern = "a/#"', ""), "bridge[0].topics[0].pattern"),
+        (BRIDGE.replace("a/#", "a/#/b"), "bridge[0].topics[0].pattern"),
+        (BRIDGE.replace('"a/#"', '"a", remote_prefix = "+/"'), "bridge[0].topics[0].remote_prefix"),
+        (BRIDGE.replace('"a/#"', '"a", direction = "up"'), "bridge[0].topics[0].direction"),
+        (BRIDGE.replace('"a/#"', '"a", qos = 3'), "bridge[0].topics[0].qos"),
+        (BRIDGE + "colour = 1\n", "bridge[0].colour"),
+        (BRIDGE + 'version = "3.1"\n', "bridge[0].version"),
+        (BRIDGE + 'password = "x"\n', "bridge[0].username"),
+        (BRIDGE + 'username = "u"\npassword = "x"\npassword_file = "y"\n', "bridge[0].password"),
+        (BRIDGE + 'notification_topic = "a/#"\n', "bridge[0].notification_topic"),
+        (BRIDGE + "reconnect_max_s = 0.5\n", "bridge[0].reconnect_max_s"),
+        (BRIDGE + 'tls = { key = "/k" }\n', "bridge[0].tls.certificate"),
+        (BRIDGE.replace("tls://", "tcp://") + 'tls = { ca = "/c" }\n', "bridge[0].tls"),
+    ],
+)
+def test_what_is_wrong_with_a_bridge_is_named_by_its_place(tmp_path: Path, text: str, key: str) -> None:
+    with pytest.raises(InvalidKey) as raised:
+        load(write(tmp_path, "[[bridge]]\n" + text))
+    assert raised.value.key == key
+
+
+def test_a_misspelt_key_of_a_bridge_is_answered_with_the_nearest_one(tmp_path: Path) -> None:
+    for text, near in (
+        (BRIDGE + "keep_alive = 1\n", r"bridge\[0\]\.keep_alive_s"),
+        (BRIDGE.replace("pattern", "patern"), r"bridge\[0\]\.topics\[0\]\.pattern"),
+        (BRIDGE + "tls = { insecur = true }\n", r"bridge\[0\]\.tls\.insecure"),
+    ):
+        with pytest.raises(InvalidKey, match=f"did you mean {near}"):
+            load(write(tmp_path, "[[bridge]]\n" + text))
+
+
+def test_show_prints_bridges_that_load_reads_back(tmp_path: Path) -> None:
+    config = load(write(tmp_path, "[[bridge]]\n" + BRIDGE + 'tls = { ca = "/c" }\n'))
+    assert load(write(tmp_path, show(config))) == config
+
+
+def test_the_reference_lists_every_key_of_a_bridge_with_its_default() -> None:
+    text = (Path(__file__).parents[2] / "docs" / "reference" / "configuration.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| `bridge\[\]\.([\w.\[\]]+)` \| (?:`(.+?)`)? ?\|", text, re.MULTILINE)
+    documented = {key: json.loads(value) if value else None for key, value in rows}
+    minimal = {"name": "b", "addresses": ["tcp://h"], "topics": [{"pattern": "x"}]}
+    plain = msgspec.to_builtins(msgspec.convert(minimal, BridgeConfig))
+    topic, tls = plain.pop("topics")[0], plain.pop("tls")
+    keys = plain | {f"topics[].{k}": v for k, v in topic.items()} | {f"tls.{k}": v for k, v in tls.items()}
+    assert documented == keys | {"name": None, "addresses": None, "topics[].pattern": None}

@@ -63,6 +63,12 @@ TESTED_TOGETHER = {
     "tests/spark/test_cli.py": ["headrace/cli_pipeline.py"],
     "tests/spark/test_source_stream.py": ["headrace_spark/source.py"],
     "tests/spark/test_decode.py": ["headrace_spark/message_columns.py"],
+    "tests/e2e/test_bridge.py": [
+        "headrace/bridge/bridge.py",
+        "headrace/bridge/counters.py",
+        "headrace/bridge/settings.py",
+        "headrace/services/bridges.py",
+    ],
     "tests/spark/test_session.py": ["headrace_spark/settings.py"],
 }
 

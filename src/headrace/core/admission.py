@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 # The first two are the broker's own; nobody can subscribe to the third: such a filter is a shared subscription.
 CLOSED_TOPICS: Final = (b"$SYS/", b"$events/", b"$share/")
+_CONNECTION: Final = b"$SYS/broker/connection/"  # NAME/state: where others' bridges say whether they are up
 
 
 class Admission:
@@ -31,7 +32,7 @@ class Admission:
         Retained messages above the limit are refused where the publisher can be told (0x97); otherwise they are
         delivered, but not kept (`keeps`).
         """
-        if packet.topic.startswith(CLOSED_TOPICS):
+        if is_closed(packet.topic):
             return rc.NOT_AUTHORIZED
         if self._settings.payload_format_check and not _format_holds(packet.properties, packet.payload):
             return rc.PAYLOAD_FORMAT_INVALID
@@ -43,7 +44,7 @@ class Admission:
 
     def refusal_of_will(self, will: Will) -> int:
         """The reason code of a CONNECT with this Will, 0 when it is taken."""
-        if will.topic.encode("utf-8").startswith(CLOSED_TOPICS):
+        if is_closed(will.topic.encode("utf-8")):
             return rc.TOPIC_NAME_INVALID
         if self._settings.payload_format_check and not _format_holds(will.properties, will.payload):
             return rc.PAYLOAD_FORMAT_INVALID
@@ -61,6 +62,13 @@ class Admission:
             return False
         freed = 0 if old is None else old.size
         return not settings.retained_bytes_max or store.bytes - freed + size <= settings.retained_bytes_max
+
+
+def is_closed(topic: bytes) -> bool:
+    """Whether no client may publish there."""
+    if not topic.startswith(CLOSED_TOPICS):
+        return False
+    return not (topic.startswith(_CONNECTION) and topic.endswith(b"/state") and topic.count(b"/") == 4)
 
 
 def _format_holds(properties: bytes, payload: bytes) -> bool:

@@ -30,7 +30,7 @@ from headrace.core.record import (
     WILL_FIRED,
     Event,
 )
-from headrace.core.session import APPLICATION, DEVICE, NEVER_EXPIRES, Session
+from headrace.core.session import APPLICATION, BRIDGE_PREFIX, DEVICE, NEVER_EXPIRES, Session
 from headrace.core.timers import Timer, Timers
 from headrace.errors import ProtocolError
 from headrace.mqtt import reason_codes as rc
@@ -82,6 +82,7 @@ class Sessions:
     def connect(self, link: Link, packet: Connect) -> None:
         """Section 3.1.4: check, find or make the session, answer with CONNACK."""
         link.version = packet.version
+        link.bridge = packet.bridge
         link.max_packet_size = packet.properties.maximum_packet_size or 0
         link.problem_information = packet.properties.request_problem_information != 0
         tenant = self._fold.tenant(DEFAULT_TENANT)
@@ -149,8 +150,8 @@ class Sessions:
         else:
             session = old
             present = True
-            self._resume(session, packet, expiry_s, link)
-        self._attach(link, session, packet, answer)
+            self.resume(session, packet, expiry_s, link)
+        self.attach(link, session, packet, answer)
         self._answer(link, session, present, waits, answer)
 
     def _refusal(self, packet: Connect) -> int:
@@ -158,6 +159,10 @@ class Sessions:
             return rc.BAD_AUTHENTICATION_METHOD
         if not packet.client_id and (packet.version == 3 or (packet.version == 4 and not packet.clean_start)):
             return rc.CLIENT_IDENTIFIER_NOT_VALID  # [MQTT-3.1.3-8]; 3.1 knows no empty one
+        if packet.client_id.startswith(BRIDGE_PREFIX):
+            return (
+                rc.CLIENT_IDENTIFIER_NOT_VALID
+            )  # whoever took over such a session would get a bridge's messages
         if packet.will is not None:
             refused = self.admission.refusal_of_will(packet.will)
             if refused:
@@ -262,7 +267,7 @@ class Sessions:
                     return APPLICATION if value.lower() == "application" else DEVICE
         return DEVICE
 
-    def _resume(self, session: Session, packet: Connect, expiry_s: int, link: Link) -> None:
+    def resume(self, session: Session, packet: Connect, expiry_s: int, link: Link) -> None:
         timer = session.timer
         if timer is not None:
             timer.cancel()
@@ -278,7 +283,7 @@ class Sessions:
         self._commit.append(event)
         self._fold.resumed(session, event)
 
-    def _attach(self, link: Link, session: Session, packet: Connect, answer: Properties) -> None:
+    def attach(self, link: Link, session: Session, packet: Connect, answer: Properties) -> None:
         session.link = link
         link.session = session
         self.connected += 1

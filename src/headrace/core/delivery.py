@@ -55,6 +55,13 @@ def reserve_chunk(window: int) -> int:
     return max(_CHUNK_MIN, min(_CHUNK_MAX, 2 * window))
 
 
+def _size(link: Link, message: Message, qos: i64, ids: bytes) -> i64:
+    """Bytes of a PUBLISH on this link, without a topic alias."""
+    if link.rendering is not None:
+        return link.rendering.size(link, message, qos, ids)
+    return message.rendered_size(link.version, qos, ids)
+
+
 class Delivery:
     """Sends queue entries to connected sessions and keeps queues inside their limits."""
 
@@ -91,7 +98,7 @@ class Delivery:
             session.count_drop(DROP_PERMISSION, 1)
         elif link.paused or link.buffered() > self._high:
             session.count_drop(DROP_QOS0_SLOW, 1)
-        elif link.max_packet_size and message.rendered_size(link.version, 0, ids) > link.max_packet_size:
+        elif link.max_packet_size and _size(link, message, 0, ids) > link.max_packet_size:
             session.count_drop(DROP_TOO_LARGE, 1)
         else:
             self.write(link, message, 0, 0, 0x31 if retain else 0x30, ids)
@@ -102,6 +109,8 @@ class Delivery:
         """One PUBLISH into the buffer of a connection."""
         if link.alias_maximum:
             self._write_aliased(link, message, qos, packet_id, first, ids)
+        elif link.rendering is not None:
+            link.rendering.write(link, message, qos, packet_id, first, ids)
         else:
             message.render(link.writer(), link.version, qos, packet_id, first, ids, self._clock.now_us)
 
@@ -198,7 +207,7 @@ class Delivery:
         if not link.max_packet_size:
             return False
         ids = session.ids_at(ref >> 3 & 0x1FFFF)
-        return message.rendered_size(link.version, ref & REF_QOS, ids) > link.max_packet_size
+        return _size(link, message, ref & REF_QOS, ids) > link.max_packet_size
 
     def _permitted(self, link: Link, message: Message) -> bool:
         """May its client read this topic? Asked when it is sent: permission may be withdrawn (decisions 11)."""

@@ -76,6 +76,18 @@ class Scheduler:
         raise NotImplementedError
 
 
+class Rendering:
+    """How messages leave through a link whose receiver wants them in another form: a bridge maps topics."""
+
+    def write(self, link: Link, message: Message, qos: i64, packet_id: i64, first: i64, ids: bytes) -> None:
+        """One PUBLISH into the buffer of `link`; `first` is its first byte."""
+        raise NotImplementedError
+
+    def size(self, link: Link, message: Message, qos: i64, ids: bytes) -> i64:
+        """Bytes of what `write` would append."""
+        raise NotImplementedError
+
+
 class Link(ServerHandler):
     """A connection as the core sees it: packets come in through `on_*`, bytes go out through `writer`.
 
@@ -114,6 +126,8 @@ class Link(ServerHandler):
         self.grants: object | None = None  # what access control remembers of it
         self.timer: Timer | None = None
         self.waiting: list[Deferred] | None = None  # until the socket drains
+        self.bridge = False  # 3.x: the client said that it is another broker's bridge
+        self.rendering: Rendering | None = None  # None: as they are
         self.alias_maximum: i64 = 0  # topic aliases towards the client
         self.aliases: dict[bytes, int] | None = None
 

@@ -51,6 +51,7 @@ class Publishing:
         self._held_back: list[Link] = []
         self.storage_full = False
         self._parked: list[_Parked] = []
+        self.trace = b""  # what our bridges put on messages, as properties; b"" without bridges
 
     def publish(self, link: Link, packet: Publish) -> None:
         session = link.session
@@ -64,6 +65,11 @@ class Publishing:
         access = link.access
         if access is not None and not access.may_publish(link, packet.topic):
             self._reject(link, session, packet, rc.NOT_AUTHORIZED)
+            return
+        if self.trace and packet.properties and link.rendering is None and self.trace in packet.properties:
+            self._reject(
+                link, session, packet, rc.SUCCESS
+            )  # went out over a bridge and came round a ring of them
             return
         retain = packet.retain
         if retain or packet.topic[0] == _DOLLAR or self._format_check:

@@ -24,6 +24,7 @@ APPLICATION: Final = 1
 TYPE_NAMES: Final = {DEVICE: "DEVICE", APPLICATION: "APPLICATION"}
 
 NEVER_EXPIRES: Final = 0xFFFFFFFF
+BRIDGE_PREFIX: Final = "$bridge/"  # of the client ids of our own bridges; refused to everybody else
 
 
 class Session:

@@ -39,6 +39,8 @@ class Subscribing:
             code = self._grant(link, request)
             codes.append(code)
             if code <= 2:
+                if link.bridge:
+                    _as_bridge(request)
                 row = _row(request, packet.subscription_id)
                 rows.append(row)
                 if _may_want_retained(request):
@@ -90,6 +92,12 @@ class Subscribing:
         fields["f"] = packet.filters
         self.commit.append(Event(UNSUBSCRIBED, self.clock.now_us, fields))
         self.commit.defer(_Unsubscribed(link, packet_id, packet.filters, held))
+
+
+def _as_bridge(request: SubscriptionRequest) -> None:
+    """3.x has no options for it: Mosquitto's bridges get nothing back, and retain flags as they were published."""
+    request.no_local = True
+    request.retain_as_published = True
 
 
 def _row(request: SubscriptionRequest, subscription_id: int) -> list[object]:

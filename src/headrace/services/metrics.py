@@ -136,8 +136,10 @@ class DoorsCollector(Collector):
         yield from (accepted, now, away)
 
 
-def registry(broker: Broker, doors: Doors, watchdog: Watchdog) -> CollectorRegistry:
+def registry(broker: Broker, doors: Doors, watchdog: Watchdog, *others: Collector) -> CollectorRegistry:
     found = CollectorRegistry()
     found.register(BrokerCollector(broker, watchdog))
     found.register(DoorsCollector(doors))
+    for collector in others:
+        found.register(collector)
     return found

@@ -1,0 +1,1 @@
+"""Bridges: messages of this broker out to another one, and of another one in."""

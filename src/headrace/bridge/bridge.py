@@ -1,0 +1,222 @@
+"""A bridge: keeps one connection to a remote broker, and comes back when it is lost. Runs on the loop.
+
+The local side, a session of the core, is there all the time. An attempt tries the addresses in order; after a round
+without success it waits, twice as long each time, with jitter. Nothing here happens per message.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+from headrace.bridge.address import RemoteAddress
+from headrace.bridge.backoff import Backoff
+from headrace.bridge.counters import BridgeCounters
+from headrace.bridge.link import RemoteLink, Terms
+from headrace.bridge.rendering import trace_of
+from headrace.bridge.settings import BridgeSettings
+from headrace.bridge.tls import UnusableFile, client_context
+from headrace.bridge.topics import TopicMap, subscriptions
+from headrace.bridge.websocket import WebSocketClient
+from headrace.core.bridging import Bridging
+from headrace.core.broker import Broker
+from headrace.core.session import Session
+from headrace.mqtt.packets import VERSION_5, Connect, Will
+from headrace.mqtt.properties import Properties
+
+_SAME_REASON_S: Final = 60.0  # a reason that stays the same is told once in so much time
+Tell = Callable[..., object]  # a line for the log: what happened, and more about it by name
+
+
+class Bridge:
+    """`info` and `warn` write log lines; `on_state` hears True and False as the connection comes and goes."""
+
+    def __init__(
+        self,
+        settings: BridgeSettings,
+        broker: Broker,
+        bridging: Bridging,
+        broker_id: str,
+        info: Tell,
+        warn: Tell,
+        on_state: Callable[[Bridge, bool], None],
+    ) -> None:
+        self.settings = settings
+        self.counters = BridgeCounters()
+        self.up = False
+        self._broker = broker
+        self._bridging = bridging
+        self._info = info
+        self._warn = warn
+        self._on_state = on_state
+        rules = list(settings.rules)
+        self._outward = subscriptions(rules, outward=True)
+        self._client_id = settings.client_id or f"headrace-{broker_id}-{settings.name}"
+        self._state_topic = ""
+        if settings.notifications == "both":
+            default = f"$SYS/broker/connection/{self._client_id}/state"
+            self._state_topic = settings.notification_topic or default
+        self._terms = Terms(
+            TopicMap(rules),
+            subscriptions(rules, outward=False),
+            max(self._outward.values(), default=0),
+            self._state_topic,
+            trace_of(broker_id),
+            settings.inflight_max,
+            settings.packet_bytes_max,
+        )
+        self._backoff = Backoff(settings.reconnect_min_s, settings.reconnect_max_s)
+        self._link: RemoteLink | None = None
+        self._hurry = asyncio.Event()
+        self._stopping = False
+        self._told: dict[str, float] = {}
+        self.session: Session = bridging.open(settings.name, self._outward)
+
+    async def run(self) -> None:
+        """Connect, and again when it ends, until cancelled."""
+        while not self._stopping:
+            for address in self.settings.addresses:
+                started = time.monotonic()
+                if await self._attempt(address):
+                    self._backoff.lasted(time.monotonic() - started)
+                    break
+            self._hurry.clear()
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(self._backoff.next_s()):
+                    await self._hurry.wait()
+
+    def hurry(self) -> None:
+        """Do not wait for the next attempt: files or the other broker may have changed."""
+        self._told.clear()
+        self._hurry.set()
+
+    def stop(self) -> None:
+        """Say goodbye, which ends `run` once that is out. What is under way stays so, and comes back with DUP."""
+        self._stopping = True
+        self._hurry.set()
+        if self._link is not None:
+            self._link.say_goodbye()
+
+    async def _attempt(self, address: RemoteAddress) -> bool:
+        """One connection from its beginning to its end; False if it never got as far as sending messages."""
+        loop = asyncio.get_running_loop()
+        up: asyncio.Future[bool] = loop.create_future()
+        ended: asyncio.Future[str] = loop.create_future()
+        try:
+            connect = self._connect_packet()
+            link = RemoteLink(
+                self._broker,
+                self._bridging,
+                self.session,
+                connect,
+                self._terms,
+                self.counters,
+                lambda present: None if up.done() else up.set_result(present),
+                lambda reason: None if ended.done() else ended.set_result(reason),
+            )
+            async with asyncio.timeout(self.settings.connect_timeout_s):
+                transport = await self._open(address, link)
+                self._link = link
+                await asyncio.wait((up, ended), return_when=asyncio.FIRST_COMPLETED)
+        except (OSError, UnusableFile, TimeoutError) as error:
+            if self._link is not None:
+                transport.abort()
+                await ended
+                self._link = None
+            self._failed(address, _words(error))
+            return False
+        if up.done():
+            self._came_up(address, link, up.result())
+        reason = await ended
+        self._link = None
+        if not up.done():
+            self._failed(address, reason)
+            return False
+        self._went_down(address, reason)
+        return True
+
+    async def _open(self, address: RemoteAddress, link: RemoteLink) -> asyncio.Transport:
+        loop = asyncio.get_running_loop()
+        protocol: object = link
+        if address.websocket:
+            protocol = WebSocketClient(link, address, self.settings.packet_bytes_max)
+        context = client_context(self.settings.tls) if address.encrypted else None
+
+        def make() -> asyncio.Protocol:
+            return protocol  # type: ignore[return-value]
+
+        if address.scheme == "unix":
+            transport, _ = await loop.create_unix_connection(make, address.path)
+        else:
+            transport, _ = await loop.create_connection(make, address.host, address.port, ssl=context)
+        return transport
+
+    def _connect_packet(self) -> Connect:
+        settings = self.settings
+        limits = self._broker.settings
+        properties = Properties()
+        if settings.version == VERSION_5:
+            properties.session_expiry_interval = 0 if settings.clean_session else settings.session_expiry_s
+            properties.receive_maximum = limits.receive_maximum
+            properties.maximum_packet_size = settings.packet_bytes_max
+            properties.topic_alias_maximum = limits.topic_alias_maximum
+        will = Will(self._state_topic, b"0", 1, True) if self._state_topic else None
+        return Connect(
+            settings.version,
+            self._client_id,
+            settings.clean_session,
+            settings.keep_alive_s,
+            settings.username or None,
+            self._password(),
+            will,
+            properties,
+            settings.try_private,
+        )
+
+    def _password(self) -> bytes | None:
+        """The first line of the password file, read anew each time, or the password of the configuration."""
+        file = self.settings.password_file
+        if not file:
+            return self.settings.password.encode("utf-8") or None
+        try:
+            lines = Path(file).read_bytes().splitlines()
+        except OSError as error:
+            raise UnusableFile(f"{file}: {error.strerror}") from None
+        return lines[0] if lines else b""
+
+    def _came_up(self, address: RemoteAddress, link: RemoteLink, present: bool) -> None:
+        self.up = True
+        self.counters.connects += 1
+        self._told.clear()
+        self._info("bridge up", bridge=self.settings.name, remote=str(address), session_present=present)
+        if link.refused_filters:
+            self._warn(
+                "the remote broker refused subscriptions of a bridge",
+                bridge=self.settings.name,
+                filters=link.refused_filters,
+            )
+        self._on_state(self, True)
+
+    def _went_down(self, address: RemoteAddress, reason: str) -> None:
+        self.up = False
+        self._warn("bridge down", bridge=self.settings.name, remote=str(address), reason=reason)
+        self._on_state(self, False)
+
+    def _failed(self, address: RemoteAddress, reason: str) -> None:
+        """An attempt came to nothing: told once a minute for the same reason."""
+        self.counters.failures += 1
+        now = time.monotonic()
+        key = f"{address} {reason}"
+        if now - self._told.get(key, -_SAME_REASON_S) >= _SAME_REASON_S:
+            self._told[key] = now
+            self._warn("bridge cannot connect", bridge=self.settings.name, remote=str(address), reason=reason)
+
+
+def _words(error: Exception) -> str:
+    if isinstance(error, TimeoutError):
+        return "no answer in time"
+    return str(error) or type(error).__name__

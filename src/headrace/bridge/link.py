@@ -1,0 +1,446 @@
+"""The connection to the remote broker, as the core sees it: a link whose client happens to be a broker.
+
+PUBLISH and its acknowledgements look the same in both directions of MQTT, so everything that makes them safe is the
+core's: the session's serial numbers are the packet ids out, a message counts as delivered when the remote broker
+acknowledges it, and what comes in is acknowledged when it is durable here. What is different is who says CONNECT,
+SUBSCRIBE and PINGREQ, and that is this file::
+
+    CONNECT -> CONNACK -> session attached, durable -> PUBLISH "1", SUBSCRIBE... -> their answers -> messages
+
+Compiled with the core, like `net.connection`. Used as an asyncio protocol.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final
+
+from mypy_extensions import i64
+
+from headrace.bridge.counters import BridgeCounters
+from headrace.bridge.rendering import BridgeAccess, BridgeRendering
+from headrace.bridge.topics import TopicMap
+from headrace.core.bridging import Bridging
+from headrace.core.broker import Broker
+from headrace.core.commit import Deferred, Reply
+from headrace.core.delivery import reserve_chunk
+from headrace.core.inflight import DIRECT_IDS
+from headrace.core.interfaces import Link
+from headrace.core.session import Session
+from headrace.core.timers import Timer
+from headrace.errors import ProtocolError
+from headrace.mqtt import codec, packets
+from headrace.mqtt import reason_codes as rc
+from headrace.mqtt.client_protocol import ClientHandler, ClientProtocol
+from headrace.mqtt.packets import Connack, Connect, Disconnect, Publish, Suback, SubscriptionRequest
+from headrace.mqtt.properties import Properties
+
+if TYPE_CHECKING:
+    import asyncio
+
+STATE_ID: Final = 65_535  # the packet id of "1" on the state topic; SUBSCRIBE packets use those below it
+_LINGER_MS: Final = 5000
+_SUBSCRIPTION_IDENTIFIER: Final = b"\x0b"
+_CONNACK_TEXTS: Final = {
+    1: "it does not speak this version of MQTT",
+    2: "client identifier rejected",
+    3: "server unavailable",
+    4: "bad user name or password",
+    5: "not authorized",
+}
+
+
+class Terms:
+    """What one bridge asks of every connection. `filters` are the remote ones with their QoS, `out_qos` the highest QoS
+    that goes out, `state_topic` is "" where the remote broker is told nothing, `trace` as `rendering.trace_of`."""
+
+    def __init__(
+        self,
+        topics: TopicMap,
+        filters: dict[str, int],
+        out_qos: int,
+        state_topic: str,
+        trace: bytes,
+        inflight_max: int,
+        packet_bytes_max: int,
+    ) -> None:
+        self.topics = topics
+        self.filters = filters
+        self.out_qos = out_qos
+        self.state_topic = state_topic
+        self.trace = trace
+        self.inflight_max = inflight_max
+        self.packet_bytes_max = packet_bytes_max
+
+
+class RemoteLink(Link):
+    """One connection. `on_up` is called when messages may flow, `on_end` once, with the reason, when it is over."""
+
+    def __init__(
+        self,
+        broker: Broker,
+        bridging: Bridging,
+        session: Session,
+        connect: Connect,
+        terms: Terms,
+        counters: BridgeCounters,
+        on_up: Callable[[bool], None],
+        on_end: Callable[[str], None],
+    ) -> None:
+        super().__init__(broker)
+        self._bridging = bridging
+        self._for = session
+        self._connect = connect
+        self._terms = terms
+        self._counters = counters
+        self._on_up = on_up
+        self._on_end = on_end
+        self._remote = _Remote(self)
+        aliases = connect.properties.topic_alias_maximum or 0
+        self._protocol = ClientProtocol(self._remote, terms.packet_bytes_max, aliases)
+        self._transport: asyncio.Transport | None = None
+        self._present = False
+        self._awaited: dict[
+            int, str
+        ] = {}  # packet id -> filter whose SUBACK is due; "" for the state message
+        self._ping: _Ping | None = None
+        self._linger: _Linger | None = None
+        self._reason = ""
+        self._reading = True
+        self._closing = False
+        self.version = connect.version
+        self.unanswered = False
+        self.refused_filters: list[str] = []
+
+    # asyncio.Protocol
+
+    def connection_made(self, transport: asyncio.Transport) -> None:
+        self._transport = transport
+        transport.set_write_buffer_limits(high=self.broker.settings.write_buffer_high)
+        transport.write(self._protocol.connect(self._connect))
+
+    def data_received(self, data: bytes) -> None:
+        self.broker.clock.now_us = time.time_ns() // 1000
+        self.broker.bytes_received += len(data)
+        self._protocol.receive_data(data)
+
+    def eof_received(self) -> bool:
+        return False
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self.closed = True
+        self.out = None
+        self._transport = None
+        self._protocol.stop()
+        self._stop_ping()
+        if self._linger is not None:
+            self._linger.cancel()
+        self.broker.on_connection_lost(self)
+        lost = str(error) if error is not None else "the remote broker closed the connection"
+        self._on_end(self._reason or lost)
+
+    def pause_writing(self) -> None:
+        self.paused = True
+
+    def resume_writing(self) -> None:
+        self.paused = False
+        self.broker.on_writable(self)
+
+    # Link
+
+    def flush(self) -> None:
+        out = self.out
+        if out is None:
+            return
+        self.out = None
+        transport = self._transport
+        if transport is not None:
+            self.broker.bytes_sent += len(out)
+            transport.write(out.getvalue())
+            if self._closing:
+                transport.close()
+
+    def close(self) -> None:
+        self._protocol.stop()
+        self._closing = True
+        self.closed = True
+        self._stop_ping()
+        transport = self._transport
+        if self.out is None and transport is not None:
+            transport.close()
+        if transport is not None:
+            # A broker that never reads must not keep the socket.
+            self._linger = _Linger(self)
+            self.broker.timers.schedule(self.broker.clock.mono_ms + _LINGER_MS, self._linger)
+
+    def abort(self) -> None:
+        transport = self._transport
+        if transport is not None:
+            transport.abort()
+
+    def refuse(self, error: ProtocolError) -> None:
+        answer = self._protocol.refusal(error)
+        if answer:
+            self.send(answer)
+
+    def pause_reading(self) -> None:
+        transport = self._transport
+        if transport is not None and self._reading:
+            self._reading = False
+            transport.pause_reading()
+
+    def resume_reading(self) -> None:
+        transport = self._transport
+        if not self._reading:
+            self._reading = True
+            if transport is not None and not self._closing:
+                transport.resume_reading()
+
+    def hold(self) -> None:
+        self._protocol.hold()
+        self.pause_reading()
+
+    def release(self) -> None:
+        self.resume_reading()
+        self._protocol.release()
+
+    def peer(self) -> str:
+        transport = self._transport
+        return "" if transport is None else str(transport.get_extra_info("peername"))
+
+    # The handshake
+
+    def accepted(self, packet: Connack) -> None:
+        """CONNACK: take its limits over and attach the session, or give up with the reason."""
+        properties = packet.properties
+        refusal = self._refusal(packet)
+        if refusal:
+            self.fail(refusal)
+            return
+        self._present = packet.session_present
+        window: i64 = min(self._terms.inflight_max, self.broker.settings.inflight_max)
+        if properties.receive_maximum is not None:
+            window = min(window, properties.receive_maximum)
+        self.window = window
+        self.chunk = reserve_chunk(int(window))
+        self.max_packet_size = properties.maximum_packet_size or 0
+        trace = self._terms.trace if self.version == packets.VERSION_5 else b""
+        retain = properties.retain_available != 0
+        self.rendering = BridgeRendering(self._terms.topics, trace, retain, self._counters)
+        self.access = BridgeAccess(self._terms.topics)
+        keep_alive_s = properties.server_keep_alive
+        self._start_ping(self._connect.keep_alive_s if keep_alive_s is None else keep_alive_s)
+        attached = _Attached(self)
+        self._bridging.attach(self, self._for, int(self.version), not packet.session_present, attached)
+
+    def _refusal(self, packet: Connack) -> str:
+        properties = packet.properties
+        if packet.reason_code:
+            if self.version == packets.VERSION_5:
+                name = rc.name(packet.reason_code)
+                said = properties.reason_string
+                return f"refused: {name}: {said}" if said else f"refused: {name}"
+            text = _CONNACK_TEXTS.get(packet.reason_code, f"return code {packet.reason_code}")
+            return f"refused: {text}"
+        if properties.maximum_qos is not None and properties.maximum_qos < self._terms.out_qos:
+            return f"the remote broker takes QoS {properties.maximum_qos} at most: lower qos of the topics that go out"
+        return ""
+
+    def attached(self) -> None:
+        """The session is ours, durably: say that we are there, and ask for what is to come in.
+
+        Not before: a remote broker without a session for us sends nothing until it is asked, and by now the packet ids
+        of an older one are forgotten.
+        """
+        if self.closed or self._for.link is not self:
+            return
+        terms, version = self._terms, int(self.version)
+        if terms.state_topic:
+            self._awaited[STATE_ID] = ""
+            topic = terms.state_topic.encode("utf-8")
+            self.send(codec.encode_publish(version, topic, b"1", 1, True, False, STATE_ID))
+        packet_id = STATE_ID - 1
+        for name, qos in terms.filters.items():
+            # 5: nothing of our own comes back, and retained messages come once, not at every reconnection.
+            request = SubscriptionRequest(name, qos, True, True, 1)
+            self._awaited[packet_id] = name
+            self.send(codec.encode_subscribe(version, packet_id, [request]))
+            packet_id -= 1
+        self._go_on()
+
+    def subscribed(self, packet: Suback) -> None:
+        name = self._awaited.pop(packet.packet_id, "")
+        if name and packet.reason_codes[0] > 2:
+            self.refused_filters.append(name)
+        self._go_on()
+
+    def on_puback(self, packet_id: int, reason_code: int) -> None:
+        if packet_id > DIRECT_IDS:
+            if self._awaited.pop(packet_id, None) is not None:
+                self._go_on()
+            return
+        self.broker.on_puback(self, packet_id, reason_code)
+
+    def _go_on(self) -> None:
+        """Everything of the handshake is answered: NOT-ACKED first, then the backlog, then live."""
+        if self._awaited or self.ready:
+            return
+        self.ready = True
+        self.broker.delivery.resumed(self._for, self)
+        self._bridging.send_retained(self, self._for)
+        self._on_up(self._present)
+
+    def fail(self, reason: str) -> None:
+        """It is over, for this reason."""
+        self._reason = self._reason or reason
+        self.broker.on_connection_lost(self)
+        self.close()
+
+    def say_goodbye(self) -> None:
+        """We are stopping: the remote broker learns it, and knows that the will is not meant."""
+        if self.session is not None and self.ready and self._terms.state_topic:
+            topic = self._terms.state_topic.encode("utf-8")
+            self.send(codec.encode_publish(int(self.version), topic, b"0", 1, True, False, STATE_ID))
+        if self._transport is not None:
+            self.send(codec.encode_disconnect(int(self.version)))
+        self.fail("stopped")
+
+    # Messages
+
+    def on_publish(self, packet: Publish) -> None:
+        """A message of the remote broker, unless it came from here or no rule wants it: then it is settled at once."""
+        terms, counters = self._terms, self._counters
+        counters.received += 1
+        if packet.properties and terms.trace in packet.properties:
+            counters.loops += 1
+            self._settle(packet)
+            return
+        topic = terms.topics.inward(packet.topic)
+        if not topic:
+            counters.unmatched += 1
+            self._settle(packet)
+            return
+        packet.topic = topic
+        if _SUBSCRIPTION_IDENTIFIER in packet.properties:
+            packet.properties = _without_identifiers(packet.properties)
+        if self.version == packets.VERSION_5:
+            packet.properties += terms.trace
+        try:
+            self.broker.on_publish(self, packet)
+        except ProtocolError as error:
+            # The remote broker passes on what its publishers say of a payload: no reason to part, and to part again.
+            if error.reason_code != rc.PAYLOAD_FORMAT_INVALID:
+                raise
+
+    def _settle(self, packet: Publish) -> None:
+        """Acknowledge without taking, in its place behind earlier acknowledgements."""
+        if packet.qos == 1:
+            self.broker.commit.defer(Reply(self, codec.encode_puback(int(self.version), packet.packet_id)))
+        elif packet.qos == 2:
+            self.broker.commit.defer(Reply(self, codec.encode_pubrec(int(self.version), packet.packet_id)))
+
+    def on_protocol_error(self, error: ProtocolError) -> None:
+        self._reason = self._reason or f"protocol error: {error}"
+        self.broker.on_protocol_error(self, error)
+
+    def disconnected(self, packet: Disconnect) -> None:
+        why = packet.properties.reason_string or rc.name(packet.reason_code)
+        self.fail(f"the remote broker disconnected: {why}")
+
+    # Keep alive
+
+    def _start_ping(self, keep_alive_s: int) -> None:
+        if keep_alive_s:
+            self._ping = _Ping(self, keep_alive_s * 1000)
+            self.broker.timers.schedule(self.broker.clock.mono_ms + keep_alive_s * 1000, self._ping)
+
+    def _stop_ping(self) -> None:
+        if self._ping is not None:
+            self._ping.cancel()
+            self._ping = None
+
+    def ping(self) -> bool:
+        """Ask whether the remote broker is still there; False when it has not answered the last time."""
+        if self.unanswered and self._reading:
+            self._reason = self._reason or "no PINGRESP within the keep alive"
+            self.abort()
+            return False
+        self.unanswered = True
+        self.send(codec.PINGREQ)
+        return True
+
+
+def _without_identifiers(properties: bytes) -> bytes:
+    """Subscription Identifiers belong to the subscription that brought the message, not to the message."""
+    found = Properties.decode(properties, 0, len(properties), packets.PUBLISH)
+    found.subscription_identifiers = []
+    return found.encode()
+
+
+class _Remote(ClientHandler):
+    """What the remote broker sends, handed to the link."""
+
+    def __init__(self, link: RemoteLink) -> None:
+        self._link = link
+
+    def on_connack(self, packet: Connack) -> None:
+        self._link.accepted(packet)
+
+    def on_suback(self, packet: Suback) -> None:
+        self._link.subscribed(packet)
+
+    def on_pingresp(self) -> None:
+        self._link.unanswered = False
+
+    def on_publish(self, packet: Publish) -> None:
+        self._link.on_publish(packet)
+
+    def on_puback(self, packet_id: int, reason_code: int) -> None:
+        self._link.on_puback(packet_id, reason_code)
+
+    def on_pubrec(self, packet_id: int, reason_code: int) -> None:
+        self._link.on_pubrec(packet_id, reason_code)
+
+    def on_pubrel(self, packet_id: int, reason_code: int) -> None:
+        self._link.on_pubrel(packet_id, reason_code)
+
+    def on_pubcomp(self, packet_id: int, reason_code: int) -> None:
+        self._link.on_pubcomp(packet_id, reason_code)
+
+    def on_disconnect(self, packet: Disconnect) -> None:
+        self._link.disconnected(packet)
+
+    def on_protocol_error(self, error: ProtocolError) -> None:
+        self._link.on_protocol_error(error)
+
+
+class _Attached(Deferred):
+    """That the session is attached is durable."""
+
+    def __init__(self, link: RemoteLink) -> None:
+        super().__init__()
+        self._link = link
+
+    def run(self) -> None:
+        self._link.attached()
+
+
+class _Linger(Timer):
+    def __init__(self, link: RemoteLink) -> None:
+        super().__init__()
+        self._link = link
+
+    def fire(self, now_ms: int) -> None:
+        self._link.abort()
+
+
+class _Ping(Timer):
+    def __init__(self, link: RemoteLink, interval_ms: int) -> None:
+        super().__init__()
+        self._link = link
+        self._interval_ms = interval_ms
+
+    def fire(self, now_ms: int) -> None:
+        if self._link.ping():
+            self._link.broker.timers.schedule(now_ms + self._interval_ms, self)

@@ -1,0 +1,85 @@
+"""How a message looks to the remote broker: its topic there, and the trace of the brokers that it came through.
+
+The trace is an MQTT 5 user property, one for each broker on the way: `bridged-by` = an id of that broker, put on what a
+bridge sends and on what it takes in. A broker that finds its own id in what comes in has seen the message before, which
+ends every loop and ring of bridges that speak MQTT 5.
+Compiled with the core: it runs for every message.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from mypy_extensions import i64
+
+from headrace.bridge.counters import BridgeCounters
+from headrace.bridge.topics import TopicMap
+from headrace.core.access import Access
+from headrace.core.interfaces import Link, Rendering
+from headrace.core.message import Message
+from headrace.mqtt.data_types import text
+
+TRACE_PROPERTY: Final = "bridged-by"
+_USER_PROPERTY: Final = b"\x26"
+_RETAIN: Final = 1
+
+
+def trace_of(broker_id: str) -> bytes:
+    """The user property that says a message came through this broker, as it stands on the wire."""
+    return _USER_PROPERTY + text(TRACE_PROPERTY) + text(broker_id)
+
+
+class BridgeRendering(Rendering):
+    """For one connection. `trace` is b"" before version 5; `retain`: whether the remote broker takes that flag."""
+
+    def __init__(self, topics: TopicMap, trace: bytes, retain: bool, counters: BridgeCounters) -> None:
+        self._topics = topics
+        self._counters = counters
+        self._trace = trace
+        self._flags: i64 = 0xFF if retain else 0xFF - _RETAIN
+
+    def write(self, link: Link, message: Message, qos: i64, packet_id: i64, first: i64, ids: bytes) -> None:
+        self._counters.sent += 1
+        there = self._there(message)
+        now_us = link.broker.clock.now_us
+        trace = self._missing(there)
+        there.render(link.writer(), link.version, qos, packet_id, first & self._flags, trace, now_us)
+
+    def size(self, link: Link, message: Message, qos: i64, ids: bytes) -> i64:
+        return self._there(message).rendered_size(link.version, qos, self._missing(message))
+
+    def _missing(self, message: Message) -> bytes:
+        """The trace, unless another bridge of ours has put it there already."""
+        return b"" if self._trace in message.properties else self._trace
+
+    def _there(self, message: Message) -> Message:
+        """The message under its remote topic. One that was sent under a rule that is gone keeps its own."""
+        topic = self._topics.outward(message.topic)
+        if not topic or topic == message.topic:
+            return message
+        return Message(
+            message.timestamp_us,
+            message.flags,
+            0,
+            0,
+            message.tenant,
+            b"",
+            0,
+            topic,
+            message.properties,
+            message.message_expiry_s,
+            message.payload,
+        )
+
+
+class BridgeAccess(Access):
+    """What may leave: topics of a rule. What waits from a rule that is gone is dropped and counted."""
+
+    def __init__(self, topics: TopicMap) -> None:
+        self._topics = topics
+
+    def may_publish(self, link: Link, topic: bytes) -> bool:
+        return True
+
+    def may_receive(self, link: Link, topic: bytes) -> bool:
+        return len(self._topics.outward(topic)) > 0

@@ -1,0 +1,166 @@
+"""The sessions behind bridges: where messages for another broker wait, and which packet ids are under way.
+
+Runs on the loop. Such a session is an APPLICATION of the default tenant that never expires. It exists, with its
+subscriptions, from the start of the broker on, so nothing is missed before the other broker is reached. Whatever is
+acknowledged to or by the other broker is what a session's records say anyway: a bridge has no state of its own.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from headrace.core.commit import Deferred
+from headrace.core.fold import DEFAULT_TENANT, subscription_from, subscription_row
+from headrace.core.record import SESSION_CLOSED, SESSION_OPENED, SUBSCRIBED, UNSUBSCRIBED, Event
+from headrace.core.replay import DirectRetained, QueuedRetained, first_page
+from headrace.core.session import APPLICATION, BRIDGE_PREFIX, NEVER_EXPIRES, Session
+from headrace.core.subscriptions import Subscription
+from headrace.mqtt.packets import Connect
+from headrace.mqtt.properties import Properties
+
+if TYPE_CHECKING:
+    from headrace.core.broker import Broker
+    from headrace.core.interfaces import Link
+
+
+class Bridging:
+    """Opens and attaches the sessions of bridges."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+        self._tenant = broker.fold.tenant(DEFAULT_TENANT)
+
+    def open(self, name: str, filters: dict[str, int]) -> Session:
+        """The session of the bridge `name`, subscribed to exactly these filters (local ones, with their QoS).
+
+        What it was subscribed to before is undone. All of it is durable once `commit` has caught up.
+        """
+        client_id = BRIDGE_PREFIX + name
+        session = self._tenant.sessions.get(client_id)
+        if session is None:
+            session = self._opened(client_id)
+        elif session.expiry_s != NEVER_EXPIRES:  # retired meanwhile
+            self._expire_after(session, NEVER_EXPIRES)
+        self._subscribe(session, filters)
+        return session
+
+    def retire(self, configured: set[str]) -> list[Session]:
+        """Let the sessions of bridges that are not configured any more run out: nothing new goes in, and what waits is
+        kept as long as a 3.1.1 session would be. Returns those that still hold something."""
+        left = []
+        for session in list(self._tenant.sessions.values()):
+            name = session.client_id.removeprefix(BRIDGE_PREFIX)
+            if name == session.client_id or name in configured:
+                continue
+            queue = session.queue
+            if queue is None or not queue.unfinished():
+                self._broker.sessions.end(session, "bridge removed")
+                continue
+            left.append(session)
+            self._unsubscribe(session, list(session.subscriptions or {}))
+            if session.expiry_s == NEVER_EXPIRES:
+                self._expire_after(session, self._broker.settings.v311_session_expiry_s)
+        return left
+
+    def attach(self, link: Link, session: Session, version: int, fresh: bool, then: Deferred) -> None:
+        """The other broker has accepted `link`; `then` runs once that is durable.
+
+        `fresh`: it holds no session for us, so the packet ids of its QoS 2 messages start anew, and an old one must
+        not make a new message look like a repetition.
+        """
+        sessions, commit = self._broker.sessions, self._broker.commit
+        packet = Connect(version, session.client_id, False, 0)
+        sessions.resume(session, packet, NEVER_EXPIRES, link)
+        if fresh and session.incoming:
+            for packet_id in session.incoming:
+                commit.released(session.incarnation, packet_id)
+            session.incoming = None
+            session.changed = True
+        sessions.attach(link, session, packet, Properties())
+        commit.defer(then)
+
+    def send_retained(self, link: Link, session: Session) -> None:
+        """Retained messages at QoS 0 do not wait in the queue: the other broker gets the current ones again."""
+        broker = self._broker
+        direct = DirectRetained(broker.delivery, broker.commit, broker.clock, session, link)
+        for subscription in (session.subscriptions or {}).values():
+            direct.add(subscription)
+        direct.run()
+
+    def _opened(self, client_id: str) -> Session:
+        fields: dict[str, object] = {
+            "t": self._tenant.name,
+            "c": client_id,
+            "ty": APPLICATION,
+            "ex": NEVER_EXPIRES,
+            "v": 5,
+            "w": None,
+            "lim": 0,
+        }
+        event = Event(SESSION_OPENED, self._broker.clock.now_us, fields)
+        self._broker.commit.append(event)
+        session = self._broker.fold.opened(event)
+        self._expire_after(session, NEVER_EXPIRES)
+        return session
+
+    def _expire_after(self, session: Session, expiry_s: int) -> None:
+        """The session is away, and runs out after so many seconds."""
+        broker = self._broker
+        if session.timer is not None:
+            session.timer.cancel()
+            session.timer = None
+        queue = session.queue
+        limit = 0 if queue is None else queue.last_sent()
+        fields: dict[str, object] = {"inc": session.incarnation, "ex": expiry_s, "lim": limit, "will": 0}
+        event = Event(SESSION_CLOSED, broker.clock.now_us, fields)
+        broker.commit.append(event)
+        broker.fold.closed(session, event)
+        broker.sessions.await_return(session, 0)
+
+    def _subscribe(self, session: Session, filters: dict[str, int]) -> None:
+        wanted = {name: _row(name, qos) for name, qos in filters.items()}
+        held = {name: subscription_row(found) for name, found in (session.subscriptions or {}).items()}
+        self._unsubscribe(session, [name for name in held if name not in wanted])
+        rows = [row for name, row in wanted.items() if held.get(name) != row]
+        if not rows:
+            return
+        broker = self._broker
+        fresh = [subscription_from(session, row) for row in rows if row[0] not in held]
+        listed = first_page(session, fresh, broker.clock.now_us)
+        fields: dict[str, object] = {"inc": session.incarnation, "subs": rows, "ret": listed}
+        broker.commit.append(Event(SUBSCRIBED, broker.clock.now_us, fields))
+        broker.commit.defer(_Subscribed(broker, session, fresh, set(listed[::3])))
+
+    def _unsubscribe(self, session: Session, filters: list[str]) -> None:
+        if filters:
+            fields: dict[str, object] = {"inc": session.incarnation, "f": filters}
+            self._broker.commit.append(Event(UNSUBSCRIBED, self._broker.clock.now_us, fields))
+
+
+def _row(topic_filter: str, qos: int) -> list[object]:
+    """A subscription of a bridge: No Local, retain flags as published, no identifier."""
+    return [topic_filter, qos, True, True, 0, 0]
+
+
+class _Subscribed(Deferred):
+    """New subscriptions are durable and applied: queue the retained messages that their record does not list."""
+
+    def __init__(self, broker: Broker, session: Session, fresh: list[Subscription], listed: set[int]) -> None:
+        super().__init__()
+        self._broker = broker
+        self._session = session
+        self._fresh = fresh
+        self._listed = listed
+
+    def run(self) -> None:
+        broker = self._broker
+        queued = QueuedRetained(broker.commit, broker.clock, self._session, _Queued())
+        for subscription in self._fresh:
+            queued.add(subscription, self._listed)
+        queued.run()
+
+
+class _Queued(Deferred):
+    """Nobody waits for it."""
+
+    def run(self) -> None: ...

@@ -1,0 +1,124 @@
+"""The bridges of a node: their sessions from the start on, their connections, their state in `$SYS`. Runs on the loop."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator, Sequence
+
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from headrace.bridge.bridge import Bridge, Tell
+from headrace.bridge.rendering import trace_of
+from headrace.bridge.settings import BridgeSettings
+from headrace.core.bridging import Bridging
+from headrace.core.broker import Broker
+from headrace.core.record import DROP_REASONS
+
+_STOP_TIMEOUT_S = 2.0
+_COUNTERS = {
+    "connects": "Connections to the remote broker that came up",
+    "failures": "Attempts to connect that failed",
+    "sent": "PUBLISH packets sent to the remote broker",
+    "received": "PUBLISH packets received from the remote broker",
+    "loops": "Messages from the remote broker that had been here before, dropped",
+    "unmatched": "Messages from the remote broker that no topic of the bridge lets in, dropped",
+}
+
+
+class Bridges:
+    """`info` and `warn` write log lines with more about them by name."""
+
+    def __init__(self, broker: Broker, journal_uuid: str, info: Tell, warn: Tell) -> None:
+        self._broker = broker
+        self._broker_id = journal_uuid.replace("-", "")[:16]
+        self._info = info
+        self._warn = warn
+        self._tasks: list[asyncio.Task[None]] = []
+        self.bridges: list[Bridge] = []
+
+    def open(self, configured: Sequence[BridgeSettings]) -> None:
+        """Make the sessions, with their subscriptions. Before anybody can publish, so that nothing is missed."""
+        bridging = Bridging(self._broker)
+        if configured:
+            self._broker.publishing.trace = trace_of(self._broker_id)
+        for session in bridging.retire({settings.name for settings in configured}):
+            queue = session.outbound()
+            self._warn(
+                "messages wait for a bridge that is not configured any more; they expire unless it comes back",
+                session=session.client_id,
+                messages=int(queue.unfinished()),
+                expiry_s=session.expiry_s,
+            )
+        self.bridges = [
+            Bridge(settings, self._broker, bridging, self._broker_id, self._info, self._warn, self._publish)
+            for settings in configured
+        ]
+
+    def start(self) -> None:
+        """Connect."""
+        for bridge in self.bridges:
+            self._publish(bridge, False)
+            self._tasks.append(asyncio.get_running_loop().create_task(bridge.run()))
+
+    def reload(self) -> None:
+        """SIGHUP: try again at once, with what password and certificate files say now."""
+        for bridge in self.bridges:
+            bridge.hurry()
+
+    async def stop(self) -> None:
+        """Say goodbye to the remote brokers and wait a moment for the connections to close."""
+        for bridge in self.bridges:
+            bridge.stop()
+        self._broker.end_tick()
+        for bridge, task in zip(self.bridges, self._tasks, strict=True):
+            if not bridge.up:
+                task.cancel()
+        if self._tasks:
+            _, late = await asyncio.wait(self._tasks, timeout=_STOP_TIMEOUT_S)
+            for task in late:
+                task.cancel()
+
+    def _publish(self, bridge: Bridge, up: bool) -> None:
+        """The state of a bridge among the topics of the broker itself, as Mosquitto's users know it."""
+        if bridge.settings.notifications != "none":
+            topic = f"$SYS/broker/connection/{bridge.settings.name}/state"
+            self._broker.system.publish(bridge.session.tenant, topic, b"1" if up else b"0")
+
+
+class BridgeCollector(Collector):
+    """Reads the counters of bridges at scrape time."""
+
+    def __init__(self, bridges: Bridges) -> None:
+        self._bridges = bridges
+
+    def collect(self) -> Iterator[Metric]:
+        bridges = self._bridges.bridges
+        yield _gauge("up", "1 while the remote broker is connected", bridges, lambda bridge: int(bridge.up))
+        yield _gauge("backlog_messages", "Messages not acknowledged by the remote broker", bridges, _backlog)
+        for name, text in _COUNTERS.items():
+            family = CounterMetricFamily(f"headrace_bridge_{name}", text, labels=["bridge"])
+            for bridge in bridges:
+                family.add_metric([bridge.settings.name], getattr(bridge.counters, name))
+            yield family
+        dropped = CounterMetricFamily(
+            "headrace_bridge_dropped_messages",
+            "Messages that did not go out, by DropReason",
+            labels=["bridge", "reason"],
+        )
+        for bridge in bridges:
+            for reason, count in (bridge.session.dropped or {}).items():
+                dropped.add_metric([bridge.settings.name, DROP_REASONS[reason]], count)
+        yield dropped
+
+
+def _backlog(bridge: Bridge) -> float:
+    queue = bridge.session.queue
+    return 0 if queue is None else int(queue.unfinished())
+
+
+def _gauge(name: str, text: str, bridges: list[Bridge], value: Callable[[Bridge], float]) -> Metric:
+    family = GaugeMetricFamily(f"headrace_bridge_{name}", text, labels=["bridge"])
+    for bridge in bridges:
+        family.add_metric([bridge.settings.name], value(bridge))
+    return family

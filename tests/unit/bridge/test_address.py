@@ -1,0 +1,42 @@
+"""Addresses of remote brokers."""
+
+from __future__ import annotations
+
+import pytest
+
+from headrace.bridge.address import RemoteAddress, parse
+
+
+@pytest.mark.parametrize(
+    ("url", "address"),
+    [
+        ("tcp://broker.example", RemoteAddress("tcp", "broker.example", 1883, "")),
+        ("mqtt://broker.example:1", RemoteAddress("tcp", "broker.example", 1, "")),
+        ("tls://[::1]", RemoteAddress("tls", "::1", 8883, "")),
+        ("ws://h", RemoteAddress("ws", "h", 80, "/mqtt")),
+        ("wss://h:8084/deep/path", RemoteAddress("wss", "h", 8084, "/deep/path")),
+        ("unix:///run/mqtt.sock", RemoteAddress("unix", "", 0, "/run/mqtt.sock")),
+    ],
+)
+def test_an_address_is_taken_apart(url: str, address: RemoteAddress) -> None:
+    assert parse(url) == address
+    assert parse(str(address)) == address
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "",
+        "broker",
+        "udp://h",
+        "tcp://",
+        "tcp://h/path",
+        "tcp://u:p@h",
+        "tcp://h:99999",
+        "unix://h/p",
+        "tcp://h?x=1",
+    ],
+)
+def test_what_is_no_address_is_said(url: str) -> None:
+    with pytest.raises(ValueError, match=r"no address|[Pp]ort"):
+        parse(url)

@@ -1,0 +1,365 @@
+"""The link to the remote broker: handshake, both directions, and what a cut or a crash leaves."""
+
+from __future__ import annotations
+
+import pytest
+
+from harness import Harness
+from headrace.bridge.topics import Rule
+from headrace.core.message import Message
+from headrace.core.settings import BrokerSettings
+from headrace.mqtt import codec
+from headrace.mqtt import reason_codes as rc
+from headrace.mqtt.data_types import text
+from headrace.mqtt.properties import Properties
+from unit.bridge.remote import (
+    CONNECT,
+    DISCONNECT,
+    PINGREQ,
+    PUBACK,
+    PUBCOMP,
+    PUBLISH,
+    PUBREC,
+    PUBREL,
+    SUBSCRIBE,
+    TRACE,
+    Remote,
+)
+
+OUT = [Rule("up/#", "out", 2, "", "there/")]
+
+
+def limits(**values: int) -> Properties:
+    found = Properties()
+    for name, value in values.items():
+        setattr(found, name, value)
+    return found
+
+
+def payloads(remote: Remote) -> list[bytes]:
+    return [payload for _, payload, _, _ in remote.publishes()]
+
+
+def test_messages_flow_only_when_the_handshake_is_answered() -> None:
+    harness = Harness()
+    remote = Remote(harness, state_topic="state/us")
+    harness.client("p").publish("up/x", b"1")
+    assert remote.kinds() == [CONNECT]
+    remote.feed(codec.encode_connack(5, False, 0))
+    sent = remote.take()
+    assert [first >> 4 for first, _ in sent] == [PUBLISH, SUBSCRIBE]
+    assert sent[0][0] & 0x07 == 0x03, "QoS 1, retained"
+    assert sent[1][1][-1] == 0x1E, "QoS 2, No Local, Retain As Published, retained only when new"
+    remote.feed(codec.encode_suback(5, 65_534, [2]))
+    assert remote.kinds() == []
+    assert remote.up == []
+    remote.feed(codec.encode_puback(5, 65_535))
+    assert remote.up == [False]
+    assert remote.publishes() == [("there/up/x", b"1", 1, False)]
+
+
+def test_subscribe_waits_until_the_attached_session_is_durable() -> None:
+    harness = Harness()
+    remote = Remote(harness)
+    remote.take()
+    remote.feed(codec.encode_connack(5, False, 0), sync=False)
+    harness.broker.end_tick()
+    assert remote.kinds() == []
+    harness.sync()
+    assert remote.kinds() == [SUBSCRIBE]
+
+
+def test_a_message_is_acknowledged_here_when_it_is_acknowledged_there() -> None:
+    harness = Harness()
+    remote = Remote(harness, rules=OUT)
+    remote.accept()
+    publisher = harness.client("p")
+    for number in range(3):
+        publisher.publish("up/x", b"%d" % number)
+    ids = [packet_id for _, _, packet_id, _ in remote.publishes()]
+    remote.feed(codec.encode_puback(5, ids[1]))
+    remote.lose()
+    harness.crash()
+    again = Remote(harness, rules=OUT)
+    again.accept(present=True)
+    found = again.publishes()
+    assert [(p, d) for _, p, _, d in found] == [(b"0", True), (b"2", True)]
+    assert [packet_id for _, _, packet_id, _ in found] == [ids[0], ids[2]], "the same packet ids"
+
+
+def test_qos_2_goes_on_with_pubrel_after_a_crash() -> None:
+    harness = Harness()
+    remote = Remote(harness, rules=OUT)
+    remote.accept()
+    harness.client("p").publish("up/x", b"x", qos=2)
+    [(_, _, packet_id, _)] = remote.publishes()
+    remote.feed(codec.encode_pubrec(5, packet_id), sync=False)
+    harness.broker.end_tick()
+    assert remote.kinds() == [], "PUBREL waits until PUBREC is durable"
+    harness.sync()
+    assert remote.kinds() == [PUBREL]
+    harness.crash()
+    again = Remote(harness, rules=OUT)
+    again.accept(present=True)
+    assert again.take() == [(0x62, packet_id.to_bytes(2, "big"))]
+    again.feed(codec.encode_pubcomp(5, packet_id))
+    assert again.session.outbound().unfinished() == 0
+
+
+def test_what_comes_in_is_acknowledged_when_it_is_durable() -> None:
+    harness = Harness()
+    reader = harness.client("reader")
+    reader.subscribe("here/#", 2)
+    remote = Remote(harness)
+    remote.accept()
+    remote.send("down/x", b"1", 7, sync=False)
+    harness.broker.end_tick()
+    assert remote.kinds() == []
+    harness.sync()
+    assert remote.take() == [(0x40, b"\x00\x07")]
+    remote.send("down/x", b"2", 8, qos=2)
+    remote.send("down/x", b"2", 8, qos=2, dup=True)
+    assert remote.kinds() == [PUBREC, PUBREC]
+    remote.feed(codec.encode_pubrel(5, 8))
+    assert remote.kinds() == [PUBCOMP]
+    assert [payload for _, payload, _, _ in reader.publishes()] == [b"1", b"2"]
+
+
+@pytest.mark.parametrize("crash", [False, True])
+def test_packet_ids_of_a_session_that_the_remote_forgot_mean_nothing(crash: bool) -> None:
+    """Else its next QoS 2 message under an id that was not released would be taken for a repetition, and lost."""
+    harness = Harness()
+    remote = Remote(harness)
+    remote.accept()
+    remote.send("down/x", b"old", 1, qos=2)
+    if crash:
+        harness.crash()
+    else:
+        remote.lose()
+    reader = harness.client("reader")
+    reader.subscribe("here/#", 2)
+    again = Remote(harness)
+    again.accept(present=False)
+    again.send("down/x", b"new", 1, qos=2)
+    assert [payload for _, payload, _, _ in reader.publishes()] == [b"new"]
+    harness.crash()
+    third = Remote(harness)
+    third.accept(present=True)
+    third.send("down/x", b"new", 1, qos=2, dup=True)
+    assert third.kinds() == [PUBREC]
+
+
+def test_the_limits_of_the_remote_broker_are_kept() -> None:
+    harness = Harness()
+    remote = Remote(harness, rules=OUT)
+    remote.accept(properties=limits(receive_maximum=2, maximum_packet_size=100))
+    publisher = harness.client("p")
+    publisher.publish("up/x", b"x" * 100)
+    for number in range(4):
+        publisher.publish("up/x", b"%d" % number)
+    found = remote.publishes()
+    assert [payload for _, payload, _, _ in found] == [b"0", b"1"]
+    assert remote.session.drops_by_name() == {"too_large_for_client": 1}
+    remote.feed(codec.encode_puback(5, found[0][2]))
+    assert payloads(remote) == [b"2"]
+
+
+def test_a_remote_broker_with_a_lower_qos_is_told_apart() -> None:
+    remote = Remote(Harness(), rules=OUT)
+    remote.feed(codec.encode_connack(5, False, 0, limits(maximum_qos=1)))
+    remote.lose()
+    assert "QoS 1 at most" in remote.ended[0]
+
+
+@pytest.mark.parametrize(
+    ("version", "code", "words"),
+    [(5, rc.BAD_USER_NAME_OR_PASSWORD, "refused: "), (4, 5, "not authorized"), (4, 77, "return code 77")],
+)
+def test_a_refusal_is_told_in_words(version: int, code: int, words: str) -> None:
+    remote = Remote(Harness(), version)
+    remote.feed(codec.encode_connack(version, False, code))
+    assert remote.transport.closed
+    remote.lose()
+    assert words in remote.ended[0]
+    assert remote.session.link is None
+
+
+def test_what_came_through_this_broker_before_is_settled_and_dropped() -> None:
+    harness = Harness()
+    reader = harness.client("reader")
+    reader.subscribe("#", 2)
+    remote = Remote(harness)
+    remote.accept()
+    mine = b"\x26" + text("k") + text("v") + TRACE
+    remote.send("down/x", b"loop", 5, properties=mine)
+    remote.send("down/x", b"loop", 6, qos=2, properties=mine)
+    remote.feed(codec.encode_pubrel(5, 6))
+    assert remote.kinds() == [PUBACK, PUBREC, PUBCOMP]
+    assert (remote.counters.loops, remote.counters.received) == (2, 2)
+    assert reader.publishes() == []
+
+
+def test_what_comes_in_does_not_go_out_again() -> None:
+    remote = Remote(harness := Harness(), rules=[Rule("#", "both", 2)])
+    remote.accept()
+    remote.send("t", b"x", 5)
+    assert remote.kinds() == [PUBACK]
+    harness.client("p").publish("t", b"y")
+    assert payloads(remote) == [b"y"]
+
+
+def test_what_no_rule_lets_in_is_settled_and_counted() -> None:
+    remote = Remote(Harness())
+    remote.accept()
+    remote.send("other", b"x", 5)
+    assert remote.kinds() == [PUBACK]
+    assert remote.counters.unmatched == 1
+
+
+def test_properties_pass_except_the_subscription_identifier() -> None:
+    harness = Harness()
+    remote = Remote(harness)
+    remote.accept()
+    user = b"\x26" + text("k") + text("v\x0b")
+    remote.send("down/x", b"x", 5, properties=user + b"\x0b\x07")
+    assert [m.properties for m in harness.journal.records if isinstance(m, Message)] == [user + TRACE]
+
+
+def test_a_backlog_of_a_rule_that_is_gone_does_not_leave() -> None:
+    harness = Harness()
+    Remote(harness, rules=[Rule("old/#", "out", 1)]).lose()
+    harness.client("p").publish("old/x", b"x")
+    remote = Remote(harness, rules=OUT)
+    remote.accept()
+    harness.client("p").publish("up/x", b"y")
+    assert payloads(remote) == [b"y"]
+    assert remote.session.drops_by_name() == {"permission_withdrawn": 1}
+
+
+def test_retained_messages_cross_once_and_those_of_qos_0_at_every_connection() -> None:
+    harness = Harness()
+    publisher = harness.client("p")
+    publisher.publish("up/a", b"kept", retain=True)
+    publisher.publish("up/b", b"loose", qos=0, retain=True)
+    remote = Remote(harness, rules=OUT)
+    remote.accept()
+    sent = {first & 7: body for first, body in remote.take()}
+    assert sorted(sent) == [1, 3]
+    assert sent[1].endswith(b"loose")
+    assert sent[3].endswith(b"kept")
+    remote.feed(codec.encode_puback(5, 1))
+    remote.lose()
+    again = Remote(harness, rules=OUT)
+    again.accept(present=True)
+    assert [(first & 7, body[-5:]) for first, body in again.take()] == [(1, b"loose")]
+
+
+def test_the_live_retain_flag_crosses() -> None:
+    harness = Harness()
+    remote = Remote(harness, rules=OUT)
+    remote.accept()
+    harness.client("p").publish("up/x", b"x", retain=True)
+    assert [first & 1 for first, _ in remote.take()] == [1]
+
+
+def test_keep_alive_asks_and_gives_up_without_an_answer() -> None:
+    harness = Harness()
+    remote = Remote(harness, rules=OUT, keep_alive_s=10)
+    remote.accept()
+    harness.advance(10.5)
+    assert remote.kinds() == [PINGREQ]
+    remote.feed(codec.PINGRESP)
+    harness.advance(10.5)
+    assert remote.kinds() == [PINGREQ]
+    harness.advance(10.5)
+    assert remote.transport.aborted
+    remote.lose()
+    assert "PINGRESP" in remote.ended[0]
+
+
+def test_the_server_keep_alive_counts() -> None:
+    harness = Harness()
+    remote = Remote(harness, rules=OUT, keep_alive_s=100)
+    remote.accept(properties=limits(server_keep_alive=5))
+    harness.advance(5.5)
+    assert remote.kinds() == [PINGREQ]
+
+
+def test_no_ping_is_missed_while_we_do_not_read() -> None:
+    harness = Harness()
+    remote = Remote(harness, rules=OUT, keep_alive_s=10)
+    remote.accept()
+    remote.link.pause_reading()
+    for _ in range(3):
+        harness.advance(10.5)
+    assert not remote.transport.aborted
+    remote.link.resume_reading()
+    assert remote.transport.reading
+
+
+def test_a_remote_broker_that_breaks_the_protocol_costs_its_connection() -> None:
+    harness = Harness()
+    remote = Remote(harness)
+    remote.accept()
+    remote.feed(b"\xff\xff\xff\xff\xff\xff")
+    assert remote.kinds() == []
+    assert remote.transport.closed
+    remote.lose()
+    assert "protocol error" in remote.ended[0]
+    assert remote.session.link is None
+
+
+def test_a_disconnect_of_the_remote_broker_says_why() -> None:
+    remote = Remote(Harness())
+    remote.accept()
+    remote.feed(codec.encode_disconnect(5, rc.SERVER_SHUTTING_DOWN))
+    remote.lose()
+    assert "shutting down" in remote.ended[0].lower()
+
+
+def test_goodbye_tells_the_state_and_disconnects() -> None:
+    harness = Harness()
+    remote = Remote(harness, rules=OUT, state_topic="state/us")
+    remote.feed(codec.encode_connack(5, False, 0))
+    remote.feed(codec.encode_puback(5, 65_535))
+    remote.take()
+    remote.link.say_goodbye()
+    sent = remote.take()
+    assert [first >> 4 for first, _ in sent] == [PUBLISH, DISCONNECT]
+    assert sent[0][1].endswith(b"0")
+    assert sent[1] == (0xE0, b"")
+    assert remote.transport.closed
+
+
+def test_a_refused_filter_does_not_keep_the_others_from_working() -> None:
+    remote = Remote(Harness())
+    remote.feed(codec.encode_connack(5, False, 0))
+    remote.take()
+    remote.feed(codec.encode_suback(5, 65_534, [rc.NOT_AUTHORIZED]))
+    assert remote.link.refused_filters == ["down/#"]
+    assert remote.up == [False]
+
+
+def test_a_slow_remote_broker_leaves_the_backlog_in_the_journal() -> None:
+    harness = Harness()
+    remote = Remote(harness, rules=OUT)
+    remote.accept()
+    remote.link.pause_writing()
+    publisher = harness.client("p")
+    for number in range(3):
+        publisher.publish("up/x", b"%d" % number)
+    assert remote.kinds() == []
+    remote.link.resume_writing()
+    assert payloads(remote) == [b"0", b"1", b"2"]
+
+
+def test_a_payload_that_is_refused_here_does_not_end_the_connection() -> None:
+    settings = BrokerSettings()
+    settings.payload_format_check = True
+    harness = Harness(settings)
+    remote = Remote(harness)
+    remote.accept()
+    for qos, packet_id in ((0, 0), (1, 5)):
+        remote.send("down/x", b"\xff", packet_id, qos=qos, properties=b"\x01\x01")
+    assert remote.take() == [(0x40, b"\x00\x05\x99")]
+    assert not remote.transport.closed
