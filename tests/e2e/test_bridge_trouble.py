@@ -32,7 +32,7 @@ def wait_failed(broker: BrokerProcess, times: int = 1) -> None:
         time.sleep(0.02)
 
 
-@pytest.mark.parametrize("scheme", ["tls", "wss", "ws"])
+@pytest.mark.parametrize("scheme", ["tls", "wss", pytest.param("ws", marks=pytest.mark.slow)])
 def test_over_tls_and_websocket(brokers: Brokers, tmp_path: Path, scheme: str) -> None:
     """A certificate of an authority of our own, and one of ours that the remote broker asks for."""
     authority = Authority(tmp_path / "ca")
@@ -101,7 +101,7 @@ def test_insecure_takes_any_certificate(brokers: Brokers, tmp_path: Path) -> Non
     wait_up(own)
 
 
-@pytest.mark.parametrize("version", ["5.0", "3.1.1"])
+@pytest.mark.parametrize("version", ["5.0", pytest.param("3.1.1", marks=pytest.mark.slow)])
 def test_a_wrong_password_hurts_nobody_here(brokers: Brokers, tmp_path: Path, version: str) -> None:
     passwords = tmp_path / "passwords"
     assert headrace("passwd", "-b", "right", str(passwords), "ada").returncode == 0
@@ -146,6 +146,7 @@ def test_two_brokers_bridged_both_ways_by_both_do_not_circulate(brokers: Brokers
             client.expect_nothing(1.0)
 
 
+@pytest.mark.slow
 def test_a_ring_of_three_does_not_circulate(brokers: Brokers) -> None:
     ring = [brokers(), brokers(), brokers()]
     for at, broker in enumerate(ring):
