@@ -26,6 +26,7 @@ TESTED_TOGETHER = {
     "tests/unit/core/test_broker.py": [
         "headrace/core/acknowledging.py",
         "headrace/core/commit.py",
+        "headrace/core/connack.py",
         "headrace/core/connect.py",
         "headrace/core/delivery.py",
         "headrace/core/interfaces.py",

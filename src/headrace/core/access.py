@@ -47,6 +47,10 @@ class Access:
     def may_publish(self, link: Link, topic: bytes) -> bool:
         raise NotImplementedError
 
+    def may_leave_will(self, user: str | None, client_id: str, topic: bytes) -> bool:
+        """As `may_publish`, for a client that is gone."""
+        raise NotImplementedError
+
     def may_receive(self, link: Link, topic: bytes) -> bool:
         raise NotImplementedError
 

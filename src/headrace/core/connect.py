@@ -1,4 +1,4 @@
-"""CONNECT, the end of a connection, and the life of a session between them: takeover, expiry, wills.
+"""CONNECT, the end of a connection, and the life of a session between them: takeover, expiry, when a will is due.
 
 Runs on the loop. A session's own records (opened, resumed, closed, ended) take effect in memory when they are appended;
 CONNACK waits for them where a persistent session is concerned (decisions 10).
@@ -6,32 +6,28 @@ CONNACK waits for them where a persistent session is concerned (decisions 10).
 
 from __future__ import annotations
 
-import fnmatch
 import uuid
 from typing import TYPE_CHECKING, Final
 
 from headrace.core.access import PENDING, Access, SignIn
 from headrace.core.admission import Admission
 from headrace.core.commit import Deferred, GroupCommit
-from headrace.core.delivery import Delivery, reserve_chunk
+from headrace.core.connack import Grants
+from headrace.core.delivery import Delivery
 from headrace.core.fold import DEFAULT_TENANT, Fold, will_fields
 from headrace.core.interfaces import Clock, Link
-from headrace.core.message import Message, message_flags
 from headrace.core.record import (
     BROKER_STARTED,
-    DROP_RETAINED_LIMIT,
     DROP_SESSION_ENDED,
-    FLAG_WILL,
     SESSION_CLOSED,
     SESSION_ENDED,
     SESSION_OPENED,
     SESSION_RESUMED,
-    WILL_CANCELLED,
-    WILL_FIRED,
     Event,
 )
-from headrace.core.session import APPLICATION, BRIDGE_PREFIX, DEVICE, NEVER_EXPIRES, Session
+from headrace.core.session import BRIDGE_PREFIX, NEVER_EXPIRES, Session
 from headrace.core.timers import Timer, Timers
+from headrace.core.wills import Wills
 from headrace.errors import ProtocolError
 from headrace.mqtt import reason_codes as rc
 from headrace.mqtt.codec import encode_connack, encode_disconnect
@@ -76,6 +72,8 @@ class Sessions:
         self.access: Access | None = None
         self.connected = 0
         self.admission = Admission(settings)
+        self._wills = Wills(commit, self.admission, clock)
+        self._grants = Grants(settings)
 
     # CONNECT
 
@@ -119,16 +117,11 @@ class Sessions:
             client_id = "headrace-" + uuid.uuid4().hex  # [MQTT-3.1.3-6]
             answer.assigned_client_identifier = client_id
         link.client_id = client_id
-        will, access = packet.will, link.access
-        if (
-            will is not None
-            and access is not None
-            and not access.may_publish(link, will.topic.encode("utf-8"))
-        ):
+        if not self._wills.take(link, packet.will):
             self._refuse(link, tenant, rc.NOT_AUTHORIZED)
             return
-        expiry_s = self._expiry(packet, answer)
-        if packet.version == 5 and not self._promise(link, packet, answer):
+        expiry_s = self._grants.expiry_s(packet, answer)
+        if packet.version == 5 and not self._grants.promise(link, packet, answer):
             tenant.counters.connects_refused += 1
             link.close()
             return
@@ -144,7 +137,7 @@ class Sessions:
         if old is not None and packet.clean_start:
             self.end(old, "clean start")  # [MQTT-3.1.2-4]
             old = None
-        self._set_window(link, packet)
+        self._grants.set_window(link, packet)
         if old is None:
             session = self._open(tenant, client_id, packet, expiry_s, link)
         else:
@@ -179,38 +172,6 @@ class Sessions:
             link.send(answer)
         link.close()
 
-    def _expiry(self, packet: Connect, answer: Properties) -> int:
-        settings = self._settings
-        if packet.version < 5:
-            return (
-                0
-                if packet.clean_start
-                else min(settings.v311_session_expiry_s, settings.session_expiry_max_s)
-            )
-        asked = packet.properties.session_expiry_interval or 0
-        granted = min(asked, settings.session_expiry_max_s)
-        if granted != asked:
-            answer.session_expiry_interval = granted  # 3.2.2.3.2
-        return granted
-
-    def _promise(self, link: Link, packet: Connect, answer: Properties) -> bool:
-        """What CONNACK tells a version 5 client. False: it would exceed the client's Maximum Packet Size, and then
-        nothing may be sent at all [MQTT-3.1.2-24]."""
-        settings = self._settings
-        answer.receive_maximum = settings.receive_maximum
-        answer.maximum_packet_size = link.packet_bytes_max
-        answer.topic_alias_maximum = settings.topic_alias_maximum
-        longest = settings.keep_alive_max_s
-        if longest and (packet.keep_alive_s == 0 or packet.keep_alive_s > longest):
-            answer.server_keep_alive = longest  # [MQTT-3.1.2-21]
-        if packet.properties.request_response_information and settings.response_information:
-            answer.response_information = settings.response_information  # [MQTT-3.1.2-28]
-        if not link.max_packet_size:
-            return True
-        if len(encode_connack(5, False, rc.SUCCESS, answer)) > link.max_packet_size:
-            answer.response_information = None  # [MQTT-3.2.2-19]
-        return len(encode_connack(5, False, rc.SUCCESS, answer)) <= link.max_packet_size
-
     def _take_over(self, session: Session, clean_start: bool) -> None:
         """The same client id connects again: the old connection goes [MQTT-3.1.4-3]."""
         link = session.link
@@ -224,26 +185,14 @@ class Sessions:
 
     def _forget(self, session: Session) -> None:
         """A transient session that a crash left for its will: the client is back, so neither is wanted (decisions 15)."""
-        if session.will is not None:
-            session.will = None
-            self._commit.append(Event(WILL_CANCELLED, self._clock.now_us, session.named()))
+        self._wills.cancel(session)
         self.end(session, "connection closed")
-
-    def _set_window(self, link: Link, packet: Connect) -> None:
-        window = self._settings.inflight_max
-        if packet.properties.receive_maximum is not None:
-            window = min(window, packet.properties.receive_maximum)
-        link.window = window
-        link.chunk = reserve_chunk(window)
-        link.alias_maximum = min(
-            packet.properties.topic_alias_maximum or 0, self._settings.topic_alias_outbound
-        )
 
     def _open(self, tenant: Tenant, client_id: str, packet: Connect, expiry_s: int, link: Link) -> Session:
         fields: dict[str, object] = {
             "t": tenant.name,
             "c": client_id,
-            "ty": self._session_type(packet),
+            "ty": self._grants.session_type(packet),
             "ex": expiry_s,
             "v": packet.version,
             "w": will_fields(packet.will),
@@ -252,20 +201,6 @@ class Sessions:
         event = Event(SESSION_OPENED, self._clock.now_us, fields)
         self._commit.append(event)
         return self._fold.opened(event)
-
-    def _session_type(self, packet: Connect) -> int:
-        """Configuration rules, then the CONNECT user property, then DEVICE (decisions 16)."""
-        settings = self._settings
-        if packet.username is not None and packet.username in settings.application_user_names:
-            return APPLICATION
-        for pattern in settings.application_client_ids:
-            if fnmatch.fnmatchcase(packet.client_id, pattern):
-                return APPLICATION
-        if settings.session_type_property:
-            for name, value in packet.properties.user_properties:
-                if name == "session-type":
-                    return APPLICATION if value.lower() == "application" else DEVICE
-        return DEVICE
 
     def resume(self, session: Session, packet: Connect, expiry_s: int, link: Link) -> None:
         timer = session.timer
@@ -359,7 +294,7 @@ class Sessions:
         queue = session.queue
         will = session.will
         if will is not None and (will.delay_s == 0 or not session.persistent):
-            self._fire_will(session)
+            self._wills.fire(session, self.access)
         if not session.persistent:
             self.end(session, reason, code)
             return
@@ -395,8 +330,7 @@ class Sessions:
         session.timer = None
         if session.link is not None or session.ended:
             return
-        if session.will is not None:
-            self._fire_will(session)
+        self._wills.fire(session, self.access)
         gone_us = self._clock.now_us - session.closed_at_us
         if session.expiry_s != NEVER_EXPIRES and gone_us >= session.expiry_s * 1_000_000 - 200_000:
             self.end(session, "expired")
@@ -405,8 +339,7 @@ class Sessions:
 
     def end(self, session: Session, reason: str, code: int = -1) -> None:
         """The session is over; what its queue still held is counted as dropped (decisions 11)."""
-        if session.will is not None:
-            self._fire_will(session)
+        self._wills.fire(session, self.access)
         queue = session.queue
         fields = session.named()
         if queue is not None and session.persistent and queue.unfinished():
@@ -427,35 +360,6 @@ class Sessions:
             if group.returned:
                 for member in list(group.members):
                     self._delivery.pump(member)
-
-    def _fire_will(self, session: Session) -> None:
-        """The will and the note that it fired share a batch, so it is published once."""
-        will = session.will
-        if will is None:
-            return
-        session.will = None
-        session.changed = True
-        topic = will.topic.encode("utf-8")
-        size = len(topic) + len(will.properties) + len(will.payload)
-        retain = will.retain
-        if retain and not self.admission.keeps(session.tenant, topic, size, len(will.payload)):
-            retain = False
-            session.tenant.count_drop(DROP_RETAINED_LIMIT, 1)
-        message = Message(
-            self._clock.now_us,
-            message_flags(will.qos, retain, False, 5) | FLAG_WILL,
-            0,
-            session.incarnation,
-            session.tenant.name,
-            session.origin,
-            len(session.tenant.name_utf8),
-            topic,
-            will.properties,
-            will.message_expiry_s,
-            will.payload,
-        )
-        self._commit.append(message)
-        self._commit.append(Event(WILL_FIRED, self._clock.now_us, session.named()))
 
     # Start and stop of the broker
 

@@ -68,7 +68,7 @@ def will_fields(will: Will | None) -> object:
     """A will as it stands in events and snapshots."""
     if will is None:
         return None
-    return [
+    fields: list[object] = [
         will.topic,
         will.payload,
         will.qos,
@@ -77,13 +77,16 @@ def will_fields(will: Will | None) -> object:
         will.delay_s,
         will.message_expiry_s,
     ]
+    if will.user is not None:
+        fields.append(will.user)
+    return fields
 
 
 def will_from(value: object) -> Will | None:
     if not isinstance(value, list) or len(value) < 7:
         return None
     topic, payload, qos, retain, properties, delay_s, expiry_s = value[:7]
-    return Will(
+    will = Will(
         str(topic),
         cast(bytes, payload),
         int(qos),
@@ -92,6 +95,8 @@ def will_from(value: object) -> Will | None:
         int(delay_s),
         int(expiry_s),
     )
+    will.user = str(value[7]) if len(value) > 7 else None
+    return will
 
 
 def subscription_from(session: Session, row: list[object]) -> Subscription:

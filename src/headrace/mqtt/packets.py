@@ -39,8 +39,10 @@ NO_EXPIRY: Final = -1
 
 
 class Will:
-    """The Will of a CONNECT. `properties` are the forwardable ones as wire bytes, delay and expiry taken
-    out."""
+    """The Will of a CONNECT. `properties` are the forwardable ones as wire bytes, delay and expiry taken out.
+
+    `user` is not on the wire: whom the broker knows the client as.
+    """
 
     def __init__(
         self,
@@ -59,6 +61,7 @@ class Will:
         self.properties = properties
         self.delay_s = delay_s
         self.message_expiry_s = message_expiry_s
+        self.user: str | None = None
 
 
 class Connect:

@@ -82,6 +82,10 @@ class FileAccess(Access):
         acl = self._acl
         return acl is None or self._grants(acl, link).allows(WRITE, topic)
 
+    def may_leave_will(self, user: str | None, client_id: str, topic: bytes) -> bool:
+        acl = self._acl
+        return acl is None or acl.grants(user, client_id).allows(WRITE, topic)
+
     def may_receive(self, link: Link, topic: bytes) -> bool:
         acl = self._acl
         return acl is None or self._grants(acl, link).allows(READ, topic)

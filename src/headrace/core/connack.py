@@ -1,0 +1,85 @@
+"""What CONNACK grants (section 3.2.2): how long the session lives, which limits hold both ways, of which type it is.
+
+Pure: computes from the CONNECT and the settings, and writes it into the properties of the answer and onto the link.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+from typing import TYPE_CHECKING
+
+from headrace.core.delivery import reserve_chunk
+from headrace.core.session import APPLICATION, DEVICE
+from headrace.mqtt import reason_codes as rc
+from headrace.mqtt.codec import encode_connack
+
+if TYPE_CHECKING:
+    from headrace.core.interfaces import Link
+    from headrace.core.settings import BrokerSettings
+    from headrace.mqtt.packets import Connect
+    from headrace.mqtt.properties import Properties
+
+
+class Grants:
+    """What a client gets of what it asked for."""
+
+    def __init__(self, settings: BrokerSettings) -> None:
+        self._settings = settings
+
+    def expiry_s(self, packet: Connect, answer: Properties) -> int:
+        """Seconds that the session outlives its connection."""
+        settings = self._settings
+        if packet.version < 5:
+            return (
+                0
+                if packet.clean_start
+                else min(settings.v311_session_expiry_s, settings.session_expiry_max_s)
+            )
+        asked = packet.properties.session_expiry_interval or 0
+        granted = min(asked, settings.session_expiry_max_s)
+        if granted != asked:
+            answer.session_expiry_interval = granted  # 3.2.2.3.2
+        return granted
+
+    def promise(self, link: Link, packet: Connect, answer: Properties) -> bool:
+        """What CONNACK tells a version 5 client. False: it would exceed the client's Maximum Packet Size, and then
+        nothing may be sent at all [MQTT-3.1.2-24]."""
+        settings = self._settings
+        answer.receive_maximum = settings.receive_maximum
+        answer.maximum_packet_size = link.packet_bytes_max
+        answer.topic_alias_maximum = settings.topic_alias_maximum
+        longest = settings.keep_alive_max_s
+        if longest and (packet.keep_alive_s == 0 or packet.keep_alive_s > longest):
+            answer.server_keep_alive = longest  # [MQTT-3.1.2-21]
+        if packet.properties.request_response_information and settings.response_information:
+            answer.response_information = settings.response_information  # [MQTT-3.1.2-28]
+        if not link.max_packet_size:
+            return True
+        if len(encode_connack(5, False, rc.SUCCESS, answer)) > link.max_packet_size:
+            answer.response_information = None  # [MQTT-3.2.2-19]
+        return len(encode_connack(5, False, rc.SUCCESS, answer)) <= link.max_packet_size
+
+    def set_window(self, link: Link, packet: Connect) -> None:
+        """How much may be in flight towards the client, and how many topic aliases."""
+        window = self._settings.inflight_max
+        if packet.properties.receive_maximum is not None:
+            window = min(window, packet.properties.receive_maximum)
+        link.window = window
+        link.chunk = reserve_chunk(window)
+        link.alias_maximum = min(
+            packet.properties.topic_alias_maximum or 0, self._settings.topic_alias_outbound
+        )
+
+    def session_type(self, packet: Connect) -> int:
+        """Configuration rules, then the CONNECT user property, then DEVICE (decisions 16)."""
+        settings = self._settings
+        if packet.username is not None and packet.username in settings.application_user_names:
+            return APPLICATION
+        for pattern in settings.application_client_ids:
+            if fnmatch.fnmatchcase(packet.client_id, pattern):
+                return APPLICATION
+        if settings.session_type_property:
+            for name, value in packet.properties.user_properties:
+                if name == "session-type":
+                    return APPLICATION if value.lower() == "application" else DEVICE
+        return DEVICE

@@ -1,0 +1,86 @@
+"""Wills: what a client leaves to be published when it is gone (section 3.1.2.5). When that is, `connect` knows.
+
+Access control is asked twice: at CONNECT, and again when the will is due, since rules may have been read again meanwhile.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from headrace.core.message import Message, message_flags
+from headrace.core.record import (
+    DROP_NOT_ACCEPTED,
+    DROP_RETAINED_LIMIT,
+    FLAG_WILL,
+    WILL_CANCELLED,
+    WILL_FIRED,
+    Event,
+)
+
+if TYPE_CHECKING:
+    from headrace.core.access import Access
+    from headrace.core.admission import Admission
+    from headrace.core.commit import GroupCommit
+    from headrace.core.interfaces import Clock, Link
+    from headrace.core.session import Session
+    from headrace.mqtt.packets import Will
+
+
+class Wills:
+    """Takes wills, publishes them, or lets them be forgotten."""
+
+    def __init__(self, commit: GroupCommit, admission: Admission, clock: Clock) -> None:
+        self._commit = commit
+        self._admission = admission
+        self._clock = clock
+
+    def take(self, link: Link, will: Will | None) -> bool:
+        """Whether the client may leave this will; it is noted whose it is."""
+        access = link.access
+        if will is None:
+            return True
+        will.user = link.user
+        return access is None or access.may_publish(link, will.topic.encode("utf-8"))
+
+    def fire(self, session: Session, access: Access | None) -> None:
+        """Publish a session's will, if it has one. The will and the note that it fired share a batch, so it is published
+        once; one that is not allowed any more is dropped and counted."""
+        will = session.will
+        if will is None:
+            return
+        topic = will.topic.encode("utf-8")
+        if access is not None and not access.may_leave_will(will.user, session.client_id, topic):
+            session.tenant.count_drop(DROP_NOT_ACCEPTED, 1)
+            self.cancel(session)
+            return
+        session.will = None
+        session.changed = True
+        self._commit.append(self._message(session, will, topic))
+        self._commit.append(Event(WILL_FIRED, self._clock.now_us, session.named()))
+
+    def cancel(self, session: Session) -> None:
+        """It will not be published."""
+        if session.will is not None:
+            session.will = None
+            session.changed = True
+            self._commit.append(Event(WILL_CANCELLED, self._clock.now_us, session.named()))
+
+    def _message(self, session: Session, will: Will, topic: bytes) -> Message:
+        size = len(topic) + len(will.properties) + len(will.payload)
+        retain = will.retain
+        if retain and not self._admission.keeps(session.tenant, topic, size, len(will.payload)):
+            retain = False
+            session.tenant.count_drop(DROP_RETAINED_LIMIT, 1)
+        return Message(
+            self._clock.now_us,
+            message_flags(will.qos, retain, False, 5) | FLAG_WILL,
+            0,
+            session.incarnation,
+            session.tenant.name,
+            session.origin,
+            len(session.tenant.name_utf8),
+            topic,
+            will.properties,
+            will.message_expiry_s,
+            will.payload,
+        )
