@@ -376,6 +376,26 @@ def test_filters_of_too_many_levels_are_refused(version: int) -> None:
     assert peer.publish(over, b"x", 0) == []  # a topic may have as many as fit
 
 
+@pytest.mark.parametrize("what", ["publish", "subscribe", "unsubscribe"])
+def test_who_gives_the_disk_too_much_is_not_read_from_until_it_is_written(what: str) -> None:
+    settings = BrokerSettings()
+    settings.commit_bytes_max = 1000
+    harness = Harness(settings)
+    peer = Peer(harness, "a", session_expiry_interval=FOREVER)
+    packet = {
+        "publish": codec.encode_publish(5, b"t", b"x" * 400, 1, packet_id=1),
+        "subscribe": codec.encode_subscribe(5, 1, [SubscriptionRequest("t" * 400, 1)]),
+        "unsubscribe": codec.encode_unsubscribe(5, 1, ["t" * 400]),
+    }[what]
+    peer.server.receive_data(packet)
+    assert peer.link.reading
+    for _ in range(3):
+        peer.server.receive_data(packet)
+    slow = peer.link.reading
+    harness.sync()
+    assert (slow, peer.link.reading) == (False, True)
+
+
 def test_qos_0_of_an_away_session_is_not_stored() -> None:
     """[MQTT-4.5.0-1]: QoS 1 and 2 are session state, QoS 0 is not (4.1)."""
     harness = Harness()

@@ -133,9 +133,11 @@ class Broker(BatchListener):
 
     def on_subscribe(self, link: Link, packet: Subscribe) -> None:
         self.subscribing.subscribe(link, packet)
+        self.publishing.keep_pace(link)
 
     def on_unsubscribe(self, link: Link, packet: Unsubscribe) -> None:
         self.subscribing.unsubscribe(link, packet)
+        self.publishing.keep_pace(link)
 
     # What is durable takes effect, in order
 

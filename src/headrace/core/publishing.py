@@ -109,8 +109,7 @@ class Publishing:
         if retain:
             session.tenant.retained.arriving.add(packet.topic)
         self.commit.append(message)
-        if self.commit.pending_bytes > self.settings.commit_bytes_max:
-            self._hold_back(link)
+        self.keep_pace(link)
 
     def _takes_sequence(self, link: Link, session: Session, packet: Publish, message: Message) -> bool:
         """Whether a message with a sequence is to be journaled; a repeated one is acknowledged behind the first."""
@@ -205,10 +204,11 @@ class Publishing:
         incoming[packet_id] = NOT_DURABLE
         return False
 
-    def _hold_back(self, link: Link) -> None:
-        """Too much waits for the disk: stop reading from this client until the next commit (decisions 39)."""
-        link.pause_reading()
-        self._held_back.append(link)
+    def keep_pace(self, link: Link) -> None:
+        """Where too much waits for the disk, stop reading from this client until the next commit (decisions 39)."""
+        if self.commit.pending_bytes > self.settings.commit_bytes_max:
+            link.pause_reading()
+            self._held_back.append(link)
 
     # A full disk: nothing new from publishers until space returns (decisions 22)
 
