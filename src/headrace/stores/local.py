@@ -33,7 +33,10 @@ class Log(Protocol):
     def read_batch(self, offset: int) -> ReadBatch: ...
 
 
-RECENT_BYTES_MAX = 16 << 20
+RECENT_BYTES_MAX = 32 << 20
+RECORD_BYTES = (
+    512  # of a message in memory beside its bytes: without them, small messages cost many times the limit
+)
 DECODED_BATCHES_MAX = 128
 
 
@@ -110,8 +113,9 @@ class LocalJournal(JournalPort):
         base = self._log.append(body, len(records), first_timestamp_us, max_timestamp_us)
         self._bases.append(base)
         self._recent.append(records)
-        self._sizes.append(len(body))
-        self._recent_bytes += len(body)
+        size = len(body) + RECORD_BYTES * len(records)
+        self._sizes.append(size)
+        self._recent_bytes += size
         while self._recent_bytes > RECENT_BYTES_MAX:
             self._recent_bytes -= self._sizes[self._first]
             self._recent[self._first] = []

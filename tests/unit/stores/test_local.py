@@ -97,6 +97,20 @@ def test_what_was_appended_last_needs_no_read() -> None:
     assert log.reads == []
 
 
+def test_small_messages_count_as_what_they_take_in_memory() -> None:
+    log = Log()
+    journal = LocalJournal(log, Gone)
+    body, records = body_of(0), [message(offset) for offset in range(10)]
+    kept = local.RECENT_BYTES_MAX // (len(body) + 10 * local.RECORD_BYTES)
+    first = log.next_offset
+    for _ in range(kept + 1):
+        journal.append(body, list(records), 1, 1)
+    journal.fetch(first + 10)
+    assert log.reads == []
+    journal.fetch(first)
+    assert log.reads == [first]
+
+
 def test_what_retention_took_is_no_damage() -> None:
     log = Log()
     said: list[str] = []
