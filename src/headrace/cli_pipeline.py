@@ -63,6 +63,7 @@ def run(job: str, **options: Any) -> None:
     \b
     archive   every message of the journal, once, into the table `messages`
     publish   every row of a table, once, to devices as an MQTT message
+    replay    a part of the archive again, into a table or to devices
     """
     run_with(job, configured(options))
 

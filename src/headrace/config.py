@@ -193,6 +193,28 @@ class PublishConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     patience_s: Annotated[float, msgspec.Meta(gt=0)] = 60.0
 
 
+class ReplayConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """`[pipeline.replay]`: a part of the archive again."""
+
+    name: str = "replay"  # what is replayed is fixed, and resumed, under it
+    since: str = ""  # ISO 8601 with an offset from UTC
+    until: str = ""
+    topic: str = ""  # a topic filter
+    where: str = ""  # a condition over the columns of `messages`, in Spark SQL
+    table: str = ""  # the target, instead of a broker
+    prefix: str = "replay/"
+    client: str = ""  # for one client: it subscribes to <prefix>to/<client>/#
+    url: str = "tcp://127.0.0.1:1883"
+    username: str = ""
+    password_file: str = ""  # its first line
+    ca_file: str = ""  # PEM, for tls:// URLs
+    connections: Positive = 2
+    rate: Annotated[float, msgspec.Meta(ge=0)] = 0.0
+    offsets_per_slice: Positive = 200_000
+    patience_s: Annotated[float, msgspec.Meta(gt=0)] = 60.0
+    dry_run: bool = False
+
+
 class PipelineConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """`[pipeline]`: what every Spark job is told; `[pipeline.JOB]` is for that job alone."""
 
@@ -207,6 +229,7 @@ class PipelineConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     spark: dict[str, str] = {}  # Spark's own keys; they win
     archive: ArchiveConfig = ArchiveConfig()
     publish: PublishConfig = PublishConfig()
+    replay: ReplayConfig = ReplayConfig()
 
 
 class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

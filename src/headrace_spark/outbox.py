@@ -100,8 +100,13 @@ class Outbox:
         return each
 
 
-def send(rows: DataFrame, address: BrokerAddress, connections: int, patience_s: float) -> None:
-    """Publish rows that have producer, sequence and slot: one connection a slot, rows in the order of sequence."""
+def send(
+    rows: DataFrame, address: BrokerAddress, connections: int, patience_s: float, rate: float = 0.0
+) -> None:
+    """Publish rows that have producer, sequence and slot: one connection a slot, rows in the order of sequence.
+
+    `rate`: messages a second at most, by all connections together; 0: no limit.
+    """
     writer = (
         rows.repartitionById(connections, F.col("slot") % connections)
         .sortWithinPartitions(PRODUCER, SEQUENCE)
@@ -117,6 +122,8 @@ def send(rows: DataFrame, address: BrokerAddress, connections: int, patience_s: 
         writer = writer.option("password", address.password.decode())
     if address.ca_file is not None:
         writer = writer.option("caFile", address.ca_file)
+    if rate:
+        writer = writer.option("rate", rate / connections)
     writer.save()
 
 

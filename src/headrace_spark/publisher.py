@@ -30,6 +30,7 @@ FLUSH_BYTES: Final = 256 << 10
 _READ_BYTES: Final = 64 << 10
 _WAIT_FIRST_S: Final = 0.05
 _WAIT_MAX_S: Final = 2.0
+_BURST_S: Final = 0.1  # what a rate may make up for after a pause
 # What passes by itself: a full disk, a broker that starts, stops or has too much to do.
 _PASSING: Final = {
     reason_codes.QUOTA_EXCEEDED,
@@ -62,14 +63,18 @@ class _Passing(Exception):
 class Publisher(ClientHandler):
     """One producer's connection. `acknowledged` and `sent` count messages, repeats included in `sent`."""
 
-    def __init__(self, address: BrokerAddress, producer_id: str, patience_s: float = 60.0) -> None:
-        """`patience_s`: how long to try without one acknowledgement."""
+    def __init__(
+        self, address: BrokerAddress, producer_id: str, patience_s: float = 60.0, rate: float = 0.0
+    ) -> None:
+        """`patience_s`: how long to try without one acknowledgement; `rate`: messages a second at most, 0: no limit."""
         super().__init__()
         self.sent = 0
         self.acknowledged = 0
         self._address = address
         self._client_id = producer_id
         self._patience_s = patience_s
+        self._interval_s = 1 / rate if rate else 0.0
+        self._due_s = 0.0  # when the next message may leave
         self._producer = b"\x26" + data_types.text("producer-id") + data_types.text(producer_id)
         self._socket: socket.socket | None = None
         self._protocol = ClientProtocol(self, VARINT_MAX + 5, 0)
@@ -99,8 +104,7 @@ class Publisher(ClientHandler):
                     self._connect()
                 more = self._fill(source, more)
                 self._flush()
-                if self._waiting:
-                    self._read(wait=len(self._waiting) >= self._window or not more)
+                self._read(self._idle_s(more))
             except (OSError, _Passing) as error:
                 self._lost(error)
 
@@ -123,7 +127,7 @@ class Publisher(ClientHandler):
         self._socket = self._address.dial(self._patience_s)
         self._socket.sendall(self._protocol.connect(connect))
         while self._connack is None:
-            self._read(wait=True)
+            self._read(self._patience_s)
         self._admitted(self._connack)
 
     def _admitted(self, connack: Connack) -> None:
@@ -142,6 +146,8 @@ class Publisher(ClientHandler):
     def _fill(self, source: Iterator[Outgoing], more: bool) -> bool:
         """Encode what the window takes; False when `source` has ended."""
         while len(self._waiting) < self._window and self._out_bytes < FLUSH_BYTES:
+            if self._interval_s and not self._is_due():
+                break
             if self._again:
                 self._send(self._again.popleft())
                 continue
@@ -152,6 +158,20 @@ class Publisher(ClientHandler):
                 self._heard_s = time.monotonic()  # until now there was nothing to hear
             self._send(message)
         return more
+
+    def _is_due(self) -> bool:
+        """Whether the rate lets a message leave now; then the next one is due an interval later."""
+        now_s = time.monotonic()
+        if now_s < self._due_s:
+            return False
+        self._due_s = max(self._due_s, now_s - _BURST_S) + self._interval_s
+        return True
+
+    def _idle_s(self, more: bool) -> float:
+        """How long there is nothing to do but to wait for the broker."""
+        if len(self._waiting) >= self._window or (self._waiting and not more and not self._again):
+            return self._patience_s
+        return max(0.0, self._due_s - time.monotonic()) if self._interval_s else 0.0
 
     def _send(self, message: Outgoing) -> None:
         while True:
@@ -186,11 +206,13 @@ class Publisher(ClientHandler):
             self._out_bytes = 0
             self._socket.sendall(data)
 
-    def _read(self, wait: bool) -> None:
-        """Take what has arrived; with `wait`, until something has."""
+    def _read(self, wait_s: float) -> None:
+        """Take what has arrived, or arrives within `wait_s`."""
         assert self._socket is not None
         pending = isinstance(self._socket, ssl.SSLSocket) and self._socket.pending()
-        if not wait and not pending and not select.select([self._socket], [], [], 0)[0]:
+        if not pending and not select.select([self._socket], [], [], wait_s)[0]:
+            if wait_s >= self._patience_s:
+                raise _Passing("it does not answer")
             return
         data = self._socket.recv(_READ_BYTES)
         if not data:

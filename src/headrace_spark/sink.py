@@ -13,6 +13,7 @@ username         and `password`
 caFile           PEM of who signed the broker's certificate, on every worker; default: the system's
 producer         batches: a name for this data; the same data under the same name is published once. Default: a new one
 patience         seconds without an acknowledgement after which a task fails; default 60
+rate             messages a second that a task sends at most; default: no limit
 """
 
 # ruff: noqa: N802  (the names of methods are Spark's)
@@ -43,7 +44,8 @@ from headrace_spark.publisher import Outgoing, Publisher
 FORMAT: Final = "headrace-mqtt"
 ROW_BITS: Final = 32
 """A sequence is `batch << ROW_BITS | row`."""
-_NAMES: Final = ("url", "username", "password", "caFile", "producer", "patience")
+_NAMES: Final = ("url", "username", "password", "caFile", "producer", "patience", "rate")
+_PRODUCER_MAX: Final = 40  # a partition is added, and the broker takes 128 bytes
 _SPARKS_OWN: Final = ("checkpointlocation", "path", "queryname")
 _QUERY_ID: Final = "sql.streaming.queryId"
 _BATCH_ID: Final = "streaming.sql.batchId"
@@ -54,6 +56,7 @@ class SinkOptions:
     address: BrokerAddress
     producer: str
     patience_s: float
+    rate: float
 
     @classmethod
     def parse(cls, given: Mapping[str, str]) -> SinkOptions:
@@ -70,7 +73,14 @@ class SinkOptions:
             values.get("cafile"),
         )
         address.check()
-        return cls(address, values.get("producer") or uuid4().hex, _seconds(values.get("patience", "60")))
+        if len(values.get("producer", "")) > _PRODUCER_MAX:
+            raise BadOption("producer", values["producer"], f"{_PRODUCER_MAX} characters at most")
+        return cls(
+            address,
+            values.get("producer") or uuid4().hex,
+            _above_0("patience", values.get("patience", "60")),
+            _above_0("rate", values["rate"]) if "rate" in values else 0.0,
+        )
 
 
 class MqttDataSource(DataSource):
@@ -126,7 +136,7 @@ def publish(options: SinkOptions, batches: Iterator[pa.RecordBatch], producer: s
     """Publish the rows of one task; `producer` and `batch` are for rows that do not say theirs."""
     done = Published(0, 0)
     for producer_id, messages in groupby(_numbered(batches, producer, batch), key=lambda pair: pair[0]):
-        publisher = Publisher(options.address, producer_id, options.patience_s)
+        publisher = Publisher(options.address, producer_id, options.patience_s, options.rate)
         try:
             publisher.publish(message for _, message in messages)
         finally:
@@ -152,11 +162,11 @@ def _context() -> TaskContext:
     return context
 
 
-def _seconds(value: str) -> float:
+def _above_0(option: str, value: str) -> float:
     try:
-        seconds = float(value)
+        number = float(value)
     except ValueError:
-        seconds = 0.0
-    if seconds <= 0:
-        raise BadOption("patience", value, "seconds above 0")
-    return seconds
+        number = 0.0
+    if number <= 0:
+        raise BadOption(option, value, "a number above 0")
+    return number

@@ -17,6 +17,7 @@ from typing import Any, Final
 JOBS: Final = {
     "archive": "headrace_spark.jobs.archive",
     "publish": "headrace_spark.jobs.publish",
+    "replay": "headrace_spark.jobs.replay",
 }
 
 

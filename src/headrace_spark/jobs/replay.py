@@ -1,0 +1,296 @@
+"""The job `replay`: a part of the archive again, into a table or to devices, once.
+
+What is replayed is fixed at the first start under a name: the version of the table `messages`, the part of it and the
+target are written to `<lake>/_checkpoints/replay-<name>.json`. Starting it again goes on where it stopped: whole slices
+of the journal that are done are left out, and of the slice in between the broker (idempotent producers; the sequence is
+the journal's offset) or Delta (the slice is a transaction) keeps out what it has.
+
+Replayed messages are kept apart from live ones: by a topic prefix, `replay/` unless another one is chosen, and by the
+user properties `replay` (the name) and `replay-of` (the message id in the archive). What was itself replayed is left out.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from datetime import datetime
+from functools import reduce
+from pathlib import Path
+from threading import Event
+from time import monotonic
+from typing import Any, Final
+from uuid import uuid4
+
+from pyspark.errors import AnalysisException, ParseException
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from headrace.mqtt.topics import valid_filter, valid_topic
+from headrace_spark.broker_address import BrokerAddress, read_password
+from headrace_spark.errors import BadOption, LakeConflict, QueryFailed
+from headrace_spark.lake import Lake
+from headrace_spark.options import check_consumer
+from headrace_spark.outbox import send
+from headrace_spark.outgoing import COLUMNS, PRODUCER, SEQUENCE
+from headrace_spark.progress import Progress, Report
+from headrace_spark.settings import RunSettings
+
+JOB: Final = "replay"
+SLOTS: Final = 16
+"""Producers a journal: rows of one topic share one. Fixed, or a repeat would not be recognised."""
+PROPERTY: Final = "replay"
+_OFFSET: Final = "journal_offset"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings(RunSettings):
+    """`[pipeline.replay]`: what, where to, and how fast."""
+
+    name: str
+    since: str
+    until: str
+    topic: str
+    where: str
+    table: str
+    prefix: str
+    client: str
+    url: str
+    username: str
+    password_file: str
+    ca_file: str
+    connections: int
+    rate: float
+    offsets_per_slice: int
+    patience_s: float
+    dry_run: bool
+
+    @property
+    def address(self) -> BrokerAddress:
+        return BrokerAddress(
+            self.url, self.username or None, read_password(self.password_file), self.ca_file or None
+        )
+
+    @property
+    def topic_prefix(self) -> str:
+        """One client's messages have a prefix of their own, to which it subscribes: `replay/to/<client id>/`."""
+        return f"{self.prefix}to/{self.client}/" if self.client else self.prefix
+
+
+def check(settings: Settings) -> None:
+    """Raises BadOption, LakeConflict."""
+    check_consumer(settings.name)
+    settings.address.check()
+    for key in ("since", "until"):
+        _time(key, getattr(settings, key))
+    if settings.topic and not valid_filter(settings.topic):
+        raise BadOption("pipeline.replay.topic", settings.topic, "not a topic filter")
+    if not settings.table and not valid_topic(f"{settings.topic_prefix}x".encode()):
+        raise BadOption("pipeline.replay.prefix", settings.topic_prefix, "not the beginning of a topic")
+    if Lake(settings.lake).state() is None:
+        raise LakeConflict(f"there is no table {Lake(settings.lake).messages}: run the job archive first")
+
+
+def run(spark: SparkSession, settings: Settings, stop: Event, report: Report) -> Progress:
+    """Raises PipelineError. With `dry_run` only what would be replayed is printed, as JSON."""
+    try:
+        return _run(spark, settings, stop, report)
+    except (AnalysisException, ParseException) as error:
+        raise BadOption("pipeline.replay.where", settings.where, str(error).splitlines()[0]) from None
+    except Exception as error:
+        if type(error).__module__.startswith(("pyspark", "py4j")):
+            raise QueryFailed.from_spark(error) from None
+        raise
+
+
+def _run(spark: SparkSession, settings: Settings, stop: Event, report: Report) -> Progress:
+    began = monotonic()
+    notes = Notes.of(settings)
+    rows = chosen(spark, settings, notes.version)
+    parts = journals(rows)
+    total = sum(part.rows for part in parts)
+    if settings.dry_run:
+        print(json.dumps({"rows": total, "version": notes.version, "journals": [asdict(p) for p in parts]}))
+        return Progress(0, 0, total, monotonic() - began)
+    notes.save()
+    done = 0
+    for number, part, start, end in slices(parts, settings.offsets_per_slice):
+        one = rows.where((F.col("journal_uuid") == part.uuid) & (F.col("journal_epoch") == part.epoch)).where(
+            (F.col(_OFFSET) >= start) & (F.col(_OFFSET) < end)
+        )
+        if number >= notes.slices_done:
+            if stop.is_set():
+                break
+            _replay(one, settings, notes.id, number, part)
+            notes.done(number + 1)
+        done += one.count()
+        report(Progress(done, end, total - done, monotonic() - began))
+    return Progress(done, done, total - done, monotonic() - began)
+
+
+def _replay(rows: DataFrame, settings: Settings, run_id: str, number: int, part: Journal) -> None:
+    if not settings.table:
+        slot = F.pmod(F.hash("topic"), F.lit(SLOTS))
+        producer = F.concat(F.lit(f"{JOB}-{run_id}-{part.uuid}-{part.epoch}/"), slot)
+        numbered = rows.withColumns({PRODUCER: producer, SEQUENCE: F.col(_OFFSET), "slot": slot})
+        outgoing = marked(numbered, settings).select(*COLUMNS, PRODUCER, SEQUENCE, "slot")
+        send(outgoing, settings.address, settings.connections, settings.patience_s, settings.rate)
+        return
+    writer = rows.write.format("delta").mode("append").option("txnAppId", f"{JOB}-{run_id}")
+    writer.option("txnVersion", number).save(str(settings.lake.absolute() / settings.table))
+
+
+def marked(rows: DataFrame, settings: Settings) -> DataFrame:
+    """Under the prefix, with the properties that keep them apart, and as they were published otherwise."""
+    pair = "struct<name:string,value:string>"
+    own = F.array(
+        F.struct(F.lit(PROPERTY).alias("name"), F.lit(settings.name).alias("value")).cast(pair),
+        F.struct(F.lit("replay-of").alias("name"), F.col("message_id").alias("value")).cast(pair),
+    )
+    return rows.withColumns(
+        {
+            "topic": F.concat(F.lit(settings.topic_prefix), F.col("topic")),
+            "qos": F.greatest(F.col("qos"), F.lit(1)).cast("byte"),
+            "retain": F.lit(False),
+            "user_properties": F.concat(F.col("user_properties"), own),
+        }
+    )
+
+
+# What is replayed
+
+
+def chosen(spark: SparkSession, settings: Settings, version: int) -> DataFrame:
+    """The part of the archive that the settings name, at one version of the table."""
+    table = spark.read.format("delta").option("versionAsOf", version).load(str(Lake(settings.lake).messages))
+    conditions = [~F.exists("user_properties", lambda pair: pair["name"] == PROPERTY)]
+    if settings.since:
+        conditions.append(F.col("publish_timestamp") >= F.lit(_time("since", settings.since)))
+    if settings.until:
+        conditions.append(F.col("publish_timestamp") < F.lit(_time("until", settings.until)))
+    if settings.topic:
+        conditions += matching(settings.topic)
+    if settings.where:
+        conditions.append(F.expr(settings.where))
+    return table.where(reduce(lambda left, right: left & right, conditions))
+
+
+def matching(topic_filter: str) -> list[Column]:
+    """An MQTT topic filter as conditions; the literal beginning is one of its own, by which Delta skips files."""
+    levels = topic_filter.split("/")
+    literal = levels[: _first_wildcard(levels)]
+    if len(literal) == len(levels):
+        return [F.col("topic") == topic_filter]
+    pattern = "/".join("[^/]*" if level == "+" else _quoted(level) for level in levels if level != "#")
+    if levels[-1] == "#":
+        pattern = f"{pattern}(/.*)?" if pattern else ".*"
+    conditions = [F.col("topic").rlike(f"^{pattern}$")]
+    if literal:
+        conditions.append(F.col("topic").startswith("/".join(literal)))
+    if not literal:
+        conditions.append(~F.col("topic").startswith("$"))  # 4.7.2
+    return conditions
+
+
+def _quoted(level: str) -> str:
+    """As itself in Java's regular expressions."""
+    return "\\Q" + level.replace("\\E", "\\E\\\\E\\Q") + "\\E"
+
+
+def _first_wildcard(levels: list[str]) -> int:
+    return next((at for at, level in enumerate(levels) if level in ("+", "#")), len(levels))
+
+
+@dataclass(frozen=True)
+class Journal:
+    """One epoch of one journal within what is replayed."""
+
+    uuid: str
+    epoch: int
+    rows: int
+    bytes: int
+    first: int
+    last: int
+    since: str
+    until: str
+
+
+def journals(rows: DataFrame) -> list[Journal]:
+    found = (
+        rows.groupBy("journal_uuid", "journal_epoch")
+        .agg(
+            F.count("*"),
+            F.sum(F.length("payload")),
+            F.min(_OFFSET),
+            F.max(_OFFSET),
+            F.min("publish_timestamp").cast("string"),
+            F.max("publish_timestamp").cast("string"),
+        )
+        .orderBy("journal_uuid", "journal_epoch")
+    )
+    return [Journal(*row) for row in found.collect()]
+
+
+def slices(parts: list[Journal], offsets: int) -> Iterator[tuple[int, Journal, int, int]]:
+    """Number, journal, first offset and the one behind, in an order that never changes."""
+    number = 0
+    for part in parts:
+        for start in range(part.first, part.last + 1, offsets):
+            yield number, part, start, min(start + offsets, part.last + 1)
+            number += 1
+
+
+class Notes:
+    """What is remembered of a replay under its name; who removes the file begins another replay, with another `id`."""
+
+    def __init__(
+        self, path: Path, run_id: str, identity: dict[str, Any], version: int, slices_done: int
+    ) -> None:
+        self.path = path
+        self.id = run_id
+        self.identity = identity
+        self.version = version
+        self.slices_done = slices_done
+
+    @classmethod
+    def of(cls, settings: Settings) -> Notes:
+        """Those of an earlier start, or new ones. Raises BadOption if the name stands for another replay."""
+        lake = Lake(settings.lake)
+        path = lake.root / "_checkpoints" / f"{JOB}-{settings.name}.json"
+        keys = ("since", "until", "topic", "where", "table", "prefix", "client", "offsets_per_slice")
+        identity = {key: getattr(settings, key) for key in keys}
+        if path.exists():
+            noted = json.loads(path.read_text())
+            if noted["identity"] != identity:
+                problem = (
+                    f"stands for another replay, {noted['identity']}: choose another name, or remove {path}"
+                )
+                raise BadOption("pipeline.replay.name", settings.name, problem)
+            return cls(path, noted["id"], identity, noted["version"], noted["slices_done"])
+        state = lake.state()
+        assert state is not None  # `check` has seen it
+        return cls(path, uuid4().hex, identity, state.version, 0)
+
+    def done(self, slices: int) -> None:
+        self.slices_done = slices
+        self.save()
+
+    def save(self) -> None:
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        new = self.path.with_suffix(".new")
+        noted = {"id": self.id, "identity": self.identity, "version": self.version}
+        new.write_text(json.dumps(noted | {"slices_done": self.slices_done}))
+        new.replace(self.path)
+
+
+def _time(key: str, value: str) -> datetime | None:
+    """ISO 8601 with an offset from UTC. Raises BadOption."""
+    if not value:
+        return None
+    try:
+        found = datetime.fromisoformat(value)
+    except ValueError:
+        found = None
+    if found is None or found.tzinfo is None:
+        raise BadOption(f"pipeline.replay.{key}", value, "a time like 2026-11-21T22:00:00+00:00 is needed")
+    return found

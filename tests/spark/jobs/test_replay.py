@@ -1,0 +1,160 @@
+"""The job `replay`: the chosen part of the archive, once, in its order, kept apart; resumed under its name."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import defaultdict
+from pathlib import Path
+from threading import Event
+from typing import Any
+
+import pytest
+from deltalake import DeltaTable
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as F
+
+from broker_process import BrokerProcess
+from e2e.wire import USER_PROPERTY
+from headrace.mqtt.topics import matches
+from headrace_spark.errors import BadOption, BrokerUnreachable, LakeConflict, QueryFailed
+from headrace_spark.jobs import replay as job
+from headrace_spark.lake import Lake
+from spark.conftest import settings_of
+from spark.devices import received, subscribe
+from spark.journals import mixed
+from spark.test_lake import UUID, append
+
+pytestmark = pytest.mark.spark
+MADE = mixed(400)
+
+
+class Bench:
+    """A lake with an archive of one journal, and a broker."""
+
+    def __init__(self, spark: SparkSession, lake: Path, broker: BrokerProcess) -> None:
+        self.spark = spark
+        self.lake = lake
+        self.url = f"tcp://127.0.0.1:{broker.port}"
+        append(Lake(lake), MADE, 0, 1)
+
+    def run(self, **changes: Any) -> int:
+        own = {"url": self.url, "offsets_per_slice": 150, "patience_s": 30.0}
+        settings = settings_of("replay", self.lake, self.lake, **own | changes)
+        job.check(settings)
+        return job.run(self.spark, settings, Event(), lambda _: None).rows
+
+    def forget_slices(self, name: str) -> None:
+        """What kill -9 leaves behind between the last message and the note of it."""
+        path = self.lake / "_checkpoints" / f"replay-{name}.json"
+        noted = json.loads(path.read_text())
+        assert noted["slices_done"] > 0
+        path.write_text(json.dumps(noted | {"slices_done": 0}))
+
+
+@pytest.fixture
+def bench(spark: SparkSession, broker: BrokerProcess, tmp_path: Path) -> Bench:
+    return Bench(spark, tmp_path / "lake", broker)
+
+
+def expected(topic_filter: str) -> dict[str, list[bytes]]:
+    """Payloads by topic, in journal order."""
+    found = defaultdict(list)
+    for row in MADE.rows(UUID, 1):
+        if matches(topic_filter, row["topic"]):
+            found[row["topic"]].append(row["payload"])
+    return found
+
+
+def test_to_devices_once_and_kept_apart(bench: Bench, broker: BrokerProcess) -> None:
+    subscribe(broker, "device-replay", "again/#")
+    rows = len(MADE.rows(UUID, 1))
+    assert bench.run(name="all", prefix="again/") == rows
+    bench.forget_slices("all")
+    assert bench.run(name="all", prefix="again/") == rows
+    found = defaultdict(list)
+    for packet in received(broker, "device-replay"):
+        assert ("replay", "all") in packet.properties[USER_PROPERTY]
+        assert "replay-of" in dict(packet.properties[USER_PROPERTY])
+        found[packet.topic.removeprefix("again/")].append(packet.payload)
+    everything = {row["topic"] for row in MADE.rows(UUID, 1)}
+    assert found == {topic: expected(topic)[topic] for topic in everything}
+
+
+def test_one_client_at_a_rate(bench: Bench, broker: BrokerProcess) -> None:
+    topic = MADE.rows(UUID, 1)[0]["topic"]
+    subscribe(broker, "meter-7", "replay/to/meter-7/#")
+    count = bench.run(name="one", client="meter-7", topic=topic, rate=5000.0)
+    found = [packet.payload for packet in received(broker, "meter-7")]
+    assert (len(found), found) == (count, expected(topic)[topic])
+
+
+def test_into_a_table_once(bench: Bench) -> None:
+    rows = [row for row in MADE.rows(UUID, 1) if row["qos"] == 1]
+    for _ in range(2):
+        assert bench.run(name="table", table="again", where="qos = 1") == len(rows)
+        bench.forget_slices("table")
+    table = DeltaTable(bench.lake / "again").to_pyarrow_table().sort_by("journal_offset")
+    assert table.select(list(rows[0])).to_pylist() == rows
+
+
+def test_a_dry_run_counts(bench: Bench, capsys: pytest.CaptureFixture[str]) -> None:
+    stamps = sorted(row["publish_timestamp"] for row in MADE.rows(UUID, 1))
+    middle = stamps[len(stamps) // 2]
+    bench.run(name="dry", dry_run=True, since=middle.isoformat(), url="tcp://127.0.0.1:1")
+    said = json.loads(capsys.readouterr().out)
+    wanted = [row for row in MADE.rows(UUID, 1) if row["publish_timestamp"] >= middle]
+    assert said["rows"] == len(wanted)
+    assert said["journals"][0]["bytes"] == sum(len(row["payload"]) for row in wanted)
+    assert not (bench.lake / "_checkpoints").exists()
+
+
+@pytest.mark.parametrize(
+    "topic_filter", ["#", "+", "a/#", "a/+", "+/b", "a", "+/b/#", "a.c", "a/+/c", "$x/+", "\\E/+"]
+)
+def test_a_topic_filter_means_what_it_means_in_mqtt(spark: SparkSession, topic_filter: str) -> None:
+    topics = ["a", "a/b", "a/b/c", "/b", "b", "abc", "a.c", "$x", "$x/y", "\\E/a", "a/", "x/b/c"]
+    frame = spark.createDataFrame([(topic,) for topic in topics], ["topic"])
+    for condition in job.matching(topic_filter):
+        frame = frame.where(condition)
+    assert {row.topic for row in frame.collect()} == {t for t in topics if matches(topic_filter, t)}
+
+
+def test_a_name_stands_for_one_replay(bench: Bench) -> None:
+    bench.run(name="fixed", table="fixed", topic="a/#")
+    with pytest.raises(BadOption, match="stands for another replay"):
+        bench.run(name="fixed", table="fixed", topic="b/#")
+
+
+def test_what_was_replayed_is_left_out(bench: Bench) -> None:
+    settings = settings_of("replay", bench.lake, bench.lake, name="x")
+    rows = job.chosen(bench.spark, settings, 0)
+    twice = job.marked(rows, settings)
+    assert (
+        twice.where(F.exists("user_properties", lambda pair: pair["name"] == "replay")).count()
+        == rows.count()
+    )
+
+
+@pytest.mark.parametrize(
+    ("changes", "problem"),
+    [
+        ({"since": "yesterday"}, "pipeline.replay.since='yesterday': a time like"),
+        ({"until": "2026-11-21T22:00:00"}, "pipeline.replay.until"),
+        ({"topic": "a/#/b"}, "not a topic filter"),
+        ({"prefix": "a/#/"}, "not the beginning of a topic"),
+        ({"name": "a/b"}, "letters, digits"),
+        ({"where": "no such column = 1", "table": "t"}, "pipeline.replay.where="),
+    ],
+)
+def test_wrong_use_is_said(bench: Bench, changes: dict[str, Any], problem: str) -> None:
+    with pytest.raises(BadOption, match=re.escape(problem)):
+        bench.run(**changes)
+
+
+def test_without_an_archive_or_a_broker(bench: Bench, tmp_path: Path) -> None:
+    with pytest.raises(LakeConflict, match="run the job archive first"):
+        job.check(settings_of("replay", tmp_path, tmp_path / "nothing"))
+    with pytest.raises(QueryFailed, match="no acknowledgement from broker"):
+        bench.run(name="away", url="tcp://127.0.0.1:1", patience_s=0.1)
+    assert BrokerUnreachable("x").exit_code == 1
