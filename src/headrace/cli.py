@@ -79,12 +79,19 @@ def main() -> None:
 @click.option("--data-dir", help="where the journal lies  [default: ./headrace-data]")
 @click.option("--listen", "listeners", multiple=True, help="tcp://HOST:PORT, may be repeated")
 @click.option("--admin", help="http://HOST:PORT for /healthz, /readyz, /metrics")
+@click.option(
+    "--bootstrap",
+    "snapshot",
+    type=click.Path(path_type=Path),
+    help="snapshot of `pipeline run compact-events` to start a broker without data from",
+)
 @click.option("--set", "sets", multiple=True, metavar="KEY=VALUE", help="any key of the configuration")
 def serve(
     config_file: Path | None,
     data_dir: str | None,
     listeners: tuple[str, ...],
     admin: str | None,
+    snapshot: Path | None,
     sets: tuple[str, ...],
 ) -> None:
     """Run the broker in the foreground until SIGTERM."""
@@ -97,9 +104,18 @@ def serve(
         options.append(f"admin={json.dumps(admin)}")
     config = load(config_file, options)
     set_up_logs(config)
+    if snapshot is not None:
+        _bootstrap(snapshot, Path(config.data_dir))
     from headrace.node import run
 
     sys.exit(run(config))
+
+
+def _bootstrap(snapshot: Path, data_dir: Path) -> None:
+    from headrace.bootstrap import bootstrap
+
+    count = bootstrap(snapshot, data_dir, lambda line: click.echo(f"headrace: {line}", err=True))
+    click.echo(f"headrace: {data_dir} made from {snapshot}: {count} records", err=True)
 
 
 def set_up_logs(config: Config) -> None:
@@ -270,3 +286,14 @@ def session_show(data_dir: Path, tenant: str, client_id: str) -> None:
     if found is None:
         raise click.ClickException(f"tenant {tenant} has no session {client_id!r}")
     click.echo(json.dumps(details(found), indent=2))
+
+
+@session.command("dump")
+@DATA_DIR
+def session_dump(data_dir: Path) -> None:
+    """Sessions, subscriptions, wills and retained messages, a JSON line each: equal lines, equal states."""
+    from headrace.recovery import folded
+    from headrace.services.state import lines
+
+    for line in lines(folded(_existing(data_dir))):
+        click.echo(line)

@@ -62,6 +62,7 @@ def run(job: str, **options: Any) -> None:
 
     \b
     archive   every message of the journal, once, into the table `messages`
+    compact-events  the events without what later ones made void, for `serve --bootstrap`
     publish   every row of a table, once, to devices as an MQTT message
     replay    a part of the archive again, into a table or to devices
     """
@@ -120,7 +121,7 @@ def job_settings(job: str, config: Config) -> Any:
     from headrace_spark.settings import SparkSettings
 
     pipeline = config.pipeline
-    own = getattr(pipeline, job)
+    own = getattr(pipeline, job.replace("-", "_"))
     return module_of(job).Settings(
         data_dir=Path(config.data_dir),
         lake=Path(pipeline.lake),

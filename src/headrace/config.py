@@ -179,6 +179,12 @@ class ArchiveConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     fail_on_data_loss: bool = True
 
 
+class CompactEventsConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """`[pipeline.compact_events]`: the events of a journal, for another broker to start from."""
+
+    consumer: str = "compact-events"
+
+
 class PublishConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """`[pipeline.publish]`: rows of a table to devices."""
 
@@ -228,6 +234,7 @@ class PipelineConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     task_attempts_max: Positive = 4
     spark: dict[str, str] = {}  # Spark's own keys; they win
     archive: ArchiveConfig = ArchiveConfig()
+    compact_events: CompactEventsConfig = CompactEventsConfig()
     publish: PublishConfig = PublishConfig()
     replay: ReplayConfig = ReplayConfig()
 

@@ -16,6 +16,7 @@ from typing import Any, Final
 
 JOBS: Final = {
     "archive": "headrace_spark.jobs.archive",
+    "compact-events": "headrace_spark.jobs.compact_events",
     "publish": "headrace_spark.jobs.publish",
     "replay": "headrace_spark.jobs.replay",
 }

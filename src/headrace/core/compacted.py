@@ -1,0 +1,88 @@
+"""The fewest records that lead to the state of a fold: sessions, subscriptions, retained messages and wills.
+
+What belongs to single messages stays behind, because it refers to records of the old journal: backlogs, what is in
+flight, QoS 2 exchanges, sequences of idempotent producers, counts of drops. A session that was connected is left open, so
+the next start closes it as after a crash (decisions 15).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from headrace.core.fold import subscription_row, will_fields
+from headrace.core.message import Message
+from headrace.core.record import (
+    FLAG_PRODUCER,
+    SESSION_CLOSED,
+    SESSION_OPENED,
+    SUBSCRIBED,
+    Event,
+    Record,
+)
+
+if TYPE_CHECKING:
+    from headrace.core.fold import Fold
+    from headrace.core.session import Session
+
+_VERSION_5 = 5
+
+
+def records(fold: Fold, now_us: int) -> Iterator[Record]:
+    """In an order that queues nothing: retained messages before subscriptions. Their offsets are 0, 1, 2, ..."""
+    offset = 0
+    for tenant in fold.tenants.values():
+        for message in tenant.retained.messages():
+            yield _retained(message)
+            offset += 1
+    for session in sorted(fold.by_incarnation.values(), key=_incarnation):
+        for event in _session(session, offset, now_us):
+            yield event
+            offset += 1
+
+
+def _incarnation(session: Session) -> int:
+    return session.incarnation
+
+
+def _retained(message: Message) -> Message:
+    """Its publisher's session, packet id and producer belong to the old journal."""
+    return Message(
+        message.timestamp_us,
+        message.flags & ~FLAG_PRODUCER,
+        0,
+        0,
+        message.tenant,
+        message.origin,
+        message.tenant_len,
+        message.topic,
+        message.properties,
+        message.message_expiry_s,
+        message.payload,
+    )
+
+
+def _session(session: Session, offset: int, now_us: int) -> list[Event]:
+    """Opened, subscribed, closed; `offset` becomes its incarnation."""
+    name: dict[str, object] = {"t": session.tenant.name, "c": session.client_id}
+    opened: dict[str, object] = {
+        "ty": session.session_type,
+        "ex": session.expiry_s,
+        "v": _VERSION_5,
+        "w": will_fields(session.will),
+        "lim": 0,
+    }
+    found = [Event(SESSION_OPENED, now_us, name | opened)]
+    name["inc"] = offset
+    if session.subscriptions:
+        rows = [subscription_row(subscription) for subscription in session.subscriptions.values()]
+        found.append(Event(SUBSCRIBED, now_us, name | {"subs": rows}))
+    if session.closed_at_us:
+        closed: dict[str, object] = {
+            "ex": session.expiry_s,
+            "lim": 0,
+            "will": int(session.will is not None),
+            "reason": "taken over from a snapshot",
+        }
+        found.append(Event(SESSION_CLOSED, session.closed_at_us, name | closed))
+    return found

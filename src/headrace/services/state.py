@@ -1,0 +1,64 @@
+"""The state of a broker in words: one line for each session and each retained message, equal for equal states.
+
+`headrace session dump` prints it. Left out is what belongs to single messages and to one journal: offsets, backlogs, what
+is in flight, counts.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+
+from headrace.core.fold import Fold, subscription_row
+from headrace.core.message import Message
+from headrace.core.session import TYPE_NAMES, Session
+from headrace.mqtt.packets import Will
+
+
+def lines(fold: Fold) -> list[str]:
+    """JSON objects, sorted."""
+    found = [json.dumps(_session(session), sort_keys=True) for session in fold.by_incarnation.values()]
+    for tenant in fold.tenants.values():
+        found += [json.dumps(_retained(message), sort_keys=True) for message in tenant.retained.messages()]
+    return sorted(found)
+
+
+def _session(session: Session) -> dict[str, object]:
+    return {
+        "session": f"{session.tenant.name}/{session.client_id}",
+        "type": TYPE_NAMES[session.session_type],
+        "expiry_s": session.expiry_s,
+        "closed_at_us": session.closed_at_us or None,
+        "subscriptions": sorted(
+            (subscription_row(found) for found in (session.subscriptions or {}).values()), key=str
+        ),
+        "will": None if session.will is None else _will(session.will),
+    }
+
+
+def _will(will: Will) -> dict[str, object]:
+    return {
+        "topic": will.topic,
+        "payload": _text(will.payload),
+        "qos": will.qos,
+        "retain": will.retain,
+        "properties": _text(will.properties),
+        "delay_s": will.delay_s,
+        "message_expiry_s": will.message_expiry_s,
+    }
+
+
+def _retained(message: Message) -> dict[str, object]:
+    return {
+        "retained": f"{message.tenant}/{message.topic.decode('utf-8')}",
+        "client_id": message.client_id,
+        "qos": message.qos,
+        "timestamp_us": message.timestamp_us,
+        "message_expiry_s": int(message.message_expiry_s),
+        "properties": _text(message.properties),
+        "payload": _text(message.payload),
+    }
+
+
+def _text(data: bytes) -> str:
+    return base64.b64encode(data).decode("ascii")

@@ -1,0 +1,163 @@
+"""The job `compact-events`: the events of a journal without what later ones made void, for a broker to start from.
+
+Like a compacted Kafka topic: of each key the last record stays. The keys are a session and what happened to it (opened,
+resumed, closed, will), a session and a topic filter, and a retained topic; sessions that ended and retained messages
+that were cleared leave nothing. Records stay as they are in the journal: who folds them has the state at the checkpoint.
+
+    <lake>/event_snapshot               Delta table: the rows of schema `events` that are left, and one row `checkpoint`
+    <lake>/bootstrap/<offset>.snapshot  the same records in a file, for `headrace serve --bootstrap`
+
+A run reads the events behind the last checkpoint and replaces the table, rows and checkpoint in one commit: a run that is
+killed is done again, and nothing is counted twice. The job holds retention back as a consumer: a journal whose first
+events are gone cannot be compacted any more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import reduce
+from pathlib import Path
+from threading import Event
+from time import monotonic
+from typing import Final
+
+from delta.tables import DeltaTable
+from pyspark.sql import DataFrame, Row, SparkSession, Window
+from pyspark.sql import functions as F
+
+from headrace.journal.bootstrap import write_bootstrap
+from headrace.journal.reader import JournalReader
+from headrace_spark.errors import DataLoss, ForeignOffset
+from headrace_spark.journal import commit, open_journal, register, require_history
+from headrace_spark.lake import Lake
+from headrace_spark.options import check_consumer
+from headrace_spark.progress import Progress, Report
+from headrace_spark.ranges import JournalOffset
+from headrace_spark.settings import RunSettings
+
+JOB: Final = "compact-events"
+CHECKPOINT: Final = "checkpoint"
+COLUMNS: Final = (
+    *("kind", "tenant", "client_id", "incarnation", "topic_filter", "topic", "message_offset"),
+    *("journal_uuid", "journal_epoch", "journal_offset", "item", "record"),
+)
+_LIFE: Final = ("session_opened", "session_resumed", "session_closed", "will_fired", "will_cancelled")
+_SUBSCRIPTIONS: Final = ("subscribed", "unsubscribed")
+_RETAINED: Final = ("retained_set", "retained_cleared")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings(RunSettings):
+    """`[pipeline.compact_events]`."""
+
+    consumer: str
+
+
+def check(settings: Settings) -> None:
+    """Raises BadOption, JournalMissing."""
+    check_consumer(settings.consumer)
+    open_journal(settings.data_dir)
+
+
+def run(spark: SparkSession, settings: Settings, stop: Event, report: Report) -> Progress:
+    """Raises PipelineError. Prints the path of each file that it has written."""
+    began = monotonic()
+    while True:
+        end, rows, file = compact_once(spark, settings)
+        print(file, flush=True)
+        lag = open_journal(settings.data_dir).high_watermark() - end
+        progress = Progress(rows, end, lag, monotonic() - began)
+        report(progress)
+        if not settings.follow or stop.wait(settings.trigger_s):
+            return progress
+
+
+def compact_once(spark: SparkSession, settings: Settings) -> tuple[int, int, Path]:
+    """Bring table and file up to the high watermark; the checkpoint, the rows of the table, and the file."""
+    journal = open_journal(settings.data_dir)
+    table = Lake(settings.lake).root / "event_snapshot"
+    old = spark.read.format("delta").load(str(table)) if DeltaTable.isDeltaTable(spark, str(table)) else None
+    start = starting_offset(journal, old)
+    register(journal, settings.consumer, start)
+    end = journal.high_watermark()
+    rows = events(spark, journal, start, end)
+    if old is not None:
+        rows = old.where(F.col("kind") != CHECKPOINT).unionByName(rows)
+    mark = Row("kind", "journal_uuid", "journal_epoch", "journal_offset")
+    checkpoint = spark.createDataFrame(
+        [mark(CHECKPOINT, journal.uuid, journal.epoch, end)],
+        "kind string, journal_uuid string, journal_epoch long, journal_offset long",
+    )
+    compacted(rows).unionByName(checkpoint, allowMissingColumns=True).write.format("delta").mode(
+        "overwrite"
+    ).save(str(table))
+    left = spark.read.format("delta").load(str(table))
+    file = write_bootstrap(
+        Lake(settings.lake).root / "bootstrap", journal.uuid, journal.epoch, end, _records(left)
+    )
+    commit(settings.data_dir, settings.consumer, JournalOffset(journal.uuid, journal.epoch, end))
+    return end, left.count() - 1, file
+
+
+def starting_offset(journal: JournalReader, old: DataFrame | None) -> int:
+    """The checkpoint of the table, or the beginning of the journal. Raises ForeignOffset, DataLoss."""
+    found = None if old is None else old.where(F.col("kind") == CHECKPOINT).first()
+    start = 0
+    if found is not None:
+        if found.journal_uuid != journal.uuid:
+            raise ForeignOffset(
+                f"the table event_snapshot belongs to journal {found.journal_uuid}, {journal.data_dir} holds "
+                f"{journal.uuid}: use another lake"
+            )
+        start = found.journal_offset
+        require_history(journal, JournalOffset(found.journal_uuid, found.journal_epoch, start))
+    if journal.start_offset() > start:
+        raise DataLoss(
+            f"the events from offset {start} up to {journal.start_offset()} are gone from {journal.data_dir}: retention "
+            "has passed them. A copy of this broker is made by `headrace backup` and `headrace restore`"
+        )
+    return start
+
+
+def events(spark: SparkSession, journal: JournalReader, start: int, end: int) -> DataFrame:
+    """The rows of schema `events` from one offset to another."""
+    return (
+        spark.read.format("headrace-journal")
+        .option("schema", "events")
+        .option("columns", ",".join(COLUMNS))
+        .option("startingOffsets", start)
+        .option("endingOffsets", end)
+        .load(str(journal.data_dir.absolute()))
+        .select(*COLUMNS)
+    )
+
+
+def compacted(rows: DataFrame) -> DataFrame:
+    """The rows of the records that the state still depends on; compacting twice changes nothing."""
+    kind = F.col("kind")
+    ended = rows.where(kind == "session_ended").select("incarnation").distinct()
+    of_sessions = rows.where(kind.isin(*_LIFE, *_SUBSCRIPTIONS)).join(ended, "incarnation", "left_anti")
+    expired = rows.where(kind == "retained_expired").select(F.col("message_offset").alias("journal_offset"))
+    retained = last(rows.where(kind.isin(*_RETAINED)), "tenant", "topic").where(kind == "retained_set")
+    kept = (
+        last(of_sessions.where(kind.isin(*_LIFE)), "incarnation", "kind"),
+        last(of_sessions.where(kind.isin(*_SUBSCRIPTIONS)), "incarnation", "topic_filter"),
+        retained.join(expired, "journal_offset", "left_anti"),
+        rows.where(kind == "broker_started"),
+    )
+    offsets = reduce(DataFrame.union, [part.select("journal_offset") for part in kept]).distinct()
+    return rows.join(offsets, "journal_offset", "left_semi").select(*COLUMNS)
+
+
+def last(rows: DataFrame, *key: str) -> DataFrame:
+    """The newest row of each key."""
+    newest = Window.partitionBy(*key).orderBy(F.desc("journal_offset"), F.desc("item"))
+    return rows.withColumn("newest", F.row_number().over(newest)).where("newest = 1").drop("newest")
+
+
+def _records(rows: DataFrame) -> Iterator[tuple[int, bytes]]:
+    """Offset and bytes of each record, in order."""
+    ordered = rows.where(F.col("record").isNotNull()).orderBy("journal_offset")
+    for row in ordered.select("journal_offset", "record").toLocalIterator():
+        yield row.journal_offset, bytes(row.record)

@@ -1,0 +1,128 @@
+"""The job `compact-events`: its file leads to the state of the broker, record by record, however the history went."""
+
+from __future__ import annotations
+
+import random
+from contextlib import closing
+from pathlib import Path
+from threading import Event
+from time import time_ns
+from typing import Any
+
+import pytest
+from deltalake import DeltaTable
+from pyspark.sql import SparkSession
+
+from headrace.bootstrap import folded
+from headrace.core.fold import Fold
+from headrace.core.message import decode_batch
+from headrace.journal.bootstrap import BootstrapFile
+from headrace.journal.consumers import ConsumerPosition
+from headrace.journal.log import LogSettings, SegmentedLog
+from headrace.services.state import lines
+from headrace_spark.errors import DataLoss, ForeignOffset, JournalMissing
+from headrace_spark.jobs import compact_events as job
+from spark.conftest import Writer, settings_of
+from unit.core.test_fold import FILTERS, SUBSCRIBERS, TOPICS, History
+
+pytestmark = pytest.mark.spark
+
+
+def step(random: random.Random) -> tuple[object, ...]:
+    """One of the steps of `History`; subscriptions, retained messages and crashes more often than there."""
+    name, topic, flag = random.choice(SUBSCRIBERS), random.choice(TOPICS), random.random() < 0.5
+    choices: list[tuple[object, ...]] = [
+        ("connect", name, random.choice([4, 5]), 3),
+        ("lose", name),
+        ("disconnect", name),
+        ("subscribe", name, random.choice(FILTERS), random.randrange(3)),
+        ("subscribe", name, random.choice(FILTERS), random.randrange(3)),
+        ("unsubscribe", name, random.choice(FILTERS)),
+        ("publish", topic, random.randrange(3), True, flag),
+        ("ack", name, random.randrange(4)),
+    ]
+    rare: list[tuple[object, ...]] = [
+        ("fresh", name),
+        ("crash",),
+        ("expiring", topic),
+        ("advance", 9),
+        ("sync",),
+    ]
+    return random.choice(rare) if random.random() < 0.1 else random.choice(choices)
+
+
+class Journal:
+    """The journal of a history, on disk as far as it is durable."""
+
+    def __init__(self, data_dir: Path) -> None:
+        self.data_dir = data_dir
+        self.history = History()
+        self._written = 0
+
+    def go_on(self, steps: int, seed: int) -> None:
+        chooser = random.Random(seed)
+        for _ in range(steps):
+            self.history.run(step(chooser))
+        self.history.harness.sync()
+        self._write()
+
+    def _write(self) -> None:
+        with closing(SegmentedLog.open(self.data_dir, LogSettings(), lambda _line: None)) as log:
+            offset = 0
+            for body in self.history.harness.journal.bodies:
+                count = len(decode_batch(body, 0))
+                if offset >= self._written:
+                    log.append(body, count, time_ns() // 1000, time_ns() // 1000)
+                offset += count
+            self._written = offset
+
+    @property
+    def fold(self) -> Fold:
+        return self.history.harness.broker.fold
+
+
+def run(spark: SparkSession, data_dir: Path, lake: Path, capsys: pytest.CaptureFixture[str]) -> Path:
+    settings: Any = settings_of("compact-events", data_dir, lake)
+    job.check(settings)
+    job.run(spark, settings, Event(), lambda _: None)
+    return Path(capsys.readouterr().out.strip())
+
+
+def test_the_file_leads_to_the_state_again_and_again(
+    spark: SparkSession, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    journal = Journal(tmp_path / "data")
+    for part in range(2):
+        journal.go_on(300, seed=part)
+        file = run(spark, journal.data_dir, tmp_path / "lake", capsys)
+        snapshot = BootstrapFile(file)
+        assert lines(folded(snapshot, file)) == lines(journal.fold)
+        assert snapshot.checkpoint == ConsumerPosition.read(journal.data_dir, "compact-events").offset
+        assert len(list(snapshot.records())) < snapshot.checkpoint / 2
+    before = DeltaTable(tmp_path / "lake" / "event_snapshot").to_pyarrow_table().num_rows
+    assert run(spark, journal.data_dir, tmp_path / "lake", capsys) == file
+    assert DeltaTable(tmp_path / "lake" / "event_snapshot").to_pyarrow_table().num_rows == before
+
+
+def test_another_journal_and_a_journal_without_its_beginning_are_refused(
+    spark: SparkSession, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in ("one", "other"):
+        Journal(tmp_path / name).go_on(20, seed=1)
+    run(spark, tmp_path / "one", tmp_path / "lake", capsys)
+    with pytest.raises(ForeignOffset, match=r"belongs to journal .*use another lake"):
+        run(spark, tmp_path / "other", tmp_path / "lake", capsys)
+
+
+def test_what_is_wrong_is_said_without_spark(journal: Writer, tmp_path: Path) -> None:
+    with pytest.raises(JournalMissing):
+        job.check(settings_of("compact-events", tmp_path / "nothing", tmp_path))
+
+    class Cut:
+        data_dir, uuid = tmp_path, "u"
+
+        def start_offset(self) -> int:
+            return 5
+
+    with pytest.raises(DataLoss, match="events from offset 0 up to 5 are gone"):
+        job.starting_offset(Cut(), None)  # type: ignore[arg-type]
