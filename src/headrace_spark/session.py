@@ -17,6 +17,7 @@ from typing import Final
 
 from pyspark.sql import SparkSession
 
+from headrace_spark.cluster import check_master, check_workers
 from headrace_spark.errors import EngineMissing
 from headrace_spark.jars import PACKAGES, SPARK_VERSION, jar_files, missing_jars
 from headrace_spark.settings import SparkSettings
@@ -57,6 +58,7 @@ _SMALL_MACHINE: Final = {
 def open_session(settings: SparkSettings) -> SparkSession:
     """Start Spark, or join the session that this process already has. Raises EngineMissing."""
     check_java()
+    check_master(settings.master)
     # Workers must run the interpreter that has pyarrow; the machine's `python3` usually has not.
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
@@ -76,6 +78,7 @@ def open_session(settings: SparkSettings) -> SparkSession:
     if not is_local(settings.master):
         # Before the source is registered, which takes down what its workers need.
         spark.sparkContext.addPyFile(str(package_archive()))
+        check_workers(spark)
     spark.dataSource.register(JournalDataSource)
     spark.dataSource.register(MqttDataSource)
     return spark

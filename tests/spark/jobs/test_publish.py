@@ -50,7 +50,7 @@ class Bench:
     @contextmanager
     def process(self) -> Iterator[subprocess.Popen[str]]:
         """`headrace pipeline run publish` as a process of its own."""
-        command = [sys.executable, "-m", "headrace_spark", "run", "publish", "--lake", str(self.lake)]
+        command = [sys.executable, "-m", "headrace", "pipeline", "run", "publish", "--lake", str(self.lake)]
         command += [
             "--set",
             f'pipeline.publish.url="tcp://127.0.0.1:{self.broker.port}"',

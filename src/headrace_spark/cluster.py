@@ -1,0 +1,67 @@
+"""A standalone Spark cluster as the pipeline needs it: a master that answers, and workers that can run our code.
+
+Workers get the sources of headrace from the driver. What they must have themselves, in the environment that
+`PYSPARK_PYTHON` names there: the driver's Python minor version and the packages of `REQUIRED`; and they must see the data
+directory and the lake under the driver's paths.
+"""
+
+from __future__ import annotations
+
+import re
+import socket
+from collections.abc import Iterable
+from importlib.util import find_spec
+from typing import Final
+from urllib.parse import urlsplit
+
+from pyspark.sql import SparkSession
+
+from headrace_spark.errors import BadOption, EngineMissing
+
+REQUIRED: Final = ("librt", "msgspec", "mypy_extensions", "numpy", "pyarrow")
+_CONNECT_TIMEOUT_S: Final = 5.0
+_VERSIONS: Final = re.compile(r"Python in worker has different version.*")
+
+
+def check_master(master: str) -> None:
+    """Spark itself tries for a minute. Raises BadOption, EngineMissing."""
+    if not master.startswith("spark://"):
+        return
+    problems = []
+    for address in master.removeprefix("spark://").split(","):
+        try:
+            parts = urlsplit(f"spark://{address}")
+            host, port = parts.hostname, parts.port
+        except ValueError:
+            host, port = None, None
+        if not host or port is None:
+            raise BadOption("master", master, "spark://host:port is needed")
+        try:
+            socket.create_connection((host, port), _CONNECT_TIMEOUT_S).close()
+        except OSError as error:
+            problems.append(f"{address}: {error.strerror or error}")
+        else:
+            return
+    raise EngineMissing(f"no Spark master answers at {master} ({'; '.join(problems)})")
+
+
+def check_workers(spark: SparkSession) -> None:
+    """Ask the workers whether they have what they need. Raises EngineMissing."""
+    tasks = spark.sparkContext.defaultParallelism
+    try:
+        missing = set(spark.sparkContext.parallelize(range(tasks), tasks).mapPartitions(_missing).collect())
+    except Exception as error:
+        found = _VERSIONS.search(str(error))
+        if found is None:
+            raise
+        raise EngineMissing(f"{found.group()} Set PYSPARK_PYTHON to the same version there") from None
+    if missing:
+        names = ", ".join(sorted(missing))
+        raise EngineMissing(
+            f"Spark workers lack {names}: install them into the Python that PYSPARK_PYTHON names on every worker"
+        )
+
+
+def _missing(_numbers: Iterable[int]) -> Iterable[str]:
+    """Runs on a worker."""
+    return (name for name in REQUIRED if find_spec(name) is None)
