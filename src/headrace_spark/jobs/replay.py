@@ -152,6 +152,7 @@ def marked(rows: DataFrame, settings: Settings) -> DataFrame:
             "topic": F.concat(F.lit(settings.topic_prefix), F.col("topic")),
             "qos": F.greatest(F.col("qos"), F.lit(1)).cast("byte"),
             "retain": F.lit(False),
+            "message_expiry_s": F.lit(None).cast("long"),  # it was counted from the first time
             "user_properties": F.concat(F.col("user_properties"), own),
         }
     )
