@@ -28,7 +28,6 @@ TESTED_TOGETHER = {
         "headrace/core/commit.py",
         "headrace/core/connack.py",
         "headrace/core/connect.py",
-        "headrace/core/delivery.py",
         "headrace/core/interfaces.py",
         "headrace/core/publishing.py",
         "headrace/core/replay.py",

@@ -56,14 +56,15 @@ class Acknowledging:
             self.sharing.pubrec(session, link, draw, reason_code)
             return
         queue = session.queue
-        serial = 0 if queue is None else queue.serial_of(packet_id)
-        if queue is None or serial == 0:
+        serial = 0 if queue is None else queue.latest_of(packet_id)
+        ref = -1 if queue is None else queue.inflight.get(serial, -1)
+        if queue is None or ref == -1:
             if reason_code < 0x80:
                 # Finished before, as far as we know: the client may have missed that [MQTT-4.3.3-4]. Behind a CONNACK
                 # that still waits [MQTT-3.2.0-1].
                 self.commit.defer(Reply(link, encode_pubrel(link.version, packet_id)))
             return
-        if queue.inflight[serial] & REF_QOS != 2:
+        if ref & REF_QOS != 2:
             raise ProtocolError(rc.PROTOCOL_ERROR, "PUBREC for a QoS 1 message")
         if reason_code >= 0x80:
             self._finish(session, queue, serial, reason_code)

@@ -30,6 +30,7 @@ from headrace.core.record import (
     Record,
 )
 from headrace.core.routing import Router
+from headrace.core.session import Session
 from headrace.core.settings import BrokerSettings
 from headrace.core.sharing import SharedDelivery
 from headrace.core.subscribing import Subscribing
@@ -154,10 +155,12 @@ class Broker(BatchListener):
 
     def _apply_message(self, message: Message) -> None:
         link = message.link
+        session: Session | None = None
         if link is not None:
             message.link = None
+            session = link.session
             self.publishing.acknowledge(link, message)
-        tenant = self.fold.tenant(message.tenant)
+        tenant = self.fold.tenant(message.tenant) if session is None else session.tenant
         if message.flags & FLAG_PRODUCER:
             tenant.producers.apply(message)
         self.router.apply(tenant, message)

@@ -162,16 +162,16 @@ class Delivery:
 
     def _room(self, session: Session, link: Link, queue: OutboundQueue, serial: i64) -> bool:
         """May `serial` be sent now? Asks the journal for more `sent_limit` or floor ahead of need."""
+        if serial - queue.durable_floor > WINDOW_SERIALS_MAX // 2:
+            self._refresh_floor(session, queue)
+            if serial - queue.durable_floor >= WINDOW_SERIALS_MAX:
+                return False
         if serial + (link.chunk >> 1) > queue.sent_limit:
             self._reserve(session, link, queue, serial)
             if serial > queue.sent_limit:
                 link.chunk = min(
                     2 * link.chunk, _CHUNK_LIMIT
                 )  # faster than the journal: reserve more at a time
-                return False
-        if serial - queue.durable_floor > WINDOW_SERIALS_MAX // 2:
-            self._refresh_floor(session, queue)
-            if serial - queue.durable_floor >= WINDOW_SERIALS_MAX:
                 return False
         if session.window_used() >= link.window:
             return False
@@ -187,9 +187,10 @@ class Delivery:
             self.hungry.append(session)
 
     def _reserve(self, session: Session, link: Link, queue: OutboundQueue, serial: i64) -> None:
-        if queue.reserving > queue.sent_limit:
+        """Raise the limit, but never beyond the range of packet ids: up to it everything is in flight after a crash."""
+        limit = min(serial + link.chunk, queue.durable_floor + WINDOW_SERIALS_MAX - 1)
+        if queue.reserving > queue.sent_limit or limit <= queue.sent_limit:
             return
-        limit = serial + link.chunk
         queue.reserving = limit
         if session.persistent:
             self._commit.sent_limit(session.incarnation, limit)
