@@ -334,7 +334,7 @@ class Actor:
         topic_filter, qos = asked
         if topic_filter == GROUP:
             self.reference.group_members[self.name] = 1
-        else:
+        elif (topic_filter, 0) not in self._asked.values():  # else it is on its way to be QoS 0 already
             self.subscriptions[topic_filter] = qos
 
     def _on_acknowledgement(self, kind: int, packet_id: int) -> None:
