@@ -21,7 +21,7 @@ from fuzz.mutations import conversations
 PACKETS = int(os.environ.get("HEADRACE_FUZZ_PACKETS", "20000"))
 SEED = int(os.environ.get("HEADRACE_FUZZ_SEED", "1"))
 PROBE_EVERY = 100
-GROWTH_MAX = (32 if PACKETS <= 20_000 else 160) << 20  # a longer run fills the cache of recent records
+GROWTH_MAX = 40 << 20  # the cache of recent records fills up to 32 MiB, however long the run is
 SETTINGS = {
     "durability": "none",
     "session.session_expiry_max_s": 1,
