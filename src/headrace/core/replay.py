@@ -14,6 +14,7 @@ from headrace.core.inflight import reference
 from headrace.core.interfaces import Clock, Link
 from headrace.core.message import Message
 from headrace.core.record import FLAG_QOS, RETAINED_QUEUED, Event
+from headrace.core.retained_tree import VISITS_MAX, RetainedWalk
 
 if TYPE_CHECKING:
     from headrace.core.session import Session
@@ -27,25 +28,59 @@ def effective_qos(message: Message, subscription: Subscription) -> int:
     return min(message.flags & FLAG_QOS, subscription.qos)
 
 
-def candidates(session: Session, subscription: Subscription) -> list[Message]:
-    """The retained messages a subscription asks for; No Local takes out the client's own [MQTT-3.8.3-3]."""
-    found = session.tenant.retained.matching(subscription.filter)
-    if subscription.no_local:
-        return [message for message in found if message.origin != session.origin]
-    return found
+def wanted(session: Session, subscription: Subscription, message: Message, now_us: int) -> bool:
+    """No Local takes out the client's own [MQTT-3.8.3-3]; what has expired is not sent."""
+    return not (subscription.no_local and message.origin == session.origin) and not message.expired(now_us)
 
 
 def first_page(session: Session, subscriptions: list[Subscription], now_us: int) -> list[int]:
-    """The retained entries that a `subscribed` record lists: offset, QoS, subscription identifier, flat."""
+    """The retained entries that a `subscribed` record lists: offset, QoS, subscription identifier, flat. As many as are
+    found in one piece of a walk; the others follow in pages."""
     listed: list[int] = []
+    visits = 0
     for subscription in subscriptions:
-        for message in candidates(session, subscription):
-            if len(listed) >= 3 * PAGE_MESSAGES:
-                return listed
+        walk = session.tenant.retained.walk(subscription.filter)
+        for message in walk.take(PAGE_MESSAGES - len(listed) // 3):
             qos = effective_qos(message, subscription)
-            if qos and not message.expired(now_us):
+            if qos and wanted(session, subscription, message, now_us):
                 listed += [message.offset, qos, subscription.subscription_id]
+        visits += walk.visits
+        if not walk.done or visits >= VISITS_MAX or len(listed) >= 3 * PAGE_MESSAGES:
+            break
     return listed
+
+
+class Pages:
+    """What some subscriptions of a session find among the retained messages that are older than offset `below`, in
+    pages. Newer ones come to the subscription, which is there by then, on their own."""
+
+    def __init__(self, session: Session, below: int) -> None:
+        self._session = session
+        self._below = below
+        self._subscriptions: list[Subscription] = []
+        self._at = 0
+        self._walk: RetainedWalk | None = None
+        self.done = True
+        self.subscription: Subscription | None = None  # whose page the last one was
+
+    def add(self, subscription: Subscription) -> None:
+        self._subscriptions.append(subscription)
+        self.done = False
+
+    def next(self) -> list[Message]:
+        """A page of one subscription, which may be empty before the last one."""
+        subscription = self._subscriptions[self._at]
+        self.subscription = subscription
+        walk = self._walk
+        if walk is None:
+            walk = self._session.tenant.retained.walk(subscription.filter)
+            self._walk = walk
+        page = [message for message in walk.take(PAGE_MESSAGES) if message.offset < self._below]
+        if walk.done:
+            self._walk = None
+            self._at += 1
+            self.done = self._at == len(self._subscriptions)
+        return page
 
 
 class QueuedRetained(Deferred):
@@ -54,48 +89,56 @@ class QueuedRetained(Deferred):
     For persistent sessions, with or without a connection. Deferred: each page waits for the one before it.
     """
 
-    def __init__(self, commit: GroupCommit, clock: Clock, session: Session, then: Deferred) -> None:
+    def __init__(
+        self,
+        commit: GroupCommit,
+        clock: Clock,
+        session: Session,
+        below: int,
+        listed: set[int],
+        then: Deferred,
+    ) -> None:
         super().__init__()
         self._commit = commit
         self._clock = clock
         self._session = session
+        self._listed = listed  # offsets that are in the `subscribed` record
         self._then = then
-        self._messages: list[Message] = []
-        self._subscriptions: list[Subscription] = []
-        self._at = 0
+        self._pages = Pages(session, below)
 
-    def add(self, subscription: Subscription, listed: set[int]) -> None:
-        """Every retained message that goes through the queue and is not in the `subscribed` record."""
-        for message in candidates(self._session, subscription):
-            if message.offset not in listed and effective_qos(message, subscription):
-                self._messages.append(message)
-                self._subscriptions.append(subscription)
+    def add(self, subscription: Subscription) -> None:
+        self._pages.add(subscription)
 
     def run(self) -> None:
-        end = min(self._at + PAGE_MESSAGES, len(self._messages))
-        if self._session.ended or self._at == end:
+        if self._session.ended or self._pages.done:
             self._then.run()
             return
-        superseded = self._commit.retained_topics()
-        queued: list[int] = []
-        while self._at < end:
-            message, subscription = self._messages[self._at], self._subscriptions[self._at]
-            self._at += 1
-            held = self._session.subscriptions
-            if held is None or subscription.filter not in held:
-                continue  # unsubscribed meanwhile [MQTT-3.10.4-2]
-            if self._is_current(message) and message.topic not in superseded:
-                queued += [message.offset, effective_qos(message, subscription), subscription.subscription_id]
+        queued = self._page()
         if queued:
-            fields = self._session.named()
-            fields["ret"] = queued
+            fields: dict[str, object] = {"inc": self._session.incarnation, "ret": queued}
             self._commit.append(Event(RETAINED_QUEUED, self._clock.now_us, fields))
         self._commit.defer(self)
 
-    def _is_current(self, message: Message) -> bool:
-        """Replaced meanwhile: the new one was, or will be, delivered live."""
-        kept = self._session.tenant.retained.at(message.offset)
-        return kept is not None and not message.expired(self._clock.now_us)
+    def _page(self) -> list[int]:
+        """The entries of a RETAINED_QUEUED record: offset, QoS, subscription identifier, flat."""
+        messages = self._pages.next()
+        subscription = self._pages.subscription
+        queued: list[int] = []
+        if not messages or subscription is None or not _holds(self._session, subscription):
+            return queued
+        superseded = self._commit.retained_topics()
+        for message in messages:
+            qos = effective_qos(message, subscription)
+            if not qos or message.offset in self._listed or message.topic in superseded:
+                continue
+            if wanted(self._session, subscription, message, self._clock.now_us):
+                queued += [message.offset, qos, subscription.subscription_id]
+        return queued
+
+
+def _holds(session: Session, subscription: Subscription) -> bool:
+    """False once it is unsubscribed [MQTT-3.10.4-2]."""
+    return session.subscriptions is not None and subscription.filter in session.subscriptions
 
 
 class DirectRetained(Deferred):
@@ -105,7 +148,7 @@ class DirectRetained(Deferred):
     """
 
     def __init__(
-        self, delivery: Delivery, commit: GroupCommit, clock: Clock, session: Session, link: Link
+        self, delivery: Delivery, commit: GroupCommit, clock: Clock, session: Session, link: Link, below: int
     ) -> None:
         super().__init__()
         self._delivery = delivery
@@ -113,18 +156,17 @@ class DirectRetained(Deferred):
         self._clock = clock
         self._session = session
         self._link = link
-        self._messages: list[Message] = []
-        self._subscriptions: list[Subscription] = []
+        self._pages = Pages(session, below)
+        self._page: list[Message] = []
+        self._page_of: Subscription | None = None
         self._at = 0
+        self._system: list[tuple[Message, Subscription]] = []
 
     def add(self, subscription: Subscription) -> None:
-        messages = candidates(self._session, subscription)
+        self._pages.add(subscription)
         if subscription.filter.startswith("$SYS/"):
-            messages += self._link.broker.system.matching(subscription.filter)
-        for message in messages:
-            if not self._session.persistent or not effective_qos(message, subscription):
-                self._messages.append(message)
-                self._subscriptions.append(subscription)
+            for message in self._link.broker.system.matching(subscription.filter):
+                self._system.append((message, subscription))
 
     def run(self) -> None:
         link = self._link
@@ -133,21 +175,33 @@ class DirectRetained(Deferred):
         if link.paused:
             link.when_writable(self)
             return
-        for _ in range(PAGE_MESSAGES):
-            if self._at == len(self._messages):
+        for message, subscription in self._system:
+            self._one(message, subscription)
+        self._system = []
+        if self._at == len(self._page):
+            if self._pages.done:
                 return
-            if link.buffered() > _PAGE_BYTES:
-                break
-            self._one(self._messages[self._at], self._subscriptions[self._at])
-            self._at += 1
+            self._page, self._at = self._pages.next(), 0
+            self._page_of = self._pages.subscription
+            if self._page_of is None or not _holds(self._session, self._page_of):
+                self._page = []
+        self._send(link)
         self._commit.defer(self)
+
+    def _send(self, link: Link) -> None:
+        """What fits of the page."""
+        subscription = self._page_of
+        while subscription is not None and self._at < len(self._page) and link.buffered() <= _PAGE_BYTES:
+            message = self._page[self._at]
+            self._at += 1
+            if message.offset >= 0 and self._session.tenant.retained.at(message.offset) is None:
+                continue  # replaced
+            direct = not self._session.persistent or not effective_qos(message, subscription)
+            if direct and wanted(self._session, subscription, message, self._clock.now_us):
+                self._one(message, subscription)
 
     def _one(self, message: Message, subscription: Subscription) -> None:
         session = self._session
-        if message.offset >= 0 and session.tenant.retained.at(message.offset) is None:
-            return  # replaced; what the broker says of itself has no offset
-        if message.expired(self._clock.now_us):
-            return
         qos = effective_qos(message, subscription)
         if qos == 0:
             self._delivery.offer_qos0(session, message, True, subscription.ids)

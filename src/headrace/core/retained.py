@@ -5,6 +5,7 @@ from __future__ import annotations
 import heapq
 
 from headrace.core.message import Message
+from headrace.core.retained_tree import RetainedTree, RetainedWalk
 
 
 class RetainedStore:
@@ -13,7 +14,7 @@ class RetainedStore:
     def __init__(self) -> None:
         self._by_topic: dict[bytes, Message] = {}
         self._by_offset: dict[int, Message] = {}
-        self._root = _Level()
+        self._tree = RetainedTree()
         self._expiring: list[tuple[int, int, bytes]] = []  # heap: due, offset, topic; may name replaced ones
         self.arriving: set[bytes] = set()  # new topics on their way through the journal, for the limit
         self.touched: set[bytes] = set()  # set, replaced or removed since the newest snapshot
@@ -46,8 +47,7 @@ class RetainedStore:
             self.bytes += message.size
             if message.message_expiry_s >= 0:
                 self._note_expiry(message)
-            if old is None:
-                self._root.add(message.topic)
+            self._tree.put(message.topic, message)
         elif old is not None:
             self._forget(message.topic)
 
@@ -80,19 +80,11 @@ class RetainedStore:
 
     def _forget(self, topic: bytes) -> None:
         del self._by_topic[topic]
-        self._root.remove(topic)
+        self._tree.remove(topic)
 
-    def matching(self, topic_filter: str) -> list[Message]:
-        """The retained messages that match a filter, oldest first."""
-        path = topic_filter.encode("utf-8")
-        if b"+" not in path and b"#" not in path:
-            message = self._by_topic.get(path)
-            return [message] if message is not None else []
-        topics: list[bytes] = []
-        _walk(self._root, path.split(b"/"), topics)
-        found = [self._by_topic[topic] for topic in topics]
-        found.sort(key=_offset)
-        return found
+    def walk(self, topic_filter: str) -> RetainedWalk:
+        """The retained messages that match a filter, in no particular order, to be taken in pieces."""
+        return self._tree.walk(topic_filter)
 
     def messages(self) -> list[Message]:
         return list(self._by_topic.values())
@@ -100,83 +92,3 @@ class RetainedStore:
     def lowest_offset(self) -> int:
         """The oldest journal offset that holds a retained message, -1 if none."""
         return min(self._by_offset, default=-1)
-
-
-class _Level:
-    """A level of the topic tree. `ends` says that a retained topic ends here."""
-
-    def __init__(self) -> None:
-        self.children: dict[bytes, _Level] | None = None
-        self.ends = False
-
-    def add(self, topic: bytes) -> None:
-        level = self
-        for name in topic.split(b"/"):
-            if level.children is None:
-                level.children = {}
-            child = level.children.get(name)
-            if child is None:
-                child = _Level()
-                level.children[name] = child
-            level = child
-        level.ends = True
-
-    def remove(self, topic: bytes) -> None:
-        trail: list[tuple[_Level, bytes]] = []
-        level = self
-        for name in topic.split(b"/"):
-            if level.children is None or name not in level.children:
-                return
-            trail.append((level, name))
-            level = level.children[name]
-        level.ends = False
-        for parent, name in reversed(trail):
-            children = parent.children
-            if children is None or children[name].ends or children[name].children:
-                break
-            del children[name]
-
-
-def _walk(root: _Level, names: list[bytes], found: list[bytes]) -> None:
-    """The topics below `root` that match; the lists replace recursion, since topics may be deep."""
-    at: list[tuple[_Level, bytes]] = [(root, b"")]
-    for depth, name in enumerate(names):
-        if name == b"#":
-            for level, prefix in at:
-                _everything(level, prefix, depth == 0, found)
-            return
-        below: list[tuple[_Level, bytes]] = []
-        for level, prefix in at:
-            if level.children is None:
-                continue
-            if name != b"+":
-                child = level.children.get(name)
-                if child is not None:
-                    below.append((child, _join(prefix, name, depth)))
-                continue
-            for child_name, child in level.children.items():
-                if depth or not child_name.startswith(b"$"):  # [MQTT-4.7.2-1]
-                    below.append((child, _join(prefix, child_name, depth)))
-        at = below
-    found.extend([prefix for level, prefix in at if level.ends])
-
-
-def _everything(top: _Level, prefix: bytes, at_root: bool, found: list[bytes]) -> None:
-    """All topics at and below a level: `a/#` matches `a` too (4.7.1.2)."""
-    at: list[tuple[_Level, bytes, bool]] = [(top, prefix, at_root)]
-    while at:
-        level, path, root = at.pop()
-        if level.ends:
-            found.append(path)
-        for name, child in (level.children or {}).items():
-            if root and name.startswith(b"$"):  # [MQTT-4.7.2-1]
-                continue
-            at.append((child, name if root else path + b"/" + name, False))
-
-
-def _join(prefix: bytes, name: bytes, depth: int) -> bytes:
-    return name if depth == 0 else prefix + b"/" + name
-
-
-def _offset(message: Message) -> int:
-    return message.offset

@@ -50,13 +50,14 @@ class Subscribing:
         if len(always) < len(fresh):
             self.commit.defer(held)
         listed = first_page(session, always, self.clock.now_us) if session.persistent else []
+        below = self.commit.next_offset
         if rows:
             fields = session.named()
             fields["subs"] = rows
             fields["ret"] = listed
             self.commit.append(Event(SUBSCRIBED, self.clock.now_us, fields))
         suback = encode_suback(link.version, packet.packet_id, codes)
-        self.commit.defer(_Subscribed(link, session, fresh, held, listed, suback))
+        self.commit.defer(_Subscribed(link, session, fresh, held, listed, below, suback))
 
     def _check_answer(self, link: Link, codes: int) -> None:
         """SUBACK and UNSUBACK must fit into the client's Maximum Packet Size [MQTT-3.1.2-24]."""
@@ -162,6 +163,7 @@ class _Subscribed(Deferred):
         fresh: list[Subscription],
         held: _Held,
         listed: list[int],
+        below: int,
         suback: bytes,
     ) -> None:
         super().__init__()
@@ -170,21 +172,21 @@ class _Subscribed(Deferred):
         self._fresh = fresh
         self._held = held
         self._listed = listed
+        self._below = below
         self._suback = suback
 
     def run(self) -> None:
-        broker, session = self._link.broker, self._session
-        direct = DirectRetained(broker.delivery, broker.commit, broker.clock, session, self._link)
-        queued = QueuedRetained(
-            broker.commit, broker.clock, session, _Suback(self._link, self._suback, direct)
-        )
+        link, broker, session, below = self._link, self._link.broker, self._session, self._below
+        direct = DirectRetained(broker.delivery, broker.commit, broker.clock, session, link, below)
+        then = _Suback(link, self._suback, direct)
         listed = set(self._listed[::3])
+        queued = QueuedRetained(broker.commit, broker.clock, session, below, listed, then)
         for subscription in self._fresh:
             if subscription.retain_handling == 1 and subscription.filter in self._held.found:
                 continue  # [MQTT-3.3.1-10]
             direct.add(subscription)
             if session.persistent:
-                queued.add(subscription, listed)
+                queued.add(subscription)
         queued.run()
 
 

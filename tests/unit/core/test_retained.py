@@ -35,7 +35,7 @@ def test_it_finds_what_the_reference_matches(changes: list[tuple[str, bool]], to
         if not delete:
             kept[topic] = offset
     wanted = sorted(offset for topic, offset in kept.items() if matches(topic_filter, topic))
-    assert [found.offset for found in store.matching(topic_filter)] == wanted
+    assert sorted(found.offset for found in store.walk(topic_filter).take(1000)) == wanted
     assert len(store) == len(kept)
     assert store.bytes == sum(found.size for found in store.messages())
     assert store.lowest_offset() == min(kept.values(), default=-1)
