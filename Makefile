@@ -8,11 +8,12 @@ ROUNDS ?= 200
 PACKETS ?= 20000
 SEED ?= 1
 RUNS ?= 5
+DURATION ?= 3600
 ROWS ?=
 QUICK ?=
 PEER ?=
 
-.PHONY: help setup test check unit spark fuzz demo bench counts torture clean
+.PHONY: help setup test check unit spark fuzz demo bench soak counts torture clean
 
 help:  ## print the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -40,6 +41,9 @@ demo: setup  ## this machine as a fleet of MQTT devices, through kill -9 into a 
 
 bench: setup  ## the table beside Debian's mosquitto and a bare echo in C (QUICK=1, RUNS=3, ROWS=w16,tls, PEER=name=host:port,pid=N)
 	@$(PY) -m benchmarks.table --runs $(RUNS) --only "$(ROWS)" $(if $(QUICK),--quick) $(foreach peer,$(PEER),--peer "$(peer)")
+
+soak: setup  ## an hour at half load: fails when memory grows or a message is lost (DURATION=600: ten minutes)
+	@$(PY) -m benchmarks.soak --duration $(DURATION)
 
 counts: setup  ## instructions per message by callgrind, written down as what `make test` compares with
 	@$(PY) -m benchmarks.instructions --record

@@ -2,8 +2,13 @@
 
 table     messages per broker CPU-second and memory, beside Mosquitto, a bare echo in C, and any other broker
 sessions  what a persistent session costs in memory, in a snapshot and at recovery
+matching  subscribe, match, unsubscribe and retained pages, at a million beside a thousand
+soak      does memory stay where it is over an hour
+instructions  how many instructions a message costs the core
 recovery  how long a start takes
 acknowledgement  how long a publisher waits for PUBACK, beside one sync of the disk
+
+flame.py draws what `perf script` prints (docs/how-to/profile.md).
 """
 
 from __future__ import annotations
