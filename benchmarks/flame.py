@@ -45,7 +45,9 @@ def stacks(lines: Iterable[str]) -> Iterator[list[str]]:
     frames: list[str] = []
     for line in [*lines, ""]:
         found = FRAME.match(line.rstrip())
-        if found is not None and found["file"] != "[unknown]":  # an end of the stack that perf could not follow
+        if (
+            found is not None and found["file"] != "[unknown]"
+        ):  # an end of the stack that perf could not follow
             frames.append(readable(found["name"], found["file"]))
         elif not line.strip() and frames:
             yield frames[::-1]
