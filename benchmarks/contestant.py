@@ -82,14 +82,14 @@ OURS: dict[str, Callable[[Path, int, bool], Command]] = {
 
 
 @contextlib.contextmanager
-def running(name: str, tls: bool = False) -> Iterator[Target]:
-    """Start a contestant of `OURS`; stopped at the end. Raises `ServiceError` when it does not start."""
+def running(name: str, tls: bool = False, options: tuple[str, ...] = ()) -> Iterator[Target]:
+    """Start a contestant of `OURS`, with more options; stopped at the end. Raises `ServiceError` if it does not start."""
     folder = SCRATCH / name
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     port = free_port()
     command, sign = OURS[name](folder, port, tls)
-    service = Service(name, folder / "log", *command)
+    service = Service(name, folder / "log", *command, *options)
     try:
         service.start_ready(READY_S, sign)
         assert service.process is not None

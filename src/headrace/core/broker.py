@@ -79,6 +79,7 @@ class Broker(BatchListener):
         self._scheduler = scheduler
         self._tick_requested = False
         self._dirty: list[Link] = []
+        self._turns: list[Link] = []
         self.ticks = 0
         self.bytes_received = 0  # of whole packets, as `$SYS` wants them; counted per read and per write
         self.bytes_sent = 0
@@ -205,6 +206,19 @@ class Broker(BatchListener):
         self._flush()
         if self.delivery.feed_hungry():
             self.request_tick()
+        if self._turns:
+            self._take_turns()
+
+    def take_turns(self, link: Link) -> None:
+        """A link has read more than its share: it goes on in the next pass, when the others were read."""
+        self._turns.append(link)
+        self.request_tick()
+
+    def _take_turns(self) -> None:
+        turns = self._turns
+        self._turns = []
+        for link in turns:
+            link.read_on()
 
     def _flush(self) -> None:
         if self._dirty:

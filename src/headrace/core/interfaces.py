@@ -176,6 +176,10 @@ class Link(ServerHandler):
         """Send what this version answers to `error`, if anything."""
         raise NotImplementedError
 
+    def read_on(self) -> None:
+        """Parse the next share of what was read and set aside."""
+        raise NotImplementedError
+
     def pause_reading(self) -> None:
         raise NotImplementedError
 

@@ -89,6 +89,9 @@ class MemoryLink(Link):
                 else encode_connack(5, False, error.reason_code)
             )
 
+    def read_on(self) -> None:
+        """It never reads more than its share."""
+
     def pause_reading(self) -> None:
         self.reading = False
 

@@ -17,6 +17,13 @@ class Transport:
         self.waiting = 0
         self.aborted = False
         self.closed = False
+        self.reading = True
+
+    def pause_reading(self) -> None:
+        self.reading = False
+
+    def resume_reading(self) -> None:
+        self.reading = True
 
     def write(self, data: bytes) -> None:
         self.waiting += len(data)
@@ -44,6 +51,11 @@ class Client:
         self.connection = Connection(self.harness.broker, self.listener)
         self.transport = Transport()
         self.connection.connection_made(self.transport)  # type: ignore[arg-type]
+
+    @property
+    def parsed(self) -> int:
+        """PUBLISH packets that came as far as the broker."""
+        return self.harness.broker.fold.tenant("default").counters.publishes_received
 
     def send(self, data: bytes) -> None:
         self.connection.data_received(data)
@@ -95,3 +107,58 @@ def test_a_listener_counts_who_is_there(ends: str) -> None:
         assert client.transport.closed
     client.connection.connection_lost(None)
     assert (client.listener.accepted, len(client.listener.open), len(client.node.open)) == (1, 0, 0)
+
+
+FLOOD = codec.encode_publish(4, b"t", b"x" * 60, 0, False, False, 0, b"", -1) * 3000
+PACKETS_OF_A_SHARE = -(-3000 * (32 << 10) // len(FLOOD))
+
+
+def flooding() -> Client:
+    client = Client()
+    client.send(codec.encode_connect(Connect(4, "flood", keep_alive_s=0)))
+    client.connection.data_received(FLOOD)
+    return client
+
+
+def test_a_pass_parses_one_share_of_a_flood_and_reads_no_more_until_it_is_through() -> None:
+    client = flooding()
+    broker, seen = client.harness.broker, 0
+    while client.parsed < 3000:
+        assert 0 < client.parsed - seen <= PACKETS_OF_A_SHARE
+        assert not client.transport.reading
+        seen = client.parsed
+        broker.end_tick()
+    assert client.transport.reading
+    client.send(codec.encode_publish(4, b"t", b"more", 0, False, False, 0, b"", -1))
+    assert client.parsed == 3001
+
+
+def test_what_comes_while_a_flood_waits_keeps_its_place() -> None:
+    client = flooding()
+    client.connection.data_received(FLOOD[:50])
+    client.connection.data_received(FLOOD[50:])
+    client.harness.sync()
+    for _ in range(20):
+        client.harness.broker.end_tick()
+    assert client.parsed == 6000
+    assert client.transport.reading
+
+
+def test_a_flood_does_not_undo_a_pause_that_the_broker_asked_for() -> None:
+    client = flooding()
+    client.connection.pause_reading()
+    for _ in range(20):
+        client.harness.broker.end_tick()
+    assert client.parsed == 3000
+    assert not client.transport.reading
+    client.connection.resume_reading()
+    assert client.transport.reading
+
+
+def test_a_flood_that_ends_in_the_middle_leaves_nothing_behind() -> None:
+    client = flooding()
+    client.connection.connection_lost(None)
+    seen = client.parsed
+    for _ in range(20):
+        client.harness.broker.end_tick()
+    assert client.parsed == seen < 3000
