@@ -72,14 +72,17 @@ class Bench:
         self.runs: list[Run] = []
         self.memory: list[Memory] = []
         self.failures: list[str] = []
+        self.machine = machine()  # before the load
         self.workloads = [w for w in WORKLOADS if not options.only or w.name in options.only]
 
-    def run(self, advance: Callable[[str], None]) -> None:
+    def run(self, advance: Callable[[str], None], save: Callable[[], object]) -> None:
+        """All of it; `save` is called after each row, so that a run that is cut short leaves what it found."""
         for workload in self.workloads:
             for _ in range(self._options.runs):
                 for name in self.contestants(workload):
                     advance(f"{workload.title}: {name}")
                     self._one(workload, name)
+            save()
         for name in self.remembered():
             advance(f"memory: {name}")
             self._memory(name)
@@ -166,7 +169,7 @@ def keep(bench: Bench, options: argparse.Namespace, seconds: float) -> Path:
     verdicts = bench.verdicts()
     result = {
         "question": "Messages in and out per broker CPU-second, best run of each contestant, in turns.",
-        "machine": machine(),
+        "machine": bench.machine,
         "runs_each": options.runs,
         "seconds_each": options.seconds,
         "took_s": round(seconds),
@@ -195,7 +198,7 @@ def main() -> int:
             progress.update(task, description=what)
             progress.advance(task)
 
-        bench.run(advance)
+        bench.run(advance, lambda: keep(bench, options, time.monotonic() - began))
     for table in shown(bench.verdicts(), bench.memory):
         console.print(table)
     path = keep(bench, options, time.monotonic() - began)
