@@ -82,7 +82,8 @@ class Bridging:
     def send_retained(self, link: Link, session: Session) -> None:
         """Retained messages at QoS 0 do not wait in the queue: the other broker gets the current ones again."""
         broker = self._broker
-        direct = DirectRetained(broker.delivery, broker.commit, broker.clock, session, link)
+        below: int = broker.commit.high_watermark
+        direct = DirectRetained(broker.delivery, broker.commit, broker.clock, session, link, below)
         for subscription in (session.subscriptions or {}).values():
             direct.add(subscription)
         direct.run()
@@ -128,8 +129,9 @@ class Bridging:
         fresh = [subscription_from(session, row) for row in rows if row[0] not in held]
         listed = first_page(session, fresh, broker.clock.now_us)
         fields: dict[str, object] = {"inc": session.incarnation, "subs": rows, "ret": listed}
+        below = broker.commit.next_offset
         broker.commit.append(Event(SUBSCRIBED, broker.clock.now_us, fields))
-        broker.commit.defer(_Subscribed(broker, session, fresh, set(listed[::3])))
+        broker.commit.defer(_Subscribed(broker, session, fresh, below, set(listed[::3])))
 
     def _unsubscribe(self, session: Session, filters: list[str]) -> None:
         if filters:
@@ -145,18 +147,23 @@ def _row(topic_filter: str, qos: int) -> list[object]:
 class _Subscribed(Deferred):
     """New subscriptions are durable and applied: queue the retained messages that their record does not list."""
 
-    def __init__(self, broker: Broker, session: Session, fresh: list[Subscription], listed: set[int]) -> None:
+    def __init__(
+        self, broker: Broker, session: Session, fresh: list[Subscription], below: int, listed: set[int]
+    ) -> None:
         super().__init__()
         self._broker = broker
         self._session = session
         self._fresh = fresh
+        self._below = below
         self._listed = listed
 
     def run(self) -> None:
         broker = self._broker
-        queued = QueuedRetained(broker.commit, broker.clock, self._session, _Queued())
+        queued = QueuedRetained(
+            broker.commit, broker.clock, self._session, self._below, self._listed, _Queued()
+        )
         for subscription in self._fresh:
-            queued.add(subscription, self._listed)
+            queued.add(subscription)
         queued.run()
 
 
