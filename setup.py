@@ -20,6 +20,7 @@ COMPILED = (
     "net/connection.py",
     "bridge/link.py",
     "bridge/rendering.py",
+    "bridge/terms.py",
     "bridge/topics.py",
     "bridge/counters.py",
     "stores/*.py",

@@ -16,9 +16,10 @@ from typing import Final
 from headrace.bridge.address import RemoteAddress
 from headrace.bridge.backoff import Backoff
 from headrace.bridge.counters import BridgeCounters
-from headrace.bridge.link import RemoteLink, Terms
+from headrace.bridge.link import RemoteLink
 from headrace.bridge.rendering import trace_of
 from headrace.bridge.settings import BridgeSettings
+from headrace.bridge.terms import Terms
 from headrace.bridge.tls import UnusableFile, client_context
 from headrace.bridge.topics import TopicMap, subscriptions
 from headrace.bridge.websocket import WebSocketClient

@@ -20,7 +20,7 @@ from mypy_extensions import i64
 
 from headrace.bridge.counters import BridgeCounters
 from headrace.bridge.rendering import BridgeAccess, BridgeRendering
-from headrace.bridge.topics import TopicMap
+from headrace.bridge.terms import Terms, refusal_of
 from headrace.core.bridging import Bridging
 from headrace.core.broker import Broker
 from headrace.core.commit import Deferred, Reply
@@ -42,36 +42,6 @@ if TYPE_CHECKING:
 STATE_ID: Final = 65_535  # the packet id of "1" on the state topic; SUBSCRIBE packets use those below it
 _LINGER_MS: Final = 5000
 _SUBSCRIPTION_IDENTIFIER: Final = b"\x0b"
-_CONNACK_TEXTS: Final = {
-    1: "it does not speak this version of MQTT",
-    2: "client identifier rejected",
-    3: "server unavailable",
-    4: "bad user name or password",
-    5: "not authorized",
-}
-
-
-class Terms:
-    """What one bridge asks of every connection. `filters` are the remote ones with their QoS, `out_qos` the highest QoS
-    that goes out, `state_topic` is "" where the remote broker is told nothing, `trace` as `rendering.trace_of`."""
-
-    def __init__(
-        self,
-        topics: TopicMap,
-        filters: dict[str, int],
-        out_qos: int,
-        state_topic: str,
-        trace: bytes,
-        inflight_max: int,
-        packet_bytes_max: int,
-    ) -> None:
-        self.topics = topics
-        self.filters = filters
-        self.out_qos = out_qos
-        self.state_topic = state_topic
-        self.trace = trace
-        self.inflight_max = inflight_max
-        self.packet_bytes_max = packet_bytes_max
 
 
 class RemoteLink(Link):
@@ -214,7 +184,7 @@ class RemoteLink(Link):
     def accepted(self, packet: Connack) -> None:
         """CONNACK: take its limits over and attach the session, or give up with the reason."""
         properties = packet.properties
-        refusal = self._refusal(packet)
+        refusal = refusal_of(packet, int(self.version), self._terms.out_qos)
         if refusal:
             self.fail(refusal)
             return
@@ -233,19 +203,6 @@ class RemoteLink(Link):
         self._start_ping(self._connect.keep_alive_s if keep_alive_s is None else keep_alive_s)
         attached = _Attached(self)
         self._bridging.attach(self, self._for, int(self.version), not packet.session_present, attached)
-
-    def _refusal(self, packet: Connack) -> str:
-        properties = packet.properties
-        if packet.reason_code:
-            if self.version == packets.VERSION_5:
-                name = rc.name(packet.reason_code)
-                said = properties.reason_string
-                return f"refused: {name}: {said}" if said else f"refused: {name}"
-            text = _CONNACK_TEXTS.get(packet.reason_code, f"return code {packet.reason_code}")
-            return f"refused: {text}"
-        if properties.maximum_qos is not None and properties.maximum_qos < self._terms.out_qos:
-            return f"the remote broker takes QoS {properties.maximum_qos} at most: lower qos of the topics that go out"
-        return ""
 
     def attached(self) -> None:
         """The session is ours, durably: say that we are there, and ask for what is to come in.

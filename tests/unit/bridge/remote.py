@@ -7,8 +7,9 @@ from typing import Any
 
 from harness import Harness
 from headrace.bridge.counters import BridgeCounters
-from headrace.bridge.link import RemoteLink, Terms
+from headrace.bridge.link import RemoteLink
 from headrace.bridge.rendering import trace_of
+from headrace.bridge.terms import Terms
 from headrace.bridge.topics import Rule, TopicMap, subscriptions
 from headrace.core.bridging import Bridging
 from headrace.mqtt import codec
