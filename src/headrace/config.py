@@ -61,6 +61,8 @@ class JournalConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     # space returns, or (version 5 only) reason code 0x97.
     reserve_bytes: Annotated[int, msgspec.Meta(ge=0)] = 16 * MIB
     full_disk: Literal["hold", "refuse"] = "hold"
+    # The bearer token of Spark readers on other machines, who read the journal over the admin listener; "": nobody may.
+    token_file: str = ""
 
 
 class SessionConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

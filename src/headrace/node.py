@@ -19,6 +19,7 @@ import uvloop
 
 from headrace import __version__
 from headrace.api.app import AdminServer, admin_server, application
+from headrace.api.journal import JournalRoutes
 from headrace.bridge.address import parse
 from headrace.bridge.settings import BridgeSettings, RemoteTls
 from headrace.config import BridgeConfig, Config, rule
@@ -255,7 +256,9 @@ class Node:
             self._doors.open(url)
         if self.config.admin:
             collectors = registry(self.broker, self._doors, self.watchdog, BridgeCollector(self._bridges))
-            app = application(lambda: self._not_ready or self._full, collectors)
+            token_file = self.config.journal.token_file
+            journal = JournalRoutes(Path(self.config.data_dir), Path(token_file) if token_file else None)
+            app = application(lambda: self._not_ready or self._full, collectors, [journal.mount()])
             self._admin, bound = admin_server(self.config.admin, app)
             self._admin_task = self._loop.create_task(self._admin.serve([bound]))
             while not self._admin.started and not self._admin_task.done():

@@ -6,6 +6,8 @@ Walking over the lengths is the one thing that is done record by record. Runs on
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
 from struct import Struct
 from typing import Final
 
@@ -14,50 +16,98 @@ import numpy.typing as npt
 
 from headrace.errors import CorruptRecord
 from headrace.journal.segment import Batch
+from headrace.journal.selective import TimeRange
 
 # Large enough that the cost per chunk vanishes, small enough that a task holds a few megabytes.
 CHUNK_BYTES_MAX: Final = 8 << 20
 CHUNK_RECORDS_MAX: Final = 20_000
 
 Integers = npt.NDArray[np.int64]
+Mask = npt.NDArray[np.bool_]
 
 _LENGTH: Final = Struct("<I")
 _KIND_AT: Final = 4
+_TIMESTAMP_AT: Final = 8
 
 
+@dataclass(frozen=True)
 class Chunk:
-    """The records with start <= offset < end of batches that follow each other."""
+    """Records of one journal: record i begins at `at[i]` of `body`."""
 
-    def __init__(self, batches: Sequence[Batch], uuid: str, start: int, end: int) -> None:
-        self.uuid = uuid
-        self.body = batches[0].body if len(batches) == 1 else b"".join([batch.body for batch in batches])
-        self.bytes = np.frombuffer(self.body, np.uint8)
-        at = _record_positions(self.body)
+    uuid: str
+    body: bytes
+    at: Integers
+    offsets: Integers
+    epochs: Integers
+
+    @classmethod
+    def of(cls, batches: Sequence[Batch], uuid: str, start: int, end: int) -> Chunk:
+        """The records with start <= offset < end of batches that follow each other. Raises CorruptRecord."""
+        body = batches[0].body if len(batches) == 1 else b"".join([batch.body for batch in batches])
+        at = _record_positions(body)
         offsets = np.concatenate([np.arange(b.base_offset, b.base_offset + b.count) for b in batches])
         if len(at) != len(offsets):
             raise CorruptRecord(
                 f"offset {batches[0].base_offset}: {len(at)} records where headers say {len(offsets)}"
             )
-        wanted = (offsets >= start) & (offsets < end)
-        self.at: Integers = at[wanted]
-        self.offsets: Integers = offsets[wanted]
-        self.epochs: Integers = np.repeat([b.epoch for b in batches], [b.count for b in batches])[wanted]
-        self.kinds: npt.NDArray[np.uint8] = self.bytes[self.at + _KIND_AT]
+        epochs = np.repeat([b.epoch for b in batches], [b.count for b in batches])
+        return cls(uuid, body, at, offsets, epochs).only((offsets >= start) & (offsets < end))
+
+    def only(self, wanted: Mask) -> Chunk:
+        """The records that the mask names."""
+        if wanted.all():
+            return self
+        return replace(self, at=self.at[wanted], offsets=self.offsets[wanted], epochs=self.epochs[wanted])
+
+    @cached_property
+    def bytes(self) -> npt.NDArray[np.uint8]:
+        return np.frombuffer(self.body, np.uint8)
+
+    @cached_property
+    def kinds(self) -> npt.NDArray[np.uint8]:
+        return self.bytes[self.at + _KIND_AT]
+
+    @property
+    def lengths(self) -> Integers:
+        """Bytes of each record, its length word included."""
+        rows: npt.NDArray[np.uint8] = self.bytes[self.at[:, None] + np.arange(4)]
+        return rows.view("<u4")[:, 0].astype(np.int64) + 4
+
+    @cached_property
+    def timestamps_us(self) -> Integers:
+        """Of all kinds of records: they have it in the same place."""
+        if len(self.at) and self.at[-1] + _TIMESTAMP_AT + 8 > len(self.body):
+            raise CorruptRecord(f"the record at offset {self.offsets[-1]} is shorter than its header")
+        rows: npt.NDArray[np.uint8] = self.bytes[
+            self.at[:, None] + np.arange(_TIMESTAMP_AT, _TIMESTAMP_AT + 8)
+        ]
+        return rows.view("<i8")[:, 0]
+
+    def between(self, times: TimeRange) -> Chunk:
+        """The records of that time."""
+        stamps = self.timestamps_us
+        return self.only((stamps >= times.since_us) & (stamps < times.until_us))
 
 
 def chunks(batches: Iterable[Batch], uuid: str, start: int, end: int) -> Iterator[Chunk]:
-    """Small batches grouped, so that the work per chunk pays."""
+    """Small batches together, so that the work per chunk pays."""
+    for group in grouped(batches):
+        yield Chunk.of(group, uuid, start, end)
+
+
+def grouped(batches: Iterable[Batch]) -> Iterator[list[Batch]]:
+    """Batches that follow each other, as many as make a chunk."""
     group: list[Batch] = []
     size = records = 0
     for batch in batches:
         if group and (size + len(batch.body) > CHUNK_BYTES_MAX or records + batch.count > CHUNK_RECORDS_MAX):
-            yield Chunk(group, uuid, start, end)
+            yield group
             group, size, records = [], 0, 0
         group.append(batch)
         size += len(batch.body)
         records += batch.count
     if group:
-        yield Chunk(group, uuid, start, end)
+        yield group
 
 
 def _record_positions(body: bytes) -> Integers:

@@ -40,6 +40,10 @@ class JournalMissing(PipelineError):
     """There is no journal where one was expected."""
 
 
+class JournalUnreachable(PipelineError):
+    """A broker that should serve its journal does not answer, or does not let us in."""
+
+
 class ForeignOffset(PipelineError):
     """The checkpoint belongs to another journal, or to this one before it was cut back."""
 

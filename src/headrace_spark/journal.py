@@ -5,26 +5,65 @@ What goes wrong here is said with what to do about it, because a person reads it
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 from headrace.journal.consumers import ConsumerPosition
 from headrace.journal.errors import EpochMismatch, NoJournal, OffsetOutOfRange, UnknownConsumer
 from headrace.journal.reader import JournalReader
-from headrace_spark.errors import DataLoss, ForeignOffset, JournalMissing
+from headrace.journal.selective import TimeRange
+from headrace_spark.chunk import chunks
+from headrace_spark.errors import BadOption, DataLoss, ForeignOffset, JournalMissing
 from headrace_spark.ranges import JournalOffset
+from headrace_spark.remote import RemoteConsumers, RemoteJournal, is_remote
+from headrace_spark.selection import EVER
 
 
-def open_journal(data_dir: Path) -> JournalReader:
-    """Raises JournalMissing. The broker may be running or not; nothing is locked."""
-    journal = JournalReader(data_dir)
+def open_journal(location: Path | str, token: str = "") -> JournalReader:
+    """A data directory, or `headrace://HOST:PORT` of a running broker. Raises JournalMissing, JournalUnreachable.
+
+    The broker may be running or not; nothing is locked.
+    """
+    journal: JournalReader
+    if is_remote(str(location)):
+        journal = RemoteJournal(str(location), token)
+    else:
+        journal = JournalReader(location)
     try:
         journal.high_watermark()
         journal.start_offset()
     except NoJournal:
         raise JournalMissing(
-            f"{data_dir} holds no journal: give the data directory of a broker that has been started once"
+            f"{location} holds no journal: give the data directory of a broker that has been started once"
+        ) from None
+    except PermissionError as error:
+        raise JournalMissing(
+            f"{error.filename or location} may not be read by this user: give it the right to read the data "
+            "directory, or read from the running broker with headrace://"
         ) from None
     return journal
+
+
+def open_all(locations: Sequence[str], token: str = "") -> dict[str, JournalReader]:
+    """The journals of a query by uuid. Raises BadOption where two locations are the same one."""
+    found: dict[str, JournalReader] = {}
+    for location in locations:
+        journal = open_journal(location, token)
+        other = found.setdefault(journal.uuid, journal)
+        if other is not journal:
+            raise BadOption("path", ",".join(locations), f"two of them are the same journal, {journal.uuid}")
+    return found
+
+
+def offset_at(journal: JournalReader, at_us: int) -> int:
+    """The first record of that time or later; the high watermark if there is none."""
+    start, end = journal.start_offset(), journal.high_watermark()
+    since = TimeRange(at_us, EVER.until_us)
+    for chunk in chunks(journal.scan(start, end, times=since), journal.uuid, start, end):
+        late = chunk.offsets[chunk.timestamps_us >= at_us]
+        if len(late):
+            return int(late[0])
+    return end
 
 
 def require_history(journal: JournalReader, position: JournalOffset) -> None:
@@ -33,7 +72,7 @@ def require_history(journal: JournalReader, position: JournalOffset) -> None:
         journal.check(position.uuid, position.epoch)
     except EpochMismatch as error:
         raise ForeignOffset(
-            f"{error}. {journal.data_dir} is not the journal that the checkpoint was made with, or it was cut "
+            f"{error}. {journal.location} is not the journal that the checkpoint was made with, or it was cut "
             "back since: use the right data directory, or a new checkpoint and consumer"
         ) from None
 
@@ -63,24 +102,30 @@ def holds_last(journal: JournalReader, end: int, epoch: int) -> bool:
 def register(journal: JournalReader, consumer: str, offset: int) -> None:
     """Make retention wait for `consumer` at `offset` or below. A position that is ahead, or foreign, is replaced."""
     uuid, epoch = journal.uuid, journal.epoch
-    found = ConsumerPosition.register(journal.data_dir, consumer, uuid, epoch, offset)
-    if (found.uuid, found.epoch) != (uuid, epoch) or found.offset > offset:
-        ConsumerPosition.remove(journal.data_dir, consumer)
-        ConsumerPosition.register(journal.data_dir, consumer, uuid, epoch, offset)
+    if isinstance(journal, RemoteJournal):
+        journal.consumers.register(consumer, uuid, epoch, offset)
+    else:
+        ConsumerPosition.register_at(journal.data_dir, consumer, uuid, epoch, offset)
 
 
 def registered_offset(journal: JournalReader, consumer: str) -> int | None:
     """The committed offset of `consumer` in this journal, None if it has none."""
-    try:
-        found = ConsumerPosition.read(journal.data_dir, consumer)
-    except UnknownConsumer:
-        return None
+    if isinstance(journal, RemoteJournal):
+        found = journal.consumers.read(consumer)
+        if found is None:
+            return None
+    else:
+        try:
+            found = ConsumerPosition.read(journal.data_dir, consumer)
+        except UnknownConsumer:
+            return None
     return found.offset if (found.uuid, found.epoch) == (journal.uuid, journal.epoch) else None
 
 
-def commit(data_dir: Path, consumer: str, position: JournalOffset) -> None:
+def commit(location: Path | str, consumer: str, position: JournalOffset, token: str = "") -> None:
     """Everything below `position` is processed: retention may have it. Registers again a consumer that was dropped."""
-    try:
-        ConsumerPosition.commit(data_dir, consumer, position.uuid, position.epoch, position.offset)
-    except UnknownConsumer:
-        ConsumerPosition.register(data_dir, consumer, position.uuid, position.epoch, position.offset)
+    uuid, epoch, offset = position.uuid, position.epoch, position.offset
+    if is_remote(str(location)):
+        RemoteConsumers(str(location), token).commit(consumer, uuid, epoch, offset)
+    else:
+        ConsumerPosition.commit_or_register(Path(location), consumer, uuid, epoch, offset)

@@ -30,6 +30,7 @@ from headrace.core.record import (
 from headrace.errors import CorruptRecord
 from headrace_spark.chunk import Chunk, Integers
 from headrace_spark.publish_properties import PropertyColumns
+from headrace_spark.selection import Selection
 
 DAY_US: Final = 86_400_000_000
 
@@ -60,13 +61,13 @@ class Messages:
     """The MESSAGE records of a chunk. What columns share is worked out when the first of them asks."""
 
     def __init__(self, chunk: Chunk) -> None:
+        chunk = chunk.only(chunk.kinds == KIND_MESSAGE)
         self.uuid = chunk.uuid
         self._body = chunk.body
         self._bytes = chunk.bytes
-        wanted = chunk.kinds == KIND_MESSAGE
-        self._at: Integers = chunk.at[wanted]
-        self.offsets: Integers = chunk.offsets[wanted]
-        self.epochs: Integers = chunk.epochs[wanted]
+        self._at = chunk.at
+        self.offsets = chunk.offsets
+        self.epochs = chunk.epochs
         self.count = len(self.offsets)
 
     @cached_property
@@ -133,6 +134,27 @@ class Messages:
 def client_message_id(tenant: str, client_id: str, message_id: str) -> str:
     """The message id of a publisher that sends its own; one text cannot come from two publishers."""
     return f"client:{tenant}/{client_id.replace('%', '%25').replace('/', '%2F')}/{message_id}"
+
+
+def topic_pairs(chunk: Chunk) -> tuple[list[tuple[str, str]], Integers]:
+    """The tenants and topics of a chunk that holds messages only: each pair once, and for each message which one."""
+    messages = Messages(chunk)
+    tenants, topics = (messages.text(field).dictionary_encode() for field in (_TENANT, _TOPIC))
+    count = len(topics.dictionary)
+    pairs = tenants.indices.to_numpy().astype(np.int64) * count + topics.indices.to_numpy()
+    found, where = np.unique(pairs, return_inverse=True)
+    tenant_names, topic_names = tenants.dictionary.to_pylist(), topics.dictionary.to_pylist()
+    return [(tenant_names[pair // count], topic_names[pair % count]) for pair in found.tolist()], where
+
+
+def only_topics(chunk: Chunk, selection: Selection) -> Chunk:
+    """The messages on topics that are wanted. Each pair of tenant and topic is looked at once."""
+    chunk = chunk.only(chunk.kinds == KIND_MESSAGE)
+    if not len(chunk.at):
+        return chunk
+    names, where = topic_pairs(chunk)
+    wanted = [selection.wants(tenant, topic) for tenant, topic in names]
+    return chunk.only(np.array(wanted, np.bool_)[where])
 
 
 def record_batches(chunk: Chunk, schema: pa.Schema) -> Iterator[pa.RecordBatch]:

@@ -1,89 +1,107 @@
 """Options of the source `headrace-journal`, parsed once and checked. Names as in Spark's Kafka source where it has one.
 
-path               data directory of the broker (also the argument of `load`)
-schema             messages (default) | events | progress: which records, and their columns
-                   (`headrace_spark.schema`)
-consumer           name under which a stream registers with the journal, so that retention waits for it;
-                   mandatory for streams, not for batch reads
-columns            comma-separated columns of the schema; default all. What is not named is not decoded
-startingOffsets    earliest (default) | latest | an offset. For streams: where a query without a checkpoint
-                   begins; `latest` is the consumer's position, if it is registered already
-endingOffsets      latest (default: the high watermark) | an offset, exclusive. Batch reads only
-maxRowsPerTrigger  records a micro-batch takes at most; a record of `messages` is at most one row. Default: no
-                   limit
-maxBytesPerTrigger bytes of the journal a micro-batch takes at most, estimated from the segments. Default: no
-                   limit
-partitions         tasks that share a large read; default: the CPUs of this machine
-failOnDataLoss     true (default): fail when retention has removed records still to be read; false: go on
-                   behind them
+`OPTIONS` says what each is; `docs/reference/spark-source.md` shows it, and a test compares the two.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
 from typing import Final
 
+from headrace.mqtt.topics import SHARE_PREFIX, filter_error
 from headrace_spark.errors import BadOption
 from headrace_spark.schema import SCHEMAS
+from headrace_spark.selection import Selection, microseconds
 
 EARLIEST: Final = "earliest"
 LATEST: Final = "latest"
-_NAMES: Final = (
-    "path",
-    "schema",
-    "consumer",
-    "columns",
-    "startingOffsets",
-    "endingOffsets",
-    "maxRowsPerTrigger",
-    "maxBytesPerTrigger",
-    "partitions",
-    "failOnDataLoss",
-)
+NONE: Final = "none"
+OPTIONS: Final = {
+    "path": "data directory of a broker, or `headrace://HOST:PORT` (`headraces://` over TLS) of a running one; several "
+    "with commas between. Also the argument of `load`. Required",
+    "schema": "`messages` (default), `events` or `progress`: which records, and their columns",
+    "consumer": "name under which a stream registers with each journal, so that retention waits for it. Required for "
+    "streams, without meaning in batch reads",
+    "columns": "columns of the schema, with commas between; default all. What is not named is not decoded",
+    "tenant": "messages of these tenants only, with commas between",
+    "topicFilter": "messages whose topic matches this MQTT topic filter only",
+    "startingOffsets": "`earliest` (default), `latest`, an offset, or JSON with an offset for each journal uuid. For "
+    "streams: where a query without a checkpoint begins; `latest` is the consumer's position, if it is registered",
+    "startingTimestamp": "the first record of that time or later instead: ISO 8601, UTC unless it says otherwise, or "
+    "milliseconds since 1970",
+    "endingOffsets": "`latest` (default: the high watermark), an offset, or JSON; exclusive. Batch reads only",
+    "endingTimestamp": "up to the first record of that time or later instead. Batch reads only",
+    "maxRowsPerTrigger": "records a micro-batch takes at most; a record of `messages` is at most one row. Default: no "
+    "limit",
+    "maxBytesPerTrigger": "bytes of the journal a micro-batch takes at most, estimated from the segments. Default: no "
+    "limit",
+    "partitions": "tasks that share a large read; default: the CPUs of this machine",
+    "failOnDataLoss": "`true` (default): fail when retention has removed records still to be read; `false`: go on behind "
+    "them",
+    "token": "bearer token for `headrace://`; default: the environment variable HEADRACE_JOURNAL_TOKEN",
+    "cache": "folder of topic indexes, which batch reads by topic make and use; `none` to do without. Default: "
+    "`headrace/topics` in $XDG_CACHE_HOME or ~/.cache",
+}
+TOKEN_VARIABLE: Final = "HEADRACE_JOURNAL_TOKEN"  # noqa: S105  (the name of it)
 _CONSUMER: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 
 
 @dataclass(frozen=True)
 class SourceOptions:
-    data_dir: Path
+    locations: tuple[str, ...]
     schema: str
     consumer: str | None
     columns: str
-    starting: str | int
-    ending: str | int | None
+    selection: Selection
+    starting: Position
+    ending: Position | None
     rows_per_trigger_max: int | None
     bytes_per_trigger_max: int | None
     partitions: int
     fail_on_data_loss: bool
+    token: str
+    cache: Path | None
 
     @classmethod
     def parse(cls, given: Mapping[str, str]) -> SourceOptions:
         """Raises BadOption. Names are case-insensitive, as everywhere in Spark."""
         values = {name.lower(): value for name, value in given.items()}
-        known = {name.lower() for name in _NAMES}
+        known = {name.lower() for name in OPTIONS}
         for name in values:
             if name not in known:
-                raise BadOption(name, values[name], f"no such option; there are {', '.join(_NAMES)}")
-        if not values.get("path"):
-            raise BadOption("path", "", "the data directory of a broker is needed: .load('<data-dir>')")
+                raise BadOption(name, values[name], f"no such option; there are {', '.join(OPTIONS)}")
+        schema = _schema(values.get("schema", "messages"))
         return cls(
-            data_dir=Path(values["path"].removeprefix("file://")),
-            schema=_schema(values.get("schema", "messages")),
-            consumer=_consumer(values.get("consumer")),
+            locations=_locations(values.get("path", "")),
+            schema=schema,
+            consumer=None if "consumer" not in values else check_consumer(values["consumer"]),
             columns=values.get("columns", ""),
-            starting=_offset("startingOffsets", values.get("startingoffsets", EARLIEST), (EARLIEST, LATEST)),
-            ending=None
-            if "endingoffsets" not in values
-            else _offset("endingOffsets", values["endingoffsets"], (LATEST,)),
+            selection=_selection(values, schema),
+            starting=_position(values, "starting", (EARLIEST, LATEST)) or Position(EARLIEST),
+            ending=_position(values, "ending", (LATEST,)),
             rows_per_trigger_max=_count("maxRowsPerTrigger", values.get("maxrowspertrigger")),
             bytes_per_trigger_max=_count("maxBytesPerTrigger", values.get("maxbytespertrigger")),
             partitions=_count("partitions", values.get("partitions")) or os.cpu_count() or 1,
             fail_on_data_loss=_flag("failOnDataLoss", values.get("failondataloss", "true")),
+            token=values.get("token", os.environ.get(TOKEN_VARIABLE, "")),
+            cache=_cache(values.get("cache", "")),
         )
+
+
+@dataclass(frozen=True)
+class Position:
+    """Where to begin or end in each journal: a word, an offset, an offset by uuid, or a time."""
+
+    word: str = ""
+    offset: int | None = None
+    by_uuid: Mapping[str, int] | None = None
+    at_us: int | None = None
 
 
 def check_consumer(name: str) -> str:
@@ -95,22 +113,72 @@ def check_consumer(name: str) -> str:
     return name
 
 
-def _consumer(name: str | None) -> str | None:
-    return None if name is None else check_consumer(name)
-
-
 def _schema(name: str) -> str:
     if name.lower() not in SCHEMAS:
         raise BadOption("schema", name, f"there are {', '.join(SCHEMAS)}")
     return name.lower()
 
 
-def _offset(option: str, value: str, words: tuple[str, ...]) -> str | int:
+def _locations(path: str) -> tuple[str, ...]:
+    found = tuple(part.strip().removeprefix("file://") for part in path.split(",") if part.strip())
+    if not found:
+        raise BadOption("path", path, "the data directory of a broker is needed: .load('<data-dir>')")
+    return found
+
+
+def _selection(values: Mapping[str, str], schema: str) -> Selection:
+    for option in ("tenant", "topicFilter"):
+        if option.lower() in values and schema != "messages":
+            raise BadOption(option, values[option.lower()], "is for schema=messages; filter the rows instead")
+    selection = Selection(topic_filter=values.get("topicfilter", ""))
+    if "topicfilter" in values:
+        problem = filter_error(selection.topic_filter)
+        if problem or selection.topic_filter.startswith(SHARE_PREFIX):
+            raise BadOption("topicFilter", selection.topic_filter, problem or "a shared subscription is none")
+    if "tenant" not in values:
+        return selection
+    return selection.with_tenants([name.strip() for name in values["tenant"].split(",")])
+
+
+def _position(values: Mapping[str, str], which: str, words: tuple[str, ...]) -> Position | None:
+    offsets, timestamp = f"{which}Offsets", f"{which}Timestamp"
+    if timestamp.lower() in values:
+        if offsets.lower() in values:
+            raise BadOption(
+                timestamp, values[timestamp.lower()], f"{offsets} is given too; one of them will do"
+            )
+        return Position(at_us=_moment(timestamp, values[timestamp.lower()]))
+    value = values.get(offsets.lower())
+    if value is None:
+        return None
     if value.lower() in words:
-        return value.lower()
+        return Position(value.lower())
     if value.isdecimal():
-        return int(value)
-    raise BadOption(option, value, f"{', '.join(words)} or an offset")
+        return Position(offset=int(value))
+    try:
+        return Position(by_uuid={str(uuid): int(offset) for uuid, offset in json.loads(value).items()})
+    except (ValueError, TypeError, AttributeError):
+        problem = f"{', '.join(words)}, an offset, or JSON of journal uuids and offsets"
+        raise BadOption(offsets, value, problem) from None
+
+
+def _moment(option: str, value: str) -> int:
+    """Microseconds since 1970."""
+    if value.isdecimal():
+        return int(value) * 1000
+    try:
+        return microseconds(datetime.fromisoformat(value))
+    except ValueError:
+        raise BadOption(
+            option, value, "a time like 2026-11-21T22:30:00Z, or milliseconds since 1970"
+        ) from None
+
+
+def _cache(value: str) -> Path | None:
+    if value.lower() == NONE:
+        return None
+    home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    return Path(value) if value else home / "headrace" / "topics"
 
 
 def _count(option: str, value: str | None) -> int | None:

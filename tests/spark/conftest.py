@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
-from time import time_ns
 from typing import Any
 
 import pytest
@@ -45,8 +44,8 @@ class Writer:
             self.uuid, self.epoch = log.uuid, log.epoch
             assert log.next_offset == len(self.made.records)
             for batch in made.batches([records_per_batch] * (len(made.records) // records_per_batch + 1)):
-                now_us = time_ns() // 1000
-                log.append(batch.body, batch.count, now_us, now_us)
+                times = [made.records[i].timestamp_us for i in range(batch.base_offset, batch.end_offset)]
+                log.append(batch.body, batch.count, min(times), max(times))
         self.made.records += made.records
 
     def rows(self) -> list[dict[str, Any]]:
@@ -75,6 +74,8 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
 
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
-    session = open_session(SparkSettings(master="local[2]", driver_memory="768m", extra=QUICK))
-    yield session
-    session.stop()
+    with pytest.MonkeyPatch.context() as environment:
+        environment.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
+        session = open_session(SparkSettings(master="local[2]", driver_memory="768m", extra=QUICK))
+        yield session
+        session.stop()

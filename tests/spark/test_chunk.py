@@ -11,7 +11,7 @@ from spark.journals import mixed
 
 def test_kinds_and_offsets_stand_side_by_side() -> None:
     made = mixed(40, 2)
-    found = Chunk(made.batches([7, 9], 3, 100), "uuid", 105, 130)
+    found = Chunk.of(made.batches([7, 9], 3, 100), "uuid", 105, 130)
     assert found.offsets.tolist() == list(range(105, 130))
     assert found.kinds.tolist() == [record.kind for record in made.records[5:30]]
     assert set(found.epochs.tolist()) == {3}

@@ -7,13 +7,15 @@ from pathlib import Path
 import pytest
 
 from headrace_spark.errors import BadOption
-from headrace_spark.options import SourceOptions, check_consumer
+from headrace_spark.options import OPTIONS, Position, SourceOptions, check_consumer
+from headrace_spark.selection import Selection
 
 
 def test_defaults() -> None:
     options = SourceOptions.parse({"path": "file:///var/lib/headrace"})
-    assert options.data_dir == Path("/var/lib/headrace")
-    assert (options.starting, options.ending, options.consumer) == ("earliest", None, None)
+    assert options.locations == ("/var/lib/headrace",)
+    assert (options.starting, options.ending, options.consumer) == (Position("earliest"), None, None)
+    assert (options.schema, options.selection, options.token) == ("messages", Selection(), "")
     assert (options.rows_per_trigger_max, options.bytes_per_trigger_max) == (None, None)
     assert options.partitions >= 1
     assert options.fail_on_data_loss
@@ -23,7 +25,11 @@ def test_names_are_case_insensitive() -> None:
     options = SourceOptions.parse(
         {"PATH": "d", "maxrowspertrigger": "5", "STARTINGOFFSETS": "Latest", "FailOnDataLoss": "FALSE"}
     )
-    assert (options.rows_per_trigger_max, options.starting, options.fail_on_data_loss) == (5, "latest", False)
+    assert (options.rows_per_trigger_max, options.starting.word, options.fail_on_data_loss) == (
+        5,
+        "latest",
+        False,
+    )
 
 
 @pytest.mark.parametrize(
@@ -31,20 +37,68 @@ def test_names_are_case_insensitive() -> None:
     [
         ({}, "option path=''"),
         ({"path": "d", "startingOffset": "1"}, "startingoffset='1': no such option"),
-        ({"path": "d", "startingOffsets": "first"}, "earliest, latest or an offset"),
-        ({"path": "d", "endingOffsets": "earliest"}, "latest or an offset"),
-        ({"path": "d", "startingOffsets": "-1"}, "or an offset"),
+        ({"path": "d", "startingOffsets": "first"}, "earliest, latest, an offset"),
+        ({"path": "d", "endingOffsets": "earliest"}, "latest, an offset"),
+        ({"path": "d", "startingOffsets": "-1"}, "an offset, or JSON"),
         ({"path": "d", "maxRowsPerTrigger": "0"}, "a number above 0"),
         ({"path": "d", "maxBytesPerTrigger": "1e6"}, "a number above 0"),
         ({"path": "d", "partitions": "-2"}, "a number above 0"),
         ({"path": "d", "failOnDataLoss": "yes"}, "true or false"),
         ({"path": "d", "consumer": "../x"}, "letters, digits"),
+        ({"path": " , "}, "the data directory of a broker is needed"),
+        ({"path": "d", "schema": "rows"}, "there are messages, events, progress"),
+        ({"path": "d", "startingOffsets": "[5]"}, "or JSON of journal uuids and offsets"),
+        ({"path": "d", "startingTimestamp": "yesterday"}, "a time like"),
+        ({"path": "d", "endingOffsets": "5", "endingTimestamp": "5"}, "endingOffsets is given too"),
+        ({"path": "d", "topicFilter": "a/#/b"}, "# is not the whole last level"),
+        ({"path": "d", "topicFilter": "$share/g/a"}, "a shared subscription is none"),
+        ({"path": "d", "schema": "events", "tenant": "a"}, "is for schema=messages"),
     ],
 )
 def test_bad_values_name_the_option(given: dict[str, str], problem: str) -> None:
     with pytest.raises(BadOption, match=problem) as caught:
         SourceOptions.parse(given)
     assert caught.value.exit_code == 2
+
+
+def test_several_paths_tenants_and_positions() -> None:
+    options = SourceOptions.parse(
+        {
+            "path": "/a, headrace://b:1",
+            "tenant": "plant, office",
+            "topicFilter": "line/+/speed",
+            "startingOffsets": '{"x": 5}',
+            "endingTimestamp": "1970-01-02",
+            "cache": "none",
+        }
+    )
+    assert options.locations == ("/a", "headrace://b:1")
+    assert options.starting.by_uuid == {"x": 5}
+    assert options.ending == Position(at_us=86_400_000_000)
+    assert options.selection.wants("plant", "line/1/speed")
+    assert not options.selection.wants("plant", "line/1/2/speed")
+    assert not options.selection.wants("lab", "line/1/speed")
+    assert options.cache is None
+
+
+def test_times_are_utc_or_milliseconds() -> None:
+    for value in ("2025-10-10T02:00:00+02:00", "2025-10-10T00:00:00", "1760054400000"):
+        options = SourceOptions.parse({"path": "d", "startingTimestamp": value})
+        assert options.starting == Position(at_us=1_760_054_400_000_000)
+
+
+def test_the_token_and_the_cache_have_homes(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("HEADRACE_JOURNAL_TOKEN", "secret")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    options = SourceOptions.parse({"path": "d"})
+    assert (options.token, options.cache) == ("secret", tmp_path / "headrace" / "topics")
+    assert SourceOptions.parse({"path": "d", "token": "other"}).token == "other"
+
+
+def test_the_reference_shows_every_option() -> None:
+    page = Path(__file__).parents[2] / "docs/reference/spark-source.md"
+    rows = [line for line in page.read_text(encoding="utf-8").splitlines() if line.startswith("| `")]
+    assert rows[: len(OPTIONS)] == [f"| `{name}` | {meaning} |" for name, meaning in OPTIONS.items()]
 
 
 @pytest.mark.parametrize("name", ["", ".hidden", "a/b", "a" * 101, "ä"])

@@ -10,8 +10,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.journal.reader import SegmentInfo
+from headrace.journal.selective import TimeRange
 from headrace_spark.errors import ForeignOffset
-from headrace_spark.ranges import JournalOffset, bytes_between, end_within, split
+from headrace_spark.ranges import (
+    JournalOffset,
+    StreamOffset,
+    bytes_between,
+    end_within,
+    overlapping,
+    shares,
+    split,
+    split_at,
+)
 
 SEGMENTS = st.lists(st.tuples(st.integers(0, 50), st.integers(1, 10_000)), min_size=1, max_size=6)
 
@@ -70,3 +80,38 @@ def test_offsets_survive_the_checkpoint() -> None:
 def test_what_is_no_offset_of_ours_is_refused(given: dict[str, object]) -> None:
     with pytest.raises(ForeignOffset, match="no offset of a headrace journal"):
         JournalOffset.from_dict(given)
+
+
+def test_segments_of_a_time_and_their_neighbours_joined() -> None:
+    segments = [SegmentInfo(10 * i, 10 * i + 10, 100, 100 * i, 100 * i + 99) for i in range(5)]
+    assert overlapping(segments, 0, 50, TimeRange(0, 1 << 60)) == [(0, 50)]
+    assert overlapping(segments, 5, 45, TimeRange(150, 301)) == [(10, 40)]
+    assert overlapping(segments, 0, 50, TimeRange(500, 900)) == []
+    segments[2].min_ts = segments[2].max_ts = 900
+    assert overlapping(segments, 0, 50, TimeRange(0, 300)) == [(0, 20)]
+    assert overlapping(segments, 0, 50, TimeRange(100, 500)) == [(10, 20), (30, 50)]
+
+
+@given(st.sets(st.integers(1, 99)), st.integers(1, 9))
+def test_ranges_that_meet_where_segments_begin(bases: set[int], parts: int) -> None:
+    ranges = split_at([0, *sorted(bases)], 0, 100, parts)
+    assert ranges[0][0] == 0
+    assert ranges[-1][1] == 100
+    assert len(ranges) <= parts
+    assert all(left[1] == right[0] and right[0] in bases for left, right in pairwise(ranges))
+    assert all(first < last for first, last in ranges)
+
+
+@given(st.lists(st.integers(0, 10_000), max_size=6), st.integers(1, 10_000))
+def test_shares_are_in_proportion_and_nobody_starves(wanted: list[int], limit: int) -> None:
+    found = shares(wanted, limit)
+    assert all(min(want, 1) <= share <= want for want, share in zip(wanted, found, strict=True))
+    assert sum(found) <= limit + len(wanted)
+
+
+def test_one_journal_stands_as_it_is_and_several_in_a_list() -> None:
+    one, two = JournalOffset("a", 1, 5), JournalOffset("b", 2, 7)
+    assert StreamOffset({"a": one}).as_dict(lag=3) == {"uuid": "a", "epoch": 1, "offset": 5, "lag": 3}
+    several = StreamOffset({"a": one, "b": two}, {"b": 4})
+    assert StreamOffset.from_dict(json.loads(json.dumps(several.as_dict(bytes=9)))) == several
+    assert StreamOffset.from_dict(one.as_dict(bytes=9)) == StreamOffset({"a": one})

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
-from headrace_spark.schema import MESSAGES
+from headrace.core.record import Progress
+from headrace_spark.schema import MESSAGES, arrow_schema
+from headrace_spark.selection import microseconds
 from spark.conftest import Writer
 from spark.journals import mixed
 
@@ -48,6 +52,65 @@ def test_sql_over_the_journal(spark: SparkSession, journal: Writer) -> None:
     frame = read(spark, journal).where("tenant = 'tenant-1' and qos > 0").groupBy("tenant").count()
     expected = sum(row["tenant"] == "tenant-1" and row["qos"] > 0 for row in journal.rows())
     assert frame.collect()[0]["count"] == expected
+
+
+@pytest.mark.parametrize(
+    "condition",
+    [
+        "topic = 't'",
+        "tenant in ('tenant-1', 'x') and topic like 'plant/%'",
+        "journal_offset between 100 and 300 and qos = 1",
+        "publish_timestamp >= '2025-10-10T01:00:00Z' and publish_timestamp < '2025-10-10T03:00:00Z'",
+        "date = '2025-10-11'",
+        "topic = 't' or qos = 2",
+        "not topic = 't'",
+    ],
+)
+def test_filters_change_nothing_but_the_work(
+    spark: SparkSession, journal: Writer, tmp_path: Path, condition: str
+) -> None:
+    journal.write(mixed(3000, 5))
+    plain = spark.createDataFrame(pa.Table.from_pylist(journal.rows(), arrow_schema(MESSAGES)))
+    for cache in (str(tmp_path / "cache"), str(tmp_path / "cache"), "none"):
+        frame = read(spark, journal, partitions=3, cache=cache).where(condition)
+        assert collected(frame) == collected(plain.where(condition))
+
+
+def test_events_and_progress_are_schemas_of_the_same_journal(spark: SparkSession, journal: Writer) -> None:
+    journal.write(mixed(600, 6))
+    events = read(spark, journal, schema="events").groupBy("kind").count().toArrow().to_pylist()
+    kinds = {row["kind"]: row["count"] for row in events}
+    retained = [row for row in journal.rows() if row["retain"]]
+    assert kinds["retained_set"] == sum(bool(row["payload"]) for row in retained)
+    assert kinds["retained_cleared"] == sum(not row["payload"] for row in retained)
+    acked = read(spark, journal, schema="progress", columns="kind,serial,journal_offset")
+    entries = [record.values() for record in journal.made.records if isinstance(record, Progress)]
+    assert acked.count() == sum(len(values) for values in entries) // 2
+
+
+def test_options_select_as_filters_do(spark: SparkSession, journal: Writer) -> None:
+    journal.write(mixed(800, 7))
+    stamps = sorted(row["publish_timestamp"] for row in journal.rows())
+    middle, late = stamps[300], stamps[700]
+    frame = read(
+        spark,
+        journal,
+        tenant="tenant-0",
+        topicFilter="plant/+/#",
+        startingTimestamp=middle.isoformat(),
+        endingTimestamp=late.isoformat(),
+    )
+    assert frame.count() > 0
+    times = [record.timestamp_us for record in journal.made.records]
+    first = next(i for i, us in enumerate(times) if us >= microseconds(middle))
+    last = next(i for i, us in enumerate(times) if us >= microseconds(late))
+    assert collected(frame) == [
+        row
+        for row in journal.rows()
+        if first <= row["journal_offset"] < last
+        and row["tenant"] == "tenant-0"
+        and row["topic"].startswith("plant/")
+    ]
 
 
 @pytest.mark.parametrize(

@@ -53,7 +53,7 @@ def written(tmp_path: Path) -> list[dict[str, Any]]:
 
 def drop_what_nobody_needs(journal: Writer) -> int:
     """Retention with hardly any room; returns where the journal begins afterwards."""
-    limits = LogSettings(segment_bytes_max=4096, retention_bytes=1)
+    limits = LogSettings(segment_bytes_max=4096, retention_bytes=1, consumer_retention_s=1 << 40)
     with closing(journal.open(limits)) as log:
         log.set_floor(log.next_offset)
         while log.apply_retention(time_ns() // 1000):

@@ -61,7 +61,13 @@ TESTED_TOGETHER = {
     ],
     "tests/spark/test_archive.py": ["headrace_spark/jobs/archive.py", "headrace_spark/runner.py"],
     "tests/spark/test_cli.py": ["headrace/cli_pipeline.py"],
-    "tests/spark/test_source_stream.py": ["headrace_spark/source.py"],
+    "tests/spark/test_source_batch.py": [
+        "headrace_spark/planning.py",
+        "headrace_spark/reading.py",
+        "headrace_spark/source.py",
+    ],
+    "tests/spark/test_source_stream.py": ["headrace_spark/stream.py"],
+    "tests/e2e/test_journal_http.py": ["headrace/api/journal.py", "headrace/api/problem.py"],
     "tests/spark/test_decode.py": ["headrace_spark/message_columns.py"],
     "tests/e2e/test_bridge.py": [
         "headrace/bridge/bridge.py",

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import socket
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from http import HTTPStatus
 from urllib.parse import urlsplit
 
 import uvicorn
@@ -12,14 +13,16 @@ from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 from prometheus_client.registry import CollectorRegistry
 from starlette.applications import Starlette
 from starlette.requests import Request
-from starlette.responses import JSONResponse, PlainTextResponse, Response
-from starlette.routing import Route
+from starlette.responses import PlainTextResponse, Response
+from starlette.routing import BaseRoute, Route
 
-PROBLEM_JSON = "application/problem+json"
+from headrace.api.problem import problem
 
 
-def application(not_ready: Callable[[], str], metrics: CollectorRegistry) -> Starlette:
-    """`not_ready` says why the node is not ready, "" when it is."""
+def application(
+    not_ready: Callable[[], str], metrics: CollectorRegistry, more: Sequence[BaseRoute] = ()
+) -> Starlette:
+    """`not_ready` says why the node is not ready, "" when it is; `more`: routes of other modules."""
 
     async def healthz(_: Request) -> Response:
         return PlainTextResponse("ok\n")
@@ -27,14 +30,14 @@ def application(not_ready: Callable[[], str], metrics: CollectorRegistry) -> Sta
     async def readyz(_: Request) -> Response:
         reason = not_ready()
         if reason:
-            problem = {"type": "about:blank", "title": "Service Unavailable", "status": 503, "detail": reason}
-            return JSONResponse(problem, 503, media_type=PROBLEM_JSON)
+            return problem(HTTPStatus.SERVICE_UNAVAILABLE, reason)
         return PlainTextResponse("ready\n")
 
     async def scrape(_: Request) -> Response:
         return Response(generate_latest(metrics), media_type=CONTENT_TYPE_LATEST)
 
-    return Starlette(routes=[Route("/healthz", healthz), Route("/readyz", readyz), Route("/metrics", scrape)])
+    routes = [Route("/healthz", healthz), Route("/readyz", readyz), Route("/metrics", scrape), *more]
+    return Starlette(routes=routes)
 
 
 class AdminServer(uvicorn.Server):

@@ -90,6 +90,27 @@ class ConsumerPosition:
         return moved
 
     @staticmethod
+    def register_at(
+        data_dir: Path, name: str, uuid: str, epoch: int, offset: int, disk: Disk = DISK
+    ) -> ConsumerPosition:
+        """Makes retention wait for `name` at `offset` or below: a position ahead of it, or foreign, is replaced."""
+        found = ConsumerPosition.register(data_dir, name, uuid, epoch, offset, disk=disk)
+        if (found.uuid, found.epoch) == (uuid, epoch) and found.offset <= offset:
+            return found
+        ConsumerPosition.remove(data_dir, name, disk)
+        return ConsumerPosition.register(data_dir, name, uuid, epoch, offset, disk=disk)
+
+    @staticmethod
+    def commit_or_register(
+        data_dir: Path, name: str, uuid: str, epoch: int, offset: int, disk: Disk = DISK
+    ) -> ConsumerPosition:
+        """`commit`, for a consumer that may have been dropped meanwhile."""
+        try:
+            return ConsumerPosition.commit(data_dir, name, uuid, epoch, offset, disk=disk)
+        except UnknownConsumer:
+            return ConsumerPosition.register(data_dir, name, uuid, epoch, offset, disk=disk)
+
+    @staticmethod
     def remove(data_dir: Path, name: str, disk: Disk = DISK) -> None:
         """Retention no longer waits for it. Raises UnknownConsumer."""
         try:

@@ -6,13 +6,14 @@ costs nothing; every call looks at the files as they are now.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from uuid import UUID
 
 from headrace.journal.disk import DISK, Disk
 from headrace.journal.errors import CorruptBatch, CorruptFile, EpochMismatch, OffsetOutOfRange
+from headrace.journal.finished import FinishedSegment
 from headrace.journal.index import SUFFIX as INDEX_SUFFIX
 from headrace.journal.index import OffsetIndex
 from headrace.journal.segment import (
@@ -26,6 +27,7 @@ from headrace.journal.segment import (
     file_name,
     seed_of,
 )
+from headrace.journal.selective import SelectiveWalk, TimeRange
 from headrace.journal.walk import Walk, read_footer
 from headrace.journal.watermark import WatermarkState, read_state
 
@@ -49,6 +51,7 @@ class JournalReader:
 
     def __init__(self, data_dir: Path | str, disk: Disk = DISK) -> None:
         self.data_dir = Path(data_dir)
+        self.location = str(data_dir)
         self._directory = self.data_dir / DIRECTORY
         self._disk = disk
         self._sealed: dict[int, SegmentInfo] = {}
@@ -86,13 +89,20 @@ class JournalReader:
         return infos
 
     def scan(
-        self, start: int, end: int | None = None, *, uuid: str | None = None, epoch: int | None = None
+        self,
+        start: int,
+        end: int | None = None,
+        *,
+        uuid: str | None = None,
+        epoch: int | None = None,
+        times: TimeRange | None = None,
     ) -> Iterator[Batch]:
         """The batches that hold the offsets from `start` up to `end`, at most up to the high watermark.
 
-        The first may begin before `start` and the last end after `end`. Raises OffsetOutOfRange if retention
-        passed `start`, EpochMismatch if the journal is not the one of `uuid` and `epoch` (default: as it is
-        now), also midway; CorruptBatch.
+        With `times` only those that overlap the range; what lies outside is hardly read. The first may begin
+        before `start` and the last end after `end`. Raises OffsetOutOfRange if retention passed `start`,
+        EpochMismatch if the journal is not the one of `uuid` and `epoch` (default: as it is now), also midway;
+        CorruptBatch.
         """
         state = self._state()
         uuid = uuid or str(UUID(bytes=state.uuid))
@@ -102,40 +112,49 @@ class JournalReader:
         if not first <= start <= state.high_watermark:
             raise OffsetOutOfRange(start, first, state.high_watermark)
         end = state.high_watermark if end is None else min(end, state.high_watermark)
-        return self._scan(start, end, uuid, epoch)
+        return self._scan(start, end, uuid, epoch, times)
 
-    def _scan(self, start: int, end: int, uuid: str, epoch: int) -> Iterator[Batch]:
+    def finished(self, base_offset: int) -> FinishedSegment:
+        """The segment that begins there, open for an index of the reader's own. Raises FileNotFoundError."""
+        return FinishedSegment(self._disk, self._directory, base_offset)
+
+    def _scan(self, start: int, end: int, uuid: str, epoch: int, times: TimeRange | None) -> Iterator[Batch]:
         while start < end:
             before = start
-            for batch in self._scan_segment(start, end, uuid, epoch):
-                start = batch.end_offset
-                yield batch
+            start = yield from self._scan_segment(start, end, uuid, epoch, times)
             if start == before:
                 raise OffsetOutOfRange(start, self.start_offset(), self.high_watermark())
 
-    def _scan_segment(self, start: int, end: int, uuid: str, epoch: int) -> Iterator[Batch]:
-        """The wanted batches of the segment that holds `start`; ends early if the broker moves the rest
-        elsewhere."""
+    def _scan_segment(
+        self, start: int, end: int, uuid: str, epoch: int, times: TimeRange | None
+    ) -> Generator[Batch, None, int]:
+        """The wanted batches of the segment that holds `start`, and the offset to go on from; ends early if the broker
+        moves the rest elsewhere."""
         base = max((base for base in self._bases() if base <= start), default=-1)
         path = self._directory / file_name(base)
         try:
             fd = self._disk.open(path)
         except FileNotFoundError:
-            return  # retention was faster; the caller says so
+            return start  # retention was faster; the caller says so
         try:
             header = SegmentHeader.unpack(self._disk.pread(fd, SEGMENT_HEADER_SIZE, 0), str(path))
-            offset, position = self._place(fd, base, start, seed_of(header.uuid))
-            walk = Walk(self._disk, fd, seed_of(header.uuid), offset, position)
-            found = False
+            seed = seed_of(header.uuid)
+            footer = None if times is None else read_footer(self._disk, fd, seed)
+            if footer and times and not times.overlaps(footer.min_timestamp_us, footer.max_timestamp_us):
+                return footer.end_offset
+            place = self._place(fd, base, start, seed)
+            walk = Walk(self._disk, fd, seed, *place)
+            if times is not None:
+                walk = SelectiveWalk(self._disk, fd, seed, *place, times, end)
             for batch in walk:
                 if batch.end_offset > start:
-                    found = True
                     yield batch
                 if batch.end_offset >= end:
-                    return
+                    return batch.end_offset
             self._check(self._state(), uuid, epoch)
-            if not found or walk.is_damaged:
+            if walk.next_offset <= start or walk.is_damaged:
                 raise CorruptBatch(str(path), walk.position, walk.next_offset, walk.stop)
+            return walk.next_offset
         finally:
             self._disk.close(fd)
 

@@ -246,6 +246,12 @@ def batch_range_at(data: bytes, at: int) -> tuple[int, int]:
     return base_offset, base_offset + int.from_bytes(data[at + 24 : at + 28], "little")
 
 
+def batch_times_at(data: bytes, at: int) -> tuple[int, int]:
+    """(time of the first record, largest time) by the header's own word."""
+    first_us = int.from_bytes(data[at + 40 : at + 48], "little")
+    return first_us, int.from_bytes(data[at + 48 : at + 56], "little")
+
+
 def unpack_batch(data: bytes, at: int, seed: int) -> Batch | None:
     """The batch that begins at `at` and lies wholly in `data`; None if it fails its checks."""
     end = at + BATCH_HEADER_SIZE

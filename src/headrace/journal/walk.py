@@ -23,7 +23,7 @@ from headrace.journal.segment import (
     unpack_batch,
 )
 
-_CHUNK_BYTES = 1 << 20
+READ_AHEAD_BYTES = 1 << 20
 
 # Why a walk stopped
 RUNNING = "running"
@@ -114,7 +114,7 @@ class Walk:
         """Sees to it that `wanted` bytes from the position on are in the buffer, if the file has them."""
         at = self.position - self._data_position
         if len(self._data) - at < wanted:
-            self._data = self._disk.pread(self._fd, max(wanted, _CHUNK_BYTES), self.position)
+            self._data = self._disk.pread(self._fd, max(wanted, READ_AHEAD_BYTES), self.position)
             self._data_position = self.position
             at = 0
         return at
@@ -132,7 +132,7 @@ def read_footer(disk: Disk, fd: int, seed: int) -> Footer | None:
 def find_batches(disk: Disk, fd: int, seed: int, position: int) -> Iterator[tuple[int, Batch]]:
     """Whole batches anywhere at or after `position`, for what comes behind damage. Slow and careful."""
     while True:
-        data = disk.pread(fd, _CHUNK_BYTES, position)
+        data = disk.pread(fd, READ_AHEAD_BYTES, position)
         if not data:
             return
         at = data.find(BATCH_MAGIC)
@@ -141,7 +141,7 @@ def find_batches(disk: Disk, fd: int, seed: int, position: int) -> Iterator[tupl
             if batch is not None:
                 yield position + at, batch
             at = data.find(BATCH_MAGIC, at + 1)
-        if len(data) < _CHUNK_BYTES:
+        if len(data) < READ_AHEAD_BYTES:
             return
         position += len(data) - len(BATCH_MAGIC) + 1
 
@@ -156,7 +156,7 @@ def _whole_batch(disk: Disk, fd: int, seed: int, position: int) -> Batch | None:
 
 def has_data(disk: Disk, fd: int, position: int) -> bool:
     """Whether any byte at or after `position` is not zero."""
-    while data := disk.pread(fd, _CHUNK_BYTES, position):
+    while data := disk.pread(fd, READ_AHEAD_BYTES, position):
         if data.count(0) != len(data):
             return True
         position += len(data)

@@ -1,0 +1,97 @@
+"""Reading one partition: the records of a range of one journal that a selection wants, as Arrow record batches.
+
+Runs on Spark's Python workers, perhaps long after the plan: retention and epoch are checked again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pyarrow as pa
+from pyspark.sql.datasource import InputPartition
+
+from headrace.journal.reader import JournalReader
+from headrace_spark.chunk import Chunk, chunks
+from headrace_spark.decode import decode_chunk
+from headrace_spark.journal import open_journal, readable_from, require_history
+from headrace_spark.options import SourceOptions
+from headrace_spark.ranges import JournalOffset
+from headrace_spark.selection import Selection
+from headrace_spark.topic_index import SUFFIX, StaleIndex, TopicIndex, build
+
+
+@dataclass
+class JournalPartition(InputPartition):
+    """What one task reads: [start, end) of the journal with this uuid and epoch."""
+
+    location: str
+    uuid: str
+    epoch: int
+    start: int
+    end: int
+
+
+def read_partition(
+    partition: JournalPartition,
+    options: SourceOptions,
+    selection: Selection,
+    schema: pa.Schema,
+    cache: Path | None,
+) -> Iterator[pa.RecordBatch]:
+    """`cache`: where topic indexes are kept; None to do without. Raises DataLoss, ForeignOffset."""
+    journal = open_journal(partition.location, options.token)
+    require_history(journal, JournalOffset(partition.uuid, partition.epoch, partition.end))
+    start = readable_from(journal, partition.start, options.fail_on_data_loss)
+    if start < partition.end:
+        for chunk in wanted_chunks(journal, start, partition.end, selection, cache):
+            yield from decode_chunk(chunk, schema, options.schema, selection)
+
+
+def wanted_chunks(
+    journal: JournalReader, start: int, end: int, selection: Selection, cache: Path | None
+) -> Iterator[Chunk]:
+    """At least the records of [start, end) that are wanted."""
+    if cache is None or not selection.is_by_topic:
+        yield from scanned(journal, start, end, selection)
+        return
+    for segment in journal.segments():
+        first, last = max(start, segment.base_offset), min(end, segment.end_offset)
+        if first < last and selection.times.overlaps(segment.min_ts, segment.max_ts):
+            found = indexed(journal, segment.base_offset, selection, cache / journal.uuid)
+            if found is None:
+                yield from scanned(journal, first, last, selection)
+                continue
+            for chunk in found:
+                yield chunk.only((chunk.offsets >= first) & (chunk.offsets < last))
+
+
+def scanned(journal: JournalReader, start: int, end: int, selection: Selection) -> Iterator[Chunk]:
+    return chunks(journal.scan(start, end, times=selection.times), journal.uuid, start, end)
+
+
+def indexed(
+    journal: JournalReader, base_offset: int, selection: Selection, folder: Path
+) -> list[Chunk] | None:
+    """The wanted records of a finished segment by its topic index; None if a scan is to be made instead.
+
+    All of them, because an index that turns out stale must not have given rows before.
+    """
+    try:
+        segment = journal.finished(base_offset)
+    except FileNotFoundError:
+        return None  # retention was faster; the scan says so
+    with segment:
+        if segment.footer is None:
+            return None
+        path = folder / f"{segment.key}{SUFFIX}"
+        index = TopicIndex.load(path) or build(segment, path)
+        entries = None if index is None else index.wanted(selection)
+        if index is None or entries is None:
+            return None
+        try:
+            return list(index.chunks(segment, journal.uuid, entries))
+        except StaleIndex:
+            path.unlink(missing_ok=True)
+            return None

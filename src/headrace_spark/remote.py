@@ -1,0 +1,204 @@
+"""The journal of a running broker over HTTP: `headrace://HOST:PORT`, `headraces://` for TLS.
+
+The broker serves the files of its journal as byte ranges (`headrace.api.journal`), so this is the reader of local
+files on a disk that is far away: same checks, same formats. Requests are repeated for a while when the broker
+does not answer, so that a restart costs a query nothing.
+"""
+
+from __future__ import annotations
+
+import http.client
+import json
+import ssl
+import time
+import urllib.error
+import urllib.request
+from pathlib import Path
+from typing import Any, Final
+from urllib.parse import quote, urlsplit
+
+from headrace.journal.consumers import ConsumerPosition
+from headrace.journal.disk import Disk
+from headrace.journal.reader import DIRECTORY, JournalReader
+from headrace.journal.watermark import NAME as WATERMARK
+from headrace_spark.errors import BadOption, JournalUnreachable
+
+SCHEMES: Final = {"headrace": "http", "headraces": "https"}
+# What the broker gives in one answer.
+READ_AHEAD_BYTES: Final = 1 << 20
+# Smaller reads pick out a header, an entry, or messages of one topic.
+AHEAD_FROM_BYTES: Final = 64 << 10
+RETRY_FOR_S: Final = 30.0
+TIMEOUT_S: Final = 30.0
+_FIRST_PAUSE_S: Final = 0.1
+_ROOT: Final = "/v1/journal"
+
+
+def is_remote(location: str) -> bool:
+    return location.partition("://")[0] in SCHEMES
+
+
+class Endpoint:
+    """One broker's routes: a request, its repetitions, and what its refusals mean. Raises JournalUnreachable."""
+
+    def __init__(self, location: str, token: str, retry_for_s: float = RETRY_FOR_S) -> None:
+        parts = urlsplit(location)
+        if not parts.hostname or parts.path.strip("/") or parts.query:
+            raise BadOption("path", location, "a broker is given as headrace://HOST:PORT")
+        self.location = location
+        self._base = f"{SCHEMES[parts.scheme]}://{parts.netloc}{_ROOT}"
+        self._headers = {"Authorization": f"Bearer {token}"} if token else {}
+        self._retry_for_s = retry_for_s
+
+    def get(self, path: str, first: int = 0, length: int = 0) -> tuple[bytes, http.client.HTTPMessage]:
+        """The body, or `length` bytes of it from `first` on. Raises FileNotFoundError."""
+        headers = {"Range": f"bytes={first}-{first + length - 1}"} if length else {}
+        return self.request("GET", path, headers)
+
+    def request(
+        self, method: str, path: str, headers: dict[str, str], body: bytes | None = None
+    ) -> tuple[bytes, http.client.HTTPMessage]:
+        request = urllib.request.Request(  # noqa: S310  (http and https only, see __init__)
+            self._base + path, body, self._headers | headers, method=method
+        )
+        until, pause_s = time.monotonic() + self._retry_for_s, _FIRST_PAUSE_S
+        while True:
+            try:
+                with urllib.request.urlopen(request, timeout=TIMEOUT_S) as answer:  # noqa: S310
+                    return answer.read(), answer.headers
+            except urllib.error.HTTPError as error:
+                if error.code != http.HTTPStatus.SERVICE_UNAVAILABLE:
+                    raise self._refused(error, path) from None
+                problem = _detail(error)
+            except (urllib.error.URLError, http.client.HTTPException, OSError) as error:
+                reason = getattr(error, "reason", error)
+                if isinstance(reason, ssl.SSLError):
+                    raise JournalUnreachable(f"{self.location}: {reason}") from None
+                problem = str(reason)
+            if time.monotonic() + pause_s > until:
+                raise JournalUnreachable(f"{self.location} does not answer: {problem}")
+            time.sleep(pause_s)
+            pause_s = min(2 * pause_s, 2.0)
+
+    def _refused(self, error: urllib.error.HTTPError, path: str) -> Exception:
+        detail = _detail(error)
+        if error.code == http.HTTPStatus.NOT_FOUND:
+            return FileNotFoundError(f"{self.location}{path}: {detail}")
+        if error.code in (http.HTTPStatus.UNAUTHORIZED, http.HTTPStatus.FORBIDDEN):
+            return JournalUnreachable(f"{self.location}: {detail} (option token, or HEADRACE_JOURNAL_TOKEN)")
+        return JournalUnreachable(f"{self.location}{path}: {error.code} {detail}")
+
+
+def _detail(error: urllib.error.HTTPError) -> str:
+    """What the problem document says, or the status line."""
+    try:
+        return str(json.loads(error.read())["detail"])
+    except (ValueError, KeyError, TypeError, OSError):
+        return str(error.reason)
+
+
+class RemoteDisk(Disk):
+    """The files of a journal behind HTTP, read only. Reads ahead; an open file stays the file it was."""
+
+    def __init__(self, endpoint: Endpoint) -> None:
+        self._endpoint = endpoint
+        self._open: dict[int, _RemoteFile] = {}
+
+    def names(self, directory: Path) -> list[str]:
+        try:
+            body, _ = self._endpoint.get("")
+        except FileNotFoundError:
+            return []
+        return sorted(segment["name"] for segment in json.loads(body)["segments"])
+
+    def open(self, path: Path, write: bool = False) -> int:
+        if write:
+            raise PermissionError(f"{path}: a journal is not written over HTTP")
+        fd = max(self._open, default=0) + 1
+        self._open[fd] = _RemoteFile(self._endpoint, _route(path))
+        return fd
+
+    def close(self, fd: int) -> None:
+        del self._open[fd]
+
+    def pread(self, fd: int, length: int, position: int) -> bytes:
+        return self._open[fd].read(length, position)
+
+    def size(self, fd: int) -> int:
+        return self._open[fd].size
+
+    def read_file(self, path: Path) -> bytes:
+        return self._endpoint.get(_route(path))[0]
+
+
+def _route(path: Path) -> str:
+    return f"/{WATERMARK}" if path.name == WATERMARK else f"/files/{quote(path.name)}"
+
+
+class _RemoteFile:
+    """Opening fetches the beginning, which tells the size. Raises FileNotFoundError."""
+
+    def __init__(self, endpoint: Endpoint, route: str) -> None:
+        self._endpoint = endpoint
+        self._route = route
+        self._begin = 0
+        self._data, headers = endpoint.get(route, 0, AHEAD_FROM_BYTES)
+        self.size = int(headers.get("Content-Range", f"/{len(self._data)}").rpartition("/")[2])
+        self._tag = headers.get("ETag", "")
+
+    def read(self, length: int, position: int) -> bytes:
+        length = min(length, self.size - position)
+        at = position - self._begin
+        if length <= 0:
+            return b""
+        if not 0 <= at <= len(self._data) - length:
+            self._data, self._begin, at = self._fetch(length, position), position, 0
+        return self._data[at : at + length]
+
+    def _fetch(self, length: int, position: int) -> bytes:
+        """Large reads go on to read what comes behind; the broker answers in parts of its own size."""
+        wanted = min(max(length, READ_AHEAD_BYTES if length >= AHEAD_FROM_BYTES else 0), self.size - position)
+        parts: list[bytes] = []
+        while wanted > 0:
+            part, headers = self._endpoint.get(self._route, position, wanted)
+            if headers.get("ETag", "") != self._tag:
+                raise FileNotFoundError(f"{self._route}: it was replaced while it was read")
+            parts.append(part)
+            position += len(part)
+            wanted -= len(part)
+        return b"".join(parts)
+
+
+class RemoteConsumers:
+    """Positions of registered consumers at a running broker."""
+
+    def __init__(self, location: str, token: str) -> None:
+        self._endpoint = Endpoint(location, token)
+
+    def register(self, name: str, uuid: str, epoch: int, offset: int) -> None:
+        self._put(name, "register", uuid, epoch, offset)
+
+    def commit(self, name: str, uuid: str, epoch: int, offset: int) -> None:
+        self._put(name, "commit", uuid, epoch, offset)
+
+    def read(self, name: str) -> ConsumerPosition | None:
+        try:
+            found = json.loads(self._endpoint.get(f"/consumers/{quote(name)}")[0])
+        except FileNotFoundError:
+            return None
+        return ConsumerPosition(**found)
+
+    def _put(self, name: str, what: str, uuid: str, epoch: int, offset: int) -> None:
+        position: dict[str, Any] = {"uuid": uuid, "epoch": epoch, "offset": offset}
+        body = json.dumps(position).encode()
+        headers = {"Content-Type": "application/json"}
+        self._endpoint.request("POST", f"/consumers/{quote(name)}/{what}", headers, body)
+
+
+class RemoteJournal(JournalReader):
+    """As `JournalReader`, over HTTP. Every method may raise JournalUnreachable."""
+
+    def __init__(self, location: str, token: str) -> None:
+        super().__init__(Path(DIRECTORY), RemoteDisk(Endpoint(location, token)))
+        self.location = location
+        self.consumers = RemoteConsumers(location, token)

@@ -1,0 +1,117 @@
+"""Topic indexes: they find what a scan finds, fit one file only, and are never believed."""
+
+from __future__ import annotations
+
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from headrace.journal.log import LogSettings
+from headrace.journal.reader import JournalReader
+from headrace.journal.snapshot import SnapshotWriter
+from headrace_spark.reading import indexed, scanned, wanted_chunks
+from headrace_spark.selection import Selection
+from headrace_spark.topic_index import TopicIndex
+from spark.conftest import Writer
+from spark.journals import Made, message, mixed
+
+RARE = Selection().with_topics(["rare"])
+
+
+def records(topics: int = 20, count: int = 3000) -> Made:
+    """Events and progress too; one topic that few messages have."""
+    made = mixed(count // 3, 4)
+    for n in range(count):
+        made.add(message(n, topic="rare" if n % 97 == 0 else f"often/{n % topics}", payload=b"%d" % n))
+    return made
+
+
+def found(journal: JournalReader, selection: Selection, cache: Path | None) -> list[int]:
+    offsets = [
+        int(offset)
+        for chunk in wanted_chunks(journal, 0, journal.high_watermark(), selection, cache)
+        for offset in chunk.offsets
+    ]
+    assert offsets == sorted(offsets)
+    return offsets
+
+
+def rare_offsets(journal: Writer) -> list[int]:
+    return [row["journal_offset"] for row in journal.rows() if row["topic"] == "rare"]
+
+
+@pytest.fixture
+def reader(journal: Writer) -> JournalReader:
+    journal.write(records())
+    return JournalReader(journal.data_dir)
+
+
+def test_the_first_read_makes_it_and_later_ones_use_it(
+    reader: JournalReader, journal: Writer, tmp_path: Path
+) -> None:
+    for _ in range(2):
+        assert found(reader, RARE, tmp_path) == rare_offsets(journal)
+        made = sorted((tmp_path / journal.uuid).iterdir())
+        assert len(made) == len(reader.segments())
+    whole = found(reader, RARE, None)
+    assert len(whole) > 10 * len(rare_offsets(journal))
+    many = Selection(topic_prefix="often/")
+    assert set(found(reader, many, tmp_path)) >= {
+        row["journal_offset"] for row in journal.rows() if row["topic"].startswith("often/")
+    }
+
+
+def test_records_by_the_index_are_the_records(reader: JournalReader, tmp_path: Path) -> None:
+    base = reader.segments()[-3].base_offset
+    chunks = indexed(reader, base, RARE, tmp_path)
+    assert chunks
+    scan = next(scanned(reader, base, reader.segments()[-3].end_offset, Selection()))
+    bodies = dict(zip(scan.offsets.tolist(), zip(scan.at, scan.lengths, strict=True), strict=True))
+    for chunk in chunks:
+        for i, offset in enumerate(chunk.offsets.tolist()):
+            at, length = bodies[offset]
+            assert chunk.body[chunk.at[i] : chunk.at[i] + length] == scan.body[at : at + length]
+        assert set(chunk.epochs.tolist()) == {1}
+
+
+def test_a_damaged_index_is_made_again(reader: JournalReader, journal: Writer, tmp_path: Path) -> None:
+    found(reader, RARE, tmp_path)
+    paths = sorted((tmp_path / journal.uuid).iterdir())
+    for at in (5, 25, -3):
+        data = bytearray(paths[0].read_bytes())
+        data[at] ^= 0xFF
+        paths[0].write_bytes(data)
+        paths[1].write_bytes(b"HRTI")
+        assert set(found(reader, RARE, tmp_path)) >= set(rare_offsets(journal))
+        found(reader, RARE, tmp_path)
+    assert found(reader, RARE, tmp_path) == rare_offsets(journal)
+
+
+def test_a_record_that_is_not_what_it_was_leads_to_a_scan(
+    reader: JournalReader, journal: Writer, tmp_path: Path
+) -> None:
+    base = reader.segments()[-3].base_offset
+    assert indexed(reader, base, RARE, tmp_path / "cache")
+    (path,) = (tmp_path / "cache").iterdir()
+    index = TopicIndex.load(path)
+    assert index is not None
+    entries = bytearray(path.read_bytes())
+    for at in range(index.entries_at + 12, len(entries), 16):  # the checksum of every entry
+        entries[at] ^= 0xFF
+    path.write_bytes(entries)
+    assert indexed(reader, base, RARE, tmp_path / "cache") is None
+    assert not path.exists()
+
+
+def test_a_segment_that_compaction_rewrote_is_scanned(tmp_path: Path, journal: Writer) -> None:
+    journal.write(records())
+    with closing(journal.open(LogSettings(segment_bytes_max=16 << 10, retention_bytes=1))) as log:
+        SnapshotWriter(log.directory, log.high_watermark).commit()
+        log.set_floor(0)
+        for segment in log.compactable(1):
+            live = {o for o in rare_offsets(journal) if segment.base_offset <= o < segment.end_offset}
+            log.adopt(log.rewrite_sparse(segment, live))
+    reader = JournalReader(journal.data_dir)
+    assert indexed(reader, 0, RARE, tmp_path) is None
+    assert set(found(reader, RARE, tmp_path)) >= set(rare_offsets(journal))
