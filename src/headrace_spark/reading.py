@@ -19,7 +19,7 @@ from headrace_spark.journal import open_journal, readable_from, require_history
 from headrace_spark.options import SourceOptions
 from headrace_spark.ranges import JournalOffset
 from headrace_spark.selection import Selection
-from headrace_spark.topic_index import SUFFIX, StaleIndex, TopicIndex, build
+from headrace_spark.topic_index import SUFFIX, StaleIndex, TopicIndex, build, prune
 
 
 @dataclass
@@ -56,7 +56,9 @@ def wanted_chunks(
     if cache is None or not selection.is_by_topic:
         yield from scanned(journal, start, end, selection)
         return
-    for segment in journal.segments():
+    segments = journal.segments()
+    prune(cache / journal.uuid, {segment.base_offset for segment in segments})
+    for segment in segments:
         first, last = max(start, segment.base_offset), min(end, segment.end_offset)
         if first < last and selection.times.overlaps(segment.min_ts, segment.max_ts):
             found = indexed(journal, segment.base_offset, selection, cache / journal.uuid)

@@ -7,12 +7,12 @@ does not answer, so that a restart costs a query nothing.
 
 from __future__ import annotations
 
-import http.client
 import json
 import ssl
 import time
-import urllib.error
-import urllib.request
+import weakref
+from http import HTTPStatus
+from http.client import HTTPConnection, HTTPException, HTTPMessage, HTTPSConnection
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import quote, urlsplit
@@ -23,7 +23,8 @@ from headrace.journal.reader import DIRECTORY, JournalReader
 from headrace.journal.watermark import NAME as WATERMARK
 from headrace_spark.errors import BadOption, JournalUnreachable
 
-SCHEMES: Final = {"headrace": "http", "headraces": "https"}
+SCHEMES: Final = ("headrace", "headraces")
+DEFAULT_PORT: Final = 18830  # of the broker's admin listener
 # What the broker gives in one answer.
 READ_AHEAD_BYTES: Final = 1 << 20
 # Smaller reads pick out a header, an entry, or messages of one topic.
@@ -39,62 +40,67 @@ def is_remote(location: str) -> bool:
 
 
 class Endpoint:
-    """One broker's routes: a request, its repetitions, and what its refusals mean. Raises JournalUnreachable."""
+    """One broker's routes, over one connection that is kept: a request, its repetitions, what refusals mean.
+
+    Raises JournalUnreachable, and FileNotFoundError for what is not there.
+    """
 
     def __init__(self, location: str, token: str, retry_for_s: float = RETRY_FOR_S) -> None:
         parts = urlsplit(location)
         if not parts.hostname or parts.path.strip("/") or parts.query:
             raise BadOption("path", location, "a broker is given as headrace://HOST:PORT")
+        kind = HTTPSConnection if parts.scheme == "headraces" else HTTPConnection
+        self._connection = kind(parts.hostname, parts.port or DEFAULT_PORT, timeout=TIMEOUT_S)
+        weakref.finalize(self, self._connection.close)  # readers have no end of their own
         self.location = location
-        self._base = f"{SCHEMES[parts.scheme]}://{parts.netloc}{_ROOT}"
         self._headers = {"Authorization": f"Bearer {token}"} if token else {}
         self._retry_for_s = retry_for_s
 
-    def get(self, path: str, first: int = 0, length: int = 0) -> tuple[bytes, http.client.HTTPMessage]:
-        """The body, or `length` bytes of it from `first` on. Raises FileNotFoundError."""
+    def get(self, path: str, first: int = 0, length: int = 0) -> tuple[bytes, HTTPMessage]:
+        """The body, or up to `length` bytes of it from `first` on, and the headers."""
         headers = {"Range": f"bytes={first}-{first + length - 1}"} if length else {}
         return self.request("GET", path, headers)
 
     def request(
         self, method: str, path: str, headers: dict[str, str], body: bytes | None = None
-    ) -> tuple[bytes, http.client.HTTPMessage]:
-        request = urllib.request.Request(  # noqa: S310  (http and https only, see __init__)
-            self._base + path, body, self._headers | headers, method=method
-        )
+    ) -> tuple[bytes, HTTPMessage]:
         until, pause_s = time.monotonic() + self._retry_for_s, _FIRST_PAUSE_S
         while True:
             try:
-                with urllib.request.urlopen(request, timeout=TIMEOUT_S) as answer:  # noqa: S310
-                    return answer.read(), answer.headers
-            except urllib.error.HTTPError as error:
-                if error.code != http.HTTPStatus.SERVICE_UNAVAILABLE:
-                    raise self._refused(error, path) from None
-                problem = _detail(error)
-            except (urllib.error.URLError, http.client.HTTPException, OSError) as error:
-                reason = getattr(error, "reason", error)
-                if isinstance(reason, ssl.SSLError):
-                    raise JournalUnreachable(f"{self.location}: {reason}") from None
-                problem = str(reason)
+                self._connection.request(method, _ROOT + path, body, self._headers | headers)
+                answer = self._connection.getresponse()
+                data = answer.read()
+            except ssl.SSLError as error:
+                raise JournalUnreachable(f"{self.location}: {error}") from None
+            except (HTTPException, OSError) as error:
+                self._connection.close()  # the next request opens it again
+                problem = str(error) or type(error).__name__
+            else:
+                if answer.status < HTTPStatus.BAD_REQUEST:
+                    return data, answer.headers
+                if answer.status != HTTPStatus.SERVICE_UNAVAILABLE:
+                    raise self._refused(HTTPStatus(answer.status), path, data)
+                problem = _detail(data)
             if time.monotonic() + pause_s > until:
                 raise JournalUnreachable(f"{self.location} does not answer: {problem}")
             time.sleep(pause_s)
             pause_s = min(2 * pause_s, 2.0)
 
-    def _refused(self, error: urllib.error.HTTPError, path: str) -> Exception:
-        detail = _detail(error)
-        if error.code == http.HTTPStatus.NOT_FOUND:
+    def _refused(self, status: HTTPStatus, path: str, data: bytes) -> Exception:
+        detail = _detail(data)
+        if status == HTTPStatus.NOT_FOUND:
             return FileNotFoundError(f"{self.location}{path}: {detail}")
-        if error.code in (http.HTTPStatus.UNAUTHORIZED, http.HTTPStatus.FORBIDDEN):
+        if status in (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN):
             return JournalUnreachable(f"{self.location}: {detail} (option token, or HEADRACE_JOURNAL_TOKEN)")
-        return JournalUnreachable(f"{self.location}{path}: {error.code} {detail}")
+        return JournalUnreachable(f"{self.location}{path}: {status} {detail}")
 
 
-def _detail(error: urllib.error.HTTPError) -> str:
-    """What the problem document says, or the status line."""
+def _detail(data: bytes) -> str:
+    """What the problem document says, or what came instead."""
     try:
-        return str(json.loads(error.read())["detail"])
-    except (ValueError, KeyError, TypeError, OSError):
-        return str(error.reason)
+        return str(json.loads(data)["detail"])
+    except (ValueError, KeyError, TypeError):
+        return data[:200].decode("utf-8", "replace")
 
 
 class RemoteDisk(Disk):
@@ -106,7 +112,7 @@ class RemoteDisk(Disk):
 
     def names(self, directory: Path) -> list[str]:
         try:
-            body, _ = self._endpoint.get("")
+            body, _ = self._endpoint.get("/")
         except FileNotFoundError:
             return []
         return sorted(segment["name"] for segment in json.loads(body)["segments"])

@@ -24,7 +24,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -167,6 +167,13 @@ def build(segment: FinishedSegment, path: Path) -> TopicIndex | None:
         return None
     changes = [epochs[i] for i in range(len(epochs)) if i == 0 or epochs[i][1] != epochs[i - 1][1]]
     return _write(path, parts, topics, numbers, changes)
+
+
+def prune(folder: Path, base_offsets: Collection[int]) -> None:
+    """Remove the indexes of segments that retention has taken."""
+    for path in folder.glob(f"*{SUFFIX}"):
+        if int(path.name[:20]) not in base_offsets:
+            path.unlink(missing_ok=True)
 
 
 def _entries_of(chunk: Chunk, positions: npt.NDArray[np.int64], segment: FinishedSegment) -> Entries:

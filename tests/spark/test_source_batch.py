@@ -91,7 +91,7 @@ def test_events_and_progress_are_schemas_of_the_same_journal(spark: SparkSession
 def test_options_select_as_filters_do(spark: SparkSession, journal: Writer) -> None:
     journal.write(mixed(800, 7))
     stamps = sorted(row["publish_timestamp"] for row in journal.rows())
-    middle, late = stamps[300], stamps[700]
+    middle, late = stamps[200], stamps[500]
     frame = read(
         spark,
         journal,

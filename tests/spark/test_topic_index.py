@@ -75,6 +75,16 @@ def test_records_by_the_index_are_the_records(reader: JournalReader, tmp_path: P
         assert set(chunk.epochs.tolist()) == {1}
 
 
+def test_indexes_of_segments_that_are_gone_go_too(
+    reader: JournalReader, journal: Writer, tmp_path: Path
+) -> None:
+    gone = tmp_path / journal.uuid / f"{7:020d}-5f.topics"
+    gone.parent.mkdir()
+    gone.write_bytes(b"")
+    found(reader, RARE, tmp_path)
+    assert not gone.exists()
+
+
 def test_a_damaged_index_is_made_again(reader: JournalReader, journal: Writer, tmp_path: Path) -> None:
     found(reader, RARE, tmp_path)
     paths = sorted((tmp_path / journal.uuid).iterdir())
