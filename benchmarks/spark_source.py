@@ -1,11 +1,14 @@
 """The Spark source: what a selective read costs beside a full scan, and the archive beside Spark's own Kafka source.
 
+    PYTHONPATH=src python -m benchmarks.spark_source read [--messages 5000000]
     PYTHONPATH=src python -m benchmarks.spark_source skip [--messages 5000000]
     PYTHONPATH=src python -m benchmarks.spark_source archive [--messages 5000000] [--rounds 2]
 
 `skip` writes a journal of 200-byte messages on 1 000 topics in turn, spread over a day, and reads it by Spark: all of
 it, 1 % of the time, one topic (the first time making the topic index). Bytes are those that the reader asks the disk for,
 counted in this process by the same code that runs on workers.
+
+`read` is the same in one process without Spark: the reader and the decoder that run on workers.
 
 `archive` writes the same messages into a Kafka 4.3.1 started here (fetched by Maven, as is Spark's connector) and
 archives both with `availableNow` into Delta tables of the same columns, in turn. Rates are rows a second from start
@@ -36,8 +39,10 @@ from headrace.journal.disk import Disk
 from headrace.journal.log import LogSettings, SegmentedLog
 from headrace.journal.reader import JournalReader
 from headrace.journal.selective import TimeRange
+from headrace_spark.decode import decode_chunk
 from headrace_spark.jars import jar_files, jars_folder
 from headrace_spark.reading import wanted_chunks
+from headrace_spark.schema import MESSAGES, arrow_schema
 from headrace_spark.selection import Selection
 from headrace_spark.session import open_session
 from headrace_spark.settings import SparkSettings
@@ -109,6 +114,31 @@ def bytes_read(data_dir: Path, selection: Selection, cache: Path | None) -> int:
     for _ in wanted_chunks(reader, 0, reader.high_watermark(), selection, cache):
         pass
     return disk.bytes
+
+
+def read(folder: Path) -> dict[str, Any]:
+    """Seconds and bytes of the reader alone, every column decoded."""
+    data, cache = folder / "data", folder / "cache"
+    begin = NOON_US + DAY_US // 2
+    by_topic = Selection().with_topics(["site/7/line/77"])
+    found: dict[str, Any] = {}
+    for name, selection in (
+        ("all", Selection()),
+        ("time, 1 %", Selection(times=TimeRange(begin, begin + DAY_US // 100))),
+        ("topic, 1 of 1000, making the index", by_topic),
+        ("topic, 1 of 1000", by_topic),
+    ):
+        disk = CountingDisk()
+        reader = JournalReader(data, disk)
+        began, rows = time.monotonic(), 0
+        for chunk in wanted_chunks(reader, 0, reader.high_watermark(), selection, cache):
+            for batch in decode_chunk(chunk, arrow_schema(MESSAGES), "messages", selection):
+                rows += batch.num_rows
+        found[name] = {"rows": rows, "seconds": round(time.monotonic() - began, 3), "bytes": disk.bytes}
+    for name, figures in found.items():
+        figures["share of bytes"] = round(figures["bytes"] / found["all"]["bytes"], 4)
+        figures["times faster"] = round(found["all"]["seconds"] / found[name]["seconds"], 1)
+    return found
 
 
 def skip(spark: SparkSession, folder: Path) -> dict[str, Any]:
@@ -281,24 +311,30 @@ def connector_jars() -> str:
     return ",".join([*wanted, *map(str, jar_files(jars_folder()))])
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("what", choices=("skip", "archive"))
-    parser.add_argument("--messages", type=int, default=5_000_000)
-    parser.add_argument("--rounds", type=int, default=2)
-    options = parser.parse_args()
-    extra = {"spark.jars": connector_jars()} if options.what == "archive" else {}
-    folder = Path(tempfile.mkdtemp(prefix="headrace-bench-"))
+def with_spark(what: str, folder: Path, messages: int, rounds: int) -> dict[str, Any]:
+    extra = {"spark.jars": connector_jars()} if what == "archive" else {}
     spark = open_session(SparkSettings(master="local[2]", app_name="bench", extra=extra))
     spark.dataSource.register(JournalDataSource)
     try:
-        write_journal(folder / "data", options.messages)
-        if options.what == "skip":
-            found = skip(spark, folder)
-        else:
-            found = compare(spark, folder, options.messages, options.rounds)
+        return skip(spark, folder) if what == "skip" else compare(spark, folder, messages, rounds)
     finally:
         spark.stop()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("what", choices=("read", "skip", "archive"))
+    parser.add_argument("--messages", type=int, default=5_000_000)
+    parser.add_argument("--rounds", type=int, default=2)
+    options = parser.parse_args()
+    folder = Path(tempfile.mkdtemp(prefix="headrace-bench-"))
+    try:
+        write_journal(folder / "data", options.messages)
+        if options.what == "read":
+            found = read(folder)
+        else:
+            found = with_spark(options.what, folder, options.messages, options.rounds)
+    finally:
         shutil.rmtree(folder, ignore_errors=True)
     load = round(os.getloadavg()[0], 1)
     result = {

@@ -38,7 +38,7 @@ import numpy.typing as npt
 from headrace.core.record import KIND_MESSAGE
 from headrace.journal.finished import FinishedSegment
 from headrace.journal.segment import BATCH_HEADER_SIZE, SEGMENT_HEADER_SIZE
-from headrace_spark.chunk import Chunk, grouped
+from headrace_spark.chunk import CHUNK_BYTES_MAX, CHUNK_RECORDS_MAX, Chunk, grouped
 from headrace_spark.message_columns import topic_pairs
 from headrace_spark.selection import Selection
 
@@ -108,19 +108,21 @@ class TopicIndex:
 
     def chunks(self, segment: FinishedSegment, uuid: str, entries: Entries) -> Iterator[Chunk]:
         """The records that these entries name. Raises StaleIndex if one is not what it was."""
-        for stretch in _stretches(entries):
-            first, last = stretch[0], stretch[-1]
-            begin = int(first["position"])
-            body = segment.read(begin, int(last["position"]) + int(last["length"]) - begin)
-            at = stretch["position"].astype(np.int64) - begin
-            records = zip(
-                *(column.tolist() for column in (at, stretch["length"], stretch["crc"])), strict=True
-            )
-            for start, length, crc in records:
-                if crc32(body[start : start + length], segment.seed) != crc:
-                    raise StaleIndex(self.path)
-            offsets = stretch["offset"].astype(np.int64) + segment.base_offset
-            yield Chunk(uuid, body, at, offsets, self._epochs_of(offsets))
+        for part in _parts(entries):
+            records = [record for stretch in _stretches(part) for record in self._records(segment, stretch)]
+            lengths = part["length"].astype(np.int64)
+            offsets = part["offset"].astype(np.int64) + segment.base_offset
+            at = np.cumsum(lengths) - lengths
+            yield Chunk(uuid, b"".join(records), at, offsets, self._epochs_of(offsets))
+
+    def _records(self, segment: FinishedSegment, stretch: Entries) -> Iterator[bytes]:
+        begin = int(stretch["position"][0])
+        body = segment.read(begin, int(stretch["position"][-1]) + int(stretch["length"][-1]) - begin)
+        for position, length, crc in stretch[["position", "length", "crc"]].tolist():
+            record = body[position - begin : position - begin + length]
+            if crc32(record, segment.seed) != crc:
+                raise StaleIndex(self.path)
+            yield record
 
     def _epochs_of(self, offsets: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
         firsts, epochs = (np.array(column, np.int64) for column in zip(*self.epochs, strict=True))
@@ -130,6 +132,14 @@ class TopicIndex:
 
 class StaleIndex(Exception):
     """The index does not fit its segment."""
+
+
+def _parts(entries: Entries) -> Iterator[Entries]:
+    """As many as make a chunk, by records and by bytes."""
+    for first in range(0, len(entries), CHUNK_RECORDS_MAX):
+        part = entries[first : first + CHUNK_RECORDS_MAX]
+        shares = np.cumsum(part["length"].astype(np.int64)) // CHUNK_BYTES_MAX
+        yield from np.split(part, np.flatnonzero(np.diff(shares)) + 1)
 
 
 def _stretches(entries: Entries) -> Iterator[Entries]:

@@ -10,6 +10,7 @@ import pytest
 from headrace.journal.log import LogSettings
 from headrace.journal.reader import JournalReader
 from headrace.journal.snapshot import SnapshotWriter
+from headrace_spark import topic_index
 from headrace_spark.reading import indexed, scanned, wanted_chunks
 from headrace_spark.selection import Selection
 from headrace_spark.topic_index import TopicIndex
@@ -73,6 +74,18 @@ def test_records_by_the_index_are_the_records(reader: JournalReader, tmp_path: P
             at, length = bodies[offset]
             assert chunk.body[chunk.at[i] : chunk.at[i] + length] == scan.body[at : at + length]
         assert set(chunk.epochs.tolist()) == {1}
+
+
+def test_chunks_stay_small(
+    reader: JournalReader, journal: Writer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found(reader, RARE, tmp_path)
+    monkeypatch.setattr(topic_index, "CHUNK_BYTES_MAX", 200)
+    base = reader.segments()[-3].base_offset
+    chunks = indexed(reader, base, RARE, tmp_path / journal.uuid)
+    assert chunks
+    assert max(len(chunk.body) for chunk in chunks) <= 400
+    assert found(reader, RARE, tmp_path) == rare_offsets(journal)
 
 
 def test_indexes_of_segments_that_are_gone_go_too(
