@@ -99,6 +99,7 @@ def test_consumers_are_registered_and_move(serving: BrokerProcess) -> None:
         ("/files/00000000000000000000.log", {"span": "bytes=99999999-"}, 416, "bytes"),
         ("/consumers/nobody", {}, 404, "no consumer 'nobody'"),
         ("/consumers/x/commit", {"body": [1]}, 400, "object"),
+        ("/consumers/x/commit", {"token": "", "body": "x" * 5000}, 413, "4096"),
         ("/consumers/x/reset", {"body": {"uuid": "", "epoch": 1, "offset": 1}}, 404, "register or commit"),
     ],
 )

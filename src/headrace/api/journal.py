@@ -39,6 +39,7 @@ from headrace.journal.segment import SEGMENT_HEADER_SIZE, base_offset_of
 from headrace.journal.watermark import NAME as WATERMARK
 
 RANGE_BYTES_MAX: Final = 1 << 20
+BODY_BYTES_MAX: Final = 4096
 _RANGE: Final = re.compile(r"bytes=(\d+)-(\d*)")
 _BYTES: Final = "application/octet-stream"
 _MOVES: Final = {
@@ -136,7 +137,12 @@ class JournalRoutes:
         """On a thread, for whoever has the token; what goes wrong becomes a problem document."""
 
         async def endpoint(request: Request) -> Response:
-            body = await request.body()
+            body = b""
+            async for part in request.stream():
+                body += part
+                if len(body) > BODY_BYTES_MAX:
+                    detail = f"the body is longer than {BODY_BYTES_MAX} bytes"
+                    return problem(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, detail)
             return await run_in_threadpool(self._answered, answer, request, body)
 
         return endpoint
