@@ -97,7 +97,7 @@ def test_a_stream_of_two_brokers_over_a_restart(
         return sorted(found)
 
     publish(brokers[0], 100, "first")
-    assert len(run(brokers[0], maxRowsPerTrigger=200)) > 1  # the other broker joins a running query
+    assert len(run(brokers[0], maxRowsPerTrigger=60)) > 1  # the other broker joins a running query
     publish(brokers[1], 100, "second")
     brokers[1].stop()
     back = threading.Timer(1, brokers[1].start)  # the reader asks again until the broker is back
