@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from headrace.core.interfaces import Link
     from headrace.mqtt.packets import Connect
 
+_REMEMBERED_MAX: Final = 256  # topics of a connection
 PENDING: Final = -1  # no reason code: the answer comes through SignIn.answer
 
 
@@ -36,9 +37,23 @@ class SignIn:
             link.release()
 
 
+class Answers:
+    """What access control said to one connection, by topic: asking again costs a dictionary look-up."""
+
+    def __init__(self, generation: int) -> None:
+        self.generation = generation
+        self.publish: dict[bytes, bool] = {}
+        self.receive: dict[bytes, bool] = {}
+
+
 @mypyc_attr(allow_interpreted_subclasses=True)
 class Access:
-    """Who may do what. `link.user` is the name that `authenticate` found, None for nobody in particular."""
+    """Who may do what. `link.user` is the name that `authenticate` found, None for nobody in particular.
+
+    `generation` changes when the rules do: what connections remember of the answers holds for one generation.
+    """
+
+    generation: int = 0
 
     def authenticate(self, request: SignIn) -> int:
         """A reason code, or PENDING. Sets `request.link.user` where the client is let in."""
@@ -57,3 +72,37 @@ class Access:
     def may_subscribe(self, link: Link, topic_filter: str) -> bool:
         """False if nothing, or for a shared subscription not everything, that the filter matches may be received."""
         raise NotImplementedError
+
+
+def may_publish(access: Access, link: Link, topic: bytes) -> bool:
+    """The answer of `access`, remembered on the connection."""
+    remembered = _answers(access, link).publish
+    known = remembered.get(topic)
+    if known is None:
+        known = access.may_publish(link, topic)
+        _remember(remembered, topic, known)
+    return known
+
+
+def may_receive(access: Access, link: Link, topic: bytes) -> bool:
+    """The answer of `access`, remembered on the connection."""
+    remembered = _answers(access, link).receive
+    known = remembered.get(topic)
+    if known is None:
+        known = access.may_receive(link, topic)
+        _remember(remembered, topic, known)
+    return known
+
+
+def _answers(access: Access, link: Link) -> Answers:
+    answers = link.answers
+    if answers is None or answers.generation != access.generation:
+        answers = Answers(access.generation)
+        link.answers = answers
+    return answers
+
+
+def _remember(remembered: dict[bytes, bool], topic: bytes, answer: bool) -> None:
+    if len(remembered) >= _REMEMBERED_MAX:
+        remembered.clear()
+    remembered[topic] = answer

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 from mypy_extensions import i64
 
+from headrace.core.access import may_receive
 from headrace.core.backlog import REF_OFFSET_SHIFT
 from headrace.core.commit import Deferred, GroupCommit
 from headrace.core.inflight import (
@@ -213,7 +214,7 @@ class Delivery:
     def _permitted(self, link: Link, message: Message) -> bool:
         """May its client read this topic? Asked when it is sent: permission may be withdrawn (decisions 11)."""
         access = link.access
-        return access is None or access.may_receive(link, message.topic)
+        return access is None or may_receive(access, link, message.topic)
 
     def _send(self, session: Session, link: Link, serial: i64, ref: i64, message: Message, dup: bool) -> None:
         qos: i64 = ref & REF_QOS

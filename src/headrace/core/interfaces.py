@@ -15,7 +15,7 @@ from mypy_extensions import i32, i64, mypyc_attr
 from headrace.mqtt.protocol import ServerHandler
 
 if TYPE_CHECKING:
-    from headrace.core.access import Access
+    from headrace.core.access import Access, Answers
     from headrace.core.broker import Broker
     from headrace.core.commit import Deferred
     from headrace.core.message import Message
@@ -123,6 +123,7 @@ class Link(ServerHandler):
         self.access: Access | None = None  # who is asked what it may do; None: everything
         self.user: str | None = None  # whom access control knows it as; None: nobody in particular
         self.client_id = ""
+        self.answers: Answers | None = None  # of access control, since its rules changed
         self.grants: object | None = None  # what access control remembers of it
         self.timer: Timer | None = None
         self.waiting: list[Deferred] | None = None  # until the socket drains

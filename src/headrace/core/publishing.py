@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from headrace.core.access import may_publish
 from headrace.core.admission import Admission
 from headrace.core.commit import Answer, Deferred, GroupCommit, Reply
 from headrace.core.fold import Fold
@@ -63,7 +64,7 @@ class Publishing:
         counters.publishes_received += 1
         counters.bytes_received += len(packet.payload)
         access = link.access
-        if access is not None and not access.may_publish(link, packet.topic):
+        if access is not None and not may_publish(access, link, packet.topic):
             self._reject(link, session, packet, rc.NOT_AUTHORIZED)
             return
         if self.trace and packet.properties and link.rendering is None and self.trace in packet.properties:

@@ -42,6 +42,7 @@ class FileAccess(Access):
         passwords = PasswordFile(read_hashes(Path(self._password_file))) if self._password_file else None
         acl = read_acl(Path(self._acl_file)) if self._acl_file else None
         self._passwords, self._acl = passwords, acl
+        self.generation += 1
 
     def close(self) -> None:
         self._threads.shutdown(wait=False, cancel_futures=True)

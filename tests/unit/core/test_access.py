@@ -172,3 +172,25 @@ def test_a_will_on_a_forbidden_topic_is_refused(harness: Harness) -> None:
     client = harness.client("c", version=5, will=Will("no", b"", 0, False, b"", 0, -1))
     assert client.take()[0][1][1] == 0x87
     assert client.link.closed
+
+
+def test_an_answer_is_remembered_until_the_rules_change(harness: Harness, rules: Rules) -> None:
+    reader, writer = harness.client("reader"), harness.client("writer")
+    reader.subscribe("#")
+    for number in range(3):
+        if number == 2:
+            rules.unreadable = b"new"
+            rules.generation += 1
+        for topic in ("new", "old"):
+            writer.publish(topic, b"%d" % number, qos=0)
+    assert [payload for _, payload, _, _ in reader.publishes()] == [b"0", b"0", b"1", b"1", b"2"]
+
+
+def test_more_topics_than_are_remembered_are_asked_again(harness: Harness) -> None:
+    reader, writer = harness.client("reader"), harness.client("writer")
+    reader.subscribe("#")
+    for _ in range(2):
+        for number in range(300):
+            writer.publish(f"a/{number}" if number % 2 else f"no/{number}", b"x", qos=0, sync=False)
+    harness.sync()
+    assert len(reader.publishes()) == 300
