@@ -63,6 +63,8 @@ def run(job: str, **options: Any) -> None:
     \b
     archive   every message of the journal, once, into the table `messages`
     compact-events  the events without what later ones made void, for `serve --bootstrap`
+    clean     messages without repeats, decoded by topic schemas, the others with the reason
+    metrics   traffic, devices, connections, deliveries and backlog, counted from the journal
     publish   every row of a table, once, to devices as an MQTT message
     replay    a part of the archive again, into a table or to devices
     """
@@ -118,7 +120,7 @@ def run_with(job: str, config: Config) -> None:
 def job_settings(job: str, config: Config) -> Any:
     """The settings of one job: the common ones, and every key of its own table under the same name."""
     from headrace_spark.jobs import module_of
-    from headrace_spark.settings import SparkSettings
+    from headrace_spark.settings import SparkSettings, UpkeepSettings
 
     pipeline = config.pipeline
     own = getattr(pipeline, job.replace("-", "_"))
@@ -135,6 +137,12 @@ def job_settings(job: str, config: Config) -> Any:
             task_attempts_max=pipeline.task_attempts_max,
             extra=pipeline.spark,
         ),
+        upkeep=UpkeepSettings(
+            interval_s=pipeline.upkeep_interval_s,
+            small_files_max=pipeline.small_files_max,
+            file_bytes=pipeline.file_bytes,
+            vacuum_retention_s=pipeline.vacuum_retention_s,
+        ),
         **{key: getattr(own, key) for key in own.__struct_fields__},
     )
 
@@ -150,6 +158,24 @@ def status(data_dir: Path, lake: Path | None, as_json: bool) -> None:
 
         found = pipeline_status(data_dir, lake)
         click.echo(json.dumps(asdict(found), indent=2) if as_json else describe(found))
+
+
+@pipeline.command()
+@click.option("--config", "config_file", type=click.Path(path_type=Path), help="TOML file.")
+@click.option("--set", "sets", multiple=True, metavar="KEY=VALUE", help="Any key of the configuration.")
+@click.option("--lake", type=_FOLDER, help="Folder of the Delta tables.")
+@click.option("--days", type=click.IntRange(1), default=1, help="Days to report, today included, UTC.")
+@click.option("--out", type=click.Path(dir_okay=False, path_type=Path), default=Path("report.html"))
+def report(out: Path, days: int, **options: Any) -> None:
+    """Write one HTML page, complete in itself, from the tables; without starting Spark."""
+    config = configured(options)
+    with failures_explained():
+        from headrace_spark.report import write_report
+
+        figures = write_report(Path(config.pipeline.lake), out, days, config.pipeline.metrics.window_s)
+        for name in figures.missing:
+            click.echo(f"table {name} is not there yet", err=True)
+        click.echo(str(out))
 
 
 def stop_on_signals() -> Event:

@@ -223,6 +223,27 @@ class ReplayConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     dry_run: bool = False
 
 
+class CleanConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """`[pipeline.clean]`: `messages` into `clean`, `quarantine` and `repeats`."""
+
+    topic_schemas: str = ""  # the file that says which topics carry what
+    repeat_days: Count = 2
+    late_after_s: Seconds = 300.0
+    payload_bytes_max: Positive = 16 * MIB
+    bytes_per_trigger_max: Positive = 256 * MIB
+
+
+class MetricsConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """`[pipeline.metrics]`: counts, last states, online times and latencies."""
+
+    consumer: str = "metrics"
+    window_s: Positive = 60
+    topic_levels: Positive = 2
+    records_per_trigger_max: Positive = 1_000_000
+    bytes_per_trigger_max: Positive = 256 * MIB
+    fail_on_data_loss: bool = True
+
+
 class PipelineConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """`[pipeline]`: what every Spark job is told; `[pipeline.JOB]` is for that job alone."""
 
@@ -235,10 +256,17 @@ class PipelineConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     driver_memory: Annotated[str, msgspec.Meta(pattern="^[0-9]+[kmgKMG]$")] = "1g"
     task_attempts_max: Positive = 4
     spark: dict[str, str] = {}  # Spark's own keys; they win
+    # Small files of the tables are made into large ones, and files out of use removed, by the job that writes them.
+    upkeep_interval_s: Seconds = 3600.0  # 0: never
+    small_files_max: Positive = 32
+    file_bytes: Annotated[int, msgspec.Meta(ge=MIB)] = 128 * MIB
+    vacuum_retention_s: Annotated[float, msgspec.Meta(ge=3600)] = 7.0 * DAY_S
     archive: ArchiveConfig = ArchiveConfig()
     compact_events: CompactEventsConfig = CompactEventsConfig()
     publish: PublishConfig = PublishConfig()
     replay: ReplayConfig = ReplayConfig()
+    clean: CleanConfig = CleanConfig()
+    metrics: MetricsConfig = MetricsConfig()
 
 
 class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

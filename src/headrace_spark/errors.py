@@ -36,6 +36,10 @@ class EngineMissing(PipelineError):
     """Java or Spark cannot be started here."""
 
 
+class EngineLost(PipelineError):
+    """Spark's process ended in the middle of a job."""
+
+
 class JournalMissing(PipelineError):
     """There is no journal where one was expected."""
 

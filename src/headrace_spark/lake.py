@@ -3,6 +3,8 @@
     <lake>/messages                          Delta table, schema: `headrace_spark.schema`, partitioned by tenant and date
     <lake>/_checkpoints/archive-<consumer>   Spark's checkpoint of the archive query
     <lake>/_checkpoints/<journal uuid>.lock  held while somebody archives that journal into this lake
+    <lake>/_checkpoints/upkeep-<table>       when it was last compacted and vacuumed: the file's time
+    <lake>/_checkpoints/<job>.lock           held while somebody runs that job on this lake
 
 What a table holds is read from its Delta log without starting Spark.
 """
@@ -66,9 +68,10 @@ class Lake:
     def __init__(self, root: Path) -> None:
         self.root = root.absolute()
         self.messages = self.root / "messages"
+        self.checkpoints = self.root / "_checkpoints"
 
     def checkpoint(self, job: str, consumer: str) -> Checkpoint:
-        return Checkpoint(self.root / "_checkpoints" / f"{job}-{consumer}")
+        return Checkpoint(self.checkpoints / f"{job}-{consumer}")
 
     def create_messages(self, spark: SparkSession) -> None:
         """Create the table if it is missing."""
@@ -104,13 +107,24 @@ class Lake:
     @contextmanager
     def archiving(self, uuid: str) -> Iterator[None]:
         """Hold the lake for one journal: two queries of different checkpoints would write its messages twice."""
-        path = self.root / "_checkpoints" / f"{uuid}.lock"
+        with self._locked(uuid, f"archiving journal {uuid} into {self.root}"):
+            yield
+
+    @contextmanager
+    def holding(self, job: str) -> Iterator[None]:
+        """Hold the tables of one job, of which only one process may run. Raises LakeConflict."""
+        with self._locked(job, f"running job {job} on {self.root}"):
+            yield
+
+    @contextmanager
+    def _locked(self, name: str, doing: str) -> Iterator[None]:
+        path = self.checkpoints / f"{name}.lock"
         path.parent.mkdir(parents=True, exist_ok=True)
         with path.open("w") as lock:
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
-                raise LakeConflict(f"another process is archiving journal {uuid} into {self.root}") from None
+                raise LakeConflict(f"another process is {doing}") from None
             yield
 
 
@@ -133,8 +147,17 @@ class Checkpoint:
     @property
     def last_batch(self) -> int | None:
         """The last micro-batch that Spark has marked as done."""
-        done = (entry.name for entry in (self.path / "commits").glob("[0-9]*"))
-        return max((int(name) for name in done if name.isdigit()), default=None)
+        return self._last("commits")
+
+    @property
+    def unfinished(self) -> bool:
+        """Whether a micro-batch was begun and not marked as done."""
+        begun, done = self._last("offsets"), self._last("commits")
+        return begun is not None and (done is None or begun > done)
+
+    def _last(self, folder: str) -> int | None:
+        names = (entry.name for entry in (self.path / folder).glob("[0-9]*"))
+        return max((int(name) for name in names if name.isdigit()), default=None)
 
 
 def _types(schema: StructType) -> dict[str, str]:

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from threading import Event
 
+from py4j.protocol import Py4JNetworkError
+
+from headrace_spark.errors import EngineLost
 from headrace_spark.jobs import module_of
 from headrace_spark.progress import Progress, Report
 from headrace_spark.session import close_session, open_session
@@ -20,6 +23,14 @@ def run_job(job: str, settings: RunSettings, stop: Event, report: Report) -> Pro
     spark = open_session(settings.spark)
     try:
         progress: Progress = module.run(spark, settings, stop, report)
-        return progress
-    finally:
         close_session(spark)
+        return progress
+    except (Py4JNetworkError, ConnectionError):
+        raise EngineLost(
+            "Spark's process ended in the middle of the job, most likely for want of memory "
+            f"(pipeline.driver_memory={settings.spark.driver_memory}): it must hold several of the largest payloads. "
+            "No table is harmed; run the job again"
+        ) from None
+    except BaseException:
+        close_session(spark)
+        raise

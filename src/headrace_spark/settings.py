@@ -23,6 +23,19 @@ class SparkSettings:
 
 
 @dataclass(frozen=True, kw_only=True)
+class UpkeepSettings:
+    """When the tables that a job writes are compacted and vacuumed (`headrace_spark.upkeep`)."""
+
+    interval_s: float
+    """0: never."""
+    small_files_max: int
+    """A partition with more small files than this is compacted."""
+    file_bytes: int
+    """What a file is compacted to; below half of it a file is small."""
+    vacuum_retention_s: float
+
+
+@dataclass(frozen=True, kw_only=True)
 class RunSettings:
     """What every job is told: which journal, which lake, and how long to stay."""
 
@@ -34,3 +47,4 @@ class RunSettings:
     restarts_max: int
     """How often in a row a query that failed without an error of ours is started again from its checkpoint."""
     spark: SparkSettings
+    upkeep: UpkeepSettings

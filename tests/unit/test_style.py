@@ -68,6 +68,15 @@ TESTED_TOGETHER = {
     ],
     "tests/spark/test_source_stream.py": ["headrace_spark/stream.py"],
     "tests/e2e/test_journal_http.py": ["headrace/api/journal.py", "headrace/api/problem.py"],
+    "tests/spark/test_report.py": ["headrace_spark/charts.py", "headrace_spark/report_figures.py"],
+    "tests/spark/jobs/test_metrics.py": [
+        "headrace_spark/connections.py",
+        "headrace_spark/deliveries.py",
+        "headrace_spark/journal_range.py",
+        "headrace_spark/traffic.py",
+    ],
+    "tests/spark/test_lake_table.py": ["headrace_spark/tables.py"],
+    "tests/spark/test_source_stream.py": ["headrace_spark/source.py"],
     "tests/spark/test_decode.py": ["headrace_spark/message_columns.py"],
     "tests/e2e/test_bridge.py": [
         "headrace/bridge/bridge.py",

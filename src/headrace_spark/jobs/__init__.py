@@ -19,6 +19,8 @@ JOBS: Final = {
     "compact-events": "headrace_spark.jobs.compact_events",
     "publish": "headrace_spark.jobs.publish",
     "replay": "headrace_spark.jobs.replay",
+    "clean": "headrace_spark.jobs.clean",
+    "metrics": "headrace_spark.jobs.metrics",
 }
 
 

@@ -30,6 +30,7 @@ from headrace_spark.query import run_query
 from headrace_spark.ranges import JournalOffset
 from headrace_spark.schema import MESSAGES
 from headrace_spark.settings import RunSettings
+from headrace_spark.upkeep import Upkeep
 
 JOB: Final = "archive"
 
@@ -57,8 +58,14 @@ def run(spark: SparkSession, settings: Settings, stop: Event, report: Report) ->
     with lake.archiving(journal.uuid):
         start = starting_offset(journal, lake, lake.checkpoint(JOB, settings.consumer))
         lake.create_messages(spark)
+        upkeep = Upkeep(spark, settings.upkeep, lake.checkpoints, [lake.messages])
         tracker = Tracker(settings, journal, start, report)
-        run_query(lambda: start_query(spark, settings, start), tracker.observe, stop, settings.restarts_max)
+
+        def observe(finished: list[StreamingQueryProgress]) -> None:
+            tracker.observe(finished)
+            upkeep.tend()
+
+        run_query(lambda: start_query(spark, settings, start), observe, stop, settings.restarts_max)
         return tracker.progress
 
 

@@ -1,0 +1,221 @@
+"""Steps of the job `clean`, DataFrame -> DataFrame; each opens and closes with the columns it is about.
+
+    judge       `messages` -> a row for each, with its schema, its decoded fields, and `reason` if it is no good
+    mark_repeats    adds `repeat`: this message id is in `clean` or `quarantine` already, or earlier among these rows
+    clean_rows, quarantine_rows, repeat_rows    what goes into which table; every row goes into exactly one
+
+Reasons: `no_schema` no schema has the topic; `too_large` above `payload_bytes_max`, and left in `messages`;
+`not_utf8`; `not_json`; `wrong_type` JSON, but a field is not what the schema says, or it is no object;
+`missing:<field>` a required field, or the event time, is absent or null, or a time outside of the years 1 to 9999.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import reduce
+from typing import Final
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+
+from headrace_spark.schema import MESSAGES
+from headrace_spark.topic_schemas import BROKEN, Kind, TopicSchema, filter_pattern, json_type
+
+# What identifies a row and says where it came from; the same in all three tables.
+ORIGIN: Final = (
+    "tenant",
+    "topic",
+    "client_id",
+    "qos",
+    "publish_timestamp",
+    "message_id",
+    "journal_uuid",
+    "journal_epoch",
+    "journal_offset",
+)
+PLACE: Final = ("journal_uuid", "journal_epoch", "journal_offset")
+# Only ids that publishers choose can come twice: the other form is the row's own place in the journal.
+CHOSEN_ID: Final = "client:"
+# Years 1 to 9999, in seconds: what every reader of the tables can show. One number outside of them would
+# otherwise end the query (an overflow), or the statistics of a file.
+_FIRST_S: Final = -62_135_596_800
+_LAST_S: Final = 253_402_300_799
+_TIMES: Final = {
+    "timestamp_s": (F.timestamp_seconds, 1),
+    "timestamp_ms": (F.timestamp_millis, 1_000),
+    "timestamp_us": (F.timestamp_micros, 1_000_000),
+}
+
+
+def judge(
+    messages: DataFrame, schemas: Sequence[TopicSchema], payload_bytes_max: int, late_after_s: float
+) -> DataFrame:
+    """Decode every payload by the schema of its topic. No row is lost, none is added."""
+    # Every step copies its rows: a payload of hundreds of megabytes goes no further than this.
+    large = F.octet_length("payload") > payload_bytes_max
+    rows = messages.select(
+        *ORIGIN,
+        F.when(~large, F.col("payload")).alias("payload"),
+        large.alias("large"),
+        "date",
+        _schema_of_topic(schemas).alias("schema"),
+    )
+    text = F.col("payload").cast("string")
+    rows = rows.select("*", F.when(F.is_valid_utf8(text), text).alias("text"))
+    rows = rows.select(
+        "*", *(_parsed(schema).alias(f"json_{schema.name}") for schema in schemas if schema.fields)
+    )
+    rows = rows.select("*", _reason(schemas).alias("reason"))
+    good = F.col("reason").isNull()
+    event = F.coalesce(_event_time(schemas), F.col("publish_timestamp"))
+    rows = rows.select("*", F.when(good, event).alias("event_timestamp"))
+    delay_us = F.unix_micros("publish_timestamp") - F.unix_micros("event_timestamp")
+    opaque = F.col("schema").isin([schema.name for schema in schemas if not schema.fields])
+    judged = rows.select(
+        *ORIGIN,
+        "schema",
+        "reason",
+        "event_timestamp",
+        (delay_us > int(late_after_s * 1_000_000)).alias("late"),
+        F.when(~good | opaque, F.col("payload")).alias("payload"),
+        "date",
+        *(_column(schema, good).alias(schema.name) for schema in schemas if schema.fields),
+    )
+    # Spark moves no filter to the other side of an observation. A filter by `reason` would otherwise be moved to the
+    # front, with all of the decoding in it, several times over.
+    return judged.observe("judged", F.count("*").alias("rows"))
+
+
+def mark_repeats(judged: DataFrame, messages: DataFrame, known: DataFrame) -> DataFrame:
+    """Add `repeat` to what `judge` made of `messages`. `known`: `message_id`, PLACE of rows in the tables already.
+
+    A row that is in the tables itself is no repeat of itself: a batch that is done again comes to the same end.
+    """
+    chosen = messages.where(F.col("message_id").startswith(CHOSEN_ID)).select(
+        "message_id", "publish_timestamp", *PLACE
+    )
+    # Passes over ids alone; what comes out is few rows, and joined by broadcast.
+    first = F.min(F.struct("publish_timestamp", *PLACE)).alias("first")
+    among_these = chosen.groupBy("message_id").agg(first, F.count("*").alias("copies")).where("copies > 1")
+    ids = F.broadcast(chosen.select("message_id"))
+    before = (
+        known.join(ids, "message_id", "left_semi")
+        .groupBy("message_id")
+        .agg(F.min(F.struct(*PLACE)).alias("known"))
+    )
+    again = among_these.select("message_id", "first").join(before, "message_id", "full")
+    marked = judged.join(F.broadcast(again), "message_id", "left")
+    not_first = F.col("first") != F.struct("publish_timestamp", *PLACE)
+    elsewhere = F.col("known") != F.struct(*PLACE)
+    repeat = F.coalesce(not_first, F.lit(False)) | F.coalesce(elsewhere, F.lit(False))
+    return marked.select(*judged.columns, repeat.alias("repeat"))
+
+
+def clean_rows(marked: DataFrame) -> DataFrame:
+    """-> table `clean`."""
+    return marked.where(~F.col("repeat") & F.col("reason").isNull()).drop("repeat", "reason")
+
+
+def quarantine_rows(marked: DataFrame) -> DataFrame:
+    """-> table `quarantine`."""
+    return marked.where(~F.col("repeat") & F.col("reason").isNotNull()).select(
+        *ORIGIN, "schema", "reason", "payload", "date"
+    )
+
+
+def repeat_rows(marked: DataFrame) -> DataFrame:
+    """-> table `repeats`."""
+    return marked.where("repeat").select(*ORIGIN, "date")
+
+
+def _schema_of_topic(schemas: Sequence[TopicSchema]) -> Column:
+    """The name of the first schema that has the topic, or null."""
+    found = F.lit(None).cast("string")
+    for schema in reversed(schemas):
+        found = F.when(_matches(schema.topics), F.lit(schema.name)).otherwise(found)
+    return found
+
+
+def _matches(filters: Sequence[str]) -> Column:
+    exact = [topic for topic in filters if "+" not in topic and "#" not in topic]
+    wild = [topic for topic in filters if topic not in exact]
+    tests = [F.col("topic").isin(exact)] if exact else []
+    if wild:
+        tests.append(F.col("topic").rlike("|".join(map(filter_pattern, wild))))
+    return reduce(lambda one, other: one | other, tests)
+
+
+def _parsed(schema: TopicSchema) -> Column:
+    kind = json_type(schema.fields)
+    options = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": BROKEN, "allowSingleQuotes": "false"}
+    return F.when(F.col("schema") == schema.name, F.from_json("text", kind, options))
+
+
+def _reason(schemas: Sequence[TopicSchema]) -> Column:
+    reason = F.when(F.col("schema").isNull(), "no_schema")
+    reason = reason.when(F.col("large"), "too_large")
+    for schema in schemas:
+        own = F.col("schema") == schema.name
+        reason = reason.when(own, _reason_in(schema) if schema.fields else F.lit(None))
+    return reason
+
+
+def _reason_in(schema: TopicSchema) -> Column:
+    parsed = F.col(f"json_{schema.name}")
+    broken = parsed.isNull() | parsed[BROKEN].isNotNull()
+    reason = F.when(F.col("text").isNull(), "not_utf8")
+    reason = reason.when(broken & F.get_json_object("text", "$").isNull(), "not_json")
+    reason = reason.when(broken, "wrong_type")
+    for field in schema.required:
+        reason = reason.when(parsed[field].isNull(), f"missing:{field}")
+    if schema.event_time:
+        reason = reason.when(_event_time_in(schema).isNull(), f"missing:{schema.event_time}")
+    return reason
+
+
+def _event_time(schemas: Sequence[TopicSchema]) -> Column:
+    """When it happened, for the schemas that name a field for it."""
+    found = F.lit(None).cast("timestamp")
+    for schema in schemas:
+        if schema.event_time:
+            found = F.when(F.col("schema") == schema.name, _event_time_in(schema)).otherwise(found)
+    return found
+
+
+def _event_time_in(schema: TopicSchema) -> Column:
+    field = str(schema.event_time)
+    return _value(schema.fields[field], F.col(f"json_{schema.name}")[field])
+
+
+def _column(schema: TopicSchema, good: Column) -> Column:
+    return F.when(good, _object(schema.fields, F.col(f"json_{schema.name}")))
+
+
+def _object(fields: Mapping[str, Kind], parsed: Column) -> Column:
+    values = [_value(kind, parsed[field]).alias(field) for field, kind in fields.items()]
+    return F.when(parsed.isNotNull(), F.struct(*values))
+
+
+def _value(kind: Kind, parsed: Column) -> Column:
+    """As the table has it: numbers since 1970 become timestamps, at any depth; a time that cannot be is null."""
+    if isinstance(kind, str):
+        return _scalar(kind, parsed)
+    if isinstance(kind, dict):
+        return _object(kind, parsed)
+    item = kind[1]
+    return F.transform(parsed, lambda value: _value(item, value))
+
+
+def _scalar(kind: str, parsed: Column) -> Column:
+    if kind in _TIMES:
+        convert, per_second = _TIMES[kind]
+        return F.when(parsed.between(_FIRST_S * per_second, _LAST_S * per_second), convert(parsed))
+    if kind == "timestamp":
+        return F.when(F.unix_seconds(parsed).between(_FIRST_S, _LAST_S), parsed)
+    if kind == "date":
+        return F.when(F.unix_date(parsed).between(_FIRST_S // 86_400, _LAST_S // 86_400), parsed)
+    return parsed
+
+
+MESSAGES_READ: Final = tuple(name for name in MESSAGES.names if name in {*ORIGIN, "payload", "date"})
+"""The columns of `messages` that `judge` needs."""

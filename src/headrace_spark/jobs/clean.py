@@ -1,0 +1,271 @@
+"""The job `clean`: `messages` -> `clean`, `quarantine` and `repeats`; every row goes into exactly one of them, once.
+
+The rows of a micro-batch are fixed by Spark's checkpoint, and what they become depends on the topic schemas,
+which are fixed too while a batch is unfinished (`Pinned`), and on the message ids that are in the tables
+already, other than the batch's own. So a batch that is done again after kill -9 comes to the same end, and
+each write carries (query id, batch id) as Delta's transaction, so that it is skipped where it was done.
+
+A repeat is recognised by its message id among the rows whose broker's date is at most `repeat_days` before
+the oldest row of the batch: so much is looked through, and so long ago may the first copy be.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import date, timedelta
+from pathlib import Path
+from threading import Event
+from time import monotonic
+from typing import Final
+
+from pyspark import StorageLevel
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.streaming.listener import StreamingQueryProgress
+from pyspark.sql.streaming.query import StreamingQuery
+
+from headrace_spark.cleaning import (
+    CHOSEN_ID,
+    MESSAGES_READ,
+    PLACE,
+    clean_rows,
+    judge,
+    mark_repeats,
+    quarantine_rows,
+    repeat_rows,
+)
+from headrace_spark.errors import BadOption, LakeConflict
+from headrace_spark.lake import Checkpoint, Lake
+from headrace_spark.lake_table import LakeTable
+from headrace_spark.progress import Progress, Report
+from headrace_spark.query import run_query
+from headrace_spark.settings import RunSettings
+from headrace_spark.tables import CLEAN, QUARANTINE, REPEATS
+from headrace_spark.topic_schemas import TopicSchema, column_type, load_topic_schemas
+from headrace_spark.upkeep import Upkeep
+
+JOB: Final = "clean"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings(RunSettings):
+    """`[pipeline.clean]`."""
+
+    topic_schemas: str
+    repeat_days: int
+    late_after_s: float
+    payload_bytes_max: int
+    bytes_per_trigger_max: int
+
+
+class Tables:
+    """The three tables of one lake."""
+
+    def __init__(self, lake: Path) -> None:
+        self.clean = LakeTable(lake, CLEAN)
+        self.quarantine = LakeTable(lake, QUARANTINE)
+        self.repeats = LakeTable(lake, REPEATS)
+        self.all = (self.repeats, self.quarantine, self.clean)
+
+    def known(self, spark: SparkSession, since: date) -> DataFrame:
+        """Ids that publishers chose, and the places of their rows, of that day and later."""
+        recent = [
+            table.read(spark).where(F.col("date") >= F.lit(since)).select("message_id", *PLACE)
+            for table in (self.clean, self.quarantine)
+        ]
+        return recent[0].unionByName(recent[1]).where(F.col("message_id").startswith(CHOSEN_ID))
+
+
+def check(settings: Settings) -> None:
+    """Raises BadOption, BadTopicSchema, LakeConflict."""
+    if not settings.topic_schemas:
+        raise BadOption("pipeline.clean.topic_schemas", "", "name the file that says which topics carry what")
+    schemas = load_topic_schemas(Path(settings.topic_schemas))
+    lake, tables = Lake(settings.lake), Tables(settings.lake)
+    if lake.state() is None:
+        raise LakeConflict(f"{lake.messages} is no Delta table yet: run the job archive into this lake first")
+    require_columns(tables.clean, schemas)
+    checkpoint = lake.checkpoint(JOB, "messages")
+    require_checkpoint(checkpoint, tables)
+    Pinned(checkpoint).require(Path(settings.topic_schemas))
+
+
+def run(spark: SparkSession, settings: Settings, stop: Event, report: Report) -> Progress:
+    """Raises PipelineError."""
+    lake = Lake(settings.lake)
+    with lake.holding(JOB):
+        check(settings)
+        tables, checkpoint = Tables(settings.lake), lake.checkpoint(JOB, "messages")
+        for table in tables.all:
+            table.create()
+        Pinned(checkpoint).keep(Path(settings.topic_schemas))
+        cleaner = Cleaner(settings, load_topic_schemas(Path(settings.topic_schemas)), tables, checkpoint)
+        tracker = Tracker(cleaner, report)
+        upkeep = Upkeep(spark, settings.upkeep, lake.checkpoints, [table.path for table in tables.all])
+
+        def observe(finished: list[StreamingQueryProgress]) -> None:
+            tracker.observe(finished)
+            upkeep.tend()
+
+        run_query(lambda: start_query(spark, settings, cleaner), observe, stop, settings.restarts_max)
+        return tracker.progress
+
+
+def require_columns(clean: LakeTable, schemas: Sequence[TopicSchema]) -> None:
+    """A column of `clean` keeps its type for ever. Raises LakeConflict, BadOption."""
+    found = clean.columns()
+    fixed = set(CLEAN.columns.names)
+    for schema in schemas:
+        expected = column_type(schema.fields).simpleString()
+        if schema.name in fixed:
+            raise BadOption(
+                "pipeline.clean.topic_schemas", schema.name, "a column of clean has this name already"
+            )
+        if schema.fields and found.get(schema.name, expected) != expected:
+            raise LakeConflict(
+                f"schema {schema.name} is {expected}, but column {schema.name} of {clean.path} is "
+                f"{found[schema.name]}: give the changed schema another name"
+            )
+
+
+def require_checkpoint(checkpoint: Checkpoint, tables: Tables) -> None:
+    """Checkpoint and tables belong together: one without the other would lose or repeat rows. Raises LakeConflict."""
+    query_id, done = checkpoint.query_id, checkpoint.last_batch
+    filled = [table for table in tables.all if (log := table.log()) is not None and log.version() > 0]
+    if query_id is None and filled:
+        raise LakeConflict(
+            f"table {filled[0].path} has rows, but checkpoint {checkpoint.path} is gone. To clean everything again: "
+            "remove clean, quarantine and repeats too"
+        )
+    if done is not None and tables.clean.log() is None:
+        raise LakeConflict(
+            f"checkpoint {checkpoint.path} has finished batch {done}, but table {tables.clean.path} is gone. To clean "
+            "everything again: remove the checkpoint, quarantine and repeats too"
+        )
+    if filled and not any(table.last_version(str(query_id)) is not None for table in filled):
+        raise LakeConflict(f"checkpoint {checkpoint.path} belongs to other tables than {filled[0].path}")
+
+
+class Pinned:
+    """The topic schemas that an unfinished batch was begun with, kept beside its checkpoint.
+
+    Half of the batch may be written already: the other half must be decided alike.
+    """
+
+    def __init__(self, checkpoint: Checkpoint) -> None:
+        self._checkpoint = checkpoint
+        self._copy = checkpoint.path.with_name(f"{checkpoint.path.name}-topic-schemas.toml")
+
+    def require(self, file: Path) -> None:
+        """Raises LakeConflict if a batch is unfinished and `file` has changed since it was begun."""
+        if (
+            self._checkpoint.unfinished
+            and self._copy.exists()
+            and self._copy.read_bytes() != file.read_bytes()
+        ):
+            raise LakeConflict(
+                f"a batch is unfinished that was begun with other topic schemas than {file}: run the job once with "
+                f"{self._copy}, then change them"
+            )
+
+    def keep(self, file: Path) -> None:
+        self._copy.parent.mkdir(parents=True, exist_ok=True)
+        part = self._copy.with_suffix(".part")
+        shutil.copyfile(file, part)
+        part.replace(self._copy)
+
+
+class Cleaner:
+    """What happens to one micro-batch."""
+
+    def __init__(
+        self, settings: Settings, schemas: Sequence[TopicSchema], tables: Tables, checkpoint: Checkpoint
+    ) -> None:
+        self._settings = settings
+        self._schemas = schemas
+        self._tables = tables
+        self._checkpoint = checkpoint
+        self.rows = 0
+        """Read so far, by this process. Spark would count a row once for each look at it."""
+
+    def write(self, messages: DataFrame, batch: int) -> None:
+        """Called by Spark on a thread of its own, one batch after the other."""
+        app_id = str(self._checkpoint.query_id)
+        clean = self._tables.clean
+        rows, marked = self._marked(messages)
+        others = rows
+        if (clean.last_version(app_id) or -1) < batch:
+            clean.append(clean_rows(marked), app_id, batch)
+            others = rows - clean.rows_added()
+        if others:
+            self._write_others(marked, app_id, batch)
+        self.rows += rows
+
+    def _write_others(self, marked: DataFrame, app_id: str, batch: int) -> None:
+        """What is not clean is usually little or nothing: worth a second look at the batch, not a copy of all of it."""
+        bad = marked.where(F.col("repeat") | F.col("reason").isNotNull()).persist(
+            StorageLevel.MEMORY_AND_DISK
+        )
+        try:
+            found = bad.agg(F.count_if("repeat"), F.count_if(~F.col("repeat"))).first()
+            assert found is not None
+            if found[0]:
+                self._tables.repeats.append(repeat_rows(bad), app_id, batch)
+            if found[1]:
+                self._tables.quarantine.append(quarantine_rows(bad), app_id, batch)
+        finally:
+            bad.unpersist()
+
+    def _marked(self, messages: DataFrame) -> tuple[int, DataFrame]:
+        """How many rows there are, and the rows judged, with `repeat`; looked for only where publishers chose ids."""
+        settings = self._settings
+        judged = judge(messages, self._schemas, settings.payload_bytes_max, settings.late_after_s)
+        chosen_on = F.when(F.col("message_id").startswith(CHOSEN_ID), F.col("date"))
+        found = messages.agg(F.count("*"), F.min(chosen_on)).first()
+        assert found is not None
+        rows, oldest = found
+        if oldest is None:
+            return rows, judged.withColumn("repeat", F.lit(False))
+        since = oldest - timedelta(days=self._settings.repeat_days)
+        return rows, mark_repeats(judged, messages, self._tables.known(messages.sparkSession, since))
+
+
+def start_query(spark: SparkSession, settings: Settings, cleaner: Cleaner) -> StreamingQuery:
+    lake = Lake(settings.lake)
+    rows = (
+        spark.readStream.format("delta")
+        .option("maxBytesPerTrigger", settings.bytes_per_trigger_max)
+        .option("skipChangeCommits", "true")  # rows taken out of `messages` later stay in `clean`
+        .load(str(lake.messages))
+        .select(*MESSAGES_READ)
+    )
+    write: Callable[[DataFrame, int], None] = cleaner.write
+    writer = (
+        rows.writeStream.foreachBatch(write)
+        .queryName(JOB)
+        .option("checkpointLocation", str(lake.checkpoint(JOB, "messages").path))
+    )
+    if settings.follow:
+        return writer.trigger(processingTime=f"{round(settings.trigger_s * 1000)} milliseconds").start()
+    return writer.trigger(availableNow=True).start()
+
+
+class Tracker:
+    """Where the job stands, from what Spark reports and what the cleaner counted."""
+
+    def __init__(self, cleaner: Cleaner, report: Report) -> None:
+        self._cleaner = cleaner
+        self._report = report
+        self._began = monotonic()
+        self.progress = Progress(0, 0, 0, 0.0)
+
+    def observe(self, finished: list[StreamingQueryProgress]) -> None:
+        """Called about twice a second with the batches finished since; often none."""
+        batch, files = self.progress.offset, self.progress.lag
+        for done in finished:
+            batch = done.batchId
+            files = int(done.sources[0].metrics.get("numFilesOutstanding", 0))
+        self.progress = Progress(self._cleaner.rows, batch, files, monotonic() - self._began)
+        self._report(self.progress)

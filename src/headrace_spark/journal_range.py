@@ -1,0 +1,94 @@
+"""Ranges of one journal, worked on one after the other by a job that keeps its position in the tables it writes.
+
+A stream of Spark reads one schema; a job that needs messages, events and progress of the same records reads
+ranges of offsets instead. Every table that it writes takes the range's end as the version of Delta's transaction
+`<job>-<uuid>-<epoch>`. The table that is written last says how far the job is; a table that is ahead of it says
+where the range ended that was cut off, and the range is done again with the same bounds, skipping what is there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from pyspark.sql import DataFrame, SparkSession
+
+from headrace.journal.reader import JournalReader
+from headrace_spark.errors import LakeConflict
+from headrace_spark.journal import holds_last, readable_from
+from headrace_spark.lake_table import LakeTable
+from headrace_spark.ranges import end_within
+
+
+@dataclass(frozen=True)
+class JournalRange:
+    """[start, end) of one journal."""
+
+    journal: JournalReader
+    app_id: str
+    start: int
+    end: int
+
+    def read(self, spark: SparkSession, schema: str, columns: Sequence[str]) -> DataFrame:
+        """The rows of one schema in this range."""
+        return (
+            spark.read.format("headrace-journal")
+            .option("schema", schema)
+            .option("columns", ",".join(columns))
+            .option("startingOffsets", self.start)
+            .option("endingOffsets", self.end)
+            .option("partitions", spark.sparkContext.defaultParallelism)
+            .load(str(self.journal.data_dir.absolute()))
+        )
+
+
+class Ranges:
+    """Where a job stands in one journal, and what comes next."""
+
+    def __init__(
+        self, job: str, journal: JournalReader, last: LakeTable, others: Sequence[LakeTable]
+    ) -> None:
+        self._job = job
+        self._journal = journal
+        self._last = last
+        self._others = others
+
+    def app_id(self, epoch: int) -> str:
+        return f"{self._job}-{self._journal.uuid}-{epoch}"
+
+    def position(self) -> int | None:
+        """Every record below it is done; None before the first range. Raises LakeConflict."""
+        journal = self._journal
+        for epoch in range(journal.epoch, -1, -1):
+            done = self._last.last_version(self.app_id(epoch))
+            if done is None:
+                continue
+            if epoch < journal.epoch and not holds_last(journal, done, epoch):
+                raise LakeConflict(
+                    f"table {self._last.path} counts records up to offset {done}, epoch {epoch}, which journal "
+                    f"{journal.uuid} (epoch {journal.epoch}) no longer has: it was cut back since. Use another lake"
+                )
+            return done
+        return None
+
+    def next(self, records_max: int, bytes_max: int, fail_on_data_loss: bool) -> JournalRange | None:
+        """The next range, None if there is nothing new. Raises DataLoss, LakeConflict."""
+        journal = self._journal
+        position = self.position()
+        start = (
+            journal.start_offset()
+            if position is None
+            else readable_from(journal, position, fail_on_data_loss)
+        )
+        app_id = self.app_id(journal.epoch)
+        begun = [
+            done
+            for table in self._others
+            if (done := table.last_version(app_id)) is not None and done > start
+        ]
+        end = max(begun) if begun else min(journal.high_watermark(), start + records_max)
+        if end <= start:
+            return None
+        if not begun:
+            end = end_within(journal.segments(), start, end, bytes_max)
+        return JournalRange(journal, app_id, start, end)

@@ -1,0 +1,153 @@
+"""`headrace pipeline report`: one HTML page, complete in itself, from the tables of a lake."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from html import escape
+from pathlib import Path
+from typing import Final
+
+from headrace_spark.charts import bars, lines, number
+from headrace_spark.report_figures import Figures, collect
+
+_JOBS: Final = {"quarantine": "clean"}
+_STYLE: Final = """
+:root{color-scheme:light dark}
+body{font:15px/1.5 system-ui,sans-serif;max-width:900px;margin:2rem auto;padding:0 1rem;background:#fff;color:#111827}
+h1{font-size:1.5rem;margin-bottom:0}h2{font-size:1.1rem;margin-top:2rem;border-bottom:1px solid #e5e7eb}
+.about,.none,.note{color:#6b7280}.tiles{display:flex;flex-wrap:wrap;gap:.7rem;margin:1rem 0}
+.tile{border:1px solid #e5e7eb;border-radius:8px;padding:.6rem .9rem;min-width:8rem}
+.tile b{display:block;font-size:1.35rem}
+.missing{background:#fef3c7;color:#78350f;border-radius:8px;padding:.6rem .9rem}svg{width:100%;height:auto}
+svg text{font:12px system-ui,sans-serif;fill:#6b7280}.grid{stroke:#e5e7eb}table{border-collapse:collapse;width:100%}
+th,td{text-align:right;padding:.25rem .6rem;border-bottom:1px solid #e5e7eb}th:first-child,td:first-child{text-align:left}
+.legend span{margin-right:1rem}
+.legend i{display:inline-block;width:.8rem;height:.8rem;border-radius:2px;margin-right:.35rem}
+@media(prefers-color-scheme:dark){body{background:#111827;color:#e5e7eb}.tile,h2,th,td{border-color:#374151}
+.grid{stroke:#374151}}
+"""
+
+
+def write_report(lake: Path, out: Path, days: int, window_s: int) -> Figures:
+    """Write the page. Raises LakeConflict, OSError."""
+    figures = collect(lake, days, window_s)
+    out.write_text(page(figures), encoding="utf-8")
+    return figures
+
+
+def page(figures: Figures) -> str:
+    """The whole page."""
+    period = f"{figures.since:%Y-%m-%d %H:%M} to {figures.until:%Y-%m-%d %H:%M} UTC"
+    sections = (_missing, _tiles, _rates, _latencies, _drops, _topics, _tenants, _backlog, _quarantine)
+    return (
+        '<!doctype html><html lang="en"><head><meta charset="utf-8"><title>headrace report</title>'
+        '<meta name="viewport" content="width=device-width,initial-scale=1">'
+        f"<style>{_STYLE}</style></head><body><h1>headrace</h1>"
+        f'<p class="about">{escape(str(figures.lake))}, {period}</p>'
+        f"{''.join(section(figures) for section in sections)}</body></html>\n"
+    )
+
+
+def _missing(figures: Figures) -> str:
+    notes = [
+        f"Table <code>{name}</code> is not there yet: "
+        f"run <code>headrace pipeline run {_JOBS.get(name, 'metrics')}</code>."
+        for name in figures.missing
+    ]
+    return f'<p class="missing">{"<br>".join(notes)}</p>' if notes else ""
+
+
+def _tiles(figures: Figures) -> str:
+    tiles: list[tuple[str, str]] = []
+    if (traffic := figures.traffic) is not None:
+        peak = max((rate for _, rate in traffic.rates), default=0.0)
+        tiles += [
+            ("messages", f"{traffic.messages:,}"),
+            ("payload bytes", number(traffic.payload_bytes)),
+            ("publishers", f"{traffic.publishers:,}"),
+            ("busiest window, messages/s", number(peak)),
+        ]
+    if (online := figures.connections) is not None:
+        tiles += [
+            ("clients online", f"{online.online:,}"),
+            ("connections", f"{online.sessions:,}"),
+            ("online time", f"{online.online_s / 3600:,.1f} h"),
+        ]
+    if (deliveries := figures.deliveries) is not None:
+        accuracy = deliveries.accuracy
+        tiles.append(("accuracy: acknowledged of settled", "–" if accuracy is None else _percent(accuracy)))
+        tiles += [(f"latency p{share}", _ms(value)) for share, value in deliveries.latency_ms.items()]
+    drawn = (f'<div class="tile"><b>{value}</b>{escape(name)}</div>' for name, value in tiles)
+    return f'<div class="tiles">{"".join(drawn)}</div>'
+
+
+def _percent(share: float) -> str:
+    """Never 100 % unless it is all of them."""
+    return "100 %" if share == 1 else f"{min(share * 100, 99.9999):.4f} %"
+
+
+def _ms(value: float | None) -> str:
+    if value is None:
+        return "–"
+    return f"{value:.3g} ms" if value < 1000 else f"{value / 1000:.3g} s"
+
+
+def _section(title: str, inner: str) -> str:
+    return f"<section><h2>{escape(title)}</h2>{inner}</section>"
+
+
+def _rates(figures: Figures) -> str:
+    if figures.traffic is None:
+        return ""
+    title = "Messages a second"
+    return _section(title, lines({title: figures.traffic.rates}, title))
+
+
+def _latencies(figures: Figures) -> str:
+    if figures.deliveries is None:
+        return ""
+    series = {f"p{share}": values for share, values in figures.deliveries.latencies.items()}
+    return _section("Publish to acknowledgement, milliseconds", lines(series, "latency"))
+
+
+def _drops(figures: Figures) -> str:
+    if figures.deliveries is None:
+        return ""
+    return _section("Dropped, by reason", bars(figures.deliveries.drops, "drops"))
+
+
+def _topics(figures: Figures) -> str:
+    if figures.traffic is None:
+        return ""
+    return _section("Busiest topics", bars(figures.traffic.topics, "messages by topic prefix"))
+
+
+def _tenants(figures: Figures) -> str:
+    if figures.traffic is None:
+        return ""
+    return _section("Use by tenant", _table(("tenant", "messages", "payload bytes"), figures.traffic.tenants))
+
+
+def _backlog(figures: Figures) -> str:
+    backlog = figures.backlog
+    if backlog is None:
+        return ""
+    age = "" if backlog.oldest_s is None else f", the oldest for {backlog.oldest_s:,.0f} s"
+    note = f'<p class="note">{backlog.messages:,} messages wait{age}.</p>'
+    return _section("Waiting for clients", note + bars(backlog.longest, "backlog by client"))
+
+
+def _quarantine(figures: Figures) -> str:
+    if figures.quarantine is None:
+        return ""
+    return _section("Put aside by clean, by reason", bars(figures.quarantine, "quarantine by reason"))
+
+
+def _table(names: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
+    head = "".join(f"<th>{escape(name)}</th>" for name in names)
+    body = "".join("<tr>" + "".join(f"<td>{_cell(cell)}</td>" for cell in row) + "</tr>" for row in rows)
+    return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+
+
+def _cell(value: object) -> str:
+    return f"{value:,}" if isinstance(value, int) else escape(str(value))

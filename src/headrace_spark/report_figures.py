@@ -1,0 +1,228 @@
+"""The figures of the report, read from the Delta tables without Spark."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any, Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from headrace_spark.lake_table import LakeTable
+from headrace_spark.tables import BACKLOG, CONNECTIONS, DELIVERIES, QUARANTINE, TRAFFIC, TableDefinition
+
+TOP: Final = 10
+PERCENTILES: Final = (50, 95, 99)
+
+Counts = list[tuple[str, int]]
+"""Name and number, the largest first."""
+
+
+@dataclass
+class Traffic:
+    messages: int
+    payload_bytes: int
+    publishers: int
+    rates: list[tuple[datetime, float]]
+    """Messages a second, by window."""
+    topics: Counts
+    tenants: list[tuple[str, int, int]]
+    """Tenant, messages, bytes."""
+
+
+@dataclass
+class Deliveries:
+    acked: int
+    settled: int
+    drops: Counts
+    latency_ms: dict[int, float | None]
+    """Percentile -> milliseconds that so many deliveries took at most."""
+    latencies: dict[int, list[tuple[datetime, float]]]
+    """The same, by window."""
+
+    @property
+    def accuracy(self) -> float | None:
+        return self.acked / self.settled if self.settled else None
+
+
+@dataclass
+class Connections:
+    online: int
+    sessions: int
+    """Connections in the period."""
+    clients: int
+    online_s: float
+    """Connected time within the period, of all clients together."""
+
+
+@dataclass
+class Backlog:
+    messages: int
+    oldest_s: float | None
+    """Age of the oldest message when the journal was last read."""
+    longest: Counts
+
+
+@dataclass
+class Figures:
+    """Everything on the page. A part is None where its table is missing."""
+
+    lake: Path
+    since: datetime
+    until: datetime
+    missing: list[str] = field(default_factory=list)
+    traffic: Traffic | None = None
+    deliveries: Deliveries | None = None
+    connections: Connections | None = None
+    backlog: Backlog | None = None
+    quarantine: Counts | None = None
+
+
+def collect(lake: Path, days: int, window_s: int, now: datetime | None = None) -> Figures:
+    """The last `days` days, today included, UTC. Raises LakeConflict."""
+    until = now or datetime.now(UTC)
+    midnight = until.replace(hour=0, minute=0, second=0, microsecond=0)
+    figures = Figures(lake, midnight - timedelta(days=days - 1), until)
+
+    def rows(definition: TableDefinition, dated: bool = True) -> pa.Table | None:
+        found = _rows(lake, definition, figures.since if dated else None)
+        if found is None:
+            figures.missing.append(definition.name)
+        return found
+
+    if (parts := rows(TRAFFIC)) is not None:
+        figures.traffic = _traffic(parts, window_s)
+    if (parts := rows(DELIVERIES)) is not None:
+        figures.deliveries = _deliveries(parts)
+    if (parts := rows(CONNECTIONS, dated=False)) is not None:
+        figures.connections = _connections(parts, figures.since, until)
+    if (parts := rows(BACKLOG, dated=False)) is not None:
+        figures.backlog = _backlog(parts)
+    if (parts := rows(QUARANTINE)) is not None:
+        figures.quarantine = _counts(
+            parts.group_by("reason").aggregate([([], "count_all")]), "reason", "count_all"
+        )
+    return figures
+
+
+def _rows(lake: Path, definition: TableDefinition, since: datetime | None) -> pa.Table | None:
+    log = LakeTable(lake, definition).log()
+    if log is None:
+        return None
+    columns = [name for name in definition.columns.names if name != "payload"]
+    kept = None if since is None else pc.field("date") >= pa.scalar(since.date())
+    return log.to_pyarrow_dataset().to_table(columns=columns, filter=kept)
+
+
+def _total(column: pa.ChunkedArray) -> int:
+    return int(pc.sum(column).as_py() or 0)
+
+
+def _counts(table: pa.Table, name: str, number: str, top: int | None = None) -> Counts:
+    pairs = zip(table[name].to_pylist(), table[number].to_pylist(), strict=True)
+    return sorted(((str(what), int(count)) for what, count in pairs), key=lambda pair: (-pair[1], pair[0]))[
+        :top
+    ]
+
+
+def _traffic(parts: pa.Table, window_s: int) -> Traffic:
+    sums = [("messages", "sum"), ("payload_bytes", "sum")]
+    windows = parts.group_by("window_start").aggregate(sums).sort_by("window_start")
+    tenants = parts.group_by("tenant").aggregate(sums)
+    publishers = parts.select(["tenant", "client_id"]).group_by(["tenant", "client_id"]).aggregate([])
+    rates = zip(windows["window_start"].to_pylist(), windows["messages_sum"].to_pylist(), strict=True)
+    return Traffic(
+        _total(parts["messages"]),
+        _total(parts["payload_bytes"]),
+        publishers.num_rows,
+        with_gaps([(start, count / window_s) for start, count in rates], timedelta(seconds=window_s)),
+        _counts(parts.group_by("topic_prefix").aggregate(sums), "topic_prefix", "messages_sum", TOP),
+        sorted(
+            zip(
+                *(tenants[name].to_pylist() for name in ("tenant", "messages_sum", "payload_bytes_sum")),
+                strict=True,
+            ),
+            key=lambda row: -row[1],
+        ),
+    )
+
+
+def with_gaps(rates: list[tuple[datetime, float]], window: timedelta) -> list[tuple[datetime, float]]:
+    """Where nothing was published there is no row: a zero at both ends of such a gap, so that a line falls to it."""
+    filled: list[tuple[datetime, float]] = []
+    for at, rate in rates:
+        if filled and at - filled[-1][0] > window:
+            filled += [(filled[-1][0] + window, 0.0), (at - window, 0.0)]
+        filled.append((at, rate))
+    return filled
+
+
+def _deliveries(parts: pa.Table) -> Deliveries:
+    outcomes = _counts(parts.group_by("outcome").aggregate([("messages", "sum")]), "outcome", "messages_sum")
+    acked = dict(outcomes).get("acked", 0)
+    timed = parts.filter(pc.is_valid(parts["latency_ms"])).select(["window_start", "latency_ms", "messages"])
+    cells = timed.group_by(["window_start", "latency_ms"]).aggregate([("messages", "sum")])
+    by_window: dict[datetime, dict[float, int]] = {}
+    whole: dict[float, int] = {}
+    for row in cells.to_pylist():
+        count = row["messages_sum"]
+        by_window.setdefault(row["window_start"], {})[row["latency_ms"]] = count
+        whole[row["latency_ms"]] = whole.get(row["latency_ms"], 0) + count
+    return Deliveries(
+        acked,
+        sum(count for _, count in outcomes),
+        [pair for pair in outcomes if pair[0] != "acked"],
+        {share: percentile(whole, share) for share in PERCENTILES},
+        {
+            share: [(at, percentile(counts, share) or 0.0) for at, counts in sorted(by_window.items())]
+            for share in PERCENTILES
+        },
+    )
+
+
+def percentile(counts: Mapping[float, int], share: int) -> float | None:
+    """The bound below which `share` percent of the counted lie; None if nothing was counted."""
+    wanted = sum(counts.values()) * share / 100
+    so_far = 0
+    for bound, count in sorted(counts.items()):
+        so_far += count
+        if so_far >= wanted:
+            return bound
+    return None
+
+
+def _connections(rows: pa.Table, since: datetime, until: datetime) -> Connections:
+    inside: list[tuple[str, float]] = []
+    online: set[str] = set()
+    names: Iterable[Sequence[Any]] = zip(
+        *(
+            rows[name].to_pylist()
+            for name in ("tenant", "client_id", "connected_timestamp", "disconnected_timestamp")
+        ),
+        strict=True,
+    )
+    for tenant, client_id, begin, end in names:
+        client = f"{tenant}/{client_id}"
+        if end is None:
+            online.add(client)
+        seconds = (min(end or until, until) - max(begin, since)).total_seconds()
+        if seconds >= 0:
+            inside.append((client, seconds))
+    return Connections(
+        len(online), len(inside), len({client for client, _ in inside}), sum(seconds for _, seconds in inside)
+    )
+
+
+def _backlog(rows: pa.Table) -> Backlog:
+    ages = [
+        (row["as_of_timestamp"] - row["oldest_timestamp"]).total_seconds()
+        for row in rows.select(["as_of_timestamp", "oldest_timestamp"]).to_pylist()
+        if row["oldest_timestamp"] is not None and row["as_of_timestamp"] is not None
+    ]
+    longest = [(f"{row['tenant']}/{row['client_id']}", row["messages"]) for row in rows.to_pylist()]
+    return Backlog(
+        _total(rows["messages"]), max(ages, default=None), sorted(longest, key=lambda pair: -pair[1])[:TOP]
+    )

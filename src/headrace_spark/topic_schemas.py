@@ -1,0 +1,217 @@
+"""The topic schema file: which topics carry which JSON, for the job `clean`.
+
+    [[schema]]
+    name = "reading"                          # a column of `clean`, a struct of the fields below
+    topics = ["plant/+/temperature"]          # MQTT topic filters; the first schema that matches a topic has it
+    event_time = "at"                         # optional: the field that says when it happened
+    required = ["device", "value"]            # optional: fields without which a payload is broken
+    [schema.fields]
+    device = "string"
+    at = "timestamp_ms"
+    value = "double"
+    tags = ["string"]                         # a list
+    position = { lat = "double", lon = "double" }   # an object
+
+    [[schema]]
+    name = "picture"                          # without fields: any payload is good, and is kept as it is
+    topics = ["camera/#"]
+
+Types: string, long, double, boolean, date, timestamp (ISO 8601 text), and timestamp_s, timestamp_ms,
+timestamp_us (numbers since 1970). Fields of a payload that the schema does not name are left out.
+"""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from pyspark.sql.types import (
+    ArrayType,
+    BooleanType,
+    DataType,
+    DateType,
+    DoubleType,
+    LongType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampType,
+)
+
+from headrace_spark.errors import PipelineError
+
+# Type -> what JSON has for it.
+SCALARS: Final[dict[str, DataType]] = {
+    "string": StringType(),
+    "long": LongType(),
+    "double": DoubleType(),
+    "boolean": BooleanType(),
+    "date": DateType(),
+    "timestamp": TimestampType(),
+    "timestamp_s": DoubleType(),
+    "timestamp_ms": LongType(),
+    "timestamp_us": LongType(),
+}
+TIMESTAMPS: Final = ("timestamp", "timestamp_s", "timestamp_ms", "timestamp_us")
+DEPTH_MAX: Final = 16
+_NAME: Final = re.compile(r"[a-z][a-z0-9_]{0,63}")
+_KEYS: Final = ("name", "topics", "event_time", "required", "fields")
+
+Kind = str | tuple[str, "Kind"] | dict[str, "Kind"]
+"""A type as the file has it: a scalar's name, ("list", item), or an object's fields."""
+
+
+class BadTopicSchema(PipelineError):
+    """The topic schema file cannot be used; the message names the file, the schema and the key."""
+
+    exit_code = 2
+
+
+@dataclass(frozen=True)
+class TopicSchema:
+    """One `[[schema]]`."""
+
+    name: str
+    topics: tuple[str, ...]
+    fields: Mapping[str, Kind]
+    event_time: str | None
+    required: tuple[str, ...]
+
+
+def load_topic_schemas(file: Path) -> tuple[TopicSchema, ...]:
+    """In the order of the file. Raises BadTopicSchema."""
+    try:
+        tables = tomllib.loads(file.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise BadTopicSchema(f"cannot read topic schema file {file}: {error.strerror}") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise BadTopicSchema(f"topic schema file {file} is not TOML: {error}") from None
+    try:
+        return parse_topic_schemas(tables)
+    except BadTopicSchema as error:
+        raise BadTopicSchema(f"topic schema file {file}: {error}") from None
+
+
+def parse_topic_schemas(tables: Mapping[str, Any]) -> tuple[TopicSchema, ...]:
+    """Raises BadTopicSchema."""
+    entries = tables.get("schema")
+    if set(tables) != {"schema"} or not isinstance(entries, list):
+        raise BadTopicSchema("there must be [[schema]] tables, and nothing else at the top")
+    schemas = tuple(_schema(n, entry) for n, entry in enumerate(entries, start=1))
+    names = [schema.name for schema in schemas]
+    for name in names:
+        if names.count(name) > 1:
+            raise BadTopicSchema(f"schema {name} is there twice")
+    return schemas
+
+
+def _schema(number: int, entry: Any) -> TopicSchema:
+    name = entry.get("name") if isinstance(entry, dict) else None
+    if not isinstance(name, str) or not _NAME.fullmatch(name):
+        raise BadTopicSchema(
+            f"schema {number}: name={name!r}: a lower case letter, then letters, digits and '_', at most 64"
+        )
+    for key in entry:
+        if key not in _KEYS:
+            raise BadTopicSchema(f"schema {name}: unknown key {key}; there are {', '.join(_KEYS)}")
+    fields = _object(name, "fields", entry["fields"], 0) if "fields" in entry else {}
+    event_time = entry.get("event_time")
+    if event_time is not None and fields.get(str(event_time)) not in TIMESTAMPS:
+        raise BadTopicSchema(
+            f"schema {name}: event_time={event_time!r}: must be a field of type {', '.join(TIMESTAMPS)}"
+        )
+    required = _texts(name, "required", entry.get("required", []))
+    for field in required:
+        if field not in fields:
+            raise BadTopicSchema(f"schema {name}: required: no field {field!r}")
+    return TopicSchema(name, _filters(name, entry.get("topics")), fields, event_time, required)
+
+
+def _texts(name: str, key: str, value: Any) -> tuple[str, ...]:
+    if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
+        raise BadTopicSchema(f"schema {name}: {key}={value!r}: must be a list of texts")
+    return tuple(value)
+
+
+def _filters(name: str, value: Any) -> tuple[str, ...]:
+    filters = _texts(name, "topics", value)
+    if not filters:
+        raise BadTopicSchema(f"schema {name}: topics: at least one topic filter is needed")
+    for topic_filter in filters:
+        levels = topic_filter.split("/")
+        wild = [level for level in levels if ("+" in level or "#" in level) and level not in ("+", "#")]
+        if not topic_filter or wild or "#" in levels[:-1] or "\0" in topic_filter:
+            raise BadTopicSchema(f"schema {name}: topics: {topic_filter!r} is no MQTT topic filter")
+    return filters
+
+
+def _object(name: str, path: str, value: Any, depth: int) -> dict[str, Kind]:
+    if not isinstance(value, dict) or not value:
+        raise BadTopicSchema(f"schema {name}: {path}={value!r}: must be a table of field = type")
+    if depth > DEPTH_MAX:
+        raise BadTopicSchema(f"schema {name}: {path}: more than {DEPTH_MAX} levels deep")
+    taken: set[str] = set()
+    for field in value:
+        if field.lower() in taken or not field or field == BROKEN:
+            raise BadTopicSchema(
+                f"schema {name}: {path}.{field}: not a name, or it differs from another in case only"
+            )
+        taken.add(field.lower())
+    return {field: _kind(name, f"{path}.{field}", kind, depth) for field, kind in value.items()}
+
+
+def _kind(name: str, path: str, value: Any, depth: int) -> Kind:
+    if isinstance(value, str) and value in SCALARS:
+        return value
+    if isinstance(value, dict):
+        return _object(name, path, value, depth + 1)
+    if isinstance(value, list) and len(value) == 1 and depth < DEPTH_MAX:
+        return ("list", _kind(name, f"{path}[]", value[0], depth + 1))
+    raise BadTopicSchema(
+        f"schema {name}: {path}={value!r}: no such type; there are {', '.join(SCALARS)}, [type] and tables"
+    )
+
+
+BROKEN: Final = "_broken"
+"""Name of the field in which Spark leaves a payload that it could not read."""
+
+
+def json_type(fields: Mapping[str, Kind]) -> StructType:
+    """What Spark reads from the payload: the fields as JSON has them, and a place for what cannot be read."""
+    return StructType([*_json_object(fields), StructField(BROKEN, StringType())])
+
+
+def _json_object(fields: Mapping[str, Kind]) -> StructType:
+    return StructType([StructField(field, _json_kind(kind)) for field, kind in fields.items()])
+
+
+def _json_kind(kind: Kind) -> DataType:
+    if isinstance(kind, str):
+        return SCALARS[kind]
+    return _json_object(kind) if isinstance(kind, dict) else ArrayType(_json_kind(kind[1]))
+
+
+def column_type(fields: Mapping[str, Kind]) -> StructType:
+    """The column of `clean`: every kind of time is a timestamp there."""
+    return StructType([StructField(field, _column_kind(kind)) for field, kind in fields.items()])
+
+
+def _column_kind(kind: Kind) -> DataType:
+    if isinstance(kind, str):
+        return TimestampType() if kind in TIMESTAMPS else SCALARS[kind]
+    return column_type(kind) if isinstance(kind, dict) else ArrayType(_column_kind(kind[1]))
+
+
+def filter_pattern(topic_filter: str) -> str:
+    """The regular expression for the topics that an MQTT filter matches (section 4.7 of the specification)."""
+    levels = topic_filter.split("/")
+    many = levels[-1] == "#"
+    parts = ["[^/]*" if level == "+" else re.escape(level) for level in (levels[:-1] if many else levels)]
+    hidden = "" if topic_filter[0] not in "+#" else r"(?!\$)"  # [MQTT-4.7.2-1]
+    if not parts:
+        return f"^{hidden}.*$"
+    return f"^{hidden}{'/'.join(parts)}{'(/.*)?' if many else ''}$"

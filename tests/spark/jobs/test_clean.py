@@ -1,0 +1,195 @@
+"""The job `clean`: nothing vanishes, nothing comes twice, whatever is killed; what does not fit is refused unharmed."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections import Counter
+from pathlib import Path
+from threading import Event
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable, write_deltalake
+from pyspark.sql import DataFrame, SparkSession
+
+from headrace_spark.decode import decode
+from headrace_spark.errors import BadOption, LakeConflict, QueryFailed
+from headrace_spark.jobs import clean
+from headrace_spark.lake_table import LakeTable
+from headrace_spark.schema import MESSAGES, arrow_schema
+from headrace_spark.topic_schemas import BadTopicSchema
+from spark.conftest import settings_of
+from spark.journals import Made, message, user_properties
+
+pytestmark = pytest.mark.spark
+
+UUID = "6f9619ff-8b86-d011-b42d-00c04fc964ff"
+STATISTICS = {"delta.dataSkippingStatsColumns": "topic,journal_uuid,journal_epoch,journal_offset"}
+SCHEMAS = """
+[[schema]]
+name = "reading"
+topics = ["plant/+/t"]
+fields = { device = "string", value = "double" }
+"""
+
+
+def made(numbers: range, ids: range | None = None) -> Made:
+    """Readings; every third is broken, every fifth has no schema; with `ids`, each has an id of its publisher."""
+    out = Made()
+    for n in numbers:
+        properties = user_properties(("message-id", f"m-{ids[n - numbers[0]]}")) if ids is not None else b""
+        payload = b"broken" if n % 3 == 0 else json.dumps({"device": f"d{n}", "value": n}).encode()
+        topic = "nowhere" if n % 5 == 0 else f"plant/{n % 7}/t"
+        out.add(message(n, topic=topic, payload=payload, version=5, properties=properties))
+    return out
+
+
+class Bench:
+    """A table `messages`, written as the archive would write it but without Spark, and what is cleaned of it."""
+
+    def __init__(self, spark: SparkSession, lake: Path) -> None:
+        self.spark = spark
+        self.lake = lake
+        self.file = lake.parent / "schemas.toml"
+        self.file.write_text(SCHEMAS)
+        self.written = 0
+
+    def add(self, records: Made) -> None:
+        schema = arrow_schema(MESSAGES)
+        batches = decode(records.batches([], 0, self.written), UUID, 0, 1 << 40, schema)
+        rows: Any = pa.Table.from_batches(batches, schema)
+        write_deltalake(
+            self.lake / "messages",
+            rows,
+            mode="append",
+            partition_by=["tenant", "date"],
+            configuration=STATISTICS,
+        )
+        self.written += len(records.records)
+
+    def settings(self, **changes: Any) -> clean.Settings:
+        settings: clean.Settings = settings_of(
+            "clean",
+            self.lake,
+            self.lake,
+            **{"topic_schemas": str(self.file), "restarts_max": 0} | changes,
+        )
+        return settings
+
+    def clean(self, **changes: Any) -> int:
+        return clean.run(self.spark, self.settings(**changes), Event(), lambda _: None).rows
+
+    def offsets(self, table: str) -> list[int]:
+        column = DeltaTable(self.lake / table).to_pyarrow_table(columns=["journal_offset"])
+        return sorted(column["journal_offset"].to_pylist())
+
+
+@pytest.fixture
+def bench(spark: SparkSession, tmp_path: Path) -> Bench:
+    return Bench(spark, tmp_path / "lake")
+
+
+def test_rows_in_are_clean_and_quarantine_and_repeats(bench: Bench) -> None:
+    bench.add(made(range(60)))
+    assert bench.clean() == 60
+    bench.add(made(range(60, 90), range(30)))
+    bench.add(made(range(90, 120), range(15, 45)))
+    assert bench.clean() == 60
+    # 60 to 89 have the ids 0 to 29, 90 to 119 the ids 15 to 44: half of these came before.
+    good = [n for n in range(120) if n % 3 and n % 5 and not 90 <= n < 105]
+    assert bench.offsets("clean") == good
+    assert bench.offsets("repeats") == list(range(90, 105))
+    assert bench.offsets("quarantine") == [n for n in range(120) if n not in good and not 90 <= n < 105]
+    reasons = DeltaTable(bench.lake / "quarantine").to_pyarrow_table()["reason"].to_pylist()
+    assert Counter(reasons).keys() == {"not_json", "no_schema"}
+    rows = DeltaTable(bench.lake / "clean").to_pyarrow_table().sort_by("journal_offset").to_pylist()
+    assert [row["reading"] for row in rows[:2]] == [
+        {"device": "d1", "value": 1.0},
+        {"device": "d2", "value": 2.0},
+    ]
+    assert bench.clean() == 0
+
+
+class Cut(Exception):
+    """Stands for a kill -9 between two commits."""
+
+
+def test_a_batch_that_was_cut_off_anywhere_comes_to_the_same_end(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bench.add(made(range(30), range(30)))
+    bench.clean()
+    bench.add(made(range(30, 60), range(20, 50)))
+    append = LakeTable.append
+    left = [0]  # appends before the next cut
+
+    def cut(table: LakeTable, rows: DataFrame, app_id: str, version: int) -> None:
+        if left[0] == 0:
+            raise Cut(table.definition.name)
+        left[0] -= 1
+        append(table, rows, app_id, version)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(LakeTable, "append", cut)
+        for left[0] in (0, 1, 1):  # at clean, at repeats, at quarantine
+            with pytest.raises(QueryFailed):
+                bench.clean()
+            bench.file.write_text(SCHEMAS + "# changed\n")
+            with pytest.raises(
+                LakeConflict, match="a batch is unfinished that was begun with other topic schemas"
+            ):
+                bench.clean()
+            bench.file.write_text(SCHEMAS)
+    bench.clean()
+    # 30 to 39 have the ids 20 to 29, which came before.
+    good = [n for n in range(60) if n % 3 and n % 5 and not 30 <= n < 40]
+    assert bench.offsets("clean") == good
+    assert bench.offsets("repeats") == list(range(30, 40))
+    assert bench.offsets("quarantine") == [n for n in range(60) if n not in good and not 30 <= n < 40]
+
+
+def test_schemas_may_be_added_and_not_changed(bench: Bench) -> None:
+    bench.add(made(range(10)))
+    bench.clean()
+    bench.file.write_text(
+        SCHEMAS + '[[schema]]\nname = "other"\ntopics = ["nowhere"]\nfields = { a = "long" }\n'
+    )
+    records = Made()
+    records.add(message(10, topic="nowhere", payload=b'{"a":7}'))
+    bench.add(records)
+    bench.clean()
+    rows = DeltaTable(bench.lake / "clean").to_pyarrow_table().sort_by("journal_offset").to_pylist()
+    assert (rows[-1]["other"], rows[-1]["reading"], rows[0]["other"]) == ({"a": 7}, None, None)
+    bench.file.write_text(SCHEMAS.replace("double", "string"))
+    with pytest.raises(LakeConflict, match="give the changed schema another name"):
+        bench.clean()
+    assert len(bench.offsets("clean")) == len(rows)
+
+
+def test_what_does_not_fit_together_is_refused(bench: Bench) -> None:
+    with pytest.raises(LakeConflict, match="run the job archive"):
+        clean.check(bench.settings())
+    with pytest.raises(BadOption, match=r"pipeline\.clean\.topic_schemas"):
+        clean.check(bench.settings(topic_schemas=""))
+    with pytest.raises(BadTopicSchema, match="cannot read"):
+        clean.check(bench.settings(topic_schemas="nothing.toml"))
+    bench.add(made(range(10)))
+    bench.clean()
+    checkpoint = bench.lake / "_checkpoints" / "clean-messages"
+    checkpoint.rename(checkpoint.with_name("kept"))
+    with pytest.raises(LakeConflict, match="is gone"):
+        clean.check(bench.settings())
+    checkpoint.mkdir()
+    (checkpoint / "metadata").write_text('{"id": "another query"}')
+    with pytest.raises(LakeConflict, match="belongs to other tables"):
+        clean.check(bench.settings())
+    shutil.rmtree(checkpoint)
+    checkpoint.with_name("kept").rename(checkpoint)
+    shutil.move(bench.lake / "clean", bench.lake / "elsewhere")
+    with pytest.raises(LakeConflict, match="is gone"):
+        clean.check(bench.settings())
+    shutil.move(bench.lake / "quarantine", bench.lake / "clean")
+    with pytest.raises(LakeConflict, match="another schema"):
+        clean.check(bench.settings())

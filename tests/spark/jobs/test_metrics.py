@@ -1,0 +1,181 @@
+"""The job `metrics`: what a real broker did, counted by hand and by the tables, in ranges that are cut off on the way."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from threading import Event
+from typing import Any
+
+import paho.mqtt.client as mqtt
+import pytest
+from deltalake import DeltaTable
+from paho.mqtt.enums import CallbackAPIVersion
+from pyspark.sql import DataFrame, SparkSession
+
+from broker_process import BrokerProcess, make_broker, wait_until
+from headrace.journal.consumers import ConsumerPosition
+from headrace_spark.errors import BadOption, LakeConflict
+from headrace_spark.jobs import metrics
+from headrace_spark.lake_table import LakeTable
+from spark.conftest import settings_of
+
+pytestmark = pytest.mark.spark
+
+
+class Client:
+    """A device or subscriber: connected when it is there, its subscriptions granted."""
+
+    def __init__(
+        self, broker: BrokerProcess, client_id: str, *filters: tuple[str, int], clean: bool = False
+    ) -> None:
+        self.received: list[str] = []
+        self.granted = 0
+        self.mqtt = mqtt.Client(CallbackAPIVersion.VERSION2, client_id=client_id, clean_session=clean)
+        self.mqtt.on_message = lambda _client, _data, message: self.received.append(message.topic)
+        self.mqtt.on_subscribe = self._on_subscribe
+        self.mqtt.connect(*broker.address)
+        self.mqtt.loop_start()
+        wait_until(self.mqtt.is_connected, f"{client_id} connects", 30)
+        for topic_filter, qos in filters:
+            self.mqtt.subscribe(topic_filter, qos)
+        wait_until(lambda: self.granted == len(filters), f"{client_id} is subscribed", 30)
+
+    def _on_subscribe(self, *_: object) -> None:
+        self.granted += 1
+
+    def publish(self, topic: str, payload: bytes, qos: int = 1, retain: bool = False) -> None:
+        self.mqtt.publish(topic, payload, qos, retain).wait_for_publish(30)
+
+    def await_messages(self, count: int) -> None:
+        wait_until(lambda: len(self.received) >= count, f"{count} messages", 30)
+
+    def leave(self) -> None:
+        self.mqtt.disconnect()
+        self.mqtt.loop_stop()
+
+
+@pytest.fixture
+def broker(tmp_path: Path) -> Iterator[BrokerProcess]:
+    process = make_broker(tmp_path).start()
+    yield process
+    process.end()
+
+
+def live(broker: BrokerProcess) -> None:
+    """`app` is online, but for a crash of the broker; `away` leaves, and comes back to half of what it has missed."""
+    device = Client(broker, "device", clean=True)
+    device.publish("plant/9/t", b"kept", retain=True)
+    app = Client(broker, "app", ("plant/#", 1), ("plant/1/t", 1), ("exact", 2))
+    away = Client(broker, "away", ("plant/+/t", 2))
+    away.await_messages(1)
+    away.leave()
+    for n in range(60):
+        device.publish(f"plant/{n % 3}/t", b"x" * n, n % 3)
+    device.publish("exact", b"e", 2)
+    device.publish("nobody", b"n", 1)
+    app.await_messages(1 + 60 + 1)
+    app.leave()
+    device.mqtt.loop_stop()  # it stays connected, and does not come back
+    broker.crash()
+    again = Client(broker, "away")
+    again.await_messages(40)
+    again.leave()
+    device = Client(broker, "device", clean=True)
+    for _ in range(5):
+        device.publish("plant/1/t", b"yy")
+    device.leave()
+    broker.stop()
+
+
+class Cut(Exception):
+    """Stands for a kill -9 between two commits."""
+
+
+def run(spark: SparkSession, data_dir: Path, lake: Path, **changes: Any) -> int:
+    settings = settings_of("metrics", data_dir, lake, **changes)
+    return metrics.run(spark, settings, Event(), lambda _: None).rows
+
+
+def table(lake: Path, name: str) -> list[dict[str, Any]]:
+    rows: list[dict[str, Any]] = DeltaTable(lake / name).to_pyarrow_table().to_pylist()
+    return rows
+
+
+def test_what_a_broker_did(
+    spark: SparkSession, broker: BrokerProcess, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    live(broker)
+    data_dir, lake = tmp_path / "data", tmp_path / "lake"
+    append = LakeTable.append
+    cuts = iter((False, True))
+
+    def cut(of: LakeTable, rows: DataFrame, app_id: str, version: int) -> None:
+        if next(cuts):
+            raise Cut
+        append(of, rows, app_id, version)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(LakeTable, "append", cut)
+        with pytest.raises(Cut):
+            run(spark, data_dir, lake, records_per_trigger_max=100)
+    # The range that was cut off is done again as it was, whatever is asked for now.
+    run(spark, data_dir, lake, records_per_trigger_max=1_000_000)
+    assert run(spark, data_dir, lake) == 0
+
+    by_prefix: Counter[str] = Counter()
+    payload_bytes = 0
+    for part in table(lake, "traffic"):
+        by_prefix[part["topic_prefix"]] += part["messages"]
+        payload_bytes += part["payload_bytes"]
+        assert part["client_id"] == "device"
+    # QoS 0 is not journaled: plant/0/t has none.
+    assert by_prefix == {"plant/9": 1, "plant/1": 25, "plant/2": 20, "exact": 1, "nobody": 1}
+    assert payload_bytes == 4 + sum(n for n in range(60) if n % 3) + 2 + 5 * 2
+
+    last = {row["topic"]: row["payload"] for row in table(lake, "devices")}
+    assert last == {
+        "plant/9/t": b"kept",
+        "plant/1/t": b"yy",
+        "plant/2/t": b"x" * 59,
+        "exact": b"e",
+        "nobody": b"n",
+    }
+
+    ends = sorted((row["client_id"], row["end"]) for row in table(lake, "connections"))
+    assert [client for client, _ in ends] == ["app", "away", "away", "device", "device"]
+    assert ("app", "closed") in ends
+    assert {end for client, end in ends if client == "device"} == {"broker_started", "ended"}
+    assert all(
+        row["disconnected_timestamp"] >= row["connected_timestamp"] for row in table(lake, "connections")
+    )
+
+    acked: Counter[str] = Counter()
+    unknown: Counter[str] = Counter()
+    for part in table(lake, "deliveries"):
+        assert part["outcome"] == "acked"
+        acked[part["client_id"]] += part["messages"]
+        unknown[part["client_id"]] += part["messages"] if part["latency_ms"] is None else 0
+    # Retained, 40 of plant/+/t, exact. The retained one was published before anybody waited for it.
+    assert acked == {"app": 42, "away": 41}
+    assert unknown == {"app": 1, "away": 1}
+    waiting = {row["client_id"]: row["messages"] for row in table(lake, "backlog")}
+    assert waiting == {"app": 5, "away": 5}
+    assert ConsumerPosition.read(data_dir, "metrics").offset == max(
+        part["up_to_offset"] for part in table(lake, "traffic")
+    )
+
+
+def test_what_does_not_fit_is_refused(spark: SparkSession, tmp_path: Path) -> None:
+    settings = settings_of("metrics", tmp_path / "data", tmp_path / "lake")
+    with pytest.raises(BadOption, match="consumer"):
+        metrics.check(settings_of("metrics", tmp_path / "data", tmp_path / "lake", consumer="../x"))
+    process = make_broker(tmp_path).start()
+    process.stop()
+    metrics.check(settings)
+    tables = metrics.Tables(tmp_path / "lake")
+    tables.backlog.create()
+    tables.backlog.path.rename(tables.state.path)
+    with pytest.raises(LakeConflict, match="another schema"):
+        metrics.check(settings)

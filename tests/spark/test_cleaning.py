@@ -1,0 +1,161 @@
+"""What becomes of a payload: decoded, or put aside with a reason; no payload ends the query."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+
+from headrace_spark.cleaning import (
+    MESSAGES_READ,
+    clean_rows,
+    judge,
+    mark_repeats,
+    quarantine_rows,
+    repeat_rows,
+)
+from headrace_spark.schema import MESSAGES
+from headrace_spark.topic_schemas import parse_topic_schemas
+
+pytestmark = pytest.mark.spark
+
+NOON = datetime(2025, 10, 10, 12, tzinfo=UTC)
+NOON_MS = round(NOON.timestamp() * 1000)
+SCHEMAS = parse_topic_schemas(
+    {
+        "schema": [
+            {
+                "name": "reading",
+                "topics": ["plant/+/t", "exact"],
+                "event_time": "at",
+                "required": ["device"],
+                "fields": {
+                    "device": "string",
+                    "at": "timestamp_ms",
+                    "value": "double",
+                    "count": "long",
+                    "seen": ["timestamp_s"],
+                    "position": {"lat": "double", "day": "date"},
+                },
+            },
+            {"name": "picture", "topics": ["camera/#"]},
+            {"name": "anything", "topics": ["exact", "other"], "fields": {"a": "timestamp"}},
+        ]
+    }
+)
+
+
+def good(more: str = "") -> str:
+    """A reading, with more fields."""
+    return f'{{"device":"d","at":{NOON_MS}{more}}}'
+
+
+def row(
+    n: int, topic: str, payload: bytes, message_id: str | None = None, uuid: str = "u"
+) -> tuple[Any, ...]:
+    values = {
+        "tenant": "default", "topic": topic, "client_id": "d", "qos": 1, "publish_timestamp": NOON,
+        "journal_uuid": uuid, "journal_epoch": 0, "journal_offset": n,
+        "message_id": message_id or f"journal:{uuid}:0:{n}", "payload": payload, "date": NOON.date(),
+    }  # fmt: skip
+    return tuple(values[name] for name in MESSAGES_READ)
+
+
+def messages(spark: SparkSession, rows: list[tuple[Any, ...]]) -> DataFrame:
+    schema = MESSAGES.__class__([MESSAGES[name] for name in MESSAGES_READ])
+    return spark.createDataFrame(rows, schema)
+
+
+# Payload on plant/1/t -> reason, None: it is good.
+PAYLOADS: list[tuple[str | bytes, str | None]] = [
+    (good(), None),
+    (good(',"value":1,"count":2,"seen":[1.5,null],"position":{"lat":1,"day":"2025-01-02"}'), None),
+    (good(',"value":null,"more":{"x":[]}'), None),
+    ("hello", "not_json"),
+    ("", "not_json"),
+    ("null", "wrong_type"),
+    ("21.5", "wrong_type"),
+    (f"[{good()}]", "wrong_type"),
+    (good(',"value":"hot"'), "wrong_type"),
+    (good(',"count":1.5'), "wrong_type"),
+    (good(',"count":99999999999999999999'), "wrong_type"),
+    (good(',"position":3'), "wrong_type"),
+    (good(',"value":1')[:-1], "not_json"),
+    ("{'device':'d','at':1}", "wrong_type"),
+    ('{"at":1}', "missing:device"),
+    ('{"device":null,"at":1}', "missing:device"),
+    ('{"device":"d"}', "missing:at"),
+    ('{"device":"d","at":9223372036854775807}', "missing:at"),
+    (b"\xff\xfe", "not_utf8"),
+    (b'{"device":"\xff","at":1}', "not_utf8"),
+    ("[" * 100_000, "not_json"),
+    ('{"a":' * 100_000 + "1" + "}" * 100_000, "not_json"),
+    (good(',"z":' + '{"a":' * 5000 + "1" + "}" * 5000), "not_json"),
+    (good() + " " * 200_000, "too_large"),
+]  # fmt: skip
+
+
+def test_what_becomes_of_payloads(spark: SparkSession) -> None:
+    sent = [text.encode() if isinstance(text, str) else text for text, _ in PAYLOADS]
+    rows = [row(n, "plant/1/t", payload) for n, payload in enumerate(sent)]
+    limit = max(
+        len(payload) for payload, (_, reason) in zip(sent, PAYLOADS, strict=True) if reason != "too_large"
+    )
+    rows[-1] = row(len(rows) - 1, "plant/1/t", b" " * (limit + 1))
+    judged = {r.journal_offset: r for r in judge(messages(spark, rows), SCHEMAS, limit, 300).collect()}
+    assert [judged[n].reason for n in range(len(rows))] == [reason for _, reason in PAYLOADS]
+    for n, payload in enumerate(sent[:-1]):
+        assert judged[n].payload == (None if judged[n].reason is None else payload)
+        assert (judged[n].reading is None) == (judged[n].reason is not None)
+    whole = judged[1].reading.asDict(recursive=True)
+    assert (whole["value"], whole["count"], whole["position"]["lat"]) == (1.0, 2, 1.0)
+    assert whole["seen"] == [datetime(1970, 1, 1, 0, 0, 1, 500_000), None]  # noqa: DTZ001 (as Spark hands it out)
+
+
+def test_topics_choose_the_schema_and_event_time_says_what_is_late(spark: SparkSession) -> None:
+    ago = NOON_MS - 301_000
+    rows = [
+        row(0, "nowhere", b"x"),
+        row(1, "camera/1", b"\xff"),
+        row(2, "exact", good().encode()),
+        row(3, "other", b"{}"),
+        row(4, "plant/1/t", b'{"device":"d","at":%d}' % ago),
+        row(5, "plant/1/t", b'{"device":"d","at":%d}' % (ago + 2000)),
+        row(6, "other", b'{"a":"+200000-01-01T00:00:00Z"}'),
+    ]
+    found = {r.journal_offset: r for r in judge(messages(spark, rows), SCHEMAS, 100, 300).collect()}
+    assert [(found[n].schema, found[n].reason) for n in range(4)] == [
+        (None, "no_schema"), ("picture", None), ("reading", None), ("anything", None),
+    ]  # fmt: skip
+    assert (found[0].payload, found[1].payload, found[2].payload) == (b"x", b"\xff", None)
+    assert [found[n].late for n in (1, 2, 4, 5)] == [False, False, True, False]
+    local = NOON.replace(tzinfo=None)
+    assert (found[1].event_timestamp, found[4].event_timestamp) == (local, local - timedelta(seconds=301))
+    assert found[6].anything is None or found[6].anything.a is None
+
+
+def test_every_row_goes_into_exactly_one_table(spark: SparkSession) -> None:
+    fine = good().encode()
+    rows = [
+        row(0, "exact", fine),
+        row(1, "exact", fine, "client:default/d/1"),
+        row(2, "exact", fine, "client:default/d/1"),
+        row(3, "exact", b"broken", "client:default/d/2"),
+        row(4, "exact", fine, "client:default/d/2"),
+        row(5, "exact", fine, "client:default/d/known"),
+        row(6, "exact", fine, "client:default/d/itself"),
+    ]
+    known = spark.createDataFrame(
+        [("client:default/d/known", "v", 0, 9), ("client:default/d/itself", "u", 0, 6)],
+        "message_id string, journal_uuid string, journal_epoch long, journal_offset long",
+    )
+    batch = messages(spark, rows)
+    marked = mark_repeats(judge(batch, SCHEMAS, 100, 300), batch, known).cache()
+    tables = [
+        sorted(r.journal_offset for r in step(marked).collect())
+        for step in (clean_rows, quarantine_rows, repeat_rows)
+    ]
+    assert tables == [[0, 1, 6], [3], [2, 4, 5]]
+    marked.unpersist()

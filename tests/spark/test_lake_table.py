@@ -1,0 +1,42 @@
+"""A table is made from its definition, written once for each transaction, and refused where it is another."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from deltalake import DeltaTable, write_deltalake
+from pyspark.sql import SparkSession
+
+from headrace_spark.errors import LakeConflict
+from headrace_spark.lake_table import LakeTable
+from headrace_spark.schema import arrow_schema
+from headrace_spark.tables import CLEAN, REPEATS
+
+
+@pytest.mark.spark
+def test_rows_are_added_once_for_each_transaction(spark: SparkSession, tmp_path: Path) -> None:
+    table = LakeTable(tmp_path, REPEATS)
+    assert (table.log(), table.columns(), table.last_version("app")) == (None, {}, None)
+    table.create()
+    rows = spark.createDataFrame([("t",)], "tenant string").selectExpr(
+        *(
+            f"cast({'tenant' if f.name == 'tenant' else 'null'} as {f.dataType.simpleString()}) as {f.name}"
+            for f in REPEATS.columns
+        )
+    )
+    for version in (3, 3, 4, 2):
+        table.append(rows, "app", version)
+    assert (DeltaTable(table.path).to_pyarrow_table().num_rows, table.last_version("app")) == (2, 4)
+    assert (table.rows_added(), table.read(spark).count()) == (1, 2)
+    table.create()
+    assert DeltaTable(table.path).metadata().description == REPEATS.about
+
+
+def test_a_table_of_another_schema_is_refused(tmp_path: Path) -> None:
+    other = arrow_schema(CLEAN.columns)
+    write_deltalake(tmp_path / "repeats", other.empty_table())
+    with pytest.raises(LakeConflict, match="another schema than this headrace writes: event_timestamp"):
+        LakeTable(tmp_path, REPEATS).log()
+    write_deltalake(tmp_path / "clean", other.empty_table())
+    assert LakeTable(tmp_path, CLEAN).columns()["late"] == "boolean"

@@ -1,0 +1,109 @@
+"""The report: figures from tables that Spark had no part in, and a page that is complete in itself."""
+
+from __future__ import annotations
+
+import re
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from click.testing import CliRunner
+from deltalake import write_deltalake
+
+from headrace.cli_pipeline import pipeline
+from headrace_spark.errors import LakeConflict
+from headrace_spark.lake_table import LakeTable
+from headrace_spark.report import page
+from headrace_spark.report_figures import collect, percentile, with_gaps
+from headrace_spark.tables import BACKLOG, CONNECTIONS, DELIVERIES, QUARANTINE, TRAFFIC
+from spark.lakes import EVIL, MINUTE, NOW, small_lake
+
+
+@pytest.fixture
+def lake(tmp_path: Path) -> Path:
+    return small_lake(tmp_path)
+
+
+def test_figures_of_a_day(lake: Path) -> None:
+    figures = collect(lake, 1, 60, NOW)
+    assert figures.missing == ["quarantine"]
+    traffic, deliveries, connections, backlog = (
+        figures.traffic, figures.deliveries, figures.connections, figures.backlog,
+    )  # fmt: skip
+    assert traffic is not None
+    assert (traffic.messages, traffic.payload_bytes, traffic.publishers) == (150, 1800, 2)
+    assert [rate for _, rate in traffic.rates] == [2.0, 0.0, 0.0, 0.5]
+    assert traffic.topics == [("plant/1", 120), (EVIL, 30)]
+    assert traffic.tenants == [("default", 150, 1800)]
+    assert deliveries is not None
+    assert (deliveries.accuracy, deliveries.drops) == (0.99, [("expired", 1)])
+    assert deliveries.latency_ms == {50: 1.0, 95: 1.0, 99: 500.0}
+    assert connections is not None
+    assert (connections.online, connections.sessions, connections.clients, connections.online_s) == (
+        1,
+        2,
+        2,
+        7200.0,
+    )
+    assert backlog is not None
+    assert (backlog.messages, backlog.oldest_s, backlog.longest) == (7, 600.0, [("default/app", 7)])
+    two_days = collect(lake, 2, 60, NOW).traffic
+    assert two_days is not None
+    assert two_days.messages == 1150
+
+
+class Tags(HTMLParser):
+    """Every tag with its attributes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen: list[tuple[str, dict[str, str | None]]] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.seen.append((tag, dict(attrs)))
+
+
+def test_the_page_needs_nothing_else_and_runs_nothing(lake: Path) -> None:
+    text = page(collect(lake, 1, 60, NOW))
+    tags = Tags()
+    tags.feed(text)
+    assert not {"script", "link", "img", "iframe"} & {tag for tag, _ in tags.seen}
+    assert not {"href", "src", "onclick"} & {name for _, attributes in tags.seen for name in attributes}
+    assert "url(" not in text
+    assert EVIL not in text
+    assert [tag for tag, _ in tags.seen].count("svg") == 5
+    assert "run <code>headrace pipeline run clean</code>" in text
+    for said in ("99.0000 %", "500 ms", "7 messages wait, the oldest for 600 s", "expired"):
+        assert said in text
+
+
+def test_an_empty_lake_is_said_and_a_foreign_table_refused(tmp_path: Path) -> None:
+    figures = collect(tmp_path, 1, 60, NOW)
+    assert figures.missing == ["traffic", "deliveries", "connections", "backlog", "quarantine"]
+    assert len(re.findall("is not there yet", page(figures))) == 5
+    for definition in (TRAFFIC, DELIVERIES, CONNECTIONS, BACKLOG, QUARANTINE):
+        LakeTable(tmp_path, definition).create()
+    assert "nothing in this period" in page(collect(tmp_path, 1, 60, NOW))
+    (tmp_path / "traffic").rename(tmp_path / "away")
+    write_deltalake(tmp_path / "traffic", pa.table({"a": [1]}))
+    with pytest.raises(LakeConflict, match="another schema"):
+        collect(tmp_path, 1, 60, NOW)
+
+
+def test_percentiles_and_gaps() -> None:
+    counts = {1.0: 50, 2.0: 45, 9.0: 5}
+    assert [percentile(counts, share) for share in (50, 51, 95, 96, 100)] == [1.0, 2.0, 2.0, 9.0, 9.0]
+    assert percentile({}, 50) is None
+    rates = [(NOW, 1.0), (NOW + MINUTE, 2.0), (NOW + 9 * MINUTE, 3.0)]
+    assert with_gaps(rates, MINUTE) == [
+        *rates[:2], (NOW + 2 * MINUTE, 0.0), (NOW + 8 * MINUTE, 0.0), rates[2],
+    ]  # fmt: skip
+
+
+def test_the_command_writes_the_page(lake: Path) -> None:
+    out = lake / "report.html"
+    done = CliRunner().invoke(pipeline, ["report", "--lake", str(lake), "--out", str(out)])
+    assert (done.exit_code, done.stdout) == (0, f"{out}\n")
+    assert done.stderr == "table quarantine is not there yet\n"
+    assert out.read_text().startswith("<!doctype html>")

@@ -1,0 +1,69 @@
+"""Upkeep: the same rows in fewer files; readers of old versions are served until the retention is over."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable, write_deltalake
+from pyspark.sql import SparkSession
+
+from headrace_spark.decode import decode
+from headrace_spark.lake import Lake
+from headrace_spark.schema import MESSAGES, arrow_schema
+from headrace_spark.settings import UpkeepSettings
+from headrace_spark.upkeep import Upkeep
+from spark.journals import Made, message
+
+pytestmark = pytest.mark.spark
+
+UUID = "6f9619ff-8b86-d011-b42d-00c04fc964ff"
+STATISTICS = {"delta.dataSkippingStatsColumns": "topic,journal_uuid,journal_epoch,journal_offset"}
+
+
+def write(lake: Lake, tenant: str, offset: int, epoch: int = 0) -> None:
+    made = Made()
+    made.add(message(0, tenant=tenant))
+    schema = arrow_schema(MESSAGES)
+    batches = decode(made.batches([], epoch, offset), UUID, 0, 1 << 40, schema)
+    rows: Any = pa.Table.from_batches(batches, schema)
+    write_deltalake(
+        lake.messages, rows, mode="append", partition_by=["tenant", "date"], configuration=STATISTICS
+    )
+
+
+def test_small_files_become_one_and_old_ones_go(spark: SparkSession, tmp_path: Path) -> None:
+    lake = Lake(tmp_path)
+    for offset in range(4):
+        write(lake, "it's \\ one", offset)
+    for offset in range(4, 8):
+        write(lake, "mixed", offset, epoch=offset // 6)
+    write(lake, "few", 8)
+    before, state = DeltaTable(lake.messages), lake.state()
+    rows = before.to_pyarrow_table().sort_by("journal_offset")
+    assert state is not None
+
+    def tend(interval_s: float, retention_s: float) -> DeltaTable:
+        settings = UpkeepSettings(
+            interval_s=interval_s, small_files_max=3, file_bytes=1 << 20, vacuum_retention_s=retention_s
+        )
+        Upkeep(spark, settings, lake.checkpoints, [lake.messages]).tend()
+        return DeltaTable(lake.messages)
+
+    assert tend(0, 3600).version() == before.version()
+    assert tend(1e-9, 3600).version() == before.version()  # the first time is only remembered
+    after = tend(1e-9, 3600)
+    assert (len(before.file_uris()), len(after.file_uris())) == (9, 6)
+    assert after.to_pyarrow_table().sort_by("journal_offset") == rows
+    found = lake.state()
+    assert found is not None
+    assert (found.rows, found.ends) == (state.rows, state.ends)
+    # Who was reading goes on, until the files have been out of use for long enough.
+    assert before.to_pyarrow_table().sort_by("journal_offset") == rows
+    assert tend(3600, 0).version() == after.version()
+    tend(1e-9, 0)
+    # All that is left on the disk is what the table consists of; a log checkpoint is no data.
+    assert len(list(lake.messages.glob("tenant=*/**/*.parquet"))) == 6
+    assert DeltaTable(lake.messages).to_pyarrow_table().num_rows == 9
