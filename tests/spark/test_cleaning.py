@@ -68,6 +68,10 @@ def messages(spark: SparkSession, rows: list[tuple[Any, ...]]) -> DataFrame:
     return spark.createDataFrame(rows, schema)
 
 
+def by_offset(judged: DataFrame) -> dict[int, dict[str, Any]]:
+    return {row["journal_offset"]: row for row in judged.toArrow().to_pylist()}
+
+
 # Payload on plant/1/t -> reason, None: it is good.
 PAYLOADS: list[tuple[str | bytes, str | None]] = [
     (good(), None),
@@ -104,14 +108,14 @@ def test_what_becomes_of_payloads(spark: SparkSession) -> None:
         len(payload) for payload, (_, reason) in zip(sent, PAYLOADS, strict=True) if reason != "too_large"
     )
     rows[-1] = row(len(rows) - 1, "plant/1/t", b" " * (limit + 1))
-    judged = {r.journal_offset: r for r in judge(messages(spark, rows), SCHEMAS, limit, 300).collect()}
-    assert [judged[n].reason for n in range(len(rows))] == [reason for _, reason in PAYLOADS]
+    judged = by_offset(judge(messages(spark, rows), SCHEMAS, limit, 300))
+    assert [judged[n]["reason"] for n in range(len(rows))] == [reason for _, reason in PAYLOADS]
     for n, payload in enumerate(sent[:-1]):
-        assert judged[n].payload == (None if judged[n].reason is None else payload)
-        assert (judged[n].reading is None) == (judged[n].reason is not None)
-    whole = judged[1].reading.asDict(recursive=True)
+        assert judged[n]["payload"] == (None if judged[n]["reason"] is None else payload)
+        assert (judged[n]["reading"] is None) == (judged[n]["reason"] is not None)
+    whole = judged[1]["reading"]
     assert (whole["value"], whole["count"], whole["position"]["lat"]) == (1.0, 2, 1.0)
-    assert whole["seen"] == [datetime(1970, 1, 1, 0, 0, 1, 500_000), None]  # noqa: DTZ001 (as Spark hands it out)
+    assert whole["seen"] == [datetime(1970, 1, 1, 0, 0, 1, 500_000, tzinfo=UTC), None]
 
 
 def test_topics_choose_the_schema_and_event_time_says_what_is_late(spark: SparkSession) -> None:
@@ -125,15 +129,14 @@ def test_topics_choose_the_schema_and_event_time_says_what_is_late(spark: SparkS
         row(5, "plant/1/t", b'{"device":"d","at":%d}' % (ago + 2000)),
         row(6, "other", b'{"a":"+200000-01-01T00:00:00Z"}'),
     ]
-    found = {r.journal_offset: r for r in judge(messages(spark, rows), SCHEMAS, 100, 300).collect()}
-    assert [(found[n].schema, found[n].reason) for n in range(4)] == [
+    found = by_offset(judge(messages(spark, rows), SCHEMAS, 100, 300))
+    assert [(found[n]["schema"], found[n]["reason"]) for n in range(4)] == [
         (None, "no_schema"), ("picture", None), ("reading", None), ("anything", None),
     ]  # fmt: skip
-    assert (found[0].payload, found[1].payload, found[2].payload) == (b"x", b"\xff", None)
-    assert [found[n].late for n in (1, 2, 4, 5)] == [False, False, True, False]
-    local = NOON.replace(tzinfo=None)
-    assert (found[1].event_timestamp, found[4].event_timestamp) == (local, local - timedelta(seconds=301))
-    assert found[6].anything is None or found[6].anything.a is None
+    assert (found[0]["payload"], found[1]["payload"], found[2]["payload"]) == (b"x", b"\xff", None)
+    assert [found[n]["late"] for n in (1, 2, 4, 5)] == [False, False, True, False]
+    assert (found[1]["event_timestamp"], found[4]["event_timestamp"]) == (NOON, NOON - timedelta(seconds=301))
+    assert found[6]["anything"] is None or found[6]["anything"]["a"] is None
 
 
 def test_every_row_goes_into_exactly_one_table(spark: SparkSession) -> None:

@@ -76,7 +76,6 @@ TESTED_TOGETHER = {
         "headrace_spark/traffic.py",
     ],
     "tests/spark/test_lake_table.py": ["headrace_spark/tables.py"],
-    "tests/spark/test_source_stream.py": ["headrace_spark/source.py"],
     "tests/spark/test_decode.py": ["headrace_spark/message_columns.py"],
     "tests/e2e/test_bridge.py": [
         "headrace/bridge/bridge.py",
