@@ -7,34 +7,30 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from typing import Final
 
 from websockets.client import ClientProtocol
-from websockets.frames import CloseCode, Frame, Opcode
+from websockets.frames import Frame
 from websockets.http11 import Response
-from websockets.protocol import State
 from websockets.typing import Subprotocol
 from websockets.uri import parse_uri
 
 from headrace.clients.errors import ConnectionLost
 from headrace.clients.link import Link
-
-_DATA: Final = (Opcode.BINARY, Opcode.CONT)
+from headrace.websocket import DATA_FRAMES, WebSocketStream
 
 _silent = logging.getLogger("headrace.clients.websocket")
 _silent.addHandler(logging.NullHandler())
 _silent.propagate = False  # why a connection ended is told once, by whoever asked for it
 
 
-class WebSocketClient(asyncio.Transport):
+class WebSocketClient(WebSocketStream):
     """One WebSocket. `upgraded` is done when MQTT may be spoken; ConnectionLost if it never may."""
 
     def __init__(self, link: Link, url: str) -> None:
-        super().__init__()
         self._link = link
-        self._socket: asyncio.Transport | None = None
         uri, mqtt = parse_uri(url), Subprotocol("mqtt")  # [MQTT-6.0.0-3]
-        self._frames = ClientProtocol(uri, subprotocols=[mqtt], max_size=None, logger=_silent)
+        self._frames: ClientProtocol = ClientProtocol(uri, subprotocols=[mqtt], max_size=None, logger=_silent)
+        super().__init__(link, self._frames)
         self.upgraded: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     # asyncio.Protocol: what the socket's transport calls
@@ -50,7 +46,7 @@ class WebSocketClient(asyncio.Transport):
         for event in self._frames.events_received():
             if isinstance(event, Response):
                 self._upgrade(event)
-            elif isinstance(event, Frame) and event.opcode in _DATA:
+            elif isinstance(event, Frame) and event.opcode in DATA_FRAMES:
                 self._link.data_received(bytes(event.data))
         self._send()
 
@@ -64,12 +60,6 @@ class WebSocketClient(asyncio.Transport):
             self.upgraded.set_exception(ConnectionLost(str(error or "the server closed it")))
         self._link.connection_lost(error)
 
-    def pause_writing(self) -> None:
-        self._link.pause_writing()
-
-    def resume_writing(self) -> None:
-        self._link.resume_writing()
-
     def _upgrade(self, response: Response) -> None:
         wrong = self._frames.handshake_exc
         if self.upgraded.done():
@@ -80,44 +70,3 @@ class WebSocketClient(asyncio.Transport):
             why = f"HTTP {response.status_code} instead of a WebSocket: {wrong}"
             self.upgraded.set_exception(ConnectionLost(why))
             self.abort()
-
-    def _send(self) -> None:
-        """Write what the frame layer wants to say; b"" among it asks for the end of the stream."""
-        for data in self._frames.data_to_send():
-            if self._socket is not None and data:
-                self._socket.write(data)
-            elif self._socket is not None:
-                self._socket.close()
-
-    # asyncio.Transport: what the link calls
-
-    def write(self, data: bytes | bytearray | memoryview) -> None:
-        if self._frames.state is State.OPEN:
-            self._frames.send_binary(data)
-            self._send()
-
-    def can_write_eof(self) -> bool:
-        return False
-
-    def close(self) -> None:
-        """Say Close; nobody waits for the answer of a server that is left."""
-        if self._frames.state is State.OPEN:
-            self._frames.send_close(CloseCode.NORMAL_CLOSURE)
-            self._send()
-        if self._socket is not None:
-            self._socket.close()
-
-    def abort(self) -> None:
-        if self._socket is not None:
-            self._socket.abort()
-
-    def is_closing(self) -> bool:
-        return self._socket is None or self._socket.is_closing()
-
-    def pause_reading(self) -> None:
-        if self._socket is not None:
-            self._socket.pause_reading()
-
-    def resume_reading(self) -> None:
-        if self._socket is not None:
-            self._socket.resume_reading()

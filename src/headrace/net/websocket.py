@@ -10,7 +10,7 @@ import asyncio
 import logging
 from collections.abc import Sequence
 from http import HTTPStatus
-from typing import Any, Final
+from typing import Final
 
 from websockets.frames import CloseCode, Frame, Opcode
 from websockets.http11 import Request
@@ -19,31 +19,30 @@ from websockets.server import ServerProtocol
 from websockets.typing import Origin, Subprotocol
 
 from headrace.net.connection import Connection
+from headrace.websocket import DATA_FRAMES, WebSocketStream
 
 SUBPROTOCOLS: Final = [Subprotocol("mqtt"), Subprotocol("mqttv3.1")]  # [MQTT-6.0.0-3], and MQTT 3.1's
 PATHS: Final = ("/mqtt", "/")
-_DATA: Final = (Opcode.BINARY, Opcode.CONT)
 
 _silent = logging.getLogger("headrace.net.websocket")
 _silent.addHandler(logging.NullHandler())
 _silent.propagate = False  # bad input is answered, not logged line by line
 
 
-class WebSocketTransport(asyncio.Transport):
+class WebSocketTransport(WebSocketStream):
     """One WebSocket. `frame_bytes_max` bounds what a frame may make us hold; `origins` are those of browsers' pages that
     may connect, empty for all of them. Who sends no Origin is no browser, and not held back by this."""
 
     def __init__(self, connection: Connection, frame_bytes_max: int, origins: Sequence[str] = ()) -> None:
-        super().__init__()
         self._connection = connection
-        self._socket: asyncio.Transport | None = None
-        self._frames = ServerProtocol(
+        self._frames: ServerProtocol = ServerProtocol(
             origins=[None, *(Origin(origin) for origin in origins)] if origins else None,
             subprotocols=SUBPROTOCOLS,
             extensions=None,
             max_size=(None, frame_bytes_max),
             logger=_silent,
         )
+        super().__init__(connection, self._frames)
         self._closing = False
 
     # asyncio.Protocol: what the socket's transport calls
@@ -68,12 +67,6 @@ class WebSocketTransport(asyncio.Transport):
         self._socket = None
         self._connection.connection_lost(error)
 
-    def pause_writing(self) -> None:
-        self._connection.pause_writing()
-
-    def resume_writing(self) -> None:
-        self._connection.resume_writing()
-
     def _upgrade(self, request: Request) -> None:
         if self._frames.eof_sent:
             return  # what followed the request was no frame
@@ -90,29 +83,13 @@ class WebSocketTransport(asyncio.Transport):
         """After our own Close whatever comes is ignored; what came before the client's counts."""
         if self._closing:
             return
-        if frame.opcode in _DATA:
+        if frame.opcode in DATA_FRAMES:
             self._connection.data_received(bytes(frame.data))
         elif frame.opcode is Opcode.TEXT:
             self._closing = True
             self._frames.fail(CloseCode.UNSUPPORTED_DATA, "MQTT needs binary frames")  # [MQTT-6.0.0-1]
 
-    def _send(self) -> None:
-        """Write what the frame layer wants to say; b"" among it asks for the end of the stream."""
-        transport = self._socket
-        if transport is None:
-            return
-        for data in self._frames.data_to_send():
-            if data:
-                transport.write(data)
-        if self._frames.eof_sent:  # both said Close, or one side broke the rules: a server ends the stream
-            transport.close()
-
     # asyncio.Transport: what the connection calls
-
-    def write(self, data: bytes | bytearray | memoryview) -> None:
-        if self._frames.state is State.OPEN:
-            self._frames.send_binary(data)
-            self._send()
 
     def close(self) -> None:
         """Say Close and wait for the client's; the connection's linger time bounds that."""
@@ -125,28 +102,3 @@ class WebSocketTransport(asyncio.Transport):
             self._send()
         elif self._frames.state is State.CONNECTING:
             transport.close()
-
-    def abort(self) -> None:
-        if self._socket is not None:
-            self._socket.abort()
-
-    def is_closing(self) -> bool:
-        return self._socket is None or self._socket.is_closing()
-
-    def pause_reading(self) -> None:
-        if self._socket is not None:
-            self._socket.pause_reading()
-
-    def resume_reading(self) -> None:
-        if self._socket is not None:
-            self._socket.resume_reading()
-
-    def get_write_buffer_size(self) -> int:
-        return 0 if self._socket is None else self._socket.get_write_buffer_size()
-
-    def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
-        if self._socket is not None:
-            self._socket.set_write_buffer_limits(high, low)
-
-    def get_extra_info(self, name: str, default: Any = None) -> Any:
-        return default if self._socket is None else self._socket.get_extra_info(name, default)
