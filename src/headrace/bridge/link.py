@@ -128,6 +128,7 @@ class RemoteLink(Link):
         if transport is not None:
             self.broker.bytes_sent += len(out)
             transport.write(out.getvalue())
+            self.broker.buffers.give_back(out)
             if self._closing:
                 transport.close()
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Final, cast
 
 from headrace.core.acknowledging import Acknowledging
+from headrace.core.buffers import Buffers
 from headrace.core.commit import BatchListener, Deferred, GroupCommit, Reply
 from headrace.core.connect import Sessions
 from headrace.core.delivery import Delivery
@@ -76,6 +77,7 @@ class Broker(BatchListener):
         )
         self.acknowledging = Acknowledging(self.commit, self.delivery, self.sharing)
         self.subscribing = Subscribing(self.commit, clock)
+        self.buffers = Buffers()
         self._scheduler = scheduler
         self._tick_requested = False
         self._dirty: list[Link] = []

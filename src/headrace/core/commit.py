@@ -37,6 +37,8 @@ _PROGRESS_ORDER: Final = (
     *[subkind for subkind in range(1, PROGRESS_SUBKINDS) if subkind != DROPPED],
 )
 
+_KEPT_BYTES_MAX: Final = 1 << 20  # of the buffer that bodies are put together in, from one batch to the next
+
 
 @mypyc_attr(allow_interpreted_subclasses=False)
 class Deferred(Record):
@@ -110,7 +112,7 @@ class GroupCommit:
         self._outstanding: list[Record] | None = None
         self._outstanding_end: i64 = 0
         self._applying: list[Record] = []
-        self._progress: list[BytesWriter | None] = [None] * PROGRESS_SUBKINDS
+        self._progress = [BytesWriter() for _ in range(PROGRESS_SUBKINDS)]
         self._progress_pending = False
         self.failed: BaseException | None = None
         self.batches = 0
@@ -186,9 +188,6 @@ class GroupCommit:
 
     def _pair(self, subkind: int, first: i64, second: i64) -> None:
         writer = self._progress[subkind]
-        if writer is None:
-            writer = BytesWriter()
-            self._progress[subkind] = writer
         if not self._progress_pending:
             self._progress_pending = True
             self._request()
@@ -199,9 +198,10 @@ class GroupCommit:
         self._progress_pending = False
         for subkind in _PROGRESS_ORDER:
             writer = self._progress[subkind]
-            if writer is not None:
-                self._progress[subkind] = None
-                self.append(Progress(subkind, self._clock.now_us, writer.getvalue()))
+            if len(writer):
+                packed = writer.getvalue()
+                writer.truncate(0)
+                self.append(Progress(subkind, self._clock.now_us, packed))
 
     def retained_topics(self) -> set[bytes]:
         """Topics of retained messages that are on their way to the journal or not yet applied."""
@@ -238,7 +238,10 @@ class GroupCommit:
         batch = self._pending
         self._pending = []
         body = self._body.getvalue()
-        self._body = BytesWriter()
+        if len(body) > _KEPT_BYTES_MAX:
+            self._body = BytesWriter()
+        else:
+            self._body.truncate(0)
         self._outstanding = batch
         self._outstanding_end = self._next
         self.batches += 1

@@ -139,7 +139,7 @@ class Link(ServerHandler):
             self.broker.note_dirty(self)
         out = self.out
         if out is None:
-            out = BytesWriter()
+            out = self.broker.buffers.take()
             self.out = out
         return out
 

@@ -139,6 +139,7 @@ class Connection(Link):
         if transport is not None:
             self.broker.bytes_sent += len(out)
             transport.write(out.getvalue())
+            self.broker.buffers.give_back(out)
             if self._closing:
                 transport.close()
             elif self.paused and transport.get_write_buffer_size() > self._pending_bytes_max:
