@@ -8,6 +8,7 @@ QoS 1 entries return to the head of the queue; QoS 2 completes with its member.
 
 from __future__ import annotations
 
+import heapq
 from typing import TYPE_CHECKING, Final
 from zlib import crc32
 
@@ -72,6 +73,7 @@ class Group:
         self.backlog = Backlog(tenant.space)
         self.drawn: dict[int, Draw] = {}
         self.returned: dict[int, int] = {}  # serial -> reference: behind nobody, before the backlog
+        self._returned_order: list[int] = []  # heap of their serials; may name some that are gone again
         self.applied: int = -1
         self._turn: int = 0
         self._sticky: Session | None = None
@@ -87,15 +89,26 @@ class Group:
     def head(self) -> tuple[int, int]:
         """(serial, reference) of the next entry to draw; what was returned goes first, oldest first."""
         if self.returned:
-            serial = min(self.returned)
+            serial = self._first_returned()
             return serial, self.returned[serial]
         return self.next_serial - self.backlog.count, self.backlog.peek()
 
     def pop_head(self) -> None:
         if self.returned:
-            del self.returned[min(self.returned)]
+            del self.returned[self._first_returned()]
         else:
             self.backlog.pop()
+
+    def put_back(self, serial: int, ref: int) -> None:
+        """An entry that nobody has in flight any more, or not yet."""
+        self.returned[serial] = ref
+        heapq.heappush(self._returned_order, serial)
+
+    def _first_returned(self) -> int:
+        order = self._returned_order
+        while order[0] not in self.returned:
+            heapq.heappop(order)
+        return order[0]
 
     def floor(self) -> int:
         """The lowest serial number that is not finished."""
@@ -138,7 +151,7 @@ class Group:
             ref = self.backlog.pop()
             if at == serial:
                 return ref
-            self.returned[at] = ref
+            self.put_back(at, ref)
         return -1
 
     def finish(self, serial: int) -> None:
@@ -158,7 +171,7 @@ class Group:
                 del self.drawn[draw.serial]
                 if session.draws is not None:
                     del session.draws[draw.packet_id]
-                self.returned[draw.serial] = draw.full_ref | REF_MAYBE_SENT
+                self.put_back(draw.serial, draw.full_ref | REF_MAYBE_SENT)
 
     def lowest_offset(self) -> int:
         lowest = self.backlog.lowest_offset()

@@ -204,10 +204,11 @@ def _restore_group(fold: Fold, value: list[object]) -> None:
     group.applied = cast(int, value[4])
     group.next_serial = cast(int, value[5])
     group.backlog.load(cast(list[object], value[6]))
-    group.returned = dict(cast(list[tuple[int, int]], value[7]))
+    for serial, ref in cast(list[list[int]], value[7]):
+        group.put_back(serial, ref)
     for serial, ref, incarnation, choice, received in cast(list[list[int]], value[8]):
         session = fold.by_incarnation.get(incarnation)
-        group.returned[serial] = ref
+        group.put_back(serial, ref)
         if session is not None:
             group.bind(serial, session, choice, bool(received))
         else:

@@ -128,3 +128,22 @@ def test_strategies(strategy: str) -> None:
         assert sorted(counts) == [0, 0, 6]
     else:
         assert sorted(counts) in ([0, 3, 3], [0, 0, 6])
+
+
+def test_what_is_given_back_goes_first_oldest_first_however_often() -> None:
+    harness = Harness()
+    publisher = harness.client("p", clean=True)
+    sole = harness.client("m", version=5, receive_maximum=10)
+    sole.subscribe("$share/g/t", 1)
+    for n in range(40):
+        publisher.publish("t", b"%d" % n)
+    acked: list[bytes] = []
+    while len(acked) < 40:
+        sent = sole.publishes()
+        assert [payload for _, payload, _, _ in sent] == [
+            b"%d" % n for n in range(40) if b"%d" % n not in acked
+        ][: len(sent)]
+        sole.ack(sent[1 % len(sent)][0])
+        acked.append(sent[1 % len(sent)][1])
+        sole.lose()
+        sole = harness.client("m", version=5, receive_maximum=10)
