@@ -375,7 +375,7 @@ class Node:
                 await self._compact_segment(segment, references)
 
     async def _compact_segment(self, segment: Segment, references: References) -> None:
-        live = references.between(segment.base_offset, segment.end_offset)
+        live = await asyncio.to_thread(references.between, segment.base_offset, segment.end_offset)
         if not is_worth_it(segment, live):
             return
         try:

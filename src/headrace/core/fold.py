@@ -51,6 +51,7 @@ from headrace.core.record import (
     Record,
     record_end,
 )
+from headrace.core.roster import Roster
 from headrace.core.session import Session
 from headrace.core.shared import Group
 from headrace.core.subscriptions import Subscription, Target
@@ -133,6 +134,7 @@ class Fold:
         self._pages = pages
         self.tenants: dict[str, Tenant] = {}
         self.by_incarnation: dict[int, Session] = {}
+        self.roster = Roster()
         self.groups: dict[int, Group] = {}
         # Draws in a snapshot whose member was opened behind it: group, serial, packet id, PUBREC seen.
         self.unbound: dict[int, list[tuple[Group, int, int, bool]]] = {}
@@ -165,6 +167,7 @@ class Fold:
             # A fuzzy snapshot may hold the next session of this client already.
             sessions[session.client_id] = session
         self.by_incarnation[session.incarnation] = session
+        self.roster.add(session)
         for group, serial, packet_id, received in self.unbound.pop(session.incarnation, ()):
             group.bind(serial, session, packet_id, received)
 
@@ -206,7 +209,8 @@ class Fold:
             self.gone.append(session.incarnation)
         if tenant.sessions.get(session.client_id) is session:
             del tenant.sessions[session.client_id]
-        self.by_incarnation.pop(session.incarnation, None)
+        if self.by_incarnation.pop(session.incarnation, None) is session:
+            self.roster.remove(session)
         for group in session.groups or []:
             group.give_back(session)
         for draw in list((session.draws or {}).values()):

@@ -86,7 +86,12 @@ class RetainedStore:
         """The retained messages that match a filter, in no particular order, to be taken in pieces."""
         return self._tree.walk(topic_filter)
 
+    def walk_all(self) -> RetainedWalk:
+        """All retained messages, to be taken in pieces while they come and go."""
+        return self._tree.walk_all()
+
     def messages(self) -> list[Message]:
+        """All of them at once, for whoever holds nobody up."""
         return list(self._by_topic.values())
 
     def lowest_offset(self) -> int:

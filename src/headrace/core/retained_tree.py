@@ -104,7 +104,11 @@ class RetainedTree:
             parent.prune(name)
 
     def walk(self, topic_filter: str) -> RetainedWalk:
-        return RetainedWalk(self._root, topic_filter.encode("utf-8").split(b"/"))
+        return RetainedWalk(self._root, topic_filter.encode("utf-8").split(b"/"), False)
+
+    def walk_all(self) -> RetainedWalk:
+        """Every message, those that no wildcard finds too."""
+        return RetainedWalk(self._root, [b"#"], True)
 
 
 class _Frame:
@@ -138,8 +142,9 @@ class _Frame:
 class RetainedWalk:
     """The messages that match one filter. `done` after the last piece; `visits` counts the levels looked at so far."""
 
-    def __init__(self, root: _Level, names: list[bytes]) -> None:
+    def __init__(self, root: _Level, names: list[bytes], hidden: bool) -> None:
         self._names = names
+        self._hidden = hidden  # whether wildcards find what starts with $
         self._root: _Level | None = root
         self._frames: list[_Frame] = []
         self.done = False
@@ -151,7 +156,7 @@ class RetainedWalk:
         root = self._root
         if root is not None:
             self._root = None
-            self._enter(root, 0, True, found)
+            self._enter(root, 0, not self._hidden, found)
         end = self.visits + VISITS_MAX
         frames = self._frames
         while frames and len(found) < count and self.visits < end:

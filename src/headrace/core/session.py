@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from mypy_extensions import i64
+
 from headrace.core.inflight import REF_IDS_MAX, OutboundQueue
 from headrace.core.record import DROP_REASONS, NORMAL_DROPS
 
@@ -63,6 +65,7 @@ class Session:
         self.group: Group | None = None  # set when this is not a client's session but a group's stand-in
         self.changed = True  # apart from its queue, since it was written into a snapshot
         self.written = False  # some snapshot that a start would load has it
+        self.place: i64 = -1  # in the roster
         self.applied: int = -1  # recovery: records up to this offset are in the snapshot
 
     def named(self) -> dict[str, object]:

@@ -35,6 +35,7 @@ SLICE_WORK: Final = 2000
 ENTRY_WORK: Final = 10
 BYTES_WORK: Final = 500
 GONE_ENTRIES: Final = 1000
+RETAINED_AT_ONCE: Final = 100
 
 _encoder: Final = msgspec.msgpack.Encoder()
 _decoder: Final = msgspec.msgpack.Decoder()
@@ -264,8 +265,10 @@ class SnapshotPass:
             for entry in entries_of_producers(tenant):
                 self._add(entry)
                 yield
-        for session in list(self._fold.by_incarnation.values()):
-            self._session(session)
+        for session in self._fold.roster.walk():
+            self._work += 1
+            if session is not None:
+                self._session(session)
             yield
         for group in list(self._fold.groups.values()):
             self._add(entry_of_group(group, self._commit.high_watermark))
@@ -280,21 +283,23 @@ class SnapshotPass:
     def _retained(self, tenant: Tenant) -> Iterator[None]:
         retained = tenant.retained
         touched, retained.touched = retained.touched, set()
-        for message in retained.messages():
-            if self._full or message.topic in touched:
-                self._add(entry_of_retained(message))
-            self._refers_to(message.offset)
-            self._work += 1
+        walk = retained.walk_all()
+        while not walk.done:
+            for message in walk.take(RETAINED_AT_ONCE):
+                if self._full or message.topic in touched:
+                    self._add(entry_of_retained(message))
+                self._refers_to(message.offset)
+                self._work += 1
             yield
-        if not self._full:
-            for topic in touched:
-                if retained.get(topic) is None:
-                    self._add(_encoder.encode(["gone", [], [[tenant.name, topic]]]))
-                    yield
+        while touched:  # emptied bit by bit: to let go of a million at once takes its time too
+            topic = touched.pop()
+            self._work += 1
+            if not self._full and retained.get(topic) is None:
+                self._add(_encoder.encode(["gone", [], [[tenant.name, topic]]]))
+            yield
 
     def _session(self, session: Session) -> None:
         applied: int = self._commit.high_watermark
-        self._work += 1
         if session.ended or session.incarnation >= applied:
             return
         queue = session.queue

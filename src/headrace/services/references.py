@@ -13,7 +13,9 @@ from itertools import chain
 from headrace.core.backlog import REF_OFFSET_SHIFT, Backlog
 from headrace.core.fold import Fold
 
-SLICE_REFERENCES = 20_000
+SLICE_REFERENCES = 10_000
+OWNER_REFERENCES = 5  # what an owner without any costs, in references
+RETAINED_AT_ONCE = 1000
 
 
 class References:
@@ -29,24 +31,30 @@ class References:
         start, size = self._start, len(self._marks)
         seen = 0
         for refs in self._owners():
+            seen += OWNER_REFERENCES
             for ref in refs:
                 place = (ref >> REF_OFFSET_SHIFT) - start
                 if 0 <= place < size:
                     self._marks[place] = 1
                 seen += 1
-                if seen % SLICE_REFERENCES == 0:
-                    yield
+            if seen >= SLICE_REFERENCES:
+                seen = 0
+                yield
         yield
 
     def _owners(self) -> Iterator[Iterable[int]]:
         """The references of one owner after the other; within one they move, so each is copied as a whole."""
         for tenant in list(self._fold.tenants.values()):
-            yield [message.offset << REF_OFFSET_SHIFT for message in tenant.retained.messages()]
-        for session in list(self._fold.by_incarnation.values()):
-            queue = session.queue
+            walk = tenant.retained.walk_all()
+            while not walk.done:
+                yield [message.offset << REF_OFFSET_SHIFT for message in walk.take(RETAINED_AT_ONCE)]
+        for session in self._fold.roster.walk():
+            queue = None if session is None else session.queue
             if queue is not None:
                 yield list(queue.inflight.values())
                 yield from self._waiting(queue.backlog)
+            else:
+                yield ()
         for group in list(self._fold.groups.values()):
             drawn = [draw.full_ref for draw in group.drawn.values()]
             yield chain(drawn, list(group.returned.values()))
@@ -59,7 +67,7 @@ class References:
             yield backlog.page_refs(offset)
 
     def between(self, start: int, end: int) -> set[int]:
-        """Those in a part of the stretch."""
+        """Those in a part of the stretch. Takes its time: not for the loop."""
         marks = self._marks[start - self._start : end - self._start]
         found = set()
         at = marks.find(1)

@@ -94,3 +94,11 @@ def test_an_emptied_tree_holds_nothing_and_can_be_filled_again() -> None:
         for name in names:
             tree.remove(name.encode())
         assert rest(tree.walk("#")) == []
+
+
+@given(st.sets(TOPICS))
+def test_all_of_them_are_those_below_dollar_too(topics: set[str]) -> None:
+    tree = RetainedTree()
+    for topic in topics:
+        put(tree, topic)
+    assert sorted(rest(tree.walk_all())) == sorted(topics)

@@ -10,7 +10,7 @@ from msgspec import msgpack
 from harness import Client, Harness, state
 from headrace.core.fold import Fold
 from headrace.core.settings import BrokerSettings
-from headrace.core.snapshots import SLICE_WORK, SnapshotPass, restore
+from headrace.core.snapshots import RETAINED_AT_ONCE, SLICE_WORK, SnapshotPass, restore
 from headrace.mqtt import codec
 from headrace.mqtt.packets import Will
 
@@ -221,3 +221,24 @@ def test_a_slice_is_bounded_whatever_the_sessions_hold() -> None:
     assert largest < 3 * 64 * 12 + 2000 // 64 * 48 + 1000
     assert all(len(part) <= SLICE_WORK // 10 for part in parts)
     assert all(sum(map(len, part)) <= 500 * SLICE_WORK + largest for part in parts)
+
+
+def test_a_slice_is_bounded_whatever_is_retained_and_replaced_meanwhile() -> None:
+    """Walked, not copied: what is set, replaced or removed between two slices is restored as it is in the end."""
+    harness = Harness()
+    files = Files(harness)
+    publisher = harness.client("p", clean=True)
+    for number in range(1500):
+        publisher.publish(f"t/{number}", b"old", retain=True, sync=number % 100 == 99)
+    for is_full in (True, False):
+        walk = SnapshotPass(harness.broker.fold, harness.broker.commit, is_full)
+        parts = []
+        for at, part in enumerate(walk.slices()):
+            parts.append(part)
+            publisher.publish(f"t/{at}", b"", retain=True)
+            publisher.publish(f"t/{1400 - at}", b"replaced", retain=True)
+            publisher.publish(f"new/{at}", b"new", retain=True)
+        assert all(len(part) <= SLICE_WORK // 10 + RETAINED_AT_ONCE for part in parts)
+        files.files.append([entry for part in parts for entry in part])
+        files.position = walk.position
+        assert state(files.restored()) == state(harness.broker.fold)
