@@ -61,6 +61,9 @@ class Harness:
         self._set_clock()
         self.broker.on_timer()
         self.sync()
+        while self.broker.behind:
+            self.broker.on_timer()
+            self.sync()
 
     def take_snapshot(self) -> None:
         walk = SnapshotPass(self.broker.fold, self.broker.commit)

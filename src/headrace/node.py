@@ -44,6 +44,7 @@ from headrace.snapshotting import Snapshotting, durable
 from headrace.stores.local import LocalJournal
 
 TIMER_INTERVAL_S = 0.1
+BEHIND_INTERVAL_S = 0.001  # more is due than one pass of the loop should do
 HOUSEKEEPING_INTERVAL_S = 1.0
 SWITCH_INTERVAL_S = 0.0005
 DRAIN_TIMEOUT_S = 10.0
@@ -326,7 +327,7 @@ class Node:
     def _timer(self) -> None:
         self._tick_clock()
         self._on_timer()
-        self._loop.call_later(TIMER_INTERVAL_S, self._timer)
+        self._loop.call_later(BEHIND_INTERVAL_S if self.broker.behind else TIMER_INTERVAL_S, self._timer)
 
     def _publish_system(self, system: SystemPublisher) -> None:
         self.watchdog.watched("system", system.publish)(time.monotonic())

@@ -51,7 +51,11 @@ from headrace.mqtt.packets import (
     Unsubscribe,
 )
 
-EXPIRED_PER_TIMER: Final = 256  # retained messages removed at once; the timer comes several times a second
+# What a call of the timer does at most: timers fired, retained messages removed. The rest is done in the next pass, but
+# not faster than the journal takes it.
+TIMERS_AT_ONCE: Final = 200
+EXPIRED_AT_ONCE: Final = 256
+PENDING_BYTES_MAX: Final = 1 << 20
 
 
 class Broker(BatchListener):
@@ -82,6 +86,7 @@ class Broker(BatchListener):
         self._tick_requested = False
         self._dirty: list[Link] = []
         self._turns: list[Link] = []
+        self.behind = False  # timers are due that the last call of `on_timer` left
         self.ticks = 0
         self.bytes_received = 0  # of whole packets, as `$SYS` wants them; counted per read and per write
         self.bytes_sent = 0
@@ -242,11 +247,23 @@ class Broker(BatchListener):
                 self.commit.defer(deferred)
 
     def on_timer(self) -> None:
-        self.timers.run(self.clock.mono_ms)
+        """What time has decided, a bounded part of it; `behind` says that more is due now."""
+        self.behind = True
+        if self.commit.pending_bytes > PENDING_BYTES_MAX:
+            return
+        due = self.timers.run(self.clock.mono_ms, TIMERS_AT_ONCE)
         if self.settings.drop_events and not self.publishing.storage_full:
             self.drop_events.publish(list(self.fold.tenants.values()))
+        left = self._expire_retained()
+        self.behind = due or left == 0
+
+    def _expire_retained(self) -> int:
+        """Journal the expiry of retained messages; returns how many more it would have taken."""
+        left = EXPIRED_AT_ONCE
         for tenant in self.fold.tenants.values():
-            for message in tenant.retained.take_expired(self.clock.now_us, EXPIRED_PER_TIMER):
+            for message in tenant.retained.take_expired(self.clock.now_us, left):
+                left -= 1
                 topic = message.topic.decode("utf-8")
                 fields: dict[str, object] = {"t": tenant.name, "topic": topic, "off": message.offset}
                 self.commit.append(Event(RETAINED_EXPIRED, self.clock.now_us, fields))
+        return left

@@ -7,6 +7,7 @@ cannot hold percent-encoded in the client id; payload: a JSON object.
 
 from __future__ import annotations
 
+from itertools import islice
 from typing import TYPE_CHECKING, Final
 
 import msgspec
@@ -43,7 +44,7 @@ class DropEvents:
         for tenant in tenants:
             drops = tenant.drops
             if drops:
-                for key in list(drops)[:AT_ONCE]:
+                for key in list(islice(drops, AT_ONCE)):
                     self._publish(tenant, key, drops.pop(key))
                 more = more or len(drops) > 0
         if not more:

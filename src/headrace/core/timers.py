@@ -59,16 +59,23 @@ class Timers:
         bucket[timer] = None
         timer.bucket = bucket
 
-    def run(self, now_ms: int) -> int:
-        """Fire what is due; returns how many fired."""
-        fired = 0
+    def run(self, now_ms: int, most: int) -> bool:
+        """Fire what is due, looking at `most` timers; True if there may be more of them."""
         self._now_ms = now_ms
         while self._order and self._order[0] * _BUCKET_MS <= now_ms:
-            for timer in list(self._buckets.pop(heapq.heappop(self._order))):
-                timer.bucket = None
-                if timer.due_ms > now_ms:
-                    self.schedule(timer.due_ms, timer)
-                elif not timer.cancelled:
-                    fired += 1
-                    timer.fire(now_ms)
-        return fired
+            bucket = self._buckets[self._order[0]]
+            if not bucket:
+                del self._buckets[heapq.heappop(self._order)]
+                continue
+            if most == 0:
+                return True
+            most -= 1
+            self._fire(bucket.popitem()[0], now_ms)
+        return False
+
+    def _fire(self, timer: Timer, now_ms: int) -> None:
+        timer.bucket = None
+        if timer.due_ms > now_ms:
+            self.schedule(timer.due_ms, timer)
+        elif not timer.cancelled:
+            timer.fire(now_ms)

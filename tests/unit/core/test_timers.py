@@ -36,7 +36,7 @@ def test_wills_fire_when_they_are_due(delays: list[int], step_s: int) -> None:
 def test_a_cancelled_timer_is_let_go_at_once() -> None:
     timers = Timers()
     timer, other = Timer(), Timer()
-    timers.run(98_000_000)
+    timers.run(98_000_000, 10)
     for one in (timer, other):
         timers.schedule(98_302_500, one)  # the longest keep alive, one and a half times
     before = sys.getrefcount(timer)
@@ -44,7 +44,7 @@ def test_a_cancelled_timer_is_let_go_at_once() -> None:
     timer.cancel()
     assert sys.getrefcount(timer) < before
     other.cancel()
-    assert timers.run(98_302_600) == 0
+    assert not timers.run(98_302_600, 10)
 
 
 def test_far_timers_are_on_time() -> None:
@@ -57,3 +57,32 @@ def test_far_timers_are_on_time() -> None:
     assert watcher.publishes() == []
     harness.advance(1.2)
     assert len(watcher.publishes()) == 1
+
+
+class Counted(Timer):
+    def __init__(self, fired: list[int], number: int) -> None:
+        super().__init__()
+        self._fired = fired
+        self._number = number
+
+    def fire(self, now_ms: int) -> None:
+        self._fired.append(self._number)
+
+
+def test_no_more_at_once_than_asked_for() -> None:
+    """Counted are also those that are only put into a nearer bucket, and those that were cancelled."""
+    timers = Timers()
+    fired: list[int] = []
+    timers.run(1_000_000, 10)
+    far = [Counted(fired, number) for number in range(100)]
+    for timer in far:
+        timers.schedule(1_100_000, timer)
+    looked = 0
+    for now_ms in range(1_000_000, 1_100_128, 128):
+        while timers.run(now_ms, 7):
+            assert len(fired) <= looked
+            looked += 7
+    while timers.run(1_100_128, 7):
+        pass
+    assert sorted(fired) == list(range(100))
+    assert timers.run(1_200_000, 7) is False
