@@ -13,9 +13,9 @@ from itertools import chain
 from headrace.core.backlog import REF_OFFSET_SHIFT, Backlog
 from headrace.core.fold import Fold
 
-SLICE_REFERENCES = 10_000
+SLICE_REFERENCES = 2000
 OWNER_REFERENCES = 5  # what an owner without any costs, in references
-RETAINED_AT_ONCE = 1000
+RETAINED_AT_ONCE = 200
 
 
 class References:
