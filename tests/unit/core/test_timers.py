@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import sys
+from itertools import pairwise
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from harness import Harness
+from headrace.core.broker import TIMERS_AT_ONCE
 from headrace.core.timers import Timer, Timers
 from headrace.mqtt.packets import Will
 
@@ -59,30 +62,34 @@ def test_far_timers_are_on_time() -> None:
     assert len(watcher.publishes()) == 1
 
 
-class Counted(Timer):
-    def __init__(self, fired: list[int], number: int) -> None:
-        super().__init__()
-        self._fired = fired
-        self._number = number
+def test_no_more_at_once_than_a_pass_should_do() -> None:
+    """Sessions that expire together, first far away in the wheel, then due."""
+    harness = Harness()
+    count = 2 * TIMERS_AT_ONCE + 100
+    for number in range(count):
+        harness.client(f"c{number}", version=5, expiry_s=100).lose()
+    harness.now_us += 101_000_000
+    harness.clock.now_us, harness.clock.mono_ms = harness.now_us, harness.now_us // 1000
+    sessions = harness.broker.fold.tenant("default").sessions
+    left = [count]
+    while sessions:
+        harness.broker.on_timer()
+        assert harness.broker.behind or not sessions
+        harness.sync()
+        left.append(len(sessions))
+    assert all(before - after <= TIMERS_AT_ONCE for before, after in pairwise(left))
 
-    def fire(self, now_ms: int) -> None:
-        self._fired.append(self._number)
 
-
-def test_no_more_at_once_than_asked_for() -> None:
-    """Counted are also those that are only put into a nearer bucket, and those that were cancelled."""
+def test_a_timer_that_is_due_at_once_again_does_not_take_another_bucket_along() -> None:
     timers = Timers()
-    fired: list[int] = []
     timers.run(1_000_000, 10)
-    far = [Counted(fired, number) for number in range(100)]
-    for timer in far:
-        timers.schedule(1_100_000, timer)
-    looked = 0
-    for now_ms in range(1_000_000, 1_100_128, 128):
-        while timers.run(now_ms, 7):
-            assert len(fired) <= looked
-            looked += 7
-    while timers.run(1_100_128, 7):
-        pass
-    assert sorted(fired) == list(range(100))
-    assert timers.run(1_200_000, 7) is False
+    for due_ms in (1_000_100, 1_000_400, 1_100_000):
+        timers.schedule(due_ms, Timer())
+    with pytest.raises(NotImplementedError):
+        timers.run(1_000_200, 10)
+    timers.schedule(999_000, found := Timer())
+    found.cancel()
+    assert not timers.run(1_000_200, 10)
+    with pytest.raises(NotImplementedError):
+        timers.run(1_000_600, 10)
+    assert timers.run(1_200_000, 0)
