@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from typing import Final, cast
 
+from mypy_extensions import i64
+
 from headrace.core.acknowledging import Acknowledging
 from headrace.core.buffers import Buffers
 from headrace.core.commit import BatchListener, Deferred, GroupCommit, Reply
@@ -15,6 +17,7 @@ from headrace.core.connect import Sessions
 from headrace.core.delivery import Delivery
 from headrace.core.drop_events import DropEvents
 from headrace.core.fold import Fold
+from headrace.core.forwarding import Forwarding
 from headrace.core.interfaces import Clock, JournalPort, Link, Scheduler
 from headrace.core.message import Message
 from headrace.core.publishing import Publishing
@@ -79,6 +82,7 @@ class Broker(BatchListener):
         self.publishing = Publishing(
             self.fold, self.commit, self.router, self.sessions.admission, clock, settings
         )
+        self.forwarding = Forwarding(self.publishing, self.router, self.commit, settings)
         self.acknowledging = Acknowledging(self.commit, self.delivery, self.sharing)
         self.subscribing = Subscribing(self.commit, clock)
         self.buffers = Buffers()
@@ -115,10 +119,13 @@ class Broker(BatchListener):
         else:
             self.commit.defer(Reply(link, PINGRESP))
 
-    # PUBLISH from a client: `publishing`
+    # PUBLISH from a client: `publishing`, and `forwarding` for those that leave as they came
 
     def on_publish(self, link: Link, packet: Publish) -> None:
         self.publishing.publish(link, packet)
+
+    def on_plain_publish(self, link: Link, topic: bytes, packet: bytes, payload_at: i64) -> None:
+        self.forwarding.publish(link, topic, packet, payload_at)
 
     def on_pubrel(self, link: Link, packet_id: int) -> None:
         self.publishing.pubrel(link, packet_id)

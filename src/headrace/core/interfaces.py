@@ -206,6 +206,9 @@ class Link(ServerHandler):
     def on_publish(self, packet: Publish) -> None:
         self.broker.on_publish(self, packet)
 
+    def on_plain_publish(self, topic: bytes, packet: bytes, payload_at: i64) -> None:
+        self.broker.on_plain_publish(self, topic, packet, payload_at)
+
     def on_puback(self, packet_id: int, reason_code: int) -> None:
         self.broker.on_puback(self, packet_id, reason_code)
 

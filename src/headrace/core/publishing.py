@@ -79,19 +79,7 @@ class Publishing:
                 self._reject(link, session, packet, code)
                 return
             retain = retain and self._keeps(session, packet)
-        message = Message(
-            self.clock.now_us,
-            message_flags(packet.qos, retain, packet.dup, link.version),
-            packet.packet_id,
-            session.incarnation,
-            session.tenant.name,
-            session.origin,
-            len(session.tenant.name_utf8),
-            packet.topic,
-            packet.properties,
-            self._expiry_of(packet),
-            packet.payload,
-        )
+        message = self.message_of(link, session, packet, retain)
         if packet.qos == 0:
             self._publish_qos0(link, session, message)
             return
@@ -111,6 +99,21 @@ class Publishing:
             session.tenant.retained.arriving.add(packet.topic)
         self.commit.append(message)
         self.keep_pace(link)
+
+    def message_of(self, link: Link, session: Session, packet: Publish, retain: bool) -> Message:
+        return Message(
+            self.clock.now_us,
+            message_flags(packet.qos, retain, packet.dup, link.version),
+            packet.packet_id,
+            session.incarnation,
+            session.tenant.name,
+            session.origin,
+            len(session.tenant.name_utf8),
+            packet.topic,
+            packet.properties,
+            self._expiry_of(packet),
+            packet.payload,
+        )
 
     def _takes_sequence(self, link: Link, session: Session, packet: Publish, message: Message) -> bool:
         """Whether a message with a sequence is to be journaled; a repeated one is acknowledged behind the first."""

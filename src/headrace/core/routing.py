@@ -11,6 +11,7 @@ from headrace.core.fold import for_publisher
 from headrace.core.message import Message
 from headrace.core.record import FLAG_RETAIN
 from headrace.core.sharing import SharedDelivery
+from headrace.core.subscriptions import Target
 from headrace.core.tenant import Tenant
 
 
@@ -27,14 +28,19 @@ class Router:
             tenant.retained.apply(message)
         self.route(tenant, message)
 
+    def offer(self, target: Target, message: Message) -> None:
+        """Give the message to one matched session, unless it is its publisher's and No Local."""
+        if target.session.ended:
+            return
+        if target.no_local:
+            allowed = for_publisher(target, message)
+            if allowed is not None:
+                self._delivery.offer(allowed, message)
+        else:
+            self._delivery.offer(target, message)
+
     def route(self, tenant: Tenant, message: Message) -> None:
-        delivery = self._delivery
         for target in tenant.tree.match(message.topic):
-            if target.no_local:
-                allowed = for_publisher(target, message)
-                if allowed is not None and not target.session.ended:
-                    delivery.offer(allowed, message)
-            elif not target.session.ended:
-                delivery.offer(target, message)
+            self.offer(target, message)
         if tenant.groups:
             self._sharing.route(tenant, message)

@@ -142,7 +142,7 @@ class PacketStream:
             if end > size:
                 self._keep(data, pos, end - size)
                 return
-            self._packet(data, first, body, end)
+            self._packet(data, first, pos, body, end)
             if self.state == states.CLOSED:
                 return
             pos = end
@@ -174,17 +174,21 @@ class PacketStream:
             return no_content(packet_type)
         return ProtocolError(0x82, f"{packets.NAMES[packet_type]} while {states.STATE_NAMES[self.state]}")
 
-    def _packet(self, data: bytes, first: i64, pos: i64, end: i64) -> None:
+    def _packet(self, data: bytes, first: i64, start: i64, pos: i64, end: i64) -> None:
+        """The packet from `start` to `end`; behind its fixed header it goes on at `pos`."""
         self._admit(first, end - pos)
         packet_type: i64 = first >> 4
         if packet_type == _PUBLISH:
-            self._peer.on_publish(
-                decode_publish(data, first & 15, pos, end, self.version, self._aliases, self._from_server)
-            )
+            self._publish(data, first, start, pos, end)
         elif _PUBACK <= packet_type <= _PUBCOMP:
             self._acknowledgement(packet_type, data, pos, end)
         else:
             self._other_packet(first, data, pos, end)
+
+    def _publish(self, data: bytes, first: i64, start: i64, pos: i64, end: i64) -> None:
+        self._peer.on_publish(
+            decode_publish(data, first & 15, pos, end, self.version, self._aliases, self._from_server)
+        )
 
     def _acknowledgement(self, packet_type: i64, data: bytes, pos: i64, end: i64) -> None:
         packet_id = read_u16(data, pos, end)

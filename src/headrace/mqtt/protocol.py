@@ -10,9 +10,10 @@ from headrace.errors import ProtocolError
 from headrace.mqtt import packets, states
 from headrace.mqtt.codec import encode_connack, encode_disconnect
 from headrace.mqtt.connect import decode_connect, protocol_level
+from headrace.mqtt.data_types import read_u16
 from headrace.mqtt.decoder import decode_auth, decode_disconnect, decode_subscribe, decode_unsubscribe
 from headrace.mqtt.framing import PacketStream, PeerHandler, no_content, reserved_flags
-from headrace.mqtt.packets import Auth, Connect, Disconnect, Subscribe, Unsubscribe
+from headrace.mqtt.packets import NO_EXPIRY, Auth, Connect, Disconnect, Publish, Subscribe, Unsubscribe
 from headrace.mqtt.properties import Properties
 
 
@@ -21,6 +22,10 @@ class ServerHandler(PeerHandler):
     """What a client sent. `on_protocol_error` comes at most once, and nothing after it."""
 
     def on_connect(self, packet: Connect) -> None: ...
+
+    def on_plain_publish(self, topic: bytes, packet: bytes, payload_at: i64) -> None:
+        """A PUBLISH at QoS 0, neither retained nor with properties: the whole packet, and where its payload begins."""
+        self.on_publish(Publish(topic, 0, False, False, 0, b"", NO_EXPIRY, packet[payload_at:]))
 
     def on_subscribe(self, packet: Subscribe) -> None: ...
 
@@ -33,6 +38,7 @@ class ServerHandler(PeerHandler):
     def on_auth(self, packet: Auth) -> None: ...
 
 
+_PLAIN_PUBLISH: Final = 0x30  # its first byte: QoS 0, not retained
 _NOBODY: Final = ServerHandler()
 
 
@@ -93,6 +99,14 @@ class ServerProtocol(PacketStream):
             return encode_disconnect(packets.VERSION_5, reason_code, properties)
         return encode_connack(packets.VERSION_5, False, reason_code, properties)
 
+    def _publish(self, data: bytes, first: i64, start: i64, pos: i64, end: i64) -> None:
+        payload_at = _payload_of_plain(data, first, pos, end, self.version)
+        if payload_at < 0:
+            super()._publish(data, first, start, pos, end)
+            return
+        topic = self._aliases.topic_at(data, pos + 2, read_u16(data, pos, end))
+        self._handler.on_plain_publish(topic, data[start:end], payload_at - start)
+
     def _other_packet(self, first: i64, data: bytes, pos: i64, end: i64) -> None:
         handler = self._handler
         packet_type: i64 = first >> 4
@@ -136,6 +150,22 @@ class ServerProtocol(PacketStream):
             # [MQTT-4.12.0-5] [MQTT-4.12.1-1]
             raise ProtocolError(0x82, "AUTH changes the Authentication Method")
         self._handler.on_auth(packet)
+
+
+def _payload_of_plain(data: bytes, first: i64, pos: i64, end: i64, version: i64) -> i64:
+    """Where the payload of a plain PUBLISH begins, -1 if it is none. One with a longer Remaining Length than needed is
+    none either: as it came it must not go to others [MQTT-1.5.5-1]."""
+    if first != _PLAIN_PUBLISH or data[pos - 1] == 0 or pos + 3 > end:
+        return -1
+    topic_size = read_u16(data, pos, end)
+    payload_at: i64 = pos + 2 + topic_size
+    if version == packets.VERSION_5:
+        payload_at += 1
+    if topic_size == 0 or payload_at > end:
+        return -1
+    if version == packets.VERSION_5 and data[payload_at - 1]:
+        return -1
+    return payload_at
 
 
 def _refusal_of_version(error: ProtocolError) -> bytes:

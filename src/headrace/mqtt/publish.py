@@ -21,6 +21,7 @@ from headrace.mqtt.data_types import (
     read_u32,
     read_varint,
     skip_text,
+    stands_at,
     varint_size,
 )
 from headrace.mqtt.packets import NO_EXPIRY, Publish
@@ -38,11 +39,13 @@ class TopicAliases:
         self._topics: dict[int, bytes] = {}
         self._last = b""
 
-    def checked(self, topic: bytes) -> bytes:
-        """The one object that stands for this topic name, which mostly is that of the PUBLISH before."""
-        if topic != self._last or not topic:
-            self._last = checked_topic(topic)
-        return self._last
+    def topic_at(self, buf: bytes, pos: i64, size: i64) -> bytes:
+        """The one object that stands for the topic name at `pos`, which mostly is that of the PUBLISH before."""
+        last = self._last
+        if size != len(last) or size == 0 or not stands_at(buf, pos, last):
+            last = checked_topic(buf[pos : pos + size])
+            self._last = last
+        return last
 
     def resolve(self, alias: i64, topic: bytes) -> bytes:
         """The topic of a PUBLISH that carries an alias; a topic in the packet redefines the alias."""
@@ -76,8 +79,11 @@ def decode_publish(
         raise MalformedPacket("QoS 3")  # [MQTT-3.3.1-4]
     if qos == 0 and flags & 8:
         raise MalformedPacket("DUP with QoS 0")  # [MQTT-3.3.1-2]
-    topic = read_binary(buf, pos, end)
-    pos += 2 + len(topic)
+    topic_size = read_u16(buf, pos, end)
+    topic_at: i64 = pos + 2
+    pos = topic_at + topic_size
+    if pos > end:
+        raise MalformedPacket("packet ends inside the topic name")
     packet_id: i64 = 0
     if qos > 0:
         packet_id = read_u16(buf, pos, end)
@@ -86,7 +92,7 @@ def decode_publish(
             raise ProtocolError(0x82, "packet identifier 0")  # [MQTT-2.2.1-3]
     if version != 5:
         return Publish(
-            aliases.checked(topic),
+            aliases.topic_at(buf, topic_at, topic_size),
             qos,
             flags & 1 == 1,
             flags & 8 == 8,
@@ -99,8 +105,7 @@ def decode_publish(
     pos += varint_size(length)
     forwardable = b""
     expiry_s: i64 = NO_EXPIRY
-    if topic:
-        topic = aliases.checked(topic)
+    topic = aliases.topic_at(buf, topic_at, topic_size) if topic_size else b""
     if length > 0:
         found = scan(buf, pos, pos + length, _PUBLISH, from_server)
         pos += length

@@ -194,3 +194,14 @@ def test_more_topics_than_are_remembered_are_asked_again(harness: Harness) -> No
             writer.publish(f"a/{number}" if number % 2 else f"no/{number}", b"x", qos=0, sync=False)
     harness.sync()
     assert len(reader.publishes()) == 300
+
+
+@pytest.mark.parametrize(("topic", "readable"), [("no/1", True), ("closed/1", False)])
+def test_qos_0_asks_both_sides(harness: Harness, rules: Rules, topic: str, readable: bool) -> None:
+    publisher, subscriber = harness.client("pub"), harness.client("sub")
+    subscriber.subscribe("#")
+    rules.unreadable = b"closed"
+    publisher.publish(topic, b"x", 0)
+    publisher.publish("yes", b"y", 0)
+    assert [payload for _, payload, _, _ in subscriber.publishes()] == [b"y"]
+    assert (harness.broker.fold.tenant("default").counters.dropped.get(DROP_PERMISSION, 0) == 0) is readable

@@ -18,6 +18,7 @@ from headrace.mqtt.data_types import (
     read_u32,
     read_varint,
     skip_text,
+    stands_at,
     text,
     u16,
     u32,
@@ -124,3 +125,12 @@ def test_names(name: str) -> None:
 
 def test_a_name_has_no_surrogates() -> None:
     assert not name_is_clean("\ud800")
+
+
+@pytest.mark.parametrize("size", [1, 7, 8, 9, 16, 17])
+def test_what_stands_at_a_position_differs_by_any_byte(size: int) -> None:
+    wanted = bytes(range(200, 200 + size))
+    assert stands_at(b"??" + wanted + b"?", 2, wanted)
+    for at in range(size):
+        other = wanted[:at] + b"\0" + wanted[at + 1 :]
+        assert not stands_at(b"??" + other + b"?", 2, wanted)

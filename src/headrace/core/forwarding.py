@@ -1,0 +1,91 @@
+"""QoS 0 as it came: the bytes of the publisher's packet are those that its subscribers get.
+
+Runs on the loop. A PUBLISH at QoS 0, neither retained nor with properties, reads the same for every receiver of the same
+version (5, or one before it) that has no Subscription Identifier and no Topic Alias. It goes from the read buffer into
+the write buffers: no Publish, no Message and no rendering, which were half of its instructions. Whatever needs more
+goes the way of every other PUBLISH (`publishing`).
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from mypy_extensions import i64
+
+from headrace.core.access import may_publish, may_receive
+from headrace.core.commit import GroupCommit
+from headrace.core.interfaces import Link
+from headrace.core.message import Message
+from headrace.core.publishing import Publishing
+from headrace.core.routing import Router
+from headrace.core.session import Session
+from headrace.core.settings import BrokerSettings
+from headrace.core.subscriptions import Target
+from headrace.mqtt.packets import NO_EXPIRY, VERSION_5, Publish
+
+_DOLLAR: Final = 0x24
+
+
+class Forwarding:
+    """Plain messages from one connection to others."""
+
+    def __init__(
+        self, publishing: Publishing, router: Router, commit: GroupCommit, settings: BrokerSettings
+    ) -> None:
+        self._publishing = publishing
+        self._router = router
+        self._commit = commit
+        self._high: i64 = settings.write_buffer_high
+        self._expires = settings.default_message_expiry_s != 0
+
+    def publish(self, link: Link, topic: bytes, packet: bytes, payload_at: i64) -> None:
+        """Forward a plain PUBLISH. `packet` is all of it, its payload begins at `payload_at`."""
+        session = link.session
+        if session is None:
+            return
+        if not self._passes(link, session, topic):
+            self._publishing.publish(link, _publish_of(topic, packet, payload_at))
+            return
+        size: i64 = len(packet)
+        counters = session.tenant.counters
+        counters.publishes_received += 1
+        counters.bytes_received += size - payload_at
+        message: Message | None = None
+        for target in session.tenant.tree.match(topic):
+            receiver = target.session.link
+            if receiver is not None and self._takes(receiver, target, link.version, size, topic):
+                receiver.writer().write(packet)
+                counters.publishes_sent += 1
+                continue
+            if message is None:
+                publish = _publish_of(topic, packet, payload_at)
+                message = self._publishing.message_of(link, session, publish, False)
+            self._router.offer(target, message)
+
+    def _passes(self, link: Link, session: Session, topic: bytes) -> bool:
+        """Whether a message may go at once to all who get it, and nothing has to be written into it."""
+        if topic[0] == _DOLLAR or self._expires or session.tenant.groups:
+            return False
+        if link.routed_later or link.retained_offset >= self._commit.high_watermark:
+            return False
+        access = link.access
+        return access is None or may_publish(access, link, topic)
+
+    def _takes(self, receiver: Link, target: Target, version: i64, size: i64, topic: bytes) -> bool:
+        """Whether the packet can leave through `receiver` as it is."""
+        if (receiver.version == VERSION_5) != (version == VERSION_5):
+            return False
+        if receiver.alias_maximum or receiver.rendering is not None:
+            return False
+        if not receiver.ready or receiver.paused or receiver.buffered() > self._high:
+            return False
+        if receiver.max_packet_size and size > receiver.max_packet_size:
+            return False
+        if target.no_local or len(target.ids) or target.session.ended:
+            return False
+        access = receiver.access
+        return access is None or may_receive(access, receiver, topic)
+
+
+def _publish_of(topic: bytes, packet: bytes, payload_at: i64) -> Publish:
+    return Publish(topic, 0, False, False, 0, b"", NO_EXPIRY, packet[payload_at:])
