@@ -1,7 +1,8 @@
 """Build switch: HEADRACE_COMPILE=1 compiles the hot modules with mypyc, otherwise the wheel is pure Python.
 
-One group, so that calls between the modules are direct C calls. `__init__.py` files stay interpreted: they
-hold no code, and an interpreted package may have compiled and interpreted modules side by side.
+One group, so that calls between the modules are direct C calls; `syscalls` alone is Cython (ADR 0007).
+`__init__.py` files stay interpreted: they hold no code, and an interpreted package may have compiled and interpreted
+modules side by side.
 The same source runs both ways, and the test suite runs both ways.
 """
 
@@ -36,11 +37,13 @@ def compiled_modules() -> list[str]:
 
 
 if os.environ.get("HEADRACE_COMPILE") == "1":
+    from Cython.Build import cythonize
     from mypyc.build import mypycify
 
     extensions = mypycify(
         compiled_modules(), opt_level="3", debug_level="0", multi_file=False, strip_asserts=False
     )
+    extensions += cythonize(["src/headrace/syscalls.pyx"], build_dir="build", quiet=True)
 else:
     extensions = []
 

@@ -1,0 +1,116 @@
+from __future__ import annotations
+
+import errno
+import os
+import select
+import socket
+import struct
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from headrace import syscalls
+
+Pair = tuple[socket.socket, socket.socket]
+
+
+@pytest.fixture
+def pair() -> Iterator[Pair]:
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        ours.setblocking(False)
+        yield ours, theirs
+
+
+def test_nothing_to_read_is_none_and_the_end_is_empty(pair: Pair) -> None:
+    ours, theirs = pair
+    assert syscalls.read(ours.fileno()) is None
+    theirs.sendall(b"abc")
+    assert syscalls.read(ours.fileno()) == b"abc"
+    theirs.close()
+    assert syscalls.read(ours.fileno()) == b""
+
+
+def test_a_read_is_bounded(pair: Pair) -> None:
+    ours, theirs = pair
+    theirs.setblocking(False)
+    sent = 0
+    while sent <= syscalls.READ_BYTES_MAX and (took := syscalls.write(theirs.fileno(), bytes(16_384))):
+        sent += took
+    assert len(syscalls.read(ours.fileno()) or b"") <= syscalls.READ_BYTES_MAX
+
+
+@pytest.mark.parametrize("data", [b"abc", bytearray(b"abc")])
+def test_write_says_how_much_was_taken(pair: Pair, data: bytes | bytearray) -> None:
+    ours, theirs = pair
+    assert syscalls.write(ours.fileno(), data) == 3
+    assert theirs.recv(10) == b"abc"
+    assert syscalls.write(ours.fileno(), data[:0]) == 0
+
+
+def test_a_full_socket_takes_nothing_more(pair: Pair) -> None:
+    ours, _ = pair
+    while syscalls.write(ours.fileno(), bytes(65_536)):
+        pass
+    assert syscalls.write(ours.fileno(), b"x") == 0
+
+
+def test_a_socket_whose_peer_is_gone_raises(pair: Pair) -> None:
+    ours, theirs = pair
+    theirs.close()
+    with pytest.raises(BrokenPipeError):
+        syscalls.write(ours.fileno(), b"x")
+
+
+def test_a_bad_descriptor_raises() -> None:
+    with pytest.raises(OSError) as caught:
+        syscalls.read(-1)
+    assert caught.value.errno == errno.EBADF
+
+
+def test_ready_gives_descriptor_and_events(pair: Pair) -> None:
+    ours, theirs = pair
+    with select.epoll() as epoll:
+        epoll.register(ours.fileno(), select.EPOLLIN)
+        assert syscalls.ready(epoll) == b""
+        theirs.sendall(b"x")
+        assert struct.unpack("=ii", syscalls.ready(epoll)) == (ours.fileno(), select.EPOLLIN)
+
+
+def test_what_is_written_is_synced_where_it_was_to_go(tmp_path: Path) -> None:
+    fd = os.open(tmp_path / "log", os.O_RDWR | os.O_CREAT)
+    try:
+        assert syscalls.write_and_sync(fd, [b"head", b"", b"body"], 4) == 8
+        assert os.pread(fd, 20, 0) == b"\0\0\0\0headbody"
+    finally:
+        os.close(fd)
+
+
+def test_a_failed_write_raises_and_a_failed_sync_is_told_apart() -> None:
+    with pytest.raises(OSError) as caught:
+        syscalls.write_and_sync(-1, [b"x"], 0)
+    assert caught.value.errno == errno.EBADF
+    reading, writing = os.pipe()
+    try:
+        with pytest.raises(OSError) as caught:
+            syscalls.write_and_sync(writing, [b"x"], 0)
+        assert caught.value.errno == errno.ESPIPE
+    finally:
+        os.close(reading)
+        os.close(writing)
+    null = os.open("/dev/null", os.O_WRONLY)  # takes every write and has nothing to sync
+    try:
+        assert syscalls.write_and_sync(null, [b"x"], 0) == -errno.EINVAL
+    finally:
+        os.close(null)
+
+
+def test_more_buffers_than_the_system_takes_at_once_are_refused(tmp_path: Path) -> None:
+    fd = os.open(tmp_path / "log", os.O_RDWR | os.O_CREAT)
+    try:
+        with pytest.raises(OSError) as caught:
+            syscalls.write_and_sync(fd, [b"x"] * 1025, 0)
+        assert caught.value.errno == errno.EINVAL
+    finally:
+        os.close(fd)
