@@ -97,7 +97,7 @@ mqtt_js() {
 # Built from a copy, so that neither extension modules nor egg-info appear in src.
 compiled_headrace() {
   local sources stamp tree=build/tree
-  sources=$(find src -name '*.py' -o -name 'py.typed' | LC_ALL=C sort)
+  sources=$(find src -name '*.py' -o -name '*.pyx' -o -name 'py.typed' | LC_ALL=C sort)
   # shellcheck disable=SC2086
   stamp=.venv/.setup-wheel-$( { echo "$sources"; cat setup.py pyproject.toml README.md requirements.lock $sources; } | sha256sum | cut -c1-16)
   [ -e "$stamp" ] && return
