@@ -31,7 +31,6 @@ TESTED_TOGETHER = {
         "headrace/core/interfaces.py",
         "headrace/core/publishing.py",
         "headrace/core/replay.py",
-        "headrace/core/routing.py",
         "headrace/core/session.py",
         "headrace/core/settings.py",
         "headrace/core/subscribing.py",

@@ -1,6 +1,6 @@
 """The broker: what happens at each packet. This file is the table of contents of the core and reads like section 3.
 
-Runs on the loop, called by connections (`on_*`), by group commit (`apply_batch`) and by the node (`end_tick`,
+Runs on the loop, called by connections (`on_*`), by group commit (`apply`) and by the node (`end_tick`,
 `on_timer`). A record takes effect when the journal's high watermark has passed it: PUBACK means that.
 """
 
@@ -12,7 +12,7 @@ from mypy_extensions import i64
 
 from headrace.core.acknowledging import Acknowledging
 from headrace.core.buffers import Buffers
-from headrace.core.commit import BatchListener, Deferred, GroupCommit, Reply
+from headrace.core.commit import UNFINISHED, BatchListener, Deferred, GroupCommit, Reply
 from headrace.core.connect import Sessions
 from headrace.core.delivery import Delivery
 from headrace.core.drop_events import DropEvents
@@ -71,11 +71,11 @@ class Broker(BatchListener):
         self.settings = settings
         self.fold = Fold(journal)
         self.timers = Timers()
-        self.commit = GroupCommit(journal, clock)
+        self.commit = GroupCommit(journal, clock, settings.deliveries_at_once)
         self.delivery = Delivery(self.commit, journal, clock, settings)
         self.sharing = SharedDelivery(self.delivery, self.commit, journal, clock, settings)
         self.delivery.sharing = self.sharing
-        self.router = Router(self.delivery, self.sharing)
+        self.router = Router(self.delivery, self.sharing, settings.deliveries_at_once)
         self.sessions = Sessions(self.fold, self.commit, self.delivery, self.timers, clock, settings)
         self.system = SystemTopics(self.delivery, clock)
         self.drop_events = DropEvents(self.commit, clock)
@@ -157,18 +157,24 @@ class Broker(BatchListener):
 
     # What is durable takes effect, in order
 
-    def apply_batch(self, records: list[Record]) -> None:
-        for record in records:
-            if record.kind == KIND_MESSAGE:
-                self._apply_message(cast(Message, record))
-            elif record.kind == KIND_NONE:
-                cast(Deferred, record).run()
-            elif record.kind == KIND_EVENT:
-                self._apply_event(cast(Event, record))
+    def apply(self, record: Record) -> i64:
+        if self.router.unfinished():
+            return self.router.go_on()
+        if record.kind == KIND_MESSAGE:
+            return self._apply_message(cast(Message, record))
+        if record.kind == KIND_NONE:
+            deferred = cast(Deferred, record)
+            deferred.run()
+            return UNFINISHED if self.router.unfinished() else deferred.work()
+        if record.kind == KIND_EVENT:
+            return self._apply_event(cast(Event, record))
+        return 0
+
+    def end_batch(self) -> None:
         self.publishing.let_go()
         self._flush()
 
-    def _apply_message(self, message: Message) -> None:
+    def _apply_message(self, message: Message) -> i64:
         link = message.link
         session: Session | None = None
         if link is not None:
@@ -178,26 +184,25 @@ class Broker(BatchListener):
         tenant = self.fold.tenant(message.tenant) if session is None else session.tenant
         if message.flags & FLAG_PRODUCER:
             tenant.producers.apply(message)
-        self.router.apply(tenant, message)
+        return self.router.apply(tenant, message)
 
-    def _apply_event(self, event: Event) -> None:
+    def _apply_event(self, event: Event) -> i64:
         """Only what waits for durability; the other events took effect when they were appended."""
         subkind = event.subkind
         if subkind == RETAINED_EXPIRED:
             tenant = self.fold.tenant(event.text("t"))
             tenant.retained.remove(event.text("topic").encode("utf-8"), event.number("off"))
-            return
+            return 1
         if subkind not in (SUBSCRIBED, UNSUBSCRIBED, RETAINED_QUEUED):
-            return
+            return 0
         session = self.fold.by_incarnation.get(event.number("inc"))
         if session is None:
-            return
+            return 1
         if subkind == SUBSCRIBED:
-            self.fold.subscribed(session, event)
-        elif subkind == UNSUBSCRIBED:
-            self.fold.unsubscribed(session, event)
-        else:
-            self.fold.retained_queued(session, event)
+            return self.fold.subscribed(session, event)
+        if subkind == UNSUBSCRIBED:
+            return self.fold.unsubscribed(session, event)
+        return self.fold.retained_queued(session, event)
 
     # Ticks
 

@@ -31,6 +31,8 @@ from headrace.core.record import (
     Record,
 )
 
+UNFINISHED: Final = -1
+
 # Drops first: an acknowledgement says that everything before it was sent, unless it is known to be dropped.
 _PROGRESS_ORDER: Final = (
     DROPPED,
@@ -49,6 +51,10 @@ class Deferred(Record):
 
     def run(self) -> None:
         raise NotImplementedError
+
+    def work(self) -> i64:
+        """What `run` may cost, in deliveries of a message."""
+        return 1
 
 
 class Reply(Deferred):
@@ -90,7 +96,12 @@ class Answer(Deferred):
 class BatchListener:
     """Who applies durable records (the broker)."""
 
-    def apply_batch(self, records: list[Record]) -> None:
+    def apply(self, record: Record) -> i64:
+        """Let a durable record take effect; returns the work of it, UNFINISHED when it is to be called again."""
+        raise NotImplementedError
+
+    def end_batch(self) -> None:
+        """A batch, or a part of one, has taken effect."""
         raise NotImplementedError
 
     def request_tick(self) -> None:
@@ -98,10 +109,13 @@ class BatchListener:
 
 
 class GroupCommit:
-    """Gathers records into batches. `high_watermark` and `applied` are offsets of the next record."""
+    """Gathers records into batches. What is below the offset `high_watermark` has taken effect: when a tick begins or
+    ends, that is; within it, a part of a batch counts as a whole."""
 
-    def __init__(self, journal: JournalPort, clock: Clock) -> None:
+    def __init__(self, journal: JournalPort, clock: Clock, work_at_once: i64) -> None:
+        """`work_at_once`: what takes effect in one pass of the loop, in deliveries of a message."""
         self._journal = journal
+        self._work_at_once: i64 = work_at_once
         self._clock = clock
         self._listener: BatchListener | None = None
         self._next: i64 = journal.next_offset()
@@ -112,8 +126,12 @@ class GroupCommit:
         self._outstanding: list[Record] | None = None
         self._outstanding_end: i64 = 0
         self._applying: list[Record] = []
+        self._applied: i64 = 0  # how many of them
+        self._applying_end: i64 = 0
+        self._reached: i64 = 0  # the journal's high watermark, which came while they were not all applied
         self._progress = [BytesWriter() for _ in range(PROGRESS_SUBKINDS)]
         self._progress_pending = False
+        self.unfinished = False  # a message has reached some of its sessions, and not yet the others
         self.failed: BaseException | None = None
         self.batches = 0
         self.bytes = 0
@@ -128,7 +146,8 @@ class GroupCommit:
     @property
     def idle(self) -> bool:
         """True when nothing waits for the journal."""
-        return self._outstanding is None and not self._pending and not self._progress_pending
+        waits = self._pending or self._applying or self._progress_pending
+        return self._outstanding is None and not waits
 
     @property
     def pending_bytes(self) -> i64:
@@ -206,7 +225,7 @@ class GroupCommit:
     def retained_topics(self) -> set[bytes]:
         """Topics of retained messages that are on their way to the journal or not yet applied."""
         found: set[bytes] = set()
-        for records in (self._applying, self._outstanding or [], self._pending):
+        for records in (self._applying[self._applied :], self._outstanding or [], self._pending):
             for record in records:
                 if isinstance(record, Message) and record.retain:
                     found.add(record.topic)
@@ -221,7 +240,9 @@ class GroupCommit:
 
     def flush(self) -> None:
         """End of a tick: hand the gathered batch to the journal, unless one is on its way."""
-        if self._outstanding is not None:
+        if self._applying:
+            self._apply_more()
+        if self._outstanding is not None or self._applying:
             return
         if self._progress_pending:
             self._take_progress()
@@ -232,7 +253,7 @@ class GroupCommit:
             return
         batch = self._pending  # nothing to make durable: only deferred work
         self._pending = []
-        self._apply(batch)
+        self._apply(batch, self.high_watermark)
 
     def _submit(self) -> None:
         batch = self._pending
@@ -254,25 +275,60 @@ class GroupCommit:
 
     def on_high_watermark(self, offset: int) -> None:
         """The journal made everything below `offset` durable: apply it, in order."""
+        if self._applying:
+            self._reached = offset
+            return
         batch = self._outstanding
         if batch is None or offset < self._outstanding_end or self.failed is not None:
             return
+        end = self._outstanding_end
         self._outstanding = None
-        self.high_watermark = self._outstanding_end
         if self._progress_pending:
             self._take_progress()
         if len(self._body):
             self._submit()
-        self._apply(batch)
+        self._apply(batch, end)
         if self._pending or self._progress_pending:
             self._request()
 
-    def _apply(self, batch: list[Record]) -> None:
+    def _apply(self, batch: list[Record], end: i64) -> None:
+        self._applying = batch
+        self._applying_end = end
+        self._apply_more()
+
+    def _apply_more(self) -> None:
+        """Let the next part of a batch take effect; what is left goes on in the next tick, when others were read."""
         listener = self._listener
-        if listener is not None:
-            self._applying = batch
-            listener.apply_batch(batch)
-            self._applying = []
+        if listener is None:
+            return
+        self.high_watermark = self._applying_end
+        batch = self._applying
+        size: i64 = len(batch)
+        work = self._work_at_once
+        while work > 0 and self._applied < size:
+            done = listener.apply(batch[self._applied])
+            self.unfinished = done == UNFINISHED
+            if self.unfinished:
+                break
+            work -= done
+            self._applied += 1
+        listener.end_batch()
+        if self._applied < size:
+            self.high_watermark = self._next_applied()
+            self._request()
+            return
+        self._applying = []
+        self._applied = 0
+        if self._reached:
+            reached, self._reached = self._reached, 0
+            self.on_high_watermark(reached)
+
+    def _next_applied(self) -> i64:
+        """The offset of the first record of the batch that has not taken effect."""
+        for record in self._applying[self._applied :]:
+            if record.kind != KIND_NONE:
+                return record.offset
+        return self._applying_end
 
     def on_failure(self, error: BaseException) -> None:
         """The journal can no longer make records durable: acknowledge nothing from now on (decisions 21)."""

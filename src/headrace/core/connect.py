@@ -9,6 +9,8 @@ from __future__ import annotations
 import uuid
 from typing import TYPE_CHECKING, Final
 
+from mypy_extensions import i64
+
 from headrace.core.access import PENDING, Access, SignIn
 from headrace.core.admission import Admission
 from headrace.core.commit import Deferred, GroupCommit
@@ -409,12 +411,19 @@ class _Connected(Deferred):
         self._session = session
         self._link = link
         self._connack = connack
+        self._sent = 0
 
     def run(self) -> None:
         if self._session.link is self._link and not self._link.closed:
             self._link.send(self._connack)
             self._link.ready = True
+            counters = self._session.tenant.counters
+            before = counters.publishes_sent
             self._delivery.resumed(self._session, self._link)
+            self._sent = counters.publishes_sent - before
+
+    def work(self) -> i64:
+        return 2 + self._sent
 
 
 class _KeepAlive(Timer):

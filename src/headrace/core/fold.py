@@ -246,10 +246,12 @@ class Fold:
 
     # Records of subscriptions and retained messages
 
-    def subscribed(self, session: Session, event: Event) -> None:
-        for at, row in enumerate(cast(list[list[object]], event.fields["subs"])):
+    def subscribed(self, session: Session, event: Event) -> i64:
+        """Returns how many things it did, as the others do."""
+        rows = cast(list[list[object]], event.fields["subs"])
+        for at, row in enumerate(rows):
             self.subscribe(session, subscription_from(session, row), event.offset << 16 | at)
-        self.retained_queued(session, event)
+        return len(rows) + self.retained_queued(session, event)
 
     def subscribe(self, session: Session, subscription: Subscription, group_id: int) -> None:
         """Add or replace one subscription; a shared one joins its group, or makes it under `group_id`."""
@@ -302,17 +304,20 @@ class Fold:
             if left:
                 tenant.count_drop(DROP_SESSION_ENDED, left)
 
-    def retained_queued(self, session: Session, event: Event) -> None:
+    def retained_queued(self, session: Session, event: Event) -> i64:
         """Queue the retained messages that the record lists: offset, QoS, subscription identifier."""
         listed = event.numbers("ret")
         for at in range(0, len(listed), 3):
             encoded = b"\x0b" + encode_varint(listed[at + 2]) if listed[at + 2] else b""
             ref = reference(listed[at], session.ids_index(encoded), True, listed[at + 1])
             session.outbound().push(ref, 0)
+        return len(listed)
 
-    def unsubscribed(self, session: Session, event: Event) -> None:
-        for topic_filter in cast(list[str], event.fields["f"]):
+    def unsubscribed(self, session: Session, event: Event) -> i64:
+        filters = cast(list[str], event.fields["f"])
+        for topic_filter in filters:
             self.unsubscribe(session, topic_filter)
+        return len(filters)
 
     # Recovery
 

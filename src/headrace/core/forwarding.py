@@ -36,6 +36,7 @@ class Forwarding:
         self._router = router
         self._commit = commit
         self._high: i64 = settings.write_buffer_high
+        self._at_once: i64 = settings.deliveries_at_once
         self._expires = settings.default_message_expiry_s != 0
 
     def publish(self, link: Link, topic: bytes, packet: bytes, payload_at: i64) -> None:
@@ -43,7 +44,8 @@ class Forwarding:
         session = link.session
         if session is None:
             return
-        if not self._passes(link, session, topic):
+        targets = session.tenant.tree.match(topic)
+        if len(targets) > self._at_once or not self._passes(link, session, topic):
             self._publishing.publish(link, _publish_of(topic, packet, payload_at))
             return
         size: i64 = len(packet)
@@ -51,7 +53,7 @@ class Forwarding:
         counters.publishes_received += 1
         counters.bytes_received += size - payload_at
         message: Message | None = None
-        for target in session.tenant.tree.match(topic):
+        for target in targets:
             receiver = target.session.link
             if receiver is not None and self._takes(receiver, target, link.version, size, topic):
                 receiver.writer().write(packet)

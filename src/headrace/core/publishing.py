@@ -186,15 +186,17 @@ class Publishing:
         return properties
 
     def _publish_qos0(self, link: Link, session: Session, message: Message) -> None:
-        """QoS 0 skips the journal unless it is retained; behind a retained one it keeps its place."""
+        """QoS 0 skips the journal unless it is retained; behind one that waits it keeps its place."""
         if message.retain:
             session.tenant.retained.arriving.add(message.topic)
             link.retained_offset = self.commit.append(message)
-        elif link.routed_later or link.retained_offset >= self.commit.high_watermark:
+        elif (
+            link.routed_later
+            or link.retained_offset >= self.commit.high_watermark
+            or not self.router.routed_at_once(session.tenant, message)
+        ):
             link.routed_later += 1  # until it has gone, what comes after it waits too
             self.commit.defer(_RouteLater(self.router, link, session, message))
-        else:
-            self.router.route(session.tenant, message)
 
     def _repeated(self, link: Link, session: Session, packet_id: int) -> bool:
         """QoS 2: an id seen before its PUBREL is the same message [MQTT-4.3.3-10]."""
@@ -306,7 +308,7 @@ class _Parked:
 
 
 class _RouteLater(Deferred):
-    """A QoS 0 message behind a retained one of the same publisher."""
+    """A QoS 0 message behind a retained one of the same publisher, or for more sessions than are served at once."""
 
     def __init__(self, router: Router, link: Link, session: Session, message: Message) -> None:
         super().__init__()

@@ -1,11 +1,15 @@
 """The router: the only consumer of the journal that fills queues.
 
 Runs on the loop, for every durable message in journal order: the retained message of its topic, then one entry for
-each matched session. Applying a record twice is prevented by its offset, never by luck.
+each matched session. Applying a record twice is prevented by its offset, never by luck. A message for very many sessions
+goes to some of them at a time; meanwhile it is `unfinished`, and nothing else is routed.
 """
 
 from __future__ import annotations
 
+from mypy_extensions import i64
+
+from headrace.core.commit import UNFINISHED
 from headrace.core.delivery import Delivery
 from headrace.core.fold import for_publisher
 from headrace.core.message import Message
@@ -18,15 +22,65 @@ from headrace.core.tenant import Tenant
 class Router:
     """Durable messages in, queue entries out."""
 
-    def __init__(self, delivery: Delivery, sharing: SharedDelivery) -> None:
+    def __init__(self, delivery: Delivery, sharing: SharedDelivery, at_once: i64) -> None:
+        """`at_once`: sessions that get a message in one pass of the loop."""
         self._delivery = delivery
         self._sharing = sharing
+        self._at_once: i64 = at_once
+        self._rest: _Rest | None = None
 
-    def apply(self, tenant: Tenant, message: Message) -> None:
-        """A message is durable: keep it if it is retained, give it to every matched session."""
+    def unfinished(self) -> bool:
+        return self._rest is not None
+
+    def apply(self, tenant: Tenant, message: Message) -> i64:
+        """A message is durable: keep it if it is retained, give it to every matched session. Returns the work, or
+        UNFINISHED."""
         if message.flags & FLAG_RETAIN:
             tenant.retained.apply(message)
-        self.route(tenant, message)
+        return self.route(tenant, message)
+
+    def route(self, tenant: Tenant, message: Message) -> i64:
+        """Give a message to the sessions of its topic, as `apply` does."""
+        targets = tenant.tree.match(message.topic)
+        count: i64 = len(targets)
+        if count > self._at_once:
+            self._rest = _Rest(tenant, message, targets)
+            return self.go_on()
+        self._give(tenant, message, targets)
+        return count + 1
+
+    def routed_at_once(self, tenant: Tenant, message: Message) -> bool:
+        """`route`, but only to as many sessions as it can do at once; False when nothing was done."""
+        targets = tenant.tree.match(message.topic)
+        if len(targets) > self._at_once:
+            return False
+        self._give(tenant, message, targets)
+        return True
+
+    def go_on(self) -> i64:
+        """With what is unfinished."""
+        rest = self._rest
+        if rest is None:
+            return 0
+        end = rest.at + self._at_once
+        part = rest.targets[rest.at : end]
+        rest.at = end
+        if end < len(rest.targets):
+            self._give_to(part, rest.message)
+            return UNFINISHED
+        self._rest = None
+        self._give(rest.tenant, rest.message, part)
+        return len(part)
+
+    def _give(self, tenant: Tenant, message: Message, targets: list[Target]) -> None:
+        """To these and to the groups."""
+        self._give_to(targets, message)
+        if tenant.groups:
+            self._sharing.route(tenant, message)
+
+    def _give_to(self, targets: list[Target], message: Message) -> None:
+        for target in targets:
+            self.offer(target, message)
 
     def offer(self, target: Target, message: Message) -> None:
         """Give the message to one matched session, unless it is its publisher's and No Local."""
@@ -39,8 +93,12 @@ class Router:
         else:
             self._delivery.offer(target, message)
 
-    def route(self, tenant: Tenant, message: Message) -> None:
-        for target in tenant.tree.match(message.topic):
-            self.offer(target, message)
-        if tenant.groups:
-            self._sharing.route(tenant, message)
+
+class _Rest:
+    """A message on its way to the sessions of its topic, which were found in one go."""
+
+    def __init__(self, tenant: Tenant, message: Message, targets: list[Target]) -> None:
+        self.tenant = tenant
+        self.message = message
+        self.targets = targets
+        self.at: i64 = 0

@@ -254,9 +254,15 @@ class SnapshotPass:
 
     def slices(self, work: int = SLICE_WORK) -> Iterator[list[bytes]]:
         """The entries, some at a time; the caller lets ticks pass in between, and sessions change meanwhile."""
-        for _ in self._steps():
-            if self._work >= work:
-                yield self._taken()
+        steps = self._steps()
+        while True:
+            while (
+                self._commit.unfinished
+            ):  # no session is written down that has what others of its age have not
+                yield []
+            if all(self._work < work for _ in steps):
+                break
+            yield self._taken()
         yield self._taken()
 
     def _steps(self) -> Iterator[None]:

@@ -260,3 +260,16 @@ def test_qos0_keeps_its_place_while_another_one_waits() -> None:
     publisher.publish("t", b"3", qos=0, sync=False)
     harness.sync()
     assert payloads(subscriber) == [b"1", b"2", b"3"]
+
+
+def test_a_retained_message_in_the_same_batch_as_a_subscription_behind_it_is_not_missed() -> None:
+    """It took effect first, so it does not come to the subscription on its own."""
+    for persistent in (True, False):
+        harness = Harness()
+        publisher = harness.client("p", clean=True)
+        for payload in (b"old", b"new"):
+            subscriber = harness.client(f"s-{payload.decode()}", clean=not persistent)
+            publisher.publish("t", payload, retain=True, sync=False)
+            subscriber.feed(b"\x82\x06\x00\x01\x00\x01t\x01", sync=False)
+            harness.sync()
+            assert [found for _, found, _, _ in subscriber.publishes()][-1:] == [payload]

@@ -1,0 +1,104 @@
+"""A message for many sessions, and a batch of many messages, take effect a part at a time, in order."""
+
+from __future__ import annotations
+
+from harness import Client, Harness, state
+from headrace.core.settings import BrokerSettings
+from headrace.core.snapshots import SnapshotPass
+
+AT_ONCE, SESSIONS = 10, 95
+
+
+def harness() -> Harness:
+    settings = BrokerSettings()
+    settings.deliveries_at_once = AT_ONCE
+    return Harness(settings)
+
+
+def subscribers(of: Harness, qos: int = 1) -> list[Client]:
+    clients = [of.client(f"c{number}") for number in range(SESSIONS)]
+    for client in clients:
+        client.subscribe("t", qos)
+    return clients
+
+
+def durable(of: Harness) -> None:
+    """What was appended is, and its first part takes effect."""
+    of.broker.end_tick()
+    of.journal.durable = len(of.journal.records)
+    of.broker.commit.on_high_watermark(of.journal.durable)
+
+
+def payloads(clients: list[Client]) -> list[list[bytes]]:
+    return [[payload for _, payload, _, _ in client.publishes()] for client in clients]
+
+
+def test_a_message_for_many_reaches_some_in_each_pass_and_the_next_message_waits() -> None:
+    one = harness()
+    clients = subscribers(one)
+    publisher = one.client("p", clean=True)
+    publisher.publish("t", b"first", sync=False)
+    publisher.publish("t", b"second", sync=False)
+    position = one.broker.commit.high_watermark
+    durable(one)
+    got = payloads(clients)
+    assert one.broker.commit.high_watermark == position  # not all have it
+    while not one.broker.commit.idle:
+        one.broker.end_tick()
+        more = payloads(clients)
+        assert sum(map(len, more)) <= 4 * AT_ONCE  # two passes, each of two parts at most
+        got = [before + after for before, after in zip(got, more, strict=True)]
+        durable(one)
+    assert [before + after for before, after in zip(got, payloads(clients), strict=True)] == [
+        [b"first", b"second"]
+    ] * SESSIONS
+
+
+def test_no_snapshot_has_half_of_a_message() -> None:
+    one = harness()
+    clients = subscribers(one)
+    for client in clients:
+        client.lose()
+    one.client("p", clean=True).publish("t", b"first", sync=False)
+    walk = SnapshotPass(one.broker.fold, one.broker.commit)
+    slices = walk.slices(1)
+    durable(one)
+    assert one.broker.commit.unfinished
+    assert [next(slices) for _ in range(10)] == [[]] * 10
+    one.sync()
+    one.snapshot = (walk.position, [entry for part in slices for entry in part])
+    expected = state(one.broker.fold)
+    one.crash()
+    assert state(one.broker.fold) == expected
+
+
+def test_qos0_for_many_keeps_its_place() -> None:
+    one = harness()
+    clients = subscribers(one, 0)
+    alone = one.client("alone")
+    alone.subscribe("+", 0)
+    alone.subscribe("u", 0)
+    publisher = one.client("p", clean=True)
+    for number in range(3):
+        publisher.publish("t", b"t%d" % number, qos=0, sync=False)
+        publisher.publish("u", b"u%d" % number, qos=0, sync=False)
+    one.sync()
+    assert payloads(clients) == [[b"t0", b"t1", b"t2"]] * SESSIONS
+    assert payloads([alone]) == [[b"t0", b"u0", b"t1", b"u1", b"t2", b"u2"]]
+
+
+def test_what_comes_while_a_batch_takes_effect_waits_for_its_turn() -> None:
+    """The next batch is durable before all of the one before has taken effect."""
+    one = harness()
+    clients = subscribers(one)
+    publisher = one.client("p", clean=True)
+    publisher.publish("t", b"0", sync=False)
+    one.broker.end_tick()
+    publisher.publish("t", b"1", sync=False)
+    durable(one)
+    publisher.publish("t", b"2", sync=False)
+    durable(one)
+    publisher.publish("t", b"3", sync=False)
+    one.sync()
+    assert payloads(clients) == [[b"0", b"1", b"2", b"3"]] * SESSIONS
+    assert one.broker.commit.idle
