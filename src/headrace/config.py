@@ -17,7 +17,7 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from headrace.bridge.address import RemoteAddress
+from headrace.address import Location
 from headrace.bridge.address import parse as parse_remote
 from headrace.bridge.topics import Rule
 from headrace.errors import ConfigError
@@ -465,7 +465,7 @@ def _check_bridge(key: str, bridge: BridgeConfig, names: list[str]) -> None:
         raise InvalidKey(f"{key}.reconnect_max_s", "is less than reconnect_min_s")
 
 
-def _remote(key: str, url: str) -> RemoteAddress:
+def _remote(key: str, url: str) -> Location:
     try:
         return parse_remote(url)
     except ValueError as error:

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
-from headrace.bridge.address import RemoteAddress
+from headrace.address import Location
 from headrace.bridge.backoff import Backoff
 from headrace.bridge.counters import BridgeCounters
 from headrace.bridge.link import RemoteLink
@@ -102,7 +102,7 @@ class Bridge:
         if self._link is not None:
             self._link.say_goodbye()
 
-    async def _attempt(self, address: RemoteAddress) -> bool:
+    async def _attempt(self, address: Location) -> bool:
         """One connection from its beginning to its end; False if it never got as far as sending messages."""
         loop = asyncio.get_running_loop()
         up: asyncio.Future[bool] = loop.create_future()
@@ -140,7 +140,7 @@ class Bridge:
         self._went_down(address, reason)
         return True
 
-    async def _open(self, address: RemoteAddress, link: RemoteLink) -> asyncio.Transport:
+    async def _open(self, address: Location, link: RemoteLink) -> asyncio.Transport:
         loop = asyncio.get_running_loop()
         protocol: object = link
         if address.websocket:
@@ -189,7 +189,7 @@ class Bridge:
             raise UnusableFile(f"{file}: {error.strerror}") from None
         return lines[0] if lines else b""
 
-    def _came_up(self, address: RemoteAddress, link: RemoteLink, present: bool) -> None:
+    def _came_up(self, address: Location, link: RemoteLink, present: bool) -> None:
         self.up = True
         self.counters.connects += 1
         self._told.clear()
@@ -202,12 +202,12 @@ class Bridge:
             )
         self._on_state(self, True)
 
-    def _went_down(self, address: RemoteAddress, reason: str) -> None:
+    def _went_down(self, address: Location, reason: str) -> None:
         self.up = False
         self._warn("bridge down", bridge=self.settings.name, remote=str(address), reason=reason)
         self._on_state(self, False)
 
-    def _failed(self, address: RemoteAddress, reason: str) -> None:
+    def _failed(self, address: Location, reason: str) -> None:
         """An attempt came to nothing: told once a minute for the same reason."""
         self.counters.failures += 1
         now = time.monotonic()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from headrace.bridge.address import RemoteAddress
+from headrace.address import Location
 from headrace.bridge.topics import Rule
 
 
@@ -23,7 +23,7 @@ class BridgeSettings:
     """One bridge. Times in seconds. `version` is 4 or 5, `notifications` both, local or none."""
 
     name: str
-    addresses: tuple[RemoteAddress, ...]
+    addresses: tuple[Location, ...]
     rules: tuple[Rule, ...]
     version: int
     client_id: str

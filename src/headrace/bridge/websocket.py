@@ -16,7 +16,7 @@ from websockets.http11 import Response
 from websockets.typing import Subprotocol
 from websockets.uri import parse_uri
 
-from headrace.bridge.address import RemoteAddress
+from headrace.address import Location
 from headrace.bridge.link import RemoteLink
 from headrace.websocket import DATA_FRAMES, WebSocketStream
 
@@ -30,7 +30,7 @@ _silent.propagate = False  # why a connection ended is told once, by the bridge
 class WebSocketClient(WebSocketStream):
     """One WebSocket. `frame_bytes_max` bounds what a frame may make us hold."""
 
-    def __init__(self, link: RemoteLink, address: RemoteAddress, frame_bytes_max: int) -> None:
+    def __init__(self, link: RemoteLink, address: Location, frame_bytes_max: int) -> None:
         self._link = link
         self._frames: ClientProtocol = ClientProtocol(
             parse_uri(str(address)),

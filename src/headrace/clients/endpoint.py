@@ -8,15 +8,13 @@ from __future__ import annotations
 import asyncio
 import ssl
 from dataclasses import dataclass
-from urllib.parse import urlsplit
 
+from headrace.address import Location, locate_remote
 from headrace.clients.link import Link
 from headrace.clients.websocket import WebSocketClient
 from headrace.errors import HeadraceError
 
-SCHEMES = {"tcp": "tcp", "mqtt": "tcp", "tls": "tls", "mqtts": "tls", "ws": "ws", "wss": "wss"}
 PORTS = {"tcp": 1883, "tls": 8883, "ws": 8083, "wss": 8084}
-ENCRYPTED = ("tls", "wss")
 
 
 class UnusableFile(HeadraceError):
@@ -45,18 +43,9 @@ class Endpoint:
         await socket.upgraded
 
 
-def parse(url: str) -> tuple[str, str, int, str]:
-    """Scheme, host, port and path of an address. ValueError says what is wrong with it."""
-    parts = urlsplit(url)
-    port = parts.port
-    scheme = SCHEMES.get(parts.scheme)
-    if scheme is None or not parts.hostname or parts.username or parts.query or parts.fragment:
-        raise ValueError(f"{url!r} is not {'|'.join(PORTS)}://HOST:PORT")
-    websocket = scheme in ("ws", "wss")
-    if parts.path.strip("/") and not websocket:
-        raise ValueError(f"{url!r}: only a WebSocket has a path")
-    path = (parts.path if parts.path.strip("/") else "/mqtt") if websocket else ""
-    return scheme, parts.hostname, PORTS[scheme] if port is None else port, path
+def parse(url: str) -> Location:
+    """The parts of an address. ValueError says what is wrong with it."""
+    return locate_remote(url, PORTS)
 
 
 def client_context(ca: str, certificate: str, key: str, insecure: bool) -> ssl.SSLContext:

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 import click
 
-from headrace.clients.endpoint import ENCRYPTED, Endpoint, client_context, parse
+from headrace.clients.endpoint import Endpoint, client_context, parse
 from headrace.mqtt import packets
 from headrace.mqtt.data_types import VARINT_MAX
 from headrace.mqtt.packets import Connect, Will
@@ -81,18 +81,18 @@ _OPTIONS = [
 def endpoint_from(options: dict[str, Any]) -> Endpoint:
     """Where to connect, and how. UnusableFile if a certificate is none."""
     try:
-        scheme, host, port, path = parse(options["url"])
+        broker = parse(options["url"])
     except ValueError as error:
         raise click.UsageError(f"--url: {error}") from None
     given = [name for name in ("ca", "cert", "key", "insecure") if options[name]]
-    if scheme not in ENCRYPTED and given:
+    if given and not broker.encrypted:
         raise click.UsageError(f"--{given[0]}: only tls:// and wss:// have certificates")
     if options["key"] and not options["cert"]:
         raise click.UsageError("--key needs --cert")
     tls = None
-    if scheme in ENCRYPTED:
+    if broker.encrypted:
         tls = client_context(options["ca"], options["cert"], options["key"], options["insecure"])
-    return Endpoint(options["host"] or host, options["port"] or port, path, tls)
+    return Endpoint(options["host"] or broker.host, options["port"] or broker.port, broker.path, tls)
 
 
 def connect_from(options: dict[str, Any], receive_maximum: int | None = None) -> Connect:

@@ -8,18 +8,11 @@ from __future__ import annotations
 
 import ipaddress
 from dataclasses import dataclass, fields, replace
-from urllib.parse import parse_qsl, unquote, urlsplit
+from urllib.parse import parse_qsl, urlsplit
 
-SCHEMES = {
-    "tcp": "tcp",
-    "mqtt": "tcp",
-    "tls": "tls",
-    "mqtts": "tls",
-    "ws": "ws",
-    "wss": "wss",
-    "unix": "unix",
-}
-PORTS = {"tcp": 1883, "tls": 8883, "ws": 8083, "wss": 8084}
+from headrace.address import Location, locate
+
+PORTS = {"tcp": 1883, "tls": 8883, "ws": 8083, "wss": 8084, "unix": 0}
 CLIENT_CERTIFICATES = ("none", "optional", "require")
 PROXY = ("off", "optional", "required")
 
@@ -43,22 +36,10 @@ class Options:
 
 
 @dataclass(frozen=True, slots=True)
-class Address:
-    """Where to listen. Port 0 lets the system choose; `path` is a Unix socket's."""
+class Address(Location):
+    """Where to listen. Port 0 lets the system choose."""
 
-    scheme: str
-    host: str
-    port: int
-    path: str
     options: Options
-
-    @property
-    def encrypted(self) -> bool:
-        return self.scheme in ("tls", "wss")
-
-    @property
-    def websocket(self) -> bool:
-        return self.scheme in ("ws", "wss")
 
     @property
     def loopback(self) -> bool:
@@ -70,29 +51,14 @@ class Address:
         except ValueError:
             return False
 
-    def url(self, port: int) -> str:
-        """Without options, with the port that it got."""
-        if self.scheme == "unix":
-            return f"unix://{self.path}"
-        host = f"[{self.host}]" if ":" in self.host else self.host
-        return f"{self.scheme}://{host}:{port}"
-
 
 def parse(url: str) -> Address:
     """The parts of a listener URL. ValueError says what is wrong with it."""
-    parts = urlsplit(url)
-    port = parts.port
-    scheme = SCHEMES.get(parts.scheme)
-    if scheme is None or parts.username or parts.fragment:
-        raise ValueError(f"{url!r} is no address of the form {'|'.join(PORTS)}://HOST:PORT or unix:///PATH")
-    options = _options(url, parts.query)
-    if scheme == "unix":
-        if parts.netloc or parts.path in ("", "/"):
-            raise ValueError(f"{url!r} is no address of the form unix:///PATH")
-        return Address(scheme, "", 0, unquote(parts.path), options)
-    if not parts.hostname or parts.path not in ("", "/"):
-        raise ValueError(f"{url!r} is no address of the form {scheme}://HOST:PORT")
-    return Address(scheme, parts.hostname, PORTS[scheme] if port is None else port, "", options)
+    found = locate(url, PORTS)
+    if found.path and found.scheme != "unix":
+        raise ValueError(f"{url!r} is no address of the form {found.scheme}://HOST:PORT")
+    options = _options(url, urlsplit(url).query)
+    return Address(found.scheme, found.host, found.port, found.path, options)
 
 
 def _options(url: str, query: str) -> Options:

@@ -4,21 +4,22 @@ from __future__ import annotations
 
 import pytest
 
-from headrace.bridge.address import RemoteAddress, parse
+from headrace.address import Location
+from headrace.bridge.address import parse
 
 
 @pytest.mark.parametrize(
     ("url", "address"),
     [
-        ("tcp://broker.example", RemoteAddress("tcp", "broker.example", 1883, "")),
-        ("mqtt://broker.example:1", RemoteAddress("tcp", "broker.example", 1, "")),
-        ("tls://[::1]", RemoteAddress("tls", "::1", 8883, "")),
-        ("ws://h", RemoteAddress("ws", "h", 80, "/mqtt")),
-        ("wss://h:8084/deep/path", RemoteAddress("wss", "h", 8084, "/deep/path")),
-        ("unix:///run/mqtt.sock", RemoteAddress("unix", "", 0, "/run/mqtt.sock")),
+        ("tcp://broker.example", Location("tcp", "broker.example", 1883, "")),
+        ("mqtt://broker.example:1", Location("tcp", "broker.example", 1, "")),
+        ("tls://[::1]", Location("tls", "::1", 8883, "")),
+        ("ws://h", Location("ws", "h", 80, "/mqtt")),
+        ("wss://h:8084/deep/path", Location("wss", "h", 8084, "/deep/path")),
+        ("unix:///run/mqtt.sock", Location("unix", "", 0, "/run/mqtt.sock")),
     ],
 )
-def test_an_address_is_taken_apart(url: str, address: RemoteAddress) -> None:
+def test_an_address_is_taken_apart(url: str, address: Location) -> None:
     assert parse(url) == address
     assert parse(str(address)) == address
 
