@@ -48,7 +48,7 @@ class History:
         settings = BrokerSettings()
         settings.inflight_max = self.rng.choice((1, 3, 20))
         settings.page_messages = self.rng.choice((1, 2, 256))
-        settings.deliveries_at_once = self.rng.choice((1, 2, 1000))
+        settings.deliveries_at_once = self.rng.choice((1, 2, 500))
         settings.backlog_page = self.rng.choice((1, 2, 4))
         self.limited = self.rng.random() < 0.2
         if self.limited:
