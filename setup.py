@@ -25,8 +25,13 @@ COMPILED = (
     "bridge/topics.py",
     "bridge/counters.py",
     "stores/*.py",
+    "journal/active.py",
+    "journal/catalog.py",
+    "journal/writer.py",
     "clients/load.py",
     "clients/tally.py",
+    "services/ticks.py",
+    "services/watchdog.py",
 )
 
 

@@ -11,7 +11,6 @@ import gc
 import signal
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import structlog
@@ -24,7 +23,7 @@ from headrace.bridge.address import parse
 from headrace.bridge.settings import BridgeSettings, RemoteTls
 from headrace.config import BridgeConfig, Config, rule
 from headrace.core.broker import Broker
-from headrace.core.interfaces import Clock, Scheduler
+from headrace.core.interfaces import Clock
 from headrace.core.settings import BrokerSettings
 from headrace.journal.catalog import Segment
 from headrace.journal.compaction import is_worth_it
@@ -39,6 +38,7 @@ from headrace.services.doors import Doors, DoorSettings
 from headrace.services.metrics import registry
 from headrace.services.references import References
 from headrace.services.sys_topics import SystemPublisher
+from headrace.services.ticks import LoopScheduler
 from headrace.services.watchdog import Watchdog
 from headrace.snapshotting import Snapshotting, durable
 from headrace.stores.local import LocalJournal
@@ -134,32 +134,6 @@ def bridge_settings(bridge: BridgeConfig) -> BridgeSettings:
         reconnect_max_s=bridge.reconnect_max_s,
         tls=RemoteTls(tls.ca, tls.certificate, tls.key, tls.insecure),
     )
-
-
-class LoopScheduler(Scheduler):
-    """Runs `Broker.end_tick` once the loop has read what is readable."""
-
-    def __init__(self, loop: asyncio.AbstractEventLoop, watchdog: Watchdog) -> None:
-        super().__init__()
-        self._loop = loop
-        self._watchdog = watchdog
-        self._requested_s = 0.0
-        self.end_tick: Callable[[], None] = _nothing
-
-    def request_tick(self) -> None:
-        self._requested_s = self._watchdog.clock()
-        self._loop.call_soon(self._tick)
-
-    def _tick(self) -> None:
-        watchdog = self._watchdog
-        began = watchdog.clock()
-        watchdog.note("reads", began - self._requested_s)
-        self.end_tick()
-        watchdog.note("tick", watchdog.clock() - began)
-
-
-def _nothing() -> None:
-    """Before a broker is attached."""
 
 
 class Node:

@@ -15,6 +15,9 @@ from pathlib import Path
 from threading import get_native_id
 from typing import Protocol
 
+from headrace import syscalls
+from headrace.journal.errors import SyncFailed
+
 _BUFFERS_MAX = 1024  # IOV_MAX of Linux
 
 
@@ -126,6 +129,14 @@ class Disk:
             position += wanted
         return position
 
+    def write_and_sync(self, fd: int, buffers: Sequence[bytes], position: int) -> None:
+        """`write_fully`, then `fdatasync`. Raises SyncFailed if it was the latter that failed, else OSError."""
+        self.write_fully(fd, buffers, position)
+        try:
+            self.fdatasync(fd)
+        except OSError as error:
+            raise SyncFailed(error.errno, error.strerror) from error
+
     def read_file(self, path: Path) -> bytes:
         """The whole of a small file. Raises FileNotFoundError."""
         fd = self.open(path)
@@ -147,4 +158,21 @@ class Disk:
         self.fsync_directory(path.parent)
 
 
-DISK = Disk()
+class SystemDisk(Disk):
+    """The local file system, where a write and its sync are one wait for the interpreter lock and not two."""
+
+    def write_and_sync(self, fd: int, buffers: Sequence[bytes], position: int) -> None:
+        if len(buffers) > _BUFFERS_MAX:
+            super().write_and_sync(fd, buffers, position)
+            return
+        wanted = 0
+        for buffer in buffers:
+            wanted += len(buffer)
+        done = syscalls.write_and_sync(fd, buffers, position)
+        if done < 0:
+            raise SyncFailed(-done, os.strerror(-done))
+        if done < wanted:
+            super().write_and_sync(fd, [b"".join(buffers)[done:]], position + done)
+
+
+DISK = SystemDisk()

@@ -106,6 +106,10 @@ class DiskFull(WriteFailed):
     retry_helps = True
 
 
+class SyncFailed(OSError):
+    """What was written may or may not be on disk, and a second sync would not tell: it is never tried again."""
+
+
 def is_disk_full(error: OSError) -> bool:
     """No space, or no space within the quota: what was to be written is not, and may be tried again."""
     return error.errno in (errno.ENOSPC, errno.EDQUOT)

@@ -192,13 +192,13 @@ class SegmentedLog:
         """
         base_offset = self.next_offset
         self.next_offset = base_offset + count
-        self._writer.queue.put((base_offset, count, first_timestamp_us, max_timestamp_us, body))
+        self._writer.submit(base_offset, count, first_timestamp_us, max_timestamp_us, body)
         return base_offset
 
     def read_batch(self, offset: int) -> Batch:
         """The batch that holds `offset`, which is below the high watermark. Raises OffsetOutOfRange,
         CorruptBatch."""
-        for base, count, first_us, max_us, body in self._writer.acknowledged_early:
+        for base, count, first_us, max_us, _, body in self._writer.acknowledged_early:
             if base <= offset < base + count:
                 return Batch(base, count, first_us, max_us, body, self.epoch)
         return self._catalog.read(offset)

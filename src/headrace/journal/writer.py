@@ -1,7 +1,8 @@
 """The writer thread: everything that was handed over while it was busy becomes one write and one sync.
 
-It competes with the event loop for the interpreter lock, so the path of a batch is a checksum and two
-`pack`s; `pwritev`, `fdatasync` and the checksum of a large body run without the lock.
+It competes with the event loop for the interpreter lock, and each time it waits for it is a switch between threads. So
+the loop packs the header of a batch, and the thread lets go of the lock twice: to wait for a batch, and to write and
+sync it.
 
 Order within a group: write, sync, then the index and the end of the segment (so that reads find the batches),
 then the high watermark for other processes, then the callback.
@@ -22,7 +23,7 @@ from typing import TypeVar
 from headrace.journal.active import SegmentFile, begin_segment, name_segment
 from headrace.journal.catalog import Catalog, Segment
 from headrace.journal.disk import Disk
-from headrace.journal.errors import DiskFull, WriteFailed, is_disk_full
+from headrace.journal.errors import DiskFull, SyncFailed, WriteFailed, is_disk_full
 from headrace.journal.index import pack_entry
 from headrace.journal.reserve import Reserve
 from headrace.journal.segment import (
@@ -37,8 +38,9 @@ from headrace.journal.watermark import Watermark
 FSYNC, OS, NONE = "fsync", "os", "none"
 RETRY_S = 0.25  # how often a full disk is looked at again
 Result = TypeVar("Result")
-# base offset, count, first timestamp, largest timestamp, body
-Pending = tuple[int, int, int, int, bytes]
+PACKED_AT_ONCE_MAX = 256 << 10  # bytes of a body whose checksum is made on the loop: a tenth of a millisecond
+# base offset, count, first timestamp, largest timestamp, header (b"" if the writer thread is to pack it), body
+Pending = tuple[int, int, int, int, bytes, bytes]
 
 
 class GroupWriter:
@@ -83,6 +85,17 @@ class GroupWriter:
         self._index_interval_bytes = index_interval_bytes
         self._index_wanted_at = file.segment.size
 
+    def submit(self, base: int, count: int, first_us: int, max_us: int, body: bytes) -> None:
+        """Runs on the loop. The header says what is durable now, which is more by the time it is written."""
+        small = len(body) <= PACKED_AT_ONCE_MAX
+        header = self._header(base, count, first_us, max_us, body) if small else b""
+        self.queue.put((base, count, first_us, max_us, header, body))
+
+    def _header(self, base: int, count: int, first_us: int, max_us: int, body: bytes) -> bytes:
+        return pack_batch_header(
+            self._seed, body, base, count, self._epoch, self._durable_offset, first_us, max_us
+        )
+
     def run(self) -> None:
         """Until the end mark comes or something fails. Reports a failure once."""
         try:
@@ -120,21 +133,23 @@ class GroupWriter:
             last = group[-1]
             self.high_watermark = last[0] + last[1]
             self.on_durable(self.high_watermark)
-        if self._is_old(group[0][3]):
+        rolled = self._is_old(group[0][3])
+        if rolled:
             self._roll(group[0][0])
         buffers: list[bytes] = []
-        seed, epoch = self._seed, self._epoch
         start = 0
         position = self.file.segment.size
-        for i, (base, count, first_us, max_us, body) in enumerate(group):
+        for i, (base, count, first_us, max_us, header, body) in enumerate(group):
             size = BATCH_HEADER_SIZE + len(body)
             if position + size > self._segment_bytes_max and position > SEGMENT_HEADER_SIZE:
                 self._flush(group[start:i], buffers)
                 self._roll(base)
+                rolled = True  # and more is durable than the headers know
                 buffers, start = [], i
                 position = SEGMENT_HEADER_SIZE
-            durable = self._durable_offset
-            buffers.append(pack_batch_header(seed, body, base, count, epoch, durable, first_us, max_us))
+            if rolled or not header:
+                header = self._header(base, count, first_us, max_us, body)
+            buffers.append(header)
             buffers.append(body)
             position += size
         self._flush(group[start:], buffers)
@@ -150,7 +165,6 @@ class GroupWriter:
         last = group[-1]
         end_offset = last[0] + last[1]
         if self._durability == FSYNC:
-            self._disk.fdatasync(file.fd)
             self._durable_offset = end_offset
         entries = self._index(file.segment, group, position)
         file.segment.end_offset = end_offset
@@ -161,14 +175,22 @@ class GroupWriter:
             file.write_index(entries)
 
     def _put(self, file: SegmentFile, buffers: list[bytes], position: int) -> None:
-        file.preallocate(position + sum(map(len, buffers)))
-        self._disk.write_fully(file.fd, buffers, position)
+        end = position
+        for buffer in buffers:
+            end += len(buffer)
+        file.preallocate(end)
+        if self._durability == FSYNC:
+            self._disk.write_and_sync(file.fd, buffers, position)
+        else:
+            self._disk.write_fully(file.fd, buffers, position)
 
     def _with_room(self, step: Callable[[], Result]) -> Result:
         """Does what may find the disk full, again and again until it does not. Syncs are not among it."""
         while True:
             try:
                 return step()
+            except SyncFailed:
+                raise
             except OSError as error:
                 if not is_disk_full(error):
                     raise
@@ -196,7 +218,7 @@ class GroupWriter:
         """Makes the batches findable; returns what goes into the index file."""
         add = segment.index.add
         entries = b""
-        for base, _, first_us, max_us, body in group:
+        for base, _, first_us, max_us, _, body in group:
             add(base, position)
             segment.note(first_us, max_us)
             if position >= self._index_wanted_at:
