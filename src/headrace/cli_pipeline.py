@@ -126,6 +126,8 @@ def job_settings(job: str, config: Config) -> Any:
     own = getattr(pipeline, job.replace("-", "_"))
     return module_of(job).Settings(
         data_dir=Path(config.data_dir),
+        journal=pipeline.journal,
+        token_file=pipeline.token_file,
         lake=Path(pipeline.lake),
         follow=pipeline.follow,
         trigger_s=pipeline.trigger_s,

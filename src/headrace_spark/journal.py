@@ -5,6 +5,7 @@ What goes wrong here is said with what to do about it, because a person reads it
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -14,9 +15,11 @@ from headrace.journal.reader import JournalReader
 from headrace.journal.selective import TimeRange
 from headrace_spark.chunk import chunks
 from headrace_spark.errors import BadOption, DataLoss, ForeignOffset, JournalMissing
+from headrace_spark.options import TOKEN_VARIABLE
 from headrace_spark.ranges import JournalOffset
-from headrace_spark.remote import RemoteConsumers, RemoteJournal, is_remote
+from headrace_spark.remote import RemoteJournal, is_remote
 from headrace_spark.selection import EVER
+from headrace_spark.settings import RunSettings
 
 
 def open_journal(location: Path | str, token: str = "") -> JournalReader:
@@ -42,6 +45,33 @@ def open_journal(location: Path | str, token: str = "") -> JournalReader:
             "directory, or read from the running broker with headrace://"
         ) from None
     return journal
+
+
+def journal_of(settings: RunSettings) -> JournalReader:
+    """The journal that a job was told to read. Raises BadOption, JournalMissing, JournalUnreachable."""
+    if not settings.journal:
+        return open_journal(settings.data_dir.absolute())
+    if not is_remote(settings.journal):
+        raise BadOption("pipeline.journal", settings.journal, "a broker is given as headrace://HOST:PORT")
+    return open_journal(settings.journal, _token(settings.token_file))
+
+
+def _token(file: str) -> str:
+    """The content of a token file; without one, what the environment says. Raises BadOption."""
+    if not file:
+        return os.environ.get(TOKEN_VARIABLE, "")
+    try:
+        return Path(file).read_text(encoding="utf-8").strip()
+    except (OSError, UnicodeDecodeError) as error:
+        problem = getattr(error, "strerror", None) or "it is no text"
+        raise BadOption("pipeline.token_file", file, problem) from None
+
+
+def source_options(journal: JournalReader) -> dict[str, str]:
+    """What the source `headrace-journal` is told to read this very journal."""
+    if isinstance(journal, RemoteJournal):
+        return {"path": journal.location, "token": journal.token}
+    return {"path": journal.location}
 
 
 def open_all(locations: Sequence[str], token: str = "") -> dict[str, JournalReader]:
@@ -122,10 +152,10 @@ def registered_offset(journal: JournalReader, consumer: str) -> int | None:
     return found.offset if (found.uuid, found.epoch) == (journal.uuid, journal.epoch) else None
 
 
-def commit(location: Path | str, consumer: str, position: JournalOffset, token: str = "") -> None:
+def commit(journal: JournalReader, consumer: str, position: JournalOffset) -> None:
     """Everything below `position` is processed: retention may have it. Registers again a consumer that was dropped."""
     uuid, epoch, offset = position.uuid, position.epoch, position.offset
-    if is_remote(str(location)):
-        RemoteConsumers(str(location), token).commit(consumer, uuid, epoch, offset)
+    if isinstance(journal, RemoteJournal):
+        journal.consumers.commit(consumer, uuid, epoch, offset)
     else:
-        ConsumerPosition.commit_or_register(Path(location), consumer, uuid, epoch, offset)
+        ConsumerPosition.commit_or_register(journal.data_dir, consumer, uuid, epoch, offset)

@@ -15,7 +15,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from headrace.journal.reader import JournalReader
 from headrace_spark.errors import LakeConflict
-from headrace_spark.journal import holds_last, readable_from
+from headrace_spark.journal import holds_last, readable_from, source_options
 from headrace_spark.lake_table import LakeTable
 from headrace_spark.ranges import end_within
 
@@ -38,7 +38,8 @@ class JournalRange:
             .option("startingOffsets", self.start)
             .option("endingOffsets", self.end)
             .option("partitions", spark.sparkContext.defaultParallelism)
-            .load(str(self.journal.data_dir.absolute()))
+            .options(**source_options(self.journal))
+            .load()
         )
 
 

@@ -91,7 +91,9 @@ class Endpoint:
         if status == HTTPStatus.NOT_FOUND:
             return FileNotFoundError(f"{self.location}{path}: {detail}")
         if status in (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN):
-            return JournalUnreachable(f"{self.location}: {detail} (option token, or HEADRACE_JOURNAL_TOKEN)")
+            return JournalUnreachable(
+                f"{self.location}: {detail} (option token, pipeline.token_file, or HEADRACE_JOURNAL_TOKEN)"
+            )
         return JournalUnreachable(f"{self.location}{path}: {status} {detail}")
 
 
@@ -207,4 +209,5 @@ class RemoteJournal(JournalReader):
     def __init__(self, location: str, token: str) -> None:
         super().__init__(Path(DIRECTORY), RemoteDisk(Endpoint(location, token)))
         self.location = location
+        self.token = token
         self.consumers = RemoteConsumers(location, token)

@@ -40,6 +40,10 @@ class RunSettings:
     """What every job is told: which journal, which lake, and how long to stay."""
 
     data_dir: Path
+    journal: str
+    """The journal of a running broker, `headrace://HOST:PORT`, instead of the one in `data_dir`; "": that one."""
+    token_file: str
+    """Holds the token that lets in there."""
     lake: Path
     follow: bool
     """Go on until stopped; otherwise end at what is there now."""

@@ -190,7 +190,7 @@ class StreamReader(RangeReader, DataSourceStreamReader, SupportsTriggerAvailable
         positions = StreamOffset.from_dict(end).positions
         for uuid, journal in self._open().items():
             if uuid in positions:
-                commit(journal.location, self.consumer, positions[uuid], self.options.token)
+                commit(journal, self.consumer, positions[uuid])
 
 
 class Fetch:

@@ -83,9 +83,9 @@ def test_a_position_of_another_journal_is_replaced(reader: JournalReader) -> Non
 
 def test_commits_move_forward_and_register_again_what_was_dropped(reader: JournalReader) -> None:
     register(reader, "c", 0)
-    commit(reader.data_dir, "c", JournalOffset(reader.uuid, reader.epoch, 30))
-    commit(reader.data_dir, "c", JournalOffset(reader.uuid, reader.epoch, 20))
+    commit(reader, "c", JournalOffset(reader.uuid, reader.epoch, 30))
+    commit(reader, "c", JournalOffset(reader.uuid, reader.epoch, 20))
     assert registered_offset(reader, "c") == 30
     ConsumerPosition.remove(reader.data_dir, "c")
-    commit(reader.data_dir, "c", JournalOffset(reader.uuid, reader.epoch, 40))
+    commit(reader, "c", JournalOffset(reader.uuid, reader.epoch, 40))
     assert registered_offset(reader, "c") == 40

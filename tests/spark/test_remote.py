@@ -6,6 +6,7 @@ import json
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from threading import Event
 from typing import Any
 
 import pytest
@@ -17,9 +18,12 @@ from broker_process import BrokerProcess, headrace
 from headrace.journal.consumers import ConsumerPosition
 from headrace.journal.reader import JournalReader
 from headrace_spark.errors import BadOption, JournalUnreachable
-from headrace_spark.journal import open_journal
+from headrace_spark.jobs import archive
+from headrace_spark.journal import journal_of, open_journal
 from headrace_spark.ranges import StreamOffset
 from headrace_spark.remote import Endpoint, RemoteJournal
+from headrace_spark.settings import RunSettings
+from spark.conftest import settings_of
 
 pytestmark = pytest.mark.spark
 
@@ -114,6 +118,37 @@ def test_a_stream_of_two_brokers_over_a_restart(
     assert ConsumerPosition.read(brokers[1].data_dir, "far").offset > 0
     with pytest.raises(StreamingQueryException, match="is not among"):
         run(brokers[0])
+
+
+def test_the_archive_of_a_broker_whose_disk_is_elsewhere(
+    spark: SparkSession, brokers: list[BrokerProcess], tmp_path: Path
+) -> None:
+    publish(brokers[0], 200, "afar")
+    far = {"journal": url(brokers[0]), "token_file": str(brokers[0].folder / "token")}
+    settings = settings_of("archive", tmp_path / "nothing", tmp_path / "lake", **far)
+    archive.check(settings)
+    end = archive.run(spark, settings, Event(), lambda _: None).offset
+    publish(brokers[0], 50, "afar")
+    progress = archive.run(spark, settings, Event(), lambda _: None)
+    assert (progress.rows, progress.lag) == (50, 0)
+    rows = DeltaTable(tmp_path / "lake" / "messages").to_pyarrow_table(filters=[("topic", "=", "t/afar")])
+    expected = [f"afar {n}" for count in (200, 50) for n in range(count)]
+    assert [payload.decode() for payload in rows.sort_by("journal_offset")["payload"].to_pylist()] == expected
+    assert ConsumerPosition.read(brokers[0].data_dir, "archive").offset == progress.offset > end
+
+
+def test_a_location_that_is_no_journal_is_named(brokers: list[BrokerProcess], tmp_path: Path) -> None:
+    def told(**changes: str) -> RunSettings:
+        made: RunSettings = settings_of("archive", tmp_path, tmp_path, **changes)
+        return made
+
+    with pytest.raises(BadOption, match=r"pipeline.journal='tcp://h:1': a broker is given as headrace://"):
+        journal_of(told(journal="tcp://h:1"))
+    with pytest.raises(BadOption, match=r"pipeline.token_file='/nowhere': No such file"):
+        journal_of(told(journal=url(brokers[0]), token_file="/nowhere"))
+    (tmp_path / "bytes").write_bytes(b"\xff")
+    with pytest.raises(BadOption, match="it is no text"):
+        journal_of(told(journal=url(brokers[0]), token_file=str(tmp_path / "bytes")))
 
 
 def test_a_wrong_token_is_named(brokers: list[BrokerProcess]) -> None:

@@ -22,7 +22,13 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from headrace.journal.reader import JournalReader
 from headrace_spark.errors import LakeConflict
-from headrace_spark.journal import commit, holds_last, open_journal, registered_offset
+from headrace_spark.journal import (
+    commit,
+    holds_last,
+    journal_of,
+    registered_offset,
+    source_options,
+)
 from headrace_spark.lake import PARTITIONED_BY, Checkpoint, Lake
 from headrace_spark.options import EARLIEST, check_consumer
 from headrace_spark.progress import Progress, Report
@@ -48,12 +54,12 @@ class Settings(RunSettings):
 def check(settings: Settings) -> None:
     """Raises BadOption, JournalMissing."""
     check_consumer(settings.consumer)
-    open_journal(settings.data_dir)
+    journal_of(settings)
 
 
 def run(spark: SparkSession, settings: Settings, stop: Event, report: Report) -> Progress:
     """Raises PipelineError."""
-    journal = open_journal(settings.data_dir)
+    journal = journal_of(settings)
     lake = Lake(settings.lake)
     with lake.archiving(journal.uuid):
         start = starting_offset(journal, lake, lake.checkpoint(JOB, settings.consumer))
@@ -101,7 +107,8 @@ def read_messages(spark: SparkSession, settings: Settings, start: str) -> DataFr
         .option("maxBytesPerTrigger", settings.bytes_per_trigger_max)
         .option("failOnDataLoss", settings.fail_on_data_loss)
         .option("partitions", spark.sparkContext.defaultParallelism)
-        .load(str(settings.data_dir.absolute()))
+        .options(**source_options(journal_of(settings)))
+        .load()
         .select(*MESSAGES.names)
     )
 
@@ -151,7 +158,7 @@ class Tracker:
             rows += batch.numInputRows
             reached = JournalOffset.from_json(batch.sources[0].endOffset)
             if reached.offset != offset:
-                commit(self._settings.data_dir, self._settings.consumer, reached)
+                commit(self._journal, self._settings.consumer, reached)
             offset = reached.offset
         lag = max(0, self._journal.high_watermark() - offset)
         self.progress = Progress(rows, offset, lag, monotonic() - self._began)

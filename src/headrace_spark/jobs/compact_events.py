@@ -29,7 +29,7 @@ from pyspark.sql import functions as F
 from headrace.journal.bootstrap import write_bootstrap
 from headrace.journal.reader import JournalReader
 from headrace_spark.errors import DataLoss, ForeignOffset
-from headrace_spark.journal import commit, open_journal, register, require_history
+from headrace_spark.journal import commit, journal_of, register, require_history, source_options
 from headrace_spark.lake import Lake
 from headrace_spark.options import check_consumer
 from headrace_spark.progress import Progress, Report
@@ -57,7 +57,7 @@ class Settings(RunSettings):
 def check(settings: Settings) -> None:
     """Raises BadOption, JournalMissing."""
     check_consumer(settings.consumer)
-    open_journal(settings.data_dir)
+    journal_of(settings)
 
 
 def run(spark: SparkSession, settings: Settings, stop: Event, report: Report) -> Progress:
@@ -66,7 +66,7 @@ def run(spark: SparkSession, settings: Settings, stop: Event, report: Report) ->
     while True:
         end, rows, file = compact_once(spark, settings)
         print(file, flush=True)
-        lag = open_journal(settings.data_dir).high_watermark() - end
+        lag = journal_of(settings).high_watermark() - end
         progress = Progress(rows, end, lag, monotonic() - began)
         report(progress)
         if not settings.follow or stop.wait(settings.trigger_s):
@@ -75,7 +75,7 @@ def run(spark: SparkSession, settings: Settings, stop: Event, report: Report) ->
 
 def compact_once(spark: SparkSession, settings: Settings) -> tuple[int, int, Path]:
     """Bring table and file up to the high watermark; the checkpoint, the rows of the table, and the file."""
-    journal = open_journal(settings.data_dir)
+    journal = journal_of(settings)
     table = Lake(settings.lake).root / "event_snapshot"
     old = spark.read.format("delta").load(str(table)) if DeltaTable.isDeltaTable(spark, str(table)) else None
     start = starting_offset(journal, old)
@@ -96,7 +96,7 @@ def compact_once(spark: SparkSession, settings: Settings) -> tuple[int, int, Pat
     file = write_bootstrap(
         Lake(settings.lake).root / "bootstrap", journal.uuid, journal.epoch, end, _records(left)
     )
-    commit(settings.data_dir, settings.consumer, JournalOffset(journal.uuid, journal.epoch, end))
+    commit(journal, settings.consumer, JournalOffset(journal.uuid, journal.epoch, end))
     return end, left.count() - 1, file
 
 
@@ -107,14 +107,14 @@ def starting_offset(journal: JournalReader, old: DataFrame | None) -> int:
     if found is not None:
         if found.journal_uuid != journal.uuid:
             raise ForeignOffset(
-                f"the table event_snapshot belongs to journal {found.journal_uuid}, {journal.data_dir} holds "
+                f"the table event_snapshot belongs to journal {found.journal_uuid}, {journal.location} holds "
                 f"{journal.uuid}: use another lake"
             )
         start = found.journal_offset
         require_history(journal, JournalOffset(found.journal_uuid, found.journal_epoch, start))
     if journal.start_offset() > start:
         raise DataLoss(
-            f"the events from offset {start} up to {journal.start_offset()} are gone from {journal.data_dir}: retention "
+            f"the events from offset {start} up to {journal.start_offset()} are gone from {journal.location}: retention "
             "has passed them. A copy of this broker is made by `headrace backup` and `headrace restore`"
         )
     return start
@@ -128,7 +128,8 @@ def events(spark: SparkSession, journal: JournalReader, start: int, end: int) ->
         .option("columns", ",".join(COLUMNS))
         .option("startingOffsets", start)
         .option("endingOffsets", end)
-        .load(str(journal.data_dir.absolute()))
+        .options(**source_options(journal))
+        .load()
         .select(*COLUMNS)
     )
 

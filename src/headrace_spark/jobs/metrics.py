@@ -21,7 +21,7 @@ from pyspark.sql import functions as F
 
 from headrace_spark.connections import connections, sessions_after
 from headrace_spark.deliveries import intervals, left_by_ended, numbered, outcomes, queued, settled
-from headrace_spark.journal import commit, open_journal, register
+from headrace_spark.journal import commit, journal_of, register
 from headrace_spark.journal_range import JournalRange, Ranges
 from headrace_spark.lake import Lake
 from headrace_spark.lake_table import LakeTable
@@ -78,14 +78,14 @@ class Tables:
 def check(settings: Settings) -> None:
     """Raises BadOption, JournalMissing, LakeConflict."""
     check_consumer(settings.consumer)
-    open_journal(settings.data_dir)
+    journal_of(settings)
     for table in Tables(settings.lake).all:
         table.log()
 
 
 def run(spark: SparkSession, settings: Settings, stop: Event, report: Report) -> Progress:
     """Raises PipelineError."""
-    journal = open_journal(settings.data_dir)
+    journal = journal_of(settings)
     tables = Tables(settings.lake)
     began = monotonic()
     with Lake(settings.lake).holding(JOB):
@@ -107,9 +107,7 @@ def run(spark: SparkSession, settings: Settings, stop: Event, report: Report) ->
                     break
                 continue
             Work(spark, settings, tables, found).do()
-            commit(
-                settings.data_dir, settings.consumer, JournalOffset(journal.uuid, journal.epoch, found.end)
-            )
+            commit(journal, settings.consumer, JournalOffset(journal.uuid, journal.epoch, found.end))
             lag = max(0, journal.high_watermark() - found.end)
             progress = Progress(progress.rows + found.end - found.start, found.end, lag, monotonic() - began)
             report(progress)
