@@ -19,14 +19,17 @@ from pyspark.sql import SparkSession
 from headrace_spark.errors import BadOption, EngineMissing
 
 REQUIRED: Final = ("librt", "msgspec", "mypy_extensions", "numpy", "pyarrow")
+LOCAL: Final = re.compile(r"local(?:\[(\*|[1-9]\d*)(?:,[1-9]\d*)?\])?")
 _CONNECT_TIMEOUT_S: Final = 5.0
 _VERSIONS: Final = re.compile(r"Python in worker has different version.*")
 
 
 def check_master(master: str) -> None:
-    """Spark itself tries for a minute. Raises BadOption, EngineMissing."""
-    if not master.startswith("spark://"):
+    """Spark itself tries for a minute, or fails with a page of Java. Raises BadOption, EngineMissing."""
+    if LOCAL.fullmatch(master):
         return
+    if not master.startswith("spark://"):
+        raise BadOption("master", master, "local[N], local[*] or spark://host:port is needed")
     problems = []
     for address in master.removeprefix("spark://").split(","):
         try:

@@ -22,7 +22,7 @@ from typing import Final
 import pyarrow as pa
 from delta.tables import DeltaTable
 from deltalake import DeltaTable as DeltaLog
-from deltalake.exceptions import TableNotFoundError
+from deltalake.exceptions import DeltaError, TableNotFoundError
 from pyspark.sql import SparkSession
 from pyspark.sql.types import StructType
 
@@ -96,6 +96,8 @@ class Lake:
             log = DeltaLog(self.messages)
         except TableNotFoundError:
             return None
+        except DeltaError as error:
+            raise unreadable(self.messages, error) from None
         found, expected = _types(StructType.fromJson(json.loads(log.schema().to_json()))), _types(MESSAGES)
         if found != expected:
             different = sorted(set(found.items()) ^ set(expected.items()))
@@ -119,8 +121,14 @@ class Lake:
     @contextmanager
     def _locked(self, name: str, doing: str) -> Iterator[None]:
         path = self.checkpoints / f"{name}.lock"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with path.open("w") as lock:
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            opened = path.open("w")
+        except OSError as error:
+            raise LakeConflict(
+                f"{error.filename} cannot be written: {error.strerror}. Give a lake that this user may write"
+            ) from None
+        with opened as lock:
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
@@ -158,6 +166,14 @@ class Checkpoint:
     def _last(self, folder: str) -> int | None:
         names = (entry.name for entry in (self.path / folder).glob("[0-9]*"))
         return max((int(name) for name in names if name.isdigit()), default=None)
+
+
+def unreadable(table: Path, error: DeltaError) -> LakeConflict:
+    """For something that lies where a table should, and is none."""
+    reason = str(error).splitlines()[0]
+    return LakeConflict(
+        f"{table} is no Delta table that can be read ({reason}). Use another lake, or move it away"
+    )
 
 
 def _types(schema: StructType) -> dict[str, str]:

@@ -8,11 +8,12 @@ from pathlib import Path
 from delta.tables import DeltaTable
 from deltalake import DeltaTable as DeltaLog
 from deltalake import Schema
-from deltalake.exceptions import TableNotFoundError
+from deltalake.exceptions import DeltaError, TableNotFoundError
 from pyspark.sql import DataFrame, DataFrameWriter, SparkSession
 from pyspark.sql.types import StructType
 
 from headrace_spark.errors import LakeConflict
+from headrace_spark.lake import unreadable
 from headrace_spark.tables import TableDefinition
 
 
@@ -29,6 +30,8 @@ class LakeTable:
             log = DeltaLog(self.path)
         except TableNotFoundError:
             return None
+        except DeltaError as error:
+            raise unreadable(self.path, error) from None
         found = _types(StructType.fromJson(json.loads(log.schema().to_json())))
         expected = _types(self.definition.columns)
         different = {name for name, kind in expected.items() if found.get(name) != kind}

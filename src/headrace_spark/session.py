@@ -17,7 +17,7 @@ from typing import Final
 
 from pyspark.sql import SparkSession
 
-from headrace_spark.cluster import check_master, check_workers
+from headrace_spark.cluster import LOCAL, check_master, check_workers
 from headrace_spark.errors import EngineMissing
 from headrace_spark.jars import PACKAGES, SPARK_VERSION, jar_files, missing_jars
 from headrace_spark.settings import SparkSettings
@@ -25,7 +25,6 @@ from headrace_spark.sink import MqttDataSource
 from headrace_spark.source import JournalDataSource
 
 JAVA_VERSION_MIN: Final = 17
-_LOCAL: Final = re.compile(r"local(?:\[(\*|\d+)(?:,\d+)?\])?")
 _COLLECTOR: Final = re.compile(r"-XX:\+Use\w+GC")
 _JAVA_OPTIONS: Final = "spark.driver.extraJavaOptions"
 
@@ -116,12 +115,12 @@ def _java_options(extra: str) -> str:
 
 
 def is_local(master: str) -> bool:
-    return _LOCAL.fullmatch(master) is not None
+    return LOCAL.fullmatch(master) is not None
 
 
 def spark_master(settings: SparkSettings) -> str:
     """Local masters get attempts: Spark gives them one, and a killed Python worker would then end the query."""
-    match = _LOCAL.fullmatch(settings.master)
+    match = LOCAL.fullmatch(settings.master)
     if match is None or "," in settings.master:
         return settings.master
     return f"local[{match.group(1) or 1},{settings.task_attempts_max}]"

@@ -90,6 +90,8 @@ def load_topic_schemas(file: Path) -> tuple[TopicSchema, ...]:
         raise BadTopicSchema(f"cannot read topic schema file {file}: {error.strerror}") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise BadTopicSchema(f"topic schema file {file} is not TOML: {error}") from None
+    except RecursionError:
+        raise BadTopicSchema(f"topic schema file {file} is nested too deeply to be read") from None
     try:
         return parse_topic_schemas(tables)
     except BadTopicSchema as error:

@@ -20,6 +20,7 @@ from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
 from headrace.journal.consumers import ConsumerPosition
+from headrace.journal.reader import JournalReader
 from headrace_spark.errors import JournalMissing, LakeConflict, QueryFailed
 from headrace_spark.jobs import archive
 from headrace_spark.lake import Lake
@@ -132,6 +133,16 @@ def test_a_replaced_table_is_not_continued(bench: Bench) -> None:
     shutil.rmtree(bench.lake / "messages")
     with pytest.raises(LakeConflict, match="Remove the checkpoint too"):
         bench.archive()
+
+
+def test_a_checkpoint_that_is_not_whole_is_not_continued(journal: Writer, tmp_path: Path) -> None:
+    journal.write(mixed(10, 6))
+    commits = tmp_path / "lake" / "_checkpoints" / "archive-archive" / "commits"
+    commits.mkdir(parents=True)
+    (commits / "0").touch()
+    lake = Lake(tmp_path / "lake")
+    with pytest.raises(LakeConflict, match=r"no file `metadata`: it is not whole. Remove it"):
+        archive.starting_offset(JournalReader(journal.data_dir), lake, lake.checkpoint("archive", "archive"))
 
 
 def test_a_table_of_another_schema_is_refused_unharmed(bench: Bench) -> None:

@@ -33,6 +33,30 @@ def append(lake: Lake, made: Made, base_offset: int, epoch: int, batch: int = 0,
     return int(table.num_rows)
 
 
+def test_what_lies_in_the_place_of_a_table_is_named(tmp_path: Path) -> None:
+    lake = Lake(tmp_path)
+    lake.messages.write_text("no folder")
+    with pytest.raises(
+        LakeConflict, match=f"{lake.messages} is no Delta table that can be read .*move it away"
+    ):
+        lake.state()
+    lake.messages.unlink()
+    append(lake, mixed(10), 0, 0)
+    (lake.messages / "_delta_log" / "00000000000000000000.json").write_text("{ torn")
+    with pytest.raises(LakeConflict, match=f"{lake.messages} is no Delta table that can be read"):
+        lake.state()
+
+
+def test_a_lake_that_cannot_be_written_is_named() -> None:
+    with (
+        pytest.raises(
+            LakeConflict, match=r"/proc/lake.* cannot be written: .*Give a lake that this user may write"
+        ),
+        Lake(Path("/proc/lake")).holding("clean"),
+    ):
+        raise AssertionError("it was held")
+
+
 def test_a_lake_without_a_table(tmp_path: Path) -> None:
     assert Lake(tmp_path).state() is None
     assert Lake(tmp_path).last_batch("query-1") is None

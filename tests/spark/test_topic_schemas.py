@@ -113,6 +113,9 @@ def test_a_file_is_named_in_what_is_said_of_it(tmp_path: Path) -> None:
     file.write_text("[[schema]\n")
     with pytest.raises(BadTopicSchema, match=f"{file} is not TOML"):
         load_topic_schemas(file)
+    file.write_text("a = " + "[" * 10_000)
+    with pytest.raises(BadTopicSchema, match=f"{file} is nested too deeply"):
+        load_topic_schemas(file)
     file.write_text('[[schema]]\nname = "a"\ntopics = ["a"]\ncolour = 1\n')
     with pytest.raises(BadTopicSchema, match=f"{file}: schema a: unknown key colour"):
         load_topic_schemas(file)

@@ -79,6 +79,11 @@ def starting_offset(journal: JournalReader, lake: Lake, checkpoint: Checkpoint) 
     """Where a query without a finished batch begins: behind the rows that the table has. Raises LakeConflict."""
     state = lake.state()
     done, query_id = checkpoint.last_batch, checkpoint.query_id
+    if done is not None and query_id is None:
+        raise LakeConflict(
+            f"checkpoint {checkpoint.path} has batches and no file `metadata`: it is not whole. Remove it, and the "
+            "archive goes on from the table"
+        )
     if done is not None and query_id is not None:
         written = lake.last_batch(query_id)
         if written is None or written < done:
