@@ -5,6 +5,8 @@ Runs on the loop. Packet ids up to 49151 are the session's own entries, those ab
 
 from __future__ import annotations
 
+from mypy_extensions import i64, mypyc_attr
+
 from headrace.core.commit import Deferred, GroupCommit, Reply
 from headrace.core.delivery import Delivery
 from headrace.core.inflight import DIRECT_IDS, REF_QOS, OutboundQueue
@@ -13,6 +15,7 @@ from headrace.core.record import DROP_REFUSED
 from headrace.core.session import Session
 from headrace.core.shared import Draw
 from headrace.core.sharing import SharedDelivery
+from headrace.core.window import NOT_IN_FLIGHT
 from headrace.errors import ProtocolError
 from headrace.mqtt import reason_codes as rc
 from headrace.mqtt.codec import PUBREL, encode_pubrel
@@ -39,8 +42,8 @@ class Acknowledging:
         if queue is None:
             return
         serial = queue.latest_of(packet_id)
-        ref = queue.inflight.get(serial, -1)
-        if ref == -1:
+        ref = queue.inflight.get(serial)
+        if ref == NOT_IN_FLIGHT:
             return
         if ref & REF_QOS != 1:
             raise ProtocolError(rc.PROTOCOL_ERROR, "PUBACK for a QoS 2 message")
@@ -56,9 +59,12 @@ class Acknowledging:
             self.sharing.pubrec(session, link, draw, reason_code)
             return
         queue = session.queue
-        serial = 0 if queue is None else queue.latest_of(packet_id)
-        ref = -1 if queue is None else queue.inflight.get(serial, -1)
-        if queue is None or ref == -1:
+        serial: i64 = 0
+        ref: i64 = NOT_IN_FLIGHT
+        if queue is not None:
+            serial = queue.latest_of(packet_id)
+            ref = queue.inflight.get(serial)
+        if queue is None or ref == NOT_IN_FLIGHT:
             if reason_code < 0x80:
                 # Finished before, as far as we know: the client may have missed that [MQTT-4.3.3-4]. Behind a CONNACK
                 # that still waits [MQTT-3.2.0-1].
@@ -82,16 +88,18 @@ class Acknowledging:
             self.sharing.pubcomp(session, draw)
             return
         queue = session.queue
-        serial = 0 if queue is None else queue.serial_of(packet_id)
-        if queue is None or serial == 0:
+        if queue is None:
             return
-        if serial not in queue.received:
+        serial = queue.serial_of(packet_id)
+        if serial == 0:
+            return
+        if not queue.inflight.is_received(serial):
             raise ProtocolError(rc.PROTOCOL_ERROR, "PUBCOMP before PUBREL")
         self._finish(session, queue, serial, rc.SUCCESS)
 
-    def _finish(self, session: Session, queue: OutboundQueue, serial: int, reason_code: int) -> None:
+    def _finish(self, session: Session, queue: OutboundQueue, serial: i64, reason_code: int) -> None:
         """An entry left the window; a refusal counts as a drop (decisions 11)."""
-        queue.remove(serial)
+        queue.finish(serial)
         if session.persistent:
             self.commit.acked(session.incarnation, serial)
         if reason_code >= 0x80:
@@ -106,10 +114,11 @@ def _draw_of(session: Session, packet_id: int) -> Draw | None:
     return None if draws is None else draws.get(packet_id)
 
 
+@mypyc_attr(acyclic=True)
 class _Release(Deferred):
     """PUBREC is durable: send PUBREL."""
 
-    def __init__(self, session: Session, link: Link, serial: int, packet_id: int) -> None:
+    def __init__(self, session: Session, link: Link, serial: i64, packet_id: i64) -> None:
         super().__init__()
         self._session = session
         self._link = link
@@ -118,6 +127,6 @@ class _Release(Deferred):
 
     def run(self) -> None:
         queue = self._session.queue
-        if queue is not None and self._serial in queue.inflight:
-            queue.received.add(self._serial)
+        if queue is not None and queue.inflight.get(self._serial) != NOT_IN_FLIGHT:
+            queue.inflight.receive(self._serial)
             self._link.acknowledge(PUBREL, self._packet_id)

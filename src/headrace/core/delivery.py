@@ -38,6 +38,7 @@ from headrace.core.record import (
 )
 from headrace.core.session import APPLICATION, Session
 from headrace.core.spilling import Spilling
+from headrace.core.window import NOT_IN_FLIGHT
 from headrace.mqtt.codec import encode_pubrel
 
 if TYPE_CHECKING:
@@ -139,7 +140,7 @@ class Delivery:
         now_us = self._clock.now_us
         message.render(link.writer(), link.version, qos, packet_id, first, properties, now_us, known)
 
-    def offer_stored(self, session: Session, message: Message, ref: int) -> None:
+    def offer_stored(self, session: Session, message: Message, ref: i64) -> None:
         queue = session.queue
         if queue is None:
             queue = session.outbound()
@@ -152,7 +153,7 @@ class Delivery:
                 and self._permitted(link, message)
             ):
                 queue.next_serial = serial + 1
-                queue.inflight[serial] = ref
+                queue.inflight.put(serial, ref)
                 self._send(session, link, serial, ref, message, False)
                 return
         queue.push(ref, message.size)
@@ -261,10 +262,10 @@ class Delivery:
     def _resend(self, session: Session, link: Link, queue: OutboundQueue) -> None:
         """Send the oldest NOT-ACKED entry again: PUBLISH with DUP, or PUBREL [MQTT-4.4.0-1]."""
         serial = queue.resend.pop()
-        ref = queue.inflight.get(serial, -1)
-        if ref == -1:
+        ref = queue.inflight.get(serial)
+        if ref == NOT_IN_FLIGHT:
             return
-        if serial in queue.received:
+        if queue.inflight.is_received(serial):
             link.send(encode_pubrel(link.version, packet_id_of(serial)))
             return
         message = self._fetch(session, ref)
@@ -362,7 +363,7 @@ class Delivery:
         """The connection is ready: everything in flight is to be sent again, oldest first, then the backlog."""
         queue = session.queue
         if queue is not None:
-            queue.resend = sorted(queue.inflight, reverse=True)
+            queue.resend = queue.inflight.serials()[::-1]
         if session.draws and self.sharing is not None:
             self.sharing.resumed(session)  # before `pump` draws anything new
         self.pump(session)

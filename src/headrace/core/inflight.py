@@ -17,6 +17,7 @@ from typing import Final
 from mypy_extensions import i64
 
 from headrace.core.backlog import REF_OFFSET_SHIFT, Backlog, BacklogSpace
+from headrace.core.window import NOT_IN_FLIGHT, Window
 
 DIRECT_IDS: Final = 49_151
 WINDOW_SERIALS_MAX: Final = DIRECT_IDS - 1
@@ -42,8 +43,7 @@ class OutboundQueue:
     def __init__(self, space: BacklogSpace) -> None:
         self.next_serial: i64 = 1
         self.backlog = Backlog(space)
-        self.inflight: dict[int, int] = {}
-        self.received: set[int] = set()  # QoS 2: PUBREC seen and durable; PUBREL is what is sent again
+        self.inflight = Window()
         self.resend: list[int] = []  # NOT-ACKED serials to send again on this connection, newest first
         self.sent_limit: i64 = 0  # durable: nothing beyond it may have been sent
         self.reserving: i64 = 0  # the sent_limit that is on its way to the journal
@@ -53,9 +53,8 @@ class OutboundQueue:
 
     def floor(self) -> i64:
         """The lowest serial number that is not finished."""
-        for serial in self.inflight:
-            return serial
-        return self.next_serial - self.backlog.count
+        first = self.inflight.first()
+        return first if first else self.next_serial - self.backlog.count
 
     def head_serial(self) -> i64:
         """The serial number of the backlog's head (= the next one to be sent)."""
@@ -68,8 +67,8 @@ class OutboundQueue:
     def stamp(self) -> i64:
         """Grows with every change but one: a `closed` session's `sent_limit` is taken back."""
         last_sent = self.next_serial - self.backlog.count - 1
-        finished = last_sent - len(self.inflight)
-        return self.next_serial + last_sent + 2 * finished + len(self.received) + self.sent_limit
+        finished = last_sent - self.inflight.count
+        return self.next_serial + last_sent + 2 * finished + self.inflight.received + self.sent_limit
 
     def push(self, ref: int, size: int) -> None:
         """Number a new entry and put it behind the backlog."""
@@ -79,13 +78,15 @@ class OutboundQueue:
     def take(self) -> int:
         """Move the head of the backlog into the window; returns its serial number."""
         serial = self.next_serial - self.backlog.count
-        self.inflight[serial] = self.backlog.pop()
+        self.inflight.put(serial, self.backlog.pop())
         return serial
 
-    def serial_of(self, packet_id: i64) -> int:
+    def serial_of(self, packet_id: i64) -> i64:
         """The serial number in flight under `packet_id`, 0 if there is none."""
         serial = self.latest_of(packet_id)
-        return serial if serial in self.inflight else 0
+        if self.inflight.get(serial) == NOT_IN_FLIGHT:
+            return 0
+        return serial
 
     def latest_of(self, packet_id: i64) -> i64:
         """The highest serial number sent so far that has `packet_id`; what is in flight under it can be no other
@@ -95,19 +96,12 @@ class OutboundQueue:
         last: i64 = self.next_serial - self.backlog.count - 1
         return last - (last - packet_id) % DIRECT_IDS
 
-    def finish(self, serial: int) -> None:
-        """Forget an entry in flight: acked, refused or dropped. Unknown serials are ignored (replays)."""
-        if serial in self.inflight:
-            self.remove(serial)
-
-    def remove(self, serial: int) -> None:
-        """Forget an entry that is known to be in flight."""
-        del self.inflight[serial]
-        if self.received:
-            self.received.discard(serial)
+    def finish(self, serial: i64) -> bool:
+        """Forget an entry in flight: acked, refused or dropped. Unknown serials are ignored (replays): False."""
+        return self.inflight.remove(serial)
 
     def unfinished(self) -> i64:
-        return len(self.inflight) + self.backlog.count
+        return self.inflight.count + self.backlog.count
 
     # The fold: the same changes when they come from journal records.
 
@@ -126,8 +120,7 @@ class OutboundQueue:
 
     def replay_received(self, serial: int) -> None:
         self.replay_sent_up_to(serial)
-        if serial in self.inflight:
-            self.received.add(serial)
+        self.inflight.receive(serial)
 
     def replay_dropped(self, first: int, count: int) -> int:
         """Serials first to first + count - 1 were dropped. Returns how many of them were still here.
@@ -139,17 +132,15 @@ class OutboundQueue:
         while self.backlog.count and self.next_serial - self.backlog.count < first + count:
             self.backlog.pop()
             removed += 1
-        if removed < count and self.inflight:
+        if removed < count and self.inflight.count:
             for serial in range(first, first + count):
-                if serial in self.inflight:  # given up when it was to be sent again
-                    self.finish(serial)
-                    removed += 1
+                removed += self.finish(serial)  # given up when it was to be sent again
         return removed
 
     def lowest_offset(self) -> int:
         """The oldest journal offset that is still referred to, -1 if none."""
         lowest = self.backlog.lowest_offset()
-        for ref in self.inflight.values():
+        for ref in self.inflight.refs():
             offset = ref >> REF_OFFSET_SHIFT
             if lowest == -1 or offset < lowest:
                 lowest = offset

@@ -51,9 +51,8 @@ class Session:
         self.closed_at_us: int = 0
         self.subscriptions: dict[str, Subscription] | None = None
         self.queue: OutboundQueue | None = None
-        self.incoming: dict[int, int] | None = (
-            None  # QoS 2 packet ids -> offset of their message (-1 not durable)
-        )
+        # QoS 2 packet ids -> offset of their message; -1 if its producer repeated it and nothing was journaled
+        self.incoming: dict[int, int] | None = None
         self.will: Will | None = None
         self.timer: Timer | None = None  # of a disconnected session: its will delay or its expiry
         self.id_sets: list[bytes] | None = None  # encoded Subscription Identifiers, by index - 1
@@ -86,10 +85,12 @@ class Session:
             self.queue = queue
         return queue
 
-    def window_used(self) -> int:
+    def window_used(self) -> i64:
         """Messages sent and not finished, against the client's Receive Maximum."""
         queue = self.queue
-        used = 0 if queue is None else len(queue.inflight) - len(queue.resend)
+        used: i64 = 0
+        if queue is not None:
+            used = queue.inflight.count - len(queue.resend)
         if self.draws is not None:
             used += len(self.draws)
             if self.redraw is not None:

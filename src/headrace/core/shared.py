@@ -201,7 +201,7 @@ class Group:
 
 def _in_flight(session: Session) -> int:
     queue = session.queue
-    return (0 if queue is None else len(queue.inflight)) + len(session.draws or {})
+    return (0 if queue is None else queue.inflight.count) + len(session.draws or {})
 
 
 def free_packet_id(session: Session) -> int:

@@ -48,8 +48,8 @@ def entry_of_session(session: Session, position: int) -> bytes:
     if queue is not None:
         queued = [
             int(queue.next_serial),
-            list(queue.inflight.items()),
-            sorted(queue.received),
+            queue.inflight.items(),
+            queue.inflight.received_serials(),
             int(queue.sent_limit),
             *queue.backlog.fields(),
         ]
@@ -221,8 +221,9 @@ def _restore_queue(session: Session, value: list[object]) -> None:
     queue = session.outbound()
     queue.next_serial = cast(int, value[0])
     for serial, ref in cast(list[list[int]], value[1]):
-        queue.inflight[serial] = ref
-    queue.received = set(cast(list[int], value[2]))
+        queue.inflight.put(serial, ref)
+    for serial in cast(list[int], value[2]):
+        queue.inflight.receive(serial)
     queue.sent_limit = cast(int, value[3])
     queue.reserving = queue.sent_limit
     queue.backlog.load(value[4:])

@@ -51,7 +51,7 @@ class References:
         for session in self._fold.roster.walk():
             queue = None if session is None else session.queue
             if queue is not None:
-                yield list(queue.inflight.values())
+                yield queue.inflight.refs()
                 yield from self._waiting(queue.backlog)
             else:
                 yield ()

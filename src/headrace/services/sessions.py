@@ -13,7 +13,7 @@ def summary(session: Session) -> dict[str, object]:
         "client_id": session.client_id,
         "type": TYPE_NAMES[session.session_type],
         "state": "connected" if session.closed_at_us == 0 else "away",
-        "inflight": 0 if queue is None else len(queue.inflight),
+        "inflight": 0 if queue is None else int(queue.inflight.count),
         "backlog": 0 if queue is None else int(queue.backlog.count),
         "dropped": sum((session.dropped or {}).values()),
     }
