@@ -79,9 +79,7 @@ class Broker(BatchListener):
         self.sessions = Sessions(self.fold, self.commit, self.delivery, self.timers, clock, settings)
         self.system = SystemTopics(self.delivery, clock)
         self.drop_events = DropEvents(self.commit, clock)
-        self.publishing = Publishing(
-            self.fold, self.commit, self.router, self.sessions.admission, clock, settings
-        )
+        self.publishing = Publishing(self.commit, self.router, self.sessions.admission, clock, settings)
         self.forwarding = Forwarding(self.publishing, self.router, self.commit, settings)
         self.acknowledging = Acknowledging(self.commit, self.delivery, self.sharing)
         self.subscribing = Subscribing(self.commit, clock)
@@ -184,7 +182,7 @@ class Broker(BatchListener):
         tenant = self.fold.tenant(message.tenant) if session is None else session.tenant
         if message.flags & FLAG_PRODUCER:
             tenant.producers.apply(message)
-        return self.router.apply(tenant, message)
+        return self.router.apply(tenant, message, None if session is None else link)
 
     def _apply_event(self, event: Event) -> i64:
         """Only what waits for durability; the other events took effect when they were appended."""

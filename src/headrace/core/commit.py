@@ -42,7 +42,7 @@ _PROGRESS_ORDER: Final = (
 _KEPT_BYTES_MAX: Final = 1 << 20  # of the buffer that bodies are put together in, from one batch to the next
 
 
-@mypyc_attr(allow_interpreted_subclasses=False)
+@mypyc_attr(allow_interpreted_subclasses=False, acyclic=True)
 class Deferred(Record):
     """Something that must wait until everything appended before it is durable. It is not a record of the journal."""
 
@@ -57,6 +57,7 @@ class Deferred(Record):
         return 1
 
 
+@mypyc_attr(acyclic=True)
 class Reply(Deferred):
     """An answer that must not overtake what was appended before it."""
 
@@ -80,6 +81,7 @@ class Barrier(Deferred):
         self.passed = True
 
 
+@mypyc_attr(acyclic=True)
 class Answer(Deferred):
     """PUBREC or PUBCOMP of success, in its place behind what was appended before it."""
 

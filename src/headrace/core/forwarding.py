@@ -17,7 +17,7 @@ from headrace.core.commit import GroupCommit
 from headrace.core.interfaces import Link
 from headrace.core.message import Message
 from headrace.core.publishing import Publishing
-from headrace.core.routing import Router
+from headrace.core.routing import Router, targets_of
 from headrace.core.session import Session
 from headrace.core.settings import BrokerSettings
 from headrace.core.subscriptions import Target
@@ -44,7 +44,7 @@ class Forwarding:
         session = link.session
         if session is None:
             return
-        targets = session.tenant.tree.match(topic)
+        targets = targets_of(link, session.tenant.tree, topic)
         if len(targets) > self._at_once or not self._passes(link, session, topic):
             self._publishing.publish(link, _publish_of(topic, packet, payload_at))
             return

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from headrace.core.commit import Deferred
     from headrace.core.message import Message
     from headrace.core.session import Session
+    from headrace.core.subscriptions import Target
     from headrace.core.timers import Timer
     from headrace.errors import ProtocolError
     from headrace.mqtt.packets import Auth, Connect, Disconnect, Publish, Subscribe, Unsubscribe
@@ -131,6 +132,9 @@ class Link(ServerHandler):
         self.rendering: Rendering | None = None  # None: as they are
         self.alias_maximum: i64 = 0  # topic aliases towards the client
         self.aliases: dict[bytes, int] | None = None
+        self.route: list[Target] | None = None  # who got the topic it published last (`routing`)
+        self.route_topic = b""
+        self.route_changes: i64 = 0
 
     def writer(self) -> BytesWriter:
         """The bytes to be written at the end of the tick. Marks the link as having some."""

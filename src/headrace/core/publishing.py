@@ -8,15 +8,16 @@ from __future__ import annotations
 
 from typing import Final
 
+from mypy_extensions import i64
+
 from headrace.core.access import may_publish
 from headrace.core.admission import Admission
 from headrace.core.commit import Answer, Deferred, GroupCommit, Reply
-from headrace.core.fold import Fold
 from headrace.core.interfaces import Clock, Link
 from headrace.core.message import Message, message_flags
 from headrace.core.producers import MALFORMED, NEW, REPEATED, SEQUENCE_MARK, is_sequenced
 from headrace.core.record import DROP_NOT_ACCEPTED, DROP_RETAINED_LIMIT, FLAG_PRODUCER, FLAG_QOS
-from headrace.core.routing import Router
+from headrace.core.routing import Router, targets_of
 from headrace.core.session import Session
 from headrace.core.settings import BrokerSettings
 from headrace.errors import ProtocolError
@@ -25,7 +26,7 @@ from headrace.mqtt.codec import PUBACK, PUBCOMP, PUBREC, encode_puback, encode_p
 from headrace.mqtt.packets import Publish
 from headrace.mqtt.properties import Properties
 
-NOT_DURABLE: Final = -1
+NEVER_DURABLE: Final = -1
 _DOLLAR: Final = 0x24
 _REASON_FITS: Final = 64  # an acknowledgement with the longest of our reason strings is shorter
 
@@ -35,14 +36,12 @@ class Publishing:
 
     def __init__(
         self,
-        fold: Fold,
         commit: GroupCommit,
         router: Router,
         admission: Admission,
         clock: Clock,
         settings: BrokerSettings,
     ) -> None:
-        self.fold = fold
         self.commit = commit
         self.router = router
         self.admission = admission
@@ -67,7 +66,8 @@ class Publishing:
         if access is not None and not may_publish(access, link, packet.topic):
             self._reject(link, session, packet, rc.NOT_AUTHORIZED)
             return
-        if self.trace and packet.properties and link.rendering is None and self.trace in packet.properties:
+        properties: i64 = len(packet.properties)
+        if properties and self.trace and link.rendering is None and self.trace in packet.properties:
             self._reject(
                 link, session, packet, rc.SUCCESS
             )  # went out over a bridge and came round a ring of them
@@ -89,7 +89,7 @@ class Publishing:
         if link.inbound > self.settings.receive_maximum and link.version == 5:
             raise ProtocolError(rc.RECEIVE_MAXIMUM_EXCEEDED, "more QoS > 0 messages than Receive Maximum")
         if (
-            packet.properties
+            properties
             and SEQUENCE_MARK in packet.properties
             and not self._takes_sequence(link, session, packet, message)
         ):
@@ -97,7 +97,9 @@ class Publishing:
         message.link = link
         if retain:
             session.tenant.retained.arriving.add(packet.topic)
-        self.commit.append(message)
+        offset = self.commit.append(message)
+        if packet.qos == 2:
+            self._note_incoming(session, packet.packet_id, offset)
         self.keep_pace(link)
 
     def message_of(self, link: Link, session: Session, packet: Publish, retain: bool) -> Message:
@@ -118,7 +120,7 @@ class Publishing:
     def _takes_sequence(self, link: Link, session: Session, packet: Publish, message: Message) -> bool:
         """Whether a message with a sequence is to be journaled; a repeated one is acknowledged behind the first."""
         if link.producer_refused and is_sequenced(packet.properties):
-            self._withdraw(link, session, packet)
+            link.inbound -= 1
             self._reject(link, session, packet, link.producer_refused)
             return False
         found = session.tenant.producers.take(message)
@@ -130,18 +132,14 @@ class Publishing:
             self.commit.defer(Reply(link, encode(link.version, packet.packet_id)))
             if packet.qos == 1:
                 link.inbound -= 1
+            else:
+                self._note_incoming(session, packet.packet_id, NEVER_DURABLE)
             return False
         elif found == MALFORMED:
-            self._withdraw(link, session, packet)
+            link.inbound -= 1
             self._reject(link, session, packet, rc.IMPLEMENTATION_SPECIFIC_ERROR)
             return False
         return True
-
-    def _withdraw(self, link: Link, session: Session, packet: Publish) -> None:
-        """It is refused after all: neither its place in the window nor its packet id is taken."""
-        link.inbound -= 1
-        if packet.qos == 2 and session.incoming is not None:
-            session.incoming.pop(packet.packet_id, None)
 
     def _expiry_of(self, packet: Publish) -> int:
         default = self.settings.default_message_expiry_s
@@ -193,7 +191,7 @@ class Publishing:
         elif (
             link.routed_later
             or link.retained_offset >= self.commit.high_watermark
-            or not self.router.routed_at_once(session.tenant, message)
+            or not self.router.routed_at_once(session.tenant, message, link)
         ):
             link.routed_later += 1  # until it has gone, what comes after it waits too
             self.commit.defer(_RouteLater(self.router, link, session, message))
@@ -201,14 +199,18 @@ class Publishing:
     def _repeated(self, link: Link, session: Session, packet_id: int) -> bool:
         """QoS 2: an id seen before its PUBREL is the same message [MQTT-4.3.3-10]."""
         incoming = session.incoming
-        if incoming is None:
-            session.incoming = {packet_id: NOT_DURABLE}
+        if incoming is None or packet_id not in incoming:
             return False
-        if packet_id in incoming:
-            self.commit.defer(Answer(link, PUBREC, packet_id))
-            return True
-        incoming[packet_id] = NOT_DURABLE
-        return False
+        self.commit.defer(Answer(link, PUBREC, packet_id))
+        return True
+
+    def _note_incoming(self, session: Session, packet_id: int, offset: int) -> None:
+        """QoS 2: the packet id is taken until PUBREL, and in a snapshot once `offset` is durable."""
+        incoming = session.incoming
+        if incoming is None:
+            session.incoming = {packet_id: offset}
+        else:
+            incoming[packet_id] = offset
 
     def keep_pace(self, link: Link) -> None:
         """Where too much waits for the disk, stop reading from this client until the next commit (decisions 39)."""
@@ -278,16 +280,14 @@ class Publishing:
             else:
                 link.acknowledge(PUBACK, packet_id)
             return
-        # Its connection may be gone meanwhile: the id is known all the same, or a snapshot would leave it out.
-        session = self.fold.by_incarnation.get(message.incarnation)
-        if session is not None and session.incoming is not None and packet_id in session.incoming:
-            session.incoming[packet_id] = message.offset
         if link.session is not None:
             link.acknowledge(PUBREC, packet_id)
 
     def _unheard(self, link: Link, message: Message) -> bool:
         session = link.session
-        return session is not None and not session.tenant.is_heard(message.topic)
+        if session is None or targets_of(link, session.tenant.tree, message.topic):
+            return False
+        return not session.tenant.is_heard(message.topic)
 
     def let_go(self) -> None:
         """A commit went through: read again from those held back, unless the disk is full."""
@@ -319,4 +319,4 @@ class _RouteLater(Deferred):
 
     def run(self) -> None:
         self._link.routed_later -= 1
-        self._router.route(self._session.tenant, self._message)
+        self._router.route(self._session.tenant, self._message, None)

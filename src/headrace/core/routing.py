@@ -12,10 +12,11 @@ from mypy_extensions import i64
 from headrace.core.commit import UNFINISHED
 from headrace.core.delivery import Delivery
 from headrace.core.fold import for_publisher
+from headrace.core.interfaces import Link
 from headrace.core.message import Message
 from headrace.core.record import FLAG_RETAIN
 from headrace.core.sharing import SharedDelivery
-from headrace.core.subscriptions import Target
+from headrace.core.subscriptions import SubscriptionTree, Target
 from headrace.core.tenant import Tenant
 
 
@@ -32,16 +33,16 @@ class Router:
     def unfinished(self) -> bool:
         return self._rest is not None
 
-    def apply(self, tenant: Tenant, message: Message) -> i64:
-        """A message is durable: keep it if it is retained, give it to every matched session. Returns the work, or
-        UNFINISHED."""
+    def apply(self, tenant: Tenant, message: Message, publisher: Link | None) -> i64:
+        """A message is durable: keep it if it is retained, give it to every matched session. `publisher` is None when
+        it is no longer connected. Returns the work, or UNFINISHED."""
         if message.flags & FLAG_RETAIN:
             tenant.retained.apply(message)
-        return self.route(tenant, message)
+        return self.route(tenant, message, publisher)
 
-    def route(self, tenant: Tenant, message: Message) -> i64:
+    def route(self, tenant: Tenant, message: Message, publisher: Link | None) -> i64:
         """Give a message to the sessions of its topic, as `apply` does."""
-        targets = tenant.tree.match(message.topic)
+        targets = targets_of(publisher, tenant.tree, message.topic)
         count: i64 = len(targets)
         if count > self._at_once:
             self._rest = _Rest(tenant, message, targets)
@@ -49,9 +50,9 @@ class Router:
         self._give(tenant, message, targets)
         return count + 1
 
-    def routed_at_once(self, tenant: Tenant, message: Message) -> bool:
+    def routed_at_once(self, tenant: Tenant, message: Message, publisher: Link) -> bool:
         """`route`, but only to as many sessions as it can do at once; False when nothing was done."""
-        targets = tenant.tree.match(message.topic)
+        targets = targets_of(publisher, tenant.tree, message.topic)
         if len(targets) > self._at_once:
             return False
         self._give(tenant, message, targets)
@@ -102,3 +103,17 @@ class _Rest:
         self.message = message
         self.targets = targets
         self.at: i64 = 0
+
+
+def targets_of(publisher: Link | None, tree: SubscriptionTree, topic: bytes) -> list[Target]:
+    """Those of `tree.match`. A connection mostly publishes to the topic of the time before, which is one object: without
+    a look-up it is 150 instructions less."""
+    if publisher is None:
+        return tree.match(topic)
+    route = publisher.route
+    if route is None or publisher.route_topic is not topic or publisher.route_changes != tree.changes:
+        route = tree.match(topic)
+        publisher.route = route
+        publisher.route_topic = topic
+        publisher.route_changes = tree.changes
+    return route

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from mypy_extensions import i64
+
 if TYPE_CHECKING:
     from headrace.core.session import Session
 
@@ -94,10 +96,12 @@ class SubscriptionTree:
         self._root = _Node()
         self._routes: dict[bytes, list[Target]] = {}
         self.count = 0
+        self.changes: i64 = 0  # a match that is remembered elsewhere holds as long as this stays
 
     def add(self, topic_filter: str, subscription: Subscription) -> bool:
         """Add or replace; True when it is new. The filter is valid and not shared."""
         path = topic_filter.encode("utf-8")
+        self.changes += 1
         if b"+" in path or b"#" in path:
             self._routes.clear()
             holders = self._wildcard_holders(path)
@@ -139,6 +143,7 @@ class SubscriptionTree:
     def remove(self, topic_filter: str, session: Session) -> bool:
         """Remove the session's subscription to this very filter; False when there was none."""
         path = topic_filter.encode("utf-8")
+        self.changes += 1
         if b"+" in path or b"#" in path:
             removed = self._remove_wildcard(path, session)
         else:
