@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from datetime import datetime
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import datetime, timedelta
 from html import escape
 from typing import Final
 
@@ -24,8 +24,9 @@ def number(value: float) -> str:
     return f"{value:.3g}"
 
 
-def lines(series: Mapping[str, Series], title: str) -> str:
-    """One line for each series, time from left to right, zero at the bottom."""
+def lines(series: Mapping[str, Series], title: str, gap: timedelta = timedelta.max) -> str:
+    """One line for each series, time from left to right, zero at the bottom; interrupted where nothing is for longer
+    than `gap`."""
     points = [point for values in series.values() for point in values]
     if not points:
         return '<p class="none">nothing in this period</p>'
@@ -40,15 +41,32 @@ def lines(series: Mapping[str, Series], title: str) -> str:
 
     drawn = [_grid(top)]
     for (name, values), colour in zip(series.items(), COLOURS, strict=False):
-        path = " ".join(place(at, value) for at, value in values)
-        shape = f'<polyline points="{path}" fill="none" stroke="{colour}" stroke-width="1.6"/>'
-        x, y = path.split(" ")[-1].split(",")
-        drawn.append(
-            f'{shape}<circle cx="{x}" cy="{y}" r="2.5" fill="{colour}"><title>{escape(name)}</title></circle>'
-        )
-    ends = _text(LEFT, HEIGHT - 6, f"{first:%d %b %H:%M}")
-    ends += _text(WIDTH - 10, HEIGHT - 6, f"{last:%d %b %H:%M}", "end")
-    return _svg(HEIGHT, title, "".join([*drawn, ends])) + _legend(list(series))
+        runs = [[place(at, value) for at, value in run] for run in _runs(values, gap)]
+        drawn += (_run(run, colour, name) for run in runs)
+    return _svg(HEIGHT, title, "".join([*drawn, _times(first, last)])) + _legend(list(series))
+
+
+def _runs(values: Series, gap: timedelta) -> Iterator[Series]:
+    """The parts without a gap."""
+    begin = 0
+    for n in range(1, len(values) + 1):
+        if n == len(values) or values[n][0] - values[n - 1][0] > gap:
+            yield values[begin:n]
+            begin = n
+
+
+def _run(points: Sequence[str], colour: str, name: str) -> str:
+    """A line, with a dot at its end, which is all there is of a single point."""
+    x, y = points[-1].split(",")
+    line = f'<polyline points="{" ".join(points)}" fill="none" stroke="{colour}" stroke-width="1.6"/>'
+    dot = f'<circle cx="{x}" cy="{y}" r="2" fill="{colour}"><title>{escape(name)}</title></circle>'
+    return line + dot
+
+
+def _times(first: datetime, last: datetime) -> str:
+    middle = first + (last - first) / 2
+    places = ((LEFT, first, "start"), ((LEFT + WIDTH - 10) / 2, middle, "middle"), (WIDTH - 10, last, "end"))
+    return "".join(_text(x, HEIGHT - 6, f"{at:%d %b %H:%M}", anchor) for x, at, anchor in places)
 
 
 def _grid(top: float) -> str:

@@ -3,8 +3,8 @@
 Progress says "serial 7 of this session was acknowledged", not which message that was. A session numbers the QoS 1 and
 2 messages that match its subscriptions 1, 2, 3, ... in journal order (decision 7), so the number is worked out
 again: subscriptions as intervals of offsets, messages matched against them, a running number for each session.
-Messages of shared subscriptions are numbered by their group and are not followed here; nor are sessions that
-began before the first range that was read: their outcomes are counted without a latency.
+Groups of shared subscriptions come in as sessions of their own (`shared_groups`). Sessions that began before the first
+range that was read are not followed: their outcomes are counted without a latency.
 """
 
 from __future__ import annotations
@@ -23,23 +23,28 @@ _LEAST_MS: Final = 0.1
 _SERIALS_MAX: Final = 10_000_000  # of one `dropped`, so that a damaged count does not fill the memory
 
 
-def intervals(events: DataFrame, subscriptions: DataFrame) -> DataFrame:
-    """Subscriptions, also from before: incarnation, topic_filter, no_local, and the offsets [begin, until)."""
-    before = subscriptions.select(
+def intervals(events: DataFrame, subscriptions: DataFrame, shared: bool = False) -> DataFrame:
+    """Subscriptions that queue, also from before: incarnation, topic_filter, no_local, the offsets [begin, until), item.
+
+    Those that are shared, or those that are not. A member of a group may take QoS 0: the group has a queue all the same.
+    """
+    own = F.startswith("topic_filter", F.lit("$share/")) == F.lit(shared)
+    before = subscriptions.where(own).select(
         "incarnation",
         "topic_filter",
         "no_local",
         F.lit(-1).cast("long").alias("begin"),
+        F.lit(0).alias("item"),
         F.lit(True).alias("on"),
     )
-    changed = events.where(
-        "kind in ('subscribed', 'unsubscribed') and not startswith(topic_filter, '$share/')"
-    ).select(
+    queues = (F.col("kind") == "subscribed") & (F.lit(shared) | (F.col("qos") > 0))
+    changed = events.where(F.col("kind").isin("subscribed", "unsubscribed") & own).select(
         "incarnation",
         "topic_filter",
         "no_local",
         F.col("journal_offset").alias("begin"),
-        (F.col("kind") == "subscribed").alias("on"),
+        F.col("item").cast("int").alias("item"),
+        queues.alias("on"),
     )
     one_filter = Window.partitionBy("incarnation", "topic_filter").orderBy("begin")
     ended = (
@@ -52,7 +57,7 @@ def intervals(events: DataFrame, subscriptions: DataFrame) -> DataFrame:
     return (
         both.where("on")
         .join(ended, "incarnation", "left")
-        .select("incarnation", "topic_filter", "no_local", "begin", until.alias("until"))
+        .select("incarnation", "topic_filter", "no_local", "begin", "item", until.alias("until"))
     )
 
 

@@ -18,13 +18,16 @@ h1{font-size:1.5rem;margin-bottom:0}h2{font-size:1.1rem;margin-top:2rem;border-b
 .about,.none,.note{color:#6b7280}.tiles{display:flex;flex-wrap:wrap;gap:.7rem;margin:1rem 0}
 .tile{border:1px solid #e5e7eb;border-radius:8px;padding:.6rem .9rem;min-width:8rem}
 .tile b{display:block;font-size:1.35rem}
-.missing{background:#fef3c7;color:#78350f;border-radius:8px;padding:.6rem .9rem}svg{width:100%;height:auto}
+.missing{background:#fef3c7;color:#78350f;border-radius:8px;padding:.6rem .9rem}
+svg{width:100%;min-width:640px;height:auto}
+section{overflow-x:auto}
 svg text{font:12px system-ui,sans-serif;fill:#6b7280}.grid{stroke:#e5e7eb}table{border-collapse:collapse;width:100%}
 th,td{text-align:right;padding:.25rem .6rem;border-bottom:1px solid #e5e7eb}th:first-child,td:first-child{text-align:left}
 .legend span{margin-right:1rem}
 .legend i{display:inline-block;width:.8rem;height:.8rem;border-radius:2px;margin-right:.35rem}
 @media(prefers-color-scheme:dark){body{background:#111827;color:#e5e7eb}.tile,h2,th,td{border-color:#374151}
-.grid{stroke:#374151}}
+.grid{stroke:#374151}
+.about,.none,.note{color:#9ca3af}svg text{fill:#9ca3af}}
 """
 
 
@@ -38,7 +41,7 @@ def write_report(lake: Path, out: Path, days: int, window_s: int) -> Figures:
 def page(figures: Figures) -> str:
     """The whole page."""
     period = f"{figures.since:%Y-%m-%d %H:%M} to {figures.until:%Y-%m-%d %H:%M} UTC"
-    sections = (_missing, _tiles, _rates, _latencies, _drops, _topics, _tenants, _backlog, _quarantine)
+    sections = (_missing, _tiles, _rates, _latencies, _drops, _topics, _usage, _backlog, _quarantine)
     return (
         '<!doctype html><html lang="en"><head><meta charset="utf-8"><title>headrace report</title>'
         '<meta name="viewport" content="width=device-width,initial-scale=1">'
@@ -92,6 +95,13 @@ def _ms(value: float | None) -> str:
     return f"{value:.3g} ms" if value < 1000 else f"{value / 1000:.3g} s"
 
 
+def _duration(seconds: float) -> str:
+    for size, name in ((86_400, "days"), (3600, "h"), (60, "min")):
+        if seconds >= 2 * size:
+            return f"{seconds / size:,.0f} {name}"
+    return f"{seconds:,.0f} s"
+
+
 def _section(title: str, inner: str) -> str:
     return f"<section><h2>{escape(title)}</h2>{inner}</section>"
 
@@ -107,7 +117,7 @@ def _latencies(figures: Figures) -> str:
     if figures.deliveries is None:
         return ""
     series = {f"p{share}": values for share, values in figures.deliveries.latencies.items()}
-    return _section("Publish to acknowledgement, milliseconds", lines(series, "latency"))
+    return _section("Publish to acknowledgement, milliseconds", lines(series, "latency", figures.window))
 
 
 def _drops(figures: Figures) -> str:
@@ -122,17 +132,32 @@ def _topics(figures: Figures) -> str:
     return _section("Busiest topics", bars(figures.traffic.topics, "messages by topic prefix"))
 
 
-def _tenants(figures: Figures) -> str:
-    if figures.traffic is None:
+def _usage(figures: Figures) -> str:
+    if figures.usage is None:
         return ""
-    return _section("Use by tenant", _table(("tenant", "messages", "payload bytes"), figures.traffic.tenants))
+    names = ("tenant", "in", "bytes in", "out", "bytes out", "dropped", "connections", "hours online")
+    rows = [
+        (
+            used.tenant,
+            used.messages_in,
+            used.bytes_in,
+            used.messages_out,
+            used.bytes_out,
+            used.messages_dropped,
+            used.connections,
+            f"{used.connected_s / 3600:,.1f}",
+        )
+        for used in figures.usage
+    ]
+    note = '<p class="note">Messages and payload bytes; connections that have ended.</p>'
+    return _section("Use by tenant", note + _table(names, rows))
 
 
 def _backlog(figures: Figures) -> str:
     backlog = figures.backlog
     if backlog is None:
         return ""
-    age = "" if backlog.oldest_s is None else f", the oldest for {backlog.oldest_s:,.0f} s"
+    age = "" if backlog.oldest_s is None else f", the oldest for {_duration(backlog.oldest_s)}"
     note = f'<p class="note">{backlog.messages:,} messages wait{age}.</p>'
     return _section("Waiting for clients", note + bars(backlog.longest, "backlog by client"))
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, Final
@@ -12,7 +12,15 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from headrace_spark.lake_table import LakeTable
-from headrace_spark.tables import BACKLOG, CONNECTIONS, DELIVERIES, QUARANTINE, TRAFFIC, TableDefinition
+from headrace_spark.tables import (
+    BACKLOG,
+    CONNECTIONS,
+    DELIVERIES,
+    QUARANTINE,
+    TRAFFIC,
+    USAGE,
+    TableDefinition,
+)
 
 TOP: Final = 10
 PERCENTILES: Final = (50, 95, 99)
@@ -29,8 +37,6 @@ class Traffic:
     rates: list[tuple[datetime, float]]
     """Messages a second, by window."""
     topics: Counts
-    tenants: list[tuple[str, int, int]]
-    """Tenant, messages, bytes."""
 
 
 @dataclass
@@ -67,16 +73,33 @@ class Backlog:
 
 
 @dataclass
+class Usage:
+    """What one tenant has used; the fields as in table `usage`."""
+
+    tenant: str
+    messages_in: int
+    bytes_in: int
+    messages_out: int
+    bytes_out: int
+    messages_dropped: int
+    connections: int
+    connected_s: float
+
+
+@dataclass
 class Figures:
     """Everything on the page. A part is None where its table is missing."""
 
     lake: Path
     since: datetime
     until: datetime
+    window: timedelta
+    """Length of the windows in which it was counted."""
     missing: list[str] = field(default_factory=list)
     traffic: Traffic | None = None
     deliveries: Deliveries | None = None
     connections: Connections | None = None
+    usage: list[Usage] | None = None
     backlog: Backlog | None = None
     quarantine: Counts | None = None
 
@@ -85,7 +108,7 @@ def collect(lake: Path, days: int, window_s: int, now: datetime | None = None) -
     """The last `days` days, today included, UTC. Raises LakeConflict."""
     until = now or datetime.now(UTC)
     midnight = until.replace(hour=0, minute=0, second=0, microsecond=0)
-    figures = Figures(lake, midnight - timedelta(days=days - 1), until)
+    figures = Figures(lake, midnight - timedelta(days=days - 1), until, timedelta(seconds=window_s))
 
     def rows(definition: TableDefinition, dated: bool = True) -> pa.Table | None:
         found = _rows(lake, definition, figures.since if dated else None)
@@ -99,6 +122,8 @@ def collect(lake: Path, days: int, window_s: int, now: datetime | None = None) -
         figures.deliveries = _deliveries(parts)
     if (parts := rows(CONNECTIONS, dated=False)) is not None:
         figures.connections = _connections(parts, figures.since, until)
+    if (parts := rows(USAGE)) is not None:
+        figures.usage = _usage(parts)
     if (parts := rows(BACKLOG, dated=False)) is not None:
         figures.backlog = _backlog(parts)
     if (parts := rows(QUARANTINE)) is not None:
@@ -131,7 +156,6 @@ def _counts(table: pa.Table, name: str, number: str, top: int | None = None) -> 
 def _traffic(parts: pa.Table, window_s: int) -> Traffic:
     sums = [("messages", "sum"), ("payload_bytes", "sum")]
     windows = parts.group_by("window_start").aggregate(sums).sort_by("window_start")
-    tenants = parts.group_by("tenant").aggregate(sums)
     publishers = parts.select(["tenant", "client_id"]).group_by(["tenant", "client_id"]).aggregate([])
     rates = zip(windows["window_start"].to_pylist(), windows["messages_sum"].to_pylist(), strict=True)
     return Traffic(
@@ -140,13 +164,6 @@ def _traffic(parts: pa.Table, window_s: int) -> Traffic:
         publishers.num_rows,
         with_gaps([(start, count / window_s) for start, count in rates], timedelta(seconds=window_s)),
         _counts(parts.group_by("topic_prefix").aggregate(sums), "topic_prefix", "messages_sum", TOP),
-        sorted(
-            zip(
-                *(tenants[name].to_pylist() for name in ("tenant", "messages_sum", "payload_bytes_sum")),
-                strict=True,
-            ),
-            key=lambda row: -row[1],
-        ),
     )
 
 
@@ -214,6 +231,14 @@ def _connections(rows: pa.Table, since: datetime, until: datetime) -> Connection
     return Connections(
         len(online), len(inside), len({client for client, _ in inside}), sum(seconds for _, seconds in inside)
     )
+
+
+def _usage(parts: pa.Table) -> list[Usage]:
+    """By tenant, those that published most first."""
+    measures = [measure.name for measure in fields(Usage)[1:]]
+    sums = parts.group_by("tenant").aggregate([(name, "sum") for name in measures]).to_pylist()
+    tenants = [Usage(str(row["tenant"]), *(row[f"{name}_sum"] for name in measures)) for row in sums]
+    return sorted(tenants, key=lambda used: (-used.messages_in, used.tenant))
 
 
 def _backlog(rows: pa.Table) -> Backlog:

@@ -146,6 +146,28 @@ TRAFFIC: Final = TableDefinition(
     _DAILY,
     ("window_start", "topic_prefix", "client_id"),
 )
+USAGE: Final = TableDefinition(
+    "usage",
+    "What each tenant has used, by hour, for quotas and bills. Rows are parts: their sum is the figure.",
+    StructType(
+        [
+            column("hour_start", TimestampType(), "start of the hour, UTC"),
+            _TENANT,
+            column("messages_in", LongType(), "PUBLISH packets that were journaled, repeats included"),
+            column("bytes_in", LongType(), "bytes of their payloads"),
+            column("messages_out", LongType(), "deliveries at QoS 1 and 2 that were acknowledged"),
+            column("bytes_out", LongType(), "bytes of their payloads, as far as the messages are known"),
+            column("messages_dropped", LongType(), "deliveries that were dropped"),
+            column("connections", LongType(), "connections that ended; the others are in table connections"),
+            column("connected_s", DoubleType(), "how long these were connected, seconds"),
+            *_JOURNAL,
+            _UP_TO,
+            column("date", DateType(), "day of hour_start, UTC"),
+        ]
+    ),
+    _DAILY,
+    ("hour_start",),
+)
 DEVICES: Final = TableDefinition(
     "devices",
     "The last message of every client on every topic: one row each.",
@@ -191,8 +213,12 @@ DELIVERIES: Final = TableDefinition(
         [
             _WINDOW,
             _TENANT,
-            column("client_id", StringType(), "subscriber"),
-            column("outcome", StringType(), "acked, or the reason why it was dropped"),
+            column("client_id", StringType(), "subscriber, or `$share/<name>/<filter>` of a group"),
+            column(
+                "outcome",
+                StringType(),
+                "acked, or the reason why it was dropped; of a group: acked or not_drawn",
+            ),
             column(
                 "latency_ms",
                 DoubleType(),
@@ -214,7 +240,7 @@ BACKLOG: Final = TableDefinition(
     StructType(
         [
             _TENANT,
-            column("client_id", StringType(), "subscriber"),
+            column("client_id", StringType(), "subscriber, or `$share/<name>/<filter>` of a group"),
             column("messages", LongType(), "not acknowledged yet"),
             column("oldest_timestamp", TimestampType(), "when the oldest of them was published"),
             column("as_of_timestamp", TimestampType(), "newest record that was read"),
@@ -230,9 +256,13 @@ METRICS_STATE: Final = TableDefinition(
     "on their way. For the job itself.",
     StructType(
         [
-            column("kind", StringType(), "session, subscription or entry"),
+            column(
+                "kind",
+                StringType(),
+                "session, subscription, entry or draw (an entry of a group that a member has had)",
+            ),
             *_JOURNAL,
-            column("incarnation", LongType(), "session"),
+            column("incarnation", LongType(), "session; below zero: group of a shared subscription"),
             _TENANT,
             column("client_id", StringType(), "of the session"),
             column(
@@ -260,6 +290,7 @@ TABLES: Final = (
     DEVICES,
     CONNECTIONS,
     DELIVERIES,
+    USAGE,
     BACKLOG,
     METRICS_STATE,
 )

@@ -11,7 +11,7 @@ from deltalake import write_deltalake
 
 from headrace_spark.lake_table import LakeTable
 from headrace_spark.schema import arrow_schema
-from headrace_spark.tables import BACKLOG, CONNECTIONS, DELIVERIES, TRAFFIC, TableDefinition
+from headrace_spark.tables import BACKLOG, CONNECTIONS, DELIVERIES, TRAFFIC, USAGE, TableDefinition
 
 NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)
 MINUTE = timedelta(minutes=1)
@@ -71,6 +71,9 @@ def small_lake(tmp_path: Path) -> Path:
             "disconnected_timestamp": NOW - timedelta(days=2),
         },
     )
+    used = {"hour_start": NOW.replace(minute=0), "messages_in": 60, "bytes_in": 600, "messages_out": 99}
+    used |= {"bytes_out": 990, "messages_dropped": 1, "connections": 2, "connected_s": 1800.0}
+    fill(tmp_path, USAGE, used, used, used | {"tenant": EVIL, "messages_in": 121})
     fill(
         tmp_path, BACKLOG, {"client_id": "app", "messages": 7, "oldest_timestamp": at, "as_of_timestamp": NOW}
     )

@@ -10,7 +10,7 @@ from typing import Any
 import matplotlib as mpl
 import pytest
 
-from spark.lakes import small_lake
+from spark.lakes import EVIL, small_lake
 
 ROOT = Path(__file__).parents[2]
 
@@ -46,4 +46,4 @@ def test_the_queries_of_the_how_to(monkeypatch: pytest.MonkeyPatch, tmp_path: Pa
     first = re.findall(r"```python\n(.*?)```", text, re.DOTALL)[0]
     names = run([first])
     assert names["accuracy"].fetchall() == [(0.99,)]
-    assert sum(row[2] for row in names["usage"].fetchall()) == 1150
+    assert [(row[0], row[2]) for row in names["bills"].fetchall()] == [(EVIL, 121), ("default", 120)]

@@ -12,11 +12,12 @@ from click.testing import CliRunner
 from deltalake import write_deltalake
 
 from headrace.cli_pipeline import pipeline
+from headrace_spark.charts import lines
 from headrace_spark.errors import LakeConflict
 from headrace_spark.lake_table import LakeTable
 from headrace_spark.report import page
-from headrace_spark.report_figures import collect, percentile, with_gaps
-from headrace_spark.tables import BACKLOG, CONNECTIONS, DELIVERIES, QUARANTINE, TRAFFIC
+from headrace_spark.report_figures import Usage, collect, percentile, with_gaps
+from headrace_spark.tables import BACKLOG, CONNECTIONS, DELIVERIES, QUARANTINE, TRAFFIC, USAGE
 from spark.lakes import EVIL, MINUTE, NOW, small_lake
 
 
@@ -35,7 +36,10 @@ def test_figures_of_a_day(lake: Path) -> None:
     assert (traffic.messages, traffic.payload_bytes, traffic.publishers) == (150, 1800, 2)
     assert [rate for _, rate in traffic.rates] == [2.0, 0.0, 0.0, 0.5]
     assert traffic.topics == [("plant/1", 120), (EVIL, 30)]
-    assert traffic.tenants == [("default", 150, 1800)]
+    assert figures.usage == [
+        Usage(EVIL, 121, 600, 99, 990, 1, 2, 1800.0),
+        Usage("default", 120, 1200, 198, 1980, 2, 4, 3600.0),
+    ]
     assert deliveries is not None
     assert (deliveries.accuracy, deliveries.drops) == (0.99, [("expired", 1)])
     assert deliveries.latency_ms == {50: 1.0, 95: 1.0, 99: 500.0}
@@ -74,15 +78,21 @@ def test_the_page_needs_nothing_else_and_runs_nothing(lake: Path) -> None:
     assert EVIL not in text
     assert [tag for tag, _ in tags.seen].count("svg") == 5
     assert "run <code>headrace pipeline run clean</code>" in text
-    for said in ("99.0000 %", "500 ms", "7 messages wait, the oldest for 600 s", "expired"):
+    for said in (
+        "99.0000 %",
+        "500 ms",
+        "7 messages wait, the oldest for 10 min",
+        "expired",
+        "<td>1,980</td>",
+    ):
         assert said in text
 
 
 def test_an_empty_lake_is_said_and_a_foreign_table_refused(tmp_path: Path) -> None:
     figures = collect(tmp_path, 1, 60, NOW)
-    assert figures.missing == ["traffic", "deliveries", "connections", "backlog", "quarantine"]
-    assert len(re.findall("is not there yet", page(figures))) == 5
-    for definition in (TRAFFIC, DELIVERIES, CONNECTIONS, BACKLOG, QUARANTINE):
+    assert figures.missing == ["traffic", "deliveries", "connections", "usage", "backlog", "quarantine"]
+    assert len(re.findall("is not there yet", page(figures))) == 6
+    for definition in (TRAFFIC, DELIVERIES, CONNECTIONS, USAGE, BACKLOG, QUARANTINE):
         LakeTable(tmp_path, definition).create()
     assert "nothing in this period" in page(collect(tmp_path, 1, 60, NOW))
     (tmp_path / "traffic").rename(tmp_path / "away")
@@ -107,3 +117,9 @@ def test_the_command_writes_the_page(lake: Path) -> None:
     assert (done.exit_code, done.stdout) == (0, f"{out}\n")
     assert done.stderr == "table quarantine is not there yet\n"
     assert out.read_text().startswith("<!doctype html>")
+
+
+def test_a_line_is_interrupted_where_nothing_was() -> None:
+    values = [(NOW + n * MINUTE, 1.0) for n in (0, 1, 2, 8, 20, 21)]
+    assert lines({"p50": values}, "latency", MINUTE).count("<polyline") == 3
+    assert "nothing in this period" in lines({"p50": []}, "latency", MINUTE)

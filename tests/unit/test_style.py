@@ -70,6 +70,8 @@ TESTED_TOGETHER = {
     "tests/e2e/test_journal_http.py": ["headrace/api/journal.py", "headrace/api/problem.py"],
     "tests/spark/test_report.py": ["headrace_spark/charts.py", "headrace_spark/report_figures.py"],
     "tests/spark/jobs/test_metrics.py": [
+        "headrace_spark/shared_groups.py",
+        "headrace_spark/usage.py",
         "headrace_spark/connections.py",
         "headrace_spark/deliveries.py",
         "headrace_spark/journal_range.py",

@@ -16,12 +16,17 @@ from pyspark.sql import DataFrame, SparkSession
 
 from broker_process import BrokerProcess, make_broker, wait_until
 from headrace.journal.consumers import ConsumerPosition
+from headrace.journal.reader import JournalReader
 from headrace_spark.errors import BadOption, LakeConflict
 from headrace_spark.jobs import metrics
 from headrace_spark.lake_table import LakeTable
+from headrace_spark.usage import MEASURES
 from spark.conftest import settings_of
 
 pytestmark = pytest.mark.spark
+
+
+GROUP = "$share/workers/plant/+/t"
 
 
 class Client:
@@ -71,12 +76,15 @@ def live(broker: BrokerProcess) -> None:
     away = Client(broker, "away", ("plant/+/t", 2))
     away.await_messages(1)
     away.leave()
+    worker = Client(broker, "worker", (GROUP, 1), ("exact", 0))
     for n in range(60):
         device.publish(f"plant/{n % 3}/t", b"x" * n, n % 3)
     device.publish("exact", b"e", 2)
     device.publish("nobody", b"n", 1)
     app.await_messages(1 + 60 + 1)
     app.leave()
+    worker.await_messages(60 + 1)
+    worker.leave()
     device.mqtt.loop_stop()  # it stays connected, and does not come back
     broker.crash()
     again = Client(broker, "away")
@@ -110,6 +118,7 @@ def test_what_a_broker_did(
     data_dir, lake = tmp_path / "data", tmp_path / "lake"
     append = LakeTable.append
     cuts = iter((False, True))
+    half = JournalReader(data_dir).high_watermark() // 2
 
     def cut(of: LakeTable, rows: DataFrame, app_id: str, version: int) -> None:
         if next(cuts):
@@ -119,9 +128,9 @@ def test_what_a_broker_did(
     with monkeypatch.context() as patch:
         patch.setattr(LakeTable, "append", cut)
         with pytest.raises(Cut):
-            run(spark, data_dir, lake)
-    # The range that was cut off is done again: what was written of it is not written twice.
-    assert run(spark, data_dir, lake) > 0
+            run(spark, data_dir, lake, records_per_trigger_max=half)
+    # The range that was cut off is done again: what was written of it is not written twice. The next goes on from it.
+    assert run(spark, data_dir, lake) > half
     assert run(spark, data_dir, lake) == 0
 
     by_prefix: Counter[str] = Counter()
@@ -144,7 +153,7 @@ def test_what_a_broker_did(
     }
 
     ends = sorted((row["client_id"], row["end"]) for row in table(lake, "connections"))
-    assert [client for client, _ in ends] == ["app", "away", "away", "device", "device"]
+    assert [client for client, _ in ends] == ["app", "away", "away", "device", "device", "worker"]
     assert ("app", "closed") in ends
     assert {end for client, end in ends if client == "device"} == {"broker_started", "ended"}
     assert all(
@@ -158,10 +167,24 @@ def test_what_a_broker_did(
         acked[part["client_id"]] += part["messages"]
         unknown[part["client_id"]] += part["messages"] if part["latency_ms"] is None else 0
     # Retained, 40 of plant/+/t, exact. The retained one was published before anybody waited for it.
-    assert acked == {"app": 42, "away": 41}
-    assert unknown == {"app": 1, "away": 1}
+    assert acked == {"app": 42, "away": 41, GROUP: 40}
+    assert unknown == {"app": 1, "away": 1, GROUP: 0}
+    used: Counter[str] = Counter()
+    for part in table(lake, "usage"):
+        assert part["tenant"] == "default"
+        used.update({name: part[name] for name in MEASURES})
+    assert used.pop("connected_s") > 0
+    assert used == {
+        "messages_in": 48,
+        "bytes_in": payload_bytes,
+        "messages_out": 123,
+        # What each of the three had of plant/+/t; the retained one counts nothing; `exact` went to app.
+        "bytes_out": 3 * sum(n for n in range(60) if n % 3) + 1,
+        "connections": 6,
+        "messages_dropped": 0,
+    }
     waiting = {row["client_id"]: row["messages"] for row in table(lake, "backlog")}
-    assert waiting == {"app": 5, "away": 5}
+    assert waiting == {"app": 5, "away": 5, GROUP: 5}
     assert ConsumerPosition.read(data_dir, "metrics").offset == max(
         part["up_to_offset"] for part in table(lake, "traffic")
     )
