@@ -15,6 +15,8 @@ from headrace.journal.errors import is_disk_full
 from headrace.journal.segment import FOOTER_SIZE, SEGMENT_HEADER_SIZE, Footer, SegmentHeader
 
 _SMALL_STEP_BYTES = 64 << 10  # preallocated at a time when there is no room for more
+SMALL_WRITE_MAX = 32 << 10  # bytes of a write that zeros go behind
+ZEROS = bytes(256 << 10)
 
 
 class SegmentFile:
@@ -26,6 +28,7 @@ class SegmentFile:
         self._disk = disk
         self._allocate_bytes = allocate_bytes
         self._allocated = allocated
+        self._zeroed = 0  # up to where the blocks were written once, as far as we know
         self._index_fd = -1
         self._index_size = 0
 
@@ -53,6 +56,21 @@ class SegmentFile:
     def append(self, buffers: Sequence[bytes], position: int) -> int:
         """Writes without a sync; the position after it."""
         return self._disk.write_fully(self.fd, buffers, position)
+
+    def append_durably(self, buffers: Sequence[bytes], position: int, end: int) -> None:
+        """Writes and syncs what ends at `end`, behind which it is preallocated. Raises SyncFailed, OSError.
+
+        A block that is preallocated but was never written costs the file system an entry in its own journal, which
+        each sync waits for. So zeros go behind a small write, on behalf of the many that follow it there.
+        """
+        zeros = self._zeros(position, end)
+        self._disk.write_and_sync(self.fd, [*buffers, zeros] if zeros else buffers, position)
+        self._zeroed = max(self._zeroed, end + len(zeros))
+
+    def _zeros(self, position: int, end: int) -> bytes:
+        if end <= self._zeroed or end - position > SMALL_WRITE_MAX:
+            return b""
+        return ZEROS[: self._allocated - end]
 
     def seal(self, seed: int) -> Footer:
         """Footer, cut to size, sync: whoever finds the footer knows that all above it is durable."""

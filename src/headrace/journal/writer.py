@@ -180,7 +180,7 @@ class GroupWriter:
             end += len(buffer)
         file.preallocate(end)
         if self._durability == FSYNC:
-            self._disk.write_and_sync(file.fd, buffers, position)
+            file.append_durably(buffers, position, end)
         else:
             self._disk.write_fully(file.fd, buffers, position)
 

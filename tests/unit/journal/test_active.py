@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
-from headrace.journal.active import SegmentFile, create_segment
+from headrace.journal.active import SMALL_WRITE_MAX, ZEROS, SegmentFile, create_segment
 from headrace.journal.disk import DISK, Disk
 from headrace.journal.segment import SEGMENT_HEADER_SIZE, SegmentHeader, seed_of
 from headrace.journal.walk import Walk, read_footer
@@ -15,10 +16,15 @@ UUID = bytes(range(16))
 class CountingDisk(Disk):
     def __init__(self) -> None:
         self.allocated: list[tuple[int, int]] = []
+        self.writes: list[tuple[int, int]] = []  # position, bytes
 
     def allocate(self, fd: int, position: int, length: int) -> None:
         self.allocated.append((position, length))
         super().allocate(fd, position, length)
+
+    def pwritev(self, fd: int, buffers: Sequence[bytes], position: int) -> int:
+        self.writes.append((position, sum(map(len, buffers))))
+        return super().pwritev(fd, buffers, position)
 
 
 def created(directory: Path, disk: Disk = DISK) -> SegmentFile:
@@ -41,6 +47,46 @@ def test_space_is_reserved_in_steps(tmp_path: Path) -> None:
         file.preallocate(end)
     assert disk.allocated == [(0, 10_000), (10_000, 10_000), (20_000, 10_000), (30_000, 40_000)]
     file.close()
+
+
+def written(tmp_path: Path, allocated: int, sizes: list[int]) -> list[tuple[int, int]]:
+    """Where what was written, when batches of these sizes follow each other."""
+    disk = CountingDisk()
+    file = created(tmp_path, disk)
+    file.preallocate(allocated)
+    disk.writes.clear()
+    position = SEGMENT_HEADER_SIZE
+    for size in sizes:
+        file.append_durably([b"x" * size], position, position + size)
+        position += size
+    file.close()
+    data = file.segment.path.read_bytes()
+    assert data[SEGMENT_HEADER_SIZE:] == b"x" * (position - SEGMENT_HEADER_SIZE) + bytes(len(data) - position)
+    assert len(data) == max(allocated, 10_000)
+    return disk.writes
+
+
+def test_zeros_go_behind_a_small_write_once_for_many(tmp_path: Path) -> None:
+    small = len(ZEROS) // 8
+    assert small <= SMALL_WRITE_MAX
+    sizes = [size for _, size in written(tmp_path, 1 << 20, [small] * 10)]
+    assert sizes == [small + len(ZEROS), *[small] * 8, small + len(ZEROS)]
+
+
+def test_no_zeros_go_behind_a_large_write(tmp_path: Path) -> None:
+    large = SMALL_WRITE_MAX + 1
+    assert [size for _, size in written(tmp_path, 1 << 20, [large, 10, large])] == [
+        large,
+        10 + len(ZEROS),
+        large,
+    ]
+
+
+def test_zeros_end_with_what_is_preallocated(tmp_path: Path) -> None:
+    assert written(tmp_path, 10_000, [100, 100]) == [
+        (SEGMENT_HEADER_SIZE, 10_000 - SEGMENT_HEADER_SIZE),
+        (SEGMENT_HEADER_SIZE + 100, 100),
+    ]
 
 
 def test_sealing_cuts_to_size(tmp_path: Path) -> None:
