@@ -15,10 +15,9 @@ from pathlib import Path
 from threading import get_native_id
 from typing import Protocol
 
-from headrace import syscalls
 from headrace.journal.errors import SyncFailed
 
-_BUFFERS_MAX = 1024  # IOV_MAX of Linux
+BUFFERS_MAX = 1024  # IOV_MAX of Linux
 
 
 class Mapped(Protocol):
@@ -117,8 +116,8 @@ class Disk:
 
     def write_fully(self, fd: int, buffers: Sequence[bytes], position: int) -> int:
         """Writes all buffers, usually by one call; returns the position after them."""
-        for first in range(0, len(buffers), _BUFFERS_MAX):
-            part = buffers[first : first + _BUFFERS_MAX]
+        for first in range(0, len(buffers), BUFFERS_MAX):
+            part = buffers[first : first + BUFFERS_MAX]
             wanted = sum(map(len, part))
             written = self.pwritev(fd, part, position)
             while written < wanted:
@@ -158,21 +157,4 @@ class Disk:
         self.fsync_directory(path.parent)
 
 
-class SystemDisk(Disk):
-    """The local file system, where a write and its sync are one wait for the interpreter lock and not two."""
-
-    def write_and_sync(self, fd: int, buffers: Sequence[bytes], position: int) -> None:
-        if len(buffers) > _BUFFERS_MAX:
-            super().write_and_sync(fd, buffers, position)
-            return
-        wanted = 0
-        for buffer in buffers:
-            wanted += len(buffer)
-        done = syscalls.write_and_sync(fd, buffers, position)
-        if done < 0:
-            raise SyncFailed(-done, os.strerror(-done))
-        if done < wanted:
-            super().write_and_sync(fd, [b"".join(buffers)[done:]], position + done)
-
-
-DISK = SystemDisk()
+DISK = Disk()

@@ -16,7 +16,7 @@ from headrace.journal.catalog import Catalog, Segment
 from headrace.journal.compaction import rewrite_sparse, temporary_of
 from headrace.journal.consumers import ConsumerPosition
 from headrace.journal.damage import first_damage
-from headrace.journal.disk import DISK, Disk
+from headrace.journal.disk import Disk
 from headrace.journal.errors import DiskFull, JournalError, OffsetOutOfRange, is_disk_full
 from headrace.journal.lock import lock_data_dir
 from headrace.journal.recovery import Recovery
@@ -24,6 +24,7 @@ from headrace.journal.reserve import Reserve
 from headrace.journal.retention import LagWarnings, RetentionLimits, compactable, lagging, plan
 from headrace.journal.segment import Batch, seed_of
 from headrace.journal.snapshot import discard_beyond, positions
+from headrace.journal.synced_disk import SYNCED_DISK
 from headrace.journal.watermark import Watermark
 from headrace.journal.writer import FSYNC, NONE, OS, GroupWriter
 
@@ -90,7 +91,7 @@ class SegmentedLog:
 
     @classmethod
     def open(
-        cls, data_dir: Path, settings: LogSettings, report: Callable[[str], None], disk: Disk = DISK
+        cls, data_dir: Path, settings: LogSettings, report: Callable[[str], None], disk: Disk = SYNCED_DISK
     ) -> SegmentedLog:
         """Takes the lock, recovers, syncs, publishes the high watermark. `report` gets a line for each
         repair.

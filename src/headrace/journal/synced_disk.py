@@ -1,0 +1,28 @@
+"""The local file system as the writer has it: a write and its sync are one wait for the interpreter lock and not two."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+
+from headrace import syscalls
+from headrace.journal.disk import BUFFERS_MAX, Disk
+from headrace.journal.errors import SyncFailed
+
+
+class SyncedDisk(Disk):
+    """Not in `disk`, since those who only read get by with the standard library."""
+
+    def write_and_sync(self, fd: int, buffers: Sequence[bytes], position: int) -> None:
+        if len(buffers) > BUFFERS_MAX:
+            super().write_and_sync(fd, buffers, position)
+            return
+        wanted = sum(map(len, buffers))
+        done = syscalls.write_and_sync(fd, buffers, position)
+        if done < 0:
+            raise SyncFailed(-done, os.strerror(-done))
+        if done < wanted:
+            super().write_and_sync(fd, [b"".join(buffers)[done:]], position + done)
+
+
+SYNCED_DISK = SyncedDisk()
