@@ -19,6 +19,8 @@ COMPILED = (
     "mqtt/*.py",
     "core/*.py",
     "net/connection.py",
+    "net/plain.py",
+    "net/poller.py",
     "bridge/link.py",
     "bridge/rendering.py",
     "bridge/terms.py",

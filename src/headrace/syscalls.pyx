@@ -61,11 +61,18 @@ def read(int fd):
     raise failure(errno)
 
 
-def write(int fd, const unsigned char[::1] data not None):
-    cdef ssize_t count
+cdef ssize_t send_view(int fd, const unsigned char[::1] data) except? -2:
     if data.shape[0] == 0:
         return 0
-    count = send(fd, &data[0], <size_t>data.shape[0], MSG_DONTWAIT | MSG_NOSIGNAL)
+    return send(fd, &data[0], <size_t>data.shape[0], MSG_DONTWAIT | MSG_NOSIGNAL)
+
+
+def write(int fd, data not None):
+    cdef ssize_t count
+    if type(data) is bytes:  # nearly always; a view of it would cost more than the rest
+        count = send(fd, PyBytes_AS_STRING(data), <size_t>PyBytes_GET_SIZE(data), MSG_DONTWAIT | MSG_NOSIGNAL)
+    else:
+        count = send_view(fd, data)
     if count >= 0:
         return count
     if errno == EAGAIN or errno == EINTR:

@@ -1,4 +1,4 @@
-"""A connection: the asyncio protocol of one client, thirty lines of I/O around `mqtt.protocol`.
+"""A connection: the protocol of one client, thirty lines of I/O around `mqtt.protocol`.
 
 Compiled with the core (decisions 27): asyncio takes any object with these methods as a protocol. Reads call the parser,
 which calls the broker; writes are joined and leave once per tick.
@@ -15,6 +15,7 @@ from headrace.core.broker import Broker
 from headrace.core.interfaces import Link
 from headrace.core.timers import Timer
 from headrace.mqtt.protocol import ServerProtocol
+from headrace.net.plain import PlainTransport
 
 if TYPE_CHECKING:
     import asyncio
@@ -31,7 +32,7 @@ REASONS: Final = ("connections_max", "handshake", "connect_timeout", "pending_by
 
 
 class Connection(Link):
-    """One client's byte stream. `transport` is an asyncio Transport, or what net.websocket puts in front of one.
+    """One client's byte stream. `transport` is our own, an asyncio Transport, or what net.websocket puts in front of one.
 
     `source` is "host:port" of the client where the transport does not know it: behind a PROXY header.
     """
@@ -41,7 +42,7 @@ class Connection(Link):
         settings = broker.settings
         self._set = listener
         self._source = source
-        self._transport: asyncio.Transport | None = None
+        self._transport: PlainTransport | asyncio.Transport | None = None
         self.packet_bytes_max = listener.packet_bytes_max or settings.packet_bytes_max
         self._protocol = ServerProtocol(self, int(self.packet_bytes_max), settings.topic_alias_maximum)
         self._protocol.reason_strings = settings.reason_strings
@@ -54,7 +55,7 @@ class Connection(Link):
 
     # asyncio.Protocol
 
-    def connection_made(self, transport: asyncio.Transport) -> None:
+    def connection_made(self, transport: PlainTransport | asyncio.Transport) -> None:
         self._transport = transport
         self.made = True
         transport.set_write_buffer_limits(high=self.broker.settings.write_buffer_high)
@@ -255,7 +256,7 @@ class ConnectionSet:
         if self.parent is not None:
             self.parent.turn_away(reason)
 
-    def identity_of(self, transport: asyncio.Transport) -> str:
+    def identity_of(self, transport: PlainTransport | asyncio.Transport) -> str:
         """Who the transport says the client is: a listener may take the name from its certificate."""
         return ""
 

@@ -16,6 +16,8 @@ from headrace.net import tls
 from headrace.net.address import Address
 from headrace.net.bound import bind, release
 from headrace.net.connection import Connection, ConnectionSet
+from headrace.net.plain import PlainTransport
+from headrace.net.poller import Poller
 from headrace.net.proxy import NoProxyHeader, read_header
 from headrace.net.tls import TlsFiles
 from headrace.net.websocket import WebSocketTransport
@@ -41,17 +43,29 @@ class ListenerSet(ConnectionSet):
         self.pending -= 1
         super().add(connection)
 
-    def identity_of(self, transport: asyncio.Transport) -> str:
-        return tls.common_name(transport) if self.takes_identity else ""
+    def identity_of(self, transport: PlainTransport | asyncio.Transport) -> str:
+        if not self.takes_identity or isinstance(transport, PlainTransport):
+            return ""
+        return tls.common_name(transport)
 
 
 class Listener:
-    """One address. `make` makes the connection of a client; `opening` are those still shaking hands."""
+    """One address. `make` makes the connection of a client; `opening` are those still shaking hands.
+
+    Plain MQTT goes through `poller`; without one, and for TLS and WebSockets, through the loop's own transports.
+    """
 
     def __init__(
-        self, address: Address, files: TlsFiles, connections: ListenerSet, make: Make, report: Report
+        self,
+        address: Address,
+        files: TlsFiles,
+        connections: ListenerSet,
+        make: Make,
+        report: Report,
+        poller: Poller | None,
     ) -> None:
         self._address = address
+        self._poller = None if address.encrypted or address.websocket else poller
         self.connections = connections
         self._make = make
         self._report = report
@@ -120,6 +134,9 @@ class Listener:
         if self._address.scheme != "unix":
             accepted.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self.connections.pending += 1
+        if self._poller is not None and self._address.options.proxy == "off":
+            PlainTransport(self._poller, accepted, self._make(self.connections, "")).open()
+            return
         task = self._loop.create_task(self._open(accepted))
         self.opening.add(task)
         task.add_done_callback(self.opening.discard)
@@ -130,7 +147,10 @@ class Listener:
         try:
             source = "" if self._address.options.proxy == "off" else await self._source(accepted)
             connection = self._make(self.connections, source)
-            await self._connect(accepted, self._protocol(connection))
+            if self._poller is not None:
+                PlainTransport(self._poller, accepted, connection).open()
+            else:
+                await self._connect(accepted, self._protocol(connection))
         except (OSError, NoProxyHeader, asyncio.CancelledError) as error:
             self._report("connection refused", f"{self.url}: {str(error) or type(error).__name__}")
             self.connections.turn_away("handshake")

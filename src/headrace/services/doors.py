@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -12,6 +13,7 @@ from headrace.net.bound import allow_all_descriptors
 from headrace.net.connection import Connection, ConnectionSet
 from headrace.net.incidents import Incidents
 from headrace.net.listener import Listener, ListenerSet
+from headrace.net.poller import HAS_EPOLL, Poller
 from headrace.net.tls import TlsFiles, UnusableCertificate
 from headrace.services.access import FileAccess
 
@@ -38,6 +40,7 @@ class Doors:
         self._warn = warn
         self._incidents = Incidents(warn)
         self._listeners: list[Listener] = []
+        self._poller = Poller(asyncio.get_running_loop()) if HAS_EPOLL else None
         self._all = ConnectionSet(settings.connections_max, int(settings.connect_timeout_s * 1000))
         broker.sessions.access = access
         allow_all_descriptors()
@@ -62,7 +65,9 @@ class Doors:
             options.pending_bytes_max or settings.pending_bytes_max,
         )
         report = self._incidents.report
-        self._listeners.append(Listener(address, settings.tls, connections, self._connection, report))
+        self._listeners.append(
+            Listener(address, settings.tls, connections, self._connection, report, self._poller)
+        )
 
     def _connection(self, connections: ListenerSet, source: str) -> Connection:
         return Connection(self._broker, connections, source)
@@ -90,5 +95,7 @@ class Doors:
         """Cut what is still open."""
         for connection in list(self._all.open):
             connection.abort()
+        if self._poller is not None:
+            self._poller.close()
         if self._access is not None:
             self._access.close()

@@ -71,6 +71,26 @@ def test_more_than_the_limit_are_turned_away_and_said_once() -> None:
     assert [line.partition(" {")[0] for line in told.lines] == ["connection limit reached"]
 
 
+@pytest.mark.parametrize("epoll", [True, False])
+def test_with_and_without_an_epoll_of_our_own(epoll: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("headrace.services.doors.HAS_EPOLL", epoll)
+
+    async def body(broker: Broker, told: Told) -> None:
+        doors = Doors(broker, DoorSettings(100, 5.0, 1 << 20, NO_FILES), None, told)
+        doors.open("tcp://127.0.0.1:0")
+        (url,) = doors.urls
+        reader, writer = await asyncio.open_connection("127.0.0.1", int(url.rpartition(":")[2]))
+        writer.write(b"no MQTT")
+        assert await asyncio.wait_for(reader.read(), 30) == b""
+        writer.close()
+        (listener,) = doors.listeners
+        assert listener.connections.accepted == 1
+        doors.stop_accepting()
+        doors.close()
+
+    run(body)
+
+
 def test_a_taken_address_is_named() -> None:
     async def body(broker: Broker, told: Told) -> None:
         doors = Doors(broker, DoorSettings(100, 5.0, 1 << 20, NO_FILES), None, told)

@@ -1,0 +1,178 @@
+"""The transport of plain TCP and Unix sockets, below a `Connection`: reads and writes the socket itself.
+
+Gives what asyncio's transports promise, as far as a connection uses it: `write` never blocks and keeps what the system
+does not take, `pause_writing` and `resume_writing` follow its size, `connection_lost` comes once and never from within
+another call. Runs on the loop, compiled with the connection.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from mypy_extensions import i64
+
+from headrace.net.poller import READABLE, WRITABLE
+
+if TYPE_CHECKING:
+    import asyncio
+    import socket
+
+    from headrace.net.connection import Connection
+    from headrace.net.poller import Poller
+
+
+class PlainTransport:
+    """One non-blocking socket. `open` begins; from then on it belongs to the transport, which closes it at the end."""
+
+    def __init__(
+        self, poller: Poller, sock: socket.socket, connection: Connection | asyncio.Protocol
+    ) -> None:
+        self._poller = poller
+        self._socket = sock
+        self._fd: int = sock.fileno()
+        self._connection = connection
+        self._watched: i64 = 0  # the events that the poller watches for
+        self._waiting: bytearray | None = None  # written, and not taken by the system yet
+        self._high: i64 = 64 << 10
+        self._low: i64 = 16 << 10
+        self._above_high = False
+        self._reading = True
+        self._closing = False
+        self._ended = False
+        self._error: Exception | None = None
+
+    def open(self) -> None:
+        self._watch()
+        self._connection.connection_made(self)  # type: ignore[arg-type]  # as much of one as is used
+
+    # What the poller calls
+
+    def on_ready(self, events: i64) -> None:
+        if self._waiting is not None and events & ~READABLE:
+            self._drain()
+        if events & ~WRITABLE:
+            if self._reading:
+                self._read()
+            else:
+                self._watch()
+
+    def _watch(self) -> None:
+        """Have the poller watch for what is wanted now. A pause comes here with the first event that it does not want."""
+        wanted: i64 = 0
+        if not self._ended:
+            if self._reading:
+                wanted |= READABLE
+            if self._waiting is not None:
+                wanted |= WRITABLE
+        if wanted != self._watched:
+            self._poller.watch(self._fd, self._watched, wanted, self)
+            self._watched = wanted
+
+    def _read(self) -> None:
+        try:
+            data = self._poller.read(self._fd)
+        except OSError as error:
+            self._end(error)
+            return
+        if data:
+            self._connection.data_received(data)
+        elif data is not None:
+            self._connection.eof_received()
+            self.close()
+
+    # What the connection calls
+
+    def write(self, data: bytes) -> None:
+        if self._ended:
+            return
+        waiting = self._waiting
+        if waiting is not None:
+            waiting += data
+        else:
+            sent = self._send(data)
+            if sent == len(data) or self._ended:
+                return
+            waiting = bytearray(data[sent:])
+            self._waiting = waiting
+            self._watch()
+        if len(waiting) > self._high and not self._above_high:
+            self._above_high = True
+            self._connection.pause_writing()
+
+    def _send(self, data: bytes | bytearray) -> int:
+        """How many bytes the system took. Ends the connection where it refuses them."""
+        try:
+            return self._poller.write(self._fd, data)
+        except OSError as error:
+            self._end(error)
+            return 0
+
+    def _drain(self) -> None:
+        waiting = self._waiting
+        if waiting is None:
+            return
+        del waiting[: self._send(waiting)]
+        if self._ended:
+            return
+        if not waiting:
+            self._waiting = None
+            self._watch()
+        if self._above_high and len(waiting) <= self._low:
+            self._above_high = False
+            self._connection.resume_writing()
+        if self._closing and self._waiting is None:
+            self._end(None)
+
+    def get_write_buffer_size(self) -> int:
+        """Bytes written that the system has not taken yet."""
+        waiting = self._waiting
+        return 0 if waiting is None else len(waiting)
+
+    def set_write_buffer_limits(self, high: int) -> None:
+        """Above `high` bytes the connection is told to pause, at a quarter of it to go on."""
+        self._high = high
+        self._low = high // 4
+
+    def pause_reading(self) -> None:
+        self._reading = False
+
+    def resume_reading(self) -> None:
+        if not self._closing and not self._ended:
+            self._reading = True
+            self._watch()
+
+    def close(self) -> None:
+        """Read no more, send what waits, then end."""
+        self._closing = True
+        self._reading = False
+        if self._waiting is None:
+            self._end(None)
+
+    def abort(self) -> None:
+        """End now; what waits is lost."""
+        self._end(None)
+
+    def _end(self, error: Exception | None) -> None:
+        if self._ended:
+            return
+        self._ended = True
+        self._reading = False
+        self._waiting = None
+        self._error = error
+        self._watch()
+        self._poller.loop.call_soon(self._lose)
+
+    def _lose(self) -> None:
+        try:
+            self._connection.connection_lost(self._error)
+        finally:
+            self._socket.close()
+
+    def get_extra_info(self, name: str, default: object = None) -> object:
+        """Of asyncio's names `peername`."""
+        if name != "peername":
+            return default
+        try:
+            return self._socket.getpeername()
+        except OSError:
+            return default

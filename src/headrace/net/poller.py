@@ -1,0 +1,69 @@
+"""Which plain sockets are ready: one epoll of our own, which the loop watches as a single descriptor. Runs on the loop.
+
+The loop calls back once a pass, however many sockets are ready, and compiled code reads them. Other systems than Linux
+have no epoll: there plain sockets are left to the loop's own transports.
+"""
+
+from __future__ import annotations
+
+import select
+import sys
+from typing import TYPE_CHECKING, Final
+
+from librt.strings import read_i32_le
+from mypy_extensions import i64
+
+from headrace import syscalls
+
+if TYPE_CHECKING:
+    import asyncio
+
+    from headrace.net.plain import PlainTransport
+
+HAS_EPOLL: Final = sys.platform == "linux"
+READABLE: Final = 0x01  # EPOLLIN
+WRITABLE: Final = 0x04  # EPOLLOUT
+
+
+class Poller:
+    """The epoll, and the transports by their descriptor."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self.loop = loop
+        self._epoll = select.epoll()
+        self._transports: list[PlainTransport | None] = []
+        self.read = syscalls.read  # found once: of a module they would be looked up at every call
+        self.write = syscalls.write
+        loop.add_reader(self._epoll.fileno(), self.poll)
+
+    def watch(self, fd: int, before: i64, after: i64, transport: PlainTransport) -> None:
+        """From now on `fd` is watched for the events of the mask `after` in place of `before`; 0: not at all."""
+        if not before:
+            while len(self._transports) <= fd:
+                self._transports.append(None)
+            self._transports[fd] = transport
+            self._epoll.register(fd, int(after))
+        elif after:
+            self._epoll.modify(fd, int(after))
+        else:
+            self._epoll.unregister(fd)
+            self._transports[fd] = None
+
+    def poll(self) -> None:
+        """Handle everything that is ready now, each socket once."""
+        transports = self._transports
+        ready = syscalls.ready(self._epoll)
+        for pos in range(0, len(ready), 8):
+            transport = transports[read_i32_le(ready, pos)]
+            if transport is None:
+                continue  # ended by one before it
+            try:
+                transport.on_ready(i64(read_i32_le(ready, pos + 4)))
+            except Exception as error:  # noqa: BLE001  it must not cost the others
+                self.loop.call_exception_handler({"message": "connection failed", "exception": error})
+                transport.abort()
+
+    def close(self) -> None:
+        """Watch no more. The transports were aborted before."""
+        self.loop.remove_reader(self._epoll.fileno())
+        self._epoll.close()
