@@ -221,7 +221,8 @@ class Broker(BatchListener):
         self.ticks += 1
         self.commit.flush()
         self._flush()
-        if self.delivery.feed_hungry():
+        hungry = self.delivery.feed_hungry()
+        if self.fold.sweep(self.settings.deliveries_at_once) or hungry:
             self.request_tick()
         if self._turns:
             self._take_turns()

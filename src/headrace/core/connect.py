@@ -353,15 +353,16 @@ class Sessions:
         _add_reason(fields, reason, code)
         self._commit.append(Event(SESSION_ENDED, self._clock.now_us, fields))
         groups = list(session.groups or [])
-        self._fold.ended(session)
+        self._fold.leave(session)
         self._serve(groups)
 
     def _serve(self, groups: list[Group]) -> None:
-        """What a member gave back goes to the others."""
+        """What a member gave back goes to the others at the end of the tick."""
         for group in groups:
             if group.returned:
-                for member in list(group.members):
-                    self._delivery.pump(member)
+                for member in group.members:
+                    if member.link is not None:
+                        self._delivery.feed_later(member, member.link)
 
     # Start and stop of the broker
 

@@ -347,16 +347,24 @@ class Delivery:
                 self._commit.dropped(session.incarnation, first, dropped, reason)
 
     def feed_hungry(self) -> bool:
-        """End of a tick: go on with sessions that stopped at a page or at a full socket. True if more is to do."""
+        """End of a tick: go on with sessions that stopped at a page or at a full socket, those who wait longest first.
+        True if more is to do."""
         if not self.hungry:
             return False
         sessions = self.hungry
         self.hungry = []
-        for session in sessions:
+        left = self._settings.deliveries_at_once
+        for at, session in enumerate(sessions):
+            if left <= 0:
+                self.hungry = sessions[at:] + self.hungry
+                break
+            counters = session.tenant.counters
+            left -= 1 - counters.publishes_sent
             link = session.link
             if link is not None and link.hungry and not link.paused:
                 link.hungry = False
                 self.pump(session)
+            left -= counters.publishes_sent
         return len(self.hungry) > 0
 
     def resumed(self, session: Session, link: Link) -> None:

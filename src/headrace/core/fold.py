@@ -138,6 +138,7 @@ class Fold:
         self.groups: dict[int, Group] = {}
         # Draws in a snapshot whose member was opened behind it: group, serial, packet id, PUBREC seen.
         self.unbound: dict[int, list[tuple[Group, int, int, bool]]] = {}
+        self._leaving: list[Session] = []  # ended, with subscriptions still in the tree
         self.gone: list[int] = []  # sessions that ended and are in a snapshot
         self.replayed = 0
         self._collects_drops = False
@@ -203,6 +204,18 @@ class Fold:
 
     def ended(self, session: Session) -> None:
         """The session is gone: its queue, its subscriptions, its place in the directory."""
+        self._depart(session)
+        for topic_filter in list(session.subscriptions or {}):
+            self.unsubscribe(session, topic_filter)
+
+    def leave(self, session: Session) -> None:
+        """As `ended`, but what it subscribed to, apart from its groups, is left for `sweep`: whoever routes live asks
+        whether a session has ended."""
+        self._depart(session)
+        if session.subscriptions:
+            self._leaving.append(session)
+
+    def _depart(self, session: Session) -> None:
         tenant = session.tenant
         session.ended = True
         if session.written:
@@ -216,12 +229,25 @@ class Fold:
         for draw in list((session.draws or {}).values()):
             session.count_drop(DROP_SESSION_ENDED, 1)  # QoS 2 goes to nobody else [MQTT-4.8.2-5]
             draw.group.finish(draw.serial)
-        for topic_filter in list(session.subscriptions or {}):
-            self.unsubscribe(session, topic_filter)
+        for group in list(session.groups or []):
+            self.unsubscribe(session, f"{SHARE_PREFIX}{group.name}/{group.filter}")
         if session.queue is not None:
             session.queue.backlog.discard()
         session.queue = None
         session.incoming = None
+
+    def sweep(self, most: int) -> bool:
+        """Remove up to `most` subscriptions of sessions that have left; True if there are more."""
+        while self._leaving:
+            session = self._leaving[-1]
+            if not session.subscriptions:
+                self._leaving.pop()
+                continue
+            if most == 0:
+                return True
+            most -= 1
+            self.unsubscribe(session, next(reversed(session.subscriptions)))
+        return False
 
     def _raise_limit(self, session: Session, limit: int) -> None:
         session.opened_limit = limit

@@ -102,3 +102,41 @@ def test_what_comes_while_a_batch_takes_effect_waits_for_its_turn() -> None:
     one.sync()
     assert payloads(clients) == [[b"0", b"1", b"2", b"3"]] * SESSIONS
     assert one.broker.commit.idle
+
+
+def test_who_had_very_many_subscriptions_leaves_them_bit_by_bit() -> None:
+    one = harness()
+    tenant = one.broker.fold.tenant("default")
+    client = one.client("many", clean=True)
+    for number in range(3 * AT_ONCE):
+        client.subscribe(f"t/{number}")
+    heir = one.client("heir")
+    heir.subscribe("t/1")
+    one.broker.on_connection_lost(client.link)
+    left = [3 * AT_ONCE + 1]
+    while tenant.tree.count > 1:
+        one.broker.end_tick()
+        left.append(tenant.tree.count)
+        assert left[-2] - left[-1] <= AT_ONCE
+    one.client("p", clean=True).publish("t/1", b"x")
+    assert payloads([client, heir]) == [[], [b"x"]]
+    one.crash()
+    assert one.broker.fold.tenant("default").tree.count == 1
+
+
+def test_members_that_get_what_another_gave_back_take_it_in_turns() -> None:
+    one = harness()
+    members = [one.client(f"m{number}", version=5, receive_maximum=100) for number in range(3)]
+    members[0].subscribe("$share/g/t")
+    publisher = one.client("p", clean=True)
+    for number in range(60):
+        publisher.publish("t", b"%02d" % number)
+    assert [len(got) for got in payloads(members)] == [60, 0, 0]
+    for member in members[1:]:
+        member.subscribe("$share/g/t")
+    members[0].lose()
+    one.sync()
+    while one.broker.delivery.hungry:
+        one.broker.end_tick()
+    got = payloads(members[1:])
+    assert sorted(got[0] + got[1]) == [b"%02d" % number for number in range(60)]
