@@ -35,7 +35,7 @@ from headrace.recovery import load
 from headrace.services.access import FileAccess
 from headrace.services.bridges import BridgeCollector, Bridges
 from headrace.services.doors import Doors, DoorSettings
-from headrace.services.metrics import registry
+from headrace.services.metrics import ReadsCollector, registry
 from headrace.services.references import References
 from headrace.services.sys_topics import SystemPublisher
 from headrace.services.ticks import LoopScheduler
@@ -232,7 +232,8 @@ class Node:
         for url in self.config.listeners:
             self._doors.open(url)
         if self.config.admin:
-            collectors = registry(self.broker, self._doors, self.watchdog, BridgeCollector(self._bridges))
+            more = BridgeCollector(self._bridges), ReadsCollector(self._journal)
+            collectors = registry(self.broker, self._doors, self.watchdog, *more)
             token_file = self.config.journal.token_file
             journal = JournalRoutes(Path(self.config.data_dir), Path(token_file) if token_file else None)
             app = application(lambda: self._not_ready or self._full, collectors, [journal.mount()])

@@ -88,6 +88,7 @@ class Broker(BatchListener):
         self._tick_requested = False
         self._dirty: list[Link] = []
         self._turns: list[Link] = []
+        self.slow = 0  # connections whose socket is above its high mark
         self.behind = False  # timers are due that the last call of `on_timer` left
         self.ticks = 0
         self.bytes_received = 0  # of whole packets, as `$SYS` wants them; counted per read and per write

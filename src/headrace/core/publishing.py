@@ -289,6 +289,10 @@ class Publishing:
             return False
         return not session.tenant.is_heard(message.topic)
 
+    def waiting(self) -> tuple[int, int]:
+        """Connections that are not read from: until a batch is durable, and until the disk has space."""
+        return len(self._held_back), len({id(item.link) for item in self._parked})
+
     def let_go(self) -> None:
         """A commit went through: read again from those held back, unless the disk is full."""
         if self.storage_full or not self._held_back:

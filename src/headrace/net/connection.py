@@ -112,6 +112,8 @@ class Connection(Link):
 
     def connection_lost(self, error: Exception | None) -> None:
         self.closed = True
+        self.broker.slow -= self.paused
+        self.paused = False
         self._aside = None
         self.out = None
         self._transport = None
@@ -124,9 +126,11 @@ class Connection(Link):
 
     def pause_writing(self) -> None:
         self.paused = True
+        self.broker.slow += 1
 
     def resume_writing(self) -> None:
         self.paused = False
+        self.broker.slow -= 1
         self.broker.on_writable(self)
 
     # Link

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from typing import Protocol
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector, CollectorRegistry
@@ -52,6 +53,7 @@ class BrokerCollector(Collector):
         yield GaugeMetricFamily(
             "headrace_connections", "Connected clients", value=self._broker.sessions.connected
         )
+        yield self._paused()
 
     def _journal(self) -> Iterator[Metric]:
         commit = self._broker.commit
@@ -77,6 +79,16 @@ class BrokerCollector(Collector):
         yield CounterMetricFamily(
             "headrace_ticks", "Passes of the event loop with work", value=self._broker.ticks
         )
+
+    def _paused(self) -> Metric:
+        committing, full = self._broker.publishing.waiting()
+        family = GaugeMetricFamily(
+            "headrace_paused_connections", "Connections that wait for something", labels=["reason"]
+        )
+        family.add_metric(["journal"], committing)
+        family.add_metric(["disk_full"], full)
+        family.add_metric(["socket"], self._broker.slow)
+        return family
 
     def _loop(self) -> Iterator[Metric]:
         watchdog = self._watchdog
@@ -109,6 +121,30 @@ def _per_tenant(name: str, text: str, tenants: list[Tenant], value: Callable[[Te
     for tenant in tenants:
         family.add_metric([tenant.name], value(tenant))
     return family
+
+
+class Reads(Protocol):
+    """A journal that counts what it was asked for and no longer had in memory."""
+
+    disk_reads: int
+    damaged_reads: int
+
+
+class ReadsCollector(Collector):
+    """What was read back from the journal for a backlog."""
+
+    def __init__(self, reads: Reads) -> None:
+        self._reads = reads
+
+    def collect(self) -> Iterator[Metric]:
+        yield CounterMetricFamily(
+            "headrace_journal_disk_reads", "Batches read back from the disk", value=self._reads.disk_reads
+        )
+        yield CounterMetricFamily(
+            "headrace_journal_damaged_reads",
+            "Messages or pages that could not be read back",
+            value=self._reads.damaged_reads,
+        )
 
 
 class DoorsCollector(Collector):

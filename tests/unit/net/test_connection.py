@@ -91,6 +91,19 @@ def test_who_reads_is_never_cut() -> None:
     assert client.listener.turned_away == counted()
 
 
+def test_who_does_not_read_is_counted_until_it_does_or_is_gone() -> None:
+    client = Client()
+    client.send(codec.encode_connect(Connect(4, "slow", keep_alive_s=0)))
+    broker = client.harness.broker
+    client.connection.pause_writing()
+    assert broker.slow == 1
+    client.connection.resume_writing()
+    assert broker.slow == 0
+    client.connection.pause_writing()
+    client.connection.connection_lost(None)
+    assert broker.slow == 0
+
+
 def test_who_says_no_connect_is_cut_and_counted() -> None:
     client = Client()
     client.harness.advance(2)
