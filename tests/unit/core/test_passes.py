@@ -1,0 +1,118 @@
+"""No pass of the loop does more than its share, in units (decisions 29): a standard load and its storms.
+
+What is counted is what was sent and what was journaled between two moments at which the loop may read others. How many
+milliseconds that takes is a metric, `headrace_loop_stalls_total`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from harness import Client, Harness
+from headrace.core.broker import TIMERS_AT_ONCE
+from headrace.core.replay import PAGE_MESSAGES
+
+PAIRS, WINDOW, FLEET, RETAINED = 100, 16, 1300, 2000
+
+
+class Passes:
+    """Runs a broker pass by pass and keeps the largest."""
+
+    def __init__(self) -> None:
+        self.harness = Harness()
+        settings = self.harness.settings
+        self.most_sent = 0
+        self.most_journaled = 0
+        # A part ends with the record that fills it: a page of a returning session, or of retained messages.
+        self.allowed = settings.deliveries_at_once + max(settings.page_messages, PAGE_MESSAGES)
+
+    def step(self, call: Callable[[], object]) -> None:
+        counters = self.harness.broker.fold.tenant("default").counters
+        sent, journaled = counters.publishes_sent, len(self.harness.journal.records)
+        call()
+        self.most_sent = max(self.most_sent, counters.publishes_sent - sent)
+        self.most_journaled = max(self.most_journaled, len(self.harness.journal.records) - journaled)
+
+    def run(self) -> None:
+        """Until nothing is left to do."""
+        broker, journal = self.harness.broker, self.harness.journal
+        self.step(broker.end_tick)
+        while not broker.commit.idle or broker.delivery.hungry:
+            journal.durable = len(journal.records)
+            self.step(lambda: broker.commit.on_high_watermark(journal.durable))
+            self.step(broker.end_tick)
+
+    def check(self) -> None:
+        """The largest pass since the last time."""
+        assert 0 < self.most_sent <= self.allowed
+        self.most_sent = 0
+
+
+def fleet(passes: Passes, count: int, topic: str) -> list[Client]:
+    clients = [passes.harness.client(f"{topic}{number}", version=5) for number in range(count)]
+    for client in clients:
+        client.subscribe(topic)
+    return clients
+
+
+def test_pairs_at_a_window() -> None:
+    passes = Passes()
+    for number in range(PAIRS):
+        passes.harness.client(f"s{number}").subscribe(f"p/{number}")
+    publishers = [passes.harness.client(f"p{number}", clean=True) for number in range(PAIRS)]
+    for number, publisher in enumerate(publishers):
+        for _ in range(WINDOW):
+            publisher.publish(f"p/{number}", b"x", sync=False)
+    passes.run()
+    passes.check()
+    assert passes.harness.broker.fold.tenant("default").counters.publishes_sent == PAIRS * WINDOW
+
+
+def test_fan_out_and_a_fleet_that_comes_back_with_a_backlog() -> None:
+    passes = Passes()
+    clients = fleet(passes, FLEET, "all")
+    publisher = passes.harness.client("p", clean=True)
+    for qos in (1, 0):
+        publisher.publish("all", b"x", qos, sync=False)
+        passes.run()
+        passes.check()
+    for client in clients:
+        client.lose_unsynced()
+    passes.run()
+    for _ in range(3):
+        publisher.publish("all", b"while away", sync=False)
+        passes.run()
+    for number in range(FLEET):
+        passes.harness.client(f"all{number}", version=5, sync=False)
+    passes.run()
+    passes.check()
+
+
+def test_a_bare_hash_over_many_retained_messages() -> None:
+    for clean in (True, False):
+        passes = Passes()
+        publisher = passes.harness.client("p", clean=True)
+        for number in range(RETAINED):
+            publisher.publish(f"r/{number}", b"x", retain=True, sync=number % 500 == 0)
+        passes.run()
+        client = passes.harness.client("hash", version=5, clean=clean, receive_maximum=0xFFFF)
+        client.feed(b"\x82\x07\x00\x01\x00\x00\x01#\x01", sync=False)
+        passes.run()
+        passes.check()
+        client.feed(b"\xa2\x06\x00\x02\x00\x00\x01#", sync=False)
+        passes.run()
+
+
+def test_sessions_that_expire_together() -> None:
+    passes = Passes()
+    for number in range(3 * TIMERS_AT_ONCE):
+        passes.harness.client(f"c{number}", version=5, expiry_s=10).lose_unsynced()
+    passes.run()
+    passes.most_journaled = 0
+    broker, clock = passes.harness.broker, passes.harness.clock
+    clock.now_us += 20_000_000
+    clock.mono_ms += 20_000
+    while broker.fold.by_incarnation:
+        passes.step(broker.on_timer)
+        passes.run()
+    assert 0 < passes.most_journaled <= TIMERS_AT_ONCE
