@@ -76,15 +76,66 @@ def merge(members: list[Subscription]) -> Target:
 
 
 class _Node:
-    """A level of the tree. `here` are filters that end at this level, `rest` those that end in `#` below it."""
+    """A level of the tree. `here` are filters that end at this level, `rest` those that end in `#` below it.
+
+    Most levels of a large fleet have one of the three: the others are None, so that a match among a million touches
+    nothing that is not there."""
 
     def __init__(self) -> None:
-        self.children: dict[bytes, _Node] = {}
-        self.here: dict[Session, Subscription] = {}
-        self.rest: dict[Session, Subscription] = {}
+        self.children: dict[bytes, _Node] | None = None
+        self.here: dict[Session, Subscription] | None = None
+        self.rest: dict[Session, Subscription] | None = None
+
+    def child(self, level: bytes) -> _Node | None:
+        children = self.children
+        return None if children is None else children.get(level)
+
+    def grow(self, level: bytes) -> _Node:
+        """The child of this name, made if it is not there."""
+        children = self.children
+        if children is None:
+            children = {}
+            self.children = children
+        child = children.get(level)
+        if child is None:
+            child = _Node()
+            children[level] = child
+        return child
+
+    def prune(self, level: bytes) -> None:
+        """Take out a child."""
+        children = self.children
+        if children is not None:
+            del children[level]
+            if not children:
+                self.children = None
+
+    def holders(self, rest: bool) -> dict[Session, Subscription]:
+        """`rest` or `here`, made if it is not there."""
+        found = self.rest if rest else self.here
+        if found is None:
+            found = {}
+            if rest:
+                self.rest = found
+            else:
+                self.here = found
+        return found
+
+    def remove(self, session: Session, rest: bool) -> bool:
+        """Take a session out of `rest` or `here`; False when it was not there."""
+        found = self.rest if rest else self.here
+        if found is None or found.pop(session, None) is None:
+            return False
+        if found:
+            return True
+        if rest:
+            self.rest = None
+        else:
+            self.here = None
+        return True
 
     def empty(self) -> bool:
-        return not self.children and not self.here and not self.rest
+        return self.children is None and self.here is None and self.rest is None
 
 
 class SubscriptionTree:
@@ -132,13 +183,9 @@ class SubscriptionTree:
         node = self._root
         for level in path.split(b"/"):
             if level == _HASH:
-                return node.rest
-            child = node.children.get(level)
-            if child is None:
-                child = _Node()
-                node.children[level] = child
-            node = child
-        return node.here
+                return node.holders(True)
+            node = node.grow(level)
+        return node.holders(False)
 
     def remove(self, topic_filter: str, session: Session) -> bool:
         """Remove the session's subscription to this very filter; False when there was none."""
@@ -170,23 +217,23 @@ class SubscriptionTree:
         self._routes.clear()
         trail: list[tuple[_Node, bytes]] = []
         node = self._root
-        holders = node.here
+        rest = False
         for level in path.split(b"/"):
             if level == _HASH:
-                holders = node.rest
+                rest = True
                 break
-            child = node.children.get(level)
+            child = node.child(level)
             if child is None:
                 return False
             trail.append((node, level))
             node = child
-            holders = node.here
-        if holders.pop(session, None) is None:
+        if not node.remove(session, rest):
             return False
         for parent, level in reversed(trail):
-            if not parent.children[level].empty():
+            if not node.empty():
                 break
-            del parent.children[level]
+            parent.prune(level)
+            node = parent
         return True
 
     def match(self, topic: bytes) -> list[Target]:
@@ -209,7 +256,7 @@ class SubscriptionTree:
         if exact is not None:
             found.extend(exact.values())
         root = self._root
-        if root.children or root.rest:
+        if not root.empty():
             # A filter that starts with a wildcard does not match a $-topic [MQTT-4.7.2-1].
             _collect(root, topic.split(b"/"), topic.startswith(b"$"), found)
         if len(found) < 2:
@@ -231,18 +278,25 @@ def _collect(root: _Node, levels: list[bytes], dollar: bool, found: list[Subscri
         hidden = dollar and depth == 0
         below: list[_Node] = []
         for node in at:
-            if node.rest and not hidden:
-                found.extend(node.rest.values())
-            child = node.children.get(level)
+            rest = node.rest
+            if rest is not None and not hidden:
+                found.extend(rest.values())
+            children = node.children
+            if children is None:
+                continue
+            child = children.get(level)
             if child is not None:
                 below.append(child)
             if not hidden:
-                child = node.children.get(_PLUS)
+                child = children.get(_PLUS)
                 if child is not None:
                     below.append(child)
         if not below:
             return
         at = below
     for node in at:
-        found.extend(node.rest.values())  # `a/#` matches `a` too (4.7.1.2)
-        found.extend(node.here.values())
+        rest, here = node.rest, node.here
+        if rest is not None:
+            found.extend(rest.values())  # `a/#` matches `a` too (4.7.1.2)
+        if here is not None:
+            found.extend(here.values())
