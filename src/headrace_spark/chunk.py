@@ -1,6 +1,7 @@
 """The records of a few journal batches side by side: where each begins, of what kind it is, which offset it has.
 
-Walking over the lengths is the one thing that is done record by record. Runs on Spark's Python workers.
+Walking over the lengths is the one thing that is done record by record, compiled where headrace is. Runs on Spark's
+Python workers.
 """
 
 from __future__ import annotations
@@ -8,12 +9,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from struct import Struct
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
 
+from headrace.core.record import record_positions
 from headrace.errors import CorruptRecord
 from headrace.journal.segment import Batch
 from headrace.journal.selective import TimeRange
@@ -25,7 +26,6 @@ CHUNK_RECORDS_MAX: Final = 20_000
 Integers = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]
 
-_LENGTH: Final = Struct("<I")
 _KIND_AT: Final = 4
 _TIMESTAMP_AT: Final = 8
 
@@ -44,7 +44,7 @@ class Chunk:
     def of(cls, batches: Sequence[Batch], uuid: str, start: int, end: int) -> Chunk:
         """The records with start <= offset < end of batches that follow each other. Raises CorruptRecord."""
         body = batches[0].body if len(batches) == 1 else b"".join([batch.body for batch in batches])
-        at = _record_positions(body)
+        at = np.frombuffer(record_positions(body), "<i8")
         offsets = np.concatenate([np.arange(b.base_offset, b.base_offset + b.count) for b in batches])
         if len(at) != len(offsets):
             raise CorruptRecord(
@@ -67,21 +67,26 @@ class Chunk:
     def kinds(self) -> npt.NDArray[np.uint8]:
         return self.bytes[self.at + _KIND_AT]
 
+    def windows(self, kind: str, shift: int) -> npt.NDArray[Any]:
+        """The value of that kind `shift` bytes into each record; the caller has seen that the last one is whole.
+
+        One gather over all positions of the body, which overlap, and cost nothing as they are.
+        """
+        size = np.dtype(kind).itemsize
+        places = max(0, len(self.body) - shift - size + 1)
+        return np.ndarray((places,), kind, self.body, shift, (1,))[self.at]
+
     @property
     def lengths(self) -> Integers:
         """Bytes of each record, its length word included."""
-        rows: npt.NDArray[np.uint8] = self.bytes[self.at[:, None] + np.arange(4)]
-        return rows.view("<u4")[:, 0].astype(np.int64) + 4
+        return self.windows("<u4", 0).astype(np.int64) + 4
 
     @cached_property
     def timestamps_us(self) -> Integers:
         """Of all kinds of records: they have it in the same place."""
         if len(self.at) and self.at[-1] + _TIMESTAMP_AT + 8 > len(self.body):
             raise CorruptRecord(f"the record at offset {self.offsets[-1]} is shorter than its header")
-        rows: npt.NDArray[np.uint8] = self.bytes[
-            self.at[:, None] + np.arange(_TIMESTAMP_AT, _TIMESTAMP_AT + 8)
-        ]
-        return rows.view("<i8")[:, 0]
+        return self.windows("<i8", _TIMESTAMP_AT)
 
     def between(self, times: TimeRange) -> Chunk:
         """The records of that time."""
@@ -108,15 +113,3 @@ def grouped(batches: Iterable[Batch]) -> Iterator[list[Batch]]:
         records += batch.count
     if group:
         yield group
-
-
-def _record_positions(body: bytes) -> Integers:
-    size, unpack = len(body), _LENGTH.unpack_from
-    positions = []
-    pos = 0
-    while pos < size:
-        positions.append(pos)
-        pos += 4 + unpack(body, pos)[0]
-    if pos != size:
-        raise CorruptRecord(f"the record at byte {positions[-1]} runs past its batch")
-    return np.array(positions, np.int64)

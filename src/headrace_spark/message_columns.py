@@ -64,7 +64,7 @@ class Messages:
         chunk = chunk.only(chunk.kinds == KIND_MESSAGE)
         self.uuid = chunk.uuid
         self._body = chunk.body
-        self._bytes = chunk.bytes
+        self._chunk = chunk
         self._at = chunk.at
         self.offsets = chunk.offsets
         self.epochs = chunk.epochs
@@ -75,8 +75,7 @@ class Messages:
         """The fixed headers, a structured row for each message."""
         if self._at[-1] + MESSAGE_HEADER_SIZE > len(self._body):
             raise CorruptRecord(f"the message at offset {self.offsets[-1]} is shorter than its header")
-        rows: npt.NDArray[Any] = self._bytes[self._at[:, None] + np.arange(MESSAGE_HEADER_SIZE)]
-        return rows.view(_HEADER)[:, 0]
+        return self._chunk.windows(f"V{MESSAGE_HEADER_SIZE}", 0).view(_HEADER)
 
     @cached_property
     def timestamps_us(self) -> Integers:

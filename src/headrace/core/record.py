@@ -47,7 +47,7 @@ from array import array
 from typing import Final
 
 import msgspec
-from librt.strings import BytesWriter, write_i32_le, write_i64_le
+from librt.strings import BytesWriter, read_i64_le, write_i32_le, write_i64_le
 from mypy_extensions import i64, mypyc_attr
 
 from headrace.errors import CorruptRecord
@@ -230,6 +230,22 @@ def record_end(body: bytes, pos: i64) -> i64:
     if end > size:
         raise CorruptRecord(f"record at byte {pos} runs past its batch")
     return end
+
+
+def record_positions(body: bytes) -> bytes:
+    """Where each record of a batch body begins, as packed little-endian i64. Raises `CorruptRecord` if the last one
+    would run past the body."""
+    out = BytesWriter()
+    size: i64 = len(body)
+    pos: i64 = 0
+    last: i64 = 0
+    while pos + 8 <= size:
+        write_i64_le(out, pos)
+        last = pos
+        pos += 4 + (read_i64_le(body, pos) & 0xFFFFFFFF)
+    if pos != size:
+        raise CorruptRecord(f"the record at byte {last if pos > size else pos} runs past its batch")
+    return out.getvalue()
 
 
 def decode_short(body: bytes, pos: i64, end: i64) -> Record:

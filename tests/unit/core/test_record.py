@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from array import array
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +12,7 @@ import pytest
 from librt.strings import BytesWriter
 
 from headrace.core.message import Message, decode_batch, decode_record
-from headrace.core.record import Event, Progress, Record
+from headrace.core.record import Event, Progress, Record, record_positions
 from headrace.errors import CorruptRecord
 
 VECTORS = json.loads(
@@ -54,6 +56,20 @@ def test_a_cut_record_is_refused(row: dict[str, Any]) -> None:
     for size in range(len(data)):
         with pytest.raises(CorruptRecord):
             decode_record(data[:size], 0)
+
+
+def test_positions_of_records() -> None:
+    parts = [bytes.fromhex(row["hex"]) for row in VECTORS]
+    found = array("q", record_positions(b"".join(parts)))
+    assert list(found) == list(accumulate(map(len, parts), initial=0))[:-1]
+    assert record_positions(b"") == b""
+
+
+@pytest.mark.parametrize("tail", [b"\0", b"\0\0\0\0", b"\2\0\0\0\1", b"\xff\xff\xff\xff\1"])
+def test_positions_of_records_that_do_not_add_up(tail: bytes) -> None:
+    whole = bytes.fromhex(VECTORS[0]["hex"])
+    with pytest.raises(CorruptRecord, match=f"at byte {len(whole)} runs past"):
+        record_positions(whole + tail)
 
 
 def test_records_of_a_batch_get_their_offsets() -> None:
