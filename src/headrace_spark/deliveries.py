@@ -80,7 +80,7 @@ def queued(messages: DataFrame, events: DataFrame, subscribed: DataFrame, sessio
         F.col("client_id").alias("publisher"),
         F.col("journal_offset").alias("offset"),
         "publish_timestamp",
-        F.octet_length("payload").cast("long").alias("payload_bytes"),
+        "payload_bytes",
     )
     plain = wanted.where("not topic_filter rlike '[+#]'").withColumnRenamed("topic_filter", "topic")
     # Filters with wildcards are tried on every topic once, not on every message.

@@ -13,12 +13,27 @@ READ: Final = (
     "client_id",
     "qos",
     "publish_timestamp",
-    "journal_uuid",
-    "journal_epoch",
     "journal_offset",
     "payload",
 )
-"""The columns of `messages` that these steps need."""
+"""The columns of `messages` that `sized` needs."""
+LAST_READ: Final = (
+    "tenant",
+    "client_id",
+    "topic",
+    "publish_timestamp",
+    "payload",
+    "journal_uuid",
+    "journal_epoch",
+    "journal_offset",
+)
+"""The columns of table `devices`."""
+
+
+def sized(messages: DataFrame) -> DataFrame:
+    """Messages with `payload_bytes` in the place of the payload: what is looked at several times stays small."""
+    size = F.octet_length("payload").cast("long").alias("payload_bytes")
+    return messages.select(*(name for name in READ if name != "payload"), size)
 
 
 def per_device(messages: DataFrame, window_s: int) -> DataFrame:
@@ -27,11 +42,11 @@ def per_device(messages: DataFrame, window_s: int) -> DataFrame:
         F.unix_seconds("publish_timestamp") - F.unix_seconds("publish_timestamp") % window_s
     )
     groups = messages.select(
-        "tenant", "topic", "client_id", "journal_offset", "payload", start.alias("window_start")
+        "tenant", "topic", "client_id", "journal_offset", "payload_bytes", start.alias("window_start")
     )
     return groups.groupBy("window_start", "tenant", "topic", "client_id").agg(
         F.count("*").alias("messages"),
-        F.sum(F.octet_length("payload")).cast("long").alias("payload_bytes"),
+        F.sum("payload_bytes").alias("payload_bytes"),
         F.max("journal_offset").alias("last_offset"),
     )
 
@@ -55,19 +70,15 @@ def traffic(devices: DataFrame, topic_levels: int, journal_uuid: str, up_to_offs
     )
 
 
-def last_messages(devices: DataFrame, messages: DataFrame) -> DataFrame:
-    """`per_device`, messages -> rows of table `devices`: the last message of each client on each topic."""
+def last_offsets(devices: DataFrame) -> DataFrame:
+    """`per_device` -> journal_offset of the last message of each client on each topic."""
     last = devices.groupBy("tenant", "client_id", "topic").agg(F.max("last_offset").alias("journal_offset"))
-    return messages.join(last.select("journal_offset"), "journal_offset", "left_semi").select(
-        "tenant",
-        "client_id",
-        "topic",
-        "publish_timestamp",
-        "payload",
-        "journal_uuid",
-        "journal_epoch",
-        "journal_offset",
-    )
+    return last.select("journal_offset")
+
+
+def last_messages(last: DataFrame, messages: DataFrame) -> DataFrame:
+    """`last_offsets`, messages with their payloads -> rows of table `devices`."""
+    return messages.join(last, "journal_offset", "left_semi").select(*LAST_READ)
 
 
 NEWER: Final = (

@@ -36,7 +36,16 @@ from headrace_spark.ranges import JournalOffset
 from headrace_spark.settings import RunSettings
 from headrace_spark.shared_groups import drawn, group_events, group_outcomes
 from headrace_spark.tables import BACKLOG, CONNECTIONS, DELIVERIES, DEVICES, METRICS_STATE, TRAFFIC, USAGE
-from headrace_spark.traffic import NEWER, READ, last_messages, per_device, traffic
+from headrace_spark.traffic import (
+    LAST_READ,
+    NEWER,
+    READ,
+    last_messages,
+    last_offsets,
+    per_device,
+    sized,
+    traffic,
+)
 from headrace_spark.upkeep import Upkeep
 from headrace_spark.usage import usage
 
@@ -151,7 +160,7 @@ class Work:
         self._range = found
         self._uuid = found.journal.uuid
         self._kept: list[DataFrame] = []
-        self.messages = self._keep(found.read(spark, "messages", READ))
+        self.messages = self._keep(sized(found.read(spark, "messages", READ)))
         self.events = self._keep(found.read(spark, "events", _EVENTS))
         self.progress = self._keep(found.read(spark, "progress", _PROGRESS))
 
@@ -204,7 +213,7 @@ class Work:
         devices = self._cut(per_device(self.messages, self._settings.window_s))
         self.published = self._cut(traffic(devices, self._settings.topic_levels, self._uuid, self._range.end))
         self._tables.traffic.append(self.published, self._range.app_id, self._range.end)
-        new = last_messages(devices, self.messages)
+        new = last_messages(*self._last(devices))
         merge = (
             self._tables.devices.delta(self._spark)
             .alias("old")
@@ -214,6 +223,14 @@ class Work:
             )
         )
         merge.whenMatchedUpdateAll(NEWER).whenNotMatchedInsertAll().execute()
+
+    def _last(self, devices: DataFrame) -> tuple[DataFrame, DataFrame]:
+        """The offsets of the last messages, and the part of the range that has them: read again, with payloads."""
+        last = self._cut(last_offsets(devices))
+        oldest = last.agg(F.min("journal_offset")).first()
+        assert oldest is not None
+        whole = self._range.read(self._spark, "messages", LAST_READ)
+        return last, whole.where(F.col("journal_offset") >= (oldest[0] or 0))
 
     def _sessions(self, before: DataFrame) -> DataFrame:
         """Write `connections`; -> the sessions that were there at any time in this range, with next_serial."""
