@@ -13,7 +13,7 @@ ROWS ?=
 QUICK ?=
 PEER ?=
 
-.PHONY: help setup test check unit spark fuzz demo bench soak counts torture clean
+.PHONY: help setup test check unit spark fuzz demo bench bench-spark soak counts torture clean
 
 help:  ## print the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -41,6 +41,13 @@ demo: setup  ## this machine as a fleet of MQTT devices, through kill -9 into a 
 
 bench: setup  ## the table beside Debian's mosquitto and a bare echo in C (QUICK=1, RUNS=3, ROWS=w16,tls, PEER=name=host:port,pid=N)
 	@$(PY) -m benchmarks.table --runs $(RUNS) --only "$(ROWS)" $(if $(QUICK),--quick) $(foreach peer,$(PEER),--peer "$(peer)")
+
+bench-spark: setup  ## the Spark pipeline: archive beside Spark's Kafka source, selective reads, live, clean + metrics
+	@$(PY) -m benchmarks.spark_source archive
+	@$(PY) -m benchmarks.spark_source skip
+	@$(PY) -m benchmarks.spark_live
+	@$(PY) -m benchmarks.spark_jobs
+	@$(PY) -m benchmarks.spark_chart
 
 soak: setup  ## an hour at half load: fails when memory grows or a message is lost (DURATION=600: ten minutes)
 	@$(PY) -m benchmarks.soak --duration $(DURATION)

@@ -1,18 +1,22 @@
 """The Spark source: what a selective read costs beside a full scan, and the archive beside Spark's own Kafka source.
 
-    PYTHONPATH=src python -m benchmarks.spark_source read [--messages 5000000]
-    PYTHONPATH=src python -m benchmarks.spark_source skip [--messages 5000000]
-    PYTHONPATH=src python -m benchmarks.spark_source archive [--messages 5000000] [--rounds 2]
+    python -m benchmarks.spark_source read [--messages 5000000]
+    python -m benchmarks.spark_source skip [--messages 5000000]
+    python -m benchmarks.spark_source archive [--messages 5000000] [--rounds 2]
 
-`skip` writes a journal of 200-byte messages on 1 000 topics in turn, spread over a day, and reads it by Spark: all of
-it, 1 % of the time, one topic (the first time making the topic index). Bytes are those that the reader asks the disk for,
-counted in this process by the same code that runs on workers.
+`skip` writes a journal of 200-byte messages (`telemetry`) on 1 000 topics in turn, spread over a day, and reads it by
+Spark: all of it, 1 % of the time, one topic (the first time making the topic index). Bytes are those that the reader
+asks the disk for, counted in this process by the same code that runs on workers.
 
 `read` is the same in one process without Spark: the reader and the decoder that run on workers.
 
-`archive` writes the same messages into a Kafka 4.3.1 started here (fetched by Maven, as is Spark's connector) and
-archives both with `availableNow` into Delta tables of the same columns, in turn. Rates are rows a second from start
-to end of the query, Spark already running. Results go to results/spark-source-<what>-<messages>.json.
+`archive` puts the same messages into a Kafka 4.3.1 started here (2 partitions, as the tasks of ours) and archives both
+with `availableNow` into Delta tables of the same columns, in turn, local[2], a million rows a batch. Rates are rows a
+second from start to end of the query, Spark already running; CPU seconds are those of Spark and its Python workers,
+Kafka's not among them.
+The third contestant is the job `archive` itself, which writes all 22 columns of `messages`.
+
+Results go to results/spark-<what>-<messages>.json.
 """
 
 from __future__ import annotations
@@ -21,51 +25,40 @@ import argparse
 import json
 import os
 import shutil
-import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
+from threading import Event
 from typing import Any
 
-from librt.strings import BytesWriter
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
-from headrace.core.message import Message
+from benchmarks.kafka_broker import connector_jars, kafka
+from benchmarks.machine import machine
+from benchmarks.process_tree import cpu_between, cpu_seconds
+from benchmarks.telemetry import DAY_US, MIDNIGHT_US, PAYLOAD_BYTES, topic, write_journal
+from headrace.cli_pipeline import job_settings
+from headrace.config import load
 from headrace.journal.disk import Disk
-from headrace.journal.log import LogSettings, SegmentedLog
 from headrace.journal.reader import JournalReader
 from headrace.journal.selective import TimeRange
 from headrace_spark.decode import decode_chunk
-from headrace_spark.jars import jar_files, jars_folder
+from headrace_spark.jobs import archive
 from headrace_spark.reading import wanted_chunks
 from headrace_spark.schema import MESSAGES, arrow_schema
 from headrace_spark.selection import Selection
-from headrace_spark.session import open_session
+from headrace_spark.session import close_session, open_session
 from headrace_spark.settings import SparkSettings
-from headrace_spark.source import JournalDataSource
 
 RESULTS = Path(__file__).parent / "results"
-TOPICS = 1000
-BATCH = 500
-DAY_US = 86_400_000_000
-NOON_US = 1_790_000_000_000_000 // DAY_US * DAY_US
-PAYLOAD = bytes(range(200))
+ROWS_PER_BATCH = 1_000_000
 KAFKA_TOPIC = "messages"
-KAFKA_POM = """<project xmlns="http://maven.apache.org/POM/4.0.0"><modelVersion>4.0.0</modelVersion>
-<groupId>b</groupId><artifactId>b</artifactId><version>1</version><packaging>pom</packaging>
-<dependencyManagement><dependencies><dependency><groupId>org.apache.spark</groupId>
-<artifactId>spark-token-provider-kafka-0-10_2.13</artifactId><version>4.0.0</version></dependency></dependencies>
-</dependencyManagement><dependencies>%s</dependencies></project>"""
-BROKER = (
-    ("org.apache.kafka", "kafka_2.13", "4.3.1"),
-    ("org.apache.logging.log4j", "log4j-slf4j-impl", "2.25.4"),
-)
-CONNECTOR = (("org.apache.spark", "spark-sql-kafka-0-10_2.13", "4.2.0"),)
-CONNECTOR_JARS = ("spark-sql-kafka", "spark-token-provider", "kafka-clients", "commons-pool2")
+BEGIN_US = MIDNIGHT_US + DAY_US // 2
+ONE_PERCENT = TimeRange(BEGIN_US, BEGIN_US + DAY_US // 100)
+ONE_TOPIC = topic(77)
 
 
 class CountingDisk(Disk):
@@ -78,27 +71,6 @@ class CountingDisk(Disk):
         data = super().pread(fd, length, position)
         self.bytes += len(data)
         return data
-
-
-def write_journal(data_dir: Path, messages: int) -> None:
-    """The records of a topic differ in their time alone, so they are put together from parts."""
-    parts = []
-    for n in range(TOPICS):
-        out = BytesWriter()
-        topic = f"site/{n % 10}/line/{n}".encode()
-        Message(0, 1, 7, 3, "default", b"default" + b"device-%d" % n, 7, topic, b"", -1, PAYLOAD).encode_into(
-            out
-        )
-        parts.append((out.getvalue()[:8], out.getvalue()[16:]))
-    log = SegmentedLog.open(data_dir, LogSettings(durability="none"), print)
-    for base in range(0, messages, BATCH):
-        stamps = [NOON_US + n * DAY_US // messages for n in range(base, base + BATCH)]
-        records = [
-            b"".join((parts[n % TOPICS][0], stamp.to_bytes(8, "little"), parts[n % TOPICS][1]))
-            for n, stamp in enumerate(stamps, base)
-        ]
-        log.append(b"".join(records), BATCH, stamps[0], stamps[-1])
-    log.close()
 
 
 def timed(frame: DataFrame) -> float:
@@ -119,12 +91,11 @@ def bytes_read(data_dir: Path, selection: Selection, cache: Path | None) -> int:
 def read(folder: Path) -> dict[str, Any]:
     """Seconds and bytes of the reader alone, every column decoded."""
     data, cache = folder / "data", folder / "cache"
-    begin = NOON_US + DAY_US // 2
-    by_topic = Selection().with_topics(["site/7/line/77"])
+    by_topic = Selection().with_topics([ONE_TOPIC])
     found: dict[str, Any] = {}
     for name, selection in (
         ("all", Selection()),
-        ("time, 1 %", Selection(times=TimeRange(begin, begin + DAY_US // 100))),
+        ("time, 1 %", Selection(times=ONE_PERCENT)),
         ("topic, 1 of 1000, making the index", by_topic),
         ("topic, 1 of 1000", by_topic),
     ):
@@ -144,18 +115,17 @@ def read(folder: Path) -> dict[str, Any]:
 def skip(spark: SparkSession, folder: Path) -> dict[str, Any]:
     data, cache = folder / "data", folder / "cache"
     frame = spark.read.format("headrace-journal").option("cache", str(cache)).load(str(data))
-    begin = NOON_US + DAY_US // 2
-    moments = [f.timestamp_micros(f.lit(moment)) for moment in (begin, begin + DAY_US // 100)]
+    moments = [f.timestamp_micros(f.lit(at)) for at in (ONE_PERCENT.since_us, ONE_PERCENT.until_us)]
     stamp = f.col("publish_timestamp")
     reads: dict[str, tuple[DataFrame, Selection]] = {
         "all": (frame, Selection()),
         "time, 1 %": (
             frame.where((stamp >= moments[0]) & (stamp < moments[1])),
-            Selection(times=TimeRange(begin, begin + DAY_US // 100)),
+            Selection(times=ONE_PERCENT),
         ),
         "topic, 1 of 1000": (
-            frame.where("topic = 'site/7/line/77'"),
-            Selection().with_topics(["site/7/line/77"]),
+            frame.where(f.col("topic") == ONE_TOPIC),
+            Selection().with_topics([ONE_TOPIC]),
         ),
     }
     timed(frame.limit(1000))
@@ -179,64 +149,6 @@ def skip(spark: SparkSession, folder: Path) -> dict[str, Any]:
     return found
 
 
-def fetch(folder: Path, artifacts: tuple[tuple[str, str, str], ...]) -> Path:
-    """Jars by Maven, kept for the next time."""
-    if not folder.exists():
-        tags = "".join(
-            f"<dependency><groupId>{group}</groupId><artifactId>{name}</artifactId><version>{version}</version></dependency>"
-            for group, name, version in artifacts
-        )
-        temporary = folder.with_suffix(".part")
-        temporary.mkdir(parents=True, exist_ok=True)
-        (temporary / "pom.xml").write_text(KAFKA_POM % tags)
-        command = ["mvn", "-B", "-q", "-U", "-f", str(temporary / "pom.xml"), "dependency:copy-dependencies"]
-        subprocess.run(
-            [*command, "-DincludeScope=runtime", f"-DoutputDirectory={temporary}"], check=True, timeout=600
-        )
-        temporary.rename(folder)
-    return folder
-
-
-@contextmanager
-def kafka(folder: Path, port: int) -> Iterator[str]:
-    """One broker, until the block ends."""
-    jars = fetch(jars_folder().parent / "bench-kafka-4.3.1", BROKER)
-    folder.mkdir()
-    properties = {
-        "process.roles": "broker,controller",
-        "node.id": 1,
-        "controller.quorum.voters": f"1@127.0.0.1:{port + 1}",
-        "listeners": f"PLAINTEXT://127.0.0.1:{port},CONTROLLER://127.0.0.1:{port + 1}",
-        "advertised.listeners": f"PLAINTEXT://127.0.0.1:{port}",
-        "controller.listener.names": "CONTROLLER",
-        "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT",
-        "log.dirs": folder / "logs",
-        "num.partitions": 12,
-        "offsets.topic.replication.factor": 1,
-        "group.initial.rebalance.delay.ms": 0,
-    }
-    config = folder / "node.properties"
-    config.write_text("\n".join(f"{key}={value}" for key, value in properties.items()))
-    java = ["java", "-Xmx512m", "-XX:+UseSerialGC", "-cp", f"{jars}/*"]
-    format_command = [
-        *java,
-        "kafka.tools.StorageTool",
-        "format",
-        "-t",
-        "AAAAAAAAAAAAAAAAAAAAAQ",
-        "-c",
-        str(config),
-    ]
-    subprocess.run(format_command, check=True, timeout=120, stdout=subprocess.DEVNULL)
-    with (folder / "log").open("w") as log:
-        process = subprocess.Popen([*java, "kafka.Kafka", str(config)], stdout=log, stderr=log)
-    try:
-        yield f"127.0.0.1:{port}"
-    finally:
-        process.terminate()
-        process.wait(60)
-
-
 def fill_kafka(spark: SparkSession, data: Path, server: str) -> None:
     frame = spark.read.format("headrace-journal").option("columns", "topic,payload").load(str(data))
     values = frame.select(f.col("topic").alias("key"), f.col("payload").alias("value"))
@@ -244,13 +156,13 @@ def fill_kafka(spark: SparkSession, data: Path, server: str) -> None:
     writer.option("topic", KAFKA_TOPIC).option("kafka.max.block.ms", "120000").save()
 
 
-def archive_kafka(spark: SparkSession, server: str, table: Path) -> float:
+def from_kafka(spark: SparkSession, server: str, lake: Path) -> Path:
     frame = (
         spark.readStream.format("kafka")
         .option("kafka.bootstrap.servers", server)
         .option("subscribe", KAFKA_TOPIC)
         .option("startingOffsets", "earliest")
-        .option("maxOffsetsPerTrigger", 1_000_000)
+        .option("maxOffsetsPerTrigger", ROWS_PER_BATCH)
         .load()
         .select(
             f.col("key").cast("string").alias("topic"),
@@ -261,72 +173,86 @@ def archive_kafka(spark: SparkSession, server: str, table: Path) -> float:
             f.to_date("timestamp").alias("date"),
         )
     )
-    return run_to_delta(frame, table)
+    return run_to_delta(frame, lake)
 
 
-def archive_journal(spark: SparkSession, data: Path, table: Path) -> float:
+def from_journal(spark: SparkSession, data: Path, lake: Path) -> Path:
     frame = (
         spark.readStream.format("headrace-journal")
-        .option("consumer", f"bench-{table.name}")
+        .option("consumer", f"bench-{lake.name}")
         .option("columns", "topic,payload,publish_timestamp,journal_epoch,journal_offset,date")
-        .option("maxRowsPerTrigger", 1_000_000)
+        .option("maxRowsPerTrigger", ROWS_PER_BATCH)
         .option("partitions", spark.sparkContext.defaultParallelism)
         .load(str(data))
     )
-    return run_to_delta(frame, table)
+    return run_to_delta(frame, lake)
 
 
-def run_to_delta(frame: DataFrame, table: Path) -> float:
-    began = time.monotonic()
+def run_to_delta(frame: DataFrame, lake: Path) -> Path:
+    table = lake / "messages"
     writer = frame.writeStream.format("delta").partitionBy("date").trigger(availableNow=True)
-    query = writer.option("checkpointLocation", f"{table}-checkpoint").start(str(table))
+    query = writer.option("checkpointLocation", str(lake / "checkpoint")).start(str(table))
     query.awaitTermination()
-    return time.monotonic() - began
+    return table
+
+
+def by_job(spark: SparkSession, data: Path, lake: Path) -> Path:
+    sets = [f"data_dir={json.dumps(str(data))}", f"pipeline.lake={json.dumps(str(lake))}"]
+    settings = job_settings(archive.JOB, load(None, sets))
+    archive.run(spark, settings, Event(), lambda _progress: None)
+    return lake / "messages"
 
 
 def compare(spark: SparkSession, folder: Path, messages: int, rounds: int) -> dict[str, Any]:
-    with kafka(folder / "kafka", 29_092) as server:
-        fill_kafka(spark, folder / "data", server)
-        runs: dict[str, list[int]] = {"kafka": [], "headrace-journal": []}
-        sides: dict[str, Callable[[Path], float]] = {
-            "kafka": lambda table: archive_kafka(spark, server, table),
-            "headrace-journal": lambda table: archive_journal(spark, folder / "data", table),
+    data = folder / "data"
+    with kafka(folder / "kafka") as server:
+        fill_kafka(spark, data, server)
+        sides: dict[str, Callable[[Path], Path]] = {
+            "kafka": lambda lake: from_kafka(spark, server, lake),
+            "headrace-journal": lambda lake: from_journal(spark, data, lake),
+            "job archive, 22 columns": lambda lake: by_job(spark, data, lake),
         }
+        runs: dict[str, list[dict[str, Any]]] = {name: [] for name in sides}
         for turn in range(rounds):
             for name, side in sides.items():
-                table = folder / f"{name}-{turn}"
-                seconds = side(table)
-                rows = spark.read.format("delta").load(str(table)).count()
-                if rows != messages:
-                    sys.exit(f"{name}: {rows} rows instead of {messages}")
-                runs[name].append(round(messages / seconds))
-                shutil.rmtree(table)
-    best = {name: max(rates) for name, rates in runs.items()}
-    return {"rows a second": runs, "ratio of the best": round(best["headrace-journal"] / best["kafka"], 2)}
+                runs[name].append(one_archive(spark, folder / f"lake-{turn}-{len(name)}", side, messages))
+                print(name, runs[name][-1], flush=True)
+    best = {name: max(run["rows a second"] for run in of) for name, of in runs.items()}
+    ratios = {name: round(rate / best["kafka"], 2) for name, rate in best.items() if name != "kafka"}
+    return {"runs": runs, "best, rows a second": best, "times Spark's Kafka source": ratios}
 
 
-def connector_jars() -> str:
-    jars = fetch(jars_folder().parent / "bench-spark-kafka-4.2.0", CONNECTOR)
-    wanted = [str(path) for path in sorted(jars.glob("*.jar")) if path.name.startswith(CONNECTOR_JARS)]
-    return ",".join([*wanted, *map(str, jar_files(jars_folder()))])
+def one_archive(
+    spark: SparkSession, lake: Path, side: Callable[[Path], Path], messages: int
+) -> dict[str, Any]:
+    used, began = cpu_seconds(os.getpid()), time.monotonic()
+    table = side(lake)
+    seconds = time.monotonic() - began
+    cpu = cpu_between(used, cpu_seconds(os.getpid()))
+    rows = spark.read.format("delta").load(str(table)).count()
+    if rows != messages:
+        sys.exit(f"{table}: {rows} rows instead of {messages}")
+    shutil.rmtree(lake)
+    return {"rows a second": round(messages / seconds), "cpu seconds": cpu, "load": os.getloadavg()[0]}
 
 
 def with_spark(what: str, folder: Path, messages: int, rounds: int) -> dict[str, Any]:
     extra = {"spark.jars": connector_jars()} if what == "archive" else {}
     spark = open_session(SparkSettings(master="local[2]", app_name="bench", extra=extra))
-    spark.dataSource.register(JournalDataSource)
+    spark.sparkContext.setLogLevel("ERROR")
     try:
         return skip(spark, folder) if what == "skip" else compare(spark, folder, messages, rounds)
     finally:
-        spark.stop()
+        close_session(spark)
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("what", choices=("read", "skip", "archive"))
     parser.add_argument("--messages", type=int, default=5_000_000)
     parser.add_argument("--rounds", type=int, default=2)
     options = parser.parse_args()
+    machine_before = machine()
     folder = Path(tempfile.mkdtemp(prefix="headrace-bench-"))
     try:
         write_journal(folder / "data", options.messages)
@@ -336,16 +262,14 @@ def main() -> None:
             found = with_spark(options.what, folder, options.messages, options.rounds)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
-    load = round(os.getloadavg()[0], 1)
-    result = {
-        "messages": options.messages,
-        "payload": len(PAYLOAD),
-        "cpus": os.cpu_count(),
-        "load": load,
-        **found,
-    }
-    text = json.dumps(result, indent=2)
-    (RESULTS / f"spark-source-{options.what}-{options.messages}.json").write_text(text + "\n")
+    keep(f"spark-{options.what}-{options.messages}", machine_before, options.messages, found)
+
+
+def keep(name: str, machine_before: dict[str, Any], messages: int, found: dict[str, Any]) -> None:
+    """Write a result, and say it."""
+    about = {"messages": messages, "payload_bytes": PAYLOAD_BYTES, "machine": machine_before}
+    text = json.dumps({**about, "load_average_after": os.getloadavg(), **found}, indent=1)
+    (RESULTS / f"{name}.json").write_text(text + "\n", encoding="utf-8")
     print(text)
 
 
