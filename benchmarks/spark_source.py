@@ -56,6 +56,8 @@ from headrace_spark.settings import SparkSettings
 RESULTS = Path(__file__).parent / "results"
 ROWS_PER_BATCH = 1_000_000
 KAFKA_TOPIC = "messages"
+# Kafka starts while the first of these waits; on a loaded machine a batch given up would end the run.
+PATIENT_PRODUCER = {"max.block.ms": 120_000, "request.timeout.ms": 120_000, "delivery.timeout.ms": 600_000}
 BEGIN_US = MIDNIGHT_US + DAY_US // 2
 ONE_PERCENT = TimeRange(BEGIN_US, BEGIN_US + DAY_US // 100)
 ONE_TOPIC = topic(77)
@@ -153,7 +155,9 @@ def fill_kafka(spark: SparkSession, data: Path, server: str) -> None:
     frame = spark.read.format("headrace-journal").option("columns", "topic,payload").load(str(data))
     values = frame.select(f.col("topic").alias("key"), f.col("payload").alias("value"))
     writer = values.write.format("kafka").option("kafka.bootstrap.servers", server)
-    writer.option("topic", KAFKA_TOPIC).option("kafka.max.block.ms", "120000").save()
+    for key, value in PATIENT_PRODUCER.items():
+        writer = writer.option(f"kafka.{key}", value)
+    writer.option("topic", KAFKA_TOPIC).save()
 
 
 def from_kafka(spark: SparkSession, server: str, lake: Path) -> Path:

@@ -34,13 +34,15 @@ _SPARK: Final = {
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.python.filterPushdown.enabled": "true",
     "spark.sql.catalogImplementation": "in-memory",
+    # Spark's own default is 96 bits: half as much again to write, and without the statistics by which readers skip.
+    "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
 }
 # Every value of these columns is another one: a dictionary of them is built only to be thrown away.
 _PARQUET: Final = {
     f"spark.hadoop.parquet.enable.dictionary#{column}": "false"
-    for column in ("payload", "message_id", "journal_offset")
+    for column in ("payload", "message_id", "journal_offset", "publish_timestamp")
 }
 # A journal is one ordered log: a few tasks a batch, not the hundreds that Spark plans for by default.
 _SMALL_MACHINE: Final = {
