@@ -29,13 +29,15 @@ class JournalRange:
     start: int
     end: int
 
-    def read(self, spark: SparkSession, schema: str, columns: Sequence[str]) -> DataFrame:
-        """The rows of one schema in this range."""
+    def read(
+        self, spark: SparkSession, schema: str, columns: Sequence[str], start: int | None = None
+    ) -> DataFrame:
+        """The rows of one schema in this range, or from `start` in it."""
         return (
             spark.read.format("headrace-journal")
             .option("schema", schema)
             .option("columns", ",".join(columns))
-            .option("startingOffsets", self.start)
+            .option("startingOffsets", self.start if start is None else start)
             .option("endingOffsets", self.end)
             .option("partitions", spark.sparkContext.defaultParallelism)
             .options(**source_options(self.journal))

@@ -31,6 +31,8 @@ OPTIONS: Final = {
     "columns": "columns of the schema, with commas between; default all. What is not named is not decoded",
     "tenant": "messages of these tenants only, with commas between",
     "topicFilter": "messages whose topic matches this MQTT topic filter only",
+    "pushFilters": "`true`: skip what the filters of the query leave out, in a DataFrame that is loaded for one query "
+    "alone; `false` (default): read all and filter then. Batch reads only",
     "startingOffsets": "`earliest` (default), `latest`, an offset, or JSON with an offset for each journal uuid. For "
     "streams: where a query without a checkpoint begins; `latest` is the consumer's position, if it is registered",
     "startingTimestamp": "the first record of that time or later instead: ISO 8601, UTC unless it says otherwise, or "
@@ -59,6 +61,7 @@ class SourceOptions:
     consumer: str | None
     columns: str
     selection: Selection
+    push_filters: bool
     starting: Position
     ending: Position | None
     rows_per_trigger_max: int | None
@@ -83,6 +86,7 @@ class SourceOptions:
             consumer=None if "consumer" not in values else check_consumer(values["consumer"]),
             columns=values.get("columns", ""),
             selection=_selection(values, schema),
+            push_filters=_flag("pushFilters", values.get("pushfilters", "false")),
             starting=_position(values, "starting", (EARLIEST, LATEST)) or Position(EARLIEST),
             ending=_position(values, "ending", (LATEST,)),
             rows_per_trigger_max=_count("maxRowsPerTrigger", values.get("maxrowspertrigger")),

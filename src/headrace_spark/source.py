@@ -52,7 +52,8 @@ class JournalDataSource(DataSource):
         return select(options.columns, options.schema)
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        return BatchReader(SourceOptions.parse(self.options), schema)
+        options = SourceOptions.parse(self.options)
+        return (FilteredReader if options.push_filters else BatchReader)(options, schema)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         return StreamReader(SourceOptions.parse(self.options), schema)
@@ -62,11 +63,6 @@ class BatchReader(RangeReader, DataSourceReader):
     """One read of [startingOffsets, endingOffsets), which is fixed when the query is planned."""
 
     is_indexed = True
-
-    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:
-        """All of them are evaluated again by Spark: what is skipped here is skipped by segments and batches."""
-        self.selection = self.selection.pushed(filters)
-        return filters
 
     def partitions(self) -> Sequence[InputPartition]:
         journals = open_all(self.options.locations, self.options.token)
@@ -83,3 +79,14 @@ class BatchReader(RangeReader, DataSourceReader):
         if self.options.ending is None:
             return start, journal.high_watermark()
         return start, offset_of(journal, self.options.ending, "endingOffsets", self.options)
+
+
+class FilteredReader(BatchReader):
+    """With option `pushFilters`. Never for all reads: Spark 4.2 remembers, for the whole life of a loaded DataFrame, what
+    its last filter left to read, and a query of the same DataFrame without a filter would silently miss rows.
+    """
+
+    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:
+        """All of them are evaluated again by Spark: what is skipped here is skipped by segments and batches."""
+        self.selection = self.selection.pushed(filters)
+        return filters

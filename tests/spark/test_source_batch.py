@@ -72,8 +72,17 @@ def test_filters_change_nothing_but_the_work(
     journal.write(mixed(3000, 5))
     plain = spark.createDataFrame(pa.Table.from_pylist(journal.rows(), arrow_schema(MESSAGES)))
     for cache in (str(tmp_path / "cache"), str(tmp_path / "cache"), "none"):
-        frame = read(spark, journal, partitions=3, cache=cache).where(condition)
+        frame = read(spark, journal, partitions=3, cache=cache, pushFilters=True).where(condition)
         assert collected(frame) == collected(plain.where(condition))
+
+
+def test_one_frame_serves_several_queries(spark: SparkSession, journal: Writer) -> None:
+    journal.write(mixed(300, 9))
+    frame = read(spark, journal)
+    one, other = frame.where("topic = 't'"), frame.where("topic <> 't'")
+    assert 0 < one.count() < len(journal.rows())
+    assert frame.count() == len(journal.rows())
+    assert collected(one.union(other)) == journal.rows()
 
 
 def test_events_and_progress_are_schemas_of_the_same_journal(spark: SparkSession, journal: Writer) -> None:

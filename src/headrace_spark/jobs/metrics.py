@@ -229,8 +229,7 @@ class Work:
         last = self._cut(last_offsets(devices))
         oldest = last.agg(F.min("journal_offset")).first()
         assert oldest is not None
-        whole = self._range.read(self._spark, "messages", LAST_READ)
-        return last, whole.where(F.col("journal_offset") >= (oldest[0] or 0))
+        return last, self._range.read(self._spark, "messages", LAST_READ, oldest[0])
 
     def _sessions(self, before: DataFrame) -> DataFrame:
         """Write `connections`; -> the sessions that were there at any time in this range, with next_serial."""
