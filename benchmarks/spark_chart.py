@@ -8,6 +8,7 @@ Reads the largest recorded run of each kind in results/ and writes results/spark
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -73,6 +74,8 @@ def main() -> None:
     for kind, of in {"archive": archive, "skip": skip, "live": live, "jobs": jobs}.items():
         if (result := recorded(kind)) is not None:
             bars += of(result)
+    if not bars:
+        sys.exit(f"no run is recorded in {RESULTS}: make bench-spark")
     bars.reverse()
     figure, axis = plt.subplots(figsize=(8.4, 0.8 + 0.42 * len(bars)), layout="constrained")
     colours = [REACHED if bar[2] >= 1 else MISSED for bar in bars]
