@@ -148,6 +148,7 @@ def _matches(filters: Sequence[str]) -> Column:
 def _parsed(schema: TopicSchema) -> Column:
     kind = json_type(schema.fields)
     options = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": BROKEN, "allowSingleQuotes": "false"}
+    options["allowNonNumericNumbers"] = "false"
     return F.when(F.col("schema") == schema.name, F.from_json("text", kind, options))
 
 

@@ -74,8 +74,11 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
 
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+    settings = SparkSettings(
+        master="local[2]", driver_memory="768m", extra=QUICK
+    )  # finds the jars in the real cache
     with pytest.MonkeyPatch.context() as environment:
         environment.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
-        session = open_session(SparkSettings(master="local[2]", driver_memory="768m", extra=QUICK))
+        session = open_session(settings)
         yield session
         session.stop()

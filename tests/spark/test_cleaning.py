@@ -97,6 +97,8 @@ PAYLOADS: list[tuple[str | bytes, str | None]] = [
     ("[" * 100_000, "not_json"),
     ('{"a":' * 100_000 + "1" + "}" * 100_000, "not_json"),
     (good(',"z":' + '{"a":' * 5000 + "1" + "}" * 5000), "not_json"),
+    (good(',"value":1,"value":2'), None),
+    (good(',"value":NaN'), "not_json"),
     (good() + " " * 200_000, "too_large"),
 ]  # fmt: skip
 
