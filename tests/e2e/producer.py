@@ -97,8 +97,8 @@ class Producer(threading.Thread):
         while self._more() and len(self._in_flight) < self.window and self._due_s() <= 0:
             self._publish_next(client)
         paced = self._more() and len(self._in_flight) < self.window
-        if paced and not self._in_flight:
-            self._finish.wait(self._due_s())
+        if not self._in_flight:  # nothing to be answered: `finish` may have come while it connected
+            self._finish.wait(max(self._due_s(), 0.0))
             return
         try:
             self._on_answer(client, client.read(max(self._due_s(), 0.001) if paced else 30.0))
