@@ -5,6 +5,7 @@ PY := .venv/bin/python
 SIZE ?= full
 CRASHES ?= 100000
 ROUNDS ?= 200
+KILLS ?= 20
 PACKETS ?= 20000
 SEED ?= 1
 RUNS ?= 5
@@ -13,7 +14,7 @@ ROWS ?=
 QUICK ?=
 PEER ?=
 
-.PHONY: help setup test check unit spark fuzz demo bench bench-spark soak counts torture clean
+.PHONY: help setup test check unit spark fuzz demo bench bench-spark soak counts torture torture-spark clean
 
 help:  ## print the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -58,6 +59,9 @@ counts: setup  ## instructions per message by callgrind, written down as what `m
 torture: setup  ## 100 000 simulated crashes and 200 SIGKILLs against a reference model (CRASHES=, ROUNDS=, SEED=)
 	@PYTHONPATH=tests $(PY) -m faults.model.history --crashes $(CRASHES) --from $(SEED)
 	@PYTHONPATH=tests HEADRACE_BUILD=compiled $(PY) -m faults.model.kill_rounds --rounds $(ROUNDS) --seed $(SEED)
+
+torture-spark: setup  ## 20 SIGKILLs at random to the broker and to running Spark jobs, then tables and commands are compared (KILLS=, SEED=)
+	@PYTHONPATH=tests $(PY) -m faults.pipeline.rounds --kills $(KILLS) --seed $(SEED)
 
 clean:  ## remove what builds and runs left behind; keeps .venv
 	@rm -rf build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache demo/out
