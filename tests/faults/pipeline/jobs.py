@@ -40,13 +40,15 @@ class Job:
         ]
         for key, value in keys.items():
             self._command += ["--set", f"{key}={json.dumps(value)}"]
+        # What a killed Spark leaves behind goes with the folder.
+        self._environment = os.environ | QUICK | {"SPARK_LOCAL_DIRS": str(logs / "spark")}
         self._process: psutil.Popen | None = None
         self._children: list[psutil.Process] = []
 
     def start(self) -> None:
         with self.log.open("ab") as log:
             self._process = psutil.Popen(
-                self._command, env=os.environ | QUICK, stdout=log, stderr=subprocess.STDOUT
+                self._command, env=self._environment, stdout=log, stderr=subprocess.STDOUT
             )
 
     def kill(self, target: str, chance: random.Random) -> bool:
@@ -76,7 +78,7 @@ class Job:
         found = []
         for process in self._below():
             with suppress(psutil.Error):
-                is_worker = "pyspark" in " ".join(process.cmdline()[:4]) and not process.children()
+                is_worker = "pyspark.daemon" in process.cmdline() and not process.children()
                 if is_worker if target == "worker" else process.name() == "java":
                     found.append(process)
         return chance.choice(found) if found else None

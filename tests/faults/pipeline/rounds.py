@@ -186,7 +186,7 @@ class Torture:
 
 
 def torture(
-    folder: Path, kills: int, seed: int, longest_s: float = 25.0, per_second: int = 60
+    folder: Path, kills: int, seed: int, longest_s: float = 16.0, per_second: int = 60
 ) -> dict[str, Any]:
     """Kill `kills` times; -> what was found to be as it should. Raises AssertionError, TimeoutError."""
     with ExitStack() as stack:
