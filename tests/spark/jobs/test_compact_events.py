@@ -119,7 +119,7 @@ def test_what_is_wrong_is_said_without_spark(journal: Writer, tmp_path: Path) ->
         job.check(settings_of("compact-events", tmp_path / "nothing", tmp_path))
 
     class Cut:
-        data_dir, uuid = tmp_path, "u"
+        location, uuid = str(tmp_path), "u"
 
         def start_offset(self) -> int:
             return 5
