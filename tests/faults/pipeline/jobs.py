@@ -17,7 +17,7 @@ from broker_process import wait_until
 
 STOP_S = 120.0
 TARGETS = ("driver", "JVM", "worker")
-"""The Python process of a job, Spark's process below it, or one Python worker of that."""
+"""The Python process of a job, Spark's process below it, or one Python worker of that, rather one at work."""
 # Small heaps and the quick compiler: four Sparks share two cores.
 QUICK = {"JDK_JAVA_OPTIONS": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"}
 
@@ -81,7 +81,8 @@ class Job:
                 is_worker = "pyspark.daemon" in process.cmdline() and not process.children()
                 if is_worker if target == "worker" else process.name() == "java":
                     found.append(process)
-        return chance.choice(found) if found else None
+        at_work = [process for process in found if _works(process)]
+        return chance.choice(at_work or found) if found else None
 
     def require_running(self) -> None:
         """A job that ended by itself is a failure, whatever else is killed."""
@@ -108,6 +109,14 @@ class Job:
             with suppress(psutil.NoSuchProcess):
                 process.kill()
         wait_until(lambda: not any(_runs(process) for process in left), f"the end of {self.name}", STOP_S)
+
+
+def _works(process: psutil.Process) -> bool:
+    """On a core at this moment, or waiting for one."""
+    try:
+        return bool(process.status() == psutil.STATUS_RUNNING)
+    except psutil.NoSuchProcess:
+        return False
 
 
 def _runs(process: psutil.Process) -> bool:
