@@ -56,7 +56,7 @@ def stalls(admin: int) -> dict[str, float]:
     with urllib.request.urlopen(f"http://127.0.0.1:{admin}/metrics", timeout=10) as answer:
         text = answer.read().decode()
     found = {what: float(n) for what, n in re.findall(r'loop_stalls_total\{what="(\w+)"\} (\S+)', text)}
-    longest = re.search(r"longest_stall_seconds (\S+)", text)
+    longest = re.search(r"^\w*longest_stall_seconds (\S+)", text, re.MULTILINE)
     return found | {"longest_ms": round(float(longest[1]) * 1000, 2) if longest else 0.0}
 
 
