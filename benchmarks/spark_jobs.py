@@ -95,12 +95,10 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     options = parser.parse_args()
     machine_before = machine()
-    folder = Path(tempfile.mkdtemp(prefix="headrace-bench-"))
-    try:
+    with tempfile.TemporaryDirectory(prefix="headrace-bench-", ignore_cleanup_errors=True) as scratch:
+        folder = Path(scratch)
         write_journal(folder / "data", options.messages, with_sessions=True)
         found = measure(folder, options.messages, options.rounds)
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
     keep(f"spark-jobs-{options.messages}", machine_before, options.messages, found)
 
 

@@ -18,7 +18,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import shutil
 import statistics
 import subprocess
 import sys
@@ -179,11 +178,9 @@ def main() -> None:
     parser.add_argument("--trigger", type=float, default=2)
     options = parser.parse_args()
     machine_before = machine()
-    folder = Path(tempfile.mkdtemp(prefix="headrace-bench-"))
-    try:
+    with tempfile.TemporaryDirectory(prefix="headrace-bench-", ignore_cleanup_errors=True) as scratch:
+        folder = Path(scratch)
         found = measure(folder, options)
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
     messages = sum(one["sent_rate"] for one in found["alone"] + found["beside"]) * round(options.seconds)
     keep(f"spark-live-{options.rate}", machine_before, messages, found)
     if any(one["lost"] for one in found["alone"] + found["beside"]):

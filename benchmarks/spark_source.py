@@ -262,15 +262,13 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=2)
     options = parser.parse_args()
     machine_before = machine()
-    folder = Path(tempfile.mkdtemp(prefix="headrace-bench-"))
-    try:
+    with tempfile.TemporaryDirectory(prefix="headrace-bench-", ignore_cleanup_errors=True) as scratch:
+        folder = Path(scratch)
         write_journal(folder / "data", options.messages)
         if options.what == "read":
             found = read(folder)
         else:
             found = with_spark(options.what, folder, options.messages, options.rounds)
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
     keep(f"spark-{options.what}-{options.messages}", machine_before, options.messages, found)
 
 
