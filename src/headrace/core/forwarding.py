@@ -21,7 +21,7 @@ from headrace.core.routing import Router, targets_of
 from headrace.core.session import Session
 from headrace.core.settings import BrokerSettings
 from headrace.core.subscriptions import Target
-from headrace.mqtt.packets import NO_EXPIRY, VERSION_5, Publish
+from headrace.mqtt.packets import VERSION_5, plain_publish
 
 _DOLLAR: Final = 0x24
 
@@ -46,7 +46,7 @@ class Forwarding:
             return
         targets = targets_of(link, session.tenant.tree, topic)
         if len(targets) > self._at_once or not self._passes(link, session, topic):
-            self._publishing.publish(link, _publish_of(topic, packet, payload_at))
+            self._publishing.publish(link, plain_publish(topic, packet, payload_at))
             return
         size: i64 = len(packet)
         counters = session.tenant.counters
@@ -60,7 +60,7 @@ class Forwarding:
                 counters.publishes_sent += 1
                 continue
             if message is None:
-                publish = _publish_of(topic, packet, payload_at)
+                publish = plain_publish(topic, packet, payload_at)
                 message = self._publishing.message_of(link, session, publish, False)
             self._router.offer(target, message)
 
@@ -87,7 +87,3 @@ class Forwarding:
             return False
         access = receiver.access
         return access is None or may_receive(access, receiver, topic)
-
-
-def _publish_of(topic: bytes, packet: bytes, payload_at: i64) -> Publish:
-    return Publish(topic, 0, False, False, 0, b"", NO_EXPIRY, packet[payload_at:])

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from mypy_extensions import mypyc_attr
+from mypy_extensions import i64, mypyc_attr
 
 from headrace.mqtt.properties import Properties
 
@@ -120,6 +120,11 @@ class Publish:
         self.properties = properties
         self.message_expiry_s = message_expiry_s
         self.payload = payload
+
+
+def plain_publish(topic: bytes, packet: bytes, payload_at: i64) -> Publish:
+    """A PUBLISH at QoS 0, neither retained nor with properties, of the whole packet and where its payload begins."""
+    return Publish(topic, 0, False, False, 0, b"", NO_EXPIRY, packet[payload_at:])
 
 
 class SubscriptionRequest:

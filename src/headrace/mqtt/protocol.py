@@ -13,7 +13,7 @@ from headrace.mqtt.connect import decode_connect, protocol_level
 from headrace.mqtt.data_types import read_u16
 from headrace.mqtt.decoder import decode_auth, decode_disconnect, decode_subscribe, decode_unsubscribe
 from headrace.mqtt.framing import PacketStream, PeerHandler, no_content, reserved_flags
-from headrace.mqtt.packets import NO_EXPIRY, Auth, Connect, Disconnect, Publish, Subscribe, Unsubscribe
+from headrace.mqtt.packets import Auth, Connect, Disconnect, Subscribe, Unsubscribe, plain_publish
 from headrace.mqtt.properties import Properties
 
 
@@ -25,7 +25,7 @@ class ServerHandler(PeerHandler):
 
     def on_plain_publish(self, topic: bytes, packet: bytes, payload_at: i64) -> None:
         """A PUBLISH at QoS 0, neither retained nor with properties: the whole packet, and where its payload begins."""
-        self.on_publish(Publish(topic, 0, False, False, 0, b"", NO_EXPIRY, packet[payload_at:]))
+        self.on_publish(plain_publish(topic, packet, payload_at))
 
     def on_subscribe(self, packet: Subscribe) -> None: ...
 
