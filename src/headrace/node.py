@@ -42,6 +42,7 @@ from headrace.services.ticks import LoopScheduler
 from headrace.services.watchdog import Watchdog
 from headrace.snapshotting import Snapshotting, durable
 from headrace.stores.local import LocalJournal
+from headrace.syscalls import Syncer
 
 TIMER_INTERVAL_S = 0.1
 BEHIND_INTERVAL_S = 0.001  # more is due than one pass of the loop should do
@@ -192,7 +193,7 @@ class Node:
             self._loop.add_signal_handler(number, self._stopping.set)
         self._loop.add_signal_handler(signal.SIGHUP, self._reload)
         self._recover()
-        self._log.start(self._on_durable, self._on_failure, self._on_full)
+        self._start_log()
         self.broker.sessions.start()
         self._bridges.open([bridge_settings(bridge) for bridge in self.config.bridge])
         await self._settle()
@@ -224,6 +225,17 @@ class Node:
             high_watermark=self._log.high_watermark,
             seconds=round(time.monotonic() - started, 3),
         )
+
+    def _start_log(self) -> None:
+        poller = self._doors.poller
+        syncer = Syncer() if poller is not None else None
+        self._log.start(self._on_durable, self._on_failure, self._on_full, syncer)
+        if syncer is not None and poller is not None:
+            poller.watch_signal(syncer.fd, self._on_synced)
+
+    def _on_synced(self) -> None:
+        self._log.finish_write()
+        self._on_high_watermark(self._log.high_watermark)
 
     def _report_progress(self, line: str) -> None:
         log.info(line)

@@ -3,11 +3,13 @@
 
 What mypyc cannot express is when the interpreter lock is held. Python's own calls let go of it around every one of them:
 around those that never wait this costs as much as the rest of the call, and a context switch when the journal's thread
-wants it; between a write and its sync there is nothing to do in Python, and yet it would be taken there.
+wants it; between a write and its sync there is nothing to do in Python, and yet it would be taken there. And a thread that
+waits for the lock beside a loop that never sleeps, but lets go of it for an instant many times a millisecond, may wait for
+hundreds of milliseconds: so the thread of a `Syncer` never asks for it.
 """
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
-from libc.errno cimport EAGAIN, EINTR, errno
+from libc.errno cimport EAGAIN, EINTR, EINVAL, errno
 from libc.stdint cimport int32_t, uint32_t
 
 import os
@@ -33,6 +35,25 @@ cdef extern from "sys/uio.h" nogil:
 
 cdef extern from "unistd.h" nogil:
     int fdatasync(int fd)
+    int close(int fd)
+
+cdef extern from "fcntl.h" nogil:
+    int posix_fallocate(int fd, long long position, long long length)
+
+cdef extern from "semaphore.h" nogil:
+    ctypedef struct sem_t:
+        pass
+    int sem_init(sem_t *semaphore, int shared, unsigned int value)
+    int sem_destroy(sem_t *semaphore)
+    int sem_post(sem_t *semaphore)
+    int sem_wait(sem_t *semaphore)
+    int sem_trywait(sem_t *semaphore)
+
+cdef extern from "sys/eventfd.h" nogil:
+    ctypedef unsigned long long eventfd_t
+    int eventfd(unsigned int count, int flags)
+    int eventfd_write(int fd, eventfd_t value)
+    int EFD_CLOEXEC, EFD_NONBLOCK
 
 cdef enum:
     _READ_BYTES_MAX = 65536
@@ -93,32 +114,144 @@ def ready(epoll not None):
     return PyBytes_FromStringAndSize(<char *>pairs, count * 2 * sizeof(int32_t))
 
 
+cdef struct Job:
+    int fd
+    iovec *parts
+    int count
+    ssize_t wanted
+    long long position
+    ssize_t written  # the outcome: bytes, or -1
+    int error  # the number of the error of the write
+    int failed  # the number of the error of the sync
+
+
+cdef int fill(Job *job, tuple buffers) except -1:
+    """The buffers of a job, which has room for `_BUFFERS_MAX`; whoever calls keeps them until the job is done."""
+    cdef int i
+    cdef bytes part
+    if len(buffers) > _BUFFERS_MAX:
+        raise failure(EINVAL)  # as pwritev has it
+    job.count = <int>len(buffers)
+    job.wanted = 0
+    for i in range(job.count):
+        part = buffers[i]
+        job.parts[i].iov_base = PyBytes_AS_STRING(part)
+        job.parts[i].iov_len = <size_t>PyBytes_GET_SIZE(part)
+        job.wanted += PyBytes_GET_SIZE(part)
+    return 0
+
+
+cdef void execute(Job *job) noexcept nogil:
+    job.error = job.failed = 0
+    job.written = pwritev(job.fd, job.parts, job.count, job.position)
+    while job.written < 0 and errno == EINTR:
+        job.written = pwritev(job.fd, job.parts, job.count, job.position)
+    if job.written < 0:
+        job.error = errno
+    elif job.written == job.wanted:
+        while fdatasync(job.fd) < 0:
+            job.failed = errno
+            if job.failed != EINTR:
+                break
+            job.failed = 0
+
+
+cdef object outcome(Job *job):
+    if job.error:
+        raise failure(job.error)
+    return -job.failed if job.failed else job.written
+
+
 def write_and_sync(int fd, buffers, long long position):
     cdef iovec parts[_BUFFERS_MAX]
+    cdef Job job
     cdef tuple held = tuple(buffers)  # so that nobody frees them while the lock is let go
-    cdef int count = <int>len(held)
-    cdef int i, error = 0, failed = 0
-    cdef ssize_t written, wanted = 0
-    cdef bytes part
-    if len(held) > _BUFFERS_MAX:
-        raise failure(22)  # EINVAL, as pwritev has it
-    for i in range(count):
-        part = held[i]
-        parts[i].iov_base = PyBytes_AS_STRING(part)
-        parts[i].iov_len = <size_t>PyBytes_GET_SIZE(part)
-        wanted += PyBytes_GET_SIZE(part)
+    job.fd = fd
+    job.parts = parts
+    job.position = position
+    fill(&job, held)
     with nogil:
-        written = pwritev(fd, parts, count, position)
-        while written < 0 and errno == EINTR:
-            written = pwritev(fd, parts, count, position)
-        if written < 0:
-            error = errno
-        elif written == wanted:
-            while fdatasync(fd) < 0:
-                failed = errno
-                if failed != EINTR:
+        execute(&job)
+    return outcome(&job)
+
+
+cdef class Syncer:
+    cdef readonly int fd
+    cdef sem_t begun, done
+    cdef iovec parts[_BUFFERS_MAX]
+    cdef Job job
+    cdef tuple held
+    cdef long long allocated, growth
+    cdef int index_fd
+    cdef bytes entries
+    cdef iovec index
+    cdef long long index_position
+    cdef bint stopping
+
+    def __cinit__(self):
+        self.job.parts = self.parts
+        self.stopping = False
+        sem_init(&self.begun, 0, 0)
+        sem_init(&self.done, 0, 0)
+        self.fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)
+        if self.fd < 0:
+            raise failure(errno)
+
+    def __dealloc__(self):
+        if self.fd >= 0:
+            close(self.fd)
+        sem_destroy(&self.begun)
+        sem_destroy(&self.done)
+
+    def serve(self):
+        with nogil:
+            while True:
+                while sem_wait(&self.begun) < 0:
+                    pass  # EINTR
+                if self.stopping:
                     break
-                failed = 0
-    if error:
-        raise failure(error)
-    return -failed if failed else written
+                self.job.written = -1
+                self.job.error = self.job.failed = 0
+                if self.growth:
+                    self.job.error = posix_fallocate(self.job.fd, self.allocated, self.growth)
+                if not self.job.error:
+                    execute(&self.job)
+                if self.job.written == self.job.wanted and not self.job.failed and self.index.iov_len:
+                    pwritev(self.index_fd, &self.index, 1, self.index_position)
+                sem_post(&self.done)
+                eventfd_write(self.fd, 1)
+
+    def begin(
+        self, int fd, buffers, long long position, long long allocated, long long growth,
+        int index_fd, bytes entries, long long index_position,
+    ):
+        cdef tuple held = tuple(buffers)
+        fill(&self.job, held)
+        self.held = held  # until the next one
+        self.job.fd = fd
+        self.job.position = position
+        self.allocated = allocated
+        self.growth = growth
+        self.index_fd = index_fd
+        self.entries = entries
+        self.index.iov_base = PyBytes_AS_STRING(entries)
+        self.index.iov_len = <size_t>PyBytes_GET_SIZE(entries)
+        self.index_position = index_position
+        sem_post(&self.begun)
+
+    def result(self):
+        if sem_trywait(&self.done) < 0:
+            return None
+        return outcome(&self.job)
+
+    def wait(self):
+        cdef int code
+        with nogil:
+            code = sem_wait(&self.done)
+            while code < 0:
+                code = sem_wait(&self.done)
+            sem_post(&self.done)
+
+    def stop(self):
+        self.stopping = True
+        sem_post(&self.begun)

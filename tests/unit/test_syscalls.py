@@ -7,6 +7,7 @@ import socket
 import struct
 from collections.abc import Iterator
 from pathlib import Path
+from threading import Thread
 
 import pytest
 
@@ -114,3 +115,82 @@ def test_more_buffers_than_the_system_takes_at_once_are_refused(tmp_path: Path) 
         assert caught.value.errno == errno.EINVAL
     finally:
         os.close(fd)
+
+
+class Served:
+    """A syncer with its thread."""
+
+    def __init__(self, folder: Path) -> None:
+        self.syncer = syscalls.Syncer()
+        self.fd = os.open(folder / "log", os.O_RDWR | os.O_CREAT)
+        self.index = os.open(folder / "index", os.O_RDWR | os.O_CREAT)
+        self._thread = Thread(target=self.syncer.serve)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def job(self, fd: int, buffers: list[bytes], position: int = 0, growth: int = 0) -> int | None:
+        """Done by the thread, with an entry for the index."""
+        self.syncer.begin(fd, buffers, position, 0, growth, self.index, b"entry", 2)
+        self.syncer.wait()
+        return self.syncer.result()
+
+    def entry(self) -> bytes:
+        return os.pread(self.index, 20, 0)
+
+    def close(self) -> None:
+        self.syncer.stop()
+        self._thread.join()
+        os.close(self.fd)
+        os.close(self.index)
+
+
+@pytest.fixture
+def served(tmp_path: Path) -> Iterator[Served]:
+    found = Served(tmp_path)
+    found.start()
+    yield found
+    found.close()
+
+
+def test_a_syncer_writes_grows_and_notes_in_the_index(served: Served) -> None:
+    assert served.job(served.fd, [b"head", b"body"], 4, growth=4096) == 8
+    assert os.fstat(served.fd).st_size == 4096
+    assert os.pread(served.fd, 12, 0) == b"\0\0\0\0headbody"
+    assert served.entry() == b"\0\0entry"
+    assert served.job(served.fd, [b"more"], 12) == 4
+    assert os.pread(served.fd, 8, 8) == b"bodymore"
+
+
+def test_a_syncer_says_when_a_job_is_done(tmp_path: Path) -> None:
+    served = Served(tmp_path)
+    with select.epoll() as epoll:
+        epoll.register(served.syncer.fd, select.EPOLLIN | select.EPOLLET)
+        served.syncer.begin(served.fd, [b"x"], 0, 0, 0, -1, b"", 0)
+        assert served.syncer.result() is None, "nobody serves it yet"
+        assert epoll.poll(0) == []
+        served.start()
+        assert epoll.poll() == [(served.syncer.fd, select.EPOLLIN)]
+        assert served.syncer.result() == 1
+        assert served.syncer.result() is None, "once a job"
+        assert epoll.poll(0) == []
+    served.close()
+
+
+def test_a_job_that_fails_leaves_the_index_alone(served: Served) -> None:
+    with pytest.raises(OSError) as caught:
+        served.job(-1, [b"x"])
+    assert caught.value.errno == errno.EBADF
+    with pytest.raises(OSError) as caught:
+        served.job(-1, [b"x"], growth=4096)
+    assert caught.value.errno == errno.EBADF
+    null = os.open("/dev/null", os.O_WRONLY)
+    try:
+        assert served.job(null, [b"x"]) == -errno.EINVAL
+    finally:
+        os.close(null)
+    with pytest.raises(OSError) as caught:
+        served.job(served.fd, [b"x"] * 1025)
+    assert caught.value.errno == errno.EINVAL
+    assert served.entry() == b""
+    assert served.job(served.fd, [b"x"]) == 1, "it goes on"

@@ -5,14 +5,19 @@ Runs on the writer thread, or on the loop before that thread is started.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from headrace.journal.catalog import Segment
 from headrace.journal.disk import Disk
-from headrace.journal.errors import is_disk_full
+from headrace.journal.errors import SyncFailed, is_disk_full
 from headrace.journal.segment import FOOTER_SIZE, SEGMENT_HEADER_SIZE, Footer, SegmentHeader
+
+if TYPE_CHECKING:
+    from headrace.syscalls import Syncer
 
 _SMALL_STEP_BYTES = 64 << 10  # preallocated at a time when there is no room for more
 SMALL_WRITE_MAX = 32 << 10  # bytes of a write that zeros go behind
@@ -31,6 +36,7 @@ class SegmentFile:
         self._zeroed = 0  # up to where the blocks were written once, as far as we know
         self._index_fd = -1
         self._index_size = 0
+        self._begun = (0, 0, 0, 0)  # of what the syncer has: bytes, zeroed up to, growth, bytes for the index
 
     def preallocate(self, end: int) -> None:
         """Sees to it that there is space up to `end`, in steps, so that a sync need not write the size of the
@@ -63,14 +69,57 @@ class SegmentFile:
         A block that is preallocated but was never written costs the file system an entry in its own journal, which
         each sync waits for. So zeros go behind a small write, on behalf of the many that follow it there.
         """
-        zeros = self._zeros(position, end)
+        zeros = self._zeros(position, end, self._allocated)
         self._disk.write_and_sync(self.fd, [*buffers, zeros] if zeros else buffers, position)
         self._zeroed = max(self._zeroed, end + len(zeros))
 
-    def _zeros(self, position: int, end: int) -> bytes:
+    def _zeros(self, position: int, end: int, allocated: int) -> bytes:
         if end <= self._zeroed or end - position > SMALL_WRITE_MAX:
             return b""
-        return ZEROS[: self._allocated - end]
+        return ZEROS[: allocated - end]
+
+    def begin(
+        self, syncer: Syncer, header: bytes, body: bytes, position: int, end: int, entries: bytes
+    ) -> None:
+        """`preallocate`, `append_durably` and `write_index` at once, by the syncer. Raises OSError."""
+        growth = max(self._allocate_bytes, end - self._allocated) if end > self._allocated else 0
+        zeros = self._zeros(position, end, self._allocated + growth)
+        buffers = (header, body, zeros) if zeros else (header, body)
+        self._begun = (end - position + len(zeros), end + len(zeros), growth, len(entries))
+        syncer.begin(
+            self.fd,
+            buffers,
+            position,
+            self._allocated,
+            growth,
+            self._index_fd,
+            entries,
+            self._index_size,
+        )
+
+    def finish(self, syncer: Syncer) -> bool | None:
+        """What became of that: True if all of it is durable, False if it has to be done step by step, None if that is
+        not known yet. Raises SyncFailed."""
+        wanted, zeroed, growth, entries = self._begun
+        try:
+            done = syncer.result()
+        except OSError:
+            return False
+        if done is None:
+            return None
+        if done < 0:
+            raise SyncFailed(-done, os.strerror(-done))
+        if done < wanted:
+            return False
+        self._allocated += growth
+        self._zeroed = max(self._zeroed, zeroed)
+        self._index_size += entries
+        return True
+
+    @property
+    def has_index(self) -> bool:
+        """Whether there is an index file already."""
+        return self._index_fd >= 0
 
     def seal(self, seed: int) -> Footer:
         """Footer, cut to size, sync: whoever finds the footer knows that all above it is durable."""

@@ -10,6 +10,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from threading import Thread
+from typing import TYPE_CHECKING
 from uuid import UUID, uuid4
 
 from headrace.journal.catalog import Catalog, Segment
@@ -27,6 +28,9 @@ from headrace.journal.snapshot import discard_beyond, positions
 from headrace.journal.synced_disk import SYNCED_DISK
 from headrace.journal.watermark import Watermark
 from headrace.journal.writer import FSYNC, NONE, OS, GroupWriter
+
+if TYPE_CHECKING:
+    from headrace.syscalls import Syncer
 
 DIRECTORY = "journal"
 _ALLOCATE_BYTES = 16 << 20
@@ -172,8 +176,12 @@ class SegmentedLog:
         on_durable: Callable[[int], None],
         on_failure: Callable[[BaseException], None],
         on_full: Callable[[str], None] | None = None,
+        syncer: Syncer | None = None,
     ) -> None:
-        """Starts the writer thread. All are called ON THE WRITER THREAD: `on_durable(high_watermark)` once a
+        """Starts the threads. With a `syncer`, whoever calls sees to it that `finish_write` is called whenever its `fd`
+        was written to.
+
+        All are called ON THE WRITER THREAD: `on_durable(high_watermark)` once a
         group, `on_failure(error)` at most once and last (WriteFailed; decision 21: stop and exit),
         `on_full(reason)` when the disk is full and `on_full("")` when space has returned. While it is full,
         what is appended goes to the reserve, and waits when that is used up too."""
@@ -185,6 +193,13 @@ class SegmentedLog:
         self._writer.on_failure = on_failure
         self._thread = Thread(target=self._writer.run, name="journal-writer", daemon=True)
         self._thread.start()
+        if syncer is not None and self.settings.durability == FSYNC:
+            Thread(target=syncer.serve, name="journal-syncer", daemon=True).start()
+            self._writer.use(syncer)
+
+    def finish_write(self) -> None:
+        """Takes note of what the syncer has made durable: `high_watermark` says it, and `on_durable` is not called."""
+        self._writer.finish_write()
 
     def append(self, body: bytes, count: int, first_timestamp_us: int, max_timestamp_us: int) -> int:
         """Hands a batch of `count` records to the writer thread; returns the offset of the first, at once.
@@ -306,6 +321,7 @@ class SegmentedLog:
         if self._is_closed:
             return
         self._is_closed = True
+        self._writer.settle()
         self._writer.closing.set()
         self._drain()
         try:

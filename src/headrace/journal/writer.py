@@ -1,8 +1,16 @@
-"""The writer thread: everything that was handed over while it was busy becomes one write and one sync.
+"""Makes batches durable, by one of two threads.
 
-It competes with the event loop for the interpreter lock, and each time it waits for it is a switch between threads. So
-the loop packs the header of a batch, and the thread lets go of the lock twice: to wait for a batch, and to write and
-sync it.
+The *syncer* takes the usual case: one batch, with room for it in the segment. Its thread knows nothing of Python and
+never waits for the interpreter lock; the loop prepares the job and, when it is done, takes note of it (`finish_write`).
+
+The *writer thread* takes everything else: the first batch of a segment, the roll to the next one, large batches,
+a full disk, the other settings of durability, and what the syncer could not do. Everything that was handed
+over while it was busy becomes one write and one sync. It competes with the loop for the interpreter lock, and each time
+it waits for it is a switch between threads; so the loop packs the header of a batch, and the thread lets go of the lock
+twice: to wait for a batch, and to write and sync it.
+
+Only one of them has something to do at a time, and only that one, or the loop on behalf of the syncer, changes the
+segment, the index and the watermark.
 
 Order within a group: write, sync, then the index and the end of the segment (so that reads find the batches),
 then the high watermark for other processes, then the callback.
@@ -18,10 +26,10 @@ from functools import partial
 from queue import Empty, SimpleQueue
 from threading import Event
 from time import monotonic, time_ns
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from headrace.journal.active import SegmentFile, begin_segment, name_segment
-from headrace.journal.catalog import Catalog, Segment
+from headrace.journal.catalog import Catalog
 from headrace.journal.disk import Disk
 from headrace.journal.errors import DiskFull, SyncFailed, WriteFailed, is_disk_full
 from headrace.journal.index import pack_entry
@@ -35,6 +43,9 @@ from headrace.journal.segment import (
 )
 from headrace.journal.watermark import Watermark
 
+if TYPE_CHECKING:
+    from headrace.syscalls import Syncer
+
 FSYNC, OS, NONE = "fsync", "os", "none"
 RETRY_S = 0.25  # how often a full disk is looked at again
 Result = TypeVar("Result")
@@ -44,7 +55,7 @@ Pending = tuple[int, int, int, int, bytes, bytes]
 
 
 class GroupWriter:
-    """Writes groups of batches. All of it runs on the writer thread, except `submit`."""
+    """Writes groups of batches. All of it runs on the writer thread, except what says that it runs on the loop."""
 
     def __init__(
         self,
@@ -84,12 +95,94 @@ class GroupWriter:
         self._allocate_bytes = allocate_bytes
         self._index_interval_bytes = index_interval_bytes
         self._index_wanted_at = file.segment.size
+        self._syncer: Syncer | None = None
+        self._syncing: Pending | None = None  # what the syncer has
+        self._held: list[Pending] = []  # behind that
+        self._handed = 0  # batches, ever, to the writer thread
+        self._settled = 0  # of these: done, but for the callback
+
+    # On the loop
+
+    def use(self, syncer: Syncer) -> None:
+        """From now on this one, which is served by its thread, takes the usual case. Only with durability=fsync."""
+        self._syncer = syncer
 
     def submit(self, base: int, count: int, first_us: int, max_us: int, body: bytes) -> None:
         """Runs on the loop. The header says what is durable now, which is more by the time it is written."""
+        if self.is_failed:
+            return
         small = len(body) <= PACKED_AT_ONCE_MAX
         header = self._header(base, count, first_us, max_us, body) if small else b""
-        self.queue.put((base, count, first_us, max_us, header, body))
+        self._take((base, count, first_us, max_us, header, body))
+
+    def _take(self, pending: Pending) -> None:
+        syncer = self._syncer
+        if self._syncing is not None:
+            self._held.append(pending)
+        elif syncer is None or not self._begin(syncer, pending):
+            self._hand(pending)
+
+    def _hand(self, pending: Pending) -> None:
+        self._handed += 1
+        self.queue.put(pending)
+
+    def _begin(self, syncer: Syncer, pending: Pending) -> bool:
+        """Give it to the syncer. False if there is anything about it that is for the writer thread."""
+        base, _, first_us, _, header, body = pending
+        file = self.file
+        position = file.segment.size
+        end = position + len(header) + len(body)
+        busy = self._handed != self._settled
+        if busy or self.full or not header or end > self._segment_bytes_max or self._is_old(first_us):
+            return False
+        entries = b""
+        if position >= self._index_wanted_at:
+            if not file.has_index:
+                return False
+            entries = pack_entry(base, position, self._seed)
+        file.begin(syncer, header, body, position, end, entries)
+        self._syncing = pending
+        return True
+
+    def finish_write(self) -> None:
+        """Take note of what the syncer has done, if it has; the high watermark is up to date then.
+
+        What it could not do goes to the writer thread, which finds out why. A sync that failed is a failure, said by
+        `on_failure`.
+        """
+        pending, syncer = self._syncing, self._syncer
+        if pending is None or syncer is None:
+            return
+        try:
+            done = self.file.finish(syncer)
+        except OSError as error:
+            self._syncing = None
+            self._fail(error)
+            return
+        if done is None:
+            return
+        self._syncing = None
+        if done:
+            self._index([pending], self.file.segment.size)
+            self._reach(pending)
+        else:
+            self._hand(pending)
+        held, self._held = self._held, []
+        for one in held:
+            self._take(one)
+
+    def settle(self) -> None:
+        """Wait for the syncer, until it has nothing more to do, and end its thread."""
+        syncer = self._syncer
+        if syncer is None:
+            return
+        while self._syncing is not None:
+            syncer.wait()
+            self.finish_write()
+        syncer.stop()
+        self._syncer = None
+
+    # On the writer thread
 
     def _header(self, base: int, count: int, first_us: int, max_us: int, body: bytes) -> bytes:
         return pack_batch_header(
@@ -102,8 +195,12 @@ class GroupWriter:
             while self._turn():
                 pass
         except BaseException as error:  # noqa: BLE001  whatever it was, nothing may be acknowledged any more
-            self.is_failed = True
-            self.on_failure(_named(error))
+            self._fail(error)
+
+    def _fail(self, error: BaseException) -> None:
+        self.is_failed = True
+        self._held = []
+        self.on_failure(_named(error))
 
     def _turn(self) -> bool:
         """Takes everything that waits, in one go. False after the end mark."""
@@ -162,17 +259,21 @@ class GroupWriter:
         file = self.file
         position = file.segment.size
         self._with_room(partial(self._put, file, buffers, position))
-        last = group[-1]
+        entries = self._index(group, position)
+        if entries:
+            file.write_index(entries)
+        self._reach(group[-1])
+        self._settled += len(group)
+        if self._durability != NONE:
+            self.on_durable(file.segment.end_offset)
+
+    def _reach(self, last: Pending) -> None:
+        """Everything up to the end of this batch is written and, if it is to be, synced: readers may have it."""
         end_offset = last[0] + last[1]
         if self._durability == FSYNC:
             self._durable_offset = end_offset
-        entries = self._index(file.segment, group, position)
-        file.segment.end_offset = end_offset
+        self.file.segment.end_offset = end_offset
         self._publish(end_offset, last[3])
-        if self._durability != NONE:
-            self.on_durable(end_offset)
-        if entries:
-            file.write_index(entries)
 
     def _put(self, file: SegmentFile, buffers: list[bytes], position: int) -> None:
         end = position
@@ -214,8 +315,9 @@ class GroupWriter:
         self.full = reason
         self.on_full(reason)
 
-    def _index(self, segment: Segment, group: list[Pending], position: int) -> bytes:
-        """Makes the batches findable; returns what goes into the index file."""
+    def _index(self, group: list[Pending], position: int) -> bytes:
+        """Makes the batches at `position` findable; returns what goes into the index file."""
+        segment = self.file.segment
         add = segment.index.add
         entries = b""
         for base, _, first_us, max_us, _, body in group:

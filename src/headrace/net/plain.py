@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from mypy_extensions import i64
 
-from headrace.net.poller import READABLE, WRITABLE
+from headrace.net.poller import READABLE, WRITABLE, Watched
 
 if TYPE_CHECKING:
     import asyncio
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from headrace.net.poller import Poller
 
 
-class PlainTransport:
+class PlainTransport(Watched):
     """One non-blocking socket. `open` begins; from then on it belongs to the transport, which closes it at the end."""
 
     def __init__(

@@ -17,12 +17,36 @@ from headrace import syscalls
 
 if TYPE_CHECKING:
     import asyncio
-
-    from headrace.net.plain import PlainTransport
+    from collections.abc import Callable
 
 HAS_EPOLL: Final = sys.platform == "linux"
 READABLE: Final = 0x01  # EPOLLIN
 WRITABLE: Final = 0x04  # EPOLLOUT
+_EACH_TIME: Final = 1 << 31  # EPOLLET: told once for each write to an eventfd, which nobody need read then
+
+
+class Watched:
+    """What the poller calls when a descriptor is ready."""
+
+    def on_ready(self, events: i64) -> None:
+        """Raises whatever it likes; then comes `abort`."""
+        raise NotImplementedError
+
+    def abort(self) -> None:
+        raise NotImplementedError
+
+
+class _Signal(Watched):
+    """An eventfd that another thread writes to."""
+
+    def __init__(self, call: Callable[[], None]) -> None:
+        self._call = call
+
+    def on_ready(self, events: i64) -> None:
+        self._call()
+
+    def abort(self) -> None:
+        """The next one comes all the same."""
 
 
 class Poller:
@@ -31,12 +55,12 @@ class Poller:
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self.loop = loop
         self._epoll = select.epoll()
-        self._transports: list[PlainTransport | None] = []
+        self._transports: list[Watched | None] = []
         self.read = syscalls.read  # found once: of a module they would be looked up at every call
         self.write = syscalls.write
         loop.add_reader(self._epoll.fileno(), self.poll)
 
-    def watch(self, fd: int, before: i64, after: i64, transport: PlainTransport) -> None:
+    def watch(self, fd: int, before: i64, after: i64, transport: Watched) -> None:
         """From now on `fd` is watched for the events of the mask `after` in place of `before`; 0: not at all."""
         if not before:
             while len(self._transports) <= fd:
@@ -48,6 +72,10 @@ class Poller:
         else:
             self._epoll.unregister(fd)
             self._transports[fd] = None
+
+    def watch_signal(self, fd: int, call: Callable[[], None]) -> None:
+        """From now on `call` is called, in turn with the sockets, after each write to the eventfd `fd`."""
+        self.watch(fd, 0, READABLE | _EACH_TIME, _Signal(call))
 
     def poll(self) -> None:
         """Handle everything that is ready now, each socket once."""

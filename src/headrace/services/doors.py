@@ -40,7 +40,7 @@ class Doors:
         self._warn = warn
         self._incidents = Incidents(warn)
         self._listeners: list[Listener] = []
-        self._poller = Poller(asyncio.get_running_loop()) if HAS_EPOLL else None
+        self.poller = Poller(asyncio.get_running_loop()) if HAS_EPOLL else None
         self._all = ConnectionSet(settings.connections_max, int(settings.connect_timeout_s * 1000))
         broker.sessions.access = access
         allow_all_descriptors()
@@ -66,7 +66,7 @@ class Doors:
         )
         report = self._incidents.report
         self._listeners.append(
-            Listener(address, settings.tls, connections, self._connection, report, self._poller)
+            Listener(address, settings.tls, connections, self._connection, report, self.poller)
         )
 
     def _connection(self, connections: ListenerSet, source: str) -> Connection:
@@ -95,7 +95,7 @@ class Doors:
         """Cut what is still open."""
         for connection in list(self._all.open):
             connection.abort()
-        if self._poller is not None:
-            self._poller.close()
+        if self.poller is not None:
+            self.poller.close()
         if self._access is not None:
             self._access.close()

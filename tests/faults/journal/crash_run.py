@@ -6,6 +6,8 @@ import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from faults.journal.simulated_disk import PowerCut
+from faults.journal.simulated_syncer import SimulatedSyncer
 from headrace.journal.disk import DISK, Disk
 from headrace.journal.log import LogSettings, SegmentedLog
 
@@ -14,9 +16,16 @@ SMALL = LogSettings(segment_bytes_max=4096, index_interval_bytes=256, reserve_by
 
 
 class Run:
-    """A log with its writer thread. `acknowledged` is what `on_durable` said last, `failures` what went wrong."""
+    """A log with its writer thread, and perhaps a syncer. `acknowledged` is what is durable by its own word, `failures`
+    what went wrong."""
 
-    def __init__(self, disk: Disk = DISK, data_dir: Path = DATA_DIR, settings: LogSettings = SMALL) -> None:
+    def __init__(
+        self,
+        disk: Disk = DISK,
+        data_dir: Path = DATA_DIR,
+        settings: LogSettings = SMALL,
+        syncer: bool = False,
+    ) -> None:
         self.reports: list[str] = []
         self.failures: list[BaseException] = []
         self.acknowledged = 0
@@ -24,12 +33,26 @@ class Run:
         self.log = SegmentedLog.open(data_dir, settings, self.reports.append, disk)
         self.acknowledged = self.log.high_watermark
         self.full: list[str] = []
-        self.log.start(self._durable, self._failed, self._full)
+        self.syncer = SimulatedSyncer(disk) if syncer else None
+        self.log.start(self._durable, self._failed, self._full, self.syncer)
+
+    def finish_writes(self) -> None:
+        """What the loop does whenever the syncer has done a job, until it has none."""
+        if self.syncer is None:
+            return
+        try:
+            while self.syncer.has_job:
+                self.syncer.wait()
+                self.log.finish_write()
+                self._durable(max(self.acknowledged, self.log.high_watermark))
+        except PowerCut as error:
+            self._failed(error)
 
     def append(self, bodies: Sequence[bytes]) -> int:
         """One batch a body, one record a batch; waits. Returns how many records are acknowledged now."""
         for body in bodies:
             self.log.append(body, 1, 1, 1)
+        self.finish_writes()
         with self._changed:
             self._changed.wait_for(self._is_settled, timeout=30)
         return self.acknowledged
@@ -48,6 +71,7 @@ class Run:
             self._changed.notify()
 
     def wait_for(self, condition: Callable[[], bool]) -> None:
+        self.finish_writes()
         with self._changed:
             assert self._changed.wait_for(condition, timeout=30)
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import errno
+from dataclasses import replace
 
 import pytest
 
-from faults.journal.crash_run import Run, content, reopened
+from faults.journal.crash_run import DATA_DIR, SMALL, Run, content, reopened
 from faults.journal.simulated_disk import SimulatedDisk
 from headrace.journal.errors import DiskFull, WriteFailed
 
@@ -19,9 +20,12 @@ from headrace.journal.errors import DiskFull, WriteFailed
         ("fdatasync", errno.ENOSPC, DiskFull),
     ],
 )
-def test_a_failure_is_said_once_and_ends_acknowledging(call: str, code: int, kind: type[WriteFailed]) -> None:
+@pytest.mark.parametrize("syncer", [False, True])
+def test_a_failure_is_said_once_and_ends_acknowledging(
+    call: str, code: int, kind: type[WriteFailed], syncer: bool
+) -> None:
     disk = SimulatedDisk()
-    run = Run(disk)
+    run = Run(disk, syncer=syncer)
     assert run.append([b"good"]) == 1
     disk.failures[call] = code
     assert run.append([b"bad"]) == 1
@@ -34,9 +38,10 @@ def test_a_failure_is_said_once_and_ends_acknowledging(call: str, code: int, kin
     assert run.log.high_watermark == 1
 
 
-def test_what_a_failed_sync_left_in_the_page_cache_is_written_again() -> None:
+@pytest.mark.parametrize("syncer", [False, True])
+def test_what_a_failed_sync_left_in_the_page_cache_is_written_again(syncer: bool) -> None:
     disk = SimulatedDisk()
-    run = Run(disk)
+    run = Run(disk, syncer=syncer)
     run.append([b"durable"])
     disk.failures["fdatasync"] = errno.EIO
     run.append([b"only in the page cache"])
@@ -80,3 +85,59 @@ def test_without_sync_a_finished_segment_is_still_synced() -> None:
     run.append([b"y" * 3000])
     assert disk.calls["fsync"] == syncs + 2, "the old segment and the header of the new one"
     run.log.close()
+
+
+def test_the_syncer_takes_what_fits_and_the_thread_the_rest() -> None:
+    disk = SimulatedDisk()
+    run = Run(disk, settings=replace(SMALL, index_interval_bytes=1000), syncer=True)
+    assert run.syncer is not None
+    sent = [b"%02d" % i * 400 for i in range(20)]
+    for i, body in enumerate(sent):
+        assert run.append([body]) == i + 1
+    segments = sum(path.suffix == ".log" for path in disk._names)
+    assert segments == 5
+    assert run.syncer.done_at_once == 20 - segments, "all but the first of each segment"
+    assert content(run.log) == sent
+    index = disk.content(DATA_DIR / "journal" / f"{0:020d}.index")
+    assert len(index) == 2 * 16, "by the thread and by the syncer"
+    run.log.close()
+    assert reopened(disk)[0] == sent
+
+
+def test_what_is_handed_over_meanwhile_comes_behind() -> None:
+    disk = SimulatedDisk()
+    run = Run(disk, settings=replace(SMALL, segment_bytes_max=1 << 20), syncer=True)
+    assert run.syncer is not None
+    run.append([b"the first is for the thread"])
+    assert run.append([b"a", b"b", b"c"]) == 4
+    assert run.syncer.done_at_once == 3
+    assert content(run.log)[1:] == [b"a", b"b", b"c"]
+
+
+def test_closing_waits_for_the_syncer() -> None:
+    disk = SimulatedDisk()
+    run = Run(disk, syncer=True)
+    run.append([b"a"])
+    run.log.append(b"b", 1, 1, 1)
+    run.log.append(b"c", 1, 1, 1)
+    run.log.close()
+    assert run.log.high_watermark == 3
+    assert reopened(disk)[0] == [b"a", b"b", b"c"]
+
+
+@pytest.mark.parametrize("call", ["pwritev", "allocate"])
+def test_what_the_syncer_cannot_write_the_thread_does_again(call: str) -> None:
+    disk = SimulatedDisk()
+    run = Run(disk, settings=replace(SMALL, segment_bytes_max=1 << 25), syncer=True)
+    assert run.syncer is not None
+    first = b"x" * ((16 << 20) - 1000)  # nearly all that is preallocated
+    second = b"y" * (2000 if call == "allocate" else 20)
+    run.append([first])
+    disk.failures[call] = errno.EINTR
+    run.log.append(second, 1, 1, 1)
+    run.syncer.wait()
+    disk.failures.clear()
+    run.log.finish_write()
+    run.wait_for(lambda: run.acknowledged == 2)
+    assert run.failures == []
+    assert content(run.log) == [first, second]

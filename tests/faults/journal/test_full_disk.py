@@ -46,9 +46,10 @@ class SmallDisk(SimulatedDisk):
         return self.capacity - self.used()
 
 
-def test_what_was_handed_over_is_written_on_the_reserve_and_the_disk_is_said_to_be_full() -> None:
+@pytest.mark.parametrize("syncer", [False, True])
+def test_what_was_handed_over_is_written_on_the_reserve_and_the_disk_is_said_to_be_full(syncer: bool) -> None:
     disk = SmallDisk(16 << 10)
-    run = Run(disk)
+    run = Run(disk, syncer=syncer)
     assert RESERVE in disk._names
     sent = [b"%d" % i * 900 for i in range(20)]
     while not run.full:
@@ -60,9 +61,10 @@ def test_what_was_handed_over_is_written_on_the_reserve_and_the_disk_is_said_to_
     assert content(run.log) == sent[: run.acknowledged]
 
 
-def test_with_the_reserve_used_up_nothing_is_acknowledged_until_space_returns() -> None:
+@pytest.mark.parametrize("syncer", [False, True])
+def test_with_the_reserve_used_up_nothing_is_acknowledged_until_space_returns(syncer: bool) -> None:
     disk = SmallDisk(16 << 10)
-    run = Run(disk)
+    run = Run(disk, syncer=syncer)
     bodies = [b"%02d" % i * 450 for i in range(30)]
     for body in bodies:
         run.log.append(body, 1, 1, 1)
@@ -78,9 +80,10 @@ def test_with_the_reserve_used_up_nothing_is_acknowledged_until_space_returns() 
     assert reopened(disk)[0] == bodies
 
 
-def test_a_power_cut_on_a_full_disk_loses_nothing_that_was_acknowledged() -> None:
+@pytest.mark.parametrize("syncer", [False, True])
+def test_a_power_cut_on_a_full_disk_loses_nothing_that_was_acknowledged(syncer: bool) -> None:
     disk = SmallDisk(16 << 10)
-    run = Run(disk)
+    run = Run(disk, syncer=syncer)
     for i in range(30):
         run.log.append(b"%02d" % i * 450, 1, 1, 1)
     run.wait_for(lambda: bool(run.full))
@@ -91,9 +94,10 @@ def test_a_power_cut_on_a_full_disk_loses_nothing_that_was_acknowledged() -> Non
     assert len(reopened(disk)[0]) >= acknowledged
 
 
-def test_closing_does_not_wait_for_space() -> None:
+@pytest.mark.parametrize("syncer", [False, True])
+def test_closing_does_not_wait_for_space(syncer: bool) -> None:
     disk = SmallDisk(16 << 10)
-    run = Run(disk)
+    run = Run(disk, syncer=syncer)
     for i in range(30):
         run.log.append(b"%02d" % i * 450, 1, 1, 1)
     run.wait_for(lambda: bool(run.full))

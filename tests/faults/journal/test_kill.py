@@ -30,7 +30,7 @@ def killed_after(data_dir: Path, durability: str, acknowledgements: int) -> int:
     return int(said[-1])
 
 
-@pytest.mark.parametrize("durability", ["fsync", "os"])
+@pytest.mark.parametrize("durability", ["fsync", "os", "syncer"])
 def test_nothing_acknowledged_is_missing(tmp_path: Path, durability: str) -> None:
     rng = Random(7)
     for _ in range(LIVES):

@@ -20,9 +20,10 @@ BODIES = st.lists(
 @given(
     lives=st.lists(st.tuples(BODIES, st.integers(0, 60)), min_size=1, max_size=4),
     seed=st.integers(0, 1 << 32),
+    syncer=st.booleans(),
 )
 def test_acknowledged_records_survive_power_cuts(
-    lives: list[tuple[list[list[bytes]], int]], seed: int
+    lives: list[tuple[list[list[bytes]], int]], seed: int, syncer: bool
 ) -> None:
     disk = SimulatedDisk(seed)
     kept: list[bytes] = []
@@ -31,7 +32,7 @@ def test_acknowledged_records_survive_power_cuts(
         written = list(kept)
         acknowledged = len(kept)
         try:
-            run = Run(disk)
+            run = Run(disk, syncer=syncer)
         except PowerCut:
             run = None
         if run is not None:
@@ -54,13 +55,17 @@ def test_acknowledged_records_survive_power_cuts(
 
 @settings(max_examples=100, deadline=None)
 @given(
-    groups=BODIES, cut_after=st.integers(0, 60), second_cut=st.integers(0, 40), seed=st.integers(0, 1 << 32)
+    groups=BODIES,
+    cut_after=st.integers(0, 60),
+    second_cut=st.integers(0, 40),
+    seed=st.integers(0, 1 << 32),
+    syncer=st.booleans(),
 )
 def test_a_power_cut_during_recovery_loses_nothing(
-    groups: list[list[bytes]], cut_after: int, second_cut: int, seed: int
+    groups: list[list[bytes]], cut_after: int, second_cut: int, seed: int, syncer: bool
 ) -> None:
     disk = SimulatedDisk(seed)
-    run = Run(disk)
+    run = Run(disk, syncer=syncer)
     disk.cut_after = cut_after
     for group in groups:
         run.append(group)
