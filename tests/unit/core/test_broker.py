@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from harness import Client, Harness
+from headrace.core.message import Message, decode_batch
 from headrace.core.record import DROP_EXPIRED, DROP_LIMIT
 from headrace.core.settings import BrokerSettings
 from headrace.mqtt import codec
@@ -273,3 +274,55 @@ def test_a_retained_message_in_the_same_batch_as_a_subscription_behind_it_is_not
             subscriber.feed(b"\x82\x06\x00\x01\x00\x01t\x01", sync=False)
             harness.sync()
             assert [found for _, found, _, _ in subscriber.publishes()][-1:] == [payload]
+
+
+def test_the_next_batch_takes_along_what_came_because_of_the_one_before() -> None:
+    harness = Harness()
+    publisher, journal, broker = harness.client("p", clean=True), harness.journal, harness.broker
+    publisher.publish("t", b"1", sync=False)
+    broker.end_tick()
+    publisher.publish("t", b"2", sync=False)
+    batches, journal.durable = len(journal.bodies), journal.next_offset()
+    broker.commit.on_high_watermark(journal.durable)
+    broker.end_tick()
+    publisher.publish("t", b"3", sync=False)  # as whoever got its PUBACK for the first one does
+    assert len(journal.bodies) == batches
+    broker.end_tick()
+    assert len(journal.bodies) == batches + 1
+    records = decode_batch(journal.bodies[-1], 0)
+    assert [record.payload for record in records if isinstance(record, Message)] == [b"2", b"3"]
+
+
+def test_no_batch_waits_for_others_where_none_was_under_way() -> None:
+    harness = Harness()
+    publisher, journal, broker = harness.client("p", clean=True), harness.journal, harness.broker
+    publisher.publish("t", b"1", sync=False)
+    broker.end_tick()
+    journal.durable = journal.next_offset()
+    broker.commit.on_high_watermark(journal.durable)
+    broker.end_tick()
+    batches = len(journal.bodies)
+    publisher.publish("t", b"2", sync=False)
+    broker.end_tick()
+    assert len(journal.bodies) == batches + 1
+
+
+def test_a_batch_goes_to_the_journal_while_the_one_before_it_takes_effect_part_by_part() -> None:
+    settings = BrokerSettings()
+    settings.deliveries_at_once = 4
+    harness = Harness(settings)
+    subscribers = [harness.client(f"s{number}") for number in range(20)]
+    for subscriber in subscribers:
+        subscriber.subscribe("t")
+    publisher, journal = harness.client("p", clean=True), harness.journal
+    publisher.publish("t", b"1", sync=False)
+    harness.broker.end_tick()
+    publisher.publish("t", b"2", sync=False)
+    batches, journal.durable = len(journal.bodies), journal.next_offset()
+    harness.broker.commit.on_high_watermark(journal.durable)
+    for _ in range(2):
+        harness.broker.end_tick()
+    assert len(journal.bodies) == batches + 1
+    assert harness.broker.commit.unfinished
+    harness.sync()
+    assert [payloads(subscriber) for subscriber in subscribers] == [[b"1", b"2"]] * 20
