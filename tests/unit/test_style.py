@@ -38,7 +38,7 @@ TESTED_TOGETHER = {
         "headrace/stores/memory.py",
     ],
     "tests/unit/net/test_websocket.py": ["headrace/websocket.py"],
-    "tests/unit/net/test_plain.py": ["headrace/net/poller.py"],
+    "tests/unit/sockets/test_plain.py": ["headrace/sockets/poller.py"],
     "tests/unit/clients/test_endpoint.py": ["headrace/clients/websocket.py"],
     "tests/unit/clients/test_bench.py": [
         "headrace/clients/away.py",

@@ -15,7 +15,7 @@ from headrace.core.broker import Broker
 from headrace.core.interfaces import Link
 from headrace.core.timers import Timer
 from headrace.mqtt.protocol import ServerProtocol
-from headrace.net.plain import PlainTransport
+from headrace.sockets.plain import PlainTransport, Receiver
 
 if TYPE_CHECKING:
     import asyncio
@@ -31,7 +31,7 @@ PENDING_BYTES_MAX: Final = 16 << 20
 REASONS: Final = ("connections_max", "handshake", "connect_timeout", "pending_bytes")
 
 
-class Connection(Link):
+class Connection(Link, Receiver):
     """One client's byte stream. `transport` is our own, an asyncio Transport, or what net.websocket puts in front of one.
 
     `source` is "host:port" of the client where the transport does not know it: behind a PROXY header.

@@ -16,11 +16,11 @@ from headrace.net import tls
 from headrace.net.address import Address
 from headrace.net.bound import bind, release
 from headrace.net.connection import Connection, ConnectionSet
-from headrace.net.plain import PlainTransport
-from headrace.net.poller import Poller
 from headrace.net.proxy import NoProxyHeader, read_header
 from headrace.net.tls import TlsFiles
 from headrace.net.websocket import WebSocketTransport
+from headrace.sockets.plain import PlainTransport
+from headrace.sockets.poller import Poller
 
 ACCEPT_BURST = 64
 PAUSE_S = 0.25

@@ -13,9 +13,9 @@ from headrace.net.bound import allow_all_descriptors
 from headrace.net.connection import Connection, ConnectionSet
 from headrace.net.incidents import Incidents
 from headrace.net.listener import Listener, ListenerSet
-from headrace.net.poller import HAS_EPOLL, Poller
 from headrace.net.tls import TlsFiles, UnusableCertificate
 from headrace.services.access import FileAccess
+from headrace.sockets.poller import HAS_EPOLL, Poller
 
 
 @dataclass(frozen=True, slots=True)

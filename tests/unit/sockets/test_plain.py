@@ -11,8 +11,8 @@ from collections.abc import Awaitable, Callable
 import pytest
 import uvloop
 
-from headrace.net.plain import PlainTransport
-from headrace.net.poller import Poller
+from headrace.sockets.plain import PlainTransport
+from headrace.sockets.poller import Poller
 
 LOOPS = {"uvloop": uvloop.new_event_loop, "asyncio": asyncio.new_event_loop}
 MEGABYTE = b"0123456789abcdef" * 65536

@@ -1,36 +1,57 @@
-"""The transport of plain TCP and Unix sockets, below a `Connection`: reads and writes the socket itself.
+"""The transport of plain TCP and Unix sockets: reads and writes the socket itself.
 
-Gives what asyncio's transports promise, as far as a connection uses it: `write` never blocks and keeps what the system
-does not take, `pause_writing` and `resume_writing` follow its size, `connection_lost` comes once and never from within
-another call. Runs on the loop, compiled with the connection.
+Gives what asyncio's transports promise, as far as it is used here: `write` never blocks and keeps what the system does
+not take, `pause_writing` and `resume_writing` follow its size, `connection_lost` comes once and never from within another
+call. Runs on the loop.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from mypy_extensions import i64
+from mypy_extensions import i64, trait
 
-from headrace.net.poller import READABLE, WRITABLE, Watched
+from headrace.sockets.poller import READABLE, WRITABLE, Watched
 
 if TYPE_CHECKING:
     import asyncio
     import socket
 
-    from headrace.net.connection import Connection
-    from headrace.net.poller import Poller
+    from headrace.sockets.poller import Poller
+
+
+@trait
+class Receiver:
+    """Who is above a transport: an asyncio protocol. Compiled ones that are read from all the time are called without a
+    look-up by name when they say that they are one."""
+
+    def connection_made(self, transport: PlainTransport | asyncio.Transport) -> None:
+        raise NotImplementedError
+
+    def data_received(self, data: bytes) -> None:
+        raise NotImplementedError
+
+    def eof_received(self) -> bool:
+        raise NotImplementedError
+
+    def pause_writing(self) -> None:
+        raise NotImplementedError
+
+    def resume_writing(self) -> None:
+        raise NotImplementedError
+
+    def connection_lost(self, error: Exception | None) -> None:
+        raise NotImplementedError
 
 
 class PlainTransport(Watched):
     """One non-blocking socket. `open` begins; from then on it belongs to the transport, which closes it at the end."""
 
-    def __init__(
-        self, poller: Poller, sock: socket.socket, connection: Connection | asyncio.Protocol
-    ) -> None:
+    def __init__(self, poller: Poller, sock: socket.socket, receiver: Receiver | asyncio.Protocol) -> None:
         self._poller = poller
         self._socket = sock
         self._fd: int = sock.fileno()
-        self._connection = connection
+        self._receiver = receiver
         self._watched: i64 = 0  # the events that the poller watches for
         self._waiting: bytearray | None = None  # written, and not taken by the system yet
         self._high: i64 = 64 << 10
@@ -43,7 +64,7 @@ class PlainTransport(Watched):
 
     def open(self) -> None:
         self._watch()
-        self._connection.connection_made(self)  # type: ignore[arg-type]  # as much of one as is used
+        self._receiver.connection_made(self)  # type: ignore[arg-type]  # as much of one as is used
 
     # What the poller calls
 
@@ -75,12 +96,12 @@ class PlainTransport(Watched):
             self._end(error)
             return
         if data:
-            self._connection.data_received(data)
+            self._receiver.data_received(data)
         elif data is not None:
-            self._connection.eof_received()
+            self._receiver.eof_received()
             self.close()
 
-    # What the connection calls
+    # What the receiver calls
 
     def write(self, data: bytes) -> None:
         if self._ended:
@@ -97,7 +118,7 @@ class PlainTransport(Watched):
             self._watch()
         if len(waiting) > self._high and not self._above_high:
             self._above_high = True
-            self._connection.pause_writing()
+            self._receiver.pause_writing()
 
     def _send(self, data: bytes | bytearray) -> int:
         """How many bytes the system took. Ends the connection where it refuses them."""
@@ -119,7 +140,7 @@ class PlainTransport(Watched):
             self._watch()
         if self._above_high and len(waiting) <= self._low:
             self._above_high = False
-            self._connection.resume_writing()
+            self._receiver.resume_writing()
         if self._closing and self._waiting is None:
             self._end(None)
 
@@ -129,7 +150,7 @@ class PlainTransport(Watched):
         return 0 if waiting is None else len(waiting)
 
     def set_write_buffer_limits(self, high: int) -> None:
-        """Above `high` bytes the connection is told to pause, at a quarter of it to go on."""
+        """Above `high` bytes the receiver is told to pause, at a quarter of it to go on."""
         self._high = high
         self._low = high // 4
 
@@ -164,7 +185,7 @@ class PlainTransport(Watched):
 
     def _lose(self) -> None:
         try:
-            self._connection.connection_lost(self._error)
+            self._receiver.connection_lost(self._error)
         finally:
             self._socket.close()
 
