@@ -30,6 +30,8 @@ COMPILED = (
     "journal/catalog.py",
     "journal/writer.py",
     "clients/load.py",
+    "clients/publisher.py",
+    "clients/subscriber.py",
     "clients/tally.py",
     "services/ticks.py",
     "services/watchdog.py",

@@ -17,7 +17,7 @@ import uvloop
 from headrace.clients.away import Away
 from headrace.clients.crew import Crew
 from headrace.clients.endpoint import Endpoint
-from headrace.clients.load import HEAD
+from headrace.clients.load import HEAD_BYTES
 from headrace.clients.meter import Meter
 from headrace.clients.options import VERSIONS, endpoint_from
 from headrace.clients.plan import MODES, Plan
@@ -62,7 +62,7 @@ _MESSAGES = "what each session has to wait for in mode backlog"
 @click.option(
     "--rate", type=click.FloatRange(0), default=0.0, help="messages a second in all; 0: closed loop"
 )
-@click.option("-s", "--size", type=click.IntRange(HEAD.size, 1 << 20), default=64, show_default=True)
+@click.option("-s", "--size", type=click.IntRange(HEAD_BYTES, 1 << 20), default=64, show_default=True)
 @click.option("-t", "--seconds", type=click.FloatRange(0.1, 86_400), default=5.0, show_default=True)
 @click.option("--warm-up", "warm_up_s", type=click.FloatRange(0), default=1.0, show_default=True)
 @click.option("--messages", type=click.IntRange(1, 65_535), default=100, show_default=True, help=_MESSAGES)

@@ -9,10 +9,14 @@ from typing import cast
 
 from headrace.clients.endpoint import Endpoint
 from headrace.clients.link import Link
-from headrace.clients.load import LoadClient, Publisher, Subscriber
+from headrace.clients.load import LoadClient, Turn
 from headrace.clients.plan import Plan
+from headrace.clients.publisher import Publisher
+from headrace.clients.subscriber import Subscriber
 from headrace.clients.tally import Tally
 from headrace.errors import HeadraceError
+from headrace.sockets.plain import PlainTransport
+from headrace.sockets.poller import HAS_EPOLL, Poller
 
 AT_ONCE = 200
 SETUP_TIMEOUT_S = 60.0
@@ -25,11 +29,14 @@ class Refused(HeadraceError):
 
 
 class Crew:
-    """Publishers and subscribers of a plan, and what they count."""
+    """Publishers and subscribers of a plan, and what they count. Plain TCP is read and written by our own poller."""
 
     def __init__(self, plan: Plan, endpoint: Endpoint) -> None:
         self.plan = plan
         self._endpoint = endpoint
+        loop = asyncio.get_running_loop()
+        self._poller = Poller(loop) if endpoint.plain and HAS_EPOLL else None
+        self._turn = Turn(loop.call_soon)
         self.tally = Tally(plan.publishers)
         self.subscribers = [self._subscriber(number) for number in range(plan.subscribers)]
         self.publishers = [self._publisher(number) for number in range(plan.publishers)]
@@ -37,12 +44,12 @@ class Crew:
     def _subscriber(self, number: int) -> Subscriber:
         plan = self.plan
         connect = plan.connect(f"s{number}", not plan.persistent)
-        return Subscriber(self.tally, connect, plan.topic_filter(number), plan.qos)
+        return Subscriber(self.tally, self._turn, connect, plan.topic_filter(number), plan.qos)
 
     def _publisher(self, number: int) -> Publisher:
         plan = self.plan
         connect, topic = plan.connect(f"p{number}", True), plan.topic(number)
-        return Publisher(self.tally, connect, topic, plan.qos, number, plan.window, plan.padding)
+        return Publisher(self.tally, self._turn, connect, topic, plan.qos, number, plan.window, plan.padding)
 
     async def open(self, clients: Sequence[LoadClient]) -> None:
         """Connect and subscribe. Raises Refused, OSError, TimeoutError, ConnectionLost."""
@@ -59,7 +66,11 @@ class Crew:
     async def dial(self, client: LoadClient) -> None:
         """Connect one client and send its CONNECT."""
         # A compiled class is a protocol by its methods, not by its base (decisions 27).
-        await self._endpoint.dial(cast(Link, client))
+        protocol = cast(Link, client)
+        if self._poller is None:
+            await self._endpoint.dial(protocol)
+        else:
+            PlainTransport(self._poller, await self._endpoint.connect(), protocol).open()
         client.hello()
 
     def check(self) -> None:
@@ -75,11 +86,13 @@ class Crew:
             await settled(lambda: tally.acked, tally.sent)
 
     def abort(self) -> None:
-        """Drop all connections."""
+        """Drop all connections: the end."""
         self.tally.stopping = True
         for client in [*self.subscribers, *self.publishers]:
             if client.transport is not None:
                 client.transport.abort()
+        if self._poller is not None:
+            self._poller.close()
 
 
 async def until(done: Callable[[], bool], timeout_s: float = SETUP_TIMEOUT_S) -> None:

@@ -6,6 +6,7 @@ What is behind the address looks the same to a `Link`: a byte stream.
 from __future__ import annotations
 
 import asyncio
+import socket
 import ssl
 from dataclasses import dataclass
 
@@ -29,6 +30,31 @@ class Endpoint:
     port: int
     path: str = ""
     tls: ssl.SSLContext | None = None
+
+    @property
+    def plain(self) -> bool:
+        """Whether what MQTT says goes over the socket as it is."""
+        return not self.path and self.tls is None
+
+    async def connect(self) -> socket.socket:
+        """A non-blocking socket, connected to the first of the host's addresses that answers. Raises OSError."""
+        loop = asyncio.get_running_loop()
+        why = OSError(f"{self.host} has no address")
+        found = await loop.getaddrinfo(self.host, self.port, type=socket.SOCK_STREAM)
+        for family, kind, protocol, _, address in found:
+            connected = socket.socket(family, kind, protocol)
+            connected.setblocking(False)
+            connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            try:
+                await loop.sock_connect(connected, address)
+                return connected
+            except OSError as error:
+                connected.close()
+                why = error
+            except asyncio.CancelledError:
+                connected.close()
+                raise
+        raise why
 
     async def dial(self, link: Link) -> None:
         """Connect `link`; returns when MQTT may be spoken. Raises OSError (ssl.SSLError among them), ConnectionLost."""

@@ -1,62 +1,102 @@
-"""The clients of `headrace bench`: publishers that keep a window full, subscribers that check what comes.
+"""A client of `headrace bench`: the connection that a publisher and a subscriber have in common.
 
-Compiled with the core, so that the generator is cheaper than what it measures. Used as asyncio protocols. The payload
-starts with 16 bytes, big endian: u64 send time (monotonic nanoseconds), u32 publisher, u32 sequence number.
+Compiled with the core, so that the generator is cheaper than what it measures. In a turn of the loop everything that is
+ready is read before anybody answers: a broker gets the load of many clients at once, as from a generator in C.
 """
 
 from __future__ import annotations
 
-import struct
 import time
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
+
+from librt.strings import BytesWriter
+from mypy_extensions import i64
 
 from headrace.clients.tally import Tally
 from headrace.errors import ProtocolError
 from headrace.mqtt import codec
 from headrace.mqtt.client_protocol import ClientHandler, ClientProtocol
 from headrace.mqtt.data_types import VARINT_MAX
-from headrace.mqtt.packets import Connack, Connect, Disconnect, Publish, Suback, SubscriptionRequest
+from headrace.mqtt.packets import Connack, Connect, Disconnect
+from headrace.sockets.plain import PlainTransport
 
 if TYPE_CHECKING:
     import asyncio
 
-HEAD: Final = struct.Struct(">QII")
+# What a payload starts with, big endian: i64 send time (monotonic nanoseconds), i32 publisher, u32 sequence number.
+HEAD_BYTES: Final = 16
+
+
+class Turn:
+    """Who has read something in this turn of the loop: at its end, which `call_soon` finds, each of them answers."""
+
+    def __init__(self, call_soon: Callable[[Callable[[], None]], object]) -> None:
+        self._call_soon = call_soon
+        self._clients: list[LoadClient] = []
+
+    def join(self, client: LoadClient) -> None:
+        clients = self._clients
+        if not clients:
+            self._call_soon(self.end)
+        clients.append(client)
+
+    def end(self) -> None:
+        clients = self._clients
+        self._clients = []
+        for client in clients:
+            client.joined = False
+            client.answer()
+
+
+class LoadStream(ClientProtocol):
+    """Says where a message lies: making a packet of it would cost more than all the rest."""
+
+    def __init__(self, client: LoadClient) -> None:
+        super().__init__(client, VARINT_MAX + 5, 0)
+        self._client = client
+
+    def _publish(self, data: bytes, first: i64, start: i64, pos: i64, end: i64) -> None:
+        self._client.on_message(first, data, pos, end)
 
 
 class LoadClient(ClientHandler):
     """One connection, and after `again` the next one of the same client. `hello` opens it once bytes may flow."""
 
-    def __init__(self, tally: Tally, connect: Connect, topic: str, qos: int) -> None:
+    def __init__(self, tally: Tally, turn: Turn, connect: Connect, topic: str, qos: int) -> None:
         super().__init__()
         self.tally = tally
+        self.turn = turn
+        self.joined = False
         self.connect_packet = connect
         self.version: int = connect.version
         self.topic = topic
-        self.qos = qos
-        self.protocol = ClientProtocol(self, VARINT_MAX + 5, 0)
-        self.transport: asyncio.Transport | None = None
-        self.out: list[bytes] = []
-        self.now_ns: int = 0
-        self.opened_ns: int = 0
+        self.qos: int = qos
+        self.protocol = LoadStream(self)
+        self.transport: PlainTransport | asyncio.Transport | None = None
+        self.out = BytesWriter()
+        self.clock = time.monotonic_ns  # found once: of a module it would be looked up at every call
+        self.now_ns: i64 = 0
+        self.opened_ns: i64 = 0
         self.paused = False
         self.leaving = False
 
     # asyncio.Protocol
 
-    def connection_made(self, transport: asyncio.Transport) -> None:
+    def connection_made(self, transport: PlainTransport | asyncio.Transport) -> None:
         self.transport = transport
 
     def hello(self) -> None:
         """Send CONNECT."""
-        self.now_ns = time.monotonic_ns()
+        self.now_ns = self.clock()
         self.opened_ns = self.now_ns
         if self.transport is not None:
             self.transport.write(self.protocol.connect(self.connect_packet))
 
     def again(self) -> None:
         """Be ready for another connection."""
-        self.protocol = ClientProtocol(self, VARINT_MAX + 5, 0)
-        self.out = []
+        self.protocol = LoadStream(self)
+        self.out.truncate(0)
         self.paused = False
         self.leaving = False
 
@@ -68,9 +108,11 @@ class LoadClient(ClientHandler):
             self.transport.close()
 
     def data_received(self, data: bytes) -> None:
-        self.now_ns = time.monotonic_ns()
+        self.now_ns = self.clock()
         self.protocol.receive_data(data)
-        self.flush()
+        if not self.joined:
+            self.joined = True
+            self.turn.join(self)
 
     def eof_received(self) -> bool:
         return False
@@ -88,10 +130,20 @@ class LoadClient(ClientHandler):
     def resume_writing(self) -> None:
         self.paused = False
 
+    def answer(self) -> None:
+        """What could be read in this turn has been read."""
+        self.flush()
+
     def flush(self) -> None:
-        if self.out and self.transport is not None:
-            self.transport.write(b"".join(self.out))
-            self.out = []
+        out = self.out
+        transport = self.transport
+        if len(out) and transport is not None:
+            transport.write(out.getvalue())
+            out.truncate(0)
+
+    def on_message(self, first: i64, data: bytes, pos: i64, end: i64) -> None:
+        """A PUBLISH: its first byte, and what is behind its fixed header, in `data` from `pos` to `end`."""
+        self.tally.refused += 1
 
     def on_connack(self, packet: Connack) -> None:
         if packet.reason_code:
@@ -109,111 +161,3 @@ class LoadClient(ClientHandler):
 
     def on_protocol_error(self, error: ProtocolError) -> None:
         self.tally.refused += 1
-
-
-class Subscriber(LoadClient):
-    """Acknowledges at once; `expected` is the next sequence number of each publisher it has heard of.
-
-    One that comes back for its session must find it: without it what waited is gone.
-    """
-
-    def __init__(self, tally: Tally, connect: Connect, topic: str, qos: int) -> None:
-        super().__init__(tally, connect, topic, qos)
-        self.expected: dict[int, int] = {}
-        self.subscribed = False
-
-    def connected(self, session_present: bool) -> None:
-        if self.subscribed and not self.connect_packet.clean_start:
-            self.tally.refused += not session_present
-            self.tally.ready += 1
-            return
-        self.out.append(codec.encode_subscribe(self.version, 1, [SubscriptionRequest(self.topic, self.qos)]))
-
-    def on_suback(self, packet: Suback) -> None:
-        if packet.reason_codes[0] > 2:
-            self.tally.refused += 1
-        self.subscribed = True
-        self.tally.ready += 1
-
-    def on_publish(self, packet: Publish) -> None:
-        if packet.qos == 1:
-            self.out.append(codec.encode_puback(self.version, packet.packet_id))
-        elif packet.qos == 2:
-            self.out.append(codec.encode_pubrec(self.version, packet.packet_id))
-        tally = self.tally
-        tally.received += 1
-        sent_ns, publisher, sequence = HEAD.unpack_from(packet.payload)
-        if tally.measuring:
-            since_ns = max(
-                sent_ns, self.opened_ns
-            )  # what waited for its subscriber is measured from the return
-            tally.delivery.add((self.now_ns - since_ns) // 1000)
-        expected = self.expected.get(publisher, 0)
-        if sequence >= expected:
-            self.expected[publisher] = sequence + 1
-        elif packet.dup:
-            tally.repeats += 1
-        else:
-            tally.reordered += 1
-
-    def on_pubrel(self, packet_id: int, reason_code: int) -> None:
-        self.out.append(codec.encode_pubcomp(self.version, packet_id))
-
-
-class Publisher(LoadClient):
-    """Keeps `window` messages unacknowledged; with `paced` it sends only when it is told to. `left` is how many it may
-    still send, negative without a limit."""
-
-    def __init__(
-        self, tally: Tally, connect: Connect, topic: str, qos: int, number: int, window: int, padding: bytes
-    ) -> None:
-        super().__init__(tally, connect, topic, qos)
-        self.number = number
-        self.window = window
-        self.padding = padding
-        self.paced = False
-        self.left: int = -1
-        self.topic_utf8 = topic.encode("utf-8")
-        self.unacked: dict[int, int] = {}  # packet id -> send time
-        self.next_id = 1
-
-    def fill(self) -> None:
-        """Send until the window is full."""
-        while len(self.unacked) < self.window and self.left != 0 and not self.tally.stopping:
-            self.left -= 1
-            self.send()
-
-    def send(self) -> None:
-        """Put one message into the output; `flush` writes it."""
-        tally = self.tally
-        sequence = tally.sequences[self.number]
-        tally.sequences[self.number] = sequence + 1
-        sent_ns = time.monotonic_ns()
-        packet_id = 0
-        if self.qos:
-            packet_id = self.next_id
-            self.next_id = packet_id + 1 if packet_id < 0xFFFF else 1
-            self.unacked[packet_id] = sent_ns
-        payload = HEAD.pack(sent_ns, self.number, sequence) + self.padding
-        self.out.append(
-            codec.encode_publish(self.version, self.topic_utf8, payload, self.qos, False, False, packet_id)
-        )
-        tally.sent += 1
-
-    def on_puback(self, packet_id: int, reason_code: int) -> None:
-        self._done(packet_id)
-
-    def on_pubrec(self, packet_id: int, reason_code: int) -> None:
-        self.out.append(codec.encode_pubrel(self.version, packet_id))
-
-    def on_pubcomp(self, packet_id: int, reason_code: int) -> None:
-        self._done(packet_id)
-
-    def _done(self, packet_id: int) -> None:
-        sent_ns = self.unacked.pop(packet_id, 0)
-        tally = self.tally
-        tally.acked += 1
-        if tally.measuring:
-            tally.acknowledgement.add((self.now_ns - sent_ns) // 1000)
-        if not self.paced and not tally.stopping:
-            self.fill()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from headrace.clients.load import HEAD
+from headrace.clients.load import HEAD_BYTES
 from headrace.mqtt.packets import VERSION_5, Connect
 from headrace.mqtt.properties import Properties
 
@@ -48,7 +48,7 @@ class Plan:
     @property
     def padding(self) -> bytes:
         """The payload behind its head."""
-        return b"x" * (self.size - HEAD.size)
+        return b"x" * (self.size - HEAD_BYTES)
 
     def topic(self, number: int) -> str:
         return f"{self.prefix}/{0 if self.mode == 'fan-out' else number}"

@@ -14,7 +14,6 @@ from headrace.clients.processor import Processor
 from headrace.clients.report import Result
 
 FLOOD_BURST = 8
-PACE_S = 0.0005
 
 
 class Steady:
@@ -71,29 +70,30 @@ class Steady:
             await self._flooded()
 
     async def _paced(self) -> None:
-        """Open loop: the publishers take turns at the given rate."""
+        """Open loop: the publishers take turns at the given rate, each message at its time.
+
+        Never sleeps: to be woken up takes as long as a message takes, and would be counted as its latency.
+        """
         publishers = self._crew.publishers
-        for publisher in publishers:
-            publisher.paced = True
         began, due = time.monotonic(), 0
         while not self._tally.stopping:
             target = int((time.monotonic() - began) * self._plan.rate)
             while due < target:
                 publisher = publishers[due % len(publishers)]
-                publisher.send()
+                publisher.send(1)
                 publisher.flush()
                 due += 1
-            await asyncio.sleep(PACE_S)
+            await asyncio.sleep(0)
 
     async def _flooded(self) -> None:
         """QoS 0 has no acknowledgement: keep as many under way as windows and subscribers allow."""
         tally, window, copies = self._tally, self._plan.window, self._plan.copies
-        limit = window * len(self._crew.publishers)
+        limit, burst = window * len(self._crew.publishers), min(FLOOD_BURST, window)
         while not tally.stopping:
             for publisher in self._crew.publishers:
                 if tally.sent - tally.received // copies >= limit:
                     break
-                for _ in range(min(FLOOD_BURST, window)):
-                    publisher.send()
-                publisher.flush()
+                if not publisher.paused:
+                    publisher.send(burst)
+                    publisher.flush()
             await asyncio.sleep(0)

@@ -4,41 +4,46 @@ from __future__ import annotations
 
 from typing import Final
 
+from librt.vecs import vec
+from mypy_extensions import i64
+
 _SUB_BUCKETS: Final = 16  # of each power of two: a percentile is off by at most 6 %
+_BUCKETS: Final = 64 * _SUB_BUCKETS
 
 
 class Histogram:
     """Latencies in microseconds, in logarithmic buckets; `longest` is exact."""
 
     def __init__(self) -> None:
-        self.counts: list[int] = [0] * (64 * _SUB_BUCKETS)
+        self._counts: vec[i64] = vec[i64]([0] * _BUCKETS)
         self.total = 0
         self.longest = 0
 
-    def add(self, microseconds: int) -> None:
-        if microseconds < _SUB_BUCKETS:
-            index = max(0, microseconds)
-        else:
-            shift = microseconds.bit_length() - 5
-            index = (shift + 1) * _SUB_BUCKETS + (microseconds >> shift) - _SUB_BUCKETS
-        self.counts[index] += 1
+    def add(self, microseconds: i64) -> None:
+        index: i64 = microseconds if microseconds > 0 else 0
+        rows: i64 = 0
+        while index >= 2 * _SUB_BUCKETS:
+            index >>= 1
+            rows += _SUB_BUCKETS
+        self._counts[rows + index] += 1
         self.total += 1
         if microseconds > self.longest:
-            self.longest = microseconds
+            self.longest = int(microseconds)
 
     def percentile(self, share: float) -> int:
         """The value, in microseconds, below which `share` of the samples lie; 0 without samples."""
         wanted = share * self.total
         seen = 0
-        for index, count in enumerate(self.counts):
+        for edge, count in self.buckets():
             seen += count
-            if count and seen >= wanted:
-                return _value_of(index)
+            if seen >= wanted:
+                return edge
         return 0
 
     def buckets(self) -> list[tuple[int, int]]:
         """(lower edge in microseconds, samples) of every bucket that has some."""
-        return [(_value_of(index), count) for index, count in enumerate(self.counts) if count]
+        counts = [int(self._counts[index]) for index in range(_BUCKETS)]
+        return [(_value_of(index), count) for index, count in enumerate(counts) if count]
 
 
 def _value_of(index: int) -> int:

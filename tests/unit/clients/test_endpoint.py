@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 import ssl
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,7 +12,7 @@ import pytest
 
 from certificates import Authority
 from headrace.address import Location
-from headrace.clients.endpoint import UnusableFile, client_context, parse
+from headrace.clients.endpoint import Endpoint, UnusableFile, client_context, parse
 from headrace.clients.errors import ConnectionLost
 from headrace.clients.mqtt import MqttClient
 from headrace.mqtt.packets import Connect, SubscriptionRequest
@@ -107,3 +108,24 @@ def test_parse() -> None:
     for wrong in ("h:1", "tcp://", "tcp://u@h", "tls://h/x", "ws://h?x=1", "tcp://h:x", "unix:///a"):
         with pytest.raises(ValueError, match=r"no address|[Pp]ort"):
             parse(wrong)
+
+
+@pytest.mark.asyncio
+async def test_a_socket_goes_to_the_first_address_that_answers(monkeypatch: pytest.MonkeyPatch) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        nobody, somebody = (
+            (socket.AF_INET, socket.SOCK_STREAM, 0, "", ("127.0.0.1", port))
+            for port in (free_port(), listening.getsockname()[1])
+        )
+        found = [nobody, somebody]
+
+        async def resolve(*_: object, **__: object) -> list[object]:
+            return list(found)
+
+        monkeypatch.setattr(asyncio.get_running_loop(), "getaddrinfo", resolve)
+        with await Endpoint("broker", 1883).connect() as connected:
+            assert connected.getpeername() == listening.getsockname()
+            assert not connected.getblocking()
+        found = [nobody, nobody]
+        with pytest.raises(ConnectionRefusedError):
+            await Endpoint("broker", 1883).connect()

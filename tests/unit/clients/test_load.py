@@ -1,58 +1,63 @@
-"""The generator's own figures: what it counts must be right before it measures anybody else."""
+"""When a client of `headrace bench` answers, and what it counts of its connection."""
 
 from __future__ import annotations
 
-from headrace.clients.load import HEAD, Publisher, Subscriber
+from headrace.clients.load import Turn
+from headrace.clients.publisher import Publisher
+from headrace.clients.subscriber import Subscriber
 from headrace.clients.tally import Tally
-from headrace.mqtt.packets import Connack, Connect, Publish, Suback
-from headrace.mqtt.properties import Properties
+from headrace.mqtt import codec
+from headrace.mqtt.packets import Connect
+from unit.clients.load_peers import CONNACK, Later, connected
 
 
-def received(subscriber: Subscriber, publisher: int, sequence: int, dup: bool = False) -> None:
-    payload = HEAD.pack(0, publisher, sequence)
-    subscriber.on_publish(Publish(b"t", 1, False, dup, 7, b"", -1, payload))
-
-
-def test_a_subscriber_tells_repeats_from_disorder() -> None:
-    tally = Tally(2)
-    subscriber = Subscriber(tally, Connect(4, "s"), "t", 1)
-    for publisher, sequence in ((0, 0), (1, 0), (0, 1), (1, 1), (0, 3)):
-        received(subscriber, publisher, sequence)
-    assert (tally.repeats, tally.reordered) == (0, 0)
-    received(subscriber, 0, 3, dup=True)
-    received(subscriber, 0, 2)
-    assert (tally.received, tally.repeats, tally.reordered) == (7, 1, 1)
-    assert subscriber.out[0] == b"\x40\x02\x00\x07"
-
-
-def test_a_publisher_keeps_its_window_full_and_stops_when_told() -> None:
-    tally = Tally(1)
-    publisher = Publisher(tally, Connect(4, "p"), "t", 1, 0, 3, b"")
+def test_everybody_reads_before_anybody_answers_and_each_writes_once() -> None:
+    later, tally = Later(), Tally(1)
+    turn = Turn(later.call_soon)
+    subscriber = Subscriber(tally, turn, Connect(4, "s"), "t", 1)
+    publisher = Publisher(tally, turn, Connect(4, "p"), "t", 1, 0, 2, b"")
+    wires = [connected(subscriber), connected(publisher)]
+    assert len(later.calls) == 1
+    later.end_turn()
     publisher.fill()
-    assert (tally.sent, len(publisher.out)) == (3, 3)
-    publisher.on_puback(2, 0)
-    assert (tally.sent, tally.acked) == (4, 1)
+    publisher.flush()
+    for wire in wires:
+        wire.writes.clear()
+    message = codec.encode_publish(4, b"t", bytes(16), 1, False, False, 7)
+    subscriber.data_received(message)
+    subscriber.data_received(message)
+    publisher.data_received(codec.encode_puback(4, 1) + codec.encode_puback(4, 2))
+    assert [wire.writes for wire in wires] == [[], []]
+    later.end_turn()
+    assert wires[0].writes == [codec.encode_puback(4, 7) * 2]
+    assert [len(wire.writes) for wire in wires] == [1, 1]
+    assert (tally.sent, tally.received, tally.acked) == (4, 2, 2)
+    assert not later.calls
+
+
+def test_who_is_refused_and_whose_connection_ends_is_counted() -> None:
+    later, tally = Later(), Tally(1)
+    refused, closed, left, late = (
+        Publisher(tally, Turn(later.call_soon), Connect(4, "p"), "t", 1, 0, 1, b"") for _ in range(4)
+    )
+    refused.hello()
+    refused.data_received(b"\x20\x02\x00\x05")
+    assert (tally.ready, tally.refused) == (0, 1)
+    connected(closed).close = lambda: None  # type: ignore[method-assign]
+    closed.connection_lost(None)
+    wire = connected(left)
+    wire.close = lambda: None  # type: ignore[method-assign]
+    left.leave()
+    left.connection_lost(None)
+    connected(late)
     tally.stopping = True
-    publisher.on_puback(1, 0)
-    assert tally.sent == 4
+    late.connection_lost(None)
+    assert (tally.ready, tally.closed, tally.left) == (3, 1, 1)
 
 
-def test_a_publisher_with_a_budget_stops_at_it() -> None:
+def test_bytes_that_are_no_mqtt_count_as_a_refusal() -> None:
     tally = Tally(1)
-    publisher = Publisher(tally, Connect(4, "p"), "t", 1, 0, 3, b"")
-    publisher.left = 4
-    publisher.fill()
-    publisher.on_puback(1, 0)
-    publisher.on_puback(2, 0)
-    assert (tally.sent, tally.acked, len(publisher.unacked)) == (4, 2, 2)
-
-
-def test_who_comes_back_must_find_the_session() -> None:
-    tally = Tally(1)
-    subscriber = Subscriber(tally, Connect(4, "s", False), "t", 1)
-    for present, ready, refused in ((False, 0, 0), (True, 2, 0), (False, 3, 1)):
-        subscriber.again()
-        subscriber.on_connack(Connack(present, 0, Properties()))
-        if not tally.ready:
-            subscriber.on_suback(Suback(1, b"\x01", Properties()))
-        assert (tally.ready, tally.refused) == (max(ready, 1), refused)
+    client = Subscriber(tally, Turn(Later().call_soon), Connect(4, "s"), "t", 1)
+    connected(client)
+    client.data_received(CONNACK)
+    assert tally.refused == 1
