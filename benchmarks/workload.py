@@ -10,7 +10,7 @@ class Workload:
     """One row. `pairs` are publishers in fan-in, subscribers in fan-out; `rate` in messages a second, 0 = closed loop.
 
     `target` is the wanted ratio to Mosquitto in messages per broker CPU-second, or to headrace without access control
-    where `against` says so; None where latency is what counts.
+    where `against` says so; None where none was set: latency is what counts, or the row is there to be watched.
     """
 
     name: str
@@ -40,6 +40,7 @@ WORKLOADS = (
     Workload(
         "qos0", "QoS 0, window 16", qos=0, window=16, target=8, contestants=("headrace", "mosquitto", "floor")
     ),
+    Workload("qos2-w1", "QoS 2, window 1, 100 pairs", qos=2),
     Workload("qos2", "QoS 2, window 16", qos=2, window=16, target=2),
     Workload("fan-in", "fan-in 200 to 1, window 4", mode="fan-in", pairs=200, window=4, target=5),
     Workload("fan-out", "fan-out 1 to 200, window 4", mode="fan-out", pairs=200, window=4, target=3),
