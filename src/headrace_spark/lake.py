@@ -28,14 +28,21 @@ from pyspark.sql.types import StructType
 
 from headrace_spark.errors import LakeConflict
 from headrace_spark.schema import MESSAGES
+from headrace_spark.table_files import MESSAGES_LAYOUT, TEXT_KEPT
 
-PARTITIONED_BY: Final = ("tenant", "date")
-# Statistics for what people filter by and for what `journal_ends` reads; none for payloads and ids.
-_STATISTICS: Final = "topic,client_id,publish_timestamp,journal_uuid,journal_epoch,journal_offset"
-_TEXT_KEPT: Final = 32  # characters of a text that Delta keeps in its statistics
+PARTITIONED_BY: Final = MESSAGES_LAYOUT.partitioned_by
+_STATISTICS: Final = "delta.dataSkippingStatsColumns"
+_PLAIN_WRITER: Final = 2
 _PROPERTIES: Final = {
     "headrace.schema": "messages/1",
-    "delta.dataSkippingStatsColumns": _STATISTICS,
+    _STATISTICS: ",".join(MESSAGES_LAYOUT.statistics),
+}
+# What may be set by hand and asks nothing of who writes files.
+_HARMLESS: Final = {
+    "delta.appendOnly",
+    "delta.checkpointInterval",
+    "delta.deletedFileRetentionDuration",
+    "delta.logRetentionDuration",
 }
 
 
@@ -84,6 +91,24 @@ class Lake:
         """What `messages` holds, or None where there is no such table. Raises LakeConflict."""
         log = self._log()
         return None if log is None else TableState(log.version(), *_content(log))
+
+    def is_plain(self) -> bool:
+        """Whether `messages` is as this headrace makes it, so that files may be added that Spark did not write.
+
+        A feature of Delta that somebody has switched on since (constraints, column mapping) may ask more of a writer.
+        """
+        log = self._log()
+        if log is None:
+            return False
+        protocol, about = log.protocol(), log.metadata()
+        set_by_hand = {key for key in about.configuration if key.startswith("delta.")} - _PROPERTIES.keys()
+        return (
+            protocol.min_writer_version <= _PLAIN_WRITER
+            and tuple(about.partition_columns) == PARTITIONED_BY
+            and about.configuration.get(_STATISTICS) == _PROPERTIES[_STATISTICS]
+            and not set_by_hand - _HARMLESS
+            and "delta.invariants" not in log.schema().to_json()
+        )
 
     def last_batch(self, query_id: str) -> int | None:
         """The last micro-batch of that query in the table (Delta's transaction id of a streaming query)."""
@@ -194,6 +219,6 @@ def _content(log: DeltaLog) -> tuple[int, tuple[JournalEnd, ...]]:
                 f"table {log.table_uri} has files without statistics: it cannot say how far it goes"
             )
         rows += records
-        journal = (uuid[:_TEXT_KEPT], epoch)
+        journal = (uuid[:TEXT_KEPT], epoch)
         ends[journal] = max(offset + 1, ends.get(journal, 0))
     return rows, tuple(JournalEnd(uuid, epoch, offset) for (uuid, epoch), offset in sorted(ends.items()))

@@ -19,10 +19,12 @@ from pyspark.sql import SparkSession
 
 from headrace_spark.cluster import LOCAL, check_master, check_workers
 from headrace_spark.errors import EngineMissing
+from headrace_spark.file_source import JournalFiles
 from headrace_spark.jars import PACKAGES, SPARK_VERSION, jar_files, missing_jars
 from headrace_spark.settings import SparkSettings
 from headrace_spark.sink import MqttDataSource
 from headrace_spark.source import JournalDataSource
+from headrace_spark.table_files import MESSAGES_LAYOUT
 
 JAVA_VERSION_MIN: Final = 17
 _COLLECTOR: Final = re.compile(r"-XX:\+Use\w+GC")
@@ -41,8 +43,7 @@ _SPARK: Final = {
 }
 # Every value of these columns is another one: a dictionary of them is built only to be thrown away.
 _PARQUET: Final = {
-    f"spark.hadoop.parquet.enable.dictionary#{column}": "false"
-    for column in ("payload", "message_id", "journal_offset", "publish_timestamp")
+    f"spark.hadoop.parquet.enable.dictionary#{column}": "false" for column in MESSAGES_LAYOUT.unique
 }
 # A journal is one ordered log: a few tasks a batch, not the hundreds that Spark plans for by default.
 _SMALL_MACHINE: Final = {
@@ -81,6 +82,7 @@ def open_session(settings: SparkSettings) -> SparkSession:
         spark.sparkContext.addPyFile(str(package_archive()))
         check_workers(spark)
     spark.dataSource.register(JournalDataSource)
+    spark.dataSource.register(JournalFiles)
     spark.dataSource.register(MqttDataSource)
     return spark
 

@@ -65,7 +65,10 @@ class Bench:
     @contextmanager
     def process(self, *arguments: str) -> Iterator[subprocess.Popen[str]]:
         """`headrace pipeline archive` as a process of its own; killed at the end if it is still there."""
-        command = [sys.executable, "-m", "headrace", "pipeline", "archive", *arguments]
+        command = [sys.executable]
+        if arguments[:1] != ("-c",):
+            command += ["-m", "headrace", "pipeline", "archive"]
+        command += arguments
         command += [
             "--data-dir",
             str(self.journal.data_dir),
@@ -75,11 +78,15 @@ class Bench:
             "local[2]",
         ]
         quick = {"JDK_JAVA_OPTIONS": "-XX:TieredStopAtLevel=1"}
-        process = subprocess.Popen(command, env=os.environ | quick, stderr=subprocess.PIPE, text=True)
+        process = subprocess.Popen(
+            command, env=os.environ | quick, stderr=subprocess.PIPE, text=True, start_new_session=True
+        )
         try:
             yield process
         finally:
-            process.kill()
+            # Its Spark as well: that of a driver which was killed takes its time to notice.
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
             process.communicate()
 
 
@@ -216,6 +223,62 @@ def test_a_batch_that_spark_did_not_mark_is_not_written_twice(bench: Bench) -> N
     for name in ("1", ".1.crc"):
         (commits / name).unlink()
     bench.journal.write(mixed(100, 14))
+    bench.archive()
+    assert bench.rows() == bench.journal.rows()
+
+
+KILLED_AT_ITS_COMMIT = """
+import os, signal, sys
+from headrace.cli import main
+from headrace_spark.jobs import archive
+
+commit, moment = archive.append_files, sys.argv[1]
+
+def killed(*about):
+    if about[-1] == 1 and moment == "before":
+        os.kill(os.getpid(), signal.SIGKILL)
+    commit(*about)
+    if about[-1] == 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+archive.append_files = killed
+sys.argv[:2] = ["headrace"]
+main()
+"""
+
+
+@pytest.mark.parametrize("moment", ["before", "after"])
+def test_kill_9_between_files_commit_and_checkpoint(bench: Bench, moment: str) -> None:
+    bench.journal.write(mixed(400, 15))
+    command = ("-c", KILLED_AT_ITS_COMMIT, moment, "pipeline", "archive", "--max-records", "100")
+    with bench.process(*command) as process:
+        assert process.wait(WAIT_S) == -signal.SIGKILL
+    checkpoint = Lake(bench.lake).checkpoint("archive", "archive")
+    assert (checkpoint.last_batch, checkpoint.unfinished) == (0, True)
+    assert Lake(bench.lake).last_batch(str(checkpoint.query_id)) == (0 if moment == "before" else 1)
+    bench.archive()
+    assert bench.rows() == bench.journal.rows()
+    # What the killed attempt wrote is no part of the table, and goes with a vacuum.
+    table = DeltaTable(bench.lake / "messages")
+    written = set((bench.lake / "messages").rglob("part-*.parquet"))
+    named = {bench.lake / "messages" / name for name in table.to_pyarrow_dataset().files}
+    assert bool(written - named) == (moment == "before")
+    table.vacuum(0, dry_run=False, enforce_retention_duration=False, full=True)
+    assert set((bench.lake / "messages").rglob("part-*.parquet")) == named
+
+
+def test_a_table_with_more_of_delta_is_written_by_spark_and_goes_on_as_it_was(bench: Bench) -> None:
+    table = bench.lake / "messages"
+    bench.journal.write(mixed(300, 16))
+    bench.archive(records_per_trigger_max=200)
+    bench.spark.sql(f"alter table delta.`{table}` set tblproperties (delta.enableChangeDataFeed = true)")
+    assert not Lake(bench.lake).is_plain()
+    bench.journal.write(mixed(300, 17))
+    progress = bench.archive()
+    assert bench.rows() == bench.journal.rows()
+    assert progress.rows == len(mixed(300, 17).rows(""))
+    bench.spark.sql(f"alter table delta.`{table}` add constraint sane check (qos < 3)")
+    bench.journal.write(mixed(100, 18))
     bench.archive()
     assert bench.rows() == bench.journal.rows()
 

@@ -59,7 +59,7 @@ TESTED_TOGETHER = {
         "headrace/node.py",
         "headrace/services/sessions.py",
     ],
-    "tests/spark/test_archive.py": ["headrace_spark/jobs/archive.py"],
+    "tests/spark/test_archive.py": ["headrace_spark/file_source.py", "headrace_spark/jobs/archive.py"],
     "tests/spark/test_cli.py": ["headrace/cli_pipeline.py"],
     "tests/spark/test_source_batch.py": [
         "headrace_spark/planning.py",

@@ -1,8 +1,12 @@
 """The job `archive`: every message of a journal, once, into the Delta table `messages`.
 
 Exactly once rests on three things. Spark writes the range of offsets of a micro-batch into its checkpoint
-before it reads; a range of the journal always gives the same rows; and Delta's streaming sink commits the
-rows together with (query id, batch id), so a batch that is repeated after kill -9 is recognised and skipped.
+before it reads; a range of the journal always gives the same rows; and Delta commits the rows together with
+(query id, batch id), so a batch that is repeated after kill -9 is recognised and skipped.
+
+The workers that read the journal write the files, and the driver adds them to the table (ADR 0009). A table on
+which somebody has switched on more of Delta than this job knows is written by Delta's own streaming sink; offsets
+and transactions are the same, so a job may change from one to the other between two runs.
 
 Start-up refuses what would break that: a checkpoint whose batches the table does not have (the table was
 replaced), and two archives of one journal into one lake. A lost checkpoint costs nothing: batches are whole,
@@ -19,9 +23,12 @@ from typing import Final
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.listener import StreamingQueryProgress
 from pyspark.sql.streaming.query import StreamingQuery
+from pyspark.sql.streaming.readwriter import DataStreamReader
 
 from headrace.journal.reader import JournalReader
+from headrace_spark.delta_commit import append_files, has_batch
 from headrace_spark.errors import LakeConflict
+from headrace_spark.file_source import FORMAT as FILES_FORMAT
 from headrace_spark.journal import (
     commit,
     holds_last,
@@ -36,6 +43,7 @@ from headrace_spark.query import run_query
 from headrace_spark.ranges import JournalOffset
 from headrace_spark.schema import MESSAGES
 from headrace_spark.settings import RunSettings
+from headrace_spark.table_files import rows_in
 from headrace_spark.upkeep import Upkeep
 
 JOB: Final = "archive"
@@ -65,13 +73,14 @@ def run(spark: SparkSession, settings: Settings, stop: Event, report: Report) ->
         start = starting_offset(journal, lake, lake.checkpoint(JOB, settings.consumer))
         lake.create_messages(spark)
         upkeep = Upkeep(spark, settings.upkeep, lake.checkpoints, [lake.messages])
-        tracker = Tracker(settings, journal, start, report)
+        added = Added(lake, lake.checkpoint(JOB, settings.consumer))
+        tracker = Tracker(settings, journal, start, added, report)
 
         def observe(finished: list[StreamingQueryProgress]) -> None:
             tracker.observe(finished)
             upkeep.tend()
 
-        run_query(lambda: start_query(spark, settings, start), observe, stop, settings.restarts_max)
+        run_query(lambda: start_query(spark, settings, start, added), observe, stop, settings.restarts_max)
         return tracker.progress
 
 
@@ -102,10 +111,10 @@ def starting_offset(journal: JournalReader, lake: Lake, checkpoint: Checkpoint) 
     return str(end.offset)
 
 
-def read_messages(spark: SparkSession, settings: Settings, start: str) -> DataFrame:
-    """The journal as a stream of `messages`."""
+def stream(spark: SparkSession, settings: Settings, start: str, source: str) -> DataStreamReader:
+    """The journal as a stream of one of our sources."""
     return (
-        spark.readStream.format("headrace-journal")
+        spark.readStream.format(source)
         .option("consumer", settings.consumer)
         .option("startingOffsets", start)
         .option("maxRowsPerTrigger", settings.records_per_trigger_max)
@@ -113,25 +122,43 @@ def read_messages(spark: SparkSession, settings: Settings, start: str) -> DataFr
         .option("failOnDataLoss", settings.fail_on_data_loss)
         .option("partitions", spark.sparkContext.defaultParallelism)
         .options(**source_options(journal_of(settings)))
-        .load()
-        .select(*MESSAGES.names)
     )
 
 
-def start_query(spark: SparkSession, settings: Settings, start: str) -> StreamingQuery:
+def start_query(spark: SparkSession, settings: Settings, start: str, added: Added) -> StreamingQuery:
     lake = Lake(settings.lake)
-    writer = (
-        read_messages(spark, settings, start)
-        .writeStream.format("delta")
-        .queryName(f"{JOB}-{settings.consumer}")
-        .partitionBy(*PARTITIONED_BY)
-        .option("checkpointLocation", str(lake.checkpoint(JOB, settings.consumer).path))
+    if lake.is_plain():
+        files = stream(spark, settings, start, FILES_FORMAT).option("table", str(lake.messages)).load()
+        writer = files.writeStream.foreachBatch(added.batch)
+    else:
+        rows = stream(spark, settings, start, "headrace-journal").load().select(*MESSAGES.names)
+        writer = (
+            rows.writeStream.format("delta").partitionBy(*PARTITIONED_BY).option("path", str(lake.messages))
+        )
+    writer = writer.queryName(f"{JOB}-{settings.consumer}").option(
+        "checkpointLocation", str(lake.checkpoint(JOB, settings.consumer).path)
     )
     if settings.follow:
-        return writer.trigger(processingTime=f"{round(settings.trigger_s * 1000)} milliseconds").start(
-            str(lake.messages)
-        )
-    return writer.trigger(availableNow=True).start(str(lake.messages))
+        return writer.trigger(processingTime=f"{round(settings.trigger_s * 1000)} milliseconds").start()
+    return writer.trigger(availableNow=True).start()
+
+
+class Added:
+    """The files of each batch into the table. Spark calls `batch` on a thread of its own, one batch after the other."""
+
+    def __init__(self, lake: Lake, checkpoint: Checkpoint) -> None:
+        self._lake = lake
+        self._checkpoint = checkpoint
+        self.rows: dict[int, int] = {}
+        """By batch; Spark sees files in the place of rows."""
+
+    def batch(self, files: DataFrame, batch: int) -> None:
+        spark, table, query_id = files.sparkSession, self._lake.messages, str(self._checkpoint.query_id)
+        if has_batch(spark, table, query_id, batch):
+            return
+        actions = [row.action for row in files.collect()]  # the workers write them now
+        append_files(spark, table, actions, query_id, batch)
+        self.rows[batch] = sum(rows_in(action) for action in actions)
 
 
 class Tracker:
@@ -146,10 +173,12 @@ class Tracker:
         settings: Settings,
         journal: JournalReader,
         start: str,
+        added: Added,
         report: Report,
     ) -> None:
         self._settings = settings
         self._journal = journal
+        self._added = added
         self._report = report
         self._began = monotonic()
         begin = journal.start_offset() if start == EARLIEST else int(start)
@@ -160,7 +189,7 @@ class Tracker:
         """Called about twice a second with the batches finished since; often none."""
         rows, offset = self.progress.rows, self.progress.offset
         for batch in finished:
-            rows += batch.numInputRows
+            rows += self._added.rows.pop(batch.batchId, batch.numInputRows)
             reached = JournalOffset.from_json(batch.sources[0].endOffset)
             if reached.offset != offset:
                 commit(self._journal, self._settings.consumer, reached)

@@ -1,0 +1,64 @@
+"""`headrace-journal-files`: the journal as a stream of Parquet files, written by the workers that read it.
+
+Takes the options of `headrace-journal` for a stream of `messages`, and `table`: the folder of the Delta table that the
+files are for, under the same path on driver and workers. Its rows are Delta's `add` actions, one for each file
+(`headrace_spark.table_files`); whoever runs the query commits them (`headrace_spark.delta_commit`). So the messages
+themselves never pass through the JVM. Offsets, and with them the checkpoint, are those of `headrace-journal`.
+"""
+
+# ruff: noqa: N802  (the names of methods are Spark's)
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Final
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
+from pyspark.sql.types import StringType, StructField, StructType
+
+from headrace_spark.errors import BadOption
+from headrace_spark.options import SourceOptions
+from headrace_spark.schema import MESSAGES
+from headrace_spark.stream import StreamReader
+from headrace_spark.table_files import MESSAGES_LAYOUT, TableFiles
+
+FORMAT: Final = "headrace-journal-files"
+ACTIONS: Final = StructType([StructField("action", StringType())])
+_ACTIONS: Final = pa.schema([("action", pa.string())])
+_TABLE: Final = "table"
+
+
+class JournalFiles(DataSource):
+    @classmethod
+    def name(cls) -> str:
+        return FORMAT
+
+    def schema(self) -> StructType:
+        return ACTIONS
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:
+        return FileReader({name.lower(): value for name, value in self.options.items()})
+
+
+class FileReader(StreamReader):
+    def __init__(self, options: Mapping[str, str]) -> None:
+        source = {name: value for name, value in options.items() if name != _TABLE}
+        super().__init__(SourceOptions.parse(source), MESSAGES)
+        if not options.get(_TABLE):
+            raise BadOption(_TABLE, "", "the folder of a Delta table is needed")
+        self.table = Path(options[_TABLE])
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Runs on a worker. Rows are made only when every file is whole."""
+        files = TableFiles(self.table, MESSAGES_LAYOUT)
+        try:
+            for rows in super().read(partition):
+                files.add(rows)
+            actions = files.finish()
+        except BaseException:
+            files.abandon()
+            raise
+        if actions:
+            yield pa.RecordBatch.from_arrays([pa.array(actions, pa.string())], schema=_ACTIONS)

@@ -1,0 +1,247 @@
+"""Rows into the Parquet files of a Delta table, on the workers; nothing is in the table until its log names a file.
+
+    <table>/tenant=default/date=2026-11-22/part-<uuid>.snappy.parquet
+
+Types, partitions, compression and statistics are those of Spark's own writer, so that files of both lie side by side
+(`tests/spark/test_table_files.py` compares them). What an attempt that was cut off leaves behind is no part of the table
+and goes with a vacuum.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Final
+from urllib.parse import quote
+from uuid import uuid4
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+# What a task holds before it writes a row group.
+BUFFER_BYTES: Final = 64 << 20
+FILES_OPEN_MAX: Final = 64
+TEXT_KEPT: Final = 32
+"""Characters of a text in the statistics."""
+_NO_VALUE: Final = "__HIVE_DEFAULT_PARTITION__"
+# As Spark and Hive write a value into the name of a folder.
+_ESCAPED: Final = {chr(code): f"%{code:02X}" for code in (*range(1, 32), 127, *map(ord, "\"#%'*/:=?\\{[]^"))}
+_FOLDER: Final = str.maketrans(_ESCAPED)
+_IN_URI: Final = "/=-_.~!$&'()*+,;:@"
+_LAST_ASCII: Final = "\x7f"
+_LAST: Final = "\U0010ffff"
+
+
+@dataclass(frozen=True)
+class FileLayout:
+    """How the files of a table look."""
+
+    partitioned_by: tuple[str, ...]
+    statistics: tuple[str, ...]
+    unique: tuple[str, ...]
+    """Columns whose every value is another one: a dictionary of them would only be thrown away."""
+
+
+MESSAGES_LAYOUT: Final = FileLayout(
+    partitioned_by=("tenant", "date"),
+    # What people filter by, and what tells how far the table goes; nothing for payloads and ids.
+    statistics=("topic", "client_id", "publish_timestamp", "journal_uuid", "journal_epoch", "journal_offset"),
+    unique=("payload", "message_id", "journal_offset", "publish_timestamp"),
+)
+
+
+class TableFiles:
+    """The files of one task. `add` rows, then `finish`; `abandon` if that cannot be."""
+
+    def __init__(self, table: Path, layout: FileLayout) -> None:
+        self._table = table
+        self._layout = layout
+        self._open: dict[tuple[Any, ...], OpenFile] = {}
+        self._done: list[str] = []
+        self._paths: list[Path] = []
+
+    def add(self, rows: pa.RecordBatch) -> None:
+        for values, part in _by_partition(rows, self._layout.partitioned_by):
+            if values not in self._open:
+                if len(self._open) == FILES_OPEN_MAX:
+                    self._close(max(self._open, key=lambda key: self._open[key].held_bytes))
+                self._open[values] = self._new(values, part.schema)
+            self._open[values].add(part)
+        if sum(file.held_bytes for file in self._open.values()) > BUFFER_BYTES:
+            max(self._open.values(), key=lambda file: file.held_bytes).flush()
+
+    def finish(self) -> list[str]:
+        """The `add` actions of all files, as they stand in a Delta log."""
+        for values in list(self._open):
+            self._close(values)
+        return self._done
+
+    def abandon(self) -> None:
+        """Remove what was written."""
+        for path in self._paths:
+            path.unlink(missing_ok=True)
+
+    def _new(self, values: tuple[Any, ...], schema: pa.Schema) -> OpenFile:
+        named = zip(self._layout.partitioned_by, map(_partition_value, values), strict=True)
+        partition = dict(named)
+        folder = "/".join(f"{name}={_folder(value)}" for name, value in partition.items())
+        name = f"{folder}/part-{uuid4()}.snappy.parquet"
+        path = self._table / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        self._paths.append(path)
+        return OpenFile(path, name, partition, schema, self._layout)
+
+    def _close(self, values: tuple[Any, ...]) -> None:
+        self._done.append(self._open.pop(values).close())
+
+
+class OpenFile:
+    """One file that is being written, of one partition."""
+
+    def __init__(
+        self, path: Path, name: str, partition: dict[str, str | None], schema: pa.Schema, layout: FileLayout
+    ) -> None:
+        self._path = path
+        self._name = name
+        self._partition = partition
+        self._statistics = Statistics([column for column in layout.statistics if column in schema.names])
+        self._writer = pq.ParquetWriter(
+            path,
+            schema,
+            compression="snappy",
+            use_dictionary=[column for column in schema.names if column not in layout.unique],
+            store_schema=False,
+        )
+        self._held: list[pa.RecordBatch] = []
+        self.held_bytes = 0
+
+    def add(self, rows: pa.RecordBatch) -> None:
+        self._held.append(rows)
+        self.held_bytes += rows.nbytes
+
+    def flush(self) -> None:
+        """A row group of what is held."""
+        if self._held:
+            rows = pa.Table.from_batches(self._held)
+            self._statistics.add(rows)
+            self._writer.write_table(rows, row_group_size=rows.num_rows)
+            self._held, self.held_bytes = [], 0
+
+    def close(self) -> str:
+        """-> the `add` action."""
+        self.flush()
+        self._writer.close()
+        add = {
+            "path": quote(self._name, safe=_IN_URI),
+            "partitionValues": self._partition,
+            "size": os.path.getsize(self._path),
+            "modificationTime": time.time_ns() // 1_000_000,
+            "dataChange": True,
+            "stats": self._statistics.as_json(),
+        }
+        return json.dumps({"add": add}, ensure_ascii=False, separators=(",", ":"))
+
+
+@dataclass
+class Statistics:
+    """Least and greatest value of columns, by which readers skip files, and how many are null."""
+
+    columns: Sequence[str]
+    rows: int = 0
+    least: dict[str, Any] = field(default_factory=dict)
+    greatest: dict[str, Any] = field(default_factory=dict)
+    nulls: dict[str, int] = field(default_factory=dict)
+
+    def add(self, rows: pa.Table) -> None:
+        self.rows += rows.num_rows
+        for name in self.columns:
+            self.nulls[name] = self.nulls.get(name, 0) + rows[name].null_count
+            found = pc.min_max(rows[name]).as_py()
+            if found["min"] is not None:
+                self.least[name] = _lesser(self.least.get(name), found["min"])
+                self.greatest[name] = _greater(self.greatest.get(name), found["max"])
+
+    def as_json(self) -> str:
+        """Texts are cut after `TEXT_KEPT` characters, times to whole milliseconds, as Delta's protocol says."""
+        found = {
+            "numRecords": self.rows,
+            "minValues": {name: _least(self.least[name]) for name in self.columns if name in self.least},
+            "maxValues": {
+                name: _greatest(self.greatest[name]) for name in self.columns if name in self.least
+            },
+            "nullCount": self.nulls,
+        }
+        return json.dumps(found, ensure_ascii=False, separators=(",", ":"))
+
+
+def rows_in(action: str) -> int:
+    """How many rows the file of an `add` action has."""
+    return int(json.loads(json.loads(action)["add"]["stats"])["numRecords"])
+
+
+def _by_partition(
+    rows: pa.RecordBatch, names: Sequence[str]
+) -> Iterable[tuple[tuple[Any, ...], pa.RecordBatch]]:
+    """The rows of each partition; its columns come last, as Delta puts them."""
+    kept = rows.select([*(name for name in rows.schema.names if name not in names), *names])
+    encoded = [rows[name].dictionary_encode(null_encoding="encode") for name in names]
+    if all(len(column.dictionary) == 1 for column in encoded):
+        yield tuple(column.dictionary[0].as_py() for column in encoded), kept
+        return
+    keys = pa.table({name: column.indices for name, column in zip(names, encoded, strict=True)})
+    for key in keys.group_by(list(names)).aggregate([]).to_pylist():
+        mask: Any = None
+        for name in names:
+            equal = pc.equal(keys[name], key[name])
+            mask = equal if mask is None else pc.and_(mask, equal)
+        values = tuple(column.dictionary[key[n]].as_py() for n, column in zip(names, encoded, strict=True))
+        yield values, kept.filter(mask.combine_chunks())
+
+
+def _partition_value(value: Any) -> str | None:
+    """As text; an empty one cannot be told from none, in Spark as in Hive."""
+    return None if value is None or value == "" else str(value)
+
+
+def _folder(value: str | None) -> str:
+    return _NO_VALUE if value is None else value.translate(_FOLDER)
+
+
+def _lesser(known: Any, found: Any) -> Any:
+    return found if known is None or _order(found) < _order(known) else known
+
+
+def _greater(known: Any, found: Any) -> Any:
+    return found if known is None or _order(found) > _order(known) else known
+
+
+def _order(value: Any) -> Any:
+    """Texts go by their bytes."""
+    return value.encode() if isinstance(value, str) else value
+
+
+def _least(value: Any) -> Any:
+    return value[:TEXT_KEPT] if isinstance(value, str) else _shown(value)
+
+
+def _greatest(value: Any) -> Any:
+    if not isinstance(value, str):
+        return _shown(value)
+    if len(value) <= TEXT_KEPT:
+        return value
+    following = value[TEXT_KEPT]
+    if following == _LAST:
+        return value
+    return value[:TEXT_KEPT] + (_LAST_ASCII if following < _LAST_ASCII else _LAST)
+
+
+def _shown(value: Any) -> Any:
+    if isinstance(value, datetime):
+        return value.astimezone(UTC).replace(tzinfo=None).isoformat(timespec="milliseconds") + "Z"
+    return value

@@ -1,0 +1,59 @@
+"""Files become part of a table once for each transaction, beside whatever else is committed meanwhile."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from delta.tables import DeltaTable as SparkTable
+from deltalake import DeltaTable
+from pyspark.sql import SparkSession
+
+from headrace_spark.delta_commit import append_files, has_batch
+from headrace_spark.errors import LakeConflict
+from headrace_spark.lake import Lake
+from headrace_spark.table_files import rows_in
+from spark.journals import mixed
+from spark.test_table_files import rows_of, write
+
+pytestmark = pytest.mark.spark
+
+
+def test_once_for_each_transaction_also_without_files(spark: SparkSession, tmp_path: Path) -> None:
+    lake = Lake(tmp_path)
+    lake.create_messages(spark)
+    actions = write(lake.messages, rows_of(mixed(50, 1)))
+    assert not has_batch(spark, lake.messages, "query", 0)
+    append_files(spark, lake.messages, actions, "query", 0)
+    append_files(spark, lake.messages, [], "query", 1)  # nothing but events in these offsets
+    assert [has_batch(spark, lake.messages, "query", batch) for batch in range(3)] == [True, True, False]
+    assert not has_batch(spark, lake.messages, "other", 0)
+    with pytest.raises(LakeConflict, match="has batch 1 of query query by now"):
+        append_files(spark, lake.messages, write(lake.messages, rows_of(mixed(9, 2))), "query", 1)
+    state = lake.state()
+    assert state is not None
+    assert (state.version, state.rows) == (2, sum(map(rows_in, actions)))
+    assert (lake.last_batch("query"), lake.last_batch("other")) == (1, None)
+    last = DeltaTable(lake.messages).history(1)[0]
+    assert (last["operation"], last["operationParameters"]["queryId"]) == ("STREAMING UPDATE", "query")
+
+
+def test_a_compaction_in_between_conflicts_with_nothing(spark: SparkSession, tmp_path: Path) -> None:
+    lake = Lake(tmp_path)
+    lake.create_messages(spark)
+    for batch in range(3):
+        append_files(spark, lake.messages, write(lake.messages, rows_of(mixed(50, batch))), "query", batch)
+        SparkTable.forPath(spark, str(lake.messages)).optimize().executeCompaction()
+    rows = sum(len(mixed(50, batch).rows("")) for batch in range(3))
+    assert DeltaTable(lake.messages).to_pyarrow_table().num_rows == rows
+    assert lake.last_batch("query") == 2
+
+
+def test_a_file_that_the_driver_does_not_see_is_not_added(spark: SparkSession, tmp_path: Path) -> None:
+    lake = Lake(tmp_path)
+    lake.create_messages(spark)
+    actions = write(lake.messages, rows_of(mixed(50, 1)))
+    next(lake.messages.rglob("part-*.parquet")).unlink()
+    with pytest.raises(LakeConflict, match="the lake must lie under the same path on every machine"):
+        append_files(spark, lake.messages, actions, "query", 0)
+    assert (DeltaTable(lake.messages).version(), lake.last_batch("query")) == (0, None)
