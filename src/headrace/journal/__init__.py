@@ -3,7 +3,7 @@
 | file | what it is |
 |---|---|
 | `log.py` | `SegmentedLog`, the one writer: open, append, read, retention, close |
-| `writer.py` | the writer thread: group commit |
+| `writer.py` | the threads that write: group commit |
 | `active.py` | the segment being written |
 | `reserve.py` | space kept back for a full disk |
 | `recovery.py`, `sealed.py`, `tail.py` | what opening finds: how far the records reach, what is cut, what is refused |

@@ -1,6 +1,6 @@
 """The segment that is being written: preallocation, footer, index file. Creating one.
 
-Runs on the writer thread, or on the loop before that thread is started.
+Runs on the writer thread, or on the loop: before that thread is started, and for the syncer (`begin`, `finish`).
 """
 
 from __future__ import annotations

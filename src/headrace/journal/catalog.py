@@ -1,6 +1,6 @@
 """The segments of the open log, and reading a batch by offset.
 
-Reads run on the loop; the writer thread adds to the last segment and, when it rolls, appends a new one. The
+Reads run on the loop; the writer adds to the last segment and, on its thread, appends a new one when it rolls. The
 list is replaced as a whole under a lock, so a reader always works on one that fits together.
 """
 

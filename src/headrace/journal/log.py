@@ -1,6 +1,6 @@
 """The log: one writer, many readers, offsets without gaps.
 
-Used by the broker. All methods run on the loop, except where they say otherwise; the writer thread is inside.
+Used by the broker. All methods run on the loop, except where they say otherwise; the threads that write are inside.
 """
 
 from __future__ import annotations
@@ -202,7 +202,7 @@ class SegmentedLog:
         self._writer.finish_write()
 
     def append(self, body: bytes, count: int, first_timestamp_us: int, max_timestamp_us: int) -> int:
-        """Hands a batch of `count` records to the writer thread; returns the offset of the first, at once.
+        """Hands a batch of `count` records over to be written; returns the offset of the first, at once.
 
         Takes batches before `start` too; they are written then. After a failure nothing is written any more.
         """
@@ -317,7 +317,7 @@ class SegmentedLog:
         return old.size - new.size
 
     def close(self) -> None:
-        """Writes what is queued, then a footer; syncs; frees the lock. Waits for the writer thread."""
+        """Writes what is queued, then a footer; syncs; frees the lock. Waits for the threads that write."""
         if self._is_closed:
             return
         self._is_closed = True

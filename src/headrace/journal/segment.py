@@ -217,7 +217,7 @@ def pack_batch_header(
     max_timestamp_us: int,
     flags: int = 0,
 ) -> bytes:
-    """Runs on the writer thread, once a batch."""
+    """Once a batch."""
     rest = _BATCH_REST.pack(
         len(body),
         SPARSE_VERSION if flags else VERSION,

@@ -111,7 +111,7 @@ def read_state(disk: Disk, data_dir: Path) -> WatermarkState:
 
 
 class Watermark:
-    """The writer's end. `create` runs on the loop; after that `publish` runs on the writer thread."""
+    """The writer's end. `publish` runs where batches are made durable: on its thread or on the loop, one at a time."""
 
     def __init__(self, disk: Disk, data_dir: Path, state: WatermarkState) -> None:
         self.state = state
