@@ -5,11 +5,15 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING, cast
 
 from faults.journal.simulated_disk import PowerCut
 from faults.journal.simulated_syncer import SimulatedSyncer
 from headrace.journal.disk import DISK, Disk
 from headrace.journal.log import LogSettings, SegmentedLog
+
+if TYPE_CHECKING:
+    from headrace.syscalls import Syncer
 
 DATA_DIR = Path("/simulated")
 SMALL = LogSettings(segment_bytes_max=4096, index_interval_bytes=256, reserve_bytes=4096)
@@ -34,7 +38,7 @@ class Run:
         self.acknowledged = self.log.high_watermark
         self.full: list[str] = []
         self.syncer = SimulatedSyncer(disk) if syncer else None
-        self.log.start(self._durable, self._failed, self._full, self.syncer)
+        self.log.start(self._durable, self._failed, self._full, cast("Syncer | None", self.syncer))
 
     def finish_writes(self) -> None:
         """What the loop does whenever the syncer has done a job, until it has none."""

@@ -7,13 +7,12 @@ from contextlib import suppress
 
 from headrace.journal.disk import Disk
 from headrace.journal.errors import SyncFailed
-from headrace.syscalls import Syncer
 
 Job = tuple[int, Sequence[bytes], int, int, int, int, bytes, int]
 
 
-class SimulatedSyncer(Syncer):
-    """`done_at_once` counts the jobs that the disk took as they were."""
+class SimulatedSyncer:
+    """What a log uses of a `syscalls.Syncer`. `done_at_once` counts the jobs that the disk took as they were."""
 
     def __init__(self, disk: Disk) -> None:
         self.disk = disk
@@ -35,9 +34,6 @@ class SimulatedSyncer(Syncer):
         assert self.waiting is None, "one job at a time"
         assert self.found is None, "the result of the last job was not asked for"
         self.waiting = (fd, buffers, position, allocated, growth, index_fd, entries, index_position)
-
-    def __del__(self) -> None:
-        """It has no descriptor."""
 
     def serve(self) -> None:
         """It has no thread."""
