@@ -74,11 +74,10 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
 
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
-    settings = SparkSettings(
-        master="local[2]", driver_memory="768m", extra=QUICK
-    )  # finds the jars in the real cache
+    settings = SparkSettings(master="local[2]", driver_memory="768m", extra=QUICK)
     with pytest.MonkeyPatch.context() as environment:
         environment.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
+        environment.setenv("HEADRACE_JARS", str(settings.jars))  # for processes that tests start
         session = open_session(settings)
         yield session
         session.stop()
