@@ -227,11 +227,11 @@ class Node:
         )
 
     def _start_log(self) -> None:
-        poller = self._doors.poller
-        syncer = Syncer() if poller is not None else None
+        syncer = None
+        if self._doors.poller is not None:
+            syncer = Syncer()
+            self._doors.poller.watch_signal(syncer.fd, self._on_synced)
         self._log.start(self._on_durable, self._on_failure, self._on_full, syncer)
-        if syncer is not None and poller is not None:
-            poller.watch_signal(syncer.fd, self._on_synced)
 
     def _on_synced(self) -> None:
         self._log.finish_write()

@@ -5,7 +5,6 @@ Runs on the writer thread, or on the loop: before that thread is started, and fo
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -13,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from headrace.journal.catalog import Segment
 from headrace.journal.disk import Disk
-from headrace.journal.errors import SyncFailed, is_disk_full
+from headrace.journal.errors import is_disk_full, synced
 from headrace.journal.segment import FOOTER_SIZE, SEGMENT_HEADER_SIZE, Footer, SegmentHeader
 
 if TYPE_CHECKING:
@@ -41,15 +40,19 @@ class SegmentFile:
     def preallocate(self, end: int) -> None:
         """Sees to it that there is space up to `end`, in steps, so that a sync need not write the size of the
         file each time. Smaller steps on a disk that is nearly full."""
-        if end <= self._allocated:
+        growth = self._growth(end)
+        if not growth:
             return
-        wanted = end - self._allocated
         try:
-            self._grow(max(self._allocate_bytes, wanted))
+            self._grow(growth)
         except OSError as error:
             if not is_disk_full(error):
                 raise
-            self._grow(max(min(_SMALL_STEP_BYTES, self._allocate_bytes), wanted))
+            self._grow(max(min(_SMALL_STEP_BYTES, self._allocate_bytes), end - self._allocated))
+
+    def _growth(self, end: int) -> int:
+        """Bytes to preallocate, so that there is space up to `end`; 0 if there is."""
+        return max(self._allocate_bytes, end - self._allocated) if end > self._allocated else 0
 
     def _grow(self, step: int) -> None:
         try:
@@ -82,7 +85,7 @@ class SegmentFile:
         self, syncer: Syncer, header: bytes, body: bytes, position: int, end: int, entries: bytes
     ) -> None:
         """`preallocate`, `append_durably` and `write_index` at once, by the syncer. Raises OSError."""
-        growth = max(self._allocate_bytes, end - self._allocated) if end > self._allocated else 0
+        growth = self._growth(end)
         zeros = self._zeros(position, end, self._allocated + growth)
         buffers = (header, body, zeros) if zeros else (header, body)
         self._begun = (end - position + len(zeros), end + len(zeros), growth, len(entries))
@@ -107,9 +110,7 @@ class SegmentFile:
             return False
         if done is None:
             return None
-        if done < 0:
-            raise SyncFailed(-done, os.strerror(-done))
-        if done < wanted:
+        if synced(done) < wanted:
             return False
         self._allocated += growth
         self._zeroed = max(self._zeroed, zeroed)

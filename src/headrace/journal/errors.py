@@ -7,6 +7,7 @@ itself. Arguments go to `Exception` unchanged, so that every error survives pick
 from __future__ import annotations
 
 import errno
+import os
 
 
 class JournalError(Exception):
@@ -113,3 +114,11 @@ class SyncFailed(OSError):
 def is_disk_full(error: OSError) -> bool:
     """No space, or no space within the quota: what was to be written is not, and may be tried again."""
     return error.errno in (errno.ENOSPC, errno.EDQUOT)
+
+
+def synced(done: int) -> int:
+    """What came of a write and its sync by the word of `headrace.syscalls`: bytes, or minus the error number of the
+    sync, and then this raises SyncFailed."""
+    if done < 0:
+        raise SyncFailed(-done, os.strerror(-done))
+    return done

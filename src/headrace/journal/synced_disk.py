@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 
 from headrace import syscalls
 from headrace.journal.disk import BUFFERS_MAX, Disk
-from headrace.journal.errors import SyncFailed
+from headrace.journal.errors import synced
 
 
 class SyncedDisk(Disk):
@@ -18,9 +17,7 @@ class SyncedDisk(Disk):
             super().write_and_sync(fd, buffers, position)
             return
         wanted = sum(map(len, buffers))
-        done = syscalls.write_and_sync(fd, buffers, position)
-        if done < 0:
-            raise SyncFailed(-done, os.strerror(-done))
+        done = synced(syscalls.write_and_sync(fd, buffers, position))
         if done < wanted:
             super().write_and_sync(fd, [b"".join(buffers)[done:]], position + done)
 

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from contextlib import suppress
 
 from headrace.journal.disk import Disk
-from headrace.journal.errors import SyncFailed
 
+# What `begin` takes: fd, buffers, position, allocated, growth, index_fd, entries, index_position.
 Job = tuple[int, Sequence[bytes], int, int, int, int, bytes, int]
 
 
@@ -20,20 +20,10 @@ class SimulatedSyncer:
         self.waiting: Job | None = None
         self.found: int | BaseException | None = None
 
-    def begin(
-        self,
-        fd: int,
-        buffers: Sequence[bytes],
-        position: int,
-        allocated: int,
-        growth: int,
-        index_fd: int,
-        entries: bytes,
-        index_position: int,
-    ) -> None:
+    def begin(self, *job: *Job) -> None:
         assert self.waiting is None, "one job at a time"
         assert self.found is None, "the result of the last job was not asked for"
-        self.waiting = (fd, buffers, position, allocated, growth, index_fd, entries, index_position)
+        self.waiting = job
 
     def serve(self) -> None:
         """It has no thread."""
@@ -50,23 +40,12 @@ class SimulatedSyncer:
         if job is None:
             return
         try:
-            self.found = self.outcome_of(*job)
-        except SyncFailed as error:
-            self.found = -(error.errno or 0)
+            self.found = self._outcome_of(job)
         except BaseException as error:
             self.found = error
 
-    def outcome_of(
-        self,
-        fd: int,
-        buffers: Sequence[bytes],
-        position: int,
-        allocated: int,
-        growth: int,
-        index_fd: int,
-        entries: bytes,
-        index_position: int,
-    ) -> int:
+    def _outcome_of(self, job: Job) -> int:
+        fd, buffers, position, allocated, growth, index_fd, entries, index_position = job
         if growth:
             self.disk.allocate(fd, allocated, growth)
         written = self.disk.pwritev(fd, buffers, position)
@@ -75,7 +54,7 @@ class SimulatedSyncer:
         try:
             self.disk.fdatasync(fd)
         except OSError as error:
-            raise SyncFailed(error.errno, error.strerror) from error
+            return -(error.errno or 0)
         if entries:
             with suppress(OSError):
                 self.disk.pwritev(index_fd, [entries], index_position)
