@@ -19,8 +19,9 @@ if TYPE_CHECKING:
     from headrace.syscalls import Syncer
 
 _SMALL_STEP_BYTES = 64 << 10  # preallocated at a time when there is no room for more
-SMALL_WRITE_MAX = 32 << 10  # bytes of a write that zeros go behind
-ZEROS = bytes(256 << 10)
+SMALL_WRITE_MAX = 128 << 10  # bytes of a write that zeros go behind; larger ones gain nothing by it
+ZEROS_MIN = 256 << 10
+ZEROS = bytes(1 << 20)
 
 
 class SegmentFile:
@@ -79,7 +80,7 @@ class SegmentFile:
     def _zeros(self, position: int, end: int, allocated: int) -> bytes:
         if end <= self._zeroed or end - position > SMALL_WRITE_MAX:
             return b""
-        return ZEROS[: allocated - end]
+        return ZEROS[: min(max(ZEROS_MIN, 8 * (end - position)), allocated - end)]
 
     def begin(
         self, syncer: Syncer, header: bytes, body: bytes, position: int, end: int, entries: bytes

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from headrace.journal.active import SMALL_WRITE_MAX, ZEROS, SegmentFile, create_segment
+from headrace.journal.active import SMALL_WRITE_MAX, ZEROS, ZEROS_MIN, SegmentFile, create_segment
 from headrace.journal.disk import DISK, Disk
 from headrace.journal.segment import SEGMENT_HEADER_SIZE, SegmentHeader, seed_of
 from headrace.journal.walk import Walk, read_footer
@@ -67,17 +67,17 @@ def written(tmp_path: Path, allocated: int, sizes: list[int]) -> list[tuple[int,
 
 
 def test_zeros_go_behind_a_small_write_once_for_many(tmp_path: Path) -> None:
-    small = len(ZEROS) // 8
-    assert small <= SMALL_WRITE_MAX
-    sizes = [size for _, size in written(tmp_path, 1 << 20, [small] * 10)]
-    assert sizes == [small + len(ZEROS), *[small] * 8, small + len(ZEROS)]
+    sizes = [size for _, size in written(tmp_path, 16 << 20, [SMALL_WRITE_MAX] * 10)]
+    zeros = 8 * SMALL_WRITE_MAX
+    assert sizes == [SMALL_WRITE_MAX + zeros, *[SMALL_WRITE_MAX] * 8, SMALL_WRITE_MAX + zeros]
+    assert zeros <= len(ZEROS)
 
 
 def test_no_zeros_go_behind_a_large_write(tmp_path: Path) -> None:
     large = SMALL_WRITE_MAX + 1
     assert [size for _, size in written(tmp_path, 1 << 20, [large, 10, large])] == [
         large,
-        10 + len(ZEROS),
+        10 + ZEROS_MIN,
         large,
     ]
 
