@@ -4,7 +4,7 @@
 
 One broker (durability = fsync) under `headrace bench`, QoS 1, 100 pairs, 200 bytes, open loop, in turns: with the job
 `archive --follow` at work beside it, and with that job's processes stopped (SIGSTOP: they take no time, as if they were
-not there). Before a turn the archive catches up. The job runs at `nice 19`, as the how-to says for one machine: broker,
+not there). Before a turn the archive catches up. The job runs as `chrt --idle 0`, as the how-to says for one machine: broker,
 load and Spark share its cores here. PUBACK latencies are those of the load; medians of the turns are compared.
 
 A row can be read when the JSON of its commit lies in the table's log (the file's time); what is in a commit delta-rs and
@@ -61,7 +61,7 @@ def broker(folder: Path) -> Iterator[Target]:
 @contextmanager
 def archiving(folder: Path, trigger_s: float) -> Iterator[int]:
     """The job as a process of its own; its id."""
-    command = ["nice", "-n", "19", *PYTHON, "headrace", "pipeline", "run", "archive", "--follow"]
+    command = ["chrt", "--idle", "0", *PYTHON, "headrace", "pipeline", "run", "archive", "--follow"]
     command += ["--data-dir", str(folder / "data"), "--lake", str(folder / "lake"), "--master", "local[2]"]
     command += ["--trigger", str(trigger_s)]
     with (folder / "archive.log").open("w") as log:
