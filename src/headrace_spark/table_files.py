@@ -24,6 +24,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from headrace_spark.durable import sync_path
+
 # What a task holds before it writes a row group.
 BUFFER_BYTES: Final = 64 << 20
 FILES_OPEN_MAX: Final = 64
@@ -137,6 +139,7 @@ class OpenFile:
         """-> the `add` action."""
         self.flush()
         self._writer.close()
+        sync_path(self._path)  # here, where the other tasks work on meanwhile
         add = {
             "path": quote(self._name, safe=_IN_URI),
             "partitionValues": self._partition,

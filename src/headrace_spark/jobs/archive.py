@@ -27,6 +27,7 @@ from pyspark.sql.streaming.readwriter import DataStreamReader
 
 from headrace.journal.reader import JournalReader
 from headrace_spark.delta_commit import append_files, has_batch
+from headrace_spark.durable import SyncedTable
 from headrace_spark.errors import LakeConflict
 from headrace_spark.file_source import FORMAT as FILES_FORMAT
 from headrace_spark.journal import (
@@ -149,16 +150,17 @@ class Added:
     def __init__(self, lake: Lake, checkpoint: Checkpoint) -> None:
         self._lake = lake
         self._checkpoint = checkpoint
+        self._synced = SyncedTable(lake.messages)
         self.rows: dict[int, int] = {}
         """By batch; Spark sees files in the place of rows."""
 
     def batch(self, files: DataFrame, batch: int) -> None:
         spark, table, query_id = files.sparkSession, self._lake.messages, str(self._checkpoint.query_id)
-        if has_batch(spark, table, query_id, batch):
-            return
-        actions = [row.action for row in files.collect()]  # the workers write them now
-        append_files(spark, table, actions, query_id, batch)
-        self.rows[batch] = sum(rows_in(action) for action in actions)
+        if not has_batch(spark, table, query_id, batch):
+            actions = [row.action for row in files.collect()]  # the workers write them now
+            append_files(spark, table, actions, query_id, batch)
+            self.rows[batch] = sum(rows_in(action) for action in actions)
+        self._synced.sync()  # before Spark calls the batch finished, and the consumer's position moves
 
 
 class Tracker:

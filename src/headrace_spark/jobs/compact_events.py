@@ -28,6 +28,7 @@ from pyspark.sql import functions as F
 
 from headrace.journal.bootstrap import write_bootstrap
 from headrace.journal.reader import JournalReader
+from headrace_spark.durable import SyncedTable
 from headrace_spark.errors import DataLoss, ForeignOffset
 from headrace_spark.journal import commit, journal_of, register, require_history, source_options
 from headrace_spark.lake import Lake
@@ -96,6 +97,7 @@ def compact_once(spark: SparkSession, settings: Settings) -> tuple[int, int, Pat
     file = write_bootstrap(
         Lake(settings.lake).root / "bootstrap", journal.uuid, journal.epoch, end, _records(left)
     )
+    SyncedTable(table).sync()
     commit(journal, settings.consumer, JournalOffset(journal.uuid, journal.epoch, end))
     return end, left.count() - 1, file
 

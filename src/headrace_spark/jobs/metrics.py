@@ -25,6 +25,7 @@ from pyspark.sql import functions as F
 
 from headrace_spark.connections import connections, sessions_after
 from headrace_spark.deliveries import FOREVER, intervals, left_by_ended, numbered, outcomes, queued, settled
+from headrace_spark.durable import SyncedTable
 from headrace_spark.errors import QueryFailed
 from headrace_spark.journal import commit, journal_of, register
 from headrace_spark.journal_range import JournalRange, Ranges
@@ -116,6 +117,7 @@ def run(spark: SparkSession, settings: Settings, stop: Event, report: Report) ->
         upkeep = Upkeep(
             spark, settings.upkeep, Lake(settings.lake).checkpoints, [table.path for table in tables.all]
         )
+        on_disk = [SyncedTable(table.path) for table in tables.all]
         while not stop.is_set():
             found = ranges.next(
                 settings.records_per_trigger_max, settings.bytes_per_trigger_max, settings.fail_on_data_loss
@@ -125,6 +127,8 @@ def run(spark: SparkSession, settings: Settings, stop: Event, report: Report) ->
                     break
                 continue
             count(spark, settings, tables, found)
+            for synced in on_disk:
+                synced.sync()
             commit(journal, settings.consumer, JournalOffset(journal.uuid, journal.epoch, found.end))
             lag = max(0, journal.high_watermark() - found.end)
             progress = Progress(progress.rows + found.end - found.start, found.end, lag, monotonic() - began)
