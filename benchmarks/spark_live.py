@@ -4,8 +4,8 @@
 
 One broker (durability = fsync) under `headrace bench`, QoS 1, 100 pairs, 200 bytes, open loop, in turns: with the job
 `archive --follow` at work beside it, and with that job's processes stopped (SIGSTOP: they take no time, as if they were
-not there). Before a turn the archive catches up. The job runs as `chrt --idle 0`, as the how-to says for one machine: broker,
-load and Spark share its cores here. PUBACK latencies are those of the load; medians of the turns are compared.
+not there). Before a turn the archive catches up. The job runs as `chrt --idle 0`, as the how-to says for one machine:
+broker, load and Spark share its cores here. PUBACK latencies are those of the load; medians of the turns are compared.
 
 A row can be read when the JSON of its commit lies in the table's log (the file's time); what is in a commit delta-rs and
 DuckDB say, not Spark. The delay of a row counts from `publish_timestamp`, when the broker received it, which is before

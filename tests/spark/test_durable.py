@@ -92,4 +92,6 @@ def test_a_long_history_is_not_read_again_at_each_start(table: Path) -> None:
         append(table, "north")
     syncs = Syncs()
     SyncedTable(table, syncs).sync()
-    assert [path for path in syncs.taken() if path.suffix == ".json"] == [commit(table, n) for n in range(5, 15)]
+    assert [path for path in syncs.taken() if path.suffix == ".json"] == [
+        commit(table, n) for n in range(5, 15)
+    ]
