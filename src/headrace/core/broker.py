@@ -169,6 +169,13 @@ class Broker(BatchListener):
             return self._apply_event(cast(Event, record))
         return 0
 
+    def end_part(self) -> None:
+        """What the next part has for the same connections leaves in one write with this one, unless they are so many that
+        their writes would be too much for one pass."""
+        self.publishing.let_go()
+        if 2 * len(self._dirty) > self.settings.deliveries_at_once:
+            self._flush()
+
     def end_batch(self) -> None:
         self.publishing.let_go()
         self._flush()

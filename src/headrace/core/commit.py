@@ -102,8 +102,12 @@ class BatchListener:
         """Let a durable record take effect; returns the work of it, UNFINISHED when it is to be called again."""
         raise NotImplementedError
 
+    def end_part(self) -> None:
+        """A part of a batch has taken effect; the next one comes with the next tick."""
+        raise NotImplementedError
+
     def end_batch(self) -> None:
-        """A batch, or a part of one, has taken effect."""
+        """A batch has taken effect, all of it or what was left."""
         raise NotImplementedError
 
     def request_tick(self) -> None:
@@ -322,11 +326,12 @@ class GroupCommit:
                 break
             work -= done
             self._applied += 1
-        listener.end_batch()
         if self._applied < size:
+            listener.end_part()
             self.high_watermark = self._next_applied()
             self._request()
             return
+        listener.end_batch()
         self._applying = []
         self._applied = 0
         if self._reached:

@@ -326,3 +326,23 @@ def test_a_batch_goes_to_the_journal_while_the_one_before_it_takes_effect_part_b
     assert harness.broker.commit.unfinished
     harness.sync()
     assert [payloads(subscriber) for subscriber in subscribers] == [[b"1", b"2"]] * 20
+
+
+@pytest.mark.parametrize(("at_once", "written"), [(10, False), (8, True)])
+def test_parts_of_a_batch_leave_in_one_write_unless_it_is_for_too_many(at_once: int, written: bool) -> None:
+    settings = BrokerSettings()
+    settings.deliveries_at_once = at_once  # a message is 5 of them: two are a part
+    harness = Harness(settings)
+    subscribers = [harness.client(f"s{number}") for number in range(4)]
+    for subscriber in subscribers:
+        subscriber.subscribe("t")
+        subscriber.take()
+    publisher, journal = harness.client("p", clean=True), harness.journal
+    for payload in (b"1", b"2", b"3"):
+        publisher.publish("t", payload, sync=False)
+    harness.broker.end_tick()
+    journal.durable = journal.next_offset()
+    harness.broker.commit.on_high_watermark(journal.durable)
+    assert [bool(subscriber.link.sent) for subscriber in subscribers] == [written] * 4
+    harness.broker.end_tick()
+    assert [payloads(subscriber) for subscriber in subscribers] == [[b"1", b"2", b"3"]] * 4
