@@ -38,12 +38,15 @@ class SignIn:
 
 
 class Answers:
-    """What access control said to one connection, by topic: asking again costs a dictionary look-up."""
+    """What access control said to one connection, by topic: asking again costs a dictionary look-up, and for the topic
+    that it was allowed last, which is mostly the same object again, not even that."""
 
     def __init__(self, generation: int) -> None:
         self.generation = generation
         self.publish: dict[bytes, bool] = {}
         self.receive: dict[bytes, bool] = {}
+        self.published = b""
+        self.received = b""
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
@@ -76,21 +79,29 @@ class Access:
 
 def may_publish(access: Access, link: Link, topic: bytes) -> bool:
     """The answer of `access`, remembered on the connection."""
-    remembered = _answers(access, link).publish
-    known = remembered.get(topic)
+    answers = _answers(access, link)
+    if topic is answers.published:
+        return True
+    known = answers.publish.get(topic)
     if known is None:
         known = access.may_publish(link, topic)
-        _remember(remembered, topic, known)
+        _remember(answers.publish, topic, known)
+    if known:
+        answers.published = topic
     return known
 
 
 def may_receive(access: Access, link: Link, topic: bytes) -> bool:
     """The answer of `access`, remembered on the connection."""
-    remembered = _answers(access, link).receive
-    known = remembered.get(topic)
+    answers = _answers(access, link)
+    if topic is answers.received:
+        return True
+    known = answers.receive.get(topic)
     if known is None:
         known = access.may_receive(link, topic)
-        _remember(remembered, topic, known)
+        _remember(answers.receive, topic, known)
+    if known:
+        answers.received = topic
     return known
 
 
