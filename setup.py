@@ -51,6 +51,9 @@ if os.environ.get("HEADRACE_COMPILE") == "1":
     extensions = mypycify(
         compiled_modules(), opt_level="3", debug_level="0", multi_file=False, strip_asserts=False
     )
+    # So that calls within the group may be inlined, and pass no table of exports.
+    for extension in extensions:
+        extension.extra_compile_args = [*extension.extra_compile_args, "-fvisibility=hidden"]
     extensions += cythonize(["src/headrace/syscalls.pyx"], build_dir="build", quiet=True)
 else:
     extensions = []
