@@ -131,9 +131,11 @@ class GroupCommit:
         self._first_us: int = 0
         self._outstanding: list[Record] | None = None
         self._outstanding_end: i64 = 0
+        self._offered: list[object] = []  # its records, as the journal was given them
         self._gathers = False  # a batch has taken effect since the last tick
         self._applying: list[Record] = []
         self._applied: i64 = 0  # how many of them
+        self._applying_offered: list[object] = []
         self._applying_end: i64 = 0
         self._reached: i64 = 0  # the journal's high watermark, which came while they were not all applied
         self._progress = [BytesWriter() for _ in range(PROGRESS_SUBKINDS)]
@@ -288,6 +290,7 @@ class GroupCommit:
         records: list[object] = [
             record if record.kind == KIND_MESSAGE else None for record in batch if record.kind != KIND_NONE
         ]
+        self._offered = records
         self._journal.append(body, records, self._first_us, self._clock.now_us)
 
     def on_high_watermark(self, offset: int) -> None:
@@ -300,6 +303,7 @@ class GroupCommit:
             return
         end = self._outstanding_end
         self._outstanding = None
+        self._applying_offered, self._offered = self._offered, []
         self._gathers = True
         self._apply(batch, end)
         if self._pending or self._progress_pending:
@@ -332,6 +336,8 @@ class GroupCommit:
             self._request()
             return
         listener.end_batch()
+        _let_go(self._applying_offered)
+        self._applying_offered = []
         self._applying = []
         self._applied = 0
         if self._reached:
@@ -348,3 +354,12 @@ class GroupCommit:
     def on_failure(self, error: BaseException) -> None:
         """The journal can no longer make records durable: acknowledge nothing from now on (decisions 21)."""
         self.failed = error
+
+
+def _let_go(records: list[object]) -> None:
+    """Take out the messages that have left to all who get them: what is kept of the recent ones is small then, and new
+    messages get the memory of those just freed, which the processor has at hand."""
+    for place in range(len(records)):
+        record = records[place]
+        if isinstance(record, Message) and not record.waits:
+            records[place] = None

@@ -157,6 +157,7 @@ class Delivery:
                 self._send(session, link, serial, ref, message, False)
                 return
         queue.push(ref, message.size)
+        message.waits = True
         if link is None or queue.backlog.count > 1:
             self.keep_limits(session, queue)
         else:

@@ -61,6 +61,7 @@ class JournalPort(PageReader):
         """Write a batch; the high watermark comes back through `GroupCommit.on_high_watermark`.
 
         `records` are those of `body`, None where it is no message, offered to whoever keeps the recent ones in memory.
+        Once they have taken effect, those that nobody waits for become None too.
         """
         raise NotImplementedError
 

@@ -36,7 +36,8 @@ class Message(Record):
     """A published message.
 
     `origin` is tenant + client id in UTF-8 (`tenant_len` splits it); `message_expiry_s` is -1 for none; `link` is where
-    the acknowledgement goes, None once nobody waits for it.
+    the acknowledgement goes, None once nobody waits for it. `waits`: it is in somebody's backlog, from where it is
+    fetched by its offset.
     """
 
     def __init__(
@@ -67,6 +68,7 @@ class Message(Record):
         self.message_expiry_s: i64 = message_expiry_s
         self.payload = payload
         self.link: Link | None = None
+        self.waits = False
 
     @property
     def qos(self) -> int:

@@ -68,6 +68,7 @@ class SharedDelivery:
             self._offer_qos0(group, message)
             return
         group.push(reference(message.offset, 0, message.flags & FLAG_RETAIN != 0, qos), message.size)
+        message.waits = True
         self._keep_limit(group)
         self.serve(group, message)
 

@@ -1,7 +1,7 @@
 """The embedded journal behind `JournalPort`: appends to the segmented log, finds messages by offset.
 
-The records of the newest batches stay in memory, since most references are used soon after they were made; older ones are
-read from the segments, a batch at a time, and the batches read last are kept decoded.
+The messages of the newest batches that wait for somebody stay in memory, since most references are used soon after they
+were made; others are read from the segments, a batch at a time, and the batches read last are kept decoded.
 """
 
 from __future__ import annotations
@@ -142,7 +142,7 @@ class LocalJournal(JournalPort):
             if at >= len(self._near):
                 return None
         record = self._near[at]
-        return record if isinstance(record, Message) else None
+        return record if isinstance(record, Message) else self._read(offset)
 
     def _read(self, offset: int) -> Message | None:
         frames = self._last

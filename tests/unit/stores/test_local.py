@@ -97,6 +97,18 @@ def test_what_was_appended_last_needs_no_read() -> None:
     assert log.reads == []
 
 
+def test_what_nobody_waited_for_is_read_back_when_it_is_asked_for_all_the_same() -> None:
+    log = Log()
+    journal = LocalJournal(log, Gone)
+    records: list[object] = [message(10_000), message(10_001)]
+    journal.append(body_of(10_000, 2), records, 1, 1)
+    records[0] = None
+    assert payload(journal, 10_001) == b"10001"
+    assert log.reads == []
+    assert payload(journal, 10_000) == b"10000"
+    assert log.reads == [10_000]
+
+
 def test_small_messages_count_as_what_they_take_in_memory() -> None:
     log = Log()
     journal = LocalJournal(log, Gone)
