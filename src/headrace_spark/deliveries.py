@@ -1,201 +1,279 @@
-"""Steps of the job `metrics` over messages, events and progress: which message a serial number stands for.
+"""Which message a serial number stands for, and what became of it.
 
 Progress says "serial 7 of this session was acknowledged", not which message that was. A session numbers the QoS 1 and
 2 messages that match its subscriptions 1, 2, 3, ... in journal order (decision 7), so the number is worked out
-again: subscriptions as intervals of offsets, messages matched against them, a running number for each session.
-Groups of shared subscriptions come in as sessions of their own (`shared_groups`). Sessions that began before the first
-range that was read are not followed: their outcomes are counted without a latency.
+again: what went into its queue (`queues`), in order, from where an earlier range left off. The queues of many clients
+are worked on together, column by column. Outcomes of sessions that are not followed are counted without a latency.
+Runs on Spark's Python workers.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass, fields
 from typing import Final
 
-from pyspark.sql import DataFrame, Window
-from pyspark.sql import functions as F
+import numpy as np
+import pyarrow as pa
 
-from headrace_spark.topic_schemas import filter_pattern
+from headrace.core.record import DROP_REASONS, DROP_SESSION_ENDED
+from headrace_spark.chunk import Integers, Mask
+from headrace_spark.packing import (
+    ACKNOWLEDGED,
+    DRAWN,
+    KNOWN_ENTRY,
+    NO_TIME,
+    NOT_DRAWN,
+    OUT_OF_GROUP,
+    TO_MEMBER,
+    UNNAMED,
+    Rows,
+    edges,
+)
+from headrace_spark.queues import UNKNOWN, Followed
+from headrace_spark.traffic import SECOND_US
 
-FOREVER: Final = (1 << 63) - 1
+# Of a group the journal does not say why: `not_drawn` is what no member got to acknowledge, because it was dropped from
+# the queue, or because its member takes QoS 0.
+_OUTCOMES: Final = DROP_REASONS | {ACKNOWLEDGED: "acked", NOT_DRAWN: "not_drawn", UNNAMED: None}
 # Each bound is a sixth above the one before, from a tenth of a millisecond on.
 _GROWTH: Final = 7 / 6
 _LEAST_MS: Final = 0.1
-_SERIALS_MAX: Final = 10_000_000  # of one `dropped`, so that a damaged count does not fill the memory
+_NO_STEP: Final = -1
+_KEYS_MAX: Final = 1 << 62
+_GROUPS: Final = ["window_us", "client", "outcome", "step"]
 
 
-def intervals(events: DataFrame, subscriptions: DataFrame, shared: bool = False) -> DataFrame:
-    """Subscriptions that queue, also from before: incarnation, topic_filter, no_local, the offsets [begin, until), item.
+@dataclass(frozen=True)
+class Waiting:
+    """Of one session: the number of its next message, how many wait for it, and since when (None: not known)."""
 
-    Those that are shared, or those that are not. A member of a group may take QoS 0: the group has a queue all the same.
-    """
-    own = F.startswith("topic_filter", F.lit("$share/")) == F.lit(shared)
-    before = subscriptions.where(own).select(
-        "incarnation",
-        "topic_filter",
-        "no_local",
-        F.lit(-1).cast("long").alias("begin"),
-        F.lit(0).alias("item"),
-        F.lit(True).alias("on"),
+    incarnation: int
+    next_serial: int
+    messages: int
+    oldest_us: int | None
+
+
+@dataclass(frozen=True)
+class Settled:
+    """`delivered`: window_us, tenant, client_id, outcome, latency_ms, messages, payload_bytes; `left`: KNOWN_ENTRY rows
+    for the next range; `waiting`: of the sessions that had anything in their queues."""
+
+    delivered: pa.Table
+    left: Rows
+    waiting: list[Waiting]
+
+
+@dataclass(frozen=True)
+class Queued:
+    """Entries of queues, or what became of them: session (by number here), serial, and more by place."""
+
+    sessions: Integers
+    serials: Integers
+    times_us: Integers
+    values: Integers
+    """Payload bytes, or what became of it."""
+
+    def only(self, which: Mask | Integers) -> Queued:
+        return Queued(*(getattr(self, field.name)[which] for field in fields(self)))
+
+
+class Queues:
+    """The sessions of some clients, numbered from 0 on."""
+
+    def __init__(self, followed: Followed, incarnations: Integers) -> None:
+        self.incarnations = incarnations
+        self.followed = followed
+        self.which = followed.sessions_of(incarnations)
+        is_known = self.which != UNKNOWN
+        self.clients = np.full(len(incarnations), UNKNOWN)
+        self.clients[is_known] = followed.clients[self.which[is_known]]
+        self.next_serials = np.ones(len(incarnations), np.int64)
+        self.next_serials[is_known] = followed.next_serials[self.which[is_known]]
+        self.ended_us = np.full(len(incarnations), NO_TIME)
+        self.ended_us[is_known] = followed.ended_us[self.which[is_known]]
+
+    def of(self, rows: Rows) -> Integers:
+        return np.searchsorted(self.incarnations, rows["incarnation"])
+
+    def numbered(self, new: Rows) -> Queued:
+        """NEW_ENTRY rows get their serials; the sessions' next ones move on."""
+        sessions = self.of(new)
+        later, offsets = sessions[1:], new["offset"]
+        if ((later < sessions[:-1]) | ((later == sessions[:-1]) & (offsets[1:] < offsets[:-1]))).any():
+            order = np.lexsort((new["item"], offsets, sessions))
+            sessions, new = sessions[order], new[order]
+        bounds = edges(sessions)
+        begins, counts = bounds[:-1], np.diff(bounds)
+        serials = np.arange(len(new)) + np.repeat(self.next_serials[sessions[begins]] - begins, counts)
+        self.next_serials[sessions[begins]] += counts
+        return Queued(sessions, serials, new["publish_us"], new["payload_bytes"].astype(np.int64))
+
+
+def settle(followed: Followed, known: Rows, new: Rows, outcomes: Rows, window_s: int) -> Settled:
+    """All that there is of some clients: rows of KNOWN_ENTRY, NEW_ENTRY and OUTCOME."""
+    given = [np.unique(rows["incarnation"]) for rows in (known, new, outcomes)]
+    queues = Queues(followed, np.unique(np.concatenate(given)))
+    numbered = queues.numbered(new)
+    before = Queued(queues.of(known), known["serial"], known["publish_us"], known["payload_bytes"])
+    was_drawn, to_member = before.values == DRAWN, outcomes["what"] == TO_MEMBER
+    finished = _each(queues, outcomes[~to_member])
+    member = outcomes[to_member]
+    draws = _joined(
+        before.only(was_drawn),
+        Queued(queues.of(member), member["serial"], member["settled_us"], member["what"]),
     )
-    queues = (F.col("kind") == "subscribed") & (F.lit(shared) | (F.col("qos") > 0))
-    changed = events.where(F.col("kind").isin("subscribed", "unsubscribed") & own).select(
-        "incarnation",
-        "topic_filter",
-        "no_local",
-        F.col("journal_offset").alias("begin"),
-        F.col("item").cast("int").alias("item"),
-        queues.alias("on"),
+    entries = _joined(before.only(~was_drawn), numbered)
+    entry_keys, finished_keys, draw_keys = _keys(len(queues.incarnations), entries, finished, draws)
+    entries, entry_keys = _ordered(entries, entry_keys)
+    finished, finished_keys = _first(finished, finished_keys)
+    draws, draw_keys = _first(draws, draw_keys)
+    at, is_there = _find(entry_keys, finished_keys)
+    is_left = np.ones(len(entry_keys), np.bool_)
+    is_left[at[is_there]] = False
+    publish_us = np.where(is_there, _taken(entries.times_us, at, NO_TIME), NO_TIME)
+    payload_bytes = np.where(is_there, _taken(entries.values, at, 0), 0)
+    had = _find(draw_keys, finished_keys)[1]
+    of_group = np.where(had, ACKNOWLEDGED, NOT_DRAWN)
+    what = np.where(finished.values == OUT_OF_GROUP, of_group, finished.values)
+    # What sessions that ended left behind; what a member of a group has in flight completes with the member.
+    ended_us = queues.ended_us[entries.sessions]
+    behind = np.flatnonzero(is_left & (ended_us != NO_TIME) & ~_find(draw_keys, entry_keys)[1])
+    delivered = _delivered(
+        queues,
+        np.concatenate([finished.sessions, entries.sessions[behind]]),
+        np.concatenate([what, np.full(len(behind), DROP_SESSION_ENDED)]),
+        np.concatenate([finished.times_us, ended_us[behind]]),
+        np.concatenate([publish_us, entries.times_us[behind]]),
+        np.concatenate([payload_bytes, entries.values[behind]]),
+        window_s,
     )
-    one_filter = Window.partitionBy("incarnation", "topic_filter").orderBy("begin")
-    ended = (
-        events.where("kind = 'session_ended'")
-        .groupBy("incarnation")
-        .agg(F.min("journal_offset").alias("ended"))
+    left = entries.only(is_left & (ended_us == NO_TIME) & (queues.which[entries.sessions] != UNKNOWN))
+    in_flight = draws.only(~_find(finished_keys, draw_keys)[1])
+    in_flight = Queued(
+        in_flight.sessions, in_flight.serials, in_flight.times_us, np.full(len(in_flight.serials), DRAWN)
     )
-    both = before.unionByName(changed).select("*", F.lead("begin").over(one_filter).alias("next"))
-    until = F.coalesce(F.least("next", "ended"), F.lit(FOREVER))
-    return (
-        both.where("on")
-        .join(ended, "incarnation", "left")
-        .select("incarnation", "topic_filter", "no_local", "begin", "item", until.alias("until"))
-    )
+    return Settled(delivered, _rows(queues, _joined(left, in_flight)), _waiting(queues, left))
 
 
-def patterns(subscribed: DataFrame) -> DataFrame:
-    """topic_filter, pattern of the filters with wildcards; they are few, and are looked at here one by one."""
-    filters = subscribed.where("topic_filter rlike '[+#]'").select("topic_filter").distinct().collect()
-    rows = [(row.topic_filter, filter_pattern(row.topic_filter)) for row in filters]
-    return subscribed.sparkSession.createDataFrame(rows, "topic_filter string, pattern string")
+def _each(queues: Queues, outcomes: Rows) -> Queued:
+    """A row for each serial."""
+    counts = outcomes["count"]
+    if (counts > 1).any():
+        within = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
+        outcomes = np.repeat(outcomes, counts)
+        serials = outcomes["serial"] + within
+    else:
+        serials = outcomes["serial"]
+    return Queued(queues.of(outcomes), serials, outcomes["settled_us"], outcomes["what"])
 
 
-def queued(messages: DataFrame, events: DataFrame, subscribed: DataFrame, sessions: DataFrame) -> DataFrame:
-    """What this range put into the queues: incarnation, offset, item, publish_timestamp, payload_bytes.
-
-    `subscribed`: `intervals`; `sessions`: incarnation, tenant, client_id.
-    """
-    wanted = subscribed.join(sessions, "incarnation")
-    sent = messages.where("qos > 0").select(
-        "tenant",
-        "topic",
-        F.col("client_id").alias("publisher"),
-        F.col("journal_offset").alias("offset"),
-        "publish_timestamp",
-        "payload_bytes",
-    )
-    plain = wanted.where("not topic_filter rlike '[+#]'").withColumnRenamed("topic_filter", "topic")
-    # Filters with wildcards are tried on every topic once, not on every message.
-    wild = wanted.join(F.broadcast(patterns(subscribed)), "topic_filter")
-    topics = sent.select("tenant", "topic").distinct()
-    matched = topics.join(F.broadcast(wild), "tenant").where(F.expr("topic rlike pattern"))
-    columns = ("tenant", "topic", "incarnation", "client_id", "no_local", "begin", "until")
-    targets = plain.select(*columns).unionByName(matched.select(*columns))
-    hits = sent.join(targets, ["tenant", "topic"]).where(
-        "offset >= begin and offset < until and not (coalesce(no_local, false) and publisher = client_id)"
-    )
-    routed = hits.groupBy("incarnation", "offset").agg(
-        F.first("publish_timestamp").alias("publish_timestamp"),
-        F.first("payload_bytes").alias("payload_bytes"),
-    )
-    retained = events.where("kind = 'retained_queued' and qos > 0").select(
-        "incarnation",
-        F.col("journal_offset").alias("offset"),
-        "item",
-        F.lit(None)
-        .cast("timestamp")
-        .alias("publish_timestamp"),  # published long ago: no latency to speak of
-        F.lit(0).cast("long").alias("payload_bytes"),
-    )
-    return routed.select(
-        "incarnation", "offset", F.lit(0).alias("item"), "publish_timestamp", "payload_bytes"
-    ).unionByName(retained)
-
-
-def numbered(queued_rows: DataFrame, sessions: DataFrame) -> DataFrame:
-    """Entries with their serial numbers. `sessions`: incarnation, next_serial (null: not known, left out)."""
-    order = Window.partitionBy("incarnation").orderBy("offset", "item")
-    known = sessions.where(F.col("next_serial").isNotNull()).select("incarnation", "next_serial")
-    return queued_rows.join(known, "incarnation").select(
-        "incarnation",
-        (F.col("next_serial") + F.row_number().over(order) - 1).alias("serial"),
-        "publish_timestamp",
-        "payload_bytes",
-    )
-
-
-def outcomes(progress: DataFrame) -> DataFrame:
-    """One row for each message that was finished: incarnation, serial, outcome, settled_timestamp."""
-    acked = progress.where("kind = 'acked'").select(
-        "incarnation",
-        "serial",
-        F.lit("acked").alias("outcome"),
-        F.col("progress_timestamp").alias("settled_timestamp"),
-    )
-    last = F.col("serial") + F.least(F.col("count"), F.lit(_SERIALS_MAX)) - 1
-    dropped = progress.where("kind = 'dropped' and count > 0").select(
-        "incarnation",
-        F.explode(F.sequence("serial", last)).alias("serial"),
-        F.col("reason").alias("outcome"),
-        F.col("progress_timestamp").alias("settled_timestamp"),
-    )
-    # A message is finished once, whatever is written about it later.
-    both = acked.unionByName(dropped)
-    return both.groupBy("incarnation", "serial").agg(
-        F.min_by("outcome", "settled_timestamp").alias("outcome"),
-        F.min("settled_timestamp").alias("settled_timestamp"),
-    )
-
-
-def left_by_ended(entries: DataFrame, done: DataFrame, events: DataFrame) -> DataFrame:
-    """What sessions that ended left behind, as `outcomes`."""
-    ended = (
-        events.where("kind = 'session_ended'")
-        .groupBy("incarnation")
-        .agg(F.min("event_timestamp").alias("settled_timestamp"))
-    )
-    left = entries.join(done.select("incarnation", "serial"), ["incarnation", "serial"], "left_anti")
-    return left.join(F.broadcast(ended), "incarnation").select(
-        "incarnation", "serial", F.lit("session_ended").alias("outcome"), "settled_timestamp"
+def _joined(one: Queued, other: Queued) -> Queued:
+    return Queued(
+        *(np.concatenate([getattr(one, field.name), getattr(other, field.name)]) for field in fields(Queued))
     )
 
 
-def settled(
-    done: DataFrame,
-    entries: DataFrame,
-    sessions: DataFrame,
+def _keys(sessions: int, *some: Queued) -> list[Integers]:
+    """Session and serial in one number, in that order."""
+    serials = [each.serials for each in some]
+    whole = np.concatenate(serials)
+    least, greatest = int(whole.min(initial=0)), int(whole.max(initial=0))
+    if least < 0 or sessions * (greatest + 1) > _KEYS_MAX:  # of a damaged journal
+        ranks = np.unique(whole, return_inverse=True)[1]
+        serials = np.split(ranks, np.cumsum([len(each) for each in serials])[:-1])
+        greatest = len(whole)
+    return [each.sessions * (greatest + 1) + serial for each, serial in zip(some, serials, strict=True)]
+
+
+def _ordered(queued: Queued, keys: Integers) -> tuple[Queued, Integers]:
+    if (keys[1:] > keys[:-1]).all():
+        return queued, keys
+    order = np.argsort(keys, kind="stable")
+    return queued.only(order), keys[order]
+
+
+def _first(queued: Queued, keys: Integers) -> tuple[Queued, Integers]:
+    """A message is finished once, whatever is written about it later."""
+    if (keys[1:] > keys[:-1]).all():
+        return queued, keys
+    order = np.lexsort((queued.times_us, keys))
+    order = order[edges(keys[order])[:-1]]
+    return queued.only(order), keys[order]
+
+
+def _find(keys: Integers, wanted: Integers) -> tuple[Integers, Mask]:
+    """Where each one is among keys in order, and whether it is there at all."""
+    if not len(keys):
+        return np.zeros(len(wanted), np.int64), np.zeros(len(wanted), np.bool_)
+    at = np.minimum(np.searchsorted(keys, wanted), len(keys) - 1)
+    return at, keys[at] == wanted
+
+
+def _taken(values: Integers, at: Integers, default: int) -> Integers:
+    return values[at] if len(values) else np.full(len(at), default)
+
+
+def _delivered(
+    queues: Queues,
+    sessions: Integers,
+    what: Integers,
+    settled_us: Integers,
+    publish_us: Integers,
+    payload_bytes: Integers,
     window_s: int,
-    journal_uuid: str,
-    up_to_offset: int,
-) -> DataFrame:
-    """`outcomes` -> parts of table `deliveries`. `sessions`: incarnation, tenant, client_id."""
-    rows = done.join(entries, ["incarnation", "serial"], "left").join(
-        F.broadcast(sessions), "incarnation", "left"
+) -> pa.Table:
+    steps = np.full(len(sessions), _NO_STEP)
+    known = np.flatnonzero((what == ACKNOWLEDGED) & (publish_us != NO_TIME))
+    latency_ms = (settled_us[known] - publish_us[known]) / 1000
+    steps[known] = np.ceil(np.log(np.maximum(latency_ms, _LEAST_MS) / _LEAST_MS) / np.log(_GROWTH))
+    columns = {
+        "window_us": settled_us - settled_us % (window_s * SECOND_US),
+        "client": queues.clients[sessions],
+        "outcome": what,
+        "step": steps,
+        "payload_bytes": payload_bytes,
+    }
+    groups = pa.table(columns).group_by(_GROUPS, use_threads=False)
+    found = groups.aggregate([([], "count_all"), ("payload_bytes", "sum")])
+    clients = found["client"].to_numpy()
+    names = queues.followed.names.take(pa.array(clients, mask=clients == UNKNOWN))
+    return pa.table(
+        {
+            "window_us": found["window_us"],
+            "tenant": names["tenant"],
+            "client_id": names["client_id"],
+            "outcome": pa.array([_OUTCOMES[one] for one in found["outcome"].to_pylist()], pa.string()),
+            "latency_ms": pa.array([_bound(step) for step in found["step"].to_pylist()], pa.float64()),
+            "messages": found["count_all"],
+            "payload_bytes": found["payload_bytes_sum"],
+        }
     )
-    at_s = F.unix_seconds("settled_timestamp")
-    latency_ms = (F.unix_micros("settled_timestamp") - F.unix_micros("publish_timestamp")) / 1000
-    step = F.ceil(F.log(F.greatest(latency_ms, F.lit(_LEAST_MS)) / _LEAST_MS) / F.log(F.lit(_GROWTH)))
-    known = (F.col("outcome") == "acked") & F.col("publish_timestamp").isNotNull()
-    bound = F.when(known, F.round(F.pow(F.lit(_GROWTH), step) * _LEAST_MS, 3))
-    groups = rows.select(
-        F.timestamp_seconds(at_s - at_s % window_s).alias("window_start"),
-        "tenant",
-        "client_id",
-        "outcome",
-        bound.alias("latency_ms"),
-        "payload_bytes",
-    )
-    parts = groups.groupBy("window_start", "tenant", "client_id", "outcome", "latency_ms").agg(
-        F.count("*").alias("messages"),
-        F.coalesce(F.sum("payload_bytes"), F.lit(0)).cast("long").alias("payload_bytes"),
-    )
-    return parts.select(
-        "window_start",
-        "tenant",
-        "client_id",
-        "outcome",
-        "latency_ms",
-        "messages",
-        "payload_bytes",
-        F.lit(journal_uuid).alias("journal_uuid"),
-        F.lit(up_to_offset).cast("long").alias("up_to_offset"),
-        F.to_date("window_start").alias("date"),
-    )
+
+
+def _bound(step: int) -> float | None:
+    return None if step == _NO_STEP else round(_GROWTH**step * _LEAST_MS, 3)
+
+
+def _rows(queues: Queues, left: Queued) -> Rows:
+    made = np.empty(len(left.serials), KNOWN_ENTRY)
+    made["incarnation"] = queues.incarnations[left.sessions]
+    made["serial"] = left.serials
+    made["publish_us"] = left.times_us
+    made["payload_bytes"] = left.values
+    return made
+
+
+def _waiting(queues: Queues, left: Queued) -> list[Waiting]:
+    counts = np.bincount(left.sessions, minlength=len(queues.incarnations))
+    latest = np.iinfo(np.int64).max
+    oldest = np.full(len(queues.incarnations), latest)
+    bounds = edges(left.sessions)[:-1]
+    if len(bounds):
+        times = np.where(left.times_us == NO_TIME, latest, left.times_us)
+        oldest[left.sessions[bounds]] = np.minimum.reduceat(times, bounds)
+    columns = (queues.incarnations, queues.next_serials, counts, oldest)
+    rows = zip(*(column[queues.which != UNKNOWN].tolist() for column in columns), strict=True)
+    return [
+        Waiting(incarnation, serial, count, None if at == latest else at)
+        for incarnation, serial, count, at in rows
+    ]

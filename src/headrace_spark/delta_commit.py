@@ -8,12 +8,14 @@ py4j; `jars/pom.xml` pins the version that they are of.
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from time import time_ns
 from typing import Any, Final
 from urllib.parse import unquote
 
+import pyarrow as pa
+from deltalake import DeltaTable as DeltaLog
 from pyspark.sql import SparkSession
 
 from headrace_spark.errors import LakeConflict
@@ -21,48 +23,79 @@ from headrace_spark.errors import LakeConflict
 _DELTA: Final = "org.apache.spark.sql.delta"
 
 
-def has_batch(spark: SparkSession, table: Path, query_id: str, batch: int) -> bool:
+def has_batch(table: DeltaLog, query_id: str, batch: int) -> bool:
     """Whether the table has the transaction (query, batch), or a later one of that query."""
-    return bool(_begun(spark, table).txnVersion(query_id) >= batch)
+    done = table.transaction_version(query_id)
+    return done is not None and done >= batch
 
 
-def append_files(spark: SparkSession, table: Path, actions: Sequence[str], query_id: str, batch: int) -> None:
+def append_files(
+    spark: SparkSession,
+    table: Path,
+    actions: Sequence[str],
+    query_id: str,
+    batch: int,
+    instead_of: Mapping[str, str] | None = None,
+) -> None:
     """Add files under the transaction (query, batch), which the table must not have. Raises LakeConflict.
 
     `actions`: `add` actions of Delta's log, whose files lie in `table`; none at all is a transaction, too.
+    `instead_of`: the partition whose files go in the same commit.
     """
     require(table, actions)
     jvm: Any = spark._jvm
-    mark = {"txn": {"appId": query_id, "version": batch, "lastUpdated": time_ns() // 1_000_000}}
-    listed = jvm.java.util.ArrayList()
-    for action in (json.dumps(mark), *actions):
-        listed.add(jvm.org.apache.spark.sql.delta.actions.Action.fromJson(action))
-    as_scala = jvm.scala.jdk.javaapi.CollectionConverters.asScala(listed).toSeq()
-    append = jvm.org.apache.spark.sql.streaming.OutputMode.Append()
-    update = getattr(jvm, f"{_DELTA}.DeltaOperations$StreamingUpdate")
-    transaction = _begun(spark, table)
-    if transaction.txnVersion(query_id) >= batch:
-        raise LakeConflict(
-            f"{table} has batch {batch} of query {query_id} by now: another process is archiving"
-        )
-    transaction.commit(as_scala, update(append, query_id, batch, jvm.scala.Option.empty()))
-
-
-def _begun(spark: SparkSession, table: Path) -> Any:
-    """A transaction. Delta refuses its commit if another one with the same query has been faster."""
-    jvm: Any = spark._jvm
-    return jvm.org.apache.spark.sql.delta.DeltaLog.forTable(
+    transaction = jvm.org.apache.spark.sql.delta.DeltaLog.forTable(
         spark._jsparkSession, str(table)
     ).startTransaction()
+    # What `transaction.txnVersion` would answer, for which it rebuilds the table's state in three jobs of Spark; and that
+    # it was asked: Delta refuses the commit if another one with the same query is faster.
+    begun = DeltaLog(table, version=transaction.snapshot().version())
+    transaction.readTxn().addOne(query_id)
+    if has_batch(begun, query_id, batch):
+        raise LakeConflict(f"{table} has batch {batch} of query {query_id} by now: another process writes it")
+    mark = {"txn": {"appId": query_id, "version": batch, "lastUpdated": time_ns() // 1_000_000}}
+    removed = [] if instead_of is None else _removed(begun, instead_of)
+    listed = jvm.java.util.ArrayList()
+    for action in (json.dumps(mark), *removed, *actions):
+        listed.add(jvm.org.apache.spark.sql.delta.actions.Action.fromJson(action))
+    as_scala = jvm.scala.jdk.javaapi.CollectionConverters.asScala(listed).toSeq()
+    modes = jvm.org.apache.spark.sql.streaming.OutputMode
+    update = getattr(jvm, f"{_DELTA}.DeltaOperations$StreamingUpdate")
+    mode = modes.Append() if instead_of is None else modes.Update()
+    transaction.commit(as_scala, update(mode, query_id, batch, jvm.scala.Option.empty()))
+
+
+def _removed(table: DeltaLog, partition: Mapping[str, str]) -> Iterator[str]:
+    """Actions that take out the files of a partition."""
+    for row in pa.table(table.get_add_actions(flatten=True)).to_pylist():
+        if all(row[f"partition.{name}"] == value for name, value in partition.items()):
+            remove = {
+                "path": row["path"],
+                "deletionTimestamp": time_ns() // 1_000_000,
+                "dataChange": True,
+                "extendedFileMetadata": True,
+                "partitionValues": dict(partition),
+                "size": row["size_bytes"],
+            }
+            yield json.dumps({"remove": remove})
 
 
 def require(table: Path, actions: Sequence[str]) -> None:
     """A worker on another machine may have written to a disk of its own. Raises LakeConflict."""
-    for action in actions:
-        add = json.loads(action)["add"]
-        path = table / unquote(add["path"])
-        if not path.is_file() or path.stat().st_size != add["size"]:
+    for path, action in zip(paths_of(table, actions), actions, strict=True):
+        if not path.is_file() or path.stat().st_size != json.loads(action)["add"]["size"]:
             raise LakeConflict(
                 f"a worker wrote {path}, which is not there for the driver: the lake must lie under the same path on "
                 "every machine. Nothing was added to the table"
             )
+
+
+def paths_of(table: Path, actions: Sequence[str]) -> list[Path]:
+    """The files of `add` actions."""
+    return [table / unquote(json.loads(action)["add"]["path"]) for action in actions]
+
+
+def remove_files(table: Path, actions: Sequence[str]) -> None:
+    """Of actions that no commit has: otherwise they go with a vacuum."""
+    for path in paths_of(table, actions):
+        path.unlink(missing_ok=True)

@@ -11,13 +11,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from pyspark.sql import DataFrame, SparkSession
-
 from headrace.journal.reader import JournalReader
 from headrace_spark.errors import LakeConflict
-from headrace_spark.journal import holds_last, readable_from, source_options
+from headrace_spark.journal import holds_last, readable_from
 from headrace_spark.lake_table import LakeTable
-from headrace_spark.ranges import end_within
+from headrace_spark.ranges import end_within, split
+from headrace_spark.reading import JournalPartition
 
 
 @dataclass(frozen=True)
@@ -29,20 +28,13 @@ class JournalRange:
     start: int
     end: int
 
-    def read(
-        self, spark: SparkSession, schema: str, columns: Sequence[str], start: int | None = None
-    ) -> DataFrame:
-        """The rows of one schema in this range, or from `start` in it."""
-        return (
-            spark.read.format("headrace-journal")
-            .option("schema", schema)
-            .option("columns", ",".join(columns))
-            .option("startingOffsets", self.start if start is None else start)
-            .option("endingOffsets", self.end)
-            .option("partitions", spark.sparkContext.defaultParallelism)
-            .options(**source_options(self.journal))
-            .load()
-        )
+    def partitions(self, tasks: int) -> list[JournalPartition]:
+        """In at most so many parts, for `headrace_spark.reading.all_chunks`."""
+        journal = self.journal
+        return [
+            JournalPartition(journal.location, journal.uuid, journal.epoch, start, end)
+            for start, end in split(self.start, self.end, tasks)
+        ]
 
 
 class Ranges:

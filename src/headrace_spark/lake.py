@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import fcntl
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,7 +28,7 @@ from pyspark.sql.types import StructType
 
 from headrace_spark.errors import LakeConflict
 from headrace_spark.schema import MESSAGES
-from headrace_spark.table_files import MESSAGES_LAYOUT, TEXT_KEPT
+from headrace_spark.table_files import MESSAGES_LAYOUT, TEXT_KEPT, FileLayout
 
 PARTITIONED_BY: Final = MESSAGES_LAYOUT.partitioned_by
 _STATISTICS: Final = "delta.dataSkippingStatsColumns"
@@ -93,22 +93,9 @@ class Lake:
         return None if log is None else TableState(log.version(), *_content(log))
 
     def is_plain(self) -> bool:
-        """Whether `messages` is as this headrace makes it, so that files may be added that Spark did not write.
-
-        A feature of Delta that somebody has switched on since (constraints, column mapping) may ask more of a writer.
-        """
+        """Whether `messages` is as this headrace makes it, so that files may be added that Spark did not write."""
         log = self._log()
-        if log is None:
-            return False
-        protocol, about = log.protocol(), log.metadata()
-        set_by_hand = {key for key in about.configuration if key.startswith("delta.")} - _PROPERTIES.keys()
-        return (
-            protocol.min_writer_version <= _PLAIN_WRITER
-            and tuple(about.partition_columns) == PARTITIONED_BY
-            and about.configuration.get(_STATISTICS) == _PROPERTIES[_STATISTICS]
-            and not set_by_hand - _HARMLESS
-            and "delta.invariants" not in log.schema().to_json()
-        )
+        return log is not None and is_plain(log, MESSAGES_LAYOUT, _PROPERTIES)
 
     def last_batch(self, query_id: str) -> int | None:
         """The last micro-batch of that query in the table (Delta's transaction id of a streaming query)."""
@@ -191,6 +178,22 @@ class Checkpoint:
     def _last(self, folder: str) -> int | None:
         names = (entry.name for entry in (self.path / folder).glob("[0-9]*"))
         return max((int(name) for name in names if name.isdigit()), default=None)
+
+
+def is_plain(log: DeltaLog, layout: FileLayout, properties: Mapping[str, str]) -> bool:
+    """Whether a table has what it was made with, and nothing of Delta that asks more of a writer.
+
+    Constraints or column mapping, that somebody has switched on since, would.
+    """
+    protocol, about = log.protocol(), log.metadata()
+    set_by_hand = {key for key in about.configuration if key.startswith("delta.")} - properties.keys()
+    return (
+        protocol.min_writer_version <= _PLAIN_WRITER
+        and tuple(about.partition_columns) == layout.partitioned_by
+        and about.configuration.get(_STATISTICS) == properties[_STATISTICS]
+        and not set_by_hand - _HARMLESS
+        and "delta.invariants" not in log.schema().to_json()
+    )
 
 
 def unreadable(table: Path, error: DeltaError) -> LakeConflict:

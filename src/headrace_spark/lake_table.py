@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from urllib.parse import unquote
 
+import pyarrow as pa
 from delta.tables import DeltaTable
 from deltalake import DeltaTable as DeltaLog
 from deltalake import Schema
@@ -12,8 +15,9 @@ from deltalake.exceptions import DeltaError, TableNotFoundError
 from pyspark.sql import DataFrame, DataFrameWriter, SparkSession
 from pyspark.sql.types import StructType
 
+from headrace_spark.delta_commit import append_files, has_batch, paths_of, remove_files
 from headrace_spark.errors import LakeConflict
-from headrace_spark.lake import unreadable
+from headrace_spark.lake import is_plain, unreadable
 from headrace_spark.tables import TableDefinition
 
 
@@ -71,7 +75,7 @@ class LakeTable:
             mode="ignore",
             partition_by=list(what.partitioned_by),
             description=what.about,
-            configuration={"delta.dataSkippingStatsColumns": ",".join(what.statistics)},
+            configuration=_ours(what),
         )
 
     def read(self, spark: SparkSession) -> DataFrame:
@@ -79,6 +83,49 @@ class LakeTable:
 
     def delta(self, spark: SparkSession) -> DeltaTable:
         return DeltaTable.forPath(spark, str(self.path))
+
+    def is_plain(self) -> bool:
+        """Whether it is as this headrace makes it, so that files may be added that Spark did not write."""
+        log = self.log()
+        return log is not None and is_plain(log, self.definition.layout, _ours(self.definition))
+
+    def files(self, journal_uuid: str) -> list[Path]:
+        """Those that have the rows of one journal, of a table that is partitioned by it."""
+        log = self.log()
+        rows = [] if log is None else pa.table(log.get_add_actions(flatten=True)).to_pylist()
+        return [
+            self.path / unquote(row["path"]) for row in rows if row["partition.journal_uuid"] == journal_uuid
+        ]
+
+    def append_files(self, spark: SparkSession, actions: Sequence[str], app_id: str, version: int) -> None:
+        """Add files once, by their `add` actions: a transaction that the table has already is skipped."""
+        if has_batch(DeltaLog(self.path), app_id, version):
+            remove_files(self.path, actions)
+        elif self.is_plain():
+            append_files(spark, self.path, actions, app_id, version)
+        else:
+            self._by_spark(spark, actions, lambda rows: self.append(rows, app_id, version))
+
+    def replace_files(
+        self, spark: SparkSession, actions: Sequence[str], journal_uuid: str, app_id: str, version: int
+    ) -> None:
+        """Put files in the place of what a table that is partitioned by journal has for one, once."""
+        if has_batch(DeltaLog(self.path), app_id, version):
+            remove_files(self.path, actions)
+        elif self.is_plain():
+            append_files(spark, self.path, actions, app_id, version, {"journal_uuid": journal_uuid})
+        else:
+            where = f"journal_uuid = '{journal_uuid}'"
+            self._by_spark(spark, actions, lambda rows: self.replace(rows, where, app_id, version))
+
+    def _by_spark(
+        self, spark: SparkSession, actions: Sequence[str], write: Callable[[DataFrame], None]
+    ) -> None:
+        """A feature of Delta that somebody has switched on asks more of a writer: Spark writes the same rows anew."""
+        paths = [str(path) for path in paths_of(self.path, actions)]
+        reader = spark.read.schema(self.definition.columns)
+        write(reader.parquet(*paths) if paths else spark.createDataFrame([], self.definition.columns))
+        remove_files(self.path, actions)
 
     def append(self, rows: DataFrame, app_id: str, version: int) -> None:
         """Add rows once: a transaction that the table has already is skipped by Delta."""
@@ -94,6 +141,11 @@ class LakeTable:
 
     def _once(self, writer: DataFrameWriter, app_id: str, version: int) -> None:
         writer.option("txnAppId", app_id).option("txnVersion", version).save(str(self.path))
+
+
+def _ours(definition: TableDefinition) -> dict[str, str]:
+    """What is set of Delta's properties."""
+    return {"delta.dataSkippingStatsColumns": ",".join(definition.statistics)}
 
 
 def _types(schema: StructType) -> dict[str, str]:

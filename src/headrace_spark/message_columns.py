@@ -28,7 +28,7 @@ from headrace.core.record import (
     NO_EXPIRY_U32,
 )
 from headrace.errors import CorruptRecord
-from headrace_spark.chunk import Chunk, Integers
+from headrace_spark.chunk import Chunk, Integers, Mask
 from headrace_spark.publish_properties import PropertyColumns
 from headrace_spark.selection import Selection
 
@@ -70,6 +70,14 @@ class Messages:
         self.epochs = chunk.epochs
         self.count = len(self.offsets)
 
+    def only(self, wanted: Mask) -> Messages:
+        """The messages that the mask names."""
+        return Messages(self._chunk.only(wanted))
+
+    def rows(self, schema: pa.Schema) -> pa.RecordBatch:
+        """Of at least one message."""
+        return pa.RecordBatch.from_arrays([_COLUMNS[name](self) for name in schema.names], schema=schema)
+
     @cached_property
     def headers(self) -> npt.NDArray[Any]:
         """The fixed headers, a structured row for each message."""
@@ -82,7 +90,8 @@ class Messages:
         return np.ascontiguousarray(self.headers["timestamp_us"])
 
     @cached_property
-    def _fields(self) -> pa.BinaryArray:
+    def _bounds(self) -> Integers:
+        """Where each field of each message begins, and the gap behind it."""
         bounds = np.empty((self.count, _STRIDE), np.int64)
         bounds[:, _TENANT] = self._at + MESSAGE_HEADER_SIZE
         for field, length in enumerate(
@@ -94,10 +103,14 @@ class Messages:
             raise CorruptRecord(
                 f"after offset {self.offsets[0]}: the fields of a message run past its record"
             )
+        return bounds
+
+    @cached_property
+    def _fields(self) -> pa.BinaryArray:
         return pa.Array.from_buffers(
             pa.binary(),
             self.count * _STRIDE - 1,
-            [None, pa.py_buffer(bounds.astype(np.int32)), pa.py_buffer(self._body)],
+            [None, pa.py_buffer(self._bounds.astype(np.int32)), pa.py_buffer(self._body)],
         )
 
     def binary(self, field: int) -> pa.BinaryArray:
@@ -106,6 +119,39 @@ class Messages:
 
     def text(self, field: int) -> pa.StringArray:
         return self.binary(field).cast(pa.string())
+
+    def _encoded(self, field: int) -> pa.DictionaryArray:
+        """A text of every message, each different one once."""
+        encoded = self.binary(field).dictionary_encode()
+        return pa.DictionaryArray.from_arrays(encoded.indices, encoded.dictionary.cast(pa.string()))
+
+    @cached_property
+    def client_ids(self) -> pa.DictionaryArray:
+        return self._encoded(_CLIENT_ID)
+
+    @cached_property
+    def topic_pairs(self) -> tuple[list[tuple[str, str]], Integers]:
+        """Tenants and topics: each pair once, and for each message which one."""
+        tenants, topics = self._encoded(_TENANT), self._encoded(_TOPIC)
+        tenant_names, topic_names = tenants.dictionary.to_pylist(), topics.dictionary.to_pylist()
+        count = len(topic_names)
+        pairs = tenants.indices.to_numpy().astype(np.int64) * count + topics.indices.to_numpy()
+        if len(tenant_names) == 1:
+            return [(tenant_names[0], topic) for topic in topic_names], pairs
+        found, where = np.unique(pairs, return_inverse=True)
+        return [(tenant_names[pair // count], topic_names[pair % count]) for pair in found.tolist()], where
+
+    @property
+    def qos(self) -> npt.NDArray[np.uint8]:
+        flags: npt.NDArray[np.uint8] = self.headers["flags"]
+        return flags & np.uint8(FLAG_QOS)
+
+    @cached_property
+    def payload_lengths(self) -> Integers:
+        """Bytes."""
+        bounds = self._bounds
+        lengths: Integers = bounds[:, _GAP] - bounds[:, _PAYLOAD]
+        return lengths
 
     def flag(self, mask: int) -> pa.BooleanArray:
         return pa.array((self.headers["flags"] & mask) != 0)
@@ -135,23 +181,12 @@ def client_message_id(tenant: str, client_id: str, message_id: str) -> str:
     return f"client:{tenant}/{client_id.replace('%', '%25').replace('/', '%2F')}/{message_id}"
 
 
-def topic_pairs(chunk: Chunk) -> tuple[list[tuple[str, str]], Integers]:
-    """The tenants and topics of a chunk that holds messages only: each pair once, and for each message which one."""
-    messages = Messages(chunk)
-    tenants, topics = (messages.text(field).dictionary_encode() for field in (_TENANT, _TOPIC))
-    count = len(topics.dictionary)
-    pairs = tenants.indices.to_numpy().astype(np.int64) * count + topics.indices.to_numpy()
-    found, where = np.unique(pairs, return_inverse=True)
-    tenant_names, topic_names = tenants.dictionary.to_pylist(), topics.dictionary.to_pylist()
-    return [(tenant_names[pair // count], topic_names[pair % count]) for pair in found.tolist()], where
-
-
 def only_topics(chunk: Chunk, selection: Selection) -> Chunk:
     """The messages on topics that are wanted. Each pair of tenant and topic is looked at once."""
     chunk = chunk.only(chunk.kinds == KIND_MESSAGE)
     if not len(chunk.at):
         return chunk
-    names, where = topic_pairs(chunk)
+    names, where = Messages(chunk).topic_pairs
     wanted = [selection.wants(tenant, topic) for tenant, topic in names]
     return chunk.only(np.array(wanted, np.bool_)[where])
 
@@ -160,7 +195,7 @@ def record_batches(chunk: Chunk, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
     """The rows of a chunk: one record batch, or none."""
     messages = Messages(chunk)
     if messages.count:
-        yield pa.RecordBatch.from_arrays([_COLUMNS[name](messages) for name in schema.names], schema=schema)
+        yield messages.rows(schema)
 
 
 def _expiry(messages: Messages) -> pa.Array:
@@ -172,7 +207,7 @@ _COLUMNS: Final[dict[str, Callable[[Messages], pa.Array]]] = {
     "tenant": lambda m: m.text(_TENANT),
     "topic": lambda m: m.text(_TOPIC),
     "client_id": lambda m: m.text(_CLIENT_ID),
-    "qos": lambda m: pa.array((m.headers["flags"] & FLAG_QOS).astype(np.int8)),
+    "qos": lambda m: pa.array(m.qos.astype(np.int8)),
     "retain": lambda m: m.flag(FLAG_RETAIN),
     "dup": lambda m: m.flag(FLAG_DUP),
     "will": lambda m: m.flag(FLAG_WILL),

@@ -54,6 +54,13 @@ _PAGES: Final = (BACKLOG_PAGE, SHARED_BACKLOG_PAGE)
 
 def record_batches(chunk: Chunk, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
     """The rows of a chunk, a record batch for each subkind that occurs."""
+    for entries in all_entries(chunk):
+        arrays = [entries.column(name, schema.field(name).type) for name in schema.names]
+        yield pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+
+def all_entries(chunk: Chunk) -> Iterator[Entries]:
+    """The entries of a chunk, subkind by subkind. Raises CorruptRecord for one that is not known."""
     subkinds = np.where(chunk.kinds == KIND_PROGRESS, chunk.bytes[chunk.at + _SUBKIND_AT], 0)
     for subkind in np.unique(subkinds[subkinds > 0]).tolist():
         if subkind in _PAGES:
@@ -62,14 +69,14 @@ def record_batches(chunk: Chunk, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
             raise CorruptRecord(f"after offset {chunk.offsets[0]}: progress of unknown kind {subkind}")
         entries = Entries(chunk, subkind, np.flatnonzero(subkinds == subkind))
         if entries.count:
-            arrays = [entries.column(name, schema.field(name).type) for name in schema.names]
-            yield pa.RecordBatch.from_arrays(arrays, schema=schema)
+            yield entries
 
 
 class Entries:
     """The entries of all records of one subkind: `numbers[i]` are those of entry i, of record `record[i]`."""
 
     def __init__(self, chunk: Chunk, subkind: int, records: Integers) -> None:
+        self.subkind = subkind
         self.kind, names = _FIELDS[subkind]
         self.chunk = chunk
         parts = [_numbers(chunk.body, int(at), PROGRESS_WIDTH[subkind]) for at in chunk.at[records]]

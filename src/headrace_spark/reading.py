@@ -41,12 +41,23 @@ def read_partition(
     cache: Path | None,
 ) -> Iterator[pa.RecordBatch]:
     """`cache`: where topic indexes are kept; None to do without. Raises DataLoss, ForeignOffset."""
-    journal = open_journal(partition.location, options.token)
-    require_history(journal, JournalOffset(partition.uuid, partition.epoch, partition.end))
-    start = readable_from(journal, partition.start, options.fail_on_data_loss)
+    journal, start = opened(partition, options.token, options.fail_on_data_loss)
     if start < partition.end:
         for chunk in wanted_chunks(journal, start, partition.end, selection, cache):
             yield from decode_chunk(chunk, schema, options.schema, selection)
+
+
+def opened(partition: JournalPartition, token: str, fail_on_data_loss: bool) -> tuple[JournalReader, int]:
+    """The journal of a partition, and where there is something to read of it. Raises DataLoss, ForeignOffset."""
+    journal = open_journal(partition.location, token)
+    require_history(journal, JournalOffset(partition.uuid, partition.epoch, partition.end))
+    return journal, readable_from(journal, partition.start, fail_on_data_loss)
+
+
+def all_chunks(partition: JournalPartition, token: str) -> Iterator[Chunk]:
+    """All records of a partition, for jobs that make something else of them than rows. Raises DataLoss, ForeignOffset."""
+    journal, start = opened(partition, token, True)
+    yield from scanned(journal, start, partition.end, Selection())
 
 
 def wanted_chunks(

@@ -9,6 +9,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
 from pyspark.sql.types import (
     BinaryType,
     BooleanType,
@@ -22,7 +25,9 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from headrace_spark.schema import MESSAGES
+from headrace_spark.message_columns import DAY_US
+from headrace_spark.schema import MESSAGES, arrow_schema
+from headrace_spark.table_files import FileLayout
 
 
 @dataclass(frozen=True)
@@ -37,6 +42,32 @@ class TableDefinition:
     """Columns that people filter by; Delta keeps their least and greatest value for each file."""
     grows: bool = False
     """Whether a table may have columns beyond these."""
+
+    @property
+    def layout(self) -> FileLayout:
+        """How files look that Spark does not write."""
+        return FileLayout(self.partitioned_by, self.statistics, ())
+
+    def rows(self, journal_uuid: str, **columns: pa.Array) -> pa.RecordBatch:
+        """Rows of one journal; columns that are not given are null."""
+        schema = arrow_schema(self.columns)
+        count = len(next(iter(columns.values())))
+        columns["journal_uuid"] = pa.repeat(journal_uuid, count)
+        arrays = [
+            columns[each.name].cast(each.type) if each.name in columns else pa.nulls(count, each.type)
+            for each in schema
+        ]
+        return pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+
+def as_times(times_us: npt.NDArray[np.int64], is_null: npt.NDArray[np.bool_] | None = None) -> pa.Array:
+    """Microseconds since 1970."""
+    return pa.array(times_us, mask=is_null).cast(pa.timestamp("us", "UTC"))
+
+
+def as_dates(times_us: npt.NDArray[np.int64]) -> pa.Array:
+    """Their days, UTC."""
+    return pa.array((times_us // DAY_US).astype(np.int32)).cast(pa.date32())
 
 
 def column(name: str, kind: DataType, comment: str) -> StructField:

@@ -39,7 +39,7 @@ from headrace.core.record import KIND_MESSAGE
 from headrace.journal.finished import FinishedSegment
 from headrace.journal.segment import BATCH_HEADER_SIZE, SEGMENT_HEADER_SIZE
 from headrace_spark.chunk import CHUNK_BYTES_MAX, CHUNK_RECORDS_MAX, Chunk, grouped
-from headrace_spark.message_columns import topic_pairs
+from headrace_spark.message_columns import Messages
 from headrace_spark.selection import Selection
 
 VERSION: Final = 1
@@ -199,7 +199,7 @@ def _entries_of(chunk: Chunk, positions: npt.NDArray[np.int64], segment: Finishe
 
 def _numbered(chunk: Chunk, numbers: dict[tuple[str, str], int]) -> npt.NDArray[np.int64]:
     """The number of each message's topic; new topics get the next one."""
-    names, where = topic_pairs(chunk)
+    names, where = Messages(chunk).topic_pairs
     known = np.array([numbers.setdefault(name, len(numbers)) for name in names], np.int64)
     found: npt.NDArray[np.int64] = known[where]
     return found

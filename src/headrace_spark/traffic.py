@@ -1,22 +1,21 @@
-"""Steps of the job `metrics` over messages, DataFrame -> DataFrame: what was published, and the last of each device."""
+"""What was published, by window, tenant, topic prefix and publisher, and the last message of each client on each topic.
+
+Parts are counted chunk by chunk where the journal is read, and summed where all parts of a window come together. Runs on
+Spark's Python workers.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final
 
-from pyspark.sql import DataFrame
-from pyspark.sql import functions as F
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 
-READ: Final = (
-    "tenant",
-    "topic",
-    "client_id",
-    "qos",
-    "publish_timestamp",
-    "journal_offset",
-    "payload",
-)
-"""The columns of `messages` that `sized` needs."""
+from headrace_spark.chunk import Mask
+from headrace_spark.message_columns import Messages
+
 LAST_READ: Final = (
     "tenant",
     "client_id",
@@ -28,62 +27,65 @@ LAST_READ: Final = (
     "journal_offset",
 )
 """The columns of table `devices`."""
-
-
-def sized(messages: DataFrame) -> DataFrame:
-    """Messages with `payload_bytes` in the place of the payload: what is looked at several times stays small."""
-    size = F.octet_length("payload").cast("long").alias("payload_bytes")
-    return messages.select(*(name for name in READ if name != "payload"), size)
-
-
-def per_device(messages: DataFrame, window_s: int) -> DataFrame:
-    """One row for each window, client and topic: few beside the messages, and all that the next two steps need."""
-    start = F.timestamp_seconds(
-        F.unix_seconds("publish_timestamp") - F.unix_seconds("publish_timestamp") % window_s
-    )
-    groups = messages.select(
-        "tenant", "topic", "client_id", "journal_offset", "payload_bytes", start.alias("window_start")
-    )
-    return groups.groupBy("window_start", "tenant", "topic", "client_id").agg(
-        F.count("*").alias("messages"),
-        F.sum("payload_bytes").alias("payload_bytes"),
-        F.max("journal_offset").alias("last_offset"),
-    )
-
-
-def traffic(devices: DataFrame, topic_levels: int, journal_uuid: str, up_to_offset: int) -> DataFrame:
-    """`per_device` -> table `traffic`."""
-    prefix = F.substring_index("topic", "/", topic_levels).alias("topic_prefix")
-    parts = devices.groupBy("window_start", "tenant", prefix, "client_id").agg(
-        F.sum("messages").alias("messages"), F.sum("payload_bytes").alias("payload_bytes")
-    )
-    return parts.select(
-        "window_start",
-        "tenant",
-        "topic_prefix",
-        "client_id",
-        "messages",
-        "payload_bytes",
-        F.lit(journal_uuid).alias("journal_uuid"),
-        F.lit(up_to_offset).cast("long").alias("up_to_offset"),
-        F.to_date("window_start").alias("date"),
-    )
-
-
-def last_offsets(devices: DataFrame) -> DataFrame:
-    """`per_device` -> journal_offset of the last message of each client on each topic."""
-    last = devices.groupBy("tenant", "client_id", "topic").agg(F.max("last_offset").alias("journal_offset"))
-    return last.select("journal_offset")
-
-
-def last_messages(last: DataFrame, messages: DataFrame) -> DataFrame:
-    """`last_offsets`, messages with their payloads -> rows of table `devices`."""
-    return messages.join(last, "journal_offset", "left_semi").select(*LAST_READ)
-
-
 NEWER: Final = (
     "case when new.journal_uuid = old.journal_uuid "
     "then (new.journal_epoch, new.journal_offset) > (old.journal_epoch, old.journal_offset) "
     "else new.publish_timestamp > old.publish_timestamp end"
 )
 """When a row of `devices` takes the place of the old one: by offset, so that doing it twice changes nothing."""
+SECOND_US: Final = 1_000_000
+_KEYS: Final = ["window_us", "tenant", "topic_prefix", "client_id"]
+_SUMS: Final = ["messages", "payload_bytes"]
+
+
+def counted(messages: Messages, window_s: int, topic_levels: int) -> pa.Table:
+    """window_us, tenant, topic_prefix, client_id, messages, payload_bytes of one chunk, ordered by window."""
+    pairs, where = messages.topic_pairs
+    numbers: dict[tuple[str, str], int] = {}
+    known = [
+        numbers.setdefault((tenant, "/".join(topic.split("/")[:topic_levels])), len(numbers))
+        for tenant, topic in pairs
+    ]
+    prefixes, clients = np.array(known, np.int64)[where], messages.client_ids.indices.to_numpy()
+    windows = messages.timestamps_us // (window_s * SECOND_US)
+    first, count = windows.min(), len(messages.client_ids.dictionary)
+    keys = ((windows - first) * len(numbers) + prefixes) * count + clients
+    found, groups = np.unique(keys, return_inverse=True)
+    prefixes = pa.array(found // count % len(numbers))
+    names = list(numbers)
+    return pa.table(
+        {
+            "window_us": (found // count // len(numbers) + first) * (window_s * SECOND_US),
+            "tenant": pa.array([tenant for tenant, _ in names]).take(prefixes),
+            "topic_prefix": pa.array([prefix for _, prefix in names]).take(prefixes),
+            "client_id": messages.client_ids.dictionary.take(pa.array(found % count)),
+            "messages": np.bincount(groups),
+            "payload_bytes": np.bincount(groups, messages.payload_lengths).astype(np.int64),
+        }
+    )
+
+
+def summed(parts: Sequence[pa.Table]) -> pa.Table:
+    """Parts of `counted` that have whole windows."""
+    if len(parts) == 1:
+        return parts[0]
+    groups = pa.concat_tables(parts).group_by(_KEYS, use_threads=False)
+    return groups.aggregate([(name, "sum") for name in _SUMS]).rename_columns([*_KEYS, *_SUMS])
+
+
+def last_of(messages: Messages) -> Mask:
+    """Which messages of a chunk are the last of their client on their topic."""
+    _, topics = messages.topic_pairs
+    keys = topics * len(messages.client_ids.dictionary) + messages.client_ids.indices.to_numpy()
+    _, from_end = np.unique(keys[::-1], return_index=True)
+    mask = np.zeros(len(keys), np.bool_)
+    mask[len(keys) - 1 - from_end] = True
+    return mask
+
+
+def last_rows(rows: pa.Table) -> pa.Table:
+    """Of rows of `devices`, out of one journal, the last for each client and topic."""
+    last = rows.group_by(["tenant", "client_id", "topic"], use_threads=False).aggregate(
+        [("journal_offset", "max")]
+    )
+    return rows.filter(pc.is_in(rows["journal_offset"], last["journal_offset_max"].combine_chunks()))

@@ -1,12 +1,16 @@
-"""A step of the job `metrics`, DataFrame -> DataFrame: what each tenant has used, for quotas and bills."""
+"""What each tenant has used, for quotas and bills: the rows that the job `metrics` adds to table `usage`."""
 
 from __future__ import annotations
 
-from functools import reduce
-from typing import Final
+from collections.abc import Iterable
+from typing import Any, Final
 
-from pyspark.sql import Column, DataFrame
-from pyspark.sql import functions as F
+import numpy as np
+import pyarrow as pa
+
+from headrace_spark.sessions import Connection
+from headrace_spark.settling import HOUR_US, Notes
+from headrace_spark.tables import USAGE, as_dates, as_times
 
 MEASURES: Final = (
     "messages_in",
@@ -20,41 +24,33 @@ MEASURES: Final = (
 """Every one is a sum."""
 
 
-def usage(
-    traffic: DataFrame, deliveries: DataFrame, connected: DataFrame, journal_uuid: str, up_to_offset: int
-) -> DataFrame:
-    """Parts of `traffic` and `deliveries` and rows of `connections`, all of one range -> parts of table `usage`."""
-    acked = F.col("outcome") == "acked"
-    ended = connected.where(F.col("disconnected_timestamp").isNotNull())
-    online_us = F.unix_micros("disconnected_timestamp") - F.unix_micros("connected_timestamp")
-    used = (
-        _used(traffic, "window_start", messages_in=F.col("messages"), bytes_in=F.col("payload_bytes")),
-        _used(
-            deliveries,
-            "window_start",
-            messages_out=F.when(acked, F.col("messages")),
-            bytes_out=F.when(acked, F.col("payload_bytes")),
-            messages_dropped=F.when(~acked, F.col("messages")),
-        ),
-        _used(ended, "disconnected_timestamp", connections=F.lit(1), connected_s=online_us / 1_000_000),
-    )
-    sums = (F.coalesce(F.sum(name), F.lit(0)).alias(name) for name in MEASURES)
-    parts = reduce(DataFrame.unionByName, used).groupBy("hour_start", "tenant").agg(*sums)
-    return parts.select(
-        "hour_start",
-        "tenant",
-        *MEASURES,
-        F.lit(journal_uuid).alias("journal_uuid"),
-        F.lit(up_to_offset).cast("long").alias("up_to_offset"),
-        F.to_date("hour_start").alias("date"),
+def usage_rows(
+    notes: Notes, connections: Iterable[Connection], journal_uuid: str, up_to_offset: int
+) -> pa.RecordBatch:
+    """Connections count when they have ended, in the hour of their end."""
+    used: dict[tuple[int, str | None], dict[str, Any]] = {}
+    for (hour_us, tenant, measure), value in notes.used.items():
+        _add(used, hour_us, tenant, **{measure: value})
+    for one in connections:
+        if one.disconnected_us is not None:
+            hour_us = one.disconnected_us // HOUR_US * HOUR_US
+            seconds = (one.disconnected_us - one.connected_us) / 1_000_000
+            _add(used, hour_us, one.tenant, connections=1, connected_s=seconds)
+    hours = np.array([hour_us for hour_us, _ in used], np.int64)
+    measures = {name: pa.array([row.get(name, 0) for row in used.values()]) for name in MEASURES}
+    return USAGE.rows(
+        journal_uuid,
+        hour_start=as_times(hours),
+        tenant=pa.array([tenant for _, tenant in used], pa.string()),
+        up_to_offset=pa.array(np.full(len(used), up_to_offset)),
+        date=as_dates(hours),
+        **measures,
     )
 
 
-def _used(rows: DataFrame, at: str, **figures: Column) -> DataFrame:
-    """The hour, the tenant, and every measure: those that the rows say nothing about are null."""
-    kinds = {name: "double" if name == "connected_s" else "long" for name in MEASURES}
-    return rows.select(
-        F.date_trunc("hour", at).alias("hour_start"),
-        "tenant",
-        *(figures.get(name, F.lit(None)).cast(kind).alias(name) for name, kind in kinds.items()),
-    )
+def _add(
+    used: dict[tuple[int, str | None], dict[str, Any]], hour_us: int, tenant: str | None, **measures: float
+) -> None:
+    row = used.setdefault((hour_us, tenant), {})
+    for name, value in measures.items():
+        row[name] = row.get(name, 0) + value

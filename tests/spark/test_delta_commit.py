@@ -23,11 +23,11 @@ def test_once_for_each_transaction_also_without_files(spark: SparkSession, tmp_p
     lake = Lake(tmp_path)
     lake.create_messages(spark)
     actions = write(lake.messages, rows_of(mixed(50, 1)))
-    assert not has_batch(spark, lake.messages, "query", 0)
+    assert not has_batch(DeltaTable(lake.messages), "query", 0)
     append_files(spark, lake.messages, actions, "query", 0)
     append_files(spark, lake.messages, [], "query", 1)  # nothing but events in these offsets
-    assert [has_batch(spark, lake.messages, "query", batch) for batch in range(3)] == [True, True, False]
-    assert not has_batch(spark, lake.messages, "other", 0)
+    assert [has_batch(DeltaTable(lake.messages), "query", batch) for batch in range(3)] == [True, True, False]
+    assert not has_batch(DeltaTable(lake.messages), "other", 0)
     with pytest.raises(LakeConflict, match="has batch 1 of query query by now"):
         append_files(spark, lake.messages, write(lake.messages, rows_of(mixed(9, 2))), "query", 1)
     state = lake.state()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 from pyspark.sql import SparkSession
@@ -11,7 +12,8 @@ from pyspark.sql import SparkSession
 from headrace_spark.errors import LakeConflict
 from headrace_spark.lake_table import LakeTable
 from headrace_spark.schema import arrow_schema
-from headrace_spark.tables import CLEAN, REPEATS
+from headrace_spark.table_files import TableFiles
+from headrace_spark.tables import BACKLOG, CLEAN, REPEATS
 
 
 @pytest.mark.spark
@@ -31,6 +33,37 @@ def test_rows_are_added_once_for_each_transaction(spark: SparkSession, tmp_path:
     assert (table.rows_added(), table.read(spark).count()) == (1, 2)
     table.create()
     assert DeltaTable(table.path).metadata().description == REPEATS.about
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize("is_plain", [True, False])
+def test_files_take_the_place_of_those_of_their_journal_once(
+    spark: SparkSession, tmp_path: Path, is_plain: bool
+) -> None:
+    table = LakeTable(tmp_path, BACKLOG)
+    table.create()
+    if not is_plain:
+        spark.sql(f"alter table delta.`{table.path}` add constraint some check (messages > 0)")
+    assert table.is_plain() == is_plain
+
+    def written(journal: str, messages: int) -> list[str]:
+        files = TableFiles(table.path, BACKLOG.layout)
+        files.add(BACKLOG.rows(journal, messages=pa.array([messages])))
+        return files.finish()
+
+    def held() -> list[tuple[str, int]]:
+        rows = DeltaTable(table.path).to_pyarrow_table().to_pylist()
+        assert {path.parent.name for path in table.files("u")} <= {"journal_uuid=u"}
+        return sorted((row["journal_uuid"], row["messages"]) for row in rows)
+
+    table.append_files(spark, written("other", 9), "app", 1)
+    for version, messages in ((2, 1), (3, 2), (3, 3), (2, 4)):
+        table.replace_files(spark, written("u", messages), "u", "app", version)
+    assert held() == [("other", 9), ("u", 2)]
+    assert (table.last_version("app"), len(table.files("u"))) == (3, 1)
+    table.replace_files(spark, [], "u", "app", 4)
+    assert held() == [("other", 9)]
+    assert not table.files("u")
 
 
 def test_a_table_of_another_schema_is_refused(tmp_path: Path) -> None:

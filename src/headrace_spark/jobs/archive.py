@@ -20,6 +20,7 @@ from threading import Event
 from time import monotonic
 from typing import Final
 
+from deltalake import DeltaTable as DeltaLog
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.listener import StreamingQueryProgress
 from pyspark.sql.streaming.query import StreamingQuery
@@ -156,7 +157,7 @@ class Added:
 
     def batch(self, files: DataFrame, batch: int) -> None:
         spark, table, query_id = files.sparkSession, self._lake.messages, str(self._checkpoint.query_id)
-        if not has_batch(spark, table, query_id, batch):
+        if not has_batch(DeltaLog(table), query_id, batch):
             actions = [row.action for row in files.collect()]  # the workers write them now
             append_files(spark, table, actions, query_id, batch)
             self.rows[batch] = sum(rows_in(action) for action in actions)

@@ -10,61 +10,62 @@ starts from, so a range that was cut off anywhere is done again from the same st
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from functools import reduce
 from pathlib import Path
 from threading import Event
 from time import monotonic
-from typing import Final
+from typing import Any, Final
 
+import pyarrow as pa
 from py4j.protocol import Py4JJavaError
 from pyspark import StorageLevel
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
+from pyspark.sql.types import StructType
 
-from headrace_spark.connections import connections, sessions_after
-from headrace_spark.deliveries import FOREVER, intervals, left_by_ended, numbered, outcomes, queued, settled
+from headrace_spark.counting import Counting, Events
+from headrace_spark.deliveries import Waiting
 from headrace_spark.durable import SyncedTable
 from headrace_spark.errors import QueryFailed
-from headrace_spark.journal import commit, journal_of, register
+from headrace_spark.journal import commit, journal_of, register, source_options
 from headrace_spark.journal_range import JournalRange, Ranges
 from headrace_spark.lake import Lake
 from headrace_spark.lake_table import LakeTable
 from headrace_spark.options import check_consumer
+from headrace_spark.packing import PACKED
 from headrace_spark.progress import Progress, Report
 from headrace_spark.ranges import JournalOffset
-from headrace_spark.settings import RunSettings
-from headrace_spark.shared_groups import drawn, group_events, group_outcomes
-from headrace_spark.tables import BACKLOG, CONNECTIONS, DELIVERIES, DEVICES, METRICS_STATE, TRAFFIC, USAGE
-from headrace_spark.traffic import (
-    LAST_READ,
-    NEWER,
-    READ,
-    last_messages,
-    last_offsets,
-    per_device,
-    sized,
-    traffic,
+from headrace_spark.schema import EVENTS, arrow_schema
+from headrace_spark.session_rows import (
+    backlog_rows,
+    connection_rows,
+    followed_of,
+    in_us,
+    state_of,
+    state_rows,
 )
+from headrace_spark.sessions import EVENTS_READ, KINDS, Connection, Sessions
+from headrace_spark.settings import RunSettings
+from headrace_spark.settling import FOUND, Notes, Settling
+from headrace_spark.table_files import TableFiles
+from headrace_spark.tables import (
+    BACKLOG,
+    CONNECTIONS,
+    DELIVERIES,
+    DEVICES,
+    METRICS_STATE,
+    TRAFFIC,
+    USAGE,
+    TableDefinition,
+)
+from headrace_spark.traffic import NEWER
 from headrace_spark.upkeep import Upkeep
-from headrace_spark.usage import usage
+from headrace_spark.usage import usage_rows
 
 JOB: Final = "metrics"
-_EVENTS: Final = (
-    "kind", "tenant", "client_id", "incarnation", "topic_filter", "qos", "no_local", "event_timestamp",
-    "journal_offset", "item",
-)  # fmt: skip
-_PROGRESS: Final = (
-    "kind",
-    "incarnation",
-    "group_id",
-    "serial",
-    "count",
-    "reason",
-    "progress_timestamp",
-    "journal_offset",
-)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -163,165 +164,100 @@ class Work:
         self._tables = tables
         self._range = found
         self._uuid = found.journal.uuid
-        self._kept: list[DataFrame] = []
-        self.messages = self._keep(sized(found.read(spark, "messages", READ)))
-        self.events = self._keep(found.read(spark, "events", _EVENTS))
-        self.progress = self._keep(found.read(spark, "progress", _PROGRESS))
+        self._partitions = found.partitions(spark.sparkContext.defaultParallelism)
+        self._token = source_options(found.journal).get("token", "")
 
     def do(self) -> None:
         """Write every table, the state last."""
+        files = self._tables.state.files(self._uuid)
+        sessions = Sessions(state_of(files))
+        for row in self._events():
+            sessions.apply(row)
+        found = self._settled(sessions, files).persist(StorageLevel.MEMORY_AND_DISK)
         try:
-            before = self._state()
-            self._groups(before)
-            self._traffic()
-            sessions = self._sessions(before)
-            entries, done = self._deliveries(before, sessions)
-            self._usage()
-            self._remember(sessions, entries, done, before)
+            notes = Notes()
+            for (note,) in found.where("note is not null").select("note").collect():
+                notes.add(note)
+            self._write(sessions, notes, found.where("note is null").drop("note"))
         finally:
-            for kept in self._kept:
-                kept.unpersist()
+            found.unpersist()
 
-    def _keep(self, rows: DataFrame) -> DataFrame:
-        kept = rows.persist(StorageLevel.MEMORY_AND_DISK)
-        self._kept.append(kept)
-        return kept
+    def _events(self) -> list[dict[str, Any]]:
+        """In journal order, times in microseconds."""
+        schema = StructType([EVENTS[name] for name in EVENTS_READ])
+        read = Events(self._partitions, self._token, arrow_schema(schema))
+        rows = self._numbers(len(self._partitions)).mapInArrow(read, schema)
+        found = rows.where(F.col("kind").isin(*KINDS)).toArrow()
+        ordered = found.sort_by([("journal_offset", "ascending"), ("item", "ascending")])
+        events: list[dict[str, Any]] = in_us(ordered, "event_timestamp").to_pylist()
+        return events
 
-    @staticmethod
-    def _cut(rows: DataFrame) -> DataFrame:
-        """Worked out now, and what is built on it starts here: a plan that goes back to the journal through everything
-        kept on the way costs Spark more time than the rows."""
-        return rows.localCheckpoint()
+    def _numbers(self, count: int) -> DataFrame:
+        """A task for each number."""
+        return self._spark.range(0, count, 1, count)
 
-    def _state(self) -> DataFrame:
-        rows = self._tables.state.read(self._spark).where(F.col("journal_uuid") == self._uuid)
-        return self._cut(rows)
+    def _settled(self, sessions: Sessions, state_files: list[Path]) -> DataFrame:
+        """One pass over the range, one shuffle: `settling.FOUND`."""
+        settings, followed = self._settings, followed_of(sessions)
+        paths = [str(path) for path in state_files]
+        counting = Counting(
+            self._partitions, paths, self._token, followed, settings.window_s, settings.topic_levels
+        )
+        settling = Settling(
+            settings.lake.absolute(), followed, settings.window_s, self._uuid, self._range.end
+        )
+        packed = self._numbers(len(self._partitions) + len(paths)).mapInArrow(counting, PACKED)
+        # More tasks than processors: what has much in it is not known before.
+        tasks = 2 * self._spark.sparkContext.defaultParallelism
+        together = packed.repartition(tasks, "family", "key").sortWithinPartitions(*PACKED.names[:4])
+        return together.mapInArrow(settling, FOUND)
 
-    def _groups(self, before: DataFrame) -> None:
-        """Make sessions of the groups of shared subscriptions, where there are any."""
-        self.routed, self.draws, self.members = self.events, before.where("kind = 'draw'"), None
-        hints = (
-            self.events.where("startswith(topic_filter, '$share/')"),
-            before.where("incarnation < 0"),
-            self.progress.where("group_id is not null"),
-        )
-        if all(hint.isEmpty() for hint in hints):
-            return
-        subscriptions = before.where("kind = 'subscription'")
-        groups = group_events(self.events, subscriptions, before.where("kind = 'session'"))
-        self.routed = self._cut(self.events.unionByName(groups))
-        self.draws = self._cut(drawn(self.progress, self.draws))
-        self.members = intervals(self.events, subscriptions, shared=True)
+    def _write(self, sessions: Sessions, notes: Notes, last: DataFrame) -> None:
+        """The state comes last; the others at once, each of which costs Spark more planning than work."""
+        tables, uuid, end = self._tables, self._uuid, self._range.end
+        waiting = [Waiting(**each) for each in notes.waiting]
+        changed = [one for one in sessions.connections if one.is_new or one.disconnected_us is not None]
+        used = [usage_rows(notes, sessions.connections, uuid, end)]
+        backlog = [backlog_rows(sessions, waiting, notes.newest_us, uuid)]
+        writes = [
+            lambda: self._merge(tables.devices, last, ("tenant", "client_id", "topic"), NEWER),
+            lambda: self._connect(changed),
+            lambda: self._append(tables.traffic, notes.files[TRAFFIC.name]),
+            lambda: self._append(tables.deliveries, notes.files[DELIVERIES.name]),
+            lambda: self._append(tables.usage, self._files(USAGE, used)),
+            lambda: self._replace(tables.backlog, self._files(BACKLOG, backlog)),
+        ]
+        with ThreadPoolExecutor(len(writes)) as pool:
+            for write in [pool.submit(write) for write in writes]:
+                write.result()
+        state = self._files(METRICS_STATE, state_rows(sessions, waiting, uuid))
+        self._replace(tables.state, [*state, *notes.files[METRICS_STATE.name]])
 
-    def _traffic(self) -> None:
-        devices = self._cut(per_device(self.messages, self._settings.window_s))
-        self.published = self._cut(traffic(devices, self._settings.topic_levels, self._uuid, self._range.end))
-        self._tables.traffic.append(self.published, self._range.app_id, self._range.end)
-        new = last_messages(*self._last(devices))
-        merge = (
-            self._tables.devices.delta(self._spark)
-            .alias("old")
-            .merge(
-                new.alias("new"),
-                "old.tenant = new.tenant and old.client_id = new.client_id and old.topic = new.topic",
-            )
-        )
-        merge.whenMatchedUpdateAll(NEWER).whenNotMatchedInsertAll().execute()
+    def _append(self, table: LakeTable, actions: list[str]) -> None:
+        table.append_files(self._spark, actions, self._range.app_id, self._range.end)
 
-    def _last(self, devices: DataFrame) -> tuple[DataFrame, DataFrame]:
-        """The offsets of the last messages, and the part of the range that has them: read again, with payloads."""
-        last = self._cut(last_offsets(devices))
-        oldest = last.agg(F.min("journal_offset")).first()
-        assert oldest is not None
-        return last, self._range.read(self._spark, "messages", LAST_READ, oldest[0])
+    def _replace(self, table: LakeTable, actions: list[str]) -> None:
+        table.replace_files(self._spark, actions, self._uuid, self._range.app_id, self._range.end)
 
-    def _sessions(self, before: DataFrame) -> DataFrame:
-        """Write `connections`; -> the sessions that were there at any time in this range, with next_serial."""
-        old = before.where("kind = 'session'").select(
-            "incarnation", "tenant", "client_id", "next_serial", "connected_offset", "connected_timestamp"
-        )
-        self.connected = self._cut(connections(self.events, old))
-        rows = self.connected.withColumn("journal_uuid", F.lit(self._uuid)).select(*CONNECTIONS.columns.names)
-        merge = (
-            self._tables.connections.delta(self._spark)
-            .alias("old")
-            .merge(
-                rows.alias("new"),
-                "old.journal_uuid = new.journal_uuid and old.connected_offset = new.connected_offset "
-                "and old.tenant = new.tenant and old.date = new.date",
-            )
-        )
-        merge.whenMatchedUpdateAll().whenNotMatchedInsertAll().execute()
-        self.left = sessions_after(self.routed, old, self.connected)
-        opened = self.routed.where("kind = 'session_opened'").select(
-            "incarnation", "tenant", "client_id", F.lit(1).cast("long").alias("next_serial")
-        )
-        return self._cut(old.select("incarnation", "tenant", "client_id", "next_serial").unionByName(opened))
+    def _connect(self, changed: list[Connection]) -> None:
+        """Write the connections that began or ended."""
+        if changed:
+            rows = self._spark.createDataFrame(pa.Table.from_batches([connection_rows(changed, self._uuid)]))
+            key = ("journal_uuid", "connected_offset", "tenant", "date")
+            self._merge(self._tables.connections, rows, key)
 
-    def _deliveries(self, before: DataFrame, sessions: DataFrame) -> tuple[DataFrame, DataFrame]:
-        """Write `deliveries`; -> the entries that were in a queue in this range, and what was finished of them."""
-        self.subscribed = self._cut(intervals(self.routed, before.where("kind = 'subscription'")))
-        new = numbered(queued(self.messages, self.routed, self.subscribed, sessions), sessions)
-        self.new = self._cut(new)
-        old = before.where("kind = 'entry'").select(
-            "incarnation", "serial", "publish_timestamp", "payload_bytes"
-        )
-        entries = old.unionByName(self.new)
-        finished = outcomes(self.progress)
-        if self.members is not None:
-            finished = finished.unionByName(group_outcomes(self.progress, self.draws))
-        # What a member of a group has in flight completes with the member.
-        held = finished.select("incarnation", "serial").unionByName(
-            self.draws.select("incarnation", "serial")
-        )
-        done = self._cut(finished.unionByName(left_by_ended(entries, held, self.routed)))
-        self.delivered = self._cut(
-            settled(done, entries, sessions, self._settings.window_s, self._uuid, self._range.end)
-        )
-        self._tables.deliveries.append(self.delivered, self._range.app_id, self._range.end)
-        return entries, done
+    def _merge(
+        self, table: LakeTable, rows: DataFrame, key: tuple[str, ...], condition: str | None = None
+    ) -> None:
+        """Rows in the place of those with the same key, where the condition holds."""
+        same = " and ".join(f"old.{name} = new.{name}" for name in key)
+        merge = table.delta(self._spark).alias("old").merge(rows.alias("new"), same)
+        merge.whenMatchedUpdateAll(condition).whenNotMatchedInsertAll().execute()
 
-    def _usage(self) -> None:
-        parts = usage(self.published, self.delivered, self.connected, self._uuid, self._range.end)
-        self._tables.usage.append(parts, self._range.app_id, self._range.end)
-
-    def _remember(self, sessions: DataFrame, entries: DataFrame, done: DataFrame, before: DataFrame) -> None:
-        """Replace `backlog` and the state."""
-        left = entries.join(done.select("incarnation", "serial"), ["incarnation", "serial"], "left_anti")
-        left = self._cut(left.join(self.left.select("incarnation", "tenant", "client_id"), "incarnation"))
-        newest = [
-            rows.agg(F.max(column).alias("at"))
-            for rows, column in ((self.messages, "publish_timestamp"), (self.events, "event_timestamp"),
-                                 (self.progress, "progress_timestamp"))
-        ]  # fmt: skip
-        as_of = reduce(DataFrame.unionByName, newest).agg(F.max("at").alias("as_of_timestamp"))
-        waiting = left.groupBy("tenant", "client_id").agg(
-            F.count("*").alias("messages"), F.min("publish_timestamp").alias("oldest_timestamp")
-        )
-        self._replace(self._tables.backlog, waiting.crossJoin(F.broadcast(as_of)))
-        counted = self.new.groupBy("incarnation").agg((F.max("serial") + 1).alias("after"))
-        numbers = sessions.join(counted, "incarnation", "left").select(
-            "incarnation", F.coalesce("after", "next_serial").alias("next_serial")
-        )
-        kept = self.subscribed if self.members is None else self.subscribed.unionByName(self.members)
-        draws = self.draws.join(done, ["incarnation", "serial"], "left_anti").select("incarnation", "serial")
-        state = reduce(
-            lambda one, other: one.unionByName(other, allowMissingColumns=True),
-            (
-                self.left.join(numbers, "incarnation", "left").withColumn("kind", F.lit("session")),
-                kept.where(F.col("until") == FOREVER)
-                .join(self.left.select("incarnation"), "incarnation", "left_semi")
-                .select("incarnation", "topic_filter", "no_local")
-                .withColumn("kind", F.lit("subscription")),
-                left.select("incarnation", "serial", "publish_timestamp", "payload_bytes").withColumn(
-                    "kind", F.lit("entry")
-                ),
-                draws.withColumn("kind", F.lit("draw")),
-            ),
-        )
-        self._replace(self._tables.state, state)
-
-    def _replace(self, table: LakeTable, rows: DataFrame) -> None:
-        """Put rows in the place of what the table has for this journal."""
-        whole = rows.withColumn("journal_uuid", F.lit(self._uuid)).select(*table.definition.columns.names)
-        table.replace(whole, f"journal_uuid = '{self._uuid}'", self._range.app_id, self._range.end)
+    def _files(self, definition: TableDefinition, batches: Iterable[pa.RecordBatch]) -> list[str]:
+        """Written here: rows of sessions and tenants are few."""
+        files = TableFiles(self._settings.lake.absolute() / definition.name, definition.layout)
+        for batch in batches:
+            if batch.num_rows:
+                files.add(batch)
+        return files.finish()

@@ -1,0 +1,176 @@
+"""What is counted of made-up histories, range by range and task by task, without Spark: it must be what happened."""
+
+from __future__ import annotations
+
+import itertools
+import random
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from headrace.journal.reader import JournalReader
+from headrace_spark.counting import Counting, Events
+from headrace_spark.deliveries import Waiting
+from headrace_spark.delta_commit import paths_of
+from headrace_spark.packing import PACKED
+from headrace_spark.reading import JournalPartition
+from headrace_spark.schema import EVENTS, arrow_schema
+from headrace_spark.session_rows import backlog_rows, followed_of, in_us, state_of, state_rows
+from headrace_spark.sessions import EVENTS_READ, KINDS, Sessions
+from headrace_spark.settling import Notes, Settling, whole_keys
+from headrace_spark.table_files import TableFiles
+from headrace_spark.tables import METRICS_STATE
+from headrace_spark.usage import MEASURES, usage_rows
+from spark.conftest import Writer
+from spark.histories import History
+
+WINDOW_S = 7
+_SCHEMA = pa.schema([arrow_schema(EVENTS).field(name) for name in EVENTS_READ])
+
+
+@dataclass
+class Counted:
+    """The job without Spark and without Delta: files of a range are read as they are written."""
+
+    lake: Path
+    data_dir: Path
+    draw: random.Random
+    state: list[Path] = field(default_factory=list)
+    rows: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
+    last: dict[tuple[str, str, str], bytes] = field(default_factory=dict)
+    connections: dict[int, tuple[str | None, str | None, str | None]] = field(default_factory=dict)
+    backlog: list[dict[str, Any]] = field(default_factory=list)
+
+    def count(self, start: int, end: int) -> None:
+        reader = JournalReader(self.data_dir)
+        cut = self.draw.randint(start, end)
+        partitions = [
+            JournalPartition(reader.location, reader.uuid, reader.epoch, *bounds)
+            for bounds in ((start, cut), (cut, end))
+            if bounds[0] < bounds[1]
+        ]
+        sessions = Sessions(state_of(self.state))
+        for row in in_us(events_of(partitions), "event_timestamp").to_pylist():
+            if row["kind"] in KINDS:
+                sessions.apply(row)
+        followed, files = followed_of(sessions), [str(path) for path in self.state]
+        counting = Counting(partitions, files, "", followed, WINDOW_S, 2)
+        settling = Settling(self.lake, followed, WINDOW_S, reader.uuid, end)
+        notes = Notes()
+        for task in self.shuffled(counting, len(partitions) + len(files)):
+            for found in settling(iter(task)):
+                self.take(found, notes)
+        for name, actions in notes.files.items():
+            for path in paths_of(self.lake / name, actions):
+                self.rows.setdefault(name, []).extend(pq.read_table(path, partitioning=None).to_pylist())
+        self.finish(sessions, notes, reader.uuid, end)
+
+    def shuffled(self, counting: Counting, tasks: int) -> Iterator[list[pa.RecordBatch]]:
+        """As Spark does: each key to one of two tasks, in order, cut into batches somewhere."""
+        packed = pa.Table.from_batches(
+            [rows for n in range(tasks) for rows in counting(iter([ids(n)]))], arrow_schema(PACKED)
+        )
+        order = [(name, "ascending") for name in PACKED.names[:4]]
+        for task in range(2):
+            mine = pa.array([(family + key) % 2 == task for family, key in zip(
+                packed["family"].to_pylist(), packed["key"].to_pylist(), strict=True
+            )], pa.bool_())  # fmt: skip
+            yield packed.filter(mine).sort_by(order).combine_chunks().to_batches(self.draw.randint(1, 30))
+
+    def take(self, found: pa.RecordBatch, notes: Notes) -> None:
+        for row in found.to_pylist():
+            if row["note"] is not None:
+                notes.add(row["note"])
+            else:
+                self.last[row["tenant"], row["client_id"], row["topic"]] = row["payload"]
+
+    def finish(self, sessions: Sessions, notes: Notes, uuid: str, end: int) -> None:
+        waiting = [Waiting(**each) for each in notes.waiting]
+        self.backlog = backlog_rows(sessions, waiting, notes.newest_us, uuid).to_pylist()
+        self.rows.setdefault("usage", []).extend(
+            usage_rows(notes, sessions.connections, uuid, end).to_pylist()
+        )
+        for one in sessions.connections:
+            self.connections[one.connected_offset] = one.tenant, one.client_id, one.end
+        files = TableFiles(self.lake / METRICS_STATE.name, METRICS_STATE.layout)
+        for rows in state_rows(sessions, waiting, uuid):
+            files.add(rows)
+        actions = [*files.finish(), *notes.files[METRICS_STATE.name]]
+        self.state = paths_of(self.lake / METRICS_STATE.name, actions)
+
+
+def ids(number: int) -> pa.RecordBatch:
+    return pa.record_batch({"id": [number]})
+
+
+def events_of(partitions: list[JournalPartition]) -> pa.Table:
+    read = Events(partitions, "", _SCHEMA)
+    return pa.Table.from_batches(
+        [rows for n in range(len(partitions)) for rows in read(iter([ids(n)]))], _SCHEMA
+    )
+
+
+def sums(rows: list[dict[str, Any]], measure: str, *key: str) -> Counter[tuple[str, ...]]:
+    found: Counter[tuple[str, ...]] = Counter()
+    for row in rows:
+        found[tuple(row[name] or "" for name in key)] += row[measure]
+    return +found
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_what_happened(journal: Writer, tmp_path: Path, seed: int) -> None:
+    history, draw = History(seed, 400), random.Random(seed)
+    journal.write(history.made)
+    counted = Counted(tmp_path / "lake", journal.data_dir, draw)
+    end = len(history.made.records)
+    cuts = sorted({0, end, *(draw.randrange(end) for _ in range(draw.randrange(4)))})
+    for first, last in itertools.pairwise(cuts):
+        counted.count(first, last)
+
+    rows = counted.rows
+    by_prefix = ("tenant", "topic_prefix", "client_id")
+    assert sums(rows["traffic"], "messages", *by_prefix) == history.traffic
+    assert sums(rows["traffic"], "payload_bytes", *by_prefix) == +history.traffic_bytes
+    by_outcome = ("tenant", "client_id", "outcome")
+    assert sums(rows["deliveries"], "messages", *by_outcome) == history.delivered
+    assert sums(rows["deliveries"], "payload_bytes", *by_outcome) == +history.delivered_bytes
+    unknown = [row for row in rows["deliveries"] if row["latency_ms"] is None]
+    assert sums(unknown, "messages", *by_outcome) == +history.unknown
+    assert counted.connections == history.connections
+    assert counted.last == history.last
+    waiting = {(row["tenant"], row["client_id"]): row["messages"] for row in counted.backlog}
+    assert waiting == history.backlog
+    check_usage(history, rows["usage"])
+
+
+def check_usage(history: History, rows: list[dict[str, Any]]) -> None:
+    used = {name: sum(row[name] for row in rows) for name in MEASURES}
+    acked = [count for (_, _, outcome), count in history.delivered.items() if outcome == "acked"]
+    assert used.pop("connected_s") >= 0
+    assert used == {
+        "messages_in": history.traffic.total(),
+        "bytes_in": history.traffic_bytes.total(),
+        "messages_out": sum(acked),
+        "bytes_out": sum(
+            size for (_, _, outcome), size in history.delivered_bytes.items() if outcome == "acked"
+        ),
+        "messages_dropped": history.delivered.total() - sum(acked),
+        "connections": sum(end is not None for _, _, end in history.connections.values()),
+    }
+
+
+@pytest.mark.parametrize("batch_rows", [1, 2, 3, 100])
+def test_rows_of_one_key_stay_together(batch_rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("headrace_spark.settling._BYTES_MAX", 0)
+    keys = [0, 0, 0, 1, 2, 2, 2, 2, 2, 3]
+    rows = pa.table({"family": [int(n > 1) for n in keys], "key": keys})
+    found = [table["key"].to_pylist() for table in whole_keys(iter(rows.to_batches(batch_rows)))]
+    assert [key for some in found for key in some] == keys
+    assert all(not set(one) & set(other) for one, other in itertools.pairwise(found))
+    assert batch_rows > 3 or len(found) > 1
