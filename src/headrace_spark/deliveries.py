@@ -4,6 +4,7 @@ Progress says "serial 7 of this session was acknowledged", not which message tha
 2 messages that match its subscriptions 1, 2, 3, ... in journal order (decision 7), so the number is worked out
 again: what went into its queue (`queues`), in order, from where an earlier range left off. The queues of many clients
 are worked on together, column by column. Outcomes of sessions that are not followed are counted without a latency.
+A transient session's acknowledgements are not journaled: what it is sent is `not_recorded` at once, and waits nowhere.
 Runs on Spark's Python workers.
 """
 
@@ -23,6 +24,7 @@ from headrace_spark.packing import (
     KNOWN_ENTRY,
     NO_TIME,
     NOT_DRAWN,
+    NOT_RECORDED,
     OUT_OF_GROUP,
     TO_MEMBER,
     UNNAMED,
@@ -34,7 +36,12 @@ from headrace_spark.traffic import SECOND_US
 
 # Of a group the journal does not say why: `not_drawn` is what no member got to acknowledge, because it was dropped from
 # the queue, or because its member takes QoS 0.
-_OUTCOMES: Final = DROP_REASONS | {ACKNOWLEDGED: "acked", NOT_DRAWN: "not_drawn", UNNAMED: None}
+_OUTCOMES: Final = DROP_REASONS | {
+    ACKNOWLEDGED: "acked",
+    NOT_DRAWN: "not_drawn",
+    NOT_RECORDED: "not_recorded",
+    UNNAMED: None,
+}
 # Each bound is a sixth above the one before, from a tenth of a millisecond on.
 _GROWTH: Final = 7 / 6
 _LEAST_MS: Final = 0.1
@@ -89,6 +96,8 @@ class Queues:
         self.clients[is_known] = followed.clients[self.which[is_known]]
         self.next_serials = np.ones(len(incarnations), np.int64)
         self.next_serials[is_known] = followed.next_serials[self.which[is_known]]
+        self.transient = np.zeros(len(incarnations), np.bool_)
+        self.transient[is_known] = followed.transient[self.which[is_known]]
         self.ended_us = np.full(len(incarnations), NO_TIME)
         self.ended_us[is_known] = followed.ended_us[self.which[is_known]]
 
@@ -136,18 +145,20 @@ def settle(followed: Followed, known: Rows, new: Rows, outcomes: Rows, window_s:
     of_group = np.where(had, ACKNOWLEDGED, NOT_DRAWN)
     what = np.where(finished.values == OUT_OF_GROUP, of_group, finished.values)
     # What sessions that ended left behind; what a member of a group has in flight completes with the member.
-    ended_us = queues.ended_us[entries.sessions]
-    behind = np.flatnonzero(is_left & (ended_us != NO_TIME) & ~_find(draw_keys, entry_keys)[1])
+    not_recorded = queues.transient[entries.sessions] & (entries.times_us != NO_TIME)
+    over_us = np.where(not_recorded, entries.times_us, queues.ended_us[entries.sessions])
+    behind = np.flatnonzero(is_left & (over_us != NO_TIME) & ~_find(draw_keys, entry_keys)[1])
+    why = np.where(not_recorded[behind], NOT_RECORDED, DROP_SESSION_ENDED)
     delivered = _delivered(
         queues,
         np.concatenate([finished.sessions, entries.sessions[behind]]),
-        np.concatenate([what, np.full(len(behind), DROP_SESSION_ENDED)]),
-        np.concatenate([finished.times_us, ended_us[behind]]),
+        np.concatenate([what, why]),
+        np.concatenate([finished.times_us, over_us[behind]]),
         np.concatenate([publish_us, entries.times_us[behind]]),
         np.concatenate([payload_bytes, entries.values[behind]]),
         window_s,
     )
-    left = entries.only(is_left & (ended_us == NO_TIME) & (queues.which[entries.sessions] != UNKNOWN))
+    left = entries.only(is_left & (over_us == NO_TIME) & (queues.which[entries.sessions] != UNKNOWN))
     in_flight = draws.only(~_find(finished_keys, draw_keys)[1])
     in_flight = Queued(
         in_flight.sessions, in_flight.serials, in_flight.times_us, np.full(len(in_flight.serials), DRAWN)

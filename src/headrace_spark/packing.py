@@ -56,7 +56,7 @@ OUTCOME: Final = np.dtype(
     [("incarnation", "<i8"), ("serial", "<i8"), ("settled_us", "<i8"), ("count", "<i4"), ("what", "<i4")]
 )
 """What became of `count` entries: `what` is a reason of `DROP_REASONS`, or one of these."""
-ACKNOWLEDGED, OUT_OF_GROUP, TO_MEMBER, UNNAMED, NOT_DRAWN = 0, -1, -2, -3, -4
+ACKNOWLEDGED, OUT_OF_GROUP, TO_MEMBER, UNNAMED, NOT_DRAWN, NOT_RECORDED = 0, -1, -2, -3, -4, -5
 LAYOUTS: Final = {KNOWN: KNOWN_ENTRY, NEW: NEW_ENTRY, OUTCOMES: OUTCOME}
 _SCHEMA: Final = arrow_schema(PACKED)
 

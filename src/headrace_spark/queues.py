@@ -31,6 +31,8 @@ class Followed:
     clients: Integers
     """By session: which row of `names`. Sessions of one client come after each other and have one number."""
     next_serials: Integers
+    transient: npt.NDArray[np.bool_]
+    """By session: whether it ends with its connection, and its acknowledgements are nowhere."""
     ended_us: Integers
     """NO_TIME for sessions that are left at the end."""
     names: pa.Table

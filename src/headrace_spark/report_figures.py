@@ -179,6 +179,7 @@ def with_gaps(rates: list[tuple[datetime, float]], window: timedelta) -> list[tu
 
 def _deliveries(parts: pa.Table) -> Deliveries:
     outcomes = _counts(parts.group_by("outcome").aggregate([("messages", "sum")]), "outcome", "messages_sum")
+    outcomes = [pair for pair in outcomes if pair[0] != "not_recorded"]  # nobody knows
     acked = dict(outcomes).get("acked", 0)
     timed = parts.filter(pc.is_valid(parts["latency_ms"])).select(["window_start", "latency_ms", "messages"])
     cells = timed.group_by(["window_start", "latency_ms"]).aggregate([("messages", "sum")])

@@ -55,6 +55,7 @@ def followed_of(sessions: Sessions) -> Followed:
         incarnations=_integers(incarnation for incarnation, _ in everyone),
         clients=_integers(clients),
         next_serials=_integers(one.next_serial for _, one in everyone),
+        transient=np.array([one.is_transient for _, one in everyone], np.bool_),
         ended_us=_integers(NO_TIME if one.ended_us is None else one.ended_us for _, one in everyone),
         names=pa.table(_names(numbers)),
         filters=pa.array([one.topic_filter for one in subscriptions], pa.string()),
@@ -113,7 +114,11 @@ def state_rows(sessions: Sessions, waiting: Iterable[Waiting], journal_uuid: str
         kind=pa.repeat("session", len(left)),
         incarnation=pa.array(left, pa.int64()),
         next_serial=pa.array(
-            [next_serials.get(key, one.next_serial) for key, one in left.items()], pa.int64()
+            [
+                next_serials.get(key, one.next_serial) * (-1 if one.is_transient else 1)
+                for key, one in left.items()
+            ],
+            pa.int64(),
         ),
         connected_offset=pa.array([one and one.connected_offset for one in online], pa.int64()),
         connected_timestamp=pa.array([one and one.connected_us for one in online], pa.int64()).cast(_US),

@@ -20,7 +20,7 @@ from headrace.mqtt.topics import SHARE_PREFIX, split_share
 FOREVER: Final = (1 << 63) - 1
 EVENTS_READ: Final = (
     "kind", "tenant", "client_id", "incarnation", "topic_filter", "qos", "no_local", "event_timestamp",
-    "journal_offset", "item",
+    "journal_offset", "item", "session_expiry_s",
 )  # fmt: skip
 
 Row = Mapping[str, Any]
@@ -33,11 +33,15 @@ def group_of(group_id: int) -> int:
 
 @dataclass(slots=True)
 class Session:
-    """Or a group. `next_serial`: of its next message; `ended_us`: when it ended in this range."""
+    """Or a group. `next_serial`: of its next message; `ended_us`: when it ended in this range.
+
+    What a transient one (it ends with its connection) acknowledges, the journal does not hear.
+    """
 
     tenant: str | None
     client_id: str | None
     next_serial: int
+    is_transient: bool = False
     ended_us: int | None = None
 
 
@@ -96,7 +100,8 @@ class Sessions:
 
     def _load(self, row: Row) -> None:
         incarnation, offset = row["incarnation"], row["connected_offset"]
-        self.all[incarnation] = Session(row["tenant"], row["client_id"], row["next_serial"])
+        serial = row["next_serial"]
+        self.all[incarnation] = Session(row["tenant"], row["client_id"], abs(serial), serial < 0)
         if incarnation < 0:
             self._groups[row["tenant"], row["client_id"]] = incarnation
         if offset is not None:
@@ -134,6 +139,8 @@ class Sessions:
         incarnation = row["incarnation"]
         self._disconnect(row)
         session = self.all.get(incarnation)
+        if session is not None:
+            session.is_transient = row["session_expiry_s"] == 0
         tenant, client_id = row["tenant"], row["client_id"]
         if session is not None and client_id is None:  # early journals name them where the session opens
             tenant, client_id = session.tenant, session.client_id

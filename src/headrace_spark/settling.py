@@ -46,6 +46,7 @@ FOUND: Final = StructType([StructField("note", StringType()), *(MESSAGES[name] f
 HOUR_US: Final = 3_600_000_000
 _BYTES_MAX: Final = 64 << 20
 _ROWS_MAX: Final = 5_000
+_OUT: Final = pa.array(["acked", "not_recorded"])
 _SCHEMA: Final = arrow_schema(FOUND)
 
 
@@ -120,9 +121,9 @@ class Settling:
         settled = settle(self.followed, known, new, outcomes, self.window_s)
         notes.waiting += map(asdict, settled.waiting)
         if settled.delivered.num_rows:
-            acked = pc.equal(settled.delivered["outcome"], "acked")
-            _use(notes, settled.delivered.filter(acked), messages_out="messages", bytes_out="payload_bytes")
-            _use(notes, settled.delivered.filter(pc.invert(acked)), messages_dropped="messages")
+            out = pc.is_in(settled.delivered["outcome"], _OUT)
+            _use(notes, settled.delivered.filter(out), messages_out="messages", bytes_out="payload_bytes")
+            _use(notes, settled.delivered.filter(pc.invert(out)), messages_dropped="messages")
             self._write(files, DELIVERIES, settled.delivered)
         if len(settled.left):
             files[METRICS_STATE.name].add(METRICS_STATE.rows(self.journal_uuid, **_state(settled.left)))

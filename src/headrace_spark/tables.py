@@ -186,7 +186,11 @@ USAGE: Final = TableDefinition(
             _TENANT,
             column("messages_in", LongType(), "PUBLISH packets that were journaled, repeats included"),
             column("bytes_in", LongType(), "bytes of their payloads"),
-            column("messages_out", LongType(), "deliveries at QoS 1 and 2 that were acknowledged"),
+            column(
+                "messages_out",
+                LongType(),
+                "deliveries at QoS 1 and 2 that were acknowledged, or not recorded",
+            ),
             column("bytes_out", LongType(), "bytes of their payloads, as far as the messages are known"),
             column("messages_dropped", LongType(), "deliveries that were dropped"),
             column("connections", LongType(), "connections that ended; the others are in table connections"),
@@ -239,7 +243,8 @@ CONNECTIONS: Final = TableDefinition(
 DELIVERIES: Final = TableDefinition(
     "deliveries",
     "What became of queued messages, by window in which it was settled, tenant, subscriber and outcome. Rows are parts, "
-    "as in `traffic`. Accuracy: the share of `acked`. Percentiles of latency: from the counts below each latency_ms.",
+    "as in `traffic`. Accuracy: the share of `acked` in all but `not_recorded`. Percentiles of latency: from the counts "
+    "below each latency_ms.",
     StructType(
         [
             _WINDOW,
@@ -248,7 +253,8 @@ DELIVERIES: Final = TableDefinition(
             column(
                 "outcome",
                 StringType(),
-                "acked, or the reason why it was dropped; of a group: acked or not_drawn",
+                "acked, or the reason why it was dropped; of a group: acked or not_drawn; of a session that ends with "
+                "its connection: not_recorded",
             ),
             column(
                 "latency_ms",
@@ -299,7 +305,7 @@ METRICS_STATE: Final = TableDefinition(
             column(
                 "next_serial",
                 LongType(),
-                "session: number of its next message; null: it began before the first range",
+                "session: number of its next message; below zero: minus that, and it ends with its connection",
             ),
             column("connected_offset", LongType(), "session: of its connection; null: offline"),
             column("connected_timestamp", TimestampType(), "session: since when"),

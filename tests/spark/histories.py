@@ -57,6 +57,7 @@ class Live:
     tenant: str
     incarnation: int
     queue: Queue
+    expiry_s: int
     filters: dict[str, tuple[int, bool]] = field(default_factory=dict)
     connected: int | None = None
 
@@ -149,9 +150,17 @@ class History:
                 for wanted, (qos, no_local) in live.filters.items()
             ):
                 live.queue.put(self._now_us, size)
+                self._forget(live)
         for (of, wanted), group in self._groups.items():
             if of == tenant and matches(wanted, topic):
                 group.queue.put(self._now_us, size)
+
+    def _forget(self, live: Live) -> None:
+        """A session that ends with its connection: nobody hears what it acknowledges of what was published."""
+        if not live.expiry_s:
+            for serial, (published_us, _) in list(live.queue.waiting.items()):
+                if published_us is not None:
+                    self._finish(live.tenant, live.queue, serial, "not_recorded")
 
     def _finish(self, tenant: str, queue: Queue, serial: int, outcome: str) -> None:
         entry = queue.waiting.pop(serial, None)
@@ -199,11 +208,15 @@ class History:
             for other in self._live.values():
                 self._disconnect(other, "broker_started")
         elif live is None:
-            incarnation = self._add(Event(SESSION_OPENED, self._now_us, {"t": tenant, "c": client}))
-            live = self._live[tenant, client] = Live(tenant, incarnation, Queue(client))
+            expiry_s = self._draw.choice((0, 3600, 3600))
+            about = {"t": tenant, "c": client, "ex": expiry_s}
+            incarnation = self._add(Event(SESSION_OPENED, self._now_us, about))
+            live = self._live[tenant, client] = Live(tenant, incarnation, Queue(client), expiry_s)
             self._connect(live, incarnation)
         elif self._draw.random() < 0.5:
-            offset = self._event(SESSION_RESUMED, live)
+            live.expiry_s = live.expiry_s and self._draw.choice((0, 3600, 3600))
+            offset = self._event(SESSION_RESUMED, live, ex=live.expiry_s)
+            self._forget(live)
             self._disconnect(live, "resumed")
             self._connect(live, offset)
         elif self._draw.random() < 0.7:
