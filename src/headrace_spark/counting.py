@@ -88,8 +88,8 @@ class Counting:
                 newest = max(newest, int(messages.timestamps_us.max()))
                 yield self._traffic(counted(messages, self.window_s, self.topic_levels), at)
                 yield from last.add(messages)
-                entries = queues.entries(messages)
-                yield self._by_client(entries, NEW, at)
+                for entries in queues.entries(messages):
+                    yield self._by_client(entries, NEW, at)
             for progress in all_entries(chunk):
                 newest = max(newest, int(progress.timestamps_us.max()))
                 if progress.subkind in _OUTCOMES:

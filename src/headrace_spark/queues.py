@@ -6,8 +6,9 @@ Runs on Spark's Python workers.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any, Final
 
 import numpy as np
@@ -16,11 +17,13 @@ import pyarrow as pa
 
 from headrace_spark.chunk import Integers
 from headrace_spark.message_columns import Messages
-from headrace_spark.packing import NEW_ENTRY, Rows
+from headrace_spark.packing import NEW_ENTRY, Rows, edges
 
 UNKNOWN: Final = -1
 """The client of sessions that are not followed."""
-_TOPICS_MAX: Final = 100_000
+# What is remembered of topics, and worked on at once: some ten megabytes.
+_REMEMBERED_MAX: Final = 2_000_000
+_HITS_MAX: Final = 500_000
 
 
 @dataclass(frozen=True)
@@ -79,6 +82,7 @@ class Queues:
         self._followed = followed
         self._roots: defaultdict[str | None, Level] = defaultdict(Level)
         self._found: dict[tuple[str, str], Integers] = {}
+        self._remembered = 0
         clients = followed.clients[followed.subscribers]
         tenants = followed.names["tenant"].take(pa.array(clients)).to_pylist()
         self._client_ids = followed.names["client_id"].take(pa.array(clients)).to_pylist()
@@ -101,9 +105,12 @@ class Queues:
         key = tenant, topic
         found = self._found.get(key)
         if found is None:
-            if len(self._found) >= _TOPICS_MAX:
+            found = np.array(self._match(tenant, topic), np.int64)
+            self._remembered += 1 + len(found)
+            if self._remembered > _REMEMBERED_MAX:
                 self._found.clear()
-            found = self._found[key] = np.array(self._match(tenant, topic), np.int64)
+                self._remembered = 1 + len(found)
+            self._found[key] = found
         return found
 
     def _match(self, tenant: str, topic: str) -> list[int]:
@@ -123,10 +130,28 @@ class Queues:
             found += level.many  # `a/#` is for `a` too
         return found
 
-    def entries(self, messages: Messages) -> Rows:
-        """NEW_ENTRY rows, by session and then by offset: each message once in each queue."""
+    def entries(self, messages: Messages) -> Iterator[Rows]:
+        """NEW_ENTRY rows: each message once in each queue. In several parts, where messages have many receivers."""
+        names, where = messages.topic_pairs
+        counts = np.array([len(self.subscriptions(*name)) for name in names], np.int64)
+        rows = np.flatnonzero((messages.qos > 0) & (counts[where] > 0))
+        parts = np.cumsum(counts[where[rows]]) // _HITS_MAX
+        for first, last in pairwise(edges(parts).tolist()):
+            yield self._put(messages, *self._hits(messages, rows[first:last]))
+
+    def _hits(self, messages: Messages, rows: Integers) -> tuple[Integers, Integers]:
+        """The messages as often as a filter matches; and whose filter it is."""
+        names, where = messages.topic_pairs
+        topics, which = np.unique(where[rows], return_inverse=True)
+        found = [self.subscriptions(*names[topic]) for topic in topics.tolist()]
+        counts = np.array([len(some) for some in found], np.int64)
+        times, begins = counts[which], (np.cumsum(counts) - counts)[which]
+        within = np.arange(times.sum()) - np.repeat(np.cumsum(times) - times, times)
+        return np.repeat(rows, times), np.concatenate(found)[np.repeat(begins, times) + within]
+
+    def _put(self, messages: Messages, rows: Integers, subscriptions: Integers) -> Rows:
+        """By session, then by offset."""
         followed = self._followed
-        rows, subscriptions = self._hits(messages)
         offsets = messages.offsets[rows]
         wanted = (offsets >= followed.begins[subscriptions]) & (offsets < followed.untils[subscriptions])
         local = np.flatnonzero(wanted & followed.no_local[subscriptions])
@@ -146,18 +171,6 @@ class Queues:
         made["publish_us"] = messages.timestamps_us[rows]
         made["payload_bytes"] = messages.payload_lengths[rows]
         return made
-
-    def _hits(self, messages: Messages) -> tuple[Integers, Integers]:
-        """Messages at QoS 1 and 2, as often as a filter matches; and whose filter it is."""
-        names, where = messages.topic_pairs
-        found = [self.subscriptions(*name) for name in names]
-        counts = np.array([len(some) for some in found], np.int64)
-        rows = np.flatnonzero((messages.qos > 0) & (counts[where] > 0))
-        times = counts[where[rows]]
-        begins = (np.cumsum(counts) - counts)[where[rows]]
-        within = np.arange(times.sum()) - np.repeat(np.cumsum(times) - times, times)
-        flat = np.concatenate([*found, np.empty(0, np.int64)])
-        return np.repeat(rows, times), flat[np.repeat(begins, times) + within]
 
 
 def _small(numbers: Integers) -> npt.NDArray[Any]:

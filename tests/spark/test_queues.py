@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from itertools import product
 
+import pytest
+
 from headrace.mqtt.topics import matches
 from headrace_spark.chunk import chunks
 from headrace_spark.message_columns import Messages
@@ -46,7 +48,8 @@ def entries(sessions: Sessions, *messages: tuple[str, str, str, int]) -> list[tu
     return [
         (int(row["incarnation"]), int(row["offset"]))
         for chunk in chunks(made.batches([]), "uuid", 0, len(messages))
-        for row in queues.entries(Messages(chunk))
+        for rows in queues.entries(Messages(chunk))
+        for row in rows
     ]
 
 
@@ -88,3 +91,15 @@ def test_a_subscription_takes_what_comes_while_it_is_there() -> None:
     sessions.apply(about | {"kind": "unsubscribed", "journal_offset": 3})
     assert entries(sessions, *[("default", "x", "a", 1)] * 5) == [(1, 1), (1, 2)]
     assert entries(subscribed(), ("default", "x", "a", 1)) == []
+
+
+def test_many_receivers_are_worked_on_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    sessions = subscribed((1, "#", False), (2, "#", False), (2, "a", False), (3, "+", False))
+    published = [(tenant, "x", topic, 1) for tenant in ("default", "acme") for topic in "abcab"]
+    whole = entries(sessions, *published)
+    assert len(whole) == 5 * 2 + 5
+    monkeypatch.setattr("headrace_spark.queues._HITS_MAX", 3)
+    monkeypatch.setattr("headrace_spark.queues._REMEMBERED_MAX", 2)
+    parts = entries(sessions, *published)
+    assert parts != whole
+    assert sorted(parts) == sorted(whole)
