@@ -239,8 +239,8 @@ class MetricsConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     consumer: str = "metrics"
     window_s: Positive = 60
     topic_levels: Positive = 2
-    records_per_trigger_max: Positive = 1_000_000
-    bytes_per_trigger_max: Positive = 256 * MIB
+    records_per_trigger_max: Positive = 2_000_000
+    bytes_per_trigger_max: Positive = 512 * MIB
     fail_on_data_loss: bool = True
 
 
