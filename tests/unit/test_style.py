@@ -25,7 +25,6 @@ PURE = ("headrace/mqtt", "headrace/core", "headrace/errors.py")
 TESTED_TOGETHER = {
     "tests/unit/core/test_broker.py": [
         "headrace/core/acknowledging.py",
-        "headrace/core/commit.py",
         "headrace/core/connack.py",
         "headrace/core/connect.py",
         "headrace/core/interfaces.py",
