@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from urllib.parse import unquote
 
@@ -97,35 +97,33 @@ class LakeTable:
             self.path / unquote(row["path"]) for row in rows if row["partition.journal_uuid"] == journal_uuid
         ]
 
-    def append_files(self, spark: SparkSession, actions: Sequence[str], app_id: str, version: int) -> None:
-        """Add files once, by their `add` actions: a transaction that the table has already is skipped."""
+    def add_files(
+        self,
+        spark: SparkSession,
+        actions: Sequence[str],
+        app_id: str,
+        version: int,
+        instead_of: str | None = None,
+    ) -> None:
+        """Add files once, by their `add` actions: a transaction that the table has already is skipped.
+
+        `instead_of`: the journal whose files go for them, of a table that is partitioned by it.
+        """
         if has_batch(DeltaLog(self.path), app_id, version):
             remove_files(self.path, actions)
         elif self.is_plain():
-            append_files(spark, self.path, actions, app_id, version)
+            partition = None if instead_of is None else {"journal_uuid": instead_of}
+            append_files(spark, self.path, actions, app_id, version, partition)
         else:
-            self._by_spark(spark, actions, lambda rows: self.append(rows, app_id, version))
-
-    def replace_files(
-        self, spark: SparkSession, actions: Sequence[str], journal_uuid: str, app_id: str, version: int
-    ) -> None:
-        """Put files in the place of what a table that is partitioned by journal has for one, once."""
-        if has_batch(DeltaLog(self.path), app_id, version):
+            # A feature of Delta that somebody has switched on asks more of a writer: Spark writes the same rows anew.
+            paths = [str(path) for path in paths_of(self.path, actions)]
+            reader = spark.read.schema(self.definition.columns)
+            rows = reader.parquet(*paths) if paths else spark.createDataFrame([], self.definition.columns)
+            if instead_of is None:
+                self.append(rows, app_id, version)
+            else:
+                self.replace(rows, f"journal_uuid = '{instead_of}'", app_id, version)
             remove_files(self.path, actions)
-        elif self.is_plain():
-            append_files(spark, self.path, actions, app_id, version, {"journal_uuid": journal_uuid})
-        else:
-            where = f"journal_uuid = '{journal_uuid}'"
-            self._by_spark(spark, actions, lambda rows: self.replace(rows, where, app_id, version))
-
-    def _by_spark(
-        self, spark: SparkSession, actions: Sequence[str], write: Callable[[DataFrame], None]
-    ) -> None:
-        """A feature of Delta that somebody has switched on asks more of a writer: Spark writes the same rows anew."""
-        paths = [str(path) for path in paths_of(self.path, actions)]
-        reader = spark.read.schema(self.definition.columns)
-        write(reader.parquet(*paths) if paths else spark.createDataFrame([], self.definition.columns))
-        remove_files(self.path, actions)
 
     def append(self, rows: DataFrame, app_id: str, version: int) -> None:
         """Add rows once: a transaction that the table has already is skipped by Delta."""

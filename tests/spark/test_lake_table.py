@@ -56,12 +56,12 @@ def test_files_take_the_place_of_those_of_their_journal_once(
         assert {path.parent.name for path in table.files("u")} <= {"journal_uuid=u"}
         return sorted((row["journal_uuid"], row["messages"]) for row in rows)
 
-    table.append_files(spark, written("other", 9), "app", 1)
+    table.add_files(spark, written("other", 9), "app", 1)
     for version, messages in ((2, 1), (3, 2), (3, 3), (2, 4)):
-        table.replace_files(spark, written("u", messages), "u", "app", version)
+        table.add_files(spark, written("u", messages), "app", version, "u")
     assert held() == [("other", 9), ("u", 2)]
     assert (table.last_version("app"), len(table.files("u"))) == (3, 1)
-    table.replace_files(spark, [], "u", "app", 4)
+    table.add_files(spark, [], "app", 4, "u")
     assert held() == [("other", 9)]
     assert not table.files("u")
 

@@ -234,10 +234,10 @@ class Work:
         self._replace(tables.state, [*state, *notes.files[METRICS_STATE.name]])
 
     def _append(self, table: LakeTable, actions: list[str]) -> None:
-        table.append_files(self._spark, actions, self._range.app_id, self._range.end)
+        table.add_files(self._spark, actions, self._range.app_id, self._range.end)
 
     def _replace(self, table: LakeTable, actions: list[str]) -> None:
-        table.replace_files(self._spark, actions, self._uuid, self._range.app_id, self._range.end)
+        table.add_files(self._spark, actions, self._range.app_id, self._range.end, self._uuid)
 
     def _connect(self, changed: list[Connection]) -> None:
         """Write the connections that began or ended."""

@@ -117,16 +117,16 @@ def test_what_a_broker_did(
 ) -> None:
     live(broker)
     data_dir, lake = tmp_path / "data", tmp_path / "lake"
-    append = LakeTable.append_files
+    add = LakeTable.add_files
     half = JournalReader(data_dir).high_watermark() // 2
 
-    def cut(of: LakeTable, spark: SparkSession, actions: list[str], app_id: str, version: int) -> None:
+    def cut(of: LakeTable, *about: Any) -> None:
         if of.definition is DELIVERIES:
             raise Cut
-        append(of, spark, actions, app_id, version)
+        add(of, *about)
 
     with monkeypatch.context() as patch:
-        patch.setattr(LakeTable, "append_files", cut)
+        patch.setattr(LakeTable, "add_files", cut)
         with pytest.raises(Cut):
             run(spark, data_dir, lake, records_per_trigger_max=half)
     # The range that was cut off is done again: what was written of it is not written twice. The next goes on from it.
