@@ -13,7 +13,6 @@ from typing import ClassVar
 import click
 import structlog
 
-from headrace import __version__
 from headrace.cli_storage import backup_command, repair_command, restore_command
 from headrace.config import Config, InvalidKey, load, show
 from headrace.errors import HeadraceError
@@ -53,8 +52,17 @@ class LazyGroup(click.Group):
         return command
 
 
+def _print_version(ctx: click.Context, _option: click.Parameter, wanted: bool) -> None:
+    """Print version and build and exit; the modules are looked at only when somebody asks."""
+    if wanted and not ctx.resilient_parsing:
+        from headrace.build import version_line
+
+        click.echo(f"headrace {version_line()}")
+        ctx.exit()
+
+
 @click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
-@click.version_option(__version__)
+@click.option("--version", is_flag=True, is_eager=True, expose_value=False, callback=_print_version)
 def cli() -> None:
     """headrace: an MQTT broker that makes every acknowledged message durable first."""
 

@@ -24,7 +24,7 @@ from headrace_spark.errors import PipelineError
 from headrace_spark.jobs import JOBS
 
 _FOLDER = click.Path(file_okay=False, path_type=Path)
-_EXTRA = ("pyspark", "delta", "deltalake", "pyarrow", "numpy")
+_OURS = ("headrace", "headrace_spark")
 
 Options = dict[str, Any]
 
@@ -200,9 +200,12 @@ def failures_explained() -> Iterator[None]:
     try:
         yield
     except ModuleNotFoundError as error:
-        if (error.name or "").split(".")[0] not in _EXTRA:
+        if (error.name or "").split(".")[0] in _OURS:
             raise
-        click.echo(f"error: {error.name} is not installed; the pipeline needs headrace[spark]", err=True)
+        click.echo(
+            f"error: {error.name} is not installed; the pipeline needs: pip install 'headrace[spark]'",
+            err=True,
+        )
         raise SystemExit(1) from None
     except (PipelineError, JournalError) as error:
         click.echo(f"error: {error}", err=True)

@@ -21,6 +21,7 @@ from headrace.api.app import AdminServer, admin_server, application
 from headrace.api.journal import JournalRoutes
 from headrace.bridge.address import parse
 from headrace.bridge.settings import BridgeSettings, RemoteTls
+from headrace.build import PURE, build
 from headrace.config import BridgeConfig, Config, rule
 from headrace.core.broker import Broker
 from headrace.core.interfaces import Clock
@@ -266,8 +267,12 @@ class Node:
             "os": "acknowledged = written to the operating system; a power cut may lose it",
             "none": "acknowledged = received; a crash may lose it",
         }[self.config.durability]
+        if build() == PURE:
+            log.warning("this is the pure Python build, a ninth as fast as the compiled one")
         log.info(
             "ready",
+            version=__version__,
+            build=build(),
             listeners=self._doors.urls,
             admin=self.config.admin or None,
             data_dir=self.config.data_dir,
