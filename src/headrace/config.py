@@ -1,7 +1,8 @@
 """The configuration: typed, frozen, checked once, and the only home of defaults.
 
-A value comes from the defaults below, then from a TOML file, then from `--set key=value`. Whatever is unknown
-or out of range is an `InvalidKey` that names the key, in the words the user wrote: `session.page_messages`.
+A value comes from the defaults below, then from a TOML file, then from the environment, then from `--set key=value`.
+Whatever is unknown or out of range is an `InvalidKey` that names the key, in the words the user wrote:
+`session.page_messages`.
 Only `cli` and `node` import this module; every other part is handed the numbers it needs.
 """
 
@@ -10,7 +11,9 @@ from __future__ import annotations
 import difflib
 import ipaddress
 import json
+import os
 import tomllib
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple
 from urllib.parse import urlsplit
@@ -334,9 +337,21 @@ def endpoint(key: str, url: str, *schemes: str) -> Endpoint:
     return Endpoint(parts.scheme, parts.hostname, SCHEME_PORTS[parts.scheme] if port is None else port)
 
 
-def load(file: Path | None = None, sets: list[str] | None = None) -> Config:
-    """Defaults, then the TOML file, then each `key=value` of `sets`. Raises InvalidKey."""
+ENVIRONMENT_PREFIX = "HEADRACE_"
+
+
+def load(
+    file: Path | None = None, sets: list[str] | None = None, environment: Mapping[str, str] = os.environ
+) -> Config:
+    """Defaults, then the TOML file, then the environment, then each `key=value` of `sets`. Raises InvalidKey.
+
+    `HEADRACE_DATA_DIR` is the key `data_dir`, `HEADRACE_JOURNAL__RETENTION_BYTES` is `journal.retention_bytes`.
+    """
     tables = _read(file) if file is not None else {}
+    for name in sorted(environment):
+        key = _key_of_variable(name)
+        if key:
+            _assign(tables, f"{key}={environment[name]}")
     for assignment in sets or []:
         _assign(tables, assignment)
     try:
@@ -379,6 +394,20 @@ def _read(file: Path) -> dict[str, Any]:
         raise InvalidKey("--config", f"cannot read {file}: {error.strerror}") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise InvalidKey("--config", f"{file} is not TOML: {error}") from None
+
+
+def _key_of_variable(name: str) -> str:
+    """The key that an environment variable stands for, "" for one that is not ours: Kubernetes sets `HEADRACE_PORT` and
+    more beside a service of that name. Raises InvalidKey for what is nearly a key."""
+    if not name.startswith(ENVIRONMENT_PREFIX):
+        return ""
+    key = name.removeprefix(ENVIRONMENT_PREFIX).lower().replace("__", ".")
+    if "." in key or key in Config.__struct_fields__:
+        return key
+    near = difflib.get_close_matches(key, Config.__struct_fields__, n=1, cutoff=0.8)
+    if near:
+        raise InvalidKey(name, f"unknown key; did you mean {ENVIRONMENT_PREFIX}{near[0].upper()}?")
+    return ""
 
 
 def _assign(tables: dict[str, Any], assignment: str) -> None:

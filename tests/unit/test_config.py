@@ -119,6 +119,50 @@ def test_an_address_for_everyone_needs_anonymous_access_spelled_out(host: str) -
     assert not load(None, [listen, "allow_anonymous=false"]).allow_anonymous
 
 
+def test_the_environment_comes_after_the_file_and_before_set(tmp_path: Path) -> None:
+    file = tmp_path / "headrace.toml"
+    file.write_text('durability = "os"\nsys_interval_s = 1\n[journal]\nretention_s = 5\n')
+    environment = {
+        "HEADRACE_DURABILITY": "none",
+        "HEADRACE_JOURNAL__RETENTION_S": "6",
+        "HEADRACE_LISTENERS": "tcp://127.0.0.1:1, unix:/run/mqtt",
+        "HEADRACE_SYS_INTERVAL_S": "2",
+        "PATH": "/bin",
+    }
+    config = load(file, ["sys_interval_s=3"], environment)
+    assert (config.durability, config.journal.retention_s, config.sys_interval_s) == ("none", 6, 3)
+    assert config.listeners == ("tcp://127.0.0.1:1", "unix:/run/mqtt")
+
+
+def test_top_level_keys_are_read_as_they_are_shown() -> None:
+    shown = [line.partition(" = ") for line in show(Config()).partition("\n[")[0].splitlines() if line]
+    assert len(shown) > 8
+    assert load(None, [], {f"HEADRACE_{key.upper()}": value for key, _, value in shown}) == Config()
+
+
+@pytest.mark.parametrize(
+    ("name", "named"),
+    [
+        ("HEADRACE_DATADIR", "HEADRACE_DATADIR"),
+        ("HEADRACE_JOURNAL__RETENTION", "journal.retention"),
+        ("HEADRACE_NOSUCH__KEY", "nosuch"),
+    ],
+)
+def test_a_variable_that_is_nearly_a_key_is_refused(name: str, named: str) -> None:
+    with pytest.raises(InvalidKey) as caught:
+        load(None, [], {name: "1"})
+    assert caught.value.key == named
+
+
+def test_variables_of_others_are_let_alone() -> None:
+    others = {
+        "HEADRACE_PORT": "tcp://10.0.0.1:1883",
+        "HEADRACE_SERVICE_HOST": "10.0.0.1",
+        "HEADRACE_BUILD": "compiled",
+    }
+    assert load(None, [], others) == Config()
+
+
 def test_show_prints_every_key_and_load_reads_it_back(tmp_path: Path) -> None:
     config = load(
         None, ['session.application_client_ids=["archive-*", "\\"odd\\""]', "limits.connect_timeout_s=2.5"]
