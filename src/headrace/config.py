@@ -93,8 +93,9 @@ class LimitsConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 
     # A payload of 1 MiB fits together with its topic and properties.
     packet_bytes_max: Annotated[int, msgspec.Meta(ge=128, le=268_435_460)] = MIB + 64 * KIB
-    connections_max: Positive = 100_000
+    connections_max: Count = 0  # 0: as many as the limit of open files allows, at most 100 000
     connect_timeout_s: Annotated[float, msgspec.Meta(gt=0)] = 10.0
+    tcp_keep_alive_s: Annotated[int, msgspec.Meta(ge=0, le=32_767)] = 120  # of the sockets; 0: none
     write_buffer_high: Annotated[int, msgspec.Meta(ge=KIB)] = MIB
     pending_bytes_max: Annotated[int, msgspec.Meta(ge=64 * KIB)] = 16 * MIB
     keep_alive_max_s: UInt16 = 0  # 0: whatever the client asks for

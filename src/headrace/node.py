@@ -39,7 +39,7 @@ from headrace.services.doors import Doors, DoorSettings
 from headrace.services.metrics import ReadsCollector, registry
 from headrace.services.references import References
 from headrace.services.sys_topics import SystemPublisher
-from headrace.services.ticks import LoopScheduler
+from headrace.services.ticks import LoopScheduler, Stalls
 from headrace.services.watchdog import Watchdog
 from headrace.snapshotting import Snapshotting, durable
 from headrace.stores.local import LocalJournal
@@ -109,7 +109,13 @@ def log_settings(config: Config) -> LogSettings:
 def door_settings(config: Config) -> DoorSettings:
     limits, tls = config.limits, config.tls
     files = TlsFiles(tls.certificate, tls.key, tls.ca, tls.client_certificate, tls.minimum_version)
-    return DoorSettings(limits.connections_max, limits.connect_timeout_s, limits.pending_bytes_max, files)
+    return DoorSettings(
+        limits.connections_max,
+        limits.connect_timeout_s,
+        limits.pending_bytes_max,
+        files,
+        limits.tcp_keep_alive_s,
+    )
 
 
 def bridge_settings(bridge: BridgeConfig) -> BridgeSettings:
@@ -199,6 +205,8 @@ class Node:
         self._bridges.open([bridge_settings(bridge) for bridge in self.config.bridge])
         await self._settle()
         await self._listen()
+        self._tick_clock()
+        self._stalls = Stalls(self.clock)
         self._timer()
         if self.config.sys_interval_s:
             system = SystemPublisher(self.broker, __version__, time.monotonic())
@@ -320,7 +328,8 @@ class Node:
 
     def _timer(self) -> None:
         self._tick_clock()
-        self._on_timer()
+        if self._stalls.timers_may_run():
+            self._on_timer()
         self._loop.call_later(BEHIND_INTERVAL_S if self.broker.behind else TIMER_INTERVAL_S, self._timer)
 
     def _publish_system(self, system: SystemPublisher) -> None:

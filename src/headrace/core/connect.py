@@ -437,11 +437,15 @@ class _KeepAlive(Timer):
         self._link = link
 
     def fire(self, now_ms: int) -> None:
-        if self._link.held_back:  # its silence is ours
-            self._link.last_seen_ms = now_ms
-        due_ms = self._link.last_seen_ms + self._link.keep_alive_ms
+        link = self._link
+        clock = link.broker.clock
+        if link.deaf():
+            link.last_seen_ms = now_ms
+        due_ms = link.last_seen_ms + link.keep_alive_ms
+        if link.last_seen_ms < clock.awake_ms:
+            due_ms += clock.stalled_ms
         if due_ms <= now_ms:
-            self._sessions.keep_alive_over(self._link)
+            self._sessions.keep_alive_over(link)
         else:
             self._timers.schedule(due_ms, self)
 

@@ -29,12 +29,15 @@ if TYPE_CHECKING:
 class Clock:
     """The time as of this tick, set from outside: Unix microseconds and monotonic milliseconds (decisions 17).
 
-    `stale` from the end of a tick until the first connection reads in the next one, which sets `now_us`.
+    `stale` from the end of a tick until the first connection reads in the next one, which sets `now_us`. The loop last
+    stood still for `stalled_ms`, until `awake_ms`: who was not heard meanwhile was not silent.
     """
 
     def __init__(self) -> None:
         self.now_us: int = 0
         self.mono_ms: int = 0
+        self.awake_ms: int = 0
+        self.stalled_ms: int = 0
         self.stale = True
 
 
@@ -167,6 +170,10 @@ class Link(ServerHandler):
         if self.waiting is None:
             self.waiting = []
         self.waiting.append(deferred)
+
+    def deaf(self) -> bool:
+        """Whether we have stopped reading, or have not looked at what was read: then its silence is ours."""
+        return self.held_back
 
     # Implemented by net.connection and by the fake.
 

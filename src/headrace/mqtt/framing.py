@@ -26,6 +26,12 @@ _PUBREC: Final = 5
 _PUBREL: Final = 6
 _PUBCOMP: Final = 7
 
+# What came of the bytes that the parser was given last.
+WHOLE: Final = 0  # a packet was finished with them, or nothing was expected of them
+PARTIAL: Final = 1  # they belong to a packet that is not finished
+MORE: Final = 2  # `packets_at_once` were handled, and more wait for `go_on`
+UNLIMITED: Final = 1 << 60
+
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class PeerHandler:
@@ -46,7 +52,11 @@ class PeerHandler:
 
 
 class PacketStream:
-    """Base of `ServerProtocol` and `ClientProtocol`. `version` is 0 until it is known, then 3, 4 or 5."""
+    """Base of `ServerProtocol` and `ClientProtocol`. `version` is 0 until it is known, then 3, 4 or 5.
+
+    `packets_at_once` bounds what one call of `receive_data` handles: what is behind it waits for `go_on`. `outcome` says
+    what came of the last bytes: WHOLE, PARTIAL or MORE.
+    """
 
     def __init__(
         self,
@@ -66,6 +76,9 @@ class PacketStream:
         self._rest: bytearray | None = None
         self._missing: i64 = 0
         self._held = False
+        self._spent = False
+        self.packets_at_once: i64 = UNLIMITED
+        self.outcome: i64 = WHOLE
 
     @property
     def buffered(self) -> int:
@@ -76,12 +89,17 @@ class PacketStream:
         """Take the next bytes of the stream and call the handler for each packet they complete."""
         if self.state == states.CLOSED:
             return
+        self.outcome = WHOLE
         if self._rest is not None:
             self._rest += data
             if self._held:
                 return
+            if self._spent:
+                self.outcome = MORE
+                return
             self._missing -= len(data)
             if self._missing > 0:
+                self.outcome = PARTIAL
                 return
             data = bytes(self._rest)
             self._rest = None
@@ -96,6 +114,11 @@ class PacketStream:
 
     def release(self) -> None:
         self._held = False
+        self.go_on()
+
+    def go_on(self) -> None:
+        """Handle what waits, as far as one call may: after `release`, and after the outcome MORE."""
+        self._spent = False
         rest = self._rest
         if rest is not None:
             self._rest = None
@@ -104,6 +127,7 @@ class PacketStream:
     def stop(self) -> None:
         """Ignore what is still in the buffer and whatever comes."""
         self.state = states.CLOSED
+        self.outcome = WHOLE
         self._rest = None
 
     def _refuse(self, error: ProtocolError) -> None:
@@ -115,6 +139,7 @@ class PacketStream:
     def _parse(self, data: bytes) -> None:
         pos: i64 = 0
         size: i64 = len(data)
+        left: i64 = self.packets_at_once
         while pos + 1 < size:
             first: i64 = data[pos]
             length: i64 = data[pos + 1]
@@ -146,15 +171,27 @@ class PacketStream:
             if self.state == states.CLOSED:
                 return
             pos = end
-            if self._held:
-                self._rest = bytearray(data[pos:])
+            left -= 1
+            if self._held or left == 0:
+                self._interrupt(data, pos)
                 return
         if pos < size:
             self._keep(data, pos, 1)
 
+    def _interrupt(self, data: bytes, pos: i64) -> None:
+        """Handle nothing more now: what is behind `pos` waits for `release` or `go_on`."""
+        if self._held:
+            self._rest = bytearray(data[pos:])
+        elif pos < len(data):
+            self._rest = bytearray(data[pos:])
+            self._spent = True
+            self.outcome = MORE
+
     def _keep(self, data: bytes, pos: i64, missing: i64) -> None:
         """Wait for the rest of the packet at `pos`, unless its first byte already says that it is refused."""
         self._admit(data[pos], 0)
+        if pos == 0:
+            self.outcome = PARTIAL
         self._rest = bytearray(data[pos:])
         self._missing = missing
 

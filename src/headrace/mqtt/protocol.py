@@ -40,6 +40,8 @@ class ServerHandler(PeerHandler):
 
 _PLAIN_PUBLISH: Final = 0x30  # its first byte: QoS 0, not retained
 _NOBODY: Final = ServerHandler()
+# What a stranger may make us hold: the longest client id, user name, password, will topic and will payload together.
+CONNECT_BYTES_MAX: Final = 512 << 10
 
 
 class ServerProtocol(PacketStream):
@@ -50,7 +52,10 @@ class ServerProtocol(PacketStream):
     """
 
     def __init__(self, handler: ServerHandler, max_packet_size: int, topic_alias_maximum: int) -> None:
-        super().__init__(handler, states.SERVER, max_packet_size, topic_alias_maximum, False)
+        super().__init__(
+            handler, states.SERVER, min(max_packet_size, CONNECT_BYTES_MAX), topic_alias_maximum, False
+        )
+        self._size_after_connect: i64 = max_packet_size
         self._handler = handler
         self._method: str | None = None
         self._session_ends_with_connection = False
@@ -134,6 +139,7 @@ class ServerProtocol(PacketStream):
         self._session_ends_with_connection = not packet.properties.session_expiry_interval
         self._wants_reasons = packet.properties.request_problem_information != 0
         self._client_limit = packet.properties.maximum_packet_size or 0
+        self._max_packet_size = self._size_after_connect
         self.state = states.CONNECTED if self._method is None else states.AUTHENTICATING
         self._handler.on_connect(packet)
 

@@ -11,12 +11,33 @@ import stat
 from headrace.net.address import Address
 
 BACKLOG = 4096
+RESERVE_MIN, RESERVE_MAX = 48, 512
 
 
-def allow_all_descriptors() -> None:
-    """As many connections as the system lets us have: shells start programs with a lower limit."""
-    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+def allow_all_descriptors() -> int:
+    """As many descriptors as the system lets us have: shells start programs with a lower limit. Returns how many."""
+    soft, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+    except (OSError, ValueError):  # macOS calls its limit infinite and refuses to set it
+        most = soft
+    return most
+
+
+def room_for_connections(descriptors: int) -> int:
+    """How many connections fit under a limit of descriptors, with a reserve for the journal and everything else that must
+    go on when all of them are there; below 1 if there is no room at all."""
+    return descriptors - max(RESERVE_MIN, min(RESERVE_MAX, descriptors // 16))
+
+
+def keep_alive(connected: socket.socket, idle_s: int) -> None:
+    """Have the system ask a silent peer whether it is still there, after `idle_s` and four times
+    in as long again."""
+    connected.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    probes = {"TCP_KEEPIDLE": idle_s, "TCP_KEEPINTVL": max(1, idle_s // 4), "TCP_KEEPCNT": 4}
+    for name, value in probes.items():
+        if hasattr(socket, name):
+            connected.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
 
 
 def bind(address: Address) -> socket.socket:

@@ -14,6 +14,7 @@ from mypy_extensions import i64, mypyc_attr
 from headrace.core.broker import Broker
 from headrace.core.interfaces import Link
 from headrace.core.timers import Timer
+from headrace.mqtt.framing import MORE, WHOLE
 from headrace.mqtt.protocol import ServerProtocol
 from headrace.sockets.plain import PlainTransport, Receiver
 
@@ -21,14 +22,27 @@ if TYPE_CHECKING:
     import asyncio
 
     from headrace.errors import ProtocolError
+    from headrace.mqtt.packets import Connect
 
 _LINGER_MS: Final = 5000
 # What one connection gets parsed in a pass of the loop, some 400 small packets: a few milliseconds at most.
 _SHARE_BYTES: Final = 32 << 10
+_PACKETS_AT_ONCE: Final = 1024
 PENDING_BYTES_MAX: Final = 16 << 20
+# What all who have not been let in yet may make us hold of their CONNECT, beyond the few bytes that most need.
+_STRANGER_BYTES: Final = 4 << 10
+STRANGERS_BYTES_MAX: Final = 32 << 20
+_STILL_US: Final = 250_000  # the node's timer sets the clock more often: after so long the loop stood still
 # Why a listener turns a connection away: its limit of connections; no TLS, PROXY header or WebSocket; no CONNECT in time;
-# more waits to be read than `pending_bytes_max`.
-REASONS: Final = ("connections_max", "handshake", "connect_timeout", "pending_bytes")
+# more waits to be read than `pending_bytes_max`; all strangers together hold too much; an error of ours.
+REASONS: Final = (
+    "connections_max",
+    "handshake",
+    "connect_timeout",
+    "pending_bytes",
+    "strangers_bytes",
+    "error",
+)
 
 
 class Connection(Link, Receiver):
@@ -41,71 +55,136 @@ class Connection(Link, Receiver):
         super().__init__(broker)
         settings = broker.settings
         self._set = listener
-        self._source = source
+        self.source = source
         self._transport: PlainTransport | asyncio.Transport | None = None
         self.packet_bytes_max = listener.packet_bytes_max or settings.packet_bytes_max
         self._protocol = ServerProtocol(self, int(self.packet_bytes_max), settings.topic_alias_maximum)
         self._protocol.reason_strings = settings.reason_strings
+        self._protocol.packets_at_once = _PACKETS_AT_ONCE
+        self._since_ms = broker.clock.mono_ms
         self.made = False
         self._pending_bytes_max = listener.pending_bytes_max
         self._closing = False
         self._held = False
-        self._aside: bytes | None = None  # read, and not parsed yet
+        self._aside: bytes | None = None  # read, and not parsed yet; b"" when that is in the parser
         self._aside_at: i64 = 0
+        self._in_turn = False
+        self._charged: i64 = 0  # bytes of an unfinished CONNECT that count against all strangers
 
     # asyncio.Protocol
 
     def connection_made(self, transport: PlainTransport | asyncio.Transport) -> None:
         self._transport = transport
         self.made = True
-        transport.set_write_buffer_limits(high=self.broker.settings.write_buffer_high)
-        self.identity = self._set.identity_of(transport)
         self._set.add(self)
+        transport.set_write_buffer_limits(high=self.broker.settings.write_buffer_high)
+        try:
+            self.identity = self._set.identity_of(transport)
+        except Exception as error:  # noqa: BLE001  without a name it must not be let in
+            self.failed(error)
         deadline = _ConnectDeadline(self)
         self.timer = deadline
-        self.broker.timers.schedule(self.broker.clock.mono_ms + self._set.connect_timeout_ms, deadline)
+        self.broker.timers.schedule(self._since_ms + self._set.connect_timeout_ms, deadline)
 
     def data_received(self, data: bytes) -> None:
         broker = self.broker
         clock = broker.clock
         if clock.stale:
             clock.stale = False
-            clock.now_us = time.time_ns() // 1000
+            now_us = time.time_ns() // 1000
+            if not 0 <= now_us - clock.now_us <= _STILL_US:
+                clock.mono_ms = time.monotonic_ns() // 1_000_000
+            clock.now_us = now_us
             broker.request_tick()
-        self.last_seen_ms = clock.mono_ms
         broker.bytes_received += len(data)
-        if self._aside is None and len(data) <= _SHARE_BYTES:
-            self._protocol.receive_data(data)
-        else:
-            self._set_aside(data)
+        try:
+            if self._aside is None and len(data) <= _SHARE_BYTES:
+                self._protocol.receive_data(data)
+                if self._protocol.outcome == WHOLE:
+                    self.last_seen_ms = clock.mono_ms
+                else:
+                    self._unfinished()
+            else:
+                self._set_aside(data)
+        except Exception as error:  # noqa: BLE001  it must not cost the others, whatever the transport makes of it
+            self.failed(error)
+
+    def _unfinished(self) -> None:
+        """The parser has handled its share of packets, or holds a part of one: no sign of life [MQTT-3.1.2-22]."""
+        if self._protocol.outcome == MORE:
+            self.last_seen_ms = self.broker.clock.mono_ms
+            if self._aside is None:
+                self._keep_aside(b"")
+                self._take_turn()
+        elif self.session is None:
+            self._charge(self._protocol.buffered)
+
+    def _charge(self, held: i64) -> None:
+        """Count what a stranger makes us hold against all strangers: who goes on when it is too much is cut."""
+        more: i64 = max(0, held - _STRANGER_BYTES) - self._charged
+        self._charged += more
+        if self._set.charge(more) and more > 0:
+            self.turn_away("strangers_bytes")
 
     def _set_aside(self, data: bytes) -> None:
         """More than its share of a pass: keep it, read no more, and take turns with the others."""
-        if self._aside is not None:
-            self._aside += data
+        aside = self._aside
+        if aside is not None:
+            self._aside = aside[self._aside_at :] + data
+            self._aside_at = 0
             return
+        self._keep_aside(data)
+        self._read_on()
+
+    def _keep_aside(self, data: bytes) -> None:
         self._aside = data
         self._aside_at = 0
         if self._transport is not None and not self._held:
             self._transport.pause_reading()
-        self.read_on()
+
+    def _take_turn(self) -> None:
+        if not self._in_turn:
+            self._in_turn = True
+            self.broker.take_turns(self)
 
     def read_on(self) -> None:
+        try:
+            self._read_on()
+        except Exception as error:  # noqa: BLE001  it must not cost the others their turns
+            self.failed(error)
+
+    def _read_on(self) -> None:
+        aside = self._aside
+        self._in_turn = False
+        if aside is None or self._held:
+            return
+        protocol = self._protocol
+        start: i64 = self._aside_at
+        if protocol.outcome == MORE:
+            protocol.go_on()
+        else:
+            self._aside_at = min(start + _SHARE_BYTES, len(aside))
+            protocol.receive_data(aside[start : start + _SHARE_BYTES])
+        if protocol.outcome == WHOLE:
+            self.last_seen_ms = self.broker.clock.mono_ms
+        else:
+            self._unfinished()
         aside = self._aside
         if aside is None:
             return
-        start: i64 = self._aside_at
-        end: i64 = start + _SHARE_BYTES
-        last = end >= len(aside)
-        if not last:
-            self._aside_at = end
-            self.broker.take_turns(self)
-        self._protocol.receive_data(aside[start:end])
-        if last:
-            self._aside = None
-            transport = self._transport
-            if transport is not None and not self._held and not self._closing:
-                transport.resume_reading()
+        if protocol.outcome == MORE or self._aside_at < len(aside):
+            self._take_turn()
+            return
+        self._aside = None
+        self._read_again()
+
+    def _read_again(self) -> None:
+        transport = self._transport
+        if transport is not None and not self._held and not self._closing:
+            transport.resume_reading()
+
+    def deaf(self) -> bool:
+        return self._held or self._aside is not None or self.held_back
 
     def eof_received(self) -> bool:
         return False
@@ -118,11 +197,12 @@ class Connection(Link, Receiver):
         self.out = None
         self._transport = None
         self._protocol.stop()
+        self._charge(0)
         self._set.discard(self)
-        self.broker.on_connection_lost(self)
         if self.timer is not None:
             self.timer.cancel()
             self.timer = None
+        self.broker.on_connection_lost(self)
 
     def pause_writing(self) -> None:
         self.paused = True
@@ -143,7 +223,10 @@ class Connection(Link, Receiver):
         transport = self._transport
         if transport is not None:
             self.broker.bytes_sent += len(out)
-            transport.write(out.getvalue())
+            try:
+                transport.write(out.getvalue())
+            except Exception as error:  # noqa: BLE001  the others have something to write, too
+                self.failed(error)
             self.broker.buffers.give_back(out)
             if self._closing:
                 transport.close()
@@ -170,6 +253,11 @@ class Connection(Link, Receiver):
         if transport is not None:
             transport.abort()
 
+    def failed(self, error: Exception) -> None:
+        """An exception that nobody expected costs this connection, and nobody else anything."""
+        self._set.report_error(error)
+        self.turn_away("error")
+
     def count_turned_away(self, reason: str) -> None:
         self._set.turn_away(reason)
 
@@ -177,6 +265,10 @@ class Connection(Link, Receiver):
         """Cut it off, and count why."""
         self._set.turn_away(reason)
         self.abort()
+
+    def on_connect(self, packet: Connect) -> None:
+        self._charge(0)
+        self.broker.on_connect(self, packet)
 
     def refuse(self, error: ProtocolError) -> None:
         answer = self._protocol.refusal(error, self.ready)
@@ -194,7 +286,10 @@ class Connection(Link, Receiver):
         transport = self._transport
         if self._held:
             self._held = False
-            if transport is not None and not self._closing and self._aside is None:
+            self.last_seen_ms = self.broker.clock.mono_ms
+            if self._aside is not None:
+                self._take_turn()
+            elif transport is not None and not self._closing:
                 transport.resume_reading()
 
     def hold(self) -> None:
@@ -205,11 +300,13 @@ class Connection(Link, Receiver):
     def release(self) -> None:
         self.resume_reading()
         self._protocol.release()
+        if self._protocol.outcome != WHOLE:
+            self._unfinished()
 
     def peer(self) -> str:
         transport = self._transport
-        if self._source or transport is None:
-            return self._source
+        if self.source or transport is None:
+            return self.source
         address = transport.get_extra_info("peername")
         if not isinstance(address, tuple):
             return "unix"
@@ -235,6 +332,7 @@ class ConnectionSet:
         self.parent = parent
         self.open: set[Connection] = set()
         self.accepted = 0
+        self.strangers_bytes: i64 = 0  # counted at the node's set alone
         self.turned_away: dict[str, int] = dict.fromkeys(REASONS, 0)
 
     def full(self, pending: int) -> bool:
@@ -253,6 +351,18 @@ class ConnectionSet:
         self.open.discard(connection)
         if self.parent is not None:
             self.parent.discard(connection)
+
+    def charge(self, more: i64) -> bool:
+        """Count `more` bytes, or fewer if negative, of unfinished CONNECT packets; True when they are too many."""
+        if self.parent is not None:
+            return self.parent.charge(more)
+        self.strangers_bytes += more
+        return self.strangers_bytes > STRANGERS_BYTES_MAX
+
+    def report_error(self, error: Exception) -> None:
+        """Say what went wrong with a connection, to whoever wants to know."""
+        if self.parent is not None:
+            self.parent.report_error(error)
 
     def turn_away(self, reason: str) -> None:
         """Count a connection that we ended, or never let in. `reason` is one of REASONS."""

@@ -10,13 +10,15 @@ import asyncio
 import errno
 import socket
 import ssl
+import time
+import traceback
 from collections.abc import Callable
 
 from headrace.net import tls
 from headrace.net.address import Address
-from headrace.net.bound import bind, release
+from headrace.net.bound import bind, keep_alive, release
 from headrace.net.connection import Connection, ConnectionSet
-from headrace.net.proxy import NoProxyHeader, read_header
+from headrace.net.proxy import read_header
 from headrace.net.tls import TlsFiles
 from headrace.net.websocket import WebSocketTransport
 from headrace.sockets.plain import PlainTransport
@@ -24,7 +26,18 @@ from headrace.sockets.poller import Poller
 
 ACCEPT_BURST = 64
 PAUSE_S = 0.25
-EXHAUSTED = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
+# What accept(2) says of the one connection that it would have been, and not of us.
+OF_THE_CLIENT = (
+    errno.ECONNABORTED,
+    errno.EPROTO,
+    errno.EPERM,
+    errno.ENETDOWN,
+    errno.ENETUNREACH,
+    errno.EHOSTDOWN,
+    errno.EHOSTUNREACH,
+    errno.ENOPROTOOPT,
+    errno.EOPNOTSUPP,
+)
 FRAME_OVERHEAD = 64 * 1024
 
 Report = Callable[
@@ -38,6 +51,11 @@ class ListenerSet(ConnectionSet):
 
     takes_identity = False
     pending = 0
+    report: Report | None = None
+
+    def report_error(self, error: Exception) -> None:
+        if self.report is not None:
+            self.report("an error of ours ended a connection", "".join(traceback.format_exception(error)))
 
     def add(self, connection: Connection) -> None:
         self.pending -= 1
@@ -63,8 +81,10 @@ class Listener:
         make: Make,
         report: Report,
         poller: Poller | None,
+        keep_alive_s: int = 0,
     ) -> None:
         self._address = address
+        self._keep_alive_s = 0 if address.scheme == "unix" else keep_alive_s
         self._poller = None if address.encrypted or address.websocket else poller
         self.connections = connections
         self._make = make
@@ -78,6 +98,7 @@ class Listener:
         self._paused: asyncio.TimerHandle | None = None
         self.opening: set[asyncio.Task[None]] = set()
         connections.takes_identity = address.options.identity == "cn"
+        connections.report = report
         self._socket = bind(address)
         port = 0 if address.scheme == "unix" else self._socket.getsockname()[1]
         self.url = address.url(port)
@@ -105,11 +126,11 @@ class Listener:
         for _ in range(ACCEPT_BURST):
             try:
                 accepted, _ = self._socket.accept()
-            except (BlockingIOError, InterruptedError, ConnectionAbortedError):
+            except (BlockingIOError, InterruptedError):
                 return
             except OSError as error:
-                if error.errno not in EXHAUSTED:
-                    raise
+                if error.errno in OF_THE_CLIENT:
+                    continue
                 self._pause(error)
                 return
             self._admit(accepted)
@@ -125,45 +146,63 @@ class Listener:
         self._loop.add_reader(self._socket, self._accept)
 
     def _admit(self, accepted: socket.socket) -> None:
+        """Whatever fails here costs this connection only."""
         if self.connections.full(self.connections.pending):
             self.connections.turn_away("connections_max")
             self._report("connection limit reached", self.url)
             accepted.close()
             return
-        accepted.setblocking(False)
-        if self._address.scheme != "unix":
-            accepted.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self.connections.pending += 1
-        if self._poller is not None and self._address.options.proxy == "off":
-            PlainTransport(self._poller, accepted, self._make(self.connections, "")).open()
+        connection: Connection | None = None
+        try:
+            self._set_up(accepted)
+            connection = self._make(self.connections, "")
+            if self._poller is not None and self._address.options.proxy == "off":
+                PlainTransport(self._poller, accepted, connection).open()
+                return
+        except Exception as error:  # noqa: BLE001
+            self._refuse(accepted, connection, error)
             return
-        task = self._loop.create_task(self._open(accepted))
+        task = self._loop.create_task(self._open(accepted, connection))
         self.opening.add(task)
         task.add_done_callback(self.opening.discard)
 
-    async def _open(self, accepted: socket.socket) -> None:
-        """PROXY header, TLS, WebSocket, connection: whatever fails costs this connection only."""
-        connection: Connection | None = None
+    def _set_up(self, accepted: socket.socket) -> None:
+        accepted.setblocking(False)
+        if self._address.scheme != "unix":
+            accepted.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        if self._keep_alive_s:
+            keep_alive(accepted, self._keep_alive_s)
+
+    def _refuse(self, accepted: socket.socket, connection: Connection | None, error: BaseException) -> None:
+        self._report("connection refused", f"{self.url}: {str(error) or type(error).__name__}")
+        self.connections.turn_away("handshake")
+        if connection is not None and connection.made:
+            connection.abort()  # the socket is the transport's
+        else:
+            self.connections.pending -= 1
+            accepted.close()
+
+    async def _open(self, accepted: socket.socket, connection: Connection) -> None:
+        """PROXY header, TLS, WebSocket, all in the time that is allowed for CONNECT: whatever fails costs this connection
+        only."""
+        until = time.monotonic() + self._timeout_s
         try:
-            source = "" if self._address.options.proxy == "off" else await self._source(accepted)
-            connection = self._make(self.connections, source)
+            if self._address.options.proxy != "off":
+                connection.source = await self._source(accepted)
             if self._poller is not None:
                 PlainTransport(self._poller, accepted, connection).open()
             else:
-                await self._connect(accepted, self._protocol(connection))
-        except (OSError, NoProxyHeader, asyncio.CancelledError) as error:
-            self._report("connection refused", f"{self.url}: {str(error) or type(error).__name__}")
-            self.connections.turn_away("handshake")
-            accepted.close()
-        finally:
-            if connection is None or not connection.made:
-                self.connections.pending -= 1
+                await self._connect(accepted, self._protocol(connection), until)
+        except (Exception, asyncio.CancelledError) as error:  # noqa: BLE001
+            self._refuse(accepted, connection, error)
 
-    async def _connect(self, accepted: socket.socket, protocol: asyncio.Protocol) -> None:
+    async def _connect(self, accepted: socket.socket, protocol: asyncio.Protocol, until: float) -> None:
         if self._context is None:
             await self._loop.connect_accepted_socket(lambda: protocol, accepted)
         else:
-            await tls.connect(self._loop, lambda: protocol, accepted, self._context, self._timeout_s)
+            left_s = max(0.001, until - time.monotonic())
+            await tls.connect(self._loop, lambda: protocol, accepted, self._context, left_s)
 
     async def _source(self, accepted: socket.socket) -> str:
         required = self._address.options.proxy == "required"

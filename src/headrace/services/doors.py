@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from headrace.core.broker import Broker
 from headrace.errors import ConfigError
 from headrace.net.address import parse
-from headrace.net.bound import allow_all_descriptors
+from headrace.net.bound import allow_all_descriptors, room_for_connections
 from headrace.net.connection import Connection, ConnectionSet
 from headrace.net.incidents import Incidents
 from headrace.net.listener import Listener, ListenerSet
@@ -17,15 +17,35 @@ from headrace.net.tls import TlsFiles, UnusableCertificate
 from headrace.services.access import FileAccess
 from headrace.sockets.poller import HAS_EPOLL, Poller
 
+CONNECTIONS_MAX = 100_000  # where nothing else is said
+
 
 @dataclass(frozen=True, slots=True)
 class DoorSettings:
-    """What a listener's URL leaves out, and for all of them together."""
+    """What a listener's URL leaves out, and for all of them together.
+
+    `connections_max` 0: as many as there is room for.
+    """
 
     connections_max: int
     connect_timeout_s: float
     pending_bytes_max: int
     tls: TlsFiles
+    tcp_keep_alive_s: int = 0
+
+
+def connections_allowed(wanted: int, descriptors: int) -> int:
+    """How many connections a node takes, of which each needs a descriptor. Raises ConfigError when that is no number of
+    connections, or not the number that was asked for."""
+    room = room_for_connections(descriptors)
+    if room < 1:
+        raise ConfigError(f"the limit of {descriptors} open files (ulimit -n) leaves no room for connections")
+    if wanted > room:
+        raise ConfigError(
+            f"limits.connections_max: {wanted} connections need more than the {descriptors} open files that the system "
+            f"allows (ulimit -n); there is room for {room}"
+        )
+    return wanted or min(room, CONNECTIONS_MAX)
 
 
 class Doors:
@@ -41,9 +61,14 @@ class Doors:
         self._incidents = Incidents(warn)
         self._listeners: list[Listener] = []
         self.poller = Poller(asyncio.get_running_loop()) if HAS_EPOLL else None
-        self._all = ConnectionSet(settings.connections_max, int(settings.connect_timeout_s * 1000))
+        self._connections_max = connections_allowed(settings.connections_max, allow_all_descriptors())
+        if not settings.connections_max and self._connections_max < CONNECTIONS_MAX:
+            warn(
+                "fewer connections than usual fit under the limit of open files",
+                connections=self._connections_max,
+            )
+        self._all = ConnectionSet(self._connections_max, int(settings.connect_timeout_s * 1000))
         broker.sessions.access = access
-        allow_all_descriptors()
 
     @property
     def urls(self) -> list[str]:
@@ -58,7 +83,7 @@ class Doors:
         address = parse(url)
         options, settings = address.options, self._settings
         connections = ListenerSet(
-            options.connections_max or settings.connections_max,
+            options.connections_max or self._connections_max,
             int((options.connect_timeout_s or settings.connect_timeout_s) * 1000),
             options.packet_bytes_max,
             self._all,
@@ -66,7 +91,15 @@ class Doors:
         )
         report = self._incidents.report
         self._listeners.append(
-            Listener(address, settings.tls, connections, self._connection, report, self.poller)
+            Listener(
+                address,
+                settings.tls,
+                connections,
+                self._connection,
+                report,
+                self.poller,
+                settings.tcp_keep_alive_s,
+            )
         )
 
     def _connection(self, connections: ListenerSet, source: str) -> Connection:

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
-from headrace.core.interfaces import Scheduler
+from headrace.core.interfaces import Clock, Scheduler
 from headrace.services.watchdog import Watchdog
 
 if TYPE_CHECKING:
     import asyncio
+
+STALL_MS: Final = 500  # the node's timer comes several times as often
+READ_MS: Final = 1000  # to accept, to shake hands, to read what came while nobody looked
 
 
 class LoopScheduler(Scheduler):
@@ -33,6 +36,34 @@ class LoopScheduler(Scheduler):
         watchdog.note("reads", began - self._requested_s)
         self.end_tick()
         watchdog.note("tick", watchdog.clock() - began)
+
+
+class Stalls:
+    """Notices that the loop stood still (SIGSTOP, a machine that was taken away, one long pass), and lets the sockets be
+    read before anything is decided by time: a client that came back or spoke meanwhile is heard first."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._called_ms: int = clock.mono_ms
+        self._until_ms: int = 0  # timers wait; 0: they do not
+
+    def timers_may_run(self) -> bool:
+        """Called each time that the clock was set for the timers. A loop that stalls again and again runs them, too."""
+        clock = self._clock
+        now_ms = clock.mono_ms
+        gap_ms = now_ms - self._called_ms
+        self._called_ms = now_ms
+        if gap_ms > STALL_MS:
+            clock.awake_ms = now_ms
+            clock.stalled_ms = gap_ms
+        if self._until_ms:
+            if now_ms < self._until_ms:
+                return False
+            self._until_ms = 0
+        elif gap_ms > STALL_MS:
+            self._until_ms = now_ms + min(gap_ms, READ_MS)
+            return False
+        return True
 
 
 def _nothing() -> None:

@@ -63,7 +63,9 @@ class PlainTransport(Watched):
         self._error: Exception | None = None
 
     def open(self) -> None:
-        self._watch()
+        """Raises OSError if the system will not watch the socket, which stays the caller's then."""
+        self._poller.watch(self._fd, 0, READABLE, self)
+        self._watched = READABLE
         self._receiver.connection_made(self)  # type: ignore[arg-type]  # as much of one as is used
 
     # What the poller calls
@@ -85,9 +87,19 @@ class PlainTransport(Watched):
                 wanted |= READABLE
             if self._waiting is not None:
                 wanted |= WRITABLE
-        if wanted != self._watched:
-            self._poller.watch(self._fd, self._watched, wanted, self)
+        before = self._watched
+        if wanted != before:
             self._watched = wanted
+            try:
+                self._poller.watch(self._fd, before, wanted, self)
+            except OSError as error:
+                self._unwatchable(before, error)
+
+    def _unwatchable(self, before: i64, error: OSError) -> None:
+        """The system watches what it watched before: this connection cannot go on, and the others can."""
+        if not self._ended:
+            self._watched = before
+            self._end(error)
 
     def _read(self) -> None:
         try:

@@ -58,20 +58,24 @@ class Poller:
         self._transports: list[Watched | None] = []
         self.read = syscalls.read  # found once: of a module they would be looked up at every call
         self.write = syscalls.write
+        self.ready = syscalls.ready
         loop.add_reader(self._epoll.fileno(), self.poll)
 
     def watch(self, fd: int, before: i64, after: i64, transport: Watched) -> None:
-        """From now on `fd` is watched for the events of the mask `after` in place of `before`; 0: not at all."""
+        """From now on `fd` is watched for the events of the mask `after` in place of `before`; 0: not at all.
+
+        Raises OSError, and then nothing has changed: the system has a limit of what may be watched, and of memory.
+        """
         if not before:
             while len(self._transports) <= fd:
                 self._transports.append(None)
-            self._transports[fd] = transport
             self._epoll.register(fd, int(after))
+            self._transports[fd] = transport
         elif after:
             self._epoll.modify(fd, int(after))
         else:
-            self._epoll.unregister(fd)
             self._transports[fd] = None
+            self._epoll.unregister(fd)
 
     def watch_signal(self, fd: int, call: Callable[[], None]) -> None:
         """From now on `call` is called, in turn with the sockets, after each write to the eventfd `fd`."""
@@ -80,7 +84,7 @@ class Poller:
     def poll(self) -> None:
         """Handle everything that is ready now, each socket once."""
         transports = self._transports
-        ready = syscalls.ready(self._epoll)
+        ready = self.ready(self._epoll)
         for pos in range(0, len(ready), 8):
             transport = transports[read_i32_le(ready, pos)]
             if transport is None:

@@ -7,7 +7,7 @@ import pytest
 from harness import Harness
 from headrace.mqtt import codec
 from headrace.mqtt.packets import Connect
-from headrace.net.connection import REASONS, Connection, ConnectionSet
+from headrace.net.connection import REASONS, STRANGERS_BYTES_MAX, Connection, ConnectionSet
 
 
 class Transport:
@@ -57,8 +57,13 @@ class Client:
         """PUBLISH packets that came as far as the broker."""
         return self.harness.broker.fold.tenant("default").counters.publishes_received
 
-    def send(self, data: bytes) -> None:
+    def hear(self, data: bytes) -> None:
+        """These bytes come, at the time of the harness."""
+        self.harness.clock.stale = False
         self.connection.data_received(data)
+
+    def send(self, data: bytes) -> None:
+        self.hear(data)
         self.harness.sync()
 
 
@@ -157,15 +162,190 @@ def test_what_comes_while_a_flood_waits_keeps_its_place() -> None:
     assert client.transport.reading
 
 
-def test_a_flood_does_not_undo_a_pause_that_the_broker_asked_for() -> None:
+def test_a_pause_that_the_broker_asked_for_holds_what_was_read_as_well() -> None:
     client = flooding()
     client.connection.pause_reading()
+    seen = client.parsed
     for _ in range(20):
         client.harness.broker.end_tick()
-    assert client.parsed == 3000
+    assert client.parsed == seen < 3000
     assert not client.transport.reading
     client.connection.resume_reading()
+    assert not client.transport.reading
+    passes(client, 20)
+    assert client.parsed == 3000
     assert client.transport.reading
+
+
+def passes(client: Client, count: int) -> None:
+    for _ in range(count):
+        client.harness.broker.end_tick()
+
+
+def test_tiny_packets_take_turns_as_well() -> None:
+    """16 000 of two bytes fit into the bytes of one share: they are counted in packets."""
+    client = Client(1 << 20)
+    client.send(codec.encode_connect(Connect(4, "pings", keep_alive_s=0)))
+    client.transport.waiting = 0
+    client.connection.data_received(codec.PINGREQ * 16_000)
+    answered = 0
+    while not client.transport.reading:
+        client.harness.broker.end_tick()
+        assert client.transport.waiting - answered <= 2 * 1024
+        answered = client.transport.waiting
+    passes(client, 1)
+    assert client.transport.waiting == 2 * 16_000
+    assert answered > 15 * 1024
+
+
+@pytest.mark.parametrize("share", [1, 3, 1024, 1025, 2048, 2049])
+def test_what_waits_for_its_turn_keeps_its_place_to_the_byte(share: int) -> None:
+    client = Client(1 << 20)
+    client.send(codec.encode_connect(Connect(4, "pings", keep_alive_s=0)))
+    client.transport.waiting = 0
+    stream = codec.PINGREQ * 3000
+    for start in range(0, len(stream), share * 3):
+        client.connection.data_received(stream[start : start + share * 3])
+    passes(client, 8)
+    assert client.transport.waiting == len(stream)
+    assert client.transport.reading
+
+
+def test_an_error_of_ours_in_one_turn_costs_that_connection_alone() -> None:
+    client, other = flooding(), flooding()
+    other.connection.broker.end_tick()
+    client.connection._protocol = None  # type: ignore[assignment]
+    client.harness.broker.take_turns(other.connection)
+    before = other.parsed
+    client.harness.broker.end_tick()
+    assert client.transport.aborted
+    assert client.listener.turned_away == counted(error=1)
+    assert other.parsed > before
+
+
+class Refusing(Transport):
+    def write(self, data: bytes) -> None:
+        raise RuntimeError("no transport takes this")
+
+
+def test_an_error_of_ours_in_one_write_costs_that_connection_alone() -> None:
+    client, other = Client(), Client()
+    client.connection.broker = other.connection.broker
+    client.connection._transport = Refusing()  # type: ignore[assignment]
+    client.transport = client.connection._transport  # type: ignore[assignment]
+    for one in (client, other):
+        one.connection.send(b"something")
+    other.harness.broker.end_tick()
+    assert client.transport.aborted
+    assert client.listener.turned_away == counted(error=1)
+    assert other.transport.waiting == len(b"something")
+
+
+# Keep alive: [MQTT-3.1.2-22] is about packets
+
+
+def alive(client: Client, keep_alive_s: int = 2) -> None:
+    client.send(codec.encode_connect(Connect(4, "k", keep_alive_s=keep_alive_s)))
+    client.transport.closed = False
+
+
+def test_bytes_of_an_unfinished_packet_are_no_sign_of_life() -> None:
+    client = Client()
+    alive(client)
+    packet = codec.encode_publish(4, b"t", b"x" * 500, 0, False, False, 0, b"", -1)
+    for number in range(8):
+        client.hear(packet[2 * number : 2 * number + 2])
+        client.harness.advance(0.5)
+    assert client.transport.closed
+
+
+def test_whole_packets_are_one_however_they_come() -> None:
+    client = Client()
+    alive(client)
+    for _ in range(8):
+        for byte in codec.PINGREQ:
+            client.hear(bytes([byte]))
+        client.harness.advance(1.4)
+    assert not client.transport.closed
+
+
+@pytest.mark.parametrize("why", ["paused", "waits for its turn"])
+def test_the_silence_of_a_client_that_we_do_not_read_is_ours(why: str) -> None:
+    client = Client()
+    alive(client)
+    client.connection.pause_reading()
+    if why != "paused":
+        client.connection._aside = b""
+        client.connection._held = False
+    for _ in range(20):
+        client.harness.broker.on_timer()
+        client.harness.advance(1)
+    assert not client.transport.closed
+    client.connection._aside = None
+    client.connection.resume_reading()
+    client.harness.advance(2.5)
+    assert not client.transport.closed
+    client.harness.advance(1)
+    assert client.transport.closed
+
+
+def test_while_the_loop_stood_still_nobody_was_silent() -> None:
+    client = Client()
+    alive(client)
+    clock = client.harness.clock
+    clock.awake_ms = clock.mono_ms + 6000
+    clock.stalled_ms = 6000
+    client.harness.advance(6)
+    assert not client.transport.closed
+    client.harness.advance(3.5)  # silent for longer than that, too
+    assert client.transport.closed
+
+
+# Strangers
+
+
+def test_what_all_strangers_hold_is_bounded_and_short_connects_always_pass() -> None:
+    client = Client()
+    broker, node = client.harness.broker, client.node
+    long = codec.encode_connect(Connect(4, "x" * 60_000, username="y" * 60_000, password=b"z" * 60_000))
+    cut = 0
+    for _ in range(400):
+        connection, transport = Connection(broker, client.listener), Transport()
+        connection.connection_made(transport)  # type: ignore[arg-type]
+        for start in range(0, len(long) - 1, 16_000):
+            if not transport.aborted:
+                connection.data_received(long[start : min(start + 16_000, len(long) - 1)])
+        cut += transport.aborted
+        if transport.aborted:
+            connection.connection_lost(None)
+        assert node.strangers_bytes <= STRANGERS_BYTES_MAX + 16_000
+    assert cut == node.turned_away["strangers_bytes"] > 100
+    connection, transport = Connection(broker, client.listener), Transport()
+    connection.connection_made(transport)  # type: ignore[arg-type]
+    for byte in codec.encode_connect(Connect(4, "short", keep_alive_s=0)):
+        connection.data_received(bytes([byte]))
+    client.harness.sync()
+    assert connection.ready
+    for one in list(node.open):
+        one.connection_lost(None)
+    assert node.strangers_bytes == 0
+
+
+def test_who_is_let_in_is_no_stranger_any_more() -> None:
+    client = Client()
+    packet = codec.encode_connect(Connect(4, "x" * 60_000, keep_alive_s=0))
+    for start in range(0, len(packet), 1000):
+        client.connection.data_received(packet[start : start + 1000])
+    client.harness.sync()
+    assert client.connection.ready
+    assert client.node.strangers_bytes == 0
+
+
+def test_a_stranger_may_not_announce_a_large_packet() -> None:
+    client = Client()
+    client.connection.data_received(b"\x10\xff\xff\x3f")  # 1 MiB
+    client.harness.sync()
+    assert client.transport.closed
 
 
 def test_a_flood_that_ends_in_the_middle_leaves_nothing_behind() -> None:

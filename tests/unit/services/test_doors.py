@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import errno
+import os
+import socket
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
@@ -12,9 +15,10 @@ from certificates import Authority
 from headrace.core.broker import Broker
 from headrace.core.interfaces import Clock
 from headrace.core.settings import BrokerSettings
+from headrace.errors import ConfigError
 from headrace.net.tls import TlsFiles, UnusableCertificate
 from headrace.services.access import FileAccess
-from headrace.services.doors import Doors, DoorSettings
+from headrace.services.doors import Doors, DoorSettings, connections_allowed
 from headrace.stores.memory import ManualScheduler, MemoryJournal
 
 NO_FILES = TlsFiles("", "", "", "none")
@@ -129,3 +133,117 @@ def test_a_reload_that_fails_is_said_and_changes_nothing(tmp_path: Path) -> None
     assert len(told.lines) == 2
     assert "server.pem" in told.lines[0]
     assert "line 1" in told.lines[1]
+
+
+@pytest.mark.parametrize(
+    ("wanted", "descriptors", "allowed"), [(0, 1024, 960), (900, 1024, 900), (0, 1 << 20, 100_000)]
+)
+def test_the_limit_of_connections_lies_below_that_of_descriptors(
+    wanted: int, descriptors: int, allowed: int
+) -> None:
+    assert connections_allowed(wanted, descriptors) == allowed
+
+
+@pytest.mark.parametrize(
+    ("wanted", "descriptors", "named"), [(961, 1024, "limits.connections_max"), (0, 40, "ulimit")]
+)
+def test_a_limit_that_cannot_be_kept_is_refused_by_name(wanted: int, descriptors: int, named: str) -> None:
+    with pytest.raises(ConfigError, match=named):
+        connections_allowed(wanted, descriptors)
+
+
+class Accepting:
+    """A listening socket whose accept fails as it is told, then hands out real connections."""
+
+    def __init__(self, listening: socket.socket, errors: list[int]) -> None:
+        self._listening = listening
+        self.errors = errors
+
+    def accept(self) -> tuple[socket.socket, object]:
+        if self.errors:
+            code = self.errors.pop(0)
+            raise OSError(code, os.strerror(code))
+        return self._listening.accept()
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._listening, name)
+
+
+async def served(doors: Doors, url: str) -> None:
+    """A connection that comes is answered."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", int(url.rpartition(":")[2]))
+    writer.write(b"no MQTT")
+    assert await asyncio.wait_for(reader.read(), 30) == b""
+    writer.close()
+
+
+@pytest.mark.parametrize(
+    "name", ["EMFILE", "ENFILE", "ENOMEM", "ENOBUFS", "ECONNABORTED", "EPROTO", "EINTR", "EINVAL", "EIO"]
+)
+def test_accepting_goes_on_after_whatever_error(name: str) -> None:
+    async def body(broker: Broker, told: Told) -> None:
+        doors = Doors(broker, DoorSettings(100, 5.0, 1 << 20, NO_FILES), None, told)
+        doors.open("tcp://127.0.0.1:0")
+        (listener,) = doors.listeners
+        found: list[dict[str, object]] = []
+        asyncio.get_running_loop().set_exception_handler(lambda _, context: found.append(context))
+        listener._socket = Accepting(listener._socket, [getattr(errno, name)] * 2)  # type: ignore[assignment]
+        await served(doors, listener.url)
+        assert found == []
+        doors.stop_accepting()
+        doors.close()
+
+    told = run(body)
+    passing = name in ("ECONNABORTED", "EPROTO", "EINTR")
+    assert [line.partition(" {")[0] for line in told.lines] == ([] if passing else ["accepting pauses"])
+
+
+@pytest.mark.parametrize("what", ["watch", "make"])
+def test_what_fails_after_accept_costs_that_connection_alone(what: str) -> None:
+    """A poller that the system lets watch no more, and a connection that cannot be made: no slot is lost for either."""
+
+    async def body(broker: Broker, told: Told) -> None:
+        doors = Doors(broker, DoorSettings(100, 5.0, 1 << 20, NO_FILES), None, told)
+        doors.open("tcp://127.0.0.1:0?connections_max=3")
+        (listener,) = doors.listeners
+        make, poller = listener._make, listener._poller
+        if what == "make":
+            listener._make = None  # type: ignore[assignment]
+        else:
+            listener._poller = Unwatchable()  # type: ignore[assignment]
+        for _ in range(5):
+            assert await ends(listener.url) == b""
+        assert listener.connections.turned_away["handshake"] == 5
+        assert listener.connections.pending == 0
+        listener._make, listener._poller = make, poller
+        await served(doors, listener.url)
+        doors.stop_accepting()
+        doors.close()
+
+    run(body)
+
+
+class Unwatchable:
+    def watch(self, fd: int, before: int, after: int, transport: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+def test_accepted_sockets_are_asked_by_the_system_whether_somebody_is_there() -> None:
+    async def body(broker: Broker, told: Told) -> None:
+        doors = Doors(broker, DoorSettings(100, 5.0, 1 << 20, NO_FILES, 77), None, told)
+        doors.open("tcp://127.0.0.1:0")
+        (listener,) = doors.listeners
+        seen: list[int] = []
+        set_up = listener._set_up
+
+        def look(accepted: socket.socket) -> None:
+            set_up(accepted)
+            seen.append(accepted.getsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE))
+
+        listener._set_up = look  # type: ignore[method-assign]
+        await served(doors, listener.url)
+        assert seen == [77]
+        doors.stop_accepting()
+        doors.close()
+
+    run(body)

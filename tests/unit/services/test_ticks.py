@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import time
 
-from headrace.services.ticks import LoopScheduler
+from headrace.core.interfaces import Clock
+from headrace.services.ticks import READ_MS, STALL_MS, LoopScheduler, Stalls
 from headrace.services.watchdog import LIMIT_S, Watchdog
 
 
@@ -48,3 +49,37 @@ def test_a_long_pass_and_a_long_tick_are_told_apart() -> None:
     asyncio.run(long_tick())
     assert watchdog.stalls["reads"] == 1
     assert watchdog.stalls["tick"] == 1
+
+
+def test_after_a_stall_timers_wait_until_the_sockets_were_read() -> None:
+    clock = Clock()
+    clock.mono_ms = 50_000
+    stalls = Stalls(clock)
+    ran = []
+    for step in [100] * 5 + [4000] + [100] * 20:
+        clock.mono_ms += step
+        ran.append(stalls.timers_may_run())
+    waits = READ_MS // 100
+    assert ran == [True] * 5 + [False] * waits + [True] * (21 - waits)
+    assert (clock.awake_ms, clock.stalled_ms) == (54_500, 4000)
+
+
+def test_a_short_stall_delays_timers_no_longer_than_it_lasted() -> None:
+    clock = Clock()
+    stalls = Stalls(clock)
+    clock.mono_ms += STALL_MS + 100
+    assert not stalls.timers_may_run()
+    clock.mono_ms += STALL_MS
+    assert not stalls.timers_may_run()
+    clock.mono_ms += 100
+    assert stalls.timers_may_run()
+
+
+def test_a_loop_that_stalls_in_every_pass_runs_its_timers_all_the_same() -> None:
+    clock = Clock()
+    stalls = Stalls(clock)
+    ran = 0
+    for _ in range(30):
+        clock.mono_ms += 2 * STALL_MS
+        ran += stalls.timers_may_run()
+    assert ran >= 10

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import resource
 import socket
 import struct
@@ -88,6 +89,10 @@ class Pair:
         await asyncio.wait_for(self.reader.lost.wait(), 30)
         assert self.reader.calls.count("lost") == 1
         assert self.ours.fileno() == -1
+
+    def fill_once(self) -> None:
+        """Write more than the system takes."""
+        self.transport.write(MEGABYTE * 16)
 
     def fill(self) -> int:
         """Write until the system takes no more; how many bytes were written."""
@@ -273,6 +278,49 @@ def test_a_failure_costs_one_connection() -> None:
         await failing.lost()
         assert await healthy.got(1) == b"y"
         assert told == [error]
+        failing.peer.close()
+        healthy.peer.close()
+        await healthy.lost()
+
+    run(main)
+
+
+class Counting:
+    """Watches in the place of the epoll, and refuses when it is told."""
+
+    def __init__(self, poller: Poller) -> None:
+        self._poller = poller
+        self.loop = poller.loop
+        self.read, self.write = poller.read, poller.write
+        self.refuses = False
+
+    def watch(self, fd: int, before: int, after: int, transport: object) -> None:
+        if self.refuses and after:
+            raise OSError(errno.ENOMEM, "no memory")
+        self._poller.watch(fd, before, after, transport)  # type: ignore[arg-type]
+
+
+@pytest.mark.interpreted
+@pytest.mark.parametrize("when", ["write", "resume"])
+def test_what_the_system_will_not_watch_costs_one_connection(when: str) -> None:
+    """epoll_ctl: ENOMEM, ENOSPC. Whoever writes or goes on reading does not hear of it, and the next one is served."""
+
+    async def main(poller: Poller) -> None:
+        counting = Counting(poller)
+        failing, healthy = Pair(counting, *tcp()), Pair(poller, *tcp())  # type: ignore[arg-type]
+        if when == "resume":
+            failing.transport.pause_reading()
+            await failing.send(b"unread")
+            await passes(failing.loop)
+        counting.refuses = True
+        if when == "resume":
+            failing.transport.resume_reading()
+        else:
+            failing.fill_once()
+        await healthy.send(b"y")
+        await failing.lost()
+        assert isinstance(failing.reader.error, OSError)
+        assert await healthy.got(1) == b"y"
         failing.peer.close()
         healthy.peer.close()
         await healthy.lost()
