@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from headrace.mqtt.packets import Connect
 
 _REMEMBERED_MAX: Final = 256  # topics of a connection
+_REMEMBERED_BYTES: Final = 256  # of a topic; longer ones are asked about each time
 PENDING: Final = -1  # no reason code: the answer comes through SignIn.answer
 
 
@@ -114,6 +115,8 @@ def _answers(access: Access, link: Link) -> Answers:
 
 
 def _remember(remembered: dict[bytes, bool], topic: bytes, answer: bool) -> None:
+    if len(topic) > _REMEMBERED_BYTES:
+        return
     if len(remembered) >= _REMEMBERED_MAX:
         remembered.clear()
     remembered[topic] = answer

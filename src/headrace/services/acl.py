@@ -3,130 +3,165 @@
 ::
 
     topic [read|write|readwrite|deny] <filter>       before the first user line: for clients without a user name
-    user <name>                                      the topic lines that follow are this user's
+    user <name>                                      the lines that follow are this user's
+    client-id <name>                                 the user's client ids are these only; * and ? stand for others
     pattern [read|write|readwrite|deny] <filter>     for everybody; %c is the client id, %u the user name
 
-What no line allows is denied, and deny comes first. Lines that are empty or start with # are skipped. A pattern does
-not apply to a client whose name in it contains +, # or /: it would reach beyond its own level.
+What no line allows is denied, and deny comes first. Lines that are empty or start with # are skipped. Lines end with a
+newline and nothing else, so that no name can hold a line of its own.
+
+Marks are replaced all at once: a name that looks like a mark is a name. A pattern does not apply to a client whose name
+in it is empty, contains +, # or /, or would make it begin with $: it would reach beyond its own level. `$share` in a line
+is a level as any other; a shared subscription is asked about by the filter behind its share name.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
 from pathlib import Path
+from weakref import WeakSet, WeakValueDictionary
 
 from headrace.errors import ConfigError
-from headrace.mqtt.topics import filter_error, matches, split_share
-from headrace.services.filters import covers, overlaps
+from headrace.mqtt.topics import malformed_filter, split_share
+from headrace.services.filters import Names, RuleTree
 
-REMEMBERED_MAX = 4096  # answers per user, and users; then they are forgotten and found again
+REMEMBERED_BYTES_MAX = 16 << 20  # of all answers together; then they are forgotten and found again
+REMEMBERED_TOPIC_MAX = 256  # longer ones are asked about each time
+_ENTRY_BYTES = 200  # of an answer, beside its topic
 READ, WRITE, DENY = 1, 2, 4
 _ACCESS = {"read": READ, "write": WRITE, "readwrite": READ | WRITE, "deny": DENY}
+_BLANK = " \t"
 
 
 class InvalidAcl(ConfigError):
     """A line of the ACL file cannot be understood. The message has its number."""
 
 
-@dataclass(frozen=True, slots=True)
-class Rule:
-    access: int
-    filter: str
-
-
 class Grants:
     """What one user with one client id may do. Answers are remembered per topic."""
 
-    def __init__(self, acl: Acl, rules: list[Rule]) -> None:
+    def __init__(self, acl: Acl, trees: list[RuleTree], names: Names) -> None:
         self.acl = acl
-        self._rules = rules
-        self._answers: dict[tuple[int, bytes], bool] = {}
+        self._trees = trees
+        self._names = names
+        self.answers: dict[tuple[int, bytes], bool] = {}
 
     def allows(self, access: int, topic: bytes) -> bool:
-        answer = self._answers.get((access, topic))
+        answer = self.answers.get((access, topic))
         if answer is None:
-            if len(self._answers) >= REMEMBERED_MAX:
-                self._answers.clear()
             answer = self._find(access, topic.decode("utf-8"))
-            self._answers[access, topic] = answer
+            if len(topic) <= REMEMBERED_TOPIC_MAX:
+                self.acl.count_answer(self, len(topic))
+                self.answers[access, topic] = answer
         return answer
 
     def _find(self, access: int, topic: str) -> bool:
         found = 0
-        for rule in self._rules:
-            if matches(rule.filter, topic):
-                found |= rule.access
+        for tree in self._trees:
+            found |= tree.of_topic(topic, self._names)
         return found & DENY == 0 and found & access != 0
 
     def allows_filter(self, topic_filter: str) -> bool:
-        """Could anything it matches be read? A shared subscription needs all of it, since its members are not asked."""
+        """Could anything it matches be read? A shared subscription needs all of it: one rule that reads it all."""
         group, wanted = split_share(topic_filter)
-        readable = [rule.filter for rule in self._rules if rule.access & READ]
-        denied = [rule.filter for rule in self._rules if rule.access & DENY]
         if group:
-            return any(covers(one, wanted) for one in readable) and not any(
-                overlaps(one, wanted) for one in denied
-            )
-        return any(overlaps(one, wanted) for one in readable) and not any(
-            covers(one, wanted) for one in denied
-        )
+            return self._any(READ, wanted, True) and not self._any(DENY, wanted, False)
+        return self._any(READ, wanted, False) and not self._any(DENY, wanted, True)
+
+    def _any(self, right: int, wanted: str, covering: bool) -> bool:
+        """Is there a rule about this right that covers, or else overlaps, the filter?"""
+        for tree in self._trees:
+            if tree.rights & right:
+                ask = tree.covering if covering else tree.overlapping
+                if ask(wanted, self._names) & right:
+                    return True
+        return False
 
 
 @dataclass
 class Acl:
-    """One reading of the file."""
+    """One reading of the file. `client_ids`: shell patterns by user; who is not in it may choose any."""
 
-    anonymous: list[Rule] = field(default_factory=list)
-    users: dict[str, list[Rule]] = field(default_factory=dict)
-    patterns: list[Rule] = field(default_factory=list)
-    _grants: dict[tuple[str | None, str], Grants] = field(default_factory=dict)
+    anonymous: RuleTree = field(default_factory=RuleTree)
+    users: dict[str, RuleTree] = field(default_factory=dict)
+    patterns: RuleTree = field(default_factory=RuleTree)
+    client_ids: dict[str | None, list[str]] = field(default_factory=dict)
+    _shared: WeakValueDictionary[str | None, Grants] = field(default_factory=WeakValueDictionary)
+    _remembering: WeakSet[Grants] = field(default_factory=WeakSet)
+    _remembered_bytes: int = 0
 
     def grants(self, user: str | None, client_id: str) -> Grants:
-        key = (user, client_id if any("%c" in rule.filter for rule in self.patterns) else "")
-        found = self._grants.get(key)
+        """Shared by a user's connections, unless some rule depends on the client id. It lives with who holds it."""
+        if self.patterns.marks_client_id:
+            return self._make(user, client_id)
+        found = self._shared.get(user)
         if found is None:
-            if len(self._grants) >= REMEMBERED_MAX:
-                self._grants.clear()
-            own = self.anonymous if user is None else self.users.get(user, [])
-            found = Grants(self, [*own, *self._filled_in(user, client_id)])
-            self._grants[key] = found
+            found = self._shared[user] = self._make(user, "")
         return found
 
-    def _filled_in(self, user: str | None, client_id: str) -> list[Rule]:
-        rules: list[Rule] = []
-        for rule in self.patterns:
-            names = [name for mark, name in (("%u", user), ("%c", client_id)) if mark in rule.filter]
-            if all(name and not set(name) & set("+#/") for name in names):
-                filled = rule.filter.replace("%c", client_id).replace("%u", user or "")
-                rules.append(Rule(rule.access, filled))
-        return rules
+    def _make(self, user: str | None, client_id: str) -> Grants:
+        own = self.anonymous if user is None else self.users.get(user)
+        trees = [self.patterns] if own is None else [own, self.patterns]
+        return Grants(self, trees, Names(client_id, user))
+
+    def may_be(self, user: str | None, client_id: str) -> bool:
+        """Whether a user's client may have this client id."""
+        allowed = self.client_ids.get(user)
+        return allowed is None or any(fnmatchcase(client_id, one.replace("[", "[[]")) for one in allowed)
+
+    def count_answer(self, grants: Grants, topic_bytes: int) -> None:
+        """One more is remembered. Beyond the limit all of them, of all clients, are forgotten."""
+        self._remembered_bytes += topic_bytes + _ENTRY_BYTES
+        if self._remembered_bytes > REMEMBERED_BYTES_MAX:
+            for other in list(self._remembering):
+                other.answers = {}
+            self._remembering.clear()
+            self._remembered_bytes = topic_bytes + _ENTRY_BYTES
+        if not grants.answers:
+            self._remembering.add(grants)
 
 
 def read_acl(file: Path) -> Acl:
     """Raises InvalidAcl, OSError."""
+    try:
+        text = file.read_bytes().decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise InvalidAcl(f"{file}: byte {error.start} is not UTF-8") from None
     acl = Acl()
-    rules = acl.anonymous
-    for number, line in enumerate(file.read_text(encoding="utf-8").splitlines(), 1):
-        word, _, rest = line.strip().partition(" ")
-        rest = rest.strip()
+    user: str | None = None
+    for number, line in enumerate(text.removeprefix("\ufeff").split("\n"), 1):
+        word, rest = _first_word(line.removesuffix("\r"))
         if not word or word.startswith("#"):
             continue
         if word == "user" and rest:
-            rules = acl.users.setdefault(rest, [])
-        elif word in ("topic", "pattern") and rest:
-            (rules if word == "topic" else acl.patterns).append(_rule(file, number, rest))
+            user = rest
+            acl.users.setdefault(user, RuleTree())
+        elif word == "client-id" and rest:
+            acl.client_ids.setdefault(user, []).append(rest)
+        elif word == "topic" and rest:
+            _add(acl.anonymous if user is None else acl.users[user], file, number, rest, marked=False)
+        elif word == "pattern" and rest:
+            _add(acl.patterns, file, number, rest, marked=True)
         else:
-            raise InvalidAcl(f"{file}, line {number}: {line.strip()!r} is no topic, pattern or user line")
+            raise InvalidAcl(
+                f"{file}, line {number}: {line.strip()!r} is no topic, pattern, user or client-id line"
+            )
     return acl
 
 
-def _rule(file: Path, number: int, rest: str) -> Rule:
-    word, _, topic_filter = rest.partition(" ")
+def _first_word(text: str) -> tuple[str, str]:
+    text = text.strip(_BLANK)
+    at = min((found for blank in _BLANK if (found := text.find(blank)) >= 0), default=len(text))
+    return text[:at], text[at:].lstrip(_BLANK)
+
+
+def _add(tree: RuleTree, file: Path, number: int, rest: str, *, marked: bool) -> None:
+    word, topic_filter = _first_word(rest)
     access = _ACCESS.get(word)
     if access is None or not topic_filter:
         access, topic_filter = READ | WRITE, rest
-    topic_filter = topic_filter.strip()
-    wrong = filter_error(topic_filter)
+    wrong = malformed_filter(topic_filter)
     if wrong:
         raise InvalidAcl(f"{file}, line {number}: {topic_filter!r}: {wrong}")
-    return Rule(access, topic_filter)
+    tree.add(topic_filter, access, marked=marked)

@@ -196,6 +196,21 @@ def test_more_topics_than_are_remembered_are_asked_again(harness: Harness) -> No
     assert len(reader.publishes()) == 300
 
 
+def test_long_topics_are_not_remembered(harness: Harness) -> None:
+    reader, writer = harness.client("reader"), harness.client("writer")
+    reader.subscribe("#")
+    for number in range(20):
+        writer.publish(f"{'x' * 1000}/{number}", b"x", qos=0, sync=False)
+        writer.publish(f"a/{number}", b"x", qos=0, sync=False)
+    harness.sync()
+    assert len(reader.publishes()) == 40
+    asked, told = writer.link.answers, reader.link.answers
+    assert asked is not None
+    assert told is not None
+    for remembered in (told.receive, asked.publish):
+        assert sorted(len(topic) for topic in remembered) == [3] * 10 + [4] * 10
+
+
 @pytest.mark.parametrize(("topic", "readable"), [("no/1", True), ("closed/1", False)])
 def test_qos_0_asks_both_sides(harness: Harness, rules: Rules, topic: str, readable: bool) -> None:
     publisher, subscriber = harness.client("pub"), harness.client("sub")

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from headrace.services import acl as module
 from headrace.services.acl import READ, WRITE, Acl, InvalidAcl, read_acl
 
 TEXT = """
@@ -94,3 +95,86 @@ def test_a_bad_line_is_named(tmp_path: Path, line: str) -> None:
     (tmp_path / "acl").write_text(f"topic read a\n{line}\n")
     with pytest.raises(InvalidAcl, match="line 2"):
         read_acl(tmp_path / "acl")
+
+
+def read(tmp_path: Path, text: str) -> Acl:
+    (tmp_path / "acl").write_text(text, newline="")
+    return read_acl(tmp_path / "acl")
+
+
+@pytest.mark.parametrize(
+    ("rule", "user", "client_id"),
+    [
+        ("%c/up/#", None, "$share"),
+        ("%u/data/#", "$share", "c"),
+        ("up/%c/#", "+", "%u"),
+        ("%c/#", None, "$SYS"),
+    ],
+)
+def test_a_name_does_not_change_what_a_pattern_means(
+    tmp_path: Path, rule: str, user: str | None, client_id: str
+) -> None:
+    grants = read(tmp_path, f"pattern readwrite {rule}\n").grants(user, client_id)
+    for topic in (
+        "admin/reset",
+        "secret/plan",
+        "up/other/x",
+        "$SYS/x",
+        f"{client_id}/up/x",
+        f"{user}/data/x",
+    ):
+        assert not grants.allows(WRITE, topic.encode())
+        assert not grants.allows_filter(topic)
+
+
+def test_a_line_is_never_split_as_a_share(tmp_path: Path) -> None:
+    grants = read(tmp_path, "topic read $share/g/a/#\n").grants(None, "c")
+    assert not grants.allows(READ, b"a/x")
+    assert not grants.allows_filter("a/#")
+    assert not grants.allows_filter("$share/g/a/#")
+    assert grants.allows(READ, b"$share/g/a/x")
+
+
+def test_lines_end_with_a_newline_alone_and_blanks_may_be_tabs(tmp_path: Path) -> None:
+    text = "\ufeff# \u2028topic readwrite #\r\nuser\tada \r\n\ttopic  read\t a b \r\nuser c\x0buser d\r\ntopic read e"
+    acl = read(tmp_path, text)
+    assert not acl.grants(None, "c").allows(READ, b"x")
+    assert acl.grants("ada", "c").allows(READ, b"a b")
+    assert list(acl.users) == ["ada", "c\x0buser d"]
+    assert acl.grants("c\x0buser d", "c").allows(READ, b"e")
+
+
+def test_a_file_that_is_not_utf_8_is_named(tmp_path: Path) -> None:
+    (tmp_path / "acl").write_bytes(b"topic read a\xff\n")
+    with pytest.raises(InvalidAcl, match="byte 12 is not UTF-8"):
+        read_acl(tmp_path / "acl")
+
+
+def test_whose_client_ids_are_whose(tmp_path: Path) -> None:
+    acl = read(
+        tmp_path, "client-id anon?\nuser ada\nclient-id ada\nclient-id ada-[1]*\nuser bob\ntopic read #\n"
+    )
+    allowed = {
+        (user, client_id)
+        for user in (None, "ada", "bob", "eve")
+        for client_id in ("ada", "ada-[1]x", "ada-1", "anon1", "anon")
+        if acl.may_be(user, client_id)
+    }
+    assert allowed == {(None, "anon1"), ("ada", "ada"), ("ada", "ada-[1]x")} | {
+        (user, one) for user in ("bob", "eve") for one in ("ada", "ada-[1]x", "ada-1", "anon1", "anon")
+    }
+
+
+def test_remembered_answers_are_bounded_by_their_bytes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "REMEMBERED_BYTES_MAX", 10_000)
+    acl = read(tmp_path, "user ada\ntopic read a/#\nuser bob\ntopic read #\n")
+    users = [acl.grants(user, "c") for user in ("ada", "bob", None)]
+    for number in range(300):
+        for grants in users:
+            assert grants.allows(READ, b"a/%d" % number) == (grants is not users[2])
+        assert sum(len(topic) + 200 for grants in users for _, topic in grants.answers) <= 10_000
+    long = b"a/" + b"x" * 300
+    assert users[0].allows(READ, long)
+    assert (READ, long) not in users[0].answers
