@@ -2,16 +2,40 @@
 
 from __future__ import annotations
 
+import signal
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from types import FrameType
 
 import click
 
-from headrace.journal.backup import backup, restore
+from headrace.journal.backup import backup
 from headrace.journal.repair import DAMAGED, Repair
+from headrace.journal.restore import MAKING, is_interrupted, restore
 
 _PATH = click.Path(path_type=Path)
 _DATA_DIR = click.option("--data-dir", type=_PATH, default=Path("headrace-data"), show_default=True)
+
+
+@contextmanager
+def ended_by_signals() -> Iterator[None]:
+    """Whoever ends the command by a signal gets what was begun cleared away first, and the usual exit code."""
+
+    def end(number: int, _: FrameType | None) -> None:
+        for other in before:  # what is cleared away then is not interrupted again
+            signal.signal(other, signal.SIG_IGN)
+        sys.exit(128 + number)
+
+    numbers = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+    wanted = [number for number in numbers if signal.getsignal(number) is not signal.SIG_IGN]
+    before = {number: signal.signal(number, end) for number in wanted}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 @click.command("repair")
@@ -40,7 +64,8 @@ def repair_command(data_dir: Path, dry_run: bool) -> None:
 @_DATA_DIR
 def backup_command(directory: Path, data_dir: Path) -> None:
     """Copy everything acknowledged so far to DIRECTORY, which must be empty or absent. A broker may be running."""
-    made = backup(data_dir, directory)
+    with ended_by_signals():
+        made = backup(data_dir, directory)
     size = sum(size for size, _ in made.files.values())
     click.echo(
         f"journal {made.uuid}, epoch {made.epoch}: offsets {made.start_offset} up to {made.high_watermark}, {size} bytes"
@@ -52,8 +77,12 @@ def backup_command(directory: Path, data_dir: Path) -> None:
 @_DATA_DIR
 @click.option("--to-offset", type=int, help="leave out the records from this offset on")
 def restore_command(directory: Path, data_dir: Path, to_offset: int | None) -> None:
-    """Make a data directory from the backup in DIRECTORY. The epoch rises: offsets remembered elsewhere count no more."""
-    made = restore(directory, data_dir, to_offset)
+    """Make a data directory, which must be empty or absent, from the backup in DIRECTORY. The epoch rises: offsets
+    remembered elsewhere count no more."""
+    if is_interrupted(data_dir):
+        click.echo(f"removing what an interrupted restore left in {data_dir / MAKING}", err=True)
+    with ended_by_signals():
+        made = restore(directory, data_dir, to_offset)
     click.echo(
         f"journal {made.uuid}, epoch {made.epoch}: offsets {made.start_offset} up to {made.high_watermark} in {data_dir}"
     )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -10,6 +12,7 @@ import pytest
 
 from broker_process import BrokerExitedError, BrokerProcess, headrace
 from e2e.raw import RawClient, SilenceError
+from headrace.cli_storage import ended_by_signals
 
 
 @pytest.fixture
@@ -80,6 +83,48 @@ def test_a_backup_of_a_running_broker_is_restored(tmp_path: Path, broker: Broker
         assert found == list(range(len(found)))
     finally:
         early.end()
+
+
+def test_a_signal_ends_a_copy_as_an_exception_does_unless_it_is_ignored() -> None:
+    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)}
+    with pytest.raises(SystemExit) as ended, ended_by_signals():
+        os.kill(os.getpid(), signal.SIGTERM)
+    assert ended.value.code == 143
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # as a shell does for what runs in the background
+    try:
+        with ended_by_signals():
+            os.kill(os.getpid(), signal.SIGINT)
+    finally:
+        signal.signal(signal.SIGINT, before[signal.SIGINT])
+    assert {number: signal.getsignal(number) for number in before} == before
+
+
+def test_a_broker_does_not_start_on_half_a_restore(tmp_path: Path, broker: BrokerProcess) -> None:
+    filled(broker)
+    copy, other = str(tmp_path / "copy"), tmp_path / "other"
+    run("backup", copy, "--data-dir", str(broker.data_dir))
+    broker.stop()
+    (other / "data" / "restore.tmp" / "journal").mkdir(parents=True)
+    (other / "data" / "watermark").write_bytes((broker.data_dir / "watermark").read_bytes())
+    with pytest.raises(BrokerExitedError) as refused:
+        BrokerProcess(other).start()
+    assert "interrupted; run `headrace restore` again" in refused.value.stderr
+    assert "removing what an interrupted restore left" in run(
+        "restore", copy, "--data-dir", str(other / "data")
+    )
+    restored = BrokerProcess(other).start()
+    try:
+        assert drained(restored, 100) == list(range(100))
+    finally:
+        restored.end()
+
+
+def test_a_wrong_manifest_is_one_line(tmp_path: Path) -> None:
+    (tmp_path / "copy").mkdir()
+    (tmp_path / "copy" / "manifest.json").write_text('{"version": "1", "files": 3}')
+    said = run("restore", str(tmp_path / "copy"), "--data-dir", str(tmp_path / "new"), code=1)
+    assert said.count("\n") == 1
+    assert "manifest.json: not a complete backup" in said
 
 
 def test_damage_is_refused_shown_and_repaired(tmp_path: Path, broker: BrokerProcess) -> None:

@@ -51,6 +51,7 @@ TESTED_TOGETHER = {
         "headrace/recovery.py",
     ],
     "tests/unit/core/test_sharing.py": ["headrace/core/shared.py"],
+    "tests/unit/journal/test_restore.py": ["headrace/journal/copying.py"],
     "tests/e2e/test_process.py": [
         "headrace/api/app.py",
         "headrace/cli.py",

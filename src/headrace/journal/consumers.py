@@ -11,12 +11,16 @@
     32   8  offset: every record below it is processed
     40   8  time of the last commit, microseconds since 1970
     48   8  time of the registration
-    56   8  zero
+    56   4  lease in seconds: after so long without a commit nobody waits for it any more. 0: none, it counts until
+            it is removed or reaches its limits
+    60   4  zero
 """
 
 from __future__ import annotations
 
+import builtins
 import re
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from struct import Struct
@@ -31,7 +35,7 @@ DIRECTORY = "consumers"
 VERSION = 1
 _MAGIC = b"HRCO"
 _FILE = Struct("<4sI56s")
-_REST = Struct("<H2xI16sQQQ8x")
+_REST = Struct("<H2xI16sQQQI4x")
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,199}")
 
 
@@ -45,10 +49,22 @@ class ConsumerPosition:
     offset: int
     updated_us: int
     registered_us: int
+    lease_s: int = 0
+
+    def has_expired(self, now_us: int) -> bool:
+        """Whether it has a lease and let it run out: its process is gone."""
+        return 0 < self.lease_s < (now_us - self.updated_us) / 1_000_000
 
     @staticmethod
     def register(
-        data_dir: Path, name: str, uuid: str, epoch: int, offset: int, now_us: int = 0, disk: Disk = DISK
+        data_dir: Path,
+        name: str,
+        uuid: str,
+        epoch: int,
+        offset: int,
+        now_us: int = 0,
+        disk: Disk = DISK,
+        lease_s: int = 0,
     ) -> ConsumerPosition:
         """From now on retention waits for `name`. A consumer that is registered keeps the position it has.
 
@@ -60,7 +76,7 @@ class ConsumerPosition:
         except UnknownConsumer:
             now_us = now_us or _now_us()
         disk.make_directory(path.parent)
-        position = ConsumerPosition(name, uuid, epoch, offset, now_us, now_us)
+        position = ConsumerPosition(name, uuid, epoch, offset, now_us, now_us, lease_s)
         disk.replace(path, position.pack())
         return position
 
@@ -111,6 +127,12 @@ class ConsumerPosition:
             return ConsumerPosition.register(data_dir, name, uuid, epoch, offset, disk=disk)
 
     @staticmethod
+    def renew(data_dir: Path, name: str, disk: Disk = DISK) -> None:
+        """Makes the lease begin anew. Raises UnknownConsumer."""
+        current = ConsumerPosition.read(data_dir, name, disk)
+        disk.replace(_path(data_dir, name), replace(current, updated_us=_now_us()).pack())
+
+    @staticmethod
     def remove(data_dir: Path, name: str, disk: Disk = DISK) -> None:
         """Retention no longer waits for it. Raises UnknownConsumer."""
         try:
@@ -121,13 +143,25 @@ class ConsumerPosition:
 
     @staticmethod
     def list(data_dir: Path, disk: Disk = DISK) -> list[ConsumerPosition]:
-        """All of them by name. Raises CorruptFile."""
-        names = [name for name in disk.names(data_dir / DIRECTORY) if _NAME.fullmatch(name)]
-        return [ConsumerPosition.read(data_dir, name, disk) for name in names if not name.endswith(".tmp")]
+        """All that count, by name: a lease that ran out does not. Raises CorruptFile."""
+        now_us = _now_us()
+        found = []
+        for name in ConsumerPosition.names(data_dir, disk):
+            with suppress(UnknownConsumer):  # it was removed meanwhile
+                found.append(ConsumerPosition.read(data_dir, name, disk))
+        return [position for position in found if not position.has_expired(now_us)]
+
+    @staticmethod
+    def names(data_dir: Path, disk: Disk = DISK) -> builtins.list[str]:
+        """The files that should hold a position, sorted; what a crash left of writing one is none of them."""
+        names = disk.names(data_dir / DIRECTORY)
+        return [name for name in names if _NAME.fullmatch(name) and not name.endswith(".tmp")]
 
     def pack(self) -> bytes:
         uuid = UUID(self.uuid).bytes
-        rest = _REST.pack(VERSION, self.epoch, uuid, self.offset, self.updated_us, self.registered_us)
+        rest = _REST.pack(
+            VERSION, self.epoch, uuid, self.offset, self.updated_us, self.registered_us, self.lease_s
+        )
         return _FILE.pack(_MAGIC, crc32(rest), rest)
 
 
@@ -137,10 +171,12 @@ def _unpack(data: bytes, path: Path) -> ConsumerPosition:
     _, crc, rest = _FILE.unpack_from(data)
     if crc32(rest) != crc:
         raise CorruptFile(f"{path}: the consumer position is damaged")
-    version, epoch, uuid, offset, updated_us, registered_us = _REST.unpack(rest)
+    version, epoch, uuid, offset, updated_us, registered_us, lease_s = _REST.unpack(rest)
     if version > VERSION:
         raise UnsupportedFormat(f"{path}: version {version}, this headrace reads up to {VERSION}")
-    return ConsumerPosition(path.name, str(UUID(bytes=uuid)), epoch, offset, updated_us, registered_us)
+    return ConsumerPosition(
+        path.name, str(UUID(bytes=uuid)), epoch, offset, updated_us, registered_us, lease_s
+    )
 
 
 def _path(data_dir: Path, name: str) -> Path:

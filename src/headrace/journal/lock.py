@@ -21,6 +21,10 @@ def lock_data_dir(disk: Disk, data_dir: Path) -> int:
         raise JournalLocked(
             f"{path}: another process (pid {owner or 'unknown'}) has this data directory open"
         )
-    disk.truncate(fd, 0)
-    disk.write_fully(fd, [f"{os.getpid()}\n".encode()], 0)
+    try:
+        disk.truncate(fd, 0)
+        disk.write_fully(fd, [f"{os.getpid()}\n".encode()], 0)
+    except BaseException:
+        disk.close(fd)  # or it would be locked as long as this process lives
+        raise
     return fd

@@ -24,7 +24,8 @@ from time import time_ns
 from headrace.journal.active import SegmentFile, create_segment
 from headrace.journal.catalog import Segment
 from headrace.journal.disk import Disk
-from headrace.journal.errors import CorruptFile, CorruptJournal
+from headrace.journal.errors import CorruptFile, CorruptJournal, JournalError
+from headrace.journal.restore import is_interrupted
 from headrace.journal.sealed import SealedLoader, read_header
 from headrace.journal.segment import SegmentHeader, base_offset_of, file_name, seed_of
 from headrace.journal.tail import Tail, go_on, rewrite
@@ -117,6 +118,10 @@ class Recovery:
 
     def _begin(self, new_uuid: bytes) -> Recovered:
         """No segment yet, or a crash before the first one had its name."""
+        if is_interrupted(self._data_dir, self._disk):
+            raise JournalError(
+                f"{self._data_dir}: a restore into it was interrupted; run `headrace restore` again"
+            )
         state = WatermarkState(new_uuid, 1, 0, 0)
         if self._slots:
             end = self._slots[0].high_watermark

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from struct import pack
 
 import pytest
 
-from headrace.journal.backup import MANIFEST, backup, read_manifest, restore
+from headrace.journal.backup import LEASE_S, Hold, backup
 from headrace.journal.consumers import ConsumerPosition
 from headrace.journal.errors import CorruptBatch, CorruptFile, JournalError, OffsetOutOfRange
 from headrace.journal.inspect import verify
+from headrace.journal.manifest import NAME as MANIFEST
+from headrace.journal.manifest import read_manifest
 from headrace.journal.reader import JournalReader
+from headrace.journal.restore import restore
 from headrace.journal.snapshot import SnapshotWriter, positions
 from unit.journal.log_at import Started, opened
+from unit.journal.test_restore import CountedDisk, killed
 
 
 def record(number: int) -> bytes:
@@ -138,3 +143,52 @@ def test_nothing_is_overwritten(tmp_path: Path) -> None:
         backup(tmp_path / "data", tmp_path / "copy")
     with pytest.raises(FileExistsError):
         restore(tmp_path / "copy", tmp_path / "data")
+
+
+class Interrupted(BaseException):
+    """As a signal raises it."""
+
+
+def test_however_a_backup_ends_nothing_of_it_is_left(tmp_path: Path) -> None:
+    running(tmp_path / "data").log.close()
+    for number in range(1, 40):
+
+        def end(number: int = number) -> None:
+            raise OSError(5, "EIO") if number % 2 else Interrupted
+
+        with pytest.raises((OSError, Interrupted)):
+            backup(tmp_path / "data", tmp_path / "copy", CountedDisk(number, end))
+        assert not (tmp_path / "copy").exists()
+        assert ConsumerPosition.names(tmp_path / "data") == [], number
+    backup(tmp_path / "data", tmp_path / "copy")
+
+
+def test_what_a_killed_backup_leaves_holds_nothing_for_long(tmp_path: Path) -> None:
+    started = running(tmp_path / "data")
+    number = 0
+    while not (left := ConsumerPosition.names(tmp_path / "data")):
+        number += 1
+        target = tmp_path / f"copy-{number}"
+        assert killed(lambda disk, to=target: backup(tmp_path / "data", to, disk), number)  # type: ignore[misc]
+    assert [position.name for position in ConsumerPosition.list(tmp_path / "data")] == left
+    position = ConsumerPosition.read(tmp_path / "data", left[0])
+    assert not position.has_expired(position.updated_us + LEASE_S * 1_000_000)
+    assert position.has_expired(position.updated_us + (LEASE_S + 1) * 1_000_000)
+    aged = replace(position, updated_us=position.updated_us - (LEASE_S + 1) * 1_000_000)
+    (tmp_path / "data" / "consumers" / left[0]).write_bytes(aged.pack())
+    assert ConsumerPosition.list(tmp_path / "data") == [], "retention does not wait for it"
+    backup(tmp_path / "data", tmp_path / "copy")
+    assert ConsumerPosition.names(tmp_path / "data") == [], "the next backup removes it"
+    assert ConsumerPosition.list(tmp_path / "copy") == []
+    started.log.close()
+
+
+def test_a_backup_lets_go_of_what_it_has_copied(tmp_path: Path) -> None:
+    started = running(tmp_path / "data")
+    reader = JournalReader(tmp_path / "data")
+    with Hold(tmp_path / "data", reader) as hold:
+        assert ConsumerPosition.read(tmp_path / "data", hold.name).offset == 0
+        hold.move(12)
+        assert ConsumerPosition.read(tmp_path / "data", hold.name).offset == 12
+    assert ConsumerPosition.names(tmp_path / "data") == []
+    started.log.close()

@@ -11,7 +11,7 @@ import pytest
 
 from headrace.core.message import decode_batch
 from headrace.core.record import KIND_PROGRESS
-from headrace.journal.backup import backup, restore
+from headrace.journal.backup import backup
 from headrace.journal.compaction import is_worth_it
 from headrace.journal.consumers import ConsumerPosition
 from headrace.journal.disk import Disk
@@ -19,6 +19,7 @@ from headrace.journal.errors import CorruptBatch
 from headrace.journal.inspect import verify
 from headrace.journal.log import SegmentedLog
 from headrace.journal.reader import JournalReader
+from headrace.journal.restore import restore
 from headrace.journal.segment import split_records
 from headrace.journal.snapshot import SnapshotWriter
 from unit.journal.log_at import SMALL, opened, silent
