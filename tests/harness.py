@@ -130,6 +130,7 @@ class Client:
         self.version = version
         self.link = MemoryLink(harness.broker)
         self.protocol = ServerProtocol(self.link, 1 << 20, 16)
+        self.link.parser = self.protocol
         properties = Properties()
         if version == 5:
             properties.receive_maximum = receive_maximum

@@ -321,7 +321,7 @@ class Node:
         """Wait until the journal has everything."""
         self.broker.end_tick()
         deadline = time.monotonic() + DRAIN_TIMEOUT_S
-        while not self.broker.commit.idle and self._failure is None and time.monotonic() < deadline:
+        while not self.broker.idle and self._failure is None and time.monotonic() < deadline:
             await asyncio.sleep(0.001)
 
     # While it runs

@@ -377,7 +377,7 @@ class _Attached(Deferred):
     """That the session is attached is durable."""
 
     def __init__(self, link: RemoteLink) -> None:
-        super().__init__()
+        super().__init__(link)
         self._link = link
 
     def run(self) -> None:

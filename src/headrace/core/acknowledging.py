@@ -119,7 +119,7 @@ class _Release(Deferred):
     """PUBREC is durable: send PUBREL."""
 
     def __init__(self, session: Session, link: Link, serial: i64, packet_id: i64) -> None:
-        super().__init__()
+        super().__init__(link)
         self._session = session
         self._link = link
         self._serial = serial

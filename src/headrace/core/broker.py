@@ -12,7 +12,7 @@ from mypy_extensions import i64
 
 from headrace.core.acknowledging import Acknowledging
 from headrace.core.buffers import Buffers
-from headrace.core.commit import UNFINISHED, BatchListener, Deferred, GroupCommit, Reply
+from headrace.core.commit import BatchListener, Deferred, GroupCommit, Reply
 from headrace.core.connect import Sessions
 from headrace.core.delivery import Delivery
 from headrace.core.drop_events import DropEvents
@@ -75,7 +75,7 @@ class Broker(BatchListener):
         self.delivery = Delivery(self.commit, journal, clock, settings)
         self.sharing = SharedDelivery(self.delivery, self.commit, journal, clock, settings)
         self.delivery.sharing = self.sharing
-        self.router = Router(self.delivery, self.sharing, settings.deliveries_at_once)
+        self.router = Router(self.delivery, self.sharing, self.commit, settings)
         self.sessions = Sessions(self.fold, self.commit, self.delivery, self.timers, clock, settings)
         self.system = SystemTopics(self.delivery, clock)
         self.drop_events = DropEvents(self.commit, clock)
@@ -163,8 +163,9 @@ class Broker(BatchListener):
             return self._apply_message(cast(Message, record))
         if record.kind == KIND_NONE:
             deferred = cast(Deferred, record)
+            self.commit.ran(deferred)
             deferred.run()
-            return UNFINISHED if self.router.unfinished() else deferred.work()
+            return deferred.work()
         if record.kind == KIND_EVENT:
             return self._apply_event(cast(Event, record))
         return 0
@@ -217,6 +218,11 @@ class Broker(BatchListener):
         self._dirty.append(link)
         self.request_tick()
 
+    @property
+    def idle(self) -> bool:
+        """True when nothing waits, for the journal or for its turn."""
+        return self.commit.idle and not self.router.fan_out.busy
+
     def request_tick(self) -> None:
         if not self._tick_requested:
             self._tick_requested = True
@@ -228,12 +234,19 @@ class Broker(BatchListener):
         self.clock.stale = True
         self.ticks += 1
         self.commit.flush()
+        if self.router.fan_out.go_on():
+            self.request_tick()
+        self.publishing.let_go()
         self._flush()
         hungry = self.delivery.feed_hungry()
         if self.fold.sweep(self.settings.deliveries_at_once) or hungry:
             self.request_tick()
+        self.publishing.read_on()
         if self._turns:
             self._take_turns()
+
+    def hold_back(self, link: Link) -> None:
+        self.publishing.hold_back(link)
 
     def take_turns(self, link: Link) -> None:
         """A link has read more than its share: it goes on in the next pass, when the others were read."""
@@ -244,7 +257,10 @@ class Broker(BatchListener):
         turns = self._turns
         self._turns = []
         for link in turns:
-            link.read_on()
+            if link.held_back:
+                self._turns.append(link)  # nothing of it is parsed before it is let go
+            else:
+                link.read_on()
 
     def _flush(self) -> None:
         if self._dirty:
@@ -263,6 +279,7 @@ class Broker(BatchListener):
         if link.waiting is not None:
             waiting, link.waiting = link.waiting, None
             for deferred in waiting:
+                link.deferred -= deferred.weight
                 self.commit.defer(deferred)
 
     def on_timer(self) -> None:

@@ -41,13 +41,27 @@ _PROGRESS_ORDER: Final = (
 
 _KEPT_BYTES_MAX: Final = 1 << 20  # of the buffer that bodies are put together in, from one batch to the next
 
+# What one client may have waiting here, and all of them: beyond it, nothing more is read from it. Whatever waits counts
+# as ENTRY_BYTES and the bytes that it holds, so these are 2 048 and 16 384 small packets, or four large messages.
+ENTRY_BYTES: Final = 2048
+SHARE_BYTES_MAX: Final = 4 << 20
+SHARES_BYTES_MAX: Final = 32 << 20
+SHARE_BYTES_LEAST: Final = 64 << 10  # everybody's, however much the others have waiting
+_RECORD_BYTES: Final = 512  # of memory that a record in a batch takes beside its body
+
 
 @mypyc_attr(allow_interpreted_subclasses=False, acyclic=True)
 class Deferred(Record):
-    """Something that must wait until everything appended before it is durable. It is not a record of the journal."""
+    """Something that must wait until everything appended before it is durable. It is not a record of the journal.
 
-    def __init__(self) -> None:
+    `payer` is the connection on whose behalf it waits, against whose share `weight` bytes are counted meanwhile.
+    """
+
+    def __init__(self, payer: Link | None = None, held: i64 = 0) -> None:
+        """`held`: bytes that it keeps in memory, beside itself."""
         super().__init__(KIND_NONE, 0)
+        self.payer = payer
+        self.weight: i64 = ENTRY_BYTES + held
 
     def run(self) -> None:
         raise NotImplementedError
@@ -62,7 +76,7 @@ class Reply(Deferred):
     """An answer that must not overtake what was appended before it."""
 
     def __init__(self, link: Link, data: bytes) -> None:
-        super().__init__()
+        super().__init__(link, len(data))
         self._link = link
         self._data = data
 
@@ -86,7 +100,7 @@ class Answer(Deferred):
     """PUBREC or PUBCOMP of success, in its place behind what was appended before it."""
 
     def __init__(self, link: Link, first_byte: int, packet_id: int) -> None:
-        super().__init__()
+        super().__init__(link)
         self._link = link
         self._first_byte = first_byte
         self._packet_id = packet_id
@@ -111,6 +125,10 @@ class BatchListener:
         raise NotImplementedError
 
     def request_tick(self) -> None:
+        raise NotImplementedError
+
+    def hold_back(self, link: Link) -> None:
+        """Read nothing more from this connection until what waits on its behalf is within its share."""
         raise NotImplementedError
 
 
@@ -140,6 +158,10 @@ class GroupCommit:
         self._reached: i64 = 0  # the journal's high watermark, which came while they were not all applied
         self._progress = [BytesWriter() for _ in range(PROGRESS_SUBKINDS)]
         self._progress_pending = False
+        self._next_applied: i64 = self._next  # the offset of the first record that has not taken effect
+        self.deferred_bytes: i64 = (
+            0  # what waits on behalf of connections, as it is counted against their shares
+        )
         self.unfinished = False  # a message has reached some of its sessions, and not yet the others
         self.failed: BaseException | None = None
         self.batches = 0
@@ -161,6 +183,11 @@ class GroupCommit:
     @property
     def pending_bytes(self) -> i64:
         return len(self._body)
+
+    @property
+    def pending_memory(self) -> i64:
+        """What the batch that gathers takes, about: small records take more than their bytes."""
+        return len(self._body) + _RECORD_BYTES * len(self._pending)
 
     def append(self, record: Record) -> int:
         """Put `record` into the next batch; returns its offset."""
@@ -185,6 +212,32 @@ class GroupCommit:
         if not self._pending:
             self._request()
         self._pending.append(deferred)
+        payer = deferred.payer
+        if payer is not None:
+            self.deferred_bytes += deferred.weight
+            self.charge(payer, deferred.weight)
+
+    # Shares: whatever a client makes wait here is counted against it until it has taken effect.
+
+    def charge(self, payer: Link, weight: i64) -> None:
+        """Count `weight` bytes against the share of a connection; above it, hold that one back."""
+        waiting = payer.deferred + weight
+        payer.deferred = waiting
+        if waiting > SHARE_BYTES_LEAST and self.exceeds(waiting, SHARE_BYTES_MAX):
+            listener = self._listener
+            if listener is not None:
+                listener.hold_back(payer)
+
+    def exceeds(self, waiting: i64, share: i64) -> bool:
+        """Whether so many bytes are more than this share, or than what is left to each when all have much waiting."""
+        return waiting > share or (waiting > SHARE_BYTES_LEAST and self.deferred_bytes > SHARES_BYTES_MAX)
+
+    def ran(self, deferred: Deferred) -> None:
+        """It waits no longer."""
+        payer = deferred.payer
+        if payer is not None:
+            payer.deferred -= deferred.weight
+            self.deferred_bytes -= deferred.weight
 
     # What became of messages: packed here, one PROGRESS record per subkind and batch.
 
@@ -311,6 +364,7 @@ class GroupCommit:
 
     def _apply(self, batch: list[Record], end: i64) -> None:
         self._applying = batch
+        self._next_applied = self.high_watermark
         self._applying_end = end
         self._apply_more()
 
@@ -323,6 +377,7 @@ class GroupCommit:
         batch = self._applying
         size: i64 = len(batch)
         work = self._work_at_once
+        began = self._applied
         while work > 0 and self._applied < size:
             done = listener.apply(batch[self._applied])
             self.unfinished = done == UNFINISHED
@@ -332,7 +387,7 @@ class GroupCommit:
             self._applied += 1
         if self._applied < size:
             listener.end_part()
-            self.high_watermark = self._next_applied()
+            self.high_watermark = self._note_applied(began)
             self._request()
             return
         listener.end_batch()
@@ -344,12 +399,17 @@ class GroupCommit:
             reached, self._reached = self._reached, 0
             self.on_high_watermark(reached)
 
-    def _next_applied(self) -> i64:
-        """The offset of the first record of the batch that has not taken effect."""
-        for record in self._applying[self._applied :]:
+    def _note_applied(self, began: i64) -> i64:
+        """The offset of the first record that has not taken effect: it follows the last one that has. `began` is where
+        this part of the batch did, so that no more is looked at than has taken effect in it."""
+        at = self._applied - 1
+        while at >= began:
+            record = self._applying[at]
             if record.kind != KIND_NONE:
-                return record.offset
-        return self._applying_end
+                self._next_applied = record.offset + 1
+                break
+            at -= 1
+        return self._next_applied
 
     def on_failure(self, error: BaseException) -> None:
         """The journal can no longer make records durable: acknowledge nothing from now on (decisions 21)."""

@@ -407,7 +407,7 @@ class _Connected(Deferred):
     """The session is durable: CONNACK, then NOT-ACKED, then the backlog."""
 
     def __init__(self, delivery: Delivery, session: Session, link: Link, connack: bytes) -> None:
-        super().__init__()
+        super().__init__(link, len(connack))
         self._delivery = delivery
         self._session = session
         self._link = link

@@ -382,7 +382,7 @@ class _LimitRaised(Deferred):
     """A new `sent_limit` is durable."""
 
     def __init__(self, delivery: Delivery, session: Session, limit: int) -> None:
-        super().__init__()
+        super().__init__(session.link)
         self._delivery = delivery
         self._session = session
         self._limit = limit
@@ -399,7 +399,7 @@ class _FloorRaised(Deferred):
     """The acknowledgements below `floor` are durable."""
 
     def __init__(self, delivery: Delivery, session: Session, floor: int) -> None:
-        super().__init__()
+        super().__init__(session.link)
         self._delivery = delivery
         self._session = session
         self._floor = floor

@@ -12,16 +12,16 @@ from typing import Final
 
 from mypy_extensions import i64
 
-from headrace.core.access import may_publish, may_receive
+from headrace.core.access import may_publish
 from headrace.core.commit import GroupCommit
+from headrace.core.fan_out import FEW, takes_as_it_is
 from headrace.core.interfaces import Link
 from headrace.core.message import Message
 from headrace.core.publishing import Publishing
 from headrace.core.routing import Router, targets_of
 from headrace.core.session import Session
 from headrace.core.settings import BrokerSettings
-from headrace.core.subscriptions import Target
-from headrace.mqtt.packets import VERSION_5, plain_publish
+from headrace.mqtt.packets import plain_publish
 
 _DOLLAR: Final = 0x24
 
@@ -34,9 +34,9 @@ class Forwarding:
     ) -> None:
         self._publishing = publishing
         self._router = router
+        self._fan_out = router.fan_out
         self._commit = commit
         self._high: i64 = settings.write_buffer_high
-        self._at_once: i64 = settings.deliveries_at_once
         self._expires = settings.default_message_expiry_s != 0
 
     def publish(self, link: Link, topic: bytes, packet: bytes, payload_at: i64) -> None:
@@ -45,8 +45,11 @@ class Forwarding:
         if session is None:
             return
         targets = targets_of(link, session.tenant.tree, topic)
-        if len(targets) > self._at_once or not self._passes(link, session, topic):
-            self._publishing.publish(link, plain_publish(topic, packet, payload_at))
+        if not self._passes(link, session, topic) or (
+            len(targets) > FEW and not self._fan_out.begins(len(targets))
+        ):
+            plain = None if self._expires else packet
+            self._publishing.publish(link, plain_publish(topic, packet, payload_at), plain)
             return
         size: i64 = len(packet)
         counters = session.tenant.counters
@@ -55,7 +58,9 @@ class Forwarding:
         message: Message | None = None
         for target in targets:
             receiver = target.session.link
-            if receiver is not None and self._takes(receiver, target, link.version, size, topic):
+            if receiver is not None and takes_as_it_is(
+                receiver, target, link.version, size, topic, self._high
+            ):
                 receiver.writer().write(packet)
                 counters.publishes_sent += 1
                 continue
@@ -70,20 +75,7 @@ class Forwarding:
             return False
         if link.routed_later or link.retained_offset >= self._commit.high_watermark:
             return False
+        if self._fan_out.busy and self._fan_out.waits(session.incarnation):
+            return False
         access = link.access
         return access is None or may_publish(access, link, topic)
-
-    def _takes(self, receiver: Link, target: Target, version: i64, size: i64, topic: bytes) -> bool:
-        """Whether the packet can leave through `receiver` as it is."""
-        if (receiver.version == VERSION_5) != (version == VERSION_5):
-            return False
-        if receiver.alias_maximum or receiver.rendering is not None:
-            return False
-        if not receiver.ready or receiver.paused or receiver.buffered() > self._high:
-            return False
-        if receiver.max_packet_size and size > receiver.max_packet_size:
-            return False
-        if target.no_local or len(target.ids) or target.session.ended:
-            return False
-        access = receiver.access
-        return access is None or may_receive(access, receiver, topic)

@@ -111,7 +111,9 @@ class Link(ServerHandler):
         self.ready = False
         self.paused = False
         self.hungry = False
-        self.held_back = False  # nothing is read from it until the disk has space
+        self.held_back = False  # nothing is read from it until what waits on its behalf is within its share
+        self.parked = False  # one of its messages waits until the disk has space
+        self.deferred: i64 = 0  # bytes that wait for the journal on its behalf (`commit`)
         self.closed = False
         self.window: i64 = 0
         self.chunk: i64 = 64
@@ -170,6 +172,7 @@ class Link(ServerHandler):
         if self.waiting is None:
             self.waiting = []
         self.waiting.append(deferred)
+        self.broker.commit.charge(self, deferred.weight)
 
     def deaf(self) -> bool:
         """Whether we have stopped reading, or have not looked at what was read: then its silence is ours."""

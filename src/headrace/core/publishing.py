@@ -12,7 +12,7 @@ from mypy_extensions import i64
 
 from headrace.core.access import may_publish
 from headrace.core.admission import Admission
-from headrace.core.commit import Answer, Deferred, GroupCommit, Reply
+from headrace.core.commit import ENTRY_BYTES, SHARE_BYTES_MAX, Answer, Deferred, GroupCommit, Reply
 from headrace.core.interfaces import Clock, Link
 from headrace.core.message import Message, message_flags
 from headrace.core.producers import MALFORMED, NEW, REPEATED, SEQUENCE_MARK, is_sequenced
@@ -27,6 +27,7 @@ from headrace.mqtt.packets import Publish
 from headrace.mqtt.properties import Properties
 
 NEVER_DURABLE: Final = -1
+LET_GO_AT_ONCE: Final = 50  # of those held back: each parses what was read before
 _DOLLAR: Final = 0x24
 _REASON_FITS: Final = 64  # an acknowledgement with the longest of our reason strings is shorter
 
@@ -49,11 +50,13 @@ class Publishing:
         self.settings = settings
         self._format_check = settings.payload_format_check
         self._held_back: list[Link] = []
+        self._let_go: list[Link] = []  # of them: to be read from again, some in each pass
         self.storage_full = False
         self._parked: list[_Parked] = []
         self.trace = b""  # what our bridges put on messages, as properties; b"" without bridges
 
-    def publish(self, link: Link, packet: Publish) -> None:
+    def publish(self, link: Link, packet: Publish, plain: bytes | None = None) -> None:
+        """PUBLISH. `plain` is the packet as it came, where it may leave so (`forwarding`)."""
         session = link.session
         if session is None:
             return
@@ -81,7 +84,7 @@ class Publishing:
             retain = retain and self._keeps(session, packet)
         message = self.message_of(link, session, packet, retain)
         if packet.qos == 0:
-            self._publish_qos0(link, session, message)
+            self._publish_qos0(link, session, message, plain)
             return
         if packet.qos == 2 and self._repeated(link, session, packet.packet_id):
             return
@@ -97,6 +100,7 @@ class Publishing:
         message.link = link
         if retain:
             session.tenant.retained.arriving.add(packet.topic)
+        self.commit.charge(link, ENTRY_BYTES + len(packet.payload))
         offset = self.commit.append(message)
         if packet.qos == 2:
             self._note_incoming(session, packet.packet_id, offset)
@@ -183,18 +187,19 @@ class Publishing:
         properties.reason_string = rc.name(code)
         return properties
 
-    def _publish_qos0(self, link: Link, session: Session, message: Message) -> None:
+    def _publish_qos0(self, link: Link, session: Session, message: Message, plain: bytes | None) -> None:
         """QoS 0 skips the journal unless it is retained; behind one that waits it keeps its place."""
         if message.retain:
             session.tenant.retained.arriving.add(message.topic)
+            message.link = link
+            self.commit.charge(link, ENTRY_BYTES + len(message.payload))
             link.retained_offset = self.commit.append(message)
-        elif (
-            link.routed_later
-            or link.retained_offset >= self.commit.high_watermark
-            or not self.router.routed_at_once(session.tenant, message, link)
-        ):
+            self.keep_pace(link)
+        elif link.routed_later or link.retained_offset >= self.commit.high_watermark:
             link.routed_later += 1  # until it has gone, what comes after it waits too
-            self.commit.defer(_RouteLater(self.router, link, session, message))
+            self.commit.defer(_RouteLater(self.router, link, session, message, plain))
+        else:
+            self.router.route_qos0(session.tenant, message, plain, link)
 
     def _repeated(self, link: Link, session: Session, packet_id: int) -> bool:
         """QoS 2: an id seen before its PUBREL is the same message [MQTT-4.3.3-10]."""
@@ -214,8 +219,14 @@ class Publishing:
 
     def keep_pace(self, link: Link) -> None:
         """Where too much waits for the disk, stop reading from this client until the next commit (decisions 39)."""
-        if self.commit.pending_bytes > self.settings.commit_bytes_max:
-            link.pause_reading()
+        if self.commit.pending_memory > self.settings.commit_bytes_max:
+            self.hold_back(link)
+
+    def hold_back(self, link: Link) -> None:
+        """Parse nothing more of this client, and read nothing, until what waits on its behalf is within its share."""
+        if not link.held_back:
+            link.held_back = True
+            link.hold()
             self._held_back.append(link)
 
     # A full disk: nothing new from publishers until space returns (decisions 22)
@@ -231,8 +242,8 @@ class Publishing:
             self.commit.defer(Reply(link, answer(5, packet.packet_id, rc.QUOTA_EXCEEDED)))
             return True
         self._parked.append(_Parked(link, packet))
-        link.pause_reading()
-        link.held_back = True
+        link.parked = True
+        self.hold_back(link)
         return True
 
     def set_storage_full(self, full: bool) -> None:
@@ -249,8 +260,7 @@ class Publishing:
                 except ProtocolError as error:
                     item.link.on_protocol_error(error)
         for item in parked:
-            item.link.held_back = False
-            item.link.resume_reading()
+            item.link.parked = False
         self.let_go()
 
     def pubrel(self, link: Link, packet_id: int) -> None:
@@ -273,7 +283,11 @@ class Publishing:
     def acknowledge(self, link: Link, message: Message) -> None:
         """PUBACK or PUBREC: the high watermark has passed the record (P1)."""
         packet_id = message.packet_id
-        if message.flags & FLAG_QOS == 1:
+        link.deferred -= ENTRY_BYTES + len(message.payload)
+        qos = message.flags & FLAG_QOS
+        if qos == 0:
+            return  # it was counted, and nobody waits for an answer
+        if qos == 1:
             link.inbound -= 1
             if link.version == 5 and self._unheard(link, message):
                 link.send(encode_puback(5, packet_id, rc.NO_MATCHING_SUBSCRIBERS))
@@ -294,13 +308,38 @@ class Publishing:
         return len(self._held_back), len({id(item.link) for item in self._parked})
 
     def let_go(self) -> None:
-        """A commit went through: read again from those held back, unless the disk is full."""
-        if self.storage_full or not self._held_back:
+        """Something has taken effect: those held back whose share has become small are read from again, soon."""
+        if not self._held_back:
             return
         held = self._held_back
         self._held_back = []
         for link in held:
-            link.resume_reading()
+            if link.closed:
+                link.held_back = False
+            elif self._waits(link):
+                self._held_back.append(link)
+            else:
+                self._let_go.append(link)
+        if self._let_go:
+            self._let_go[0].broker.request_tick()
+
+    def _waits(self, link: Link) -> bool:
+        if link.parked or self.commit.pending_memory > self.settings.commit_bytes_max:
+            return True
+        return self.commit.exceeds(link.deferred, SHARE_BYTES_MAX // 2)
+
+    def read_on(self) -> None:
+        """The end of a tick: go on with some of those that are to be read from again."""
+        let_go = self._let_go
+        if not let_go:
+            return
+        self._let_go = let_go[LET_GO_AT_ONCE:]
+        for link in let_go[:LET_GO_AT_ONCE]:
+            link.held_back = False
+            if not link.closed:
+                link.release()
+        if self._let_go:
+            self._let_go[0].broker.request_tick()
 
 
 class _Parked:
@@ -312,15 +351,23 @@ class _Parked:
 
 
 class _RouteLater(Deferred):
-    """A QoS 0 message behind a retained one of the same publisher, or for more sessions than are served at once."""
+    """A QoS 0 message behind a retained one of the same publisher."""
 
-    def __init__(self, router: Router, link: Link, session: Session, message: Message) -> None:
-        super().__init__()
+    def __init__(
+        self, router: Router, link: Link, session: Session, message: Message, plain: bytes | None
+    ) -> None:
+        super().__init__(link, 2 * message.size)
         self._router = router
         self._link = link
         self._session = session
         self._message = message
+        self._plain = plain
+        self._work: i64 = 1
 
     def run(self) -> None:
         self._link.routed_later -= 1
-        self._router.route(self._session.tenant, self._message, None)
+        tenant = self._session.tenant
+        self._work = self._router.route_qos0(tenant, self._message, self._plain, self._link)
+
+    def work(self) -> i64:
+        return self._work

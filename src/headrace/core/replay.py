@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from headrace.core.subscriptions import Subscription
 
 PAGE_MESSAGES: Final = 256
+SUBSCRIPTION_BYTES: Final = 300  # of memory that a subscription takes, about, beside its filter
 _PAGE_BYTES: Final = 256 << 10
 
 
@@ -98,7 +99,7 @@ class QueuedRetained(Deferred):
         listed: set[int],
         then: Deferred,
     ) -> None:
-        super().__init__()
+        super().__init__(then.payer, 64 * len(listed))
         self._commit = commit
         self._clock = clock
         self._session = session
@@ -108,6 +109,7 @@ class QueuedRetained(Deferred):
 
     def add(self, subscription: Subscription) -> None:
         self._pages.add(subscription)
+        self.weight += SUBSCRIPTION_BYTES + len(subscription.filter)
 
     def run(self) -> None:
         if self._session.ended or self._pages.done:
@@ -150,7 +152,7 @@ class DirectRetained(Deferred):
     def __init__(
         self, delivery: Delivery, commit: GroupCommit, clock: Clock, session: Session, link: Link, below: int
     ) -> None:
-        super().__init__()
+        super().__init__(link)
         self._delivery = delivery
         self._commit = commit
         self._clock = clock
@@ -164,6 +166,7 @@ class DirectRetained(Deferred):
 
     def add(self, subscription: Subscription) -> None:
         self._pages.add(subscription)
+        self.weight += SUBSCRIPTION_BYTES + len(subscription.filter)
         if subscription.filter.startswith("$SYS/"):
             for message in self._link.broker.system.matching(subscription.filter):
                 self._system.append((message, subscription))

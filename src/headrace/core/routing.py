@@ -1,33 +1,45 @@
 """The router: the only consumer of the journal that fills queues.
 
 Runs on the loop, for every durable message in journal order: the retained message of its topic, then one entry for
-each matched session. Applying a record twice is prevented by its offset, never by luck. A message for very many sessions
-goes to some of them at a time; meanwhile it is `unfinished`, and nothing else is routed.
+each matched session. Applying a record twice is prevented by its offset, never by luck. A durable message for very many
+sessions goes to some of them at a time; meanwhile it is `unfinished`, and nothing else is routed. One at QoS 0 goes by
+`fan_out`.
 """
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Final
+
 from mypy_extensions import i64
 
-from headrace.core.commit import UNFINISHED
+from headrace.core.commit import UNFINISHED, GroupCommit
 from headrace.core.delivery import Delivery
+from headrace.core.fan_out import FanOut
 from headrace.core.fold import for_publisher
 from headrace.core.interfaces import Link
 from headrace.core.message import Message
-from headrace.core.record import FLAG_RETAIN
+from headrace.core.record import FLAG_QOS, FLAG_RETAIN
 from headrace.core.sharing import SharedDelivery
 from headrace.core.subscriptions import SubscriptionTree, Target
 from headrace.core.tenant import Tenant
+
+if TYPE_CHECKING:
+    from headrace.core.settings import BrokerSettings
+
+
+_REMEMBERED_TARGETS_MAX: Final = 64  # on a connection: for more of them a look-up is nothing
 
 
 class Router:
     """Durable messages in, queue entries out."""
 
-    def __init__(self, delivery: Delivery, sharing: SharedDelivery, at_once: i64) -> None:
-        """`at_once`: sessions that get a message in one pass of the loop."""
+    def __init__(
+        self, delivery: Delivery, sharing: SharedDelivery, commit: GroupCommit, settings: BrokerSettings
+    ) -> None:
         self._delivery = delivery
         self._sharing = sharing
-        self._at_once: i64 = at_once
+        self._at_once: i64 = settings.deliveries_at_once
+        self.fan_out = FanOut(self, commit, self._at_once, settings.write_buffer_high)
         self._rest: _Rest | None = None
 
     def unfinished(self) -> bool:
@@ -44,19 +56,35 @@ class Router:
         """Give a message to the sessions of its topic, as `apply` does."""
         targets = targets_of(publisher, tenant.tree, message.topic)
         count: i64 = len(targets)
-        if count > self._at_once:
-            self._rest = _Rest(tenant, message, targets)
-            return self.go_on()
+        if count > self._at_once or self.fan_out.busy:
+            if message.flags & FLAG_QOS == 0:
+                return self._route_qos0(tenant, message, targets, None, publisher)
+            if count > self._at_once:
+                self._rest = _Rest(tenant, message, targets)
+                return self.go_on()
         self._give(tenant, message, targets)
         return count + 1
 
-    def routed_at_once(self, tenant: Tenant, message: Message, publisher: Link) -> bool:
-        """`route`, but only to as many sessions as it can do at once; False when nothing was done."""
+    def route_qos0(self, tenant: Tenant, message: Message, packet: bytes | None, publisher: Link) -> i64:
+        """Give a message at QoS 0 to the sessions of its topic: at once, or when it is its turn. `packet` is the PUBLISH
+        as it came, where it may leave so."""
         targets = targets_of(publisher, tenant.tree, message.topic)
-        if len(targets) > self._at_once:
-            return False
+        return self._route_qos0(tenant, message, targets, packet, publisher)
+
+    def _route_qos0(
+        self,
+        tenant: Tenant,
+        message: Message,
+        targets: list[Target],
+        packet: bytes | None,
+        publisher: Link | None,
+    ) -> i64:
+        fan_out = self.fan_out
+        if fan_out.waits(message.incarnation) or not fan_out.begins(len(targets)):
+            fan_out.add(tenant, message, targets, packet, publisher)
+            return 1
         self._give(tenant, message, targets)
-        return True
+        return len(targets) + 1
 
     def go_on(self) -> i64:
         """With what is unfinished."""
@@ -76,6 +104,9 @@ class Router:
     def _give(self, tenant: Tenant, message: Message, targets: list[Target]) -> None:
         """To these and to the groups."""
         self._give_to(targets, message)
+        self.offer_to_groups(tenant, message)
+
+    def offer_to_groups(self, tenant: Tenant, message: Message) -> None:
         if tenant.groups:
             self._sharing.route(tenant, message)
 
@@ -113,6 +144,9 @@ def targets_of(publisher: Link | None, tree: SubscriptionTree, topic: bytes) -> 
     route = publisher.route
     if route is None or publisher.route_topic is not topic or publisher.route_changes != tree.changes:
         route = tree.match(topic)
+        if len(route) > _REMEMBERED_TARGETS_MAX:
+            publisher.route = None  # the tree remembers it, once for all who publish there
+            return route
         publisher.route = route
         publisher.route_topic = topic
         publisher.route_changes = tree.changes

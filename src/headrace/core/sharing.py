@@ -232,7 +232,7 @@ class _DrawDurable(Deferred):
     """QoS 2: the choice of member is durable, send."""
 
     def __init__(self, sharing: SharedDelivery, link: Link, draw: Draw, message: Message) -> None:
-        super().__init__()
+        super().__init__(link)
         self._sharing = sharing
         self._link = link
         self._draw = draw
@@ -248,7 +248,7 @@ class _SharedRelease(Deferred):
     """PUBREC of a shared entry is durable: PUBREL."""
 
     def __init__(self, link: Link, draw: Draw) -> None:
-        super().__init__()
+        super().__init__(link)
         self._link = link
         self._draw = draw
 

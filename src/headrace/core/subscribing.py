@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from mypy_extensions import i64
+
 from headrace.core.commit import Deferred, GroupCommit, Reply
 from headrace.core.fold import subscription_from
 from headrace.core.interfaces import Clock, Link
 from headrace.core.record import SUBSCRIBED, UNSUBSCRIBED, Event
-from headrace.core.replay import DirectRetained, QueuedRetained, first_page
+from headrace.core.replay import SUBSCRIPTION_BYTES, DirectRetained, QueuedRetained, first_page
 from headrace.core.session import Session
 from headrace.core.subscriptions import Subscription
 from headrace.errors import ProtocolError
@@ -46,7 +48,7 @@ class Subscribing:
                 if _may_want_retained(request):
                     fresh.append(subscription_from(session, row))
         always = [subscription for subscription in fresh if subscription.retain_handling == 0]
-        held = _Held(session, [s.filter for s in fresh if s.retain_handling == 1])
+        held = _Held(link, session, [s.filter for s in fresh if s.retain_handling == 1])
         if len(always) < len(fresh):
             self.commit.defer(held)
         listed = first_page(session, always, self.clock.now_us) if session.persistent else []
@@ -87,7 +89,7 @@ class Subscribing:
             in_use = [rc.PACKET_IDENTIFIER_IN_USE] * len(packet.filters)
             self.commit.defer(Reply(link, encode_unsuback(5, packet_id, in_use)))
             return
-        held = _Held(session, packet.filters)
+        held = _Held(link, session, packet.filters)
         self.commit.defer(held)
         fields = session.named()
         fields["f"] = packet.filters
@@ -119,11 +121,19 @@ def _may_want_retained(request: SubscriptionRequest) -> bool:
     return request.retain_handling != 2
 
 
+def _memory_of(filters: list[str]) -> i64:
+    """Bytes that these filters and what is made of them take, about, while they wait."""
+    held: i64 = 0
+    for topic_filter in filters:
+        held += SUBSCRIPTION_BYTES + len(topic_filter)
+    return held
+
+
 class _Held(Deferred):
     """Which of these filters the session holds, seen when everything before has been applied and nothing behind."""
 
-    def __init__(self, session: Session, filters: list[str]) -> None:
-        super().__init__()
+    def __init__(self, link: Link, session: Session, filters: list[str]) -> None:
+        super().__init__(link, _memory_of(filters))
         self._session = session
         self._filters = filters
         self.found: set[str] = set()
@@ -138,7 +148,7 @@ class _Unsubscribed(Deferred):
     """The subscriptions are gone: UNSUBACK, with a code for each filter in order [MQTT-3.11.3-1]."""
 
     def __init__(self, link: Link, packet_id: int, filters: list[str], held: _Held) -> None:
-        super().__init__()
+        super().__init__(link, held.weight)
         self._link = link
         self._packet_id = packet_id
         self._filters = filters
@@ -166,7 +176,7 @@ class _Subscribed(Deferred):
         below: int,
         suback: bytes,
     ) -> None:
-        super().__init__()
+        super().__init__(link, len(suback) + _memory_of([subscription.filter for subscription in fresh]))
         self._link = link
         self._session = session
         self._fresh = fresh
@@ -194,7 +204,7 @@ class _Suback(Deferred):
     """SUBACK, then the retained messages that do not go through the queue."""
 
     def __init__(self, link: Link, suback: bytes, direct: DirectRetained) -> None:
-        super().__init__()
+        super().__init__(link, len(suback))
         self._link = link
         self._suback = suback
         self._direct = direct

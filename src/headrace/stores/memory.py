@@ -45,7 +45,7 @@ class MemoryJournal(JournalPort):
     def sync(self, broker: Broker) -> None:
         """Make everything durable and apply it, until nothing is left to do."""
         broker.end_tick()
-        while not broker.commit.idle:
+        while not broker.idle:
             self.durable = len(self.records)
             broker.commit.on_high_watermark(self.durable)
             broker.end_tick()
@@ -69,6 +69,7 @@ class MemoryLink(Link):
         self.sent = b""
         self.reading = True
         self.protocol: ServerProtocol | None = None  # who words the refusals, where a test has one
+        self.parser: ServerProtocol | None = None  # who parses what its client sends, where that may be held
 
     def flush(self) -> None:
         if self.out is not None:
@@ -100,9 +101,13 @@ class MemoryLink(Link):
 
     def hold(self) -> None:
         self.reading = False
+        if self.parser is not None:
+            self.parser.hold()
 
     def release(self) -> None:
         self.reading = True
+        if self.parser is not None:
+            self.parser.release()
 
     def peer(self) -> str:
         return "memory"

@@ -1,0 +1,206 @@
+"""QoS 0 for many: messages wait in a lane of their publisher and leave to some sessions in each pass of the loop.
+
+Runs on the loop, at the end of a tick. A message for a few sessions never comes here. One for more than are left in this
+pass does, and then all that its publisher sends at QoS 0 until its lane is empty: so they keep their order, retained ones
+and the will included. Consecutive messages for the same sessions are one job: a session gets all of it before the next
+session's turn, in one write, so that a delivery costs the same whatever the number of receivers. Lanes take turns.
+
+Nothing here is durable, and no record waits for it: who fans out at QoS 0 holds up neither the journal nor a snapshot.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import TYPE_CHECKING, Final
+
+from mypy_extensions import i64
+
+from headrace.core.access import may_receive
+from headrace.core.commit import ENTRY_BYTES, GroupCommit
+from headrace.core.record import DROP_QOS0_SLOW
+from headrace.mqtt.packets import VERSION_5
+
+if TYPE_CHECKING:
+    from headrace.core.interfaces import Link
+    from headrace.core.message import Message
+    from headrace.core.routing import Router
+    from headrace.core.subscriptions import Target
+    from headrace.core.tenant import Tenant
+
+FEW: Final = (
+    8  # sessions: a message for no more than these is given to them at once, whatever else there is to do
+)
+WRITE_WORK: Final = 3  # what a write to a socket costs, in deliveries
+TURN_WORK: Final = 500  # of one lane
+JOB_MESSAGES_MAX: Final = 400
+JOB_BYTES_MAX: Final = 64 << 10  # what one write to a socket may take at once, about
+LANES_BYTES_MAX: Final = 64 << 20  # beyond it messages are dropped and counted: their publishers come and go
+
+
+class _Job:
+    """Messages of one publisher for the same sessions, of which those before `at` have them."""
+
+    def __init__(self, tenant: Tenant, targets: list[Target], payer: Link | None, version: i64) -> None:
+        self.tenant = tenant
+        self.targets = targets
+        self.payer = payer
+        self.version = version
+        self.messages: list[Message] = []
+        self.packets: list[bytes] = []  # as they came, if all of them may leave like that
+        self.joined = b""
+        self.largest: i64 = 0
+        self.bytes: i64 = 0
+        self.weight: i64 = 8 * len(targets)
+        self.at: i64 = 0
+
+    def takes(self, targets: list[Target], payer: Link | None, plain: bool) -> bool:
+        """Whether one more message may go with these."""
+        if self.at or self.targets is not targets or self.payer is not payer:
+            return False
+        if (len(self.packets) > 0) != plain:
+            return False
+        return len(self.messages) < JOB_MESSAGES_MAX and self.bytes < JOB_BYTES_MAX
+
+
+class _Lane:
+    """The jobs of one publisher, the oldest first."""
+
+    def __init__(self, incarnation: int) -> None:
+        self.incarnation = incarnation
+        self.jobs: deque[_Job] = deque()
+
+
+class FanOut:
+    """The lanes. `left` is how many deliveries to more than a few sessions this pass may still begin with."""
+
+    def __init__(self, router: Router, commit: GroupCommit, at_once: i64, high: i64) -> None:
+        self._router = router
+        self._commit = commit
+        self._at_once: i64 = at_once
+        self._high: i64 = high
+        self._lanes: dict[int, _Lane] = {}
+        self._turns: deque[_Lane] = deque()
+        self.busy = False  # some lane is not empty
+        self.left: i64 = at_once
+        self.bytes: i64 = 0
+
+    def begins(self, count: i64) -> bool:
+        """Whether a message for `count` sessions may go to them at once."""
+        if count > FEW:
+            if count > self.left:
+                return False
+            self.left -= count
+        return True
+
+    def waits(self, incarnation: int) -> bool:
+        """Whether something of this publisher waits, behind which all it sends has to."""
+        return self.busy and incarnation in self._lanes
+
+    def add(
+        self,
+        tenant: Tenant,
+        message: Message,
+        targets: list[Target],
+        packet: bytes | None,
+        payer: Link | None,
+    ) -> None:
+        """Put a message into the lane of its publisher. `packet` is the PUBLISH as it came, where it may leave so."""
+        if self.bytes > LANES_BYTES_MAX:
+            tenant.count_drop(DROP_QOS0_SLOW, 1)
+            return
+        lane = self._lanes.get(message.incarnation)
+        if lane is None:
+            lane = _Lane(message.incarnation)
+            self._lanes[message.incarnation] = lane
+            self._turns.append(lane)
+            self.busy = True
+        jobs = lane.jobs
+        weight: i64 = ENTRY_BYTES + 2 * message.size
+        job = jobs[-1] if jobs else None
+        if job is None or not job.takes(targets, payer, packet is not None):
+            job = _Job(tenant, targets, payer, 0 if payer is None else payer.version)
+            jobs.append(job)
+            weight += job.weight
+            job.weight = 0
+        job.messages.append(message)
+        if packet is not None:
+            job.packets.append(packet)
+            job.largest = max(job.largest, len(packet))
+        job.bytes += message.size
+        job.weight += weight
+        self.bytes += weight
+        if payer is not None:
+            self._commit.deferred_bytes += weight
+            self._commit.charge(payer, weight)
+
+    def go_on(self) -> bool:
+        """The end of a tick: give what waits to as many sessions as one pass should; True if more is to do."""
+        self.left = self._at_once
+        if not self.busy:
+            return False
+        work = self._at_once * (WRITE_WORK + 1)
+        turns = self._turns
+        while work > 0 and turns:
+            lane = turns.popleft()
+            work -= self._turn(lane, min(work, TURN_WORK))
+            if lane.jobs:
+                turns.append(lane)
+            else:
+                del self._lanes[lane.incarnation]
+        self.busy = len(turns) > 0
+        return self.busy
+
+    def _turn(self, lane: _Lane, most: i64) -> i64:
+        """The oldest job of a lane, for as many sessions as `most` allows, one at least; returns the work."""
+        job = lane.jobs[0]
+        if job.packets and not job.joined:
+            job.joined = b"".join(job.packets)
+        each: i64 = WRITE_WORK + len(job.messages)
+        part = job.targets[job.at : job.at + max(1, most // each)]
+        job.at += len(part)
+        for target in part:
+            self._give(job, target)
+        if job.at >= len(job.targets):
+            lane.jobs.popleft()
+            self._end(job)
+        return each * len(part)
+
+    def _give(self, job: _Job, target: Target) -> None:
+        """All messages of the job to one session, if it is still there."""
+        session = target.session
+        receiver = session.link
+        if receiver is not None and job.joined:
+            topic = job.messages[0].topic
+            if takes_as_it_is(receiver, target, job.version, job.largest, topic, self._high):
+                receiver.writer().write(job.joined)
+                counters = job.tenant.counters
+                counters.publishes_sent += len(job.messages)
+                return
+        for message in job.messages:
+            self._router.offer(target, message)
+
+    def _end(self, job: _Job) -> None:
+        """All sessions have it: the groups get it too, and it is taken off its publisher's share."""
+        self.bytes -= job.weight
+        payer = job.payer
+        if payer is not None:
+            payer.deferred -= job.weight
+            self._commit.deferred_bytes -= job.weight
+        for message in job.messages:
+            self._router.offer_to_groups(job.tenant, message)
+
+
+def takes_as_it_is(receiver: Link, target: Target, version: i64, size: i64, topic: bytes, high: i64) -> bool:
+    """Whether a plain PUBLISH of so many bytes, from a publisher of this version, can leave as it came."""
+    if (receiver.version == VERSION_5) != (version == VERSION_5):
+        return False
+    if receiver.alias_maximum or receiver.rendering is not None:
+        return False
+    if not receiver.ready or receiver.paused or receiver.buffered() > high:
+        return False
+    if receiver.max_packet_size and size > receiver.max_packet_size:
+        return False
+    if target.no_local or len(target.ids) or target.session.ended:
+        return False
+    access = receiver.access
+    return access is None or may_receive(access, receiver, topic)

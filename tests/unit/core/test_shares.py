@@ -1,0 +1,184 @@
+"""What waits for the journal on behalf of one client is bounded, whatever the client sends, and nobody waits for it."""
+
+from __future__ import annotations
+
+import pytest
+
+from harness import Client, Harness
+from headrace.core.commit import ENTRY_BYTES, SHARE_BYTES_LEAST, SHARE_BYTES_MAX, SHARES_BYTES_MAX
+from headrace.core.publishing import LET_GO_AT_ONCE
+from headrace.core.settings import BrokerSettings
+from headrace.mqtt import codec
+from headrace.mqtt.packets import SubscriptionRequest
+
+READ = 32 << 10
+ENTRIES = SHARE_BYTES_MAX // ENTRY_BYTES
+SUBSCRIBE = codec.encode_subscribe(4, 9, [SubscriptionRequest("a/b", 1)])
+LONG_SUBSCRIBE = codec.encode_subscribe(
+    4, 9, [SubscriptionRequest(f"{number}/" + "x" * 200, 1) for number in range(100)]
+)
+LONG_UNSUBSCRIBE = codec.encode_unsubscribe(4, 9, [f"{number}/" + "x" * 200 for number in range(100)])
+
+
+def publish(topic: bytes, qos: int, retain: bool = False, packet_id: int = 7) -> bytes:
+    return codec.encode_publish(4, topic, b"x", qos, retain, False, packet_id if qos else 0)
+
+
+def sequence_of_ids(qos: int) -> bytes:
+    return b"".join(publish(b"t", qos, packet_id=number) for number in range(1, 60_000))
+
+
+FLOODS = {
+    "PUBREL": codec.encode_pubrel(4, 7),
+    "PUBREC": codec.encode_pubrec(4, 7),
+    "PUBLISH that is refused": publish(b"$SYS/x", 1),
+    "QoS 1": publish(b"t", 1),
+    "QoS 2, new": sequence_of_ids(2),
+    "QoS 2, repeated": publish(b"t", 2),
+    "QoS 0, retained": publish(b"t", 0, True),
+    "QoS 0 behind a retained one": publish(b"t", 0, True) + publish(b"t", 0) * 100_000,
+    "SUBSCRIBE": SUBSCRIBE,
+    "long SUBSCRIBE": LONG_SUBSCRIBE,
+    "UNSUBSCRIBE": codec.encode_unsubscribe(4, 9, ["a"]),
+    "long UNSUBSCRIBE": LONG_UNSUBSCRIBE,
+}
+
+
+def flood(client: Client, packets: bytes, most: int = 400) -> int:
+    """Send for as long as the broker reads, up to so many reads; returns how many it took."""
+    whole = packets if len(packets) > READ else packets * (READ // len(packets))
+    for number in range(most):
+        if not reads(client):
+            return number
+        at = number * READ if len(whole) > READ else 0
+        client.protocol.receive_data(whole[at : at + READ])
+        client.link.broker.end_tick()
+    return most
+
+
+def reads(client: Client) -> bool:
+    return client.link.reading
+
+
+def waiting(harness: Harness) -> int:
+    commit = harness.broker.commit
+    return len(commit._pending) + len(commit._outstanding or [])
+
+
+@pytest.mark.parametrize("name", FLOODS)
+def test_a_flood_while_the_disk_stands_still_is_bounded_and_answered_in_the_end(name: str) -> None:
+    harness = Harness()
+    client = harness.client("flood")
+    client.publish("warm", b"x", qos=2)
+    client.feed(publish(b"other", 1), sync=False)
+    harness.broker.end_tick()  # on its way to a disk that does not answer
+    before = waiting(harness)
+    assert flood(client, FLOODS[name]) < 400
+    assert not reads(client)
+    assert waiting(harness) - before <= 2 * ENTRIES + 3  # a SUBSCRIBE is an event and its answer
+    assert client.link.deferred <= SHARE_BYTES_MAX + 4 * len(LONG_SUBSCRIBE) + 400 * 300
+    seen = 0
+    while harness.broker.commit.deferred_bytes or not harness.broker.commit.idle or not reads(client):
+        harness.sync()
+        client.take()
+        seen += 1
+        assert seen < 300
+    assert client.link.deferred == 0
+
+
+def test_pings_before_connack_are_counted() -> None:
+    harness = Harness()
+    client = Client(harness, "c", sync=False)
+    harness.broker.end_tick()
+    assert flood(client, b"\xc0\x00") < 400
+    assert waiting(harness) <= ENTRIES + 3
+    while not harness.broker.commit.idle:
+        harness.sync()
+    assert client.take()[0][0] == 0x20
+    assert reads(client)
+
+
+@pytest.mark.parametrize("name", FLOODS)
+def test_a_neighbour_is_acknowledged_within_a_bounded_number_of_passes(name: str) -> None:
+    """The flood goes on, a read in every pass: what it has waiting when the neighbour publishes is before it, no more."""
+    harness = Harness()
+    broker, journal = harness.broker, harness.journal
+    client, neighbour = harness.client("flood"), harness.client("n")
+    flood(client, FLOODS[name])
+    neighbour.feed(publish(b"n", 1), sync=False)
+    passes = 0
+    while not neighbour.take():
+        flood(client, FLOODS[name], 1)
+        journal.durable = len(journal.records)
+        broker.commit.on_high_watermark(journal.durable)
+        broker.end_tick()
+        client.take()
+        passes += 1
+        assert passes <= 2 * (ENTRIES // broker.settings.deliveries_at_once + 4)
+
+
+def test_a_thousand_floods_share_what_is_there() -> None:
+    settings = BrokerSettings()
+    settings.commit_bytes_max = 1 << 40
+    harness = Harness(settings)
+    clients = [harness.client(f"c{number}", clean=True) for number in range(300)]
+    clients[0].feed(publish(b"other", 1), sync=False)
+    harness.broker.end_tick()
+    for client in clients:
+        client.protocol.receive_data(FLOODS["PUBREL"] * 1024)
+    total = harness.broker.commit.deferred_bytes
+    assert total <= SHARES_BYTES_MAX + SHARE_BYTES_MAX + len(clients) * (SHARE_BYTES_LEAST + ENTRY_BYTES)
+    assert waiting(harness) <= total // ENTRY_BYTES + 2
+    let_go = 0
+    while not all(client.link.reading for client in clients) or not harness.broker.commit.idle:
+        before = sum(client.link.reading for client in clients)
+        harness.journal.durable = len(harness.journal.records)
+        harness.broker.commit.on_high_watermark(harness.journal.durable)
+        harness.broker.end_tick()
+        let_go = max(let_go, sum(client.link.reading for client in clients) - before)
+        for client in clients:
+            client.take()
+    assert 0 < let_go <= LET_GO_AT_ONCE
+
+
+def test_retained_messages_for_who_does_not_read_them_are_counted() -> None:
+    """A client that subscribes again and again, and reads nothing of what that brings."""
+    harness = Harness()
+    publisher = harness.client("p", clean=True)
+    publisher.publish("r", b"x", qos=1, retain=True)
+    client = harness.client("slow", clean=True)
+    client.link.paused = True
+    packet = codec.encode_subscribe(4, 9, [SubscriptionRequest("r", 0)])
+    for _ in range(200):
+        if reads(client):
+            client.protocol.receive_data(packet * 100)
+        harness.sync()
+    assert not reads(client)
+    assert len(client.link.waiting or []) <= ENTRIES
+    client.link.paused = False
+    harness.broker.on_writable(client.link)
+    while not reads(client):
+        harness.sync()
+    assert client.link.deferred == 0
+
+
+def test_the_position_of_a_part_is_found_in_that_part() -> None:
+    """However much deferred work waits behind it: each pass looks at what took effect in it, and at nothing else."""
+    harness = Harness()
+    broker = harness.broker
+    client = harness.client("c", clean=True)
+    looks: list[int] = []
+
+    def applied() -> int:
+        return int(broker.commit.high_watermark)
+
+    client.feed(publish(b"t", 1) + codec.encode_pubrel(4, 7) * 1500 + publish(b"t", 1), sync=False)
+    broker.end_tick()
+    start = applied()
+    harness.journal.durable = len(harness.journal.records)
+    broker.commit.on_high_watermark(harness.journal.durable)
+    looks.append(applied() - start)
+    while not broker.commit.idle:
+        broker.end_tick()
+        looks.append(applied() - start)
+    assert looks == [1, 1, 1, 2]
