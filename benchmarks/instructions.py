@@ -23,7 +23,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from headrace.core.broker import Broker
-from headrace.core.interfaces import Clock, JournalPort, Scheduler
+from headrace.core.interfaces import GONE, Absent, Clock, JournalPort, Scheduler
 from headrace.core.message import Message
 from headrace.core.settings import BrokerSettings
 from headrace.mqtt import codec, protocol
@@ -53,8 +53,8 @@ class InstantJournal(JournalPort):
     ) -> None:
         self.count += len(records)
 
-    def fetch(self, offset: int) -> Message | None:
-        return None
+    def fetch(self, offset: int) -> Message | Absent:
+        return GONE
 
 
 class Immediate(Scheduler):

@@ -18,7 +18,7 @@ from librt.strings import BytesWriter
 
 from headrace.core.compacted import records
 from headrace.core.fold import Fold
-from headrace.core.interfaces import PageReader
+from headrace.core.interfaces import GONE, Absent, PageReader
 from headrace.core.message import decode_record
 from headrace.core.record import Record
 from headrace.errors import CorruptRecord, HeadraceError
@@ -40,8 +40,8 @@ class DataDirNotEmpty(HeadraceError):
 class _NoPages(PageReader):
     """A bootstrap has no backlogs."""
 
-    def fetch_page(self, offset: int) -> bytes | None:
-        return None
+    def fetch_page(self, offset: int) -> bytes | Absent:
+        return GONE
 
 
 def bootstrap(path: Path, data_dir: Path, report: Callable[[str], None]) -> int:

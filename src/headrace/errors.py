@@ -61,3 +61,10 @@ class PacketTooLarge(ProtocolError):
 @mypyc_attr(allow_interpreted_subclasses=True)
 class CorruptRecord(HeadraceError):
     """A record of the journal passed the CRC of its batch but does not add up: a newer version wrote it."""
+
+
+@mypyc_attr(allow_interpreted_subclasses=True)
+class NotReadableNow(HeadraceError):
+    """A record that nothing goes on without cannot be read at the moment. At a start: start again."""
+
+    retry_helps = True

@@ -11,7 +11,7 @@ from functools import partial
 from pathlib import Path
 
 from headrace.core.fold import Fold
-from headrace.core.interfaces import PageReader
+from headrace.core.interfaces import DAMAGED, GONE, OTHER_RECORD, Absent, PageReader
 from headrace.core.record import KIND_PROGRESS, SHORT_HEADER_SIZE
 from headrace.core.snapshots import restore
 from headrace.journal.errors import CorruptBatch, CorruptFile, OffsetOutOfRange
@@ -77,13 +77,16 @@ class PublishedPages(PageReader):
     def __init__(self, reader: JournalReader) -> None:
         self._reader = reader
 
-    def fetch_page(self, offset: int) -> bytes | None:
+    def fetch_page(self, offset: int) -> bytes | Absent:
+        """Raises OSError: who only looks does not wait."""
         try:
             batch = next(self._reader.scan(offset, offset + 1))
-        except (CorruptBatch, OffsetOutOfRange):
-            return None
+        except CorruptBatch:
+            return DAMAGED
+        except OffsetOutOfRange:
+            return GONE
         record = split_records(batch.body)[offset - batch.base_offset]
-        return bytes(record[SHORT_HEADER_SIZE:]) if record[4] == KIND_PROGRESS else None
+        return bytes(record[SHORT_HEADER_SIZE:]) if record[4] == KIND_PROGRESS else OTHER_RECORD
 
 
 def folded(data_dir: Path) -> Fold:

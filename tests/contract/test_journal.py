@@ -2,20 +2,34 @@
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Iterator
 from pathlib import Path
 from struct import pack
 
 import pytest
 
-from headrace.core.interfaces import JournalPort
-from headrace.core.message import decode_batch
-from headrace.journal.errors import JournalError
+from headrace.core.interfaces import GONE, NOT_NOW, OTHER_RECORD, JournalPort
+from headrace.core.message import Message, decode_batch
+from headrace.journal.disk import Disk
+from headrace.journal.errors import OffsetOutOfRange
 from headrace.journal.log import LogSettings, SegmentedLog
 from headrace.stores.local import LocalJournal
 from headrace.stores.memory import MemoryJournal
 
 NO_EXPIRY = 0xFFFF_FFFF
+
+
+class Unreadable(Disk):
+    """Fails reads with `code`, if there is one."""
+
+    def __init__(self) -> None:
+        self.code = 0
+
+    def pread(self, fd: int, length: int, position: int) -> bytes:
+        if self.code:
+            raise OSError(self.code, errno.errorcode[self.code])
+        return super().pread(fd, length, position)
 
 
 def message(topic: bytes, payload: bytes) -> bytes:
@@ -43,7 +57,7 @@ def journal(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[JournalP
         yield MemoryJournal()
         return
     log = SegmentedLog.open(tmp_path, LogSettings(segment_bytes_max=4096), print)
-    journal = LocalJournal(log, JournalError)
+    journal = LocalJournal(log, OffsetOutOfRange)
     yield journal
     log.close()
 
@@ -59,32 +73,60 @@ def test_messages_are_found_by_offset(journal: JournalPort) -> None:
     append(journal, message(b"a", b"1"))
     append(journal, message(b"b", b"2"), progress(), message(b"c", b"3"))
     found = [journal.fetch(offset) for offset in range(5)]
-    assert [item and (item.offset, item.topic, item.payload) for item in found] == [
+    assert [(m.offset, m.topic, m.payload) if isinstance(m, Message) else m for m in found] == [
         (0, b"a", b"1"),
         (1, b"b", b"2"),
-        None,
+        OTHER_RECORD,
         (3, b"c", b"3"),
-        None,
+        GONE,
     ]
+    assert journal.fetch_page(2) == pack("<QQ", 5, 6)
+    assert journal.fetch_page(1) is OTHER_RECORD
 
 
-def test_what_is_not_there_is_none(journal: JournalPort) -> None:
+def test_what_is_not_there_is_gone(journal: JournalPort) -> None:
     append(journal, message(b"a", b"1"))
-    assert journal.fetch(1) is None
-    assert journal.fetch(1 << 40) is None
+    for offset in (1, 1 << 40):
+        assert journal.fetch(offset) is GONE
+        assert journal.fetch_page(offset) is GONE
+
+
+def test_what_cannot_be_read_now_is_there_later(tmp_path: Path) -> None:
+    memory = MemoryJournal()
+    disk = Unreadable()
+    log = SegmentedLog.open(tmp_path, LogSettings(segment_bytes_max=4096), print, disk)
+    local = LocalJournal(log, OffsetOutOfRange)
+    for journal in (memory, local):
+        append(journal, message(b"a", b"1"), progress())
+    log.close()
+    log = SegmentedLog.open(tmp_path, LogSettings(segment_bytes_max=4096), print, disk)
+    local = LocalJournal(log, OffsetOutOfRange)
+    for code in (errno.EMFILE, errno.ENFILE, errno.EIO, errno.ENOMEM, errno.EINTR):
+        disk.code, memory.reads_fail = code, True
+        for journal in (memory, local):
+            assert journal.fetch(0) is NOT_NOW
+            assert journal.fetch_page(1) is NOT_NOW
+    disk.code, memory.reads_fail = 0, False
+    for journal in (memory, local):
+        found = journal.fetch(0)
+        assert isinstance(found, Message)
+        assert found.payload == b"1"
+        assert journal.fetch_page(1) == pack("<QQ", 5, 6)
+    assert local.failed_reads == memory.failed_reads == 10
+    log.close()
 
 
 def test_a_reopened_log_finds_the_same_messages(tmp_path: Path) -> None:
     settings = LogSettings(segment_bytes_max=4096)
     log = SegmentedLog.open(tmp_path, settings, print)
-    journal = LocalJournal(log, JournalError)
+    journal = LocalJournal(log, OffsetOutOfRange)
     offsets = [append(journal, message(b"t/%d" % i, b"%d" % i * 100), progress()) for i in range(50)]
     log.close()
     log = SegmentedLog.open(tmp_path, settings, print)
-    journal = LocalJournal(log, JournalError)
+    journal = LocalJournal(log, OffsetOutOfRange)
     for i, offset in enumerate(offsets):
         found = journal.fetch(offset)
-        assert found is not None
+        assert isinstance(found, Message)
         assert (found.offset, found.topic, found.payload) == (offset, b"t/%d" % i, b"%d" % i * 100)
-        assert journal.fetch(offset + 1) is None
+        assert journal.fetch(offset + 1) is OTHER_RECORD
     log.close()

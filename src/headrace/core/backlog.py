@@ -11,7 +11,10 @@ before it did not say: it only names a place where references can be read again.
     16 u64 count
     24 count references, u64 each; then their sizes in bytes, u32 each, filled up with zeros to 8 bytes
 
-Runs on the loop. Reading a page is one read of the journal, `BrokerSettings.backlog_page` references at a time.
+Runs on the loop. Reading a page is one read of the journal, `BrokerSettings.backlog_page` references at a time. A page
+that cannot be read *now* stays in the table, and the head is not in memory then: `peek` is 0 until a read succeeds, while
+entries may still be dropped by limits. A page that is gone or damaged is as many references to nothing, which are
+dropped as unreadable when their turn comes.
 """
 
 from __future__ import annotations
@@ -22,8 +25,8 @@ from typing import Final, cast
 from librt.strings import read_i64_le
 from mypy_extensions import i64
 
-from headrace.core.interfaces import PageReader
-from headrace.errors import CorruptRecord
+from headrace.core.interfaces import NOT_NOW, Absent, PageReader
+from headrace.errors import CorruptRecord, NotReadableNow
 
 REF_OFFSET_SHIFT: Final = 20
 _COMPACT_AT: Final = 1024
@@ -116,6 +119,25 @@ class Behind:
     def has_page(self) -> bool:
         return self.next_row * _ROW < len(self.table)
 
+    def row(self) -> array[int]:
+        """Of the next page to be loaded."""
+        at = self.next_row * _ROW
+        return self.table[at : at + _ROW]
+
+    def shorten_row(self) -> i64:
+        """The first entry of the next page is dropped unread: its share of the page's bytes. The size of a single one is
+        in the page; all of them together are as large as the page says."""
+        at = self.next_row * _ROW
+        size: i64 = self.table[at + 3]
+        count: i64 = self.table[at + 2]
+        share = size // count
+        self.table[at + 1] += 1
+        self.table[at + 2] = int(count - 1)
+        self.table[at + 3] = int(size - share)
+        if count == 1:
+            self.take_row()
+        return share
+
     def take_row(self) -> array[int]:
         at = self.next_row * _ROW
         row = self.table[at : at + _ROW]
@@ -127,7 +149,8 @@ class Behind:
 
 
 class Backlog:
-    """The queue itself. `count` and `bytes` are of all of it; while `count` is above 0 the head is in memory."""
+    """The queue itself. `count` and `bytes` are of all of it; while `count` is above 0 the head is in memory, unless the
+    page that it is in cannot be read now."""
 
     def __init__(self, space: BacklogSpace) -> None:
         self.refs: array[int] = array("Q")
@@ -160,9 +183,30 @@ class Backlog:
         self._space.bytes += size
 
     def peek(self) -> int:
+        """The oldest reference; 0, which none is, as long as its page cannot be read."""
+        if self.loaded == 0:
+            self._load_next()
+            if self.loaded == 0:
+                return 0
         return self.refs[self.head]
 
+    def skip(self) -> None:
+        """Take the oldest reference away, whatever it is: its page is not read for that."""
+        behind = self.behind
+        if self.loaded or behind is None:
+            self.pop()
+            return
+        size = behind.shorten_row()
+        self.bytes -= size
+        self._space.bytes -= size
+        self.count -= 1
+        if not behind.has_page():
+            self._join_tail(behind)
+
     def pop(self) -> int:
+        """Take the oldest reference. Raises NotReadableNow."""
+        if self.loaded == 0 and self.peek() == 0:
+            raise NotReadableNow("a page of a backlog cannot be read now")
         head = self.head
         ref: int = self.refs[head]
         size: i64 = self.sizes[head]
@@ -189,37 +233,44 @@ class Backlog:
             self.head = 0
 
     def _load_next(self) -> None:
-        """The head is used up: the next page takes its place, or the tail when there is none left."""
+        """The head is used up: the next page takes its place, or the tail when there is none left. Changes nothing if the
+        page cannot be read now."""
         behind = self.behind
         if behind is None:
             return
         if not behind.has_page():
             self._join_tail(behind)
             return
-        offset, first, count, size, _, _ = behind.take_row()
+        offset, first, count, size, _, _ = behind.row()
+        packed = self._space.pages.fetch_page(offset)
+        if packed is NOT_NOW:
+            self._clear_head()
+            return
+        behind.take_row()
         if self.held is None:
             self.held = []
         self.held += [offset, first + count - 1]
         self.head = 0
         self.loaded = count
-        page = self._read(offset, first, count)
+        page = _page_of(packed, first, count)
         if page is None:
             # Each entry is a reference to nothing: dropped as unreadable when its turn comes, counted and in order.
             self.refs = array("Q", [offset << REF_OFFSET_SHIFT | 1]) * count
             self.sizes = array("I", [size // count]) * count
             self.sizes[0] += size % count
-        else:
-            self.refs, self.sizes = page.refs, page.sizes
+            return
+        skipped: i64 = first - page.first  # dropped unread
+        self.refs, self.sizes = page.refs[skipped:], page.sizes[skipped:]
+        if skipped:
+            unlike = sum(self.sizes) - size
+            self.bytes += unlike
+            self._space.bytes += unlike
 
-    def _read(self, offset: int, first: i64, count: i64) -> Page | None:
-        packed = self._space.pages.fetch_page(offset)
-        if packed is None:
-            return None
-        try:
-            page = Page(packed)
-        except CorruptRecord:
-            return None
-        return page if page.first == first and page.count == count else None
+    def _clear_head(self) -> None:
+        """Nothing of the head is in memory."""
+        if self.head:
+            self.refs, self.sizes = array("Q"), array("I")
+            self.head = 0
 
     def _join_tail(self, behind: Behind) -> None:
         refs, sizes = self.refs[self.head :], self.sizes[self.head :]
@@ -277,13 +328,12 @@ class Backlog:
         """The oldest journal offset that is still needed, -1 when empty."""
         if not self.count:
             return -1
-        if self.ordered:
+        if self.ordered and self.loaded:
             return self.refs[self.head] >> REF_OFFSET_SHIFT
-        lowest = min(self.in_memory()) >> REF_OFFSET_SHIFT
+        found = [ref >> REF_OFFSET_SHIFT for ref in self.in_memory()]
         if self.behind is not None:
-            rows = self.behind.rows()
-            lowest = min([lowest, *rows[4::_ROW]])
-        return lowest
+            found += self.behind.rows()[4::_ROW]
+        return min(found)
 
     def in_memory(self) -> array[int]:
         """A copy of the references that are in no page."""
@@ -299,10 +349,13 @@ class Backlog:
             found += self.behind.rows()[::_ROW]
         return found
 
-    def page_refs(self, offset: int) -> array[int]:
-        """The references in the page at `offset`; none if it cannot be read."""
+    def page_refs(self, offset: int) -> array[int] | None:
+        """The references in the page at `offset`, none if it is gone or damaged; None if it cannot be read now."""
         packed = self._space.pages.fetch_page(offset)
-        return array("Q") if packed is None else Page(packed).refs
+        if packed is NOT_NOW:
+            return None
+        page = _page_of(packed)
+        return array("Q") if page is None else page.refs
 
     def pages_between(self, start: int, end: int) -> list[int]:
         """The offsets of the pages, not loaded, that refer to something from `start` up to `end`."""
@@ -333,7 +386,7 @@ class Backlog:
     def load(self, fields: list[object]) -> None:
         """Take over the `fields` of another one."""
         self.refs, self.sizes = _unpacked(cast(bytes, fields[0]), cast(bytes, fields[1]))
-        self.loaded = self.count = len(self.refs)
+        self.loaded = self.count = len(self.refs)  # none if the page of the head could not be read then
         self.bytes = sum(self.sizes)
         self.ordered = bool(fields[2])
         if self.refs:
@@ -347,6 +400,18 @@ class Backlog:
                 self._last = behind.refs[-1]
             self.behind = behind
         self._space.bytes += self.bytes
+
+
+def _page_of(packed: bytes | Absent, first: int = -1, count: int = -1) -> Page | None:
+    """The page that was read, if it is one, and one whose last entries are the `count` from serial `first` on."""
+    if isinstance(packed, Absent):
+        return None
+    try:
+        page = Page(packed)
+    except CorruptRecord:
+        return None
+    fits = first == -1 or (page.first <= first and page.first + page.count == first + count)
+    return page if fits else None
 
 
 def _unpacked(packed_refs: bytes, packed_sizes: bytes) -> tuple[array[int], array[int]]:

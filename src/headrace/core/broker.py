@@ -287,6 +287,7 @@ class Broker(BatchListener):
         self.behind = True
         if self.commit.pending_bytes > PENDING_BYTES_MAX:
             return
+        self.delivery.retry_unread()
         due = self.timers.run(self.clock.mono_ms, TIMERS_AT_ONCE)
         if self.settings.drop_events and not self.publishing.storage_full:
             self.drop_events.publish(list(self.fold.tenants.values()))

@@ -22,7 +22,8 @@ from headrace.core.inflight import (
     packet_id_of,
     reference,
 )
-from headrace.core.interfaces import Clock, JournalPort, Link
+from headrace.core.interfaces import NOT_NOW, Absent, Clock, JournalPort, Link
+from headrace.core.message import Message
 from headrace.core.record import (
     DROP_BYTES_LIMIT,
     DROP_EXPIRED,
@@ -38,11 +39,11 @@ from headrace.core.record import (
 )
 from headrace.core.session import APPLICATION, Session
 from headrace.core.spilling import Spilling
+from headrace.core.unread import FAILURES_AT_ONCE, Unread
 from headrace.core.window import NOT_IN_FLIGHT
 from headrace.mqtt.codec import encode_pubrel
 
 if TYPE_CHECKING:
-    from headrace.core.message import Message
     from headrace.core.settings import BrokerSettings
     from headrace.core.sharing import SharedDelivery
     from headrace.core.subscriptions import Target
@@ -76,6 +77,7 @@ class Delivery:
         self._settings = settings
         self._high: i64 = settings.write_buffer_high
         self.hungry: list[Session] = []
+        self.unread = Unread()
         self.sharing: SharedDelivery | None = None
         self.spilling = Spilling(commit, clock, settings)
 
@@ -247,6 +249,8 @@ class Delivery:
             self.sharing.pump(session)
 
     def _pump_queue(self, session: Session, link: Link, queue: OutboundQueue) -> None:
+        if link.unread:
+            return
         budget = self._settings.page_messages
         while queue.resend or queue.backlog.count:
             if session.window_used() >= link.window:
@@ -255,22 +259,27 @@ class Delivery:
                 self.feed_later(session, link)
                 return
             budget -= 1
-            if queue.resend:
-                self._resend(session, link, queue)
-            elif not self._send_head(session, link, queue):
+            sent = (
+                self._resend(session, link, queue) if queue.resend else self._send_head(session, link, queue)
+            )
+            if not sent:
                 return
 
-    def _resend(self, session: Session, link: Link, queue: OutboundQueue) -> None:
-        """Send the oldest NOT-ACKED entry again: PUBLISH with DUP, or PUBREL [MQTT-4.4.0-1]."""
+    def _resend(self, session: Session, link: Link, queue: OutboundQueue) -> bool:
+        """Send the oldest NOT-ACKED entry again: PUBLISH with DUP, or PUBREL [MQTT-4.4.0-1]. False: it has to wait."""
         serial = queue.resend.pop()
         ref = queue.inflight.get(serial)
         if ref == NOT_IN_FLIGHT:
-            return
+            return True
         if queue.inflight.is_received(serial):
             link.send(encode_pubrel(link.version, packet_id_of(serial)))
-            return
+            return True
         message = self._fetch(session, ref)
-        if message is None:
+        if not isinstance(message, Message):
+            if message is NOT_NOW:
+                queue.resend.append(serial)
+                self.wait_for_read(session, link)
+                return False
             queue.finish(serial)
             self._record_drop(session, serial, DROP_UNREADABLE)
         elif self._too_large(session, link, message, ref):
@@ -278,6 +287,7 @@ class Delivery:
             self._record_drop(session, serial, DROP_TOO_LARGE)
         else:
             self._send(session, link, serial, ref, message, True)
+        return True
 
     def _send_head(self, session: Session, link: Link, queue: OutboundQueue) -> bool:
         """Send the head of the backlog, or drop it with its reason; False when it has to wait."""
@@ -285,25 +295,68 @@ class Delivery:
         if not self._room(session, link, queue, serial):
             return False
         ref = queue.backlog.peek()
-        message = self._fetch(session, ref)
+        message = self._fetch(session, ref) if ref else NOT_NOW
         reason = 0
-        if message is None:
-            reason = DROP_UNREADABLE
-        elif message.expired(self._clock.now_us):
+        if not isinstance(message, Message):
+            if message is NOT_NOW:
+                self.wait_for_read(session, link)
+                return False
+            self._drop_head(session, queue, serial, DROP_UNREADABLE)
+            return True
+        if message.expired(self._clock.now_us):
             reason = DROP_EXPIRED
         elif self._too_large(session, link, message, ref):
             reason = DROP_TOO_LARGE
         elif not self._permitted(link, message):
             reason = DROP_PERMISSION
-        if reason or message is None:
-            queue.backlog.pop()
-            self._record_drop(session, serial, reason)
+        if reason:
+            self._drop_head(session, queue, serial, reason)
             return True
         queue.take()
         self._send(session, link, serial, ref, message, False)
         return True
 
-    def _fetch(self, session: Session, ref: int) -> Message | None:
+    def _drop_head(self, session: Session, queue: OutboundQueue, serial: int, reason: int) -> None:
+        queue.backlog.pop()
+        self._record_drop(session, serial, reason)
+
+    def wait_for_read(self, session: Session, link: Link) -> None:
+        """What the session is to get next cannot be read now: nothing is dropped for that, `retry_unread` goes on."""
+        if not link.unread:
+            link.unread = True
+            self.unread.add(session, self._clock.mono_ms)
+
+    def retry_unread(self) -> None:
+        """Go on with those whose next entry could not be read, as far as it can be now. Called by the timer."""
+        now_ms = self._clock.mono_ms
+        sessions = self.unread.take_due(now_ms)
+        if not sessions:
+            return
+        failures: i64 = 0
+        tried: i64 = 0
+        while tried < len(sessions) and failures < FAILURES_AT_ONCE:
+            if self._fails_again(sessions[tried]):
+                failures += 1
+            tried += 1
+            if tried - failures >= self._settings.deliveries_at_once:
+                break
+        self.unread.tried(sessions[tried:], failures, tried - failures, now_ms)
+
+    def _fails_again(self, session: Session) -> bool:
+        group = session.group
+        if group is not None:
+            group.unread = False
+            if self.sharing is not None:
+                self.sharing.go_on(group)
+            return group.unread
+        link = session.link
+        if link is None or not link.unread:
+            return False
+        link.unread = False
+        self.pump(session)
+        return link.unread
+
+    def _fetch(self, session: Session, ref: int) -> Message | Absent:
         offset = ref >> REF_OFFSET_SHIFT
         if ref & REF_RETAIN:
             message = session.tenant.retained.at(offset)
@@ -340,7 +393,7 @@ class Delivery:
         left = backlog.bytes - size
         dropped: i64 = 0
         while backlog.count and (dropped < count or backlog.bytes > left):
-            backlog.pop()
+            backlog.skip()
             dropped += 1
         if dropped:
             session.count_drop(reason, dropped)

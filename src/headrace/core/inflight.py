@@ -113,7 +113,7 @@ class OutboundQueue:
     def replay_finished(self, serial: i64) -> None:
         backlog = self.backlog
         if backlog.count and serial == self.next_serial - backlog.count:
-            backlog.pop()  # the usual one is the next of all: it need not go through the window
+            backlog.skip()  # the usual one is the next of all: it need not go through the window
             return
         self.replay_sent_up_to(serial)
         self.finish(serial)
@@ -130,7 +130,7 @@ class OutboundQueue:
         self.replay_sent_up_to(first - 1)
         removed = 0
         while self.backlog.count and self.next_serial - self.backlog.count < first + count:
-            self.backlog.pop()
+            self.backlog.skip()
             removed += 1
         if removed < count and self.inflight.count:
             for serial in range(first, first + count):

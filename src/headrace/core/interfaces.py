@@ -7,7 +7,7 @@ Embedded: `stores.local` stands behind `JournalPort`, `net.connection` behind `L
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from librt.strings import BytesWriter, write_i32_be
 from mypy_extensions import i32, i64, mypyc_attr
@@ -41,12 +41,30 @@ class Clock:
         self.stale = True
 
 
+class Absent:
+    """Why a journal has no record to give, compared by identity: one of the constants below, no other is ever made.
+
+    NOT_NOW says nothing about the record: the read failed (no descriptor or memory left, an error of the disk), the
+    next one may succeed. Whoever gets it waits and asks again, and writes nothing down. The others are facts and
+    stay true: the record may be dropped, and the drop be journaled.
+    """
+
+    def __init__(self, reason: str) -> None:
+        self.reason = reason
+
+
+NOT_NOW: Final = Absent("it cannot be read now")
+GONE: Final = Absent("retention has taken it, or it was never written")
+OTHER_RECORD: Final = Absent("compaction has taken it, or the record there is of another kind")
+DAMAGED: Final = Absent("its batch does not pass its checks")
+
+
 @mypyc_attr(allow_interpreted_subclasses=True)
 class PageReader:
     """Reads the pages of long backlogs back; they are records of the journal (`backlog`)."""
 
-    def fetch_page(self, offset: int) -> bytes | None:
-        """The values of the PROGRESS record at `offset`, None if the journal does not hold one there."""
+    def fetch_page(self, offset: int) -> bytes | Absent:
+        """The values of the PROGRESS record at `offset`, or why there are none."""
         raise NotImplementedError
 
 
@@ -68,8 +86,8 @@ class JournalPort(PageReader):
         """
         raise NotImplementedError
 
-    def fetch(self, offset: int) -> Message | None:
-        """The message at `offset`, None if the journal no longer holds it."""
+    def fetch(self, offset: int) -> Message | Absent:
+        """The message at `offset`; why there is none; or NOT_NOW, and then it is to be asked for again later."""
         raise NotImplementedError
 
 
@@ -111,6 +129,7 @@ class Link(ServerHandler):
         self.ready = False
         self.paused = False
         self.hungry = False
+        self.unread = False  # the next entry of its session's queue cannot be read now (`unread`)
         self.held_back = False  # nothing is read from it until what waits on its behalf is within its share
         self.parked = False  # one of its messages waits until the disk has space
         self.deferred: i64 = 0  # bytes that wait for the journal on its behalf (`commit`)

@@ -75,6 +75,7 @@ class Group:
         self.returned: dict[int, int] = {}  # serial -> reference: behind nobody, before the backlog
         self._returned_order: list[int] = []  # heap of their serials; may name some that are gone again
         self.applied: int = -1
+        self.unread = False  # its next entry cannot be read now
         self._turn: int = 0
         self._sticky: Session | None = None
 
@@ -87,7 +88,8 @@ class Group:
         return self.backlog.count > 0 or len(self.returned) > 0
 
     def head(self) -> tuple[int, int]:
-        """(serial, reference) of the next entry to draw; what was returned goes first, oldest first."""
+        """(serial, reference) of the next entry to draw; what was returned goes first, oldest first. The reference is 0
+        if the page that it is in cannot be read now."""
         if self.returned:
             serial = self._first_returned()
             return serial, self.returned[serial]

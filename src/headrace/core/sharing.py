@@ -14,7 +14,8 @@ from headrace.core.backlog import REF_OFFSET_SHIFT
 from headrace.core.commit import Deferred, GroupCommit
 from headrace.core.delivery import Delivery
 from headrace.core.inflight import REF_QOS, REF_RETAIN, reference
-from headrace.core.interfaces import Clock, JournalPort, Link
+from headrace.core.interfaces import NOT_NOW, Clock, JournalPort, Link
+from headrace.core.message import Message
 from headrace.core.record import (
     DROP_BYTES_LIMIT,
     DROP_EXPIRED,
@@ -33,7 +34,6 @@ from headrace.mqtt import reason_codes as rc
 from headrace.mqtt.codec import encode_pubrel
 
 if TYPE_CHECKING:
-    from headrace.core.message import Message
     from headrace.core.settings import BrokerSettings
     from headrace.core.tenant import Tenant
 
@@ -93,12 +93,12 @@ class SharedDelivery:
 
     def _drop_oldest(self, group: Group, reason: int) -> None:
         serial = group.next_serial - group.backlog.count
-        group.backlog.pop()
+        group.backlog.skip()
         self._drop(group, serial, reason)
 
     def serve(self, group: Group, message: Message) -> None:
         """`message` joined the queue: as long as members have room, they draw."""
-        while group.waiting:
+        while group.waiting and not group.unread:
             ready = [session for session in group.members if self._room(session)]
             if not ready:
                 return
@@ -108,11 +108,22 @@ class SharedDelivery:
         """A member got room: let it draw from its groups in turn, one page at most."""
         budget = self._settings.page_messages
         for group in session.groups or []:
-            while group.waiting and budget and self._room(session):
+            while group.waiting and budget and not group.unread and self._room(session):
                 budget -= 1
                 self._draw(group, session)
         if budget == 0 and session.link is not None:
             self._delivery.feed_later(session, session.link)
+
+    def go_on(self, group: Group) -> None:
+        """The next entry could not be read, and perhaps it can be now."""
+        for session in list(group.members):
+            self.pump(session)
+
+    def _wait_for_read(self, group: Group) -> None:
+        """The next entry cannot be read now: nothing is drawn until `go_on`."""
+        if not group.unread:
+            group.unread = True
+            self._delivery.unread.add(group.carrier, self._clock.mono_ms)
 
     def _writable(self, session: Session) -> bool:
         link = session.link
@@ -129,9 +140,12 @@ class SharedDelivery:
 
     def _draw(self, group: Group, session: Session) -> None:
         serial, ref = group.head()
-        message = self._journal.fetch(ref >> REF_OFFSET_SHIFT)
+        message = self._journal.fetch(ref >> REF_OFFSET_SHIFT) if ref else NOT_NOW
         link = session.link
-        if message is None or link is None:
+        if message is NOT_NOW or link is None:
+            self._wait_for_read(group)
+            return
+        if not isinstance(message, Message):
             group.pop_head()
             self._drop(group, serial, DROP_UNREADABLE)
             return
@@ -180,14 +194,20 @@ class SharedDelivery:
     def resend(self, session: Session, link: Link) -> None:
         """PUBLISH with DUP, or PUBREL, again, as far as the window allows [MQTT-3.3.4-9]."""
         redraw = session.redraw
+        if link.unread:
+            return
         while redraw and self._room(session):
             draw = redraw.pop()
             if draw.received:
                 link.send(encode_pubrel(link.version, draw.packet_id))
                 continue
             message = self._journal.fetch(draw.ref >> REF_OFFSET_SHIFT)
-            if message is not None:
+            if isinstance(message, Message):
                 self.send(link, draw, message, True)
+            elif message is NOT_NOW:
+                redraw.append(draw)
+                self._delivery.wait_for_read(session, link)
+                return
             else:
                 self._drop(draw.group, draw.serial, DROP_UNREADABLE)
 

@@ -61,7 +61,9 @@ class CorruptFile(JournalError):
 
 
 class UnsupportedFormat(JournalError):
-    """The file was written by a newer headrace."""
+    """The file was written by a newer headrace, which can read it."""
+
+    retry_helps = True
 
 
 class OffsetOutOfRange(JournalError):

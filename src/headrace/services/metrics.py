@@ -88,6 +88,7 @@ class BrokerCollector(Collector):
         family.add_metric(["journal"], committing)
         family.add_metric(["disk_full"], full)
         family.add_metric(["socket"], self._broker.slow)
+        family.add_metric(["disk_read"], len(self._broker.delivery.unread))
         return family
 
     def _loop(self) -> Iterator[Metric]:
@@ -128,6 +129,7 @@ class Reads(Protocol):
 
     disk_reads: int
     damaged_reads: int
+    failed_reads: int
 
 
 class ReadsCollector(Collector):
@@ -144,6 +146,11 @@ class ReadsCollector(Collector):
             "headrace_journal_damaged_reads",
             "Messages or pages that could not be read back",
             value=self._reads.damaged_reads,
+        )
+        yield CounterMetricFamily(
+            "headrace_journal_failed_reads",
+            "Reads that failed for the moment; whoever needs the message waits",
+            value=self._reads.failed_reads,
         )
 
 

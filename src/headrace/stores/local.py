@@ -9,9 +9,10 @@ from __future__ import annotations
 from bisect import bisect_right, insort
 from collections import OrderedDict
 from collections.abc import Callable
+from time import monotonic
 from typing import Protocol
 
-from headrace.core.interfaces import JournalPort
+from headrace.core.interfaces import DAMAGED, GONE, NOT_NOW, OTHER_RECORD, Absent, JournalPort
 from headrace.core.message import Message, decode_message
 from headrace.core.record import KIND_MESSAGE, KIND_PROGRESS, SHORT_HEADER_SIZE, record_end
 
@@ -38,6 +39,7 @@ RECORD_BYTES = (
     512  # of a message in memory beside its bytes: without them, small messages cost many times the limit
 )
 DECODED_BATCHES_MAX = 128
+FAILURE_SAID_EVERY_S = 10.0
 
 
 def _said_to_nobody(line: str) -> None:
@@ -60,20 +62,20 @@ class _Frames:
     def holds(self, offset: int) -> bool:
         return self.base_offset <= offset < self.base_offset + len(self.starts) - 1
 
-    def message(self, offset: int) -> Message | None:
+    def message(self, offset: int) -> Message | Absent:
         index = offset - self.base_offset
         start = self.starts[index]
         if self.body[start + 4] != KIND_MESSAGE:
-            return None
+            return OTHER_RECORD
         message = decode_message(self.body, start, self.starts[index + 1])
         message.offset = offset
         return message
 
-    def page(self, offset: int) -> bytes | None:
+    def page(self, offset: int) -> bytes | Absent:
         index = offset - self.base_offset
         start = self.starts[index]
         if self.body[start + 4] != KIND_PROGRESS:
-            return None
+            return OTHER_RECORD
         return self.body[start + SHORT_HEADER_SIZE : self.starts[index + 1]]
 
 
@@ -81,10 +83,16 @@ class LocalJournal(JournalPort):
     """`JournalPort` over a `SegmentedLog`. Runs on the loop; the log's own thread does the writing."""
 
     def __init__(
-        self, log: Log, gone: type[Exception], report: Callable[[str], None] = _said_to_nobody
+        self,
+        log: Log,
+        gone: type[Exception],
+        report: Callable[[str], None] = _said_to_nobody,
+        clock: Callable[[], float] = monotonic,
     ) -> None:
-        """`gone` is what `log.read_batch` raises when retention has taken an offset. Whatever else it raises is damage:
-        told to `report` once a batch, and counted in `damaged_reads`."""
+        """`gone` is what `log.read_batch` raises when retention has taken an offset. An OSError, want of memory, and an
+        error that says that a retry helps are a failure of the read and say nothing about the record: NOT_NOW, told to
+        `report` every FAILURE_SAID_EVERY_S at most, counted in `failed_reads`. Whatever else is raised is damage: told
+        once a batch, counted in `damaged_reads`."""
         self._log = log
         self._gone = gone
         self._report = report
@@ -101,8 +109,11 @@ class LocalJournal(JournalPort):
         self._framed: list[int] = []  # the base offsets in `_frames`, ascending
         self._last: _Frames | None = None
         self._said: set[str] = set()
+        self._clock = clock
+        self._failure_said_at = -FAILURE_SAID_EVERY_S
         self.disk_reads = 0
         self.damaged_reads = 0
+        self.failed_reads = 0
 
     def next_offset(self) -> int:
         return self._log.next_offset
@@ -130,7 +141,7 @@ class LocalJournal(JournalPort):
         del self._sizes[: self._first]
         self._first = 0
 
-    def fetch(self, offset: int) -> Message | None:
+    def fetch(self, offset: int) -> Message | Absent:
         at = offset - self._near_base
         if not 0 <= at < len(self._near):
             if self._first >= len(self._bases) or offset < self._bases[self._first]:
@@ -140,22 +151,30 @@ class LocalJournal(JournalPort):
             self._near = self._recent[index]
             at = offset - self._near_base
             if at >= len(self._near):
-                return None
+                return GONE
         record = self._near[at]
         return record if isinstance(record, Message) else self._read(offset)
 
-    def _read(self, offset: int) -> Message | None:
+    def _read(self, offset: int) -> Message | Absent:
         frames = self._last
         if frames is None or not frames.holds(offset):
-            frames = self._kept(offset) or self._load(offset)
+            frames = self._kept(offset)
             if frames is None:
-                return None
+                loaded = self._load(offset)
+                if isinstance(loaded, Absent):
+                    return loaded
+                frames = loaded
             self._last = frames
         return frames.message(offset)
 
-    def fetch_page(self, offset: int) -> bytes | None:
-        frames = self._kept(offset) or self._load(offset)
-        return None if frames is None else frames.page(offset)
+    def fetch_page(self, offset: int) -> bytes | Absent:
+        frames = self._kept(offset)
+        if frames is None:
+            loaded = self._load(offset)
+            if isinstance(loaded, Absent):
+                return loaded
+            frames = loaded
+        return frames.page(offset)
 
     def _kept(self, offset: int) -> _Frames | None:
         """Among the batches read last."""
@@ -168,15 +187,14 @@ class LocalJournal(JournalPort):
         self._frames.move_to_end(frames.base_offset)
         return frames
 
-    def _load(self, offset: int) -> _Frames | None:
+    def _load(self, offset: int) -> _Frames | Absent:
         try:
             batch = self._log.read_batch(offset)
             frames = _Frames(batch.base_offset, batch.body)
         except self._gone:
-            return None
+            return GONE
         except Exception as error:  # noqa: BLE001  whatever makes one batch unreadable must not end a connection
-            self._say_damage(offset, error)
-            return None
+            return self._judged(offset, error)
         self.disk_reads += 1
         if frames.base_offset not in self._frames:  # compaction may have drawn batches together
             insort(self._framed, frames.base_offset)
@@ -185,6 +203,18 @@ class LocalJournal(JournalPort):
             oldest, _ = self._frames.popitem(last=False)
             del self._framed[bisect_right(self._framed, oldest) - 1]
         return frames
+
+    def _judged(self, offset: int, error: Exception) -> Absent:
+        """What an error says about the record: only damage is a fact."""
+        if not isinstance(error, OSError | MemoryError) and not getattr(error, "retry_helps", False):
+            self._say_damage(offset, error)
+            return DAMAGED
+        self.failed_reads += 1
+        now = self._clock()
+        if now - self._failure_said_at >= FAILURE_SAID_EVERY_S:
+            self._failure_said_at = now
+            self._report(f"offset {offset} cannot be read now, whoever needs it waits: {error}")
+        return NOT_NOW
 
     def _say_damage(self, offset: int, error: Exception) -> None:
         self.damaged_reads += 1

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from headrace.core.broker import Broker
-from headrace.core.interfaces import JournalPort, Link, Scheduler
+from headrace.core.interfaces import GONE, NOT_NOW, OTHER_RECORD, Absent, JournalPort, Link, Scheduler
 from headrace.core.message import Message, decode_batch
 from headrace.core.record import Progress, Record
 from headrace.errors import ProtocolError
@@ -12,12 +12,18 @@ from headrace.mqtt.protocol import ServerProtocol
 
 
 class MemoryJournal(JournalPort):
-    """Keeps encoded batches; `sync` makes what was appended durable and says so to `on_high_watermark`."""
+    """Keeps encoded batches; `sync` makes what was appended durable and says so to `on_high_watermark`.
+
+    Offsets in `unreadable` cannot be read now; with `reads_fail` none can. `failed_reads` counts such answers.
+    """
 
     def __init__(self, batches: list[bytes] | None = None) -> None:
         self.records: list[Record] = []
         self.bodies: list[bytes] = []
         self.durable = 0
+        self.unreadable: set[int] = set()
+        self.reads_fail = False
+        self.failed_reads = 0
         for body in batches or []:
             self._take(body)
         self.durable = len(self.records)
@@ -34,13 +40,26 @@ class MemoryJournal(JournalPort):
     ) -> None:
         self._take(body)
 
-    def fetch(self, offset: int) -> Message | None:
-        record = self.records[offset] if 0 <= offset < len(self.records) else None
-        return record if isinstance(record, Message) else None
+    def fetch(self, offset: int) -> Message | Absent:
+        if self._fails(offset):
+            return NOT_NOW
+        if not 0 <= offset < len(self.records):
+            return GONE
+        record = self.records[offset]
+        return record if isinstance(record, Message) else OTHER_RECORD
 
-    def fetch_page(self, offset: int) -> bytes | None:
-        record = self.records[offset] if 0 <= offset < len(self.records) else None
-        return record.packed if isinstance(record, Progress) else None
+    def fetch_page(self, offset: int) -> bytes | Absent:
+        if self._fails(offset):
+            return NOT_NOW
+        if not 0 <= offset < len(self.records):
+            return GONE
+        record = self.records[offset]
+        return record.packed if isinstance(record, Progress) else OTHER_RECORD
+
+    def _fails(self, offset: int) -> bool:
+        fails = self.reads_fail or offset in self.unreadable
+        self.failed_reads += fails
+        return fails
 
     def sync(self, broker: Broker) -> None:
         """Make everything durable and apply it, until nothing is left to do."""

@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from headrace.core.backlog import Backlog, BacklogSpace, Page, pack_page
 from headrace.core.inflight import reference
-from headrace.core.interfaces import PageReader
-from headrace.errors import CorruptRecord
+from headrace.core.interfaces import GONE, NOT_NOW, Absent, PageReader
+from headrace.errors import CorruptRecord, NotReadableNow
 
 PAGE = 4
 
@@ -20,9 +20,10 @@ class Pages(PageReader):
     def __init__(self) -> None:
         super().__init__()
         self.values: dict[int, bytes] = {}
+        self.unreadable: set[int] = set()
 
-    def fetch_page(self, offset: int) -> bytes | None:
-        return self.values.get(offset)
+    def fetch_page(self, offset: int) -> bytes | Absent:
+        return NOT_NOW if offset in self.unreadable else self.values.get(offset, GONE)
 
 
 class Queue:
@@ -97,7 +98,9 @@ def test_a_backlog_is_a_queue(steps: list[tuple[str, int, int]]) -> None:
     queue.sync()
     found = list(queue.backlog.in_memory())
     for offset in queue.backlog.pages_between(0, 1 << 43):
-        found += queue.backlog.page_refs(offset)
+        refs = queue.backlog.page_refs(offset)
+        assert refs is not None
+        found += refs
     assert sorted(found) == sorted(ref for ref, _ in plain)
     assert queue.drain() == [ref for ref, _ in plain]
 
@@ -217,3 +220,45 @@ def test_a_page_says_what_is_wrong_with_it() -> None:
     ):
         with pytest.raises(CorruptRecord):
             Page(wrong)
+
+
+@given(
+    st.lists(st.tuples(st.sampled_from(("push", "pop", "sync", "restore", "hide", "show")), st.integers(1, 20)))
+)
+def test_pages_that_cannot_be_read_for_a_while_cost_nothing(steps: list[tuple[str, int]]) -> None:
+    queue, plain = Queue(), []
+    number = 0
+    for step, count in steps:
+        if step == "hide":
+            queue.pages.unreadable = set(queue.pages.values)
+        elif step == "show":
+            queue.pages.unreadable = set()
+        elif step == "sync":
+            queue.sync()
+        elif step == "restore":
+            fields = queue.backlog.fields()
+            queue.backlog.discard()
+            queue.backlog = Backlog(queue.space)
+            queue.backlog.load(fields)
+            queue.pending = []
+        for _ in range(count):
+            if step == "push":
+                number += 1
+                queue.push(number << 20 | 1, number)
+                plain.append(number << 20 | 1)
+            elif step == "pop" and plain:
+                ref = queue.backlog.peek()
+                assert ref in (0, plain[0])
+                expected = plain.pop(0)
+                if ref:
+                    assert queue.backlog.pop() == expected
+                else:
+                    with pytest.raises(NotReadableNow):
+                        queue.backlog.pop()
+                    queue.backlog.skip()
+        assert queue.backlog.count == len(plain)
+        assert queue.backlog.bytes == queue.space.bytes
+        assert queue.backlog.lowest_offset() <= min((ref >> 20 for ref in plain), default=-1)
+    queue.pages.unreadable = set()
+    assert queue.drain() == plain
+    assert queue.backlog.bytes == queue.space.bytes == 0

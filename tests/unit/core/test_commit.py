@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from harness import Client, Harness
 from headrace.core.broker import Broker
-from headrace.core.interfaces import JournalPort
+from headrace.core.interfaces import Absent, JournalPort
 from headrace.core.message import Message
 from headrace.stores.memory import ManualScheduler, MemoryJournal
 
@@ -26,7 +26,7 @@ class Offered(JournalPort):
         self.batches.append(records)
         self.memory.append(body, records, first_timestamp_us, max_timestamp_us)
 
-    def fetch(self, offset: int) -> Message | None:
+    def fetch(self, offset: int) -> Message | Absent:
         return self.memory.fetch(offset)
 
     def payloads(self) -> list[bytes]:

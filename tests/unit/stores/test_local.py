@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import pytest
 from librt.strings import BytesWriter
 
+from headrace.core.interfaces import DAMAGED, GONE, NOT_NOW, Absent
 from headrace.core.message import Message, message_flags
 from headrace.errors import CorruptRecord
+from headrace.journal.errors import UnsupportedFormat
 from headrace.stores import local
 from headrace.stores.local import LocalJournal
 
@@ -59,8 +62,10 @@ def body_of(base: int, count: int = 10) -> bytes:
 
 def payload(journal: LocalJournal, offset: int) -> bytes | None:
     found = journal.fetch(offset)
-    assert found is None or found.offset in (offset, -1)
-    return None if found is None else found.payload
+    if isinstance(found, Absent):
+        return None
+    assert found.offset in (offset, -1)
+    return found.payload
 
 
 def test_a_batch_is_read_once() -> None:
@@ -128,7 +133,7 @@ def test_what_retention_took_is_no_damage() -> None:
     said: list[str] = []
     log.broken[0] = Gone()
     journal = LocalJournal(log, Gone, said.append)
-    assert payload(journal, 5) is None
+    assert journal.fetch(5) is GONE
     assert (journal.damaged_reads, said) == (0, [])
 
 
@@ -137,10 +142,30 @@ def test_damage_is_counted_each_time_and_said_once_a_batch() -> None:
     said: list[str] = []
     log.broken[0] = Damaged("a.log, byte 64: bad checksum (offset 5 was wanted)")
     log.broken[20] = CorruptRecord("record at byte 7 runs past its batch")
-    log.broken[30] = OSError(5, "Input/output error")
     journal = LocalJournal(log, Gone, said.append)
-    for offset in (5, 6, 25, 35):
-        assert payload(journal, offset) is None
+    for offset in (5, 6, 25):
+        assert journal.fetch(offset) is DAMAGED
     assert payload(journal, 15) == b"15", "the batches around it are read as before"
-    assert journal.damaged_reads == 4
-    assert [line.split(" cannot")[0] for line in said] == ["offset 5", "offset 25", "offset 35"]
+    assert journal.damaged_reads == 3
+    assert [line.split(" cannot")[0] for line in said] == ["offset 5", "offset 25"]
+
+
+@pytest.mark.parametrize(
+    "error", [OSError(24, "Too many open files"), MemoryError(), UnsupportedFormat("newer")]
+)
+def test_a_read_that_fails_for_the_moment_says_nothing_about_the_record(error: Exception) -> None:
+    log = Log()
+    said: list[str] = []
+    now = 100.0
+    log.broken[0] = error
+    journal = LocalJournal(log, Gone, said.append, lambda: now)
+    for _ in range(50):
+        assert journal.fetch(5) is NOT_NOW
+        assert journal.fetch_page(5) is NOT_NOW
+    assert (journal.failed_reads, journal.damaged_reads) == (100, 0)
+    assert said == [f"offset 5 cannot be read now, whoever needs it waits: {error}"]
+    now += local.FAILURE_SAID_EVERY_S
+    journal.fetch(5)
+    assert len(said) == 2
+    log.broken.clear()
+    assert payload(journal, 5) == b"5"

@@ -1,0 +1,222 @@
+"""What cannot be read now is waited for: nothing is dropped, others go on, and tries are few."""
+
+from __future__ import annotations
+
+import pytest
+
+from harness import Client, Harness
+from headrace.core.record import DROP_LIMIT, DROPPED, SHARED_FINISHED, Progress
+from headrace.core.settings import BrokerSettings
+from headrace.core.unread import FAILURES_AT_ONCE, RETRY_MAX_MS
+
+PAGE = 4
+
+
+def harness_of(backlog_messages_max: int = 1000) -> Harness:
+    settings = BrokerSettings()
+    settings.backlog_page = PAGE
+    settings.backlog_messages_max = backlog_messages_max
+    settings.page_messages = 7
+    settings.restart_grace_ms = 0
+    return Harness(settings)
+
+
+def publish(harness: Harness, count: int, topic: str = "t", first: int = 0, qos: int = 1) -> list[bytes]:
+    publisher = harness.client("p", clean=True)
+    sent = [b"%d" % number for number in range(first, first + count)]
+    for payload in sent:
+        publisher.publish(topic, payload, qos=qos)
+    publisher.disconnect()
+    return sent
+
+
+def away(harness: Harness, client_id: str = "away", topic_filter: str = "t", qos: int = 1) -> None:
+    client = harness.client(client_id)
+    client.subscribe(topic_filter, qos=qos)
+    client.disconnect()
+
+
+def drain(client: Client) -> list[bytes]:
+    found: list[bytes] = []
+    while batch := client.publishes():
+        for packet_id, payload, _, _ in batch:
+            found.append(payload)
+            client.ack(packet_id)
+    return found
+
+
+def dropped(harness: Harness, subkind: int = DROPPED) -> list[Progress]:
+    return [r for r in harness.journal.records if isinstance(r, Progress) and r.subkind == subkind]
+
+
+@pytest.mark.parametrize("topic_filter", ["t", "$share/g/t"])
+def test_whoever_returns_waits_and_gets_everything(topic_filter: str) -> None:
+    harness = harness_of()
+    away(harness, topic_filter=topic_filter)
+    sent = publish(harness, 60)
+    harness.journal.reads_fail = True
+    client = harness.client("away")
+    for _ in range(20):
+        harness.advance(1)
+    assert drain(client) == []
+    assert dropped(harness) == []
+    assert dropped(harness, SHARED_FINISHED) == []
+    harness.journal.reads_fail = False
+    harness.advance(RETRY_MAX_MS / 1000)
+    assert drain(client) == sent
+    assert dropped(harness) == []
+    assert len(harness.broker.delivery.unread) == 0
+
+
+def test_what_was_in_flight_comes_again_when_it_can_be_read() -> None:
+    harness = harness_of()
+    client = harness.client("c")
+    client.subscribe("t")
+    sent = publish(harness, 10)
+    first = client.publishes()
+    client.lose()
+    harness.journal.reads_fail = True
+    client = harness.client("c")
+    assert client.publishes() == []
+    harness.journal.reads_fail = False
+    sent += publish(harness, 3, first=10)
+    harness.advance(1)
+    again = client.publishes()
+    assert [(pid, payload, True, 1) for pid, payload, _, _ in first] == again[:10]
+    assert [payload for _, payload, _, _ in again] == sent
+
+
+def test_a_member_gets_what_it_has_of_a_group_again_when_it_can_be_read() -> None:
+    harness = harness_of()
+    member = harness.client("m", version=5)
+    member.subscribe("$share/g/t", qos=2)
+    publish(harness, 3, qos=2)
+    assert [payload for _, payload, _, _ in member.publishes()] == [b"0", b"1", b"2"]
+    member.lose()
+    harness.journal.reads_fail = True
+    member = harness.client("m", version=5)
+    assert member.publishes() == []
+    harness.journal.reads_fail = False
+    harness.advance(1)
+    assert [(payload, dup) for _, payload, dup, _ in member.publishes()] == [
+        (b"0", True),
+        (b"1", True),
+        (b"2", True),
+    ]
+
+
+def test_one_unreadable_entry_holds_up_nobody_else() -> None:
+    harness = harness_of()
+    for client_id in ("a", "b"):
+        away(harness, client_id, client_id)
+    publish(harness, 30, "a")
+    sent = publish(harness, 30, "b")
+    queue = harness.broker.fold.tenant("default").sessions["a"].outbound()
+    harness.journal.unreadable = {queue.lowest_offset()}
+    stuck, free = harness.client("a"), harness.client("b")
+    assert drain(free) == sent
+    assert drain(stuck) == []
+    harness.advance(60)
+    assert drain(stuck) == []
+    publish(harness, 5, "a", first=30)
+    harness.journal.unreadable = set()
+    harness.advance(60)
+    assert drain(stuck) == [b"%d" % number for number in range(35)]
+
+
+def test_a_group_does_not_try_for_ever_and_any_member_goes_on() -> None:
+    harness = harness_of()
+    away(harness, "a", "$share/g/t")
+    sent = publish(harness, 40)
+    harness.journal.reads_fail = True
+    first = harness.client("a")
+    second = harness.client("b")
+    second.subscribe("$share/g/t")
+    sent += publish(harness, 5, first=40)
+    first.lose()
+    harness.journal.reads_fail = False
+    harness.advance(10)
+    assert drain(second) == sent
+
+
+def test_limits_drop_what_was_never_read() -> None:
+    harness = harness_of(backlog_messages_max=50)
+    away(harness)
+    publish(harness, 50)
+    harness.journal.reads_fail = True
+    client = harness.client("away")
+    sent = publish(harness, 70, first=50)
+    assert client.publishes() == []
+    session = harness.broker.fold.tenant("default").sessions["away"]
+    assert session.dropped == {DROP_LIMIT: 70}
+    queue = session.outbound()
+    assert queue.backlog.count == 50
+    harness.journal.reads_fail = False
+    harness.advance(10)
+    assert drain(client) == sent[-50:]
+    assert (queue.backlog.count, queue.backlog.bytes, session.tenant.space.bytes) == (0, 0, 0)
+
+
+@pytest.mark.parametrize("drawn", [0, 3, PAGE, 2 * PAGE + 1])
+def test_a_snapshot_and_a_crash_while_a_page_cannot_be_read(drawn: int) -> None:
+    harness = harness_of(backlog_messages_max=50)
+    away(harness)
+    publish(harness, 50)
+    client = harness.client("away", version=5, receive_maximum=1)
+    for _ in range(drawn):
+        ((packet_id, _, _, _),) = client.publishes()
+        client.ack(packet_id)
+    queue = harness.broker.fold.tenant("default").sessions["away"].outbound()
+    harness.journal.reads_fail = True
+    while queue.backlog.loaded or not queue.backlog.count:  # until its head is in a page that cannot be read
+        publish(harness, 1, first=1000)
+    harness.take_snapshot()
+    unfinished = queue.unfinished()
+    harness.crash()
+    restored = harness.broker.fold.tenant("default").sessions["away"].outbound()
+    assert restored.unfinished() == unfinished
+    found = drain(harness.client("away"))
+    assert b"49" in found
+    assert found[-1] == b"1000"
+
+
+def test_tries_are_few_and_become_rare() -> None:
+    harness = harness_of()
+    for number in range(50):
+        away(harness, f"c{number}", "t")
+    publish(harness, 5)
+    harness.journal.reads_fail = True
+    for number in range(50):
+        harness.client(f"c{number}")
+    assert len(harness.broker.delivery.unread) == 50
+    before = harness.journal.failed_reads
+    harness.advance(0.1)
+    assert harness.journal.failed_reads - before <= FAILURES_AT_ONCE
+    for _ in range(100):
+        harness.advance(0.1)
+    before = harness.journal.failed_reads
+    for _ in range(600):
+        harness.advance(0.1)
+    assert harness.journal.failed_reads - before <= (60_000 // RETRY_MAX_MS + 1) * FAILURES_AT_ONCE
+    assert len(harness.broker.delivery.unread) == 50
+    harness.journal.reads_fail = False
+    harness.advance(RETRY_MAX_MS / 1000)
+    assert len(harness.broker.delivery.unread) == 0
+
+
+def test_acknowledgements_and_messages_meanwhile_read_nothing() -> None:
+    harness = harness_of()
+    client = harness.client("c", version=5, receive_maximum=5)
+    client.subscribe("t")
+    publish(harness, 20)
+    got = client.publishes()
+    harness.journal.reads_fail = True
+    client.ack(got[0][0])
+    before = harness.journal.failed_reads
+    for packet_id, _, _, _ in got[1:]:
+        client.ack(packet_id)
+    publish(harness, 20, first=20)
+    assert harness.journal.failed_reads == before
+    harness.journal.reads_fail = False
+    harness.advance(1)
+    assert drain(client) == [b"%d" % number for number in range(5, 40)]
