@@ -26,6 +26,7 @@ from headrace.config import BridgeConfig, Config, rule
 from headrace.core.broker import Broker
 from headrace.core.interfaces import Clock
 from headrace.core.settings import BrokerSettings
+from headrace.errors import NotReadableNow
 from headrace.journal.catalog import Segment
 from headrace.journal.compaction import is_worth_it
 from headrace.journal.errors import CorruptBatch, OffsetOutOfRange
@@ -372,11 +373,22 @@ class Node:
             stretch = stretch or segments[:1]
             del segments[: len(stretch)]
             references = References(self.broker.fold, start, stretch[-1].end_offset)
-            for _ in self.watchdog.steps("references", references.slices()):
-                await asyncio.sleep(0)
-            await durable(self.broker.commit)  # what is not referred to now is not after a crash either
+            try:
+                await self._walk(references)
+            except NotReadableNow as error:
+                log.error("nothing is compacted: what is referred to is not known", error=str(error))
+                return
             for segment in stretch:
                 await self._compact_segment(segment, references)
+
+    async def _walk(self, references: References) -> None:
+        """Raises NotReadableNow."""
+        for _ in self.watchdog.steps("references", references.retained()):
+            await asyncio.sleep(0)
+        await durable(self.broker.commit)  # what new subscriptions were given is in their queues
+        for _ in self.watchdog.steps("references", references.owners()):
+            await asyncio.sleep(0)
+        await durable(self.broker.commit)  # what is not referred to now is not after a crash either
 
     async def _compact_segment(self, segment: Segment, references: References) -> None:
         live = await asyncio.to_thread(references.between, segment.base_offset, segment.end_offset)

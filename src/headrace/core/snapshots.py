@@ -22,6 +22,7 @@ from typing import Final, cast
 import msgspec
 from librt.strings import BytesWriter
 
+from headrace.core.backlog import REF_OFFSET_SHIFT
 from headrace.core.commit import GroupCommit
 from headrace.core.fold import Fold, subscription_from, subscription_row, will_fields, will_from
 from headrace.core.message import Message, decode_record
@@ -310,6 +311,8 @@ class SnapshotPass:
         if session.ended or session.incarnation >= applied:
             return
         queue = session.queue
+        for draw in (session.draws or {}).values():  # they stay with the member when their group is gone
+            self._refers_to(draw.ref >> REF_OFFSET_SHIFT)
         if self._full or has_changed(session):
             self._add(entry_of_session(session, applied))
             session.written = True

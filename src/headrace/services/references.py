@@ -1,17 +1,30 @@
 """Which journal offsets somebody still refers to: queues of sessions and groups, and retained messages.
 
 Asked for a stretch of the journal that compaction looks at; takes one byte for each offset of it, however many
-references there are. Walked in slices with ticks in between, as a snapshot is. Retained messages come first: only
-one that is there when the walk begins can give a new reference to an old offset, so nothing is left out.
+references there are. Walked in slices, and everything moves in between: so nothing that moves is looked at twice.
+
+- A reference moves within its owner, from a page to the backlog to what is in flight and, in a group, back. Each owner is
+  copied in one go: what it has in memory, and the table of its pages. The pages are records and never change; they are
+  read later, from the table that was copied, which also names what has been loaded from them meanwhile.
+- A new reference to an old offset comes from a retained message alone, for a new subscription. So the retained
+  messages are walked first (`retained`): what is listed from then on is one of them. What was listed before may still be
+  on its way through the journal; the caller waits until all of that has taken effect, and then walks the owners
+  (`owners`).
+
+    for _ in references.retained(): ...   await durable(commit)   for _ in references.owners(): ...
 """
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Iterable, Iterator
-from itertools import chain
+from itertools import chain, islice
 
 from headrace.core.backlog import REF_OFFSET_SHIFT, Backlog
 from headrace.core.fold import Fold
+from headrace.core.session import Session
+from headrace.core.shared import Group
+from headrace.errors import NotReadableNow
 
 SLICE_REFERENCES = 2000
 OWNER_REFERENCES = 5  # what an owner without any costs, in references
@@ -19,52 +32,83 @@ RETAINED_AT_ONCE = 200
 
 
 class References:
-    """Those from `start` up to `end`. Complete when `slices` has run to its end."""
+    """Those from `start` up to `end`. Complete when `retained` and then `owners` have run to their ends."""
 
-    def __init__(self, fold: Fold, start: int, end: int) -> None:
+    def __init__(self, fold: Fold, start: int, end: int, at_once: int = SLICE_REFERENCES) -> None:
+        """`at_once`: references that are looked at in a slice, apart from those that are copied."""
         self._fold = fold
         self._start = start
+        self._end = end
+        self._at_once = at_once
         self._marks = bytearray(end - start)
+        self._seen = 0
 
-    def slices(self) -> Iterator[None]:
-        """Some work at a time; the caller lets ticks pass in between."""
-        start, size = self._start, len(self._marks)
-        seen = 0
-        for refs in self._owners():
-            seen += OWNER_REFERENCES
-            for ref in refs:
-                place = (ref >> REF_OFFSET_SHIFT) - start
-                if 0 <= place < size:
-                    self._marks[place] = 1
-                seen += 1
-            if seen >= SLICE_REFERENCES:
-                seen = 0
-                yield
-        yield
-
-    def _owners(self) -> Iterator[Iterable[int]]:
-        """The references of one owner after the other; within one they move, so each is copied as a whole."""
+    def retained(self) -> Iterator[None]:
+        """The retained messages, some at a time; the caller lets ticks pass in between."""
         for tenant in list(self._fold.tenants.values()):
             walk = tenant.retained.walk_all()
             while not walk.done:
-                yield [message.offset << REF_OFFSET_SHIFT for message in walk.take(RETAINED_AT_ONCE)]
-        for session in self._fold.roster.walk():
-            queue = None if session is None else session.queue
-            if queue is not None:
-                yield queue.inflight.refs()
-                yield from self._waiting(queue.backlog)
-            else:
-                yield ()
-        for group in list(self._fold.groups.values()):
-            drawn = [draw.full_ref for draw in group.drawn.values()]
-            yield chain(drawn, list(group.returned.values()))
-            yield from self._waiting(group.backlog)
+                found = walk.take(min(RETAINED_AT_ONCE, self._at_once))
+                for message in found:
+                    self._mark_offset(message.offset)
+                self._seen += OWNER_REFERENCES + len(found)
+                if self._is_slice():
+                    yield
+        yield
 
-    def _waiting(self, backlog: Backlog) -> Iterator[Iterable[int]]:
-        """The pages of a backlog, and of what is in them only those that can refer to the stretch."""
-        yield chain(backlog.in_memory(), [offset << REF_OFFSET_SHIFT for offset in backlog.page_offsets()])
-        for offset in backlog.pages_between(self._start, self._start + len(self._marks)):
-            yield backlog.page_refs(offset)
+    def owners(self) -> Iterator[None]:
+        """Sessions and groups, some at a time. Raises NotReadableNow: then nothing is known."""
+        for session in self._fold.roster.walk():
+            self._seen += OWNER_REFERENCES
+            if session is not None:
+                yield from self._session(session)
+            if self._is_slice():
+                yield
+        for group in list(self._fold.groups.values()):
+            yield from self._group(group)
+            yield
+        yield
+
+    def _session(self, session: Session) -> Iterator[None]:
+        """Draws are of its groups, but they stay with the member when the group is gone."""
+        refs = [draw.full_ref for draw in (session.draws or {}).values()]
+        queue = session.queue
+        if queue is None:
+            return self._marked(refs, [])
+        refs += queue.inflight.refs()
+        return self._marked(*self._copied(refs, queue.backlog))
+
+    def _group(self, group: Group) -> Iterator[None]:
+        refs = [draw.full_ref for draw in group.drawn.values()]
+        refs += group.returned.values()
+        return self._marked(*self._copied(refs, group.backlog))
+
+    def _copied(self, refs: list[int], backlog: Backlog) -> tuple[Iterable[int], Iterable[array[int]]]:
+        """With what waits: references, and the pages that can refer to the stretch, which are read one by one."""
+        offsets = backlog.page_offsets()
+        in_stretch = backlog.pages_between(self._start, self._end)
+        named = [offset << REF_OFFSET_SHIFT for offset in offsets]
+        return chain(refs, backlog.in_memory(), named), _pages(backlog, in_stretch)
+
+    def _marked(self, refs: Iterable[int], pages: Iterable[array[int]]) -> Iterator[None]:
+        for part in chain((refs,), pages):
+            rest = iter(part)
+            while some := list(islice(rest, self._at_once)):
+                for ref in some:
+                    self._mark_offset(ref >> REF_OFFSET_SHIFT)
+                self._seen += len(some)
+                if self._is_slice():
+                    yield
+
+    def _is_slice(self) -> bool:
+        if self._seen < self._at_once:
+            return False
+        self._seen = 0
+        return True
+
+    def _mark_offset(self, offset: int) -> None:
+        if self._start <= offset < self._end:
+            self._marks[offset - self._start] = 1
 
     def between(self, start: int, end: int) -> set[int]:
         """Those in a part of the stretch. Takes its time: not for the loop."""
@@ -75,3 +119,11 @@ class References:
             found.add(start + at)
             at = marks.find(1, at + 1)
         return found
+
+
+def _pages(backlog: Backlog, offsets: list[int]) -> Iterator[array[int]]:
+    for offset in offsets:
+        refs = backlog.page_refs(offset)
+        if refs is None:
+            raise NotReadableNow(f"the page of a backlog at offset {offset} cannot be read now")
+        yield refs

@@ -35,6 +35,7 @@ STEPS = (
     ("disconnect", 3),
     ("advance", 4),
     ("snapshot", 15),
+    ("reads", 4),
     ("crash", 5),
     ("stop", 1),
 )
@@ -148,6 +149,10 @@ class History:
     def step_snapshot(self) -> None:
         self.world.snapshot_slice()
 
+    def step_reads(self) -> None:
+        """The disk cannot be read for a while."""
+        self.world.journal.reads_fail = self.rng.random() < 0.5
+
     def step_crash(self) -> None:
         for actor in self.actors:
             if self.rng.random() < 0.5:
@@ -177,6 +182,7 @@ class History:
     def finish(self) -> None:
         """Everybody comes back and takes everything; then nothing may be missing."""
         self.done.append("finish")
+        self.world.journal.reads_fail = False
         self.world.settle()
         for _ in range(3):
             self.world.advance(10)

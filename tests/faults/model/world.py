@@ -11,11 +11,12 @@ from random import Random
 
 from headrace.core.broker import Broker
 from headrace.core.commit import Barrier
-from headrace.core.interfaces import Clock, JournalPort
+from headrace.core.interfaces import NOT_NOW, OTHER_RECORD, Absent, Clock, JournalPort
 from headrace.core.message import Message, decode_batch
 from headrace.core.record import Progress, Record
 from headrace.core.settings import BrokerSettings
 from headrace.core.snapshots import SnapshotPass, restore
+from headrace.errors import NotReadableNow
 from headrace.services.references import References
 from headrace.stores.memory import ManualScheduler
 
@@ -36,6 +37,7 @@ class CrashJournal(JournalPort):
         self.durable = 0
         self.floor = 0
         self.compacted: set[int] = set()
+        self.reads_fail = False
 
     def next_offset(self) -> int:
         return len(self.records)
@@ -46,17 +48,21 @@ class CrashJournal(JournalPort):
         self.batches.append((len(self.records), body))
         self.records += decode_batch(body, len(self.records))
 
-    def fetch(self, offset: int) -> Message | None:
+    def fetch(self, offset: int) -> Message | Absent:
+        if self.reads_fail:
+            return NOT_NOW
         if offset < self.floor:
             raise Violation(f"P2: offset {offset} is still needed, retention deleted up to {self.floor}")
         if offset in self.compacted:
             raise Violation(f"P2: offset {offset} is still needed, compaction has taken it")
         record = self.records[offset]
-        return record if isinstance(record, Message) else None
+        return record if isinstance(record, Message) else OTHER_RECORD
 
-    def fetch_page(self, offset: int) -> bytes | None:
+    def fetch_page(self, offset: int) -> bytes | Absent:
+        if self.reads_fail:
+            return NOT_NOW
         record = self.records[offset]
-        return record.packed if isinstance(record, Progress) and self._has(offset) else None
+        return record.packed if isinstance(record, Progress) and self._has(offset) else OTHER_RECORD
 
     def _has(self, offset: int) -> bool:
         return offset >= self.floor and offset not in self.compacted
@@ -106,7 +112,7 @@ class World:
         self._entries: list[bytes] = []
         self._written: Barrier | None = None  # what the entries reflect is durable
         self._full = True  # the next snapshot is a full one
-        self._compaction: tuple[Barrier, set[int]] | None = None
+        self._compaction: Iterator[None] | None = None
         self._open()
 
     def _open(self) -> None:
@@ -144,9 +150,6 @@ class World:
     def commit(self) -> None:
         self.journal.durable = len(self.journal.records)
         self.broker.commit.on_high_watermark(self.journal.durable)
-        if self._compaction is not None and self._compaction[0].passed:
-            self.journal.compacted |= self._compaction[1]
-            self._compaction = None
 
     def settle(self) -> None:
         """Until nothing waits for the journal."""
@@ -161,7 +164,12 @@ class World:
         self.broker.on_timer()
 
     def snapshot_slice(self) -> None:
-        """The next few entries of the snapshot being written; the last ones make it count."""
+        """The next few entries of the snapshot being written; the last ones make it count. Behind it, as in the node, a
+        slice of compaction at a time."""
+        if self._compaction is not None:
+            if next(self._compaction, self) is self:
+                self._compaction = None
+            return
         if self._pass is None:
             self._full = self._full or self.rng.random() < 0.2
             self._pass = SnapshotPass(self.broker.fold, self.broker.commit, self._full)
@@ -185,17 +193,26 @@ class World:
         self._full = False
         self.journal.floor = min(floor, self.snapshots[0].first)
         self._pass = None
-        self._compact()
+        self._compaction = self._compacting()
 
-    def _compact(self) -> None:
+    def _compacting(self) -> Iterator[None]:
         """What no start replays and nobody refers to goes, once that is durable."""
         end = self.snapshots[0].first
-        references = References(self.broker.fold, 0, end)
-        for _ in references.slices():
-            pass
+        references = References(self.broker.fold, 0, end, self.rng.choice((1, 3, 2000)))
+        yield from references.retained()
+        yield from self._durable()
+        try:
+            yield from references.owners()
+        except NotReadableNow:
+            return
+        yield from self._durable()
+        self.journal.compacted |= set(range(end)) - references.between(0, end)
+
+    def _durable(self) -> Iterator[None]:
         barrier = Barrier()
         self.broker.commit.defer(barrier)
-        self._compaction = (barrier, set(range(end)) - references.between(0, end))
+        while not barrier.passed:
+            yield
 
     def crash(self) -> None:
         """Power off, power on. A batch that was not acknowledged may have reached the disk all the same."""
@@ -203,6 +220,7 @@ class World:
         if self.rng.random() < 0.4:
             self.journal.durable = len(self.journal.records)
         self.kept = self.journal.durable
+        self.journal.reads_fail = False
         self.journal.cut()
         self._pass = self._written = self._compaction = None
         self.now_us += self.rng.choice((0, 100_000, 3_000_000))
@@ -216,6 +234,7 @@ class World:
 
     def stop(self) -> None:
         """SIGTERM and a new start."""
+        self._compaction = None
         self.broker.sessions.stop()
         self.settle()
         self._full = self._full or self._pass is not None  # what the abandoned one noted as written is not
@@ -226,6 +245,7 @@ class World:
             self.settle()
         self.kept = self.journal.durable
         self._compaction = None
+        self.journal.reads_fail = False
         self.started_us = self.now_us
         self._open()
         self.settle()

@@ -223,7 +223,9 @@ def test_a_page_says_what_is_wrong_with_it() -> None:
 
 
 @given(
-    st.lists(st.tuples(st.sampled_from(("push", "pop", "sync", "restore", "hide", "show")), st.integers(1, 20)))
+    st.lists(
+        st.tuples(st.sampled_from(("push", "pop", "sync", "restore", "hide", "show")), st.integers(1, 20))
+    )
 )
 def test_pages_that_cannot_be_read_for_a_while_cost_nothing(steps: list[tuple[str, int]]) -> None:
     queue, plain = Queue(), []
