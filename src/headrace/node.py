@@ -119,7 +119,7 @@ def door_settings(config: Config) -> DoorSettings:
     )
 
 
-def bridge_settings(bridge: BridgeConfig) -> BridgeSettings:
+def bridge_settings(bridge: BridgeConfig, tcp_keep_alive_s: int) -> BridgeSettings:
     tls = bridge.tls
     return BridgeSettings(
         name=bridge.name,
@@ -142,6 +142,7 @@ def bridge_settings(bridge: BridgeConfig) -> BridgeSettings:
         reconnect_min_s=bridge.reconnect_min_s,
         reconnect_max_s=bridge.reconnect_max_s,
         tls=RemoteTls(tls.ca, tls.certificate, tls.key, tls.insecure),
+        tcp_keep_alive_s=tcp_keep_alive_s,
     )
 
 
@@ -203,7 +204,8 @@ class Node:
         self._recover()
         self._start_log()
         self.broker.sessions.start()
-        self._bridges.open([bridge_settings(bridge) for bridge in self.config.bridge])
+        tcp_keep_alive_s = self.config.limits.tcp_keep_alive_s
+        self._bridges.open([bridge_settings(bridge, tcp_keep_alive_s) for bridge in self.config.bridge])
         await self._settle()
         await self._listen()
         self._tick_clock()

@@ -7,6 +7,7 @@ made and parsed by `websockets`, which does no I/O of its own.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from typing import Any, Final
 from typing import Protocol as Shape
 
@@ -14,6 +15,10 @@ from websockets.frames import CloseCode, Opcode
 from websockets.protocol import Protocol, State
 
 DATA_FRAMES: Final = (Opcode.BINARY, Opcode.CONT)
+# What one WebSocket gets parsed in a pass of the loop: frames of no or one byte cost as much as large ones.
+_FRAMES_AT_ONCE: Final = 512
+_BYTES_AT_ONCE: Final = 64 << 10
+_SLICE_BYTES: Final = 4 << 10  # some 700 frames at most
 
 
 class Above(Shape):
@@ -24,15 +29,77 @@ class Above(Shape):
 
 
 class WebSocketStream(asyncio.Transport):
-    """The transport of the byte stream. `_socket` is None before the connection and after its end."""
+    """The transport of the byte stream. `_socket` is None before the connection and after its end.
 
-    def __init__(self, above: Above, frames: Protocol) -> None:
+    What comes is parsed a bounded part at a time, and no further than whoever is above reads: the rest waits, and
+    nothing more is read from the socket, until `call_soon` has let the others be read.
+    """
+
+    def __init__(self, above: Above, frames: Protocol, call_soon: Callable[..., object]) -> None:
         super().__init__()
         self._above = above
         self._frames = frames
         self._socket: asyncio.Transport | None = None
+        self._call_soon = call_soon
+        self._unparsed = b""
+        self._at = 0
+        self._wanted = True  # by whoever is above
+        self._paused = False  # the socket
+        self._in_turn = False
 
     # asyncio.Protocol: what the socket's transport calls
+
+    def data_received(self, data: bytes) -> None:
+        if self._unparsed:
+            self._unparsed = self._unparsed[self._at :] + data
+            self._at = 0
+        else:
+            self._unparsed = data
+            self._at = 0
+            self._parse_on()
+
+    def _take_turn(self) -> None:
+        self._in_turn = False
+        if self._unparsed and self._socket is not None:
+            self._parse_on()
+
+    def _parse_on(self) -> None:
+        data, start, seen = self._unparsed, self._at, 0
+        end = min(len(data), start + _BYTES_AT_ONCE)
+        while self._at < end and self._wanted and seen < _FRAMES_AT_ONCE and self._socket is not None:
+            piece = data[self._at : min(self._at + _SLICE_BYTES, end)]
+            self._at += len(piece)
+            self._frames.receive_data(piece)
+            for event in self._frames.events_received():
+                seen += 1
+                self._on_event(event)
+            self._send()
+        if self._at == len(data):
+            self._unparsed = b""
+        elif self._wanted and not self._in_turn:
+            self._in_turn = True
+            self._call_soon(self._take_turn)
+        self._steer()
+
+    def _steer(self) -> None:
+        """Read from the socket as long as nothing of it waits."""
+        pause = bool(self._unparsed) or not self._wanted
+        socket = self._socket
+        if socket is None or pause == self._paused or socket.is_closing():
+            return
+        self._paused = pause
+        if pause:
+            socket.pause_reading()
+        else:
+            socket.resume_reading()
+
+    def _on_event(self, event: object) -> None:
+        """A request, a response or a frame."""
+        raise NotImplementedError
+
+    def _lost(self) -> None:
+        self._socket = None
+        self._unparsed = b""
 
     def pause_writing(self) -> None:
         self._above.pause_writing()
@@ -79,12 +146,15 @@ class WebSocketStream(asyncio.Transport):
         return self._socket is None or self._socket.is_closing()
 
     def pause_reading(self) -> None:
-        if self._socket is not None:
-            self._socket.pause_reading()
+        self._wanted = False
+        self._steer()
 
     def resume_reading(self) -> None:
-        if self._socket is not None:
-            self._socket.resume_reading()
+        self._wanted = True
+        if self._unparsed and not self._in_turn:
+            self._in_turn = True
+            self._call_soon(self._take_turn)
+        self._steer()
 
     def get_write_buffer_size(self) -> int:
         return 0 if self._socket is None else self._socket.get_write_buffer_size()

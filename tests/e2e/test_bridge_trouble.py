@@ -224,3 +224,18 @@ def test_a_bridge_that_is_gone_from_the_configuration_says_what_it_leaves(broker
     with listen(remote, "t") as there:
         own.start()
         assert receive(there).payload == b"kept"
+
+
+def test_an_address_that_nothing_can_resolve_is_said_and_the_broker_serves(brokers: Brokers) -> None:
+    """A label of more than 63 characters is no OSError but a UnicodeError of the IDNA codec."""
+    own = brokers()
+    configure(
+        own, {"name": "b", "addresses": [f"tcp://{'x' * 64}.example:1883"], "topics": [topic("t/#", "out")]}
+    )
+    own.start()
+    wait_failed(own, 3)
+    assert re.search(r"bridge cannot connect.*label", own.stderr)
+    assert own.metrics()['headrace_bridge_up{bridge="b"}'] == 0
+    deliver(own, "t/x", "kept")
+    wait_metric(own, 'headrace_bridge_backlog_messages{bridge="b"}', 1)
+    own.stop()

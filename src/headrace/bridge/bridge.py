@@ -28,7 +28,10 @@ from headrace.core.broker import Broker
 from headrace.core.session import Session
 from headrace.mqtt.packets import VERSION_5, Connect, Will
 from headrace.mqtt.properties import Properties
+from headrace.sockets.keep_alive import ask_silent_peer
 
+_ABORT_S: Final = 5.0
+_REASONS_MAX: Final = 64  # the words are the remote broker's, and it may have many
 _SAME_REASON_S: Final = 60.0  # a reason that stays the same is told once in so much time
 Tell = Callable[..., object]  # a line for the log: what happened, and more about it by name
 
@@ -78,11 +81,11 @@ class Bridge:
         self.session: Session = bridging.open(settings.name, self._outward)
 
     async def run(self) -> None:
-        """Connect, and again when it ends, until cancelled."""
+        """Connect, and again when it ends, until cancelled. Whatever goes wrong is said, and tried again."""
         while not self._stopping:
             for address in self.settings.addresses:
                 started = time.monotonic()
-                if await self._attempt(address):
+                if await self._try(address):
                     self._backoff.lasted(time.monotonic() - started)
                     break
             self._hurry.clear()
@@ -102,59 +105,72 @@ class Bridge:
         if self._link is not None:
             self._link.say_goodbye()
 
+    async def _try(self, address: Location) -> bool:
+        try:
+            return await self._attempt(address)
+        except Exception:  # noqa: BLE001  telling of it failed: what is left is to try again
+            self.up = False
+            return False
+
     async def _attempt(self, address: Location) -> bool:
         """One connection from its beginning to its end; False if it never got as far as sending messages."""
-        loop = asyncio.get_running_loop()
-        up: asyncio.Future[bool] = loop.create_future()
-        ended: asyncio.Future[str] = loop.create_future()
+        ended: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         try:
-            connect = self._connect_packet()
-            link = RemoteLink(
-                self._broker,
-                self._bridging,
-                self.session,
-                connect,
-                self._terms,
-                self.counters,
-                lambda present: None if up.done() else up.set_result(present),
-                lambda reason: None if ended.done() else ended.set_result(reason),
-            )
-            async with asyncio.timeout(self.settings.connect_timeout_s):
-                transport = await self._open(address, link)
-                self._link = link
-                await asyncio.wait((up, ended), return_when=asyncio.FIRST_COMPLETED)
-        except (OSError, UnusableFile, TimeoutError) as error:
-            if self._link is not None:
-                transport.abort()
-                await ended
-                self._link = None
-            self._failed(address, _words(error))
-            return False
-        if up.done():
-            self._came_up(address, link, up.result())
-        reason = await ended
+            await self._connected(address, ended)
+            reason = await ended
+        except Exception as error:  # noqa: BLE001  an attempt may fail for any reason, the bridge for none
+            reason = _words(error)
+            await self._cut(ended)
         self._link = None
-        if not up.done():
+        if not self.up:
             self._failed(address, reason)
             return False
         self._went_down(address, reason)
         return True
 
-    async def _open(self, address: Location, link: RemoteLink) -> asyncio.Transport:
+    async def _connected(self, address: Location, ended: asyncio.Future[str]) -> None:
+        """Connect, and wait until messages flow or it is over."""
+        up: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+        link = RemoteLink(
+            self._broker,
+            self._bridging,
+            self.session,
+            self._connect_packet(),
+            self._terms,
+            self.counters,
+            lambda present: None if up.done() else up.set_result(present),
+            lambda reason: None if ended.done() else ended.set_result(reason),
+        )
+        async with asyncio.timeout(self.settings.connect_timeout_s):
+            await self._open(address, link)
+            self._link = link
+            await asyncio.wait((up, ended), return_when=asyncio.FIRST_COMPLETED)
+        if up.done():
+            self._came_up(address, link, up.result())
+
+    async def _cut(self, ended: asyncio.Future[str]) -> None:
+        """End what is left of an attempt, so that the next one finds the session free."""
+        if self._link is not None and not ended.done():
+            self._link.abort()
+            await asyncio.wait((ended,), timeout=_ABORT_S)
+
+    async def _open(self, address: Location, link: RemoteLink) -> None:
         loop = asyncio.get_running_loop()
         protocol: object = link
         if address.websocket:
-            protocol = WebSocketClient(link, address, self.settings.packet_bytes_max)
+            protocol = WebSocketClient(link, address, self.settings.packet_bytes_max, loop.call_soon)
         context = client_context(self.settings.tls) if address.encrypted else None
 
         def make() -> asyncio.Protocol:
             return protocol  # type: ignore[return-value]
 
         if address.scheme == "unix":
-            transport, _ = await loop.create_unix_connection(make, address.path)
-        else:
-            transport, _ = await loop.create_connection(make, address.host, address.port, ssl=context)
-        return transport
+            await loop.create_unix_connection(make, address.path)
+            return
+        transport, _ = await loop.create_connection(make, address.host, address.port, ssl=context)
+        connected = transport.get_extra_info("socket")
+        if connected is not None and self.settings.tcp_keep_alive_s:
+            ask_silent_peer(connected, self.settings.tcp_keep_alive_s)
 
     def _connect_packet(self) -> Connect:
         settings = self.settings
@@ -213,6 +229,8 @@ class Bridge:
         now = time.monotonic()
         key = f"{address} {reason}"
         if now - self._told.get(key, -_SAME_REASON_S) >= _SAME_REASON_S:
+            if len(self._told) >= _REASONS_MAX:
+                self._told.clear()
             self._told[key] = now
             self._warn("bridge cannot connect", bridge=self.settings.name, remote=str(address), reason=reason)
 

@@ -33,6 +33,7 @@ from headrace.errors import ProtocolError
 from headrace.mqtt import codec, packets
 from headrace.mqtt import reason_codes as rc
 from headrace.mqtt.client_protocol import ClientHandler, ClientProtocol
+from headrace.mqtt.framing import MORE
 from headrace.mqtt.packets import Connack, Connect, Disconnect, Publish, Suback, SubscriptionRequest
 from headrace.mqtt.properties import Properties
 
@@ -41,6 +42,8 @@ if TYPE_CHECKING:
 
 STATE_ID: Final = 65_535  # the packet id of "1" on the state topic; SUBSCRIBE packets use those below it
 _LINGER_MS: Final = 5000
+_PACKETS_AT_ONCE: Final = 1024  # in a pass of the loop, as `net.connection` has it
+PENDING_BYTES_MAX: Final = 16 << 20  # answers that the remote broker does not read
 _SUBSCRIPTION_IDENTIFIER: Final = b"\x0b"
 
 
@@ -69,6 +72,8 @@ class RemoteLink(Link):
         self._remote = _Remote(self)
         aliases = connect.properties.topic_alias_maximum or 0
         self._protocol = ClientProtocol(self._remote, terms.packet_bytes_max, aliases)
+        self._protocol.packets_at_once = _PACKETS_AT_ONCE
+        self._in_turn = False
         self._transport: asyncio.Transport | None = None
         self._present = False
         self._awaited: dict[
@@ -93,7 +98,40 @@ class RemoteLink(Link):
     def data_received(self, data: bytes) -> None:
         self.broker.clock.now_us = time.time_ns() // 1000
         self.broker.bytes_received += len(data)
-        self._protocol.receive_data(data)
+        try:
+            self._protocol.receive_data(data)
+            self._share()
+        except Exception as error:  # noqa: BLE001  it must not cost the others, whatever the transport makes of it
+            self.failed(error)
+
+    def _share(self) -> None:
+        """More than its share of a pass came: read no more, and take turns with the others."""
+        if self._protocol.outcome == MORE and not self._in_turn:
+            self._in_turn = True
+            if self._reading and self._transport is not None:
+                self._transport.pause_reading()
+            self.broker.take_turns(self)
+
+    def read_on(self) -> None:
+        self._in_turn = False
+        if not self._reading:
+            return
+        try:
+            self._protocol.go_on()
+            self._share()
+        except Exception as error:  # noqa: BLE001
+            self.failed(error)
+        transport = self._transport
+        if not self._in_turn and self._may_read() and transport is not None:
+            transport.resume_reading()
+
+    def _may_read(self) -> bool:
+        return self._reading and not self._closing
+
+    def failed(self, error: Exception) -> None:
+        """An exception that nobody expected ends this connection; the next attempt comes as after any end."""
+        self._reason = self._reason or f"{type(error).__name__}: {error}"
+        self.abort()
 
     def eof_received(self) -> bool:
         return False
@@ -106,9 +144,11 @@ class RemoteLink(Link):
         self._stop_ping()
         if self._linger is not None:
             self._linger.cancel()
-        self.broker.on_connection_lost(self)
         lost = str(error) if error is not None else "the remote broker closed the connection"
-        self._on_end(self._reason or lost)
+        try:
+            self.broker.on_connection_lost(self)
+        finally:
+            self._on_end(self._reason or lost)
 
     def pause_writing(self) -> None:
         self.paused = True
@@ -127,10 +167,22 @@ class RemoteLink(Link):
         transport = self._transport
         if transport is not None:
             self.broker.bytes_sent += len(out)
-            transport.write(out.getvalue())
+            try:
+                transport.write(out.getvalue())
+            except Exception as error:  # noqa: BLE001  the others have something to write, too
+                self.failed(error)
             self.broker.buffers.give_back(out)
             if self._closing:
                 transport.close()
+            else:
+                self.bound_pending()
+
+    def bound_pending(self) -> None:
+        """Messages stop at the high mark; what still grows are answers to a broker that sends and does not read."""
+        transport = self._transport
+        if self.paused and transport is not None and transport.get_write_buffer_size() > PENDING_BYTES_MAX:
+            self._reason = self._reason or "the remote broker does not read what it is sent"
+            transport.abort()
 
     def close(self) -> None:
         self._protocol.stop()
@@ -165,7 +217,9 @@ class RemoteLink(Link):
         transport = self._transport
         if not self._reading:
             self._reading = True
-            if transport is not None and not self._closing:
+            if self._protocol.outcome == MORE:
+                self._share()
+            elif transport is not None and not self._closing:
                 transport.resume_reading()
 
     def hold(self) -> None:
@@ -175,6 +229,7 @@ class RemoteLink(Link):
     def release(self) -> None:
         self.resume_reading()
         self._protocol.release()
+        self._share()
 
     def peer(self) -> str:
         transport = self._transport
@@ -320,7 +375,7 @@ class RemoteLink(Link):
 
     def ping(self) -> bool:
         """Ask whether the remote broker is still there; False when it has not answered the last time."""
-        if self.unanswered and self._reading:
+        if self.unanswered and self._reading and not self._in_turn:
             self._reason = self._reason or "no PINGRESP within the keep alive"
             self.abort()
             return False

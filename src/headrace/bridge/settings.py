@@ -42,3 +42,4 @@ class BridgeSettings:
     reconnect_min_s: float
     reconnect_max_s: float
     tls: RemoteTls
+    tcp_keep_alive_s: int = 0

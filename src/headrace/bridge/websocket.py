@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Callable
 from typing import Final
 
 from websockets.client import ClientProtocol
@@ -30,7 +31,9 @@ _silent.propagate = False  # why a connection ended is told once, by the bridge
 class WebSocketClient(WebSocketStream):
     """One WebSocket. `frame_bytes_max` bounds what a frame may make us hold."""
 
-    def __init__(self, link: RemoteLink, address: Location, frame_bytes_max: int) -> None:
+    def __init__(
+        self, link: RemoteLink, address: Location, frame_bytes_max: int, call_soon: Callable[..., object]
+    ) -> None:
         self._link = link
         self._frames: ClientProtocol = ClientProtocol(
             parse_uri(str(address)),
@@ -38,7 +41,7 @@ class WebSocketClient(WebSocketStream):
             max_size=(None, frame_bytes_max),
             logger=_silent,
         )
-        super().__init__(link, self._frames)
+        super().__init__(link, self._frames, call_soon)
 
     # asyncio.Protocol: what the socket's transport calls
 
@@ -47,23 +50,27 @@ class WebSocketClient(WebSocketStream):
         self._frames.send_request(self._frames.connect())
         self._send()
 
-    def data_received(self, data: bytes) -> None:
-        self._frames.receive_data(data)
-        for event in self._frames.events_received():
-            if isinstance(event, Response):
-                self._upgraded(event)
-            elif isinstance(event, Frame) and event.opcode in DATA_FRAMES:
-                self._link.data_received(bytes(event.data))
-        self._send()
+    def _parse_on(self) -> None:
+        super()._parse_on()
         if self._frames.parser_exc is not None:
             self._link.fail(f"WebSocket: {self._frames.parser_exc}")
+
+    def _on_event(self, event: object) -> None:
+        if isinstance(event, Response):
+            self._upgraded(event)
+        elif isinstance(event, Frame) and event.opcode in DATA_FRAMES:
+            self._link.data_received(bytes(event.data))
+
+    def _send(self) -> None:
+        super()._send()
+        self._link.bound_pending()  # pongs are written here
 
     def eof_received(self) -> bool:
         self._frames.receive_eof()
         return False
 
     def connection_lost(self, error: Exception | None) -> None:
-        self._socket = None
+        self._lost()
         self._link.connection_lost(error)
 
     def _upgraded(self, response: Response) -> None:

@@ -30,7 +30,7 @@ class WebSocketClient(WebSocketStream):
         self._link = link
         uri, mqtt = parse_uri(url), Subprotocol("mqtt")  # [MQTT-6.0.0-3]
         self._frames: ClientProtocol = ClientProtocol(uri, subprotocols=[mqtt], max_size=None, logger=_silent)
-        super().__init__(link, self._frames)
+        super().__init__(link, self._frames, asyncio.get_running_loop().call_soon)
         self.upgraded: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     # asyncio.Protocol: what the socket's transport calls
@@ -41,21 +41,18 @@ class WebSocketClient(WebSocketStream):
         self._frames.send_request(self._frames.connect())
         self._send()
 
-    def data_received(self, data: bytes) -> None:
-        self._frames.receive_data(data)
-        for event in self._frames.events_received():
-            if isinstance(event, Response):
-                self._upgrade(event)
-            elif isinstance(event, Frame) and event.opcode in DATA_FRAMES:
-                self._link.data_received(bytes(event.data))
-        self._send()
+    def _on_event(self, event: object) -> None:
+        if isinstance(event, Response):
+            self._upgrade(event)
+        elif isinstance(event, Frame) and event.opcode in DATA_FRAMES:
+            self._link.data_received(bytes(event.data))
 
     def eof_received(self) -> bool:
         self._frames.receive_eof()
         return False
 
     def connection_lost(self, error: Exception | None) -> None:
-        self._socket = None
+        self._lost()
         if not self.upgraded.done():
             self.upgraded.set_exception(ConnectionLost(str(error or "the server closed it")))
         self._link.connection_lost(error)

@@ -30,16 +30,6 @@ def room_for_connections(descriptors: int) -> int:
     return descriptors - max(RESERVE_MIN, min(RESERVE_MAX, descriptors // 16))
 
 
-def keep_alive(connected: socket.socket, idle_s: int) -> None:
-    """Have the system ask a silent peer whether it is still there, after `idle_s` and four times
-    in as long again."""
-    connected.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    probes = {"TCP_KEEPIDLE": idle_s, "TCP_KEEPINTVL": max(1, idle_s // 4), "TCP_KEEPCNT": 4}
-    for name, value in probes.items():
-        if hasattr(socket, name):
-            connected.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
-
-
 def bind(address: Address) -> socket.socket:
     """A non-blocking listening socket. Raises OSError that names the address when it is not ours or taken."""
     try:

@@ -230,9 +230,19 @@ class Connection(Link, Receiver):
             self.broker.buffers.give_back(out)
             if self._closing:
                 transport.close()
-            elif self.paused and transport.get_write_buffer_size() > self._pending_bytes_max:
-                # Deliveries stop at the high mark; what still grows are answers to somebody who does not read.
-                self.turn_away("pending_bytes")
+            else:
+                self.bound_pending()
+
+    def bound_pending(self) -> None:
+        """Deliveries stop at the high mark; what still grows are answers to somebody who does not read: cut it off."""
+        transport = self._transport
+        if (
+            self.paused
+            and not self._closing
+            and transport is not None
+            and transport.get_write_buffer_size() > self._pending_bytes_max
+        ):
+            self.turn_away("pending_bytes")
 
     def close(self) -> None:
         self._protocol.stop()

@@ -16,11 +16,12 @@ from collections.abc import Callable
 
 from headrace.net import tls
 from headrace.net.address import Address
-from headrace.net.bound import bind, keep_alive, release
+from headrace.net.bound import bind, release
 from headrace.net.connection import Connection, ConnectionSet
 from headrace.net.proxy import read_header
 from headrace.net.tls import TlsFiles
 from headrace.net.websocket import WebSocketTransport
+from headrace.sockets.keep_alive import ask_silent_peer
 from headrace.sockets.plain import PlainTransport
 from headrace.sockets.poller import Poller
 
@@ -172,7 +173,7 @@ class Listener:
         if self._address.scheme != "unix":
             accepted.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         if self._keep_alive_s:
-            keep_alive(accepted, self._keep_alive_s)
+            ask_silent_peer(accepted, self._keep_alive_s)
 
     def _refuse(self, accepted: socket.socket, connection: Connection | None, error: BaseException) -> None:
         self._report("connection refused", f"{self.url}: {str(error) or type(error).__name__}")
@@ -214,5 +215,6 @@ class Listener:
         """What the socket's transport talks to."""
         if self._address.websocket:
             frame_bytes_max = 2 * int(connection.packet_bytes_max) + FRAME_OVERHEAD
-            return WebSocketTransport(connection, frame_bytes_max, self._origins)  # type: ignore[return-value]
+            later = self._loop.call_soon
+            return WebSocketTransport(connection, frame_bytes_max, self._origins, later)  # type: ignore[return-value]
         return connection  # type: ignore[return-value]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from http import HTTPStatus
 from typing import Final
 
@@ -23,6 +23,7 @@ from headrace.websocket import DATA_FRAMES, WebSocketStream
 
 SUBPROTOCOLS: Final = [Subprotocol("mqtt"), Subprotocol("mqttv3.1")]  # [MQTT-6.0.0-3], and MQTT 3.1's
 PATHS: Final = ("/mqtt", "/")
+REQUEST_BYTES_MAX: Final = 16 << 10
 
 _silent = logging.getLogger("headrace.net.websocket")
 _silent.addHandler(logging.NullHandler())
@@ -33,7 +34,13 @@ class WebSocketTransport(WebSocketStream):
     """One WebSocket. `frame_bytes_max` bounds what a frame may make us hold; `origins` are those of browsers' pages that
     may connect, empty for all of them. Who sends no Origin is no browser, and not held back by this."""
 
-    def __init__(self, connection: Connection, frame_bytes_max: int, origins: Sequence[str] = ()) -> None:
+    def __init__(
+        self,
+        connection: Connection,
+        frame_bytes_max: int,
+        origins: Sequence[str],
+        call_soon: Callable[..., object],
+    ) -> None:
         self._connection = connection
         self._frames: ServerProtocol = ServerProtocol(
             origins=[None, *(Origin(origin) for origin in origins)] if origins else None,
@@ -42,8 +49,9 @@ class WebSocketTransport(WebSocketStream):
             max_size=(None, frame_bytes_max),
             logger=_silent,
         )
-        super().__init__(connection, self._frames)
+        super().__init__(connection, self._frames, call_soon)
         self._closing = False
+        self._request_bytes = 0
 
     # asyncio.Protocol: what the socket's transport calls
 
@@ -52,20 +60,40 @@ class WebSocketTransport(WebSocketStream):
         self._connection.connection_made(self)
 
     def data_received(self, data: bytes) -> None:
-        self._frames.receive_data(data)
-        for event in self._frames.events_received():
-            if isinstance(event, Request):
-                self._upgrade(event)
-            elif isinstance(event, Frame):
-                self._frame(event)
-        self._send()
+        try:
+            super().data_received(data)
+            if self._frames.state is State.CONNECTING:
+                self._bound_request(len(data))
+        except Exception as error:  # noqa: BLE001  it must not cost the others, whatever the transport makes of it
+            self._connection.failed(error)
+
+    def _take_turn(self) -> None:
+        try:
+            super()._take_turn()
+        except Exception as error:  # noqa: BLE001
+            self._connection.failed(error)
+
+    def _bound_request(self, more: int) -> None:
+        self._request_bytes += more
+        if self._request_bytes > REQUEST_BYTES_MAX:
+            self._connection.turn_away("handshake")
 
     def eof_received(self) -> bool:
         return False
 
     def connection_lost(self, error: Exception | None) -> None:
-        self._socket = None
+        self._lost()
         self._connection.connection_lost(error)
+
+    def _on_event(self, event: object) -> None:
+        if isinstance(event, Request):
+            self._upgrade(event)
+        elif isinstance(event, Frame):
+            self._frame(event)
+
+    def _send(self) -> None:
+        super()._send()
+        self._connection.bound_pending()  # pongs are written here, and nobody else looks at them
 
     def _upgrade(self, request: Request) -> None:
         if self._frames.eof_sent:
@@ -97,6 +125,7 @@ class WebSocketTransport(WebSocketStream):
         self._closing = True
         if transport is None:
             return
+        self.resume_reading()
         if self._frames.state is State.OPEN:
             self._frames.send_close(CloseCode.NORMAL_CLOSURE)
             self._send()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 from websockets.frames import CloseCode, Frame, Opcode
 from websockets.http11 import Request
@@ -21,7 +23,8 @@ class Upgraded:
     def __init__(self, subprotocols: tuple[str, ...] = ("mqtt",)) -> None:
         self.remote = Remote(Harness(), rules=[])
         self.socket = FakeTransport()
-        self.client = WebSocketClient(self.remote.link, parse("ws://h:1/there"), 1 << 20)
+        self.turns: list[Callable[[], None]] = []
+        self.client = WebSocketClient(self.remote.link, parse("ws://h:1/there"), 1 << 20, self.turns.append)
         self.server = ServerProtocol(subprotocols=[Subprotocol(name) for name in subprotocols])
         self.client.connection_made(self.socket)
 

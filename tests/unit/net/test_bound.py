@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from headrace.net.address import parse
-from headrace.net.bound import allow_all_descriptors, bind, keep_alive, release, room_for_connections
+from headrace.net.bound import allow_all_descriptors, bind, release, room_for_connections
 
 
 def test_port_0_lets_the_system_choose_and_a_taken_address_is_named() -> None:
@@ -57,14 +57,3 @@ def test_the_soft_limit_of_descriptors_becomes_the_hard_one() -> None:
 )
 def test_connections_leave_descriptors_for_the_rest(descriptors: int, room: int) -> None:
     assert room_for_connections(descriptors) == room
-
-
-def test_the_system_is_told_to_ask_silent_peers() -> None:
-    with socket.socket() as one:
-        keep_alive(one, 120)
-        assert one.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
-        assert one.getsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE) == 120
-        assert one.getsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL) == 30
-        assert one.getsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT) == 4
-        keep_alive(one, 1)
-        assert one.getsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL) == 1

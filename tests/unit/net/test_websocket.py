@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 from websockets.client import ClientProtocol
 from websockets.frames import Frame, Opcode
@@ -42,6 +44,9 @@ class Socket:
     def resume_reading(self) -> None:
         self.reading = True
 
+    def get_write_buffer_size(self) -> int:
+        return len(self.written)
+
     def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None: ...
 
     def get_extra_info(self, name: str, default: object = None) -> object:
@@ -61,9 +66,10 @@ class Client:
     ) -> None:
         self.harness = Harness()
         self.socket = Socket()
-        self.connections = ConnectionSet(10, 1000)
+        self.connections = ConnectionSet(10, 1000, pending_bytes_max=100_000)
         self.connection = Connection(self.harness.broker, self.connections)
-        self.server = WebSocketTransport(self.connection, 3000, origins)
+        self.turns: list[Callable[[], None]] = []
+        self.server = WebSocketTransport(self.connection, 3000, origins, self.turns.append)
         self.server.connection_made(self.socket)  # type: ignore[arg-type]
         self.frames = ClientProtocol(
             parse_uri(f"ws://localhost{path}"),
@@ -240,3 +246,96 @@ def test_back_pressure_passes_through() -> None:
         step()
         seen.append(client.socket.reading)
     assert seen == [True, False, False, True]
+
+
+def frame(opcode: Opcode, data: bytes, fin: bool = True) -> bytes:
+    """As a client sends it, masked with zeros."""
+    return bytes([fin << 7 | opcode, 0x80 | len(data), 0, 0, 0, 0]) + data
+
+
+TINY = {
+    "empty": frame(Opcode.BINARY, b""),
+    "one byte": frame(Opcode.BINARY, PING[:1]) + frame(Opcode.BINARY, PING[1:]),
+    "fragments": frame(Opcode.BINARY, b"", fin=False) + frame(Opcode.CONT, b""),
+    "pings": frame(Opcode.PING, b""),
+}
+
+
+@pytest.mark.parametrize("kind", TINY)
+def test_tiny_frames_take_turns(kind: str) -> None:
+    """What one pass of the loop parses is bounded in frames, and nothing more is read until they are through."""
+    client = Client()
+    client.send(connect())
+    seen: list[int] = []
+    parse = client.server._on_event
+    client.server._on_event = lambda event: (seen.append(1), parse(event))[1]  # type: ignore[method-assign,func-returns-value]
+    client.server.data_received(TINY[kind] * 10_000)
+    turns = 0
+    while client.turns:
+        assert 0 < len(seen) <= 512 + 4096 // 6
+        assert not client.socket.reading
+        seen.clear()
+        client.socket.written = b""  # it reads what it gets
+        client.harness.sync()
+        assert len(client.turns) == 1
+        client.turns.pop()()
+        turns += 1
+    assert turns >= 8
+    assert client.socket.reading
+    client.exchange()
+    assert client.connection.closed is False
+
+
+def test_every_byte_in_a_frame_of_its_own_keeps_its_place() -> None:
+    client = Client()
+    client.send(connect())
+    packets = codec.encode_publish(4, b"t", b"x" * 60, 0, False, False, 0, b"", -1) * 100
+    client.server.data_received(b"".join(frame(Opcode.BINARY, bytes([byte])) for byte in packets))
+    while client.turns:
+        client.turns.pop()()
+        client.harness.sync()
+    assert client.harness.broker.fold.tenant("default").counters.publishes_received == 100
+
+
+def test_pongs_that_nobody_reads_end_the_connection() -> None:
+    """Before CONNECT as well: the transport's buffer is what is looked at, whoever filled it."""
+    client = Client()
+    client.connection.pause_writing()
+    for _ in range(2000):
+        if not client.socket.closed:
+            client.server.data_received(frame(Opcode.PING, b"x" * 100))
+    assert client.socket.closed
+    assert len(client.socket.written) <= 100_000 + 102
+    assert client.connections.turned_away["pending_bytes"] == 1
+
+
+def test_who_is_not_read_gets_nothing_parsed() -> None:
+    client = Client()
+    client.send(connect())
+    client.connection.pause_reading()
+    client.server.data_received(frame(Opcode.BINARY, PING) * 3)
+    assert not client.socket.reading
+    assert client.turns == []
+    client.connection.resume_reading()
+    client.turns.pop()()
+    client.exchange()
+    assert client.received == CONNACK + PONG * 3
+    assert client.socket.reading
+
+
+def test_a_request_without_end_is_cut() -> None:
+    client = Client(upgrade=False)
+    client.server.data_received(b"GET /mqtt HTTP/1.1\r\n")
+    for number in range(30):
+        if not client.socket.closed:
+            client.server.data_received(b"X-%d: " % number + b"x" * 1000 + b"\r\n")
+    assert client.socket.closed
+    assert client.connections.turned_away["handshake"] == 1
+
+
+def test_an_error_of_ours_costs_this_connection() -> None:
+    client = Client()
+    client.server._on_event = None  # type: ignore[method-assign,assignment]
+    client.server.data_received(frame(Opcode.PING, b""))
+    assert client.socket.closed
+    assert client.connections.turned_away["error"] == 1
