@@ -52,6 +52,7 @@ TESTED_TOGETHER = {
     ],
     "tests/unit/core/test_sharing.py": ["headrace/core/shared.py"],
     "tests/unit/journal/test_restore.py": ["headrace/journal/copying.py"],
+    "tests/unit/journal/test_diagnosis.py": ["headrace/journal/findings.py"],
     "tests/e2e/test_process.py": [
         "headrace/api/app.py",
         "headrace/cli.py",

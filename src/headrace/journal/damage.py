@@ -64,6 +64,27 @@ def survey(
         offset, position = batch.base_offset, at
 
 
+def pieces(
+    disk: Disk, fd: int, path: str, seed: int, base_offset: int, end_offset: int, is_last: bool
+) -> Iterator[Batch | Damage]:
+    """As `survey`, of what belongs to the segment. Behind `end_offset` is the next segment, and what cannot be cut there
+    is damage; in the last one whole batches belong to it up to the first damage, of which nobody was told."""
+    for piece in survey(disk, fd, path, seed, base_offset, end_offset):
+        if piece.end_offset <= end_offset:
+            yield piece
+        elif is_last:
+            if isinstance(piece, Damage) and piece.first_offset >= end_offset:
+                return
+            yield piece
+        elif isinstance(piece, Batch):
+            if piece.base_offset < end_offset:
+                what = "a batch that reaches into the next segment"
+                yield Damage(path, 0, disk.size(fd), piece.base_offset, end_offset, what)
+        elif piece.first_offset < end_offset:
+            piece.end_offset = end_offset
+            yield piece
+
+
 def first_damage(
     disk: Disk, fd: int, path: str, seed: int, base_offset: int, end_offset: int
 ) -> Damage | None:

@@ -1,8 +1,12 @@
 """Repair: `headrace journal repair`. What can be read is kept at its offsets, what cannot is listed and made void.
 
+What is damaged and what is to be done about it stands in the report that `headrace journal verify` prints
+(`diagnosis`): repair does that and nothing else, and afterwards verify finds nothing.
+
 A void record is a PROGRESS record about nothing: every reader knows it and passes over it. So offsets stay
 without gaps, nothing is read under an offset that once meant something else, and a session that still refers
-to a lost message finds that it is gone, and counts it.
+to a lost message finds that it is gone, and counts it. The epoch rises above all that any file speaks of, first of
+all: whoever remembers an offset is told.
 
 Nothing is overwritten: each file that is replaced or taken away is moved to `<data-dir>/damaged/` first.
 Refuses while a broker has the journal open. Planning writes nothing.
@@ -10,50 +14,40 @@ Refuses while a broker has the journal open. Planning writes nothing.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
-from functools import partial
-from itertools import pairwise
 from pathlib import Path
 from time import time_ns
 from typing import Literal, Self
+from uuid import UUID
 
 from headrace.journal.active import SegmentFile
 from headrace.journal.catalog import Segment
-from headrace.journal.consumers import DIRECTORY as CONSUMERS
-from headrace.journal.consumers import ConsumerPosition
-from headrace.journal.damage import Damage, survey
+from headrace.journal.copying import give_to_owner
+from headrace.journal.damage import Damage, pieces
+from headrace.journal.diagnosis import diagnose
 from headrace.journal.disk import DISK, Disk
-from headrace.journal.errors import CorruptFile, JournalError, NoJournal
+from headrace.journal.errors import JournalError, NoJournal
+from headrace.journal.findings import Finding, Remedy, Report
+from headrace.journal.index import SUFFIX as INDEX_SUFFIX
+from headrace.journal.lock import NAME as LOCK
 from headrace.journal.lock import lock_data_dir
 from headrace.journal.reader import DIRECTORY as JOURNAL
 from headrace.journal.segment import (
-    SEGMENT_HEADER_SIZE,
+    SPARSE,
+    SUFFIX,
     Batch,
-    Footer,
     SegmentHeader,
-    base_offset_of,
     file_name,
     pack_batch_header,
     seed_of,
-    void_records,
+    sparse_body,
 )
-from headrace.journal.snapshot import SUFFIX as SNAPSHOT_SUFFIX
-from headrace.journal.snapshot import SnapshotFile, positions
-from headrace.journal.walk import read_footer
 from headrace.journal.watermark import NAME as WATERMARK
-from headrace.journal.watermark import WatermarkState, read_slots
+from headrace.journal.watermark import WatermarkState
 
 DAMAGED = "damaged"
-_VOIDS_MAX = 4096  # in a batch
-Piece = Batch | Damage
-
-
-def void_batches(first_offset: int, end_offset: int, timestamp_us: int, epoch: int) -> Iterator[Batch]:
-    """Batches of void records for these offsets."""
-    for base in range(first_offset, end_offset, _VOIDS_MAX):
-        count = min(_VOIDS_MAX, end_offset - base)
-        yield Batch(base, count, timestamp_us, timestamp_us, void_records(count, timestamp_us), epoch)
+VOIDS_MAX = 4096  # in a batch
 
 
 class Repair:
@@ -62,21 +56,14 @@ class Repair:
     def __init__(self, data_dir: Path, disk: Disk = DISK) -> None:
         """Raises JournalLocked, NoJournal."""
         self.data_dir = data_dir
+        self.report = Report()
         self._directory = data_dir / JOURNAL
         self._disk = disk
-        self._bases = sorted(
-            base for name in disk.names(self._directory) if (base := base_offset_of(name)) is not None
-        )
-        if not self._bases:
-            raise NoJournal(f"{self._directory}: there is no segment")
+        self._epoch = 0
+        self._uuid = b""
+        if not disk.names(self._directory) and WATERMARK not in disk.names(data_dir):
+            raise NoJournal(f"{self._directory}: there is no journal")
         self._lock_fd = lock_data_dir(disk, data_dir)
-        self._slots = self._read_slots()
-        self._uuid = self._find_uuid()
-        self._known_end = self._slots[1].durable_offset if len(self._slots) > 1 else 0
-        self.damages: list[Damage] = []
-        self.broken_headers: list[int] = []
-        self.broken_files: list[tuple[Path, str]] = []
-        self.missing: list[tuple[int, int]] = []
 
     def __enter__(self) -> Self:
         return self
@@ -87,178 +74,130 @@ class Repair:
 
     @property
     def lost_records(self) -> int:
-        return sum(damage.records for damage in self.damages) + sum(
-            end - first for first, end in self.missing
-        )
+        return self.report.lost_records
 
     def plan(self) -> list[str]:
-        """One line for each thing that is damaged; empty if nothing is."""
-        self.damages.clear()
-        for base, end in self._spans():
-            if not self._header_holds(base):
-                self.broken_headers.append(base)
-            pieces = self._pieces(base, end)
-            self.damages += [piece for piece in pieces if isinstance(piece, Damage)]
-        self._plan_missing()
-        self._plan_small_files()
-        headers = [
-            f"{file_name(base)}: the segment header is damaged; it is written anew"
-            for base in self.broken_headers
-        ]
-        missing = [
-            f"no segment file holds offsets {first} up to {end} ({end - first} records)"
-            for first, end in self.missing
-        ]
-        return [
-            *map(str, self.damages),
-            *headers,
-            *missing,
-            *(f"{path}: {what}" for path, what in self.broken_files),
-        ]
+        """One line for each thing that is damaged; empty if nothing is. Raises OSError."""
+        self.report = diagnose(self.data_dir, self._disk)
+        return self.report.problems
 
     def run(self) -> list[str]:
-        """After `plan`. Says what was done, one line each."""
-        done = []
-        hurt = {Path(damage.path).name for damage in self.damages} | {
-            file_name(base) for base in self.broken_headers
-        }
-        for base, end in self._spans():
-            if file_name(base) in hurt:
-                done.append(self._rewrite(base, self._pieces(base, end)))
-        for first, end in self.missing:
-            lost = Damage(str(self._directory), 0, 0, first, end, "no file")
-            done.append(self._rewrite(first, iter([lost])))
-        for path, _ in self.broken_files:
-            self._set_aside(path)
-            done.append(f"moved {path} to {DAMAGED}/")
-        if done:
-            self._publish()
+        """After `plan`. Says what was done, one line each. Raises JournalError if it would make it worse, OSError."""
+        report = self.report
+        hopeless = [finding.text for finding in report.findings if finding.remedy is Remedy.NONE]
+        if hopeless:
+            raise JournalError(f"nothing was changed: {'; '.join(hopeless)}")
+        if report.ok:
+            return []
+        self._uuid = UUID(report.uuid).bytes
+        self._epoch = report.seen_epoch + self._raises_epoch()
+        done = [self._publish(report.end)] if self._raises_epoch() else []
+        done += self._set_aside_all()
+        rewritten = {one.base_offset: one for one in report.findings if one.remedy is Remedy.REWRITE}
+        for finding in rewritten.values():
+            done.append(self._rewrite(finding.base_offset, self._pieces(finding)))
+        for finding in report.findings:
+            if finding.remedy is Remedy.FILL:
+                done.append(self._rewrite(finding.base_offset, iter([_lost(finding)])))
+        give_to_owner(self.data_dir, self.data_dir / LOCK, *self._made())
         return done
 
-    # Looking
+    def _raises_epoch(self) -> bool:
+        """Whether anything but snapshots and consumer positions is touched."""
+        aside = [one for one in self.report.findings if one.remedy is Remedy.SET_ASIDE]
+        return len(aside) < len(self.report.findings) or any(one.path.suffix == SUFFIX for one in aside)
 
-    def _read_slots(self) -> list[WatermarkState]:
-        try:
-            return read_slots(self._disk, self.data_dir)
-        except CorruptFile:
-            return []  # opening the log writes it anew
+    def _made(self) -> list[Path]:
+        names = (JOURNAL, DAMAGED, WATERMARK)
+        return [self.data_dir / name for name in names if (self.data_dir / name).exists()]
 
-    def _find_uuid(self) -> bytes:
-        for base in reversed(self._bases):
-            header = self._header(base)
-            if header is not None:
-                return header.uuid
-        if not self._slots:
-            raise CorruptFile(
-                f"{self._directory}: no segment header and no high watermark tells which journal this is"
-            )
-        return self._slots[0].uuid
+    def _publish(self, end: int) -> str:
+        """The first step: should there be no second one, the offsets of before count no more, and nothing says that
+        less was lost."""
+        newest = self.report.state or WatermarkState(self._uuid, 0, 0, 0)
+        state = WatermarkState(self._uuid, self._epoch, end, end, newest.last_timestamp_us, newest.sequence)
+        if self.report.state is None:
+            self._keep(self.data_dir / WATERMARK)
+        self._disk.replace(self.data_dir / WATERMARK, state.pack_page())
+        return f"the epoch rises to {self._epoch}; the high watermark is {end}"
 
-    def _header(self, base: int) -> SegmentHeader | None:
+    def _set_aside_all(self) -> list[str]:
+        done = []
+        for finding in self.report.findings:
+            if finding.remedy is Remedy.SET_ASIDE:
+                self._set_aside(finding.path)
+                done.append(f"moved {finding.path} to {DAMAGED}/")
+        return done
+
+    def _pieces(self, finding: Finding) -> Iterator[Batch | Damage]:
+        base = finding.base_offset
         path = self._directory / file_name(base)
         fd = self._disk.open(path)
         try:
-            return SegmentHeader.unpack(self._disk.pread(fd, SEGMENT_HEADER_SIZE, 0), str(path))
-        except CorruptFile:
-            return None
+            end, is_last = self.report.spans[base], base == max(self.report.spans)
+            yield from pieces(self._disk, fd, str(path), seed_of(self._uuid), base, end, is_last)
         finally:
             self._disk.close(fd)
 
-    def _header_holds(self, base: int) -> bool:
-        header = self._header(base)
-        return header is not None and header.base_offset == base and header.uuid == self._uuid
-
-    def _spans(self) -> list[tuple[int, int]]:
-        """(base, end that the file should reach): the next base, or where its own footer says that it ended."""
-        spans = []
-        for base, following in pairwise([*self._bases, max(self._known_end, self._bases[-1])]):
-            footer = self._footer(base)
-            spans.append((base, following if footer is None else min(following, footer.end_offset)))
-        return spans
-
-    def _footer(self, base: int) -> Footer | None:
-        fd = self._disk.open(self._directory / file_name(base))
-        try:
-            return read_footer(self._disk, fd, seed_of(self._uuid))
-        finally:
-            self._disk.close(fd)
-
-    def _plan_missing(self) -> None:
-        self.missing = [
-            (end, following)
-            for (_, end), following in zip(self._spans(), self._bases[1:], strict=False)
-            if end < following
-        ]
-
-    def _plan_small_files(self) -> None:
-        self.broken_files = []
-        for position in positions(self._directory, self._disk):
-            path = self._directory / file_name(position, SNAPSHOT_SUFFIX)
-            self._try(path, partial(SnapshotFile, path, self._disk))
-        for name in self._disk.names(self.data_dir / CONSUMERS):
-            path = self.data_dir / CONSUMERS / name
-            self._try(path, partial(ConsumerPosition.read, self.data_dir, name, self._disk))
-
-    def _try(self, path: Path, read: Callable[[], object]) -> None:
-        try:
-            read()
-        except (JournalError, ValueError) as error:
-            self.broken_files.append((path, str(error).removeprefix(f"{path}: ")))
-
-    def _pieces(self, base: int, end: int) -> Iterator[Piece]:
-        path = self._directory / file_name(base)
-        fd = self._disk.open(path)
-        try:
-            yield from survey(self._disk, fd, str(path), seed_of(self._uuid), base, end)
-        finally:
-            self._disk.close(fd)
-
-    # Doing
-
-    def _rewrite(self, base: int, pieces: Iterator[Piece]) -> str:
+    def _rewrite(self, base: int, found: Iterator[Batch | Damage]) -> str:
         """The segment anew: what is good, and void records for what is not; synced before it takes the name."""
         segment = Segment(self._directory, base)
         temporary = segment.path.with_suffix(".tmp")
-        fd = self._disk.create(temporary)
-        file = SegmentFile(self._disk, segment, fd, 0, 0)
-        epoch = max((slot.epoch for slot in self._slots), default=1)
-        header = SegmentHeader(self._uuid, epoch, base, time_ns() // 1000)
-        self._disk.write_fully(fd, [header.pack()], 0)
+        file = SegmentFile(self._disk, segment, self._disk.create(temporary), 0, 0)
+        header = SegmentHeader(self._uuid, self._epoch, base, time_ns() // 1000)
         voids = 0
         timestamp_us = header.created_us
-        for piece in pieces:
-            if isinstance(piece, Batch):
-                timestamp_us = piece.max_timestamp_us
-                self._add(file, piece)
-                continue
-            voids += piece.records
-            for batch in void_batches(piece.first_offset, piece.end_offset, timestamp_us, epoch):
-                self._add(file, batch)
-        file.seal(seed_of(self._uuid))
-        file.close()
+        try:
+            self._disk.write_fully(file.fd, [header.pack()], 0)
+            for piece in found:
+                if isinstance(piece, Batch):
+                    timestamp_us = piece.max_timestamp_us
+                    self._add(file, piece)
+                else:
+                    voids += piece.records
+                    self._add_void(file, piece, timestamp_us)
+            file.seal(seed_of(self._uuid))
+        finally:
+            file.close()
         self._keep(segment.path)
         with suppress(FileNotFoundError):
             self._disk.unlink(segment.index_path)  # it is rebuilt
         self._disk.rename(temporary, segment.path)
         self._disk.fsync_directory(self._directory)
-        self._known_end = max(self._known_end, segment.end_offset)
         return f"rewrote {segment.path.name}: {segment.end_offset - base - voids} records kept, {voids} void"
 
     def _add(self, file: SegmentFile, batch: Batch) -> None:
-        head = pack_batch_header(
-            seed_of(self._uuid),
-            batch.body,
-            batch.base_offset,
-            batch.count,
-            batch.epoch,
-            min(batch.durable_offset, batch.base_offset),
-            batch.first_timestamp_us,
-            batch.max_timestamp_us,
-        )
+        durable = min(batch.durable_offset, batch.base_offset)
+        times = (batch.first_timestamp_us, batch.max_timestamp_us)
+        self._write(file, batch.body, batch.base_offset, batch.count, batch.epoch, durable, *times)
+
+    def _add_void(self, file: SegmentFile, lost: Damage, timestamp_us: int) -> None:
+        """Sparse batches in which nothing is left: a few bytes each, however many records they stand for."""
+        for base in range(lost.first_offset, lost.end_offset, VOIDS_MAX):
+            count = min(VOIDS_MAX, lost.end_offset - base)
+            times = (timestamp_us, timestamp_us)
+            self._write(file, sparse_body({}), base, count, self._epoch, 0, *times, SPARSE)
+
+    def _write(
+        self,
+        file: SegmentFile,
+        body: bytes,
+        base: int,
+        count: int,
+        epoch: int,
+        durable: int,
+        first_us: int,
+        max_us: int,
+        flags: int = 0,
+    ) -> None:
+        seed = seed_of(self._uuid)
+        head = pack_batch_header(seed, body, base, count, epoch, durable, first_us, max_us, flags)
         segment = file.segment
-        segment.size = self._disk.write_fully(file.fd, [head, batch.body], segment.size)
-        segment.note(batch.first_timestamp_us, batch.max_timestamp_us)
-        segment.end_offset = batch.end_offset
+        segment.size = self._disk.write_fully(file.fd, [head, body], segment.size)
+        segment.note(first_us, max_us)
+        segment.end_offset = base + count
+
+    # Nothing is overwritten
 
     def _keep(self, path: Path) -> None:
         """A second name in `damaged/` for what is about to be replaced, if there is such a file."""
@@ -268,6 +207,9 @@ class Repair:
 
     def _set_aside(self, path: Path) -> None:
         self._disk.rename(path, self._aside(path))
+        if path.suffix == SUFFIX:
+            with suppress(FileNotFoundError):
+                self._disk.unlink(path.with_suffix(INDEX_SUFFIX))
         self._disk.fsync_directory(path.parent)
         self._disk.fsync_directory(self.data_dir / DAMAGED)
 
@@ -275,11 +217,6 @@ class Repair:
         self._disk.make_directory(self.data_dir / DAMAGED)
         return self.data_dir / DAMAGED / f"{path.name}.{time_ns()}"
 
-    def _publish(self) -> None:
-        """A high watermark file that is whole, and knows what was rewritten."""
-        newest = self._slots[0] if self._slots else WatermarkState(self._uuid, 1, 0, 0)
-        end = max(newest.high_watermark, self._known_end)
-        state = WatermarkState(
-            self._uuid, newest.epoch, end, self._known_end, newest.last_timestamp_us, newest.sequence
-        )
-        self._disk.replace(self.data_dir / WATERMARK, state.pack_page())
+
+def _lost(finding: Finding) -> Damage:
+    return Damage(str(finding.path), 0, 0, finding.first_offset, finding.end_offset, "no file")

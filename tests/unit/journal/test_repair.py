@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
+from zlib import crc32
 
 import pytest
 
 from headrace.core.message import decode_batch
 from headrace.core.record import KIND_PROGRESS
 from headrace.journal.consumers import ConsumerPosition
-from headrace.journal.errors import CorruptJournal, JournalLocked, NoJournal
+from headrace.journal.disk import DISK, Disk
+from headrace.journal.errors import CorruptJournal, JournalError, JournalLocked, NoJournal
 from headrace.journal.inspect import verify
-from headrace.journal.repair import Repair, void_batches
+from headrace.journal.reader import JournalReader
+from headrace.journal.repair import VOIDS_MAX, Repair
 from headrace.journal.snapshot import SnapshotWriter
 from unit.journal.log_at import filled, opened
+from unit.journal.test_restore import killed
 
 BODIES = [b"%02d" % i * 450 for i in range(12)]  # four a segment
 SIZE = 56 + 900
@@ -134,7 +139,56 @@ def test_there_is_no_journal(tmp_path: Path) -> None:
         Repair(tmp_path)
 
 
-def test_void_batches_are_of_bounded_size() -> None:
-    batches = list(void_batches(10, 10_010, 7, 3))
-    assert [(batch.base_offset, batch.count) for batch in batches] == [(10, 4096), (4106, 4096), (8202, 1808)]
-    assert all(len(list(decode_batch(batch.body, batch.base_offset))) == batch.count for batch in batches)
+def test_void_batches_are_of_bounded_size_and_take_little_space(tmp_path: Path) -> None:
+    log = opened(tmp_path)
+    log.append(b"x" * 100, 10_000, 1, 1)
+    log.append(b"y", 1, 2, 2)
+    log.close()
+    hurt(log_file(tmp_path, 0), 64 + 60)
+    repaired(tmp_path)
+    assert log_file(tmp_path, 0).stat().st_size < 500
+    batches = list(JournalReader(tmp_path).scan(0))
+    assert [batch.count for batch in batches] == [VOIDS_MAX, VOIDS_MAX, 10_000 - 2 * VOIDS_MAX, 1]
+    assert all(len(list(decode_batch(batch.body, batch.base_offset))) == batch.count for batch in batches[:3])
+
+
+def test_killed_before_any_call_repair_is_run_again_and_loses_no_more(tmp_path: Path) -> None:
+    number, done = 0, False
+    damaged = tmp_path / "0"
+    filled(damaged, BODIES)
+    hurt(log_file(damaged, 0), 64 + 500)
+    hurt(log_file(damaged, 8), 64 + SIZE + 500)
+    log_file(damaged, 4).unlink()
+    hurt(damaged / "watermark", 20)
+    hurt(damaged / "watermark", 532)
+    while not done:
+        number += 1
+        data = tmp_path / str(number)
+        shutil.copytree(damaged, data)
+
+        def mend(disk: Disk, data: Path = data) -> None:
+            with Repair(data, disk) as repair:
+                repair.plan()
+                repair.run()
+
+        done = not killed(mend, number)
+        mend(DISK)
+        assert verify(data).ok
+        assert JournalReader(data).epoch >= 2
+        found = content(data)
+        kept = {i: body for i, body in enumerate(BODIES) if i not in (0, 4, 5, 6, 7, 9)}
+        assert {i: found[i] for i in kept} == kept
+    assert number > 20
+
+
+def test_what_a_newer_headrace_wrote_is_left_alone(tmp_path: Path) -> None:
+    filled(tmp_path, BODIES)
+    path = log_file(tmp_path, 4)
+    rest = bytearray(path.read_bytes()[8:64])
+    rest[0] = 9
+    hurt(path, 4, crc32(rest).to_bytes(4, "little") + rest)
+    with Repair(tmp_path) as repair:
+        assert any("version 9" in line for line in repair.plan())
+        with pytest.raises(JournalError, match="nothing was changed"):
+            repair.run()
+    assert not verify(tmp_path).ok
