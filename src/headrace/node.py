@@ -37,6 +37,7 @@ from headrace.recovery import load
 from headrace.services.access import FileAccess
 from headrace.services.bridges import BridgeCollector, Bridges
 from headrace.services.doors import Doors, DoorSettings
+from headrace.services.failures import FailureLog
 from headrace.services.metrics import ReadsCollector, registry
 from headrace.services.references import References
 from headrace.services.sys_topics import SystemPublisher
@@ -166,6 +167,8 @@ class Node:
         scheduler = LoopScheduler(self._loop, self.watchdog)
         self.broker = Broker(self._journal, scheduler, self.clock, broker_settings(config))
         scheduler.end_tick = self.broker.end_tick
+        self.broker.failures.tell = FailureLog(log.error).report
+        self.broker.failures.journal_failed = self._fail
         self._on_high_watermark = self.watchdog.watched("apply", self.broker.commit.on_high_watermark)
         self._on_timer = self.watchdog.watched("timer", self.broker.on_timer)
         self._snapshots = Snapshotting(
@@ -330,14 +333,26 @@ class Node:
     # While it runs
 
     def _timer(self) -> None:
-        self._tick_clock()
-        if self._stalls.timers_may_run():
-            self._on_timer()
-        self._loop.call_later(BEHIND_INTERVAL_S if self.broker.behind else TIMER_INTERVAL_S, self._timer)
+        """Armed again whatever happens: keep alives, wills and expiries hang on it."""
+        wait_s = TIMER_INTERVAL_S
+        try:
+            self._tick_clock()
+            if self._stalls.timers_may_run():
+                self._on_timer()
+            if self.broker.behind:
+                wait_s = BEHIND_INTERVAL_S
+        except Exception as error:  # noqa: BLE001
+            self.broker.failures.note("timer", "", error)
+        finally:
+            self._loop.call_later(wait_s, self._timer)
 
     def _publish_system(self, system: SystemPublisher) -> None:
-        self.watchdog.watched("system", system.publish)(time.monotonic())
-        self._loop.call_later(self.config.sys_interval_s, self._publish_system, system)
+        try:
+            self.watchdog.watched("system", system.publish)(time.monotonic())
+        except Exception as error:  # noqa: BLE001
+            self.broker.failures.note("system", "", error)
+        finally:
+            self._loop.call_later(self.config.sys_interval_s, self._publish_system, system)
 
     async def _housekeeping(self) -> None:
         while True:
@@ -349,6 +364,8 @@ class Node:
                     await self._verify_old()
             except OSError as error:
                 log.error("housekeeping failed; the journal keeps what it needs", error=str(error))
+            except Exception as error:  # noqa: BLE001  retention and snapshots must go on
+                self.broker.failures.note("housekeeping", "", error)
 
     async def _verify_old(self) -> None:
         """Read through an old segment, which the start left out to be quick."""

@@ -57,7 +57,6 @@ TESTED_TOGETHER = {
         "headrace/api/app.py",
         "headrace/cli.py",
         "headrace/net/listener.py",
-        "headrace/node.py",
         "headrace/services/sessions.py",
     ],
     "tests/spark/test_archive.py": ["headrace_spark/file_source.py", "headrace_spark/jobs/archive.py"],

@@ -16,6 +16,7 @@ from headrace.core.commit import BatchListener, Deferred, GroupCommit, Reply
 from headrace.core.connect import Sessions
 from headrace.core.delivery import Delivery
 from headrace.core.drop_events import DropEvents
+from headrace.core.failures import Failures
 from headrace.core.fold import Fold
 from headrace.core.forwarding import Forwarding
 from headrace.core.interfaces import Clock, JournalPort, Link, Scheduler
@@ -39,6 +40,7 @@ from headrace.core.settings import BrokerSettings
 from headrace.core.sharing import SharedDelivery
 from headrace.core.subscribing import Subscribing
 from headrace.core.system_topics import SystemTopics
+from headrace.core.tenant import Tenant
 from headrace.core.timers import Timers
 from headrace.errors import ProtocolError
 from headrace.mqtt import reason_codes as rc
@@ -59,6 +61,14 @@ from headrace.mqtt.packets import (
 TIMERS_AT_ONCE: Final = 200
 EXPIRED_AT_ONCE: Final = 256
 PENDING_BYTES_MAX: Final = 1 << 20
+_STEPS: Final = (
+    "journal",
+    "delivery",
+    "flush",
+    "delivery",
+    "sweep",
+    "read",
+)  # of the end of a tick, by failures' places
 
 
 class Broker(BatchListener):
@@ -76,6 +86,7 @@ class Broker(BatchListener):
         self.sharing = SharedDelivery(self.delivery, self.commit, journal, clock, settings)
         self.delivery.sharing = self.sharing
         self.router = Router(self.delivery, self.sharing, self.commit, settings)
+        self.router.broker = self
         self.sessions = Sessions(self.fold, self.commit, self.delivery, self.timers, clock, settings)
         self.system = SystemTopics(self.delivery, clock)
         self.drop_events = DropEvents(self.commit, clock)
@@ -88,6 +99,8 @@ class Broker(BatchListener):
         self._tick_requested = False
         self._dirty: list[Link] = []
         self._turns: list[Link] = []
+        self.failures = Failures()
+        self._broken: list[Link] = []  # something raised on their behalf: to be closed
         self.slow = 0  # connections whose socket is above its high mark
         self.behind = False  # timers are due that the last call of `on_timer` left
         self.ticks = 0
@@ -187,10 +200,16 @@ class Broker(BatchListener):
         if link is not None:
             message.link = None
             session = link.session
-            self.publishing.acknowledge(link, message)
+            try:
+                self.publishing.acknowledge(link, message)
+            except Exception as error:  # noqa: BLE001  who waits for the message does not wait for this
+                self.contain("acknowledge", link, error)
         tenant = self.fold.tenant(message.tenant) if session is None else session.tenant
         if message.flags & FLAG_PRODUCER:
-            tenant.producers.apply(message)
+            try:
+                tenant.producers.apply(message)
+            except Exception as error:  # noqa: BLE001
+                self.contain("apply", link, error)
         return self.router.apply(tenant, message, None if session is None else link)
 
     def _apply_event(self, event: Event) -> i64:
@@ -205,11 +224,73 @@ class Broker(BatchListener):
         session = self.fold.by_incarnation.get(event.number("inc"))
         if session is None:
             return 1
-        if subkind == SUBSCRIBED:
-            return self.fold.subscribed(session, event)
-        if subkind == UNSUBSCRIBED:
+        numbered = 0 if session.queue is None else session.queue.next_serial - 1
+        try:
+            if subkind == SUBSCRIBED:
+                return self.fold.subscribed(session, event)
+            if subkind == UNSUBSCRIBED:
+                return self.fold.unsubscribed(session, event)
+            return self.fold.retained_queued(session, event)
+        except Exception as error:  # noqa: BLE001
+            self.contain("apply", session.link, error)
+            return self._apply_rest(session, event, numbered)
+
+    def _apply_rest(self, session: Session, event: Event, numbered: i64) -> i64:
+        """The session's connection goes, but its state is what a replay makes of the journal: apply an event that
+        failed somewhere, from there on. Raises what is there to stay."""
+        if event.subkind == UNSUBSCRIBED:
             return self.fold.unsubscribed(session, event)
-        return self.fold.retained_queued(session, event)
+        queue = session.queue
+        done: i64 = 0 if queue is None else queue.next_serial - 1 - numbered
+        fields = dict(event.fields)
+        fields["ret"] = event.numbers("ret")[3 * done :]
+        rest = Event(event.subkind, event.timestamp_us, fields)
+        rest.offset = event.offset
+        if event.subkind == SUBSCRIBED:
+            return self.fold.subscribed(session, rest)
+        return self.fold.retained_queued(session, rest)
+
+    # What is raised where nothing should be: it costs the connection that it concerns
+
+    def failed(self, record: Record, error: Exception) -> None:
+        link: Link | None = None
+        place = "apply"
+        if record.kind == KIND_NONE:
+            link = cast(Deferred, record).payer
+            place = "deferred"
+        self.router.give_up()
+        self.contain(place, link, error)
+
+    def contain(self, place: str, link: Link | None, error: Exception) -> None:
+        """Something failed at this place, for this connection or for nobody in particular: note it, and have the
+        connection closed. What it was to be sent may be half written: it is thrown away, and nothing is added."""
+        self.failures.note(place, "" if link is None else link.client_id, error)
+        if link is not None and not link.closed and not link.broken:
+            link.broken = True
+            if link.out is not None:
+                link.out.truncate(0)
+            self._broken.append(link)
+            self.request_tick()
+
+    def _close_broken(self) -> None:
+        """Say why, if the version has words for it, and close."""
+        while self._broken:
+            link = self._broken.pop()
+            try:
+                if link.out is not None:
+                    link.out.truncate(0)
+                self.sessions.protocol_error(link, _failure())
+            except Exception as error:  # noqa: BLE001
+                self.failures.note("close", link.client_id, error)
+                self._cut(link)
+
+    def _cut(self, link: Link) -> None:
+        """Close it without a word."""
+        try:
+            self.sessions.connection_lost(link)
+        except Exception as error:  # noqa: BLE001
+            self.failures.note("close", link.client_id, error)
+        link.close()
 
     # Ticks
 
@@ -233,17 +314,44 @@ class Broker(BatchListener):
         self._tick_requested = False
         self.clock.stale = True
         self.ticks += 1
-        self.commit.flush()
-        if self.router.fan_out.go_on():
-            self.request_tick()
-        self.publishing.let_go()
-        self._flush()
-        hungry = self.delivery.feed_hungry()
-        if self.fold.sweep(self.settings.deliveries_at_once) or hungry:
-            self.request_tick()
-        self.publishing.read_on()
-        if self._turns:
-            self._take_turns()
+        step: i64 = 0
+        while step < len(_STEPS):
+            try:
+                while step < len(_STEPS):
+                    step += 1
+                    self._step(step)
+            except Exception as error:  # noqa: BLE001  the other steps are others' work
+                self._step_failed(_STEPS[step - 1], error)
+
+    def _step(self, step: i64) -> None:
+        """One of _STEPS."""
+        if step == 1:
+            self.commit.flush()
+        elif step == 2:
+            if self.router.fan_out.go_on():
+                self.request_tick()
+            self.publishing.let_go()
+        elif step == 3:
+            if self._broken:
+                self._close_broken()
+            self._flush()
+        elif step == 4:
+            if self.delivery.feed_hungry():
+                self.request_tick()
+        elif step == 5:
+            if self.fold.sweep(self.settings.deliveries_at_once):
+                self.request_tick()
+        else:
+            self.publishing.read_on()
+            if self._turns:
+                self._take_turns()
+
+    def _step_failed(self, place: str, error: Exception) -> None:
+        self.contain(place, None, error)
+        self.request_tick()
+        failed = self.failures.journal_failed
+        if self.commit.failed is not None and failed is not None:
+            failed(error)
 
     def hold_back(self, link: Link) -> None:
         self.publishing.hold_back(link)
@@ -259,16 +367,27 @@ class Broker(BatchListener):
         for link in turns:
             if link.held_back:
                 self._turns.append(link)  # nothing of it is parsed before it is let go
-            else:
+                continue
+            try:
                 link.read_on()
+            except Exception as error:  # noqa: BLE001
+                self.contain("read", link, error)
 
     def _flush(self) -> None:
         if self._dirty:
             dirty = self._dirty
             self._dirty = []
-            for link in dirty:
-                link.dirty = False
-                link.flush()
+            at: i64 = 0
+            size: i64 = len(dirty)
+            while at < size:
+                try:
+                    while at < size:
+                        link = dirty[at]
+                        at += 1
+                        link.dirty = False
+                        link.flush()
+                except Exception as error:  # noqa: BLE001
+                    self.contain("flush", dirty[at - 1], error)
 
     def on_writable(self, link: Link) -> None:
         """The socket's buffer fell below its low mark."""
@@ -287,20 +406,55 @@ class Broker(BatchListener):
         self.behind = True
         if self.commit.pending_bytes > PENDING_BYTES_MAX:
             return
-        self.delivery.retry_unread()
-        due = self.timers.run(self.clock.mono_ms, TIMERS_AT_ONCE)
+        try:
+            self.delivery.retry_unread()
+        except Exception as error:  # noqa: BLE001
+            self.contain("unread", None, error)
+        due = self._run_timers()
         if self.settings.drop_events and not self.publishing.storage_full:
-            self.drop_events.publish(list(self.fold.tenants.values()))
+            try:
+                self.drop_events.publish(list(self.fold.tenants.values()))
+            except Exception as error:  # noqa: BLE001
+                self.contain("events", None, error)
         left = self._expire_retained()
         self.behind = due or left == 0
+
+    def _run_timers(self) -> bool:
+        """Fire what is due; one that fails is tried again later, and the others have their turn."""
+        now_ms = self.clock.mono_ms
+        for _ in range(TIMERS_AT_ONCE):
+            try:
+                return self.timers.run(now_ms, TIMERS_AT_ONCE)
+            except Exception as error:  # noqa: BLE001
+                self.contain("timer", None, error)
+                self.timers.retry(now_ms)
+        return True
 
     def _expire_retained(self) -> int:
         """Journal the expiry of retained messages; returns how many more it would have taken."""
         left = EXPIRED_AT_ONCE
         for tenant in self.fold.tenants.values():
-            for message in tenant.retained.take_expired(self.clock.now_us, left):
-                left -= 1
-                topic = message.topic.decode("utf-8")
-                fields: dict[str, object] = {"t": tenant.name, "topic": topic, "off": message.offset}
-                self.commit.append(Event(RETAINED_EXPIRED, self.clock.now_us, fields))
+            try:
+                left -= self._expire_some(tenant, left)
+            except Exception as error:  # noqa: BLE001
+                self.contain("expiry", None, error)
         return left
+
+    def _expire_some(self, tenant: Tenant, most: int) -> int:
+        expired = tenant.retained.take_expired(self.clock.now_us, most)
+        for message in expired:
+            try:
+                self._expire(tenant, message)
+            except Exception as error:  # noqa: BLE001
+                self.contain("expiry", None, error)
+                tenant.retained.expire_later(message)
+        return len(expired)
+
+    def _expire(self, tenant: Tenant, message: Message) -> None:
+        topic = message.topic.decode("utf-8")
+        fields: dict[str, object] = {"t": tenant.name, "topic": topic, "off": message.offset}
+        self.commit.append(Event(RETAINED_EXPIRED, self.clock.now_us, fields))
+
+
+def _failure() -> ProtocolError:
+    return ProtocolError(rc.IMPLEMENTATION_SPECIFIC_ERROR, "the broker failed to serve this connection")

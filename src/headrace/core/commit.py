@@ -47,6 +47,7 @@ ENTRY_BYTES: Final = 2048
 SHARE_BYTES_MAX: Final = 4 << 20
 SHARES_BYTES_MAX: Final = 32 << 20
 SHARE_BYTES_LEAST: Final = 64 << 10  # everybody's, however much the others have waiting
+_RESTS_AT_A_BOUNDARY: Final = 8  # a pass may come here twice, and who waits has its turn once a pass
 _RECORD_BYTES: Final = 512  # of memory that a record in a batch takes beside its body
 
 
@@ -127,6 +128,10 @@ class BatchListener:
     def request_tick(self) -> None:
         raise NotImplementedError
 
+    def failed(self, record: Record, error: Exception) -> None:
+        """`apply` of this record raised; the next one goes on."""
+        raise NotImplementedError
+
     def hold_back(self, link: Link) -> None:
         """Read nothing more from this connection until what waits on its behalf is within its share."""
         raise NotImplementedError
@@ -163,6 +168,8 @@ class GroupCommit:
             0  # what waits on behalf of connections, as it is counted against their shares
         )
         self.unfinished = False  # a message has reached some of its sessions, and not yet the others
+        self.boundary_wanted = False  # somebody waits for a moment in which none has
+        self._rests: i64 = 0  # so often nothing takes effect, for that one's sake
         self.failed: BaseException | None = None
         self.batches = 0
         self.bytes = 0
@@ -198,10 +205,18 @@ class GroupCommit:
         self._next = offset + 1
         if not self._pending:
             self._request()
-        if len(self._body) == 0:
+        start = len(self._body)
+        if start == 0:
             self._first_us = record.timestamp_us
         self._pending.append(record)
-        record.encode_into(self._body)
+        try:
+            record.encode_into(self._body)
+        except BaseException:  # it was never appended: the others keep their bytes and their offsets
+            self._body.truncate(start)
+            self._pending.pop()
+            self._next = offset
+            record.offset = -1
+            raise
         return offset
 
     def defer(self, deferred: Deferred) -> None:
@@ -344,7 +359,11 @@ class GroupCommit:
             record if record.kind == KIND_MESSAGE else None for record in batch if record.kind != KIND_NONE
         ]
         self._offered = records
-        self._journal.append(body, records, self._first_us, self._clock.now_us)
+        try:
+            self._journal.append(body, records, self._first_us, self._clock.now_us)
+        except Exception as error:
+            self.on_failure(error)  # nobody will ever hear that this batch is durable
+            raise
 
     def on_high_watermark(self, offset: int) -> None:
         """The journal made everything below `offset` durable: apply it, in order."""
@@ -373,19 +392,37 @@ class GroupCommit:
         listener = self._listener
         if listener is None:
             return
+        if self._rests and self.boundary_wanted:
+            self._rests -= 1
+            self._request()
+            return
         self.high_watermark = self._applying_end
         batch = self._applying
         size: i64 = len(batch)
         work = self._work_at_once
         began = self._applied
-        while work > 0 and self._applied < size:
-            done = listener.apply(batch[self._applied])
-            self.unfinished = done == UNFINISHED
-            if self.unfinished:
-                break
-            work -= done
-            self._applied += 1
-        if self._applied < size:
+        stops = False
+        while work > 0 and self._applied < size and not stops:
+            try:
+                while work > 0 and self._applied < size:
+                    done = listener.apply(batch[self._applied])
+                    if done == UNFINISHED:
+                        self.unfinished = stops = True
+                        break
+                    work -= done
+                    self._applied += 1
+                    if self.unfinished:
+                        self.unfinished = False
+                        if self.boundary_wanted:
+                            stops = True
+                            self._rests = _RESTS_AT_A_BOUNDARY
+                            break
+            except Exception as error:  # noqa: BLE001  one record must not cost the others
+                listener.failed(batch[self._applied], error)
+                self.unfinished = False
+                work -= 1
+                self._applied += 1
+        if self._applied < size or stops:
             listener.end_part()
             self.high_watermark = self._note_applied(began)
             self._request()

@@ -154,8 +154,8 @@ class Delivery:
                 and not self._too_large(session, link, message, ref)
                 and self._permitted(link, message)
             ):
-                queue.next_serial = serial + 1
                 queue.inflight.put(serial, ref)
+                queue.next_serial = serial + 1
                 self._send(session, link, serial, ref, message, False)
                 return
         queue.push(ref, message.size)
@@ -417,7 +417,10 @@ class Delivery:
             link = session.link
             if link is not None and link.hungry and not link.paused:
                 link.hungry = False
-                self.pump(session)
+                try:
+                    self.pump(session)
+                except Exception as error:  # noqa: BLE001  it costs this connection, and those behind it go on
+                    link.broker.contain("delivery", link, error)
             left -= counters.publishes_sent
         return len(self.hungry) > 0
 

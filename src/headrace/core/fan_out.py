@@ -159,7 +159,10 @@ class FanOut:
         part = job.targets[job.at : job.at + max(1, most // each)]
         job.at += len(part)
         for target in part:
-            self._give(job, target)
+            try:
+                self._give(job, target)
+            except Exception as error:  # noqa: BLE001  it costs that session's connection
+                self._router.missed(target, job.messages[0], error)
         if job.at >= len(job.targets):
             lane.jobs.popleft()
             self._end(job)

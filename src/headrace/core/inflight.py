@@ -72,13 +72,14 @@ class OutboundQueue:
 
     def push(self, ref: int, size: int) -> None:
         """Number a new entry and put it behind the backlog."""
-        self.next_serial += 1
         self.backlog.push(ref, size)
+        self.next_serial += 1
 
     def take(self) -> int:
         """Move the head of the backlog into the window; returns its serial number."""
         serial = self.next_serial - self.backlog.count
-        self.inflight.put(serial, self.backlog.pop())
+        self.inflight.put(serial, self.backlog.peek())
+        self.backlog.pop()
         return serial
 
     def serial_of(self, packet_id: i64) -> i64:

@@ -131,6 +131,7 @@ class Link(ServerHandler):
         self.hungry = False
         self.unread = False  # the next entry of its session's queue cannot be read now (`unread`)
         self.held_back = False  # nothing is read from it until what waits on its behalf is within its share
+        self.broken = False  # something failed on its behalf: it is about to be closed
         self.parked = False  # one of its messages waits until the disk has space
         self.deferred: i64 = 0  # bytes that wait for the journal on its behalf (`commit`)
         self.closed = False

@@ -162,7 +162,8 @@ class Message(Record):
     def _properties_into(self, out: BytesWriter, subscription_ids: bytes, now_us: int) -> None:
         if self.message_expiry_s >= 0:
             # The interval sent is the received one less the time spent waiting here [MQTT-3.3.2-6].
-            waited: int = (now_us - self.timestamp_us) // 1_000_000
+            # A clock that was set back makes it no longer than it was.
+            waited: int = max(0, now_us - self.timestamp_us) // 1_000_000
             left: int = max(0, self.message_expiry_s - waited)
             out.append(0x02)
             out.write(left.to_bytes(4, "big"))

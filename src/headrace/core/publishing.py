@@ -12,7 +12,15 @@ from mypy_extensions import i64
 
 from headrace.core.access import may_publish
 from headrace.core.admission import Admission
-from headrace.core.commit import ENTRY_BYTES, SHARE_BYTES_MAX, Answer, Deferred, GroupCommit, Reply
+from headrace.core.commit import (
+    ENTRY_BYTES,
+    SHARE_BYTES_LEAST,
+    SHARE_BYTES_MAX,
+    Answer,
+    Deferred,
+    GroupCommit,
+    Reply,
+)
 from headrace.core.interfaces import Clock, Link
 from headrace.core.message import Message, message_flags
 from headrace.core.producers import MALFORMED, NEW, REPEATED, SEQUENCE_MARK, is_sequenced
@@ -100,7 +108,10 @@ class Publishing:
         message.link = link
         if retain:
             session.tenant.retained.arriving.add(packet.topic)
-        self.commit.charge(link, ENTRY_BYTES + len(packet.payload))
+        waiting: i64 = link.deferred + ENTRY_BYTES + len(packet.payload)
+        link.deferred = waiting
+        if waiting > SHARE_BYTES_LEAST:
+            self._keep_share(link, waiting)
         offset = self.commit.append(message)
         if packet.qos == 2:
             self._note_incoming(session, packet.packet_id, offset)
@@ -192,7 +203,8 @@ class Publishing:
         if message.retain:
             session.tenant.retained.arriving.add(message.topic)
             message.link = link
-            self.commit.charge(link, ENTRY_BYTES + len(message.payload))
+            link.deferred += ENTRY_BYTES + len(message.payload)
+            self._keep_share(link, link.deferred)
             link.retained_offset = self.commit.append(message)
             self.keep_pace(link)
         elif link.routed_later or link.retained_offset >= self.commit.high_watermark:
@@ -219,7 +231,14 @@ class Publishing:
 
     def keep_pace(self, link: Link) -> None:
         """Where too much waits for the disk, stop reading from this client until the next commit (decisions 39)."""
-        if self.commit.pending_memory > self.settings.commit_bytes_max:
+        if self.commit.pending_bytes > self.settings.commit_bytes_max:
+            self.hold_back(link)
+
+    def _keep_share(self, link: Link, waiting: i64) -> None:
+        """Stop reading from a client that has more waiting than its share, or anything much while memory is short."""
+        commit = self.commit
+        full = waiting > SHARE_BYTES_LEAST and commit.pending_memory > self.settings.commit_bytes_max
+        if full or commit.exceeds(waiting, SHARE_BYTES_MAX):
             self.hold_back(link)
 
     def hold_back(self, link: Link) -> None:
@@ -284,9 +303,7 @@ class Publishing:
         """PUBACK or PUBREC: the high watermark has passed the record (P1)."""
         packet_id = message.packet_id
         link.deferred -= ENTRY_BYTES + len(message.payload)
-        qos = message.flags & FLAG_QOS
-        if qos == 0:
-            return  # it was counted, and nobody waits for an answer
+        qos: i64 = message.flags & FLAG_QOS
         if qos == 1:
             link.inbound -= 1
             if link.version == 5 and self._unheard(link, message):
@@ -294,7 +311,7 @@ class Publishing:
             else:
                 link.acknowledge(PUBACK, packet_id)
             return
-        if link.session is not None:
+        if qos and link.session is not None:
             link.acknowledge(PUBREC, packet_id)
 
     def _unheard(self, link: Link, message: Message) -> bool:
@@ -305,7 +322,7 @@ class Publishing:
 
     def waiting(self) -> tuple[int, int]:
         """Connections that are not read from: until a batch is durable, and until the disk has space."""
-        return len(self._held_back), len({id(item.link) for item in self._parked})
+        return sum(not link.parked for link in self._held_back), len({id(item.link) for item in self._parked})
 
     def let_go(self) -> None:
         """Something has taken effect: those held back whose share has become small are read from again, soon."""
@@ -337,7 +354,10 @@ class Publishing:
         for link in let_go[:LET_GO_AT_ONCE]:
             link.held_back = False
             if not link.closed:
-                link.release()
+                try:
+                    link.release()
+                except Exception as error:  # noqa: BLE001
+                    link.broker.contain("read", link, error)
         if self._let_go:
             self._let_go[0].broker.request_tick()
 

@@ -36,20 +36,20 @@ class RetainedStore:
             self.arriving.discard(message.topic)
         self.touched.add(message.topic)
         old = self._by_topic.get(message.topic)
-        if old is not None:
-            if old.offset > message.offset:
-                return
-            self.bytes -= old.size
-            self._by_offset.pop(old.offset, None)
+        if old is not None and old.offset > message.offset:
+            return
         if message.payload:
-            self._by_topic[message.topic] = message
+            self._tree.put(message.topic, message)
             self._by_offset[message.offset] = message
-            self.bytes += message.size
             if message.message_expiry_s >= 0:
                 self._note_expiry(message)
-            self._tree.put(message.topic, message)
+            self._by_topic[message.topic] = message
+            self.bytes += message.size
         elif old is not None:
             self._forget(message.topic)
+        if old is not None and old is not message:
+            self.bytes -= old.size
+            self._by_offset.pop(old.offset, None)
 
     def _note_expiry(self, message: Message) -> None:
         due_us = message.timestamp_us + message.message_expiry_s * 1_000_000
@@ -57,6 +57,10 @@ class RetainedStore:
         if len(self._expiring) > 1024 + 2 * len(self._by_offset):
             self._expiring = [entry for entry in self._expiring if entry[1] in self._by_offset]
             heapq.heapify(self._expiring)
+
+    def expire_later(self, message: Message) -> None:
+        """It was taken as expired, and what was to be done about it failed."""
+        self._note_expiry(message)
 
     def take_expired(self, now_us: int, count: int) -> list[Message]:
         """Up to `count` messages whose expiry has passed, each named once; `remove` is what takes them out."""

@@ -12,18 +12,22 @@ from typing import TYPE_CHECKING, Final
 
 from mypy_extensions import i64
 
+from headrace.core.backlog import REF_OFFSET_SHIFT
 from headrace.core.commit import UNFINISHED, GroupCommit
 from headrace.core.delivery import Delivery
 from headrace.core.fan_out import FanOut
 from headrace.core.fold import for_publisher
+from headrace.core.inflight import OutboundQueue, reference
 from headrace.core.interfaces import Link
 from headrace.core.message import Message
 from headrace.core.record import FLAG_QOS, FLAG_RETAIN
 from headrace.core.sharing import SharedDelivery
 from headrace.core.subscriptions import SubscriptionTree, Target
 from headrace.core.tenant import Tenant
+from headrace.core.window import NOT_IN_FLIGHT
 
 if TYPE_CHECKING:
+    from headrace.core.broker import Broker
     from headrace.core.settings import BrokerSettings
 
 
@@ -41,6 +45,11 @@ class Router:
         self._at_once: i64 = settings.deliveries_at_once
         self.fan_out = FanOut(self, commit, self._at_once, settings.write_buffer_high)
         self._rest: _Rest | None = None
+        self.broker: Broker | None = None
+
+    def _contain(self, place: str, link: Link | None, error: Exception) -> None:
+        if self.broker is not None:
+            self.broker.contain(place, link, error)
 
     def unfinished(self) -> bool:
         return self._rest is not None
@@ -49,12 +58,23 @@ class Router:
         """A message is durable: keep it if it is retained, give it to every matched session. `publisher` is None when
         it is no longer connected. Returns the work, or UNFINISHED."""
         if message.flags & FLAG_RETAIN:
-            tenant.retained.apply(message)
+            self._keep(tenant, message)
         return self.route(tenant, message, publisher)
+
+    def _keep(self, tenant: Tenant, message: Message) -> None:
+        try:
+            tenant.retained.apply(message)
+        except Exception as error:  # noqa: BLE001  who is subscribed gets it all the same
+            self._contain("retained", None, error)
+            tenant.retained.apply(message)  # whole, however far it came; raises what is there to stay
 
     def route(self, tenant: Tenant, message: Message, publisher: Link | None) -> i64:
         """Give a message to the sessions of its topic, as `apply` does."""
-        targets = targets_of(publisher, tenant.tree, message.topic)
+        try:
+            targets = targets_of(publisher, tenant.tree, message.topic)
+        except Exception as error:  # noqa: BLE001
+            self._contain("apply", None, error)
+            targets = tenant.tree.match(message.topic)  # what fails twice is there to stay
         count: i64 = len(targets)
         if count > self._at_once or self.fan_out.busy:
             if message.flags & FLAG_QOS == 0:
@@ -91,28 +111,56 @@ class Router:
         rest = self._rest
         if rest is None:
             return 0
-        end = rest.at + self._at_once
-        part = rest.targets[rest.at : end]
-        rest.at = end
-        if end < len(rest.targets):
-            self._give_to(part, rest.message)
+        start = rest.at
+        rest.at = start + self._at_once
+        if rest.at < len(rest.targets):
+            self._give_to(rest.targets, rest.message, start, rest.at)
             return UNFINISHED
         self._rest = None
-        self._give(rest.tenant, rest.message, part)
-        return len(part)
+        self._give_to(rest.targets, rest.message, start, len(rest.targets))
+        self.offer_to_groups(rest.tenant, rest.message)
+        return len(rest.targets) - start
+
+    def give_up(self) -> None:
+        """Something raised that nobody expected: the next message is not to go on with this one."""
+        self._rest = None
 
     def _give(self, tenant: Tenant, message: Message, targets: list[Target]) -> None:
         """To these and to the groups."""
-        self._give_to(targets, message)
-        self.offer_to_groups(tenant, message)
+        self._give_to(targets, message, 0, len(targets))
+        if tenant.groups:
+            self.offer_to_groups(tenant, message)
 
     def offer_to_groups(self, tenant: Tenant, message: Message) -> None:
         if tenant.groups:
-            self._sharing.route(tenant, message)
+            try:
+                self._sharing.route(tenant, message)
+            except Exception as error:  # noqa: BLE001
+                self._contain("group", None, error)
 
-    def _give_to(self, targets: list[Target], message: Message) -> None:
-        for target in targets:
-            self.offer(target, message)
+    def _give_to(self, targets: list[Target], message: Message, at: i64, end: i64) -> None:
+        """To those from `at` up to `end`; what fails for one of them costs that one."""
+        while at < end:
+            try:
+                while at < end:
+                    self.offer(targets[at], message)
+                    at += 1
+            except Exception as error:  # noqa: BLE001
+                self.missed(targets[at], message, error)
+                at += 1
+
+    def missed(self, target: Target, message: Message, error: Exception) -> None:
+        """A session could not be given a message: its connection goes, and its queue holds the message all the same, as
+        it will when the journal is replayed."""
+        session = target.session
+        self._contain("delivery", session.link, error)
+        qos: i64 = min(message.flags & FLAG_QOS, target.qos)
+        allowed = for_publisher(target, message) if target.no_local else target
+        if qos == 0 or allowed is None or session.ended or _is_newest(session.outbound(), message.offset):
+            return
+        retain = allowed.retain_as_published and message.flags & FLAG_RETAIN != 0
+        session.outbound().push(reference(message.offset, allowed.ids_index, retain, qos), message.size)
+        message.waits = True
 
     def offer(self, target: Target, message: Message) -> None:
         """Give the message to one matched session, unless it is its publisher's and No Local."""
@@ -124,6 +172,15 @@ class Router:
                 self._delivery.offer(allowed, message)
         else:
             self._delivery.offer(target, message)
+
+
+def _is_newest(queue: OutboundQueue, offset: int) -> bool:
+    """Whether the entry that was numbered last is this message."""
+    waiting = queue.backlog.in_memory()
+    if waiting:
+        return waiting[-1] >> REF_OFFSET_SHIFT == offset
+    ref = queue.inflight.get(queue.next_serial - 1)
+    return ref != NOT_IN_FLIGHT and ref >> REF_OFFSET_SHIFT == offset
 
 
 class _Rest:

@@ -258,14 +258,23 @@ class SnapshotPass:
         """The entries, some at a time; the caller lets ticks pass in between, and sessions change meanwhile."""
         steps = self._steps()
         while True:
-            while (
-                self._commit.unfinished
-            ):  # no session is written down that has what others of its age have not
-                yield []
+            yield from self._boundary()
             if all(self._work < work for _ in steps):
                 break
             yield self._taken()
         yield self._taken()
+
+    def _boundary(self) -> Iterator[list[bytes]]:
+        """Wait until no message has reached some of its sessions and not the others: none is written down that has what
+        others of its age have not. The commit begins no other one in that pass."""
+        if not self._commit.unfinished:
+            return
+        self._commit.boundary_wanted = True
+        try:
+            while self._commit.unfinished:
+                yield []
+        finally:
+            self._commit.boundary_wanted = False
 
     def _steps(self) -> Iterator[None]:
         for tenant in list(self._fold.tenants.values()):

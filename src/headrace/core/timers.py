@@ -12,6 +12,7 @@ from typing import Final
 _BUCKET_MS: Final = 128
 _COARSE: Final = 64
 _FAR_MS: Final = 2 * _COARSE * _BUCKET_MS
+RETRY_MS: Final = 10_000
 
 
 class Timer:
@@ -42,6 +43,7 @@ class Timers:
         self._buckets: dict[int, dict[Timer, None]] = {}
         self._order: list[int] = []
         self._now_ms: int = 0
+        self._firing: Timer | None = None
 
     def schedule(self, due_ms: int, timer: Timer) -> None:
         """Fire `timer` at `due_ms`, at most one bucket late."""
@@ -73,8 +75,15 @@ class Timers:
             self._fire(bucket.popitem()[0], now_ms)
         return False
 
+    def retry(self, now_ms: int) -> None:
+        """`run` raised: what its last timer is for is still to be done, a little later."""
+        timer = self._firing
+        if timer is not None and timer.bucket is None and not timer.cancelled:
+            self.schedule(now_ms + RETRY_MS, timer)
+
     def _fire(self, timer: Timer, now_ms: int) -> None:
         timer.bucket = None
+        self._firing = timer
         if timer.due_ms > now_ms:
             self.schedule(timer.due_ms, timer)
         elif not timer.cancelled:

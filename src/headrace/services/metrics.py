@@ -105,6 +105,14 @@ class BrokerCollector(Collector):
         yield GaugeMetricFamily(
             "headrace_loop_longest_stall_seconds", "The longest of them", value=watchdog.longest_s
         )
+        failures = CounterMetricFamily(
+            "headrace_failures",
+            "Failures that were contained: each is a bug or want of memory",
+            labels=["place"],
+        )
+        for place, count in self._broker.failures.counts.items():
+            failures.add_metric([place], count)
+        yield failures
 
 
 def _dropped(tenants: list[Tenant]) -> Metric:

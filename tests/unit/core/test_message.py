@@ -64,3 +64,14 @@ def test_expired_counts_from_the_receive_time() -> None:
 @pytest.mark.parametrize("value", [0, 127, 128, 16_383, 16_384, 2_097_151, 2_097_152, 268_435_455])
 def test_varint_agrees_with_the_codec(value: int) -> None:
     assert encode_varint(value) == varint(value)
+
+
+@pytest.mark.parametrize("step_s", [-1, -3600, -40 * 365 * 86_400, 0, 5, 3600, 10 * 365 * 86_400])
+@pytest.mark.parametrize("expiry_s", [0, 1, 7200, 0xFFFFFFFF])
+def test_no_clock_makes_an_expiry_longer(step_s: int, expiry_s: int) -> None:
+    """The clock is set back or forth between the receipt and the delivery."""
+    out = BytesWriter()
+    message(expiry_s=expiry_s).render(out, 5, 0, 0, 0x30, b"", START_US + step_s * 1_000_000)
+    packet = out.getvalue()
+    left = int.from_bytes(packet[packet.index(b"\x05\x02") + 2 :][:4], "big")
+    assert left == min(expiry_s, max(0, expiry_s - max(0, step_s)))

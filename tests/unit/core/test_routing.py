@@ -140,3 +140,47 @@ def test_members_that_get_what_another_gave_back_take_it_in_turns() -> None:
         one.broker.end_tick()
     got = payloads(members[1:])
     assert sorted(got[0] + got[1]) == [b"%02d" % number for number in range(60)]
+
+
+def test_a_snapshot_gets_its_moment_between_two_messages_for_many() -> None:
+    """Messages for many without a pause: the commit begins no next one before the snapshot had its turn."""
+    one = harness()
+    clients = subscribers(one)
+    publisher = one.client("p", clean=True)
+    for number in range(20):
+        publisher.publish("t", b"%d" % number, sync=False)
+    durable(one)
+    assert one.broker.commit.unfinished
+    walk = SnapshotPass(one.broker.fold, one.broker.commit)
+    passes, written = 0, 0
+    for part in walk.slices(100):
+        written += len(part)
+        one.broker.end_tick()
+        durable(one)
+        passes += 1
+        assert passes < 40 * (SESSIONS // AT_ONCE + 2)
+        publisher.publish("t", b"more", sync=False)
+    assert written == walk.entries >= SESSIONS
+    assert not one.broker.commit.idle
+    one.sync()
+    assert all(len(got) == 20 + passes for got in payloads(clients))
+
+
+def test_a_durable_message_costs_as_many_passes_as_its_receivers_need() -> None:
+    """One pass for each AT_ONCE of them, and what a pass has left over goes to the next message."""
+    for count in (AT_ONCE - 1, AT_ONCE, AT_ONCE + 1, 5 * AT_ONCE, 9 * AT_ONCE + 5):
+        one = harness()
+        clients = [one.client(f"c{number}", clean=True) for number in range(count)]
+        for client in clients:
+            client.subscribe("t", 1)
+        publisher = one.client("p", clean=True)
+        for _ in range(30):
+            publisher.publish("t", b"x", sync=False)
+        durable(one)
+        passes = 1
+        while not one.broker.commit.idle:
+            one.broker.end_tick()
+            one.journal.durable = len(one.journal.records)
+            one.broker.commit.on_high_watermark(one.journal.durable)
+            passes += 1
+        assert passes <= 30 * (count + 1) // AT_ONCE + 6
