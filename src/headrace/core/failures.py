@@ -12,7 +12,8 @@ from typing import Final
 # journal: a batch is handed over; apply: a durable record takes effect; acknowledge: of it to its publisher; retained:
 # of it as a retained message; delivery: to one subscriber; group: to the shared subscriptions; deferred: what waited for
 # the journal; flush: a write to a connection; read: packets that were kept back; timer; expiry; events: of `$events/`;
-# sweep; close: of a connection that failed; system: `$SYS`; housekeeping.
+# sweep; unread: reads that are tried
+# again; close: of a connection that failed; system: `$SYS`; housekeeping.
 PLACES: Final = (
     "journal",
     "apply",
@@ -27,6 +28,7 @@ PLACES: Final = (
     "expiry",
     "events",
     "sweep",
+    "unread",
     "close",
     "system",
     "housekeeping",

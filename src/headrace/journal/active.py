@@ -5,10 +5,11 @@ Runs on the writer thread, or on the loop: before that thread is started, and fo
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from headrace.journal.catalog import Segment
 from headrace.journal.disk import Disk
@@ -18,10 +19,17 @@ from headrace.journal.segment import FOOTER_SIZE, SEGMENT_HEADER_SIZE, Footer, S
 if TYPE_CHECKING:
     from headrace.syscalls import Syncer
 
+Result = TypeVar("Result")
 _SMALL_STEP_BYTES = 64 << 10  # preallocated at a time when there is no room for more
 SMALL_WRITE_MAX = 128 << 10  # bytes of a write that zeros go behind; larger ones gain nothing by it
 ZEROS_MIN = 256 << 10
 ZEROS = bytes(1 << 20)
+
+
+class Attempt(Protocol):
+    """Who makes a step, which leaves nothing behind if it raises OSError: once, or until it succeeds."""
+
+    def __call__(self, step: Callable[[], Result], /) -> Result: ...
 
 
 class SegmentFile:
@@ -161,9 +169,11 @@ class SegmentFile:
             self._index_size = self._disk.write_fully(self._index_fd, [entries], self._index_size)
 
     def close(self) -> None:
-        self._disk.close(self.fd)
-        if self._index_fd >= 0:
-            self._disk.close(self._index_fd)
+        """Closes what is open; done again, it does nothing."""
+        for fd in (self.fd, self._index_fd):
+            if fd >= 0:
+                self._disk.close(fd)
+        self.fd = self._index_fd = -1
 
 
 def create_segment(disk: Disk, directory: Path, header: SegmentHeader, allocate_bytes: int) -> SegmentFile:
@@ -172,7 +182,7 @@ def create_segment(disk: Disk, directory: Path, header: SegmentHeader, allocate_
 
 
 def begin_segment(disk: Disk, directory: Path, header: SegmentHeader, allocate_bytes: int) -> SegmentFile:
-    """The first half of `create_segment`, which may be done again if there was no space."""
+    """The first half of `create_segment`, which may be done again if there was no space or no descriptor."""
     segment = Segment(directory, header.base_offset)
     fd = disk.create(_temporary(segment))
     try:
@@ -186,11 +196,15 @@ def begin_segment(disk: Disk, directory: Path, header: SegmentHeader, allocate_b
     return file
 
 
-def name_segment(disk: Disk, file: SegmentFile) -> SegmentFile:
+def _at_once(step: Callable[[], Result], /) -> Result:
+    return step()
+
+
+def name_segment(disk: Disk, file: SegmentFile, attempt: Attempt = _at_once) -> SegmentFile:
     """The second half: syncs, gives it its name."""
     disk.fsync(file.fd)
-    disk.rename(_temporary(file.segment), file.segment.path)
-    disk.fsync_directory(file.segment.path.parent)
+    attempt(partial(disk.rename, _temporary(file.segment), file.segment.path))
+    attempt(partial(disk.fsync_directory, file.segment.path.parent))
     return file
 
 

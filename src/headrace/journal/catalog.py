@@ -2,10 +2,14 @@
 
 Reads run on the loop; the writer adds to the last segment and, on its thread, appends a new one when it rolls. The
 list is replaced as a whole under a lock, so a reader always works on one that fits together.
+
+Descriptors that were opened for reads stay open, and one is held in reserve: when the process has none left, a read gives
+up one of ours instead of failing.
 """
 
 from __future__ import annotations
 
+import errno
 from bisect import bisect_right
 from collections.abc import Iterator
 from contextlib import suppress
@@ -55,7 +59,7 @@ class Segment:
         self.min_timestamp_us = 0
         self.max_timestamp_us = 0
         self.index = OffsetIndex()
-        self.kept_records = 0  # by compaction; 0: it was not compacted since the log was opened
+        self.kept_records = -1  # by compaction; -1: nobody has looked since the log was opened
 
     def note(self, first_timestamp_us: int, max_timestamp_us: int) -> None:
         """One more batch with these times."""
@@ -92,6 +96,9 @@ class Catalog:
         self._lock = Lock()
         self._view = ([segment.base_offset for segment in segments], segments)
         self._files: dict[int, int] = {}  # base offset -> descriptor, least recently opened first
+        self._directory = segments[0].path.parent
+        self._spare = -1
+        self._take_spare()
 
     @property
     def segments(self) -> list[Segment]:
@@ -105,15 +112,14 @@ class Catalog:
             self._view = ([*bases, segment.base_offset], [*segments, segment])
 
     def remove_first(self) -> Segment:
-        """Forgets the oldest segment and deletes its files."""
+        """Deletes the files of the oldest segment and forgets it. Raises OSError, and then it is still there."""
+        gone = self._view[1][0]
+        with suppress(FileNotFoundError):
+            self._disk.unlink(gone.path)
         with self._lock:
             bases, segments = self._view
             self._view = (bases[1:], segments[1:])
-        gone = segments[0]
-        fd = self._files.pop(gone.base_offset, -1)
-        if fd >= 0:
-            self._disk.close(fd)
-        self._disk.unlink(gone.path)
+        self._close(gone)
         with suppress(FileNotFoundError):
             self._disk.unlink(gone.index_path)
         return gone
@@ -124,19 +130,25 @@ class Catalog:
             bases, segments = self._view
             at = bases.index(segment.base_offset)
             self._view = (bases, [*segments[:at], segment, *segments[at + 1 :]])
+        self._close(segment)
+
+    def _close(self, segment: Segment) -> None:
+        """Nothing is read from this file any more."""
         fd = self._files.pop(segment.base_offset, -1)
         if fd >= 0:
             self._disk.close(fd)
+            if self._spare < 0:
+                self._take_spare()
 
     def close(self) -> None:
-        while self._files:
-            self._disk.close(self._files.popitem()[1])
+        while self._give_up_one():
+            pass
 
     def read(self, offset: int) -> Batch:
         """The batch that holds `offset`. Raises OffsetOutOfRange, CorruptBatch."""
         segment = self._find(offset)
         _, position, end = segment.index.span(offset, segment.size)
-        data = self._disk.pread(self._file(segment), end - position, position)
+        data = self._disk.read_fully(self._file(segment), end - position, position)
         return self._pick(data, offset) or self._walk_to(segment, offset)
 
     def scan(self, start: int, end: int) -> Iterator[Batch]:
@@ -144,14 +156,18 @@ class Catalog:
         while start < end:
             segment = self._find(start)
             base, position, _ = segment.index.span(start, segment.size)
-            walk = Walk(self._disk, self._file(segment), self._seed, base, position, segment.size)
-            for batch in walk:
-                if batch.end_offset <= start:
-                    continue
-                yield batch
-                start = batch.end_offset
-                if start >= end:
-                    return
+            fd = self._open(segment.path)  # its own: those of `read` are closed for one another
+            try:
+                walk = Walk(self._disk, fd, self._seed, base, position, segment.size)
+                for batch in walk:
+                    if batch.end_offset <= start:
+                        continue
+                    yield batch
+                    start = batch.end_offset
+                    if start >= end:
+                        return
+            finally:
+                self._disk.close(fd)
             if walk.is_damaged or start < segment.end_offset:
                 raise CorruptBatch(str(segment.path), walk.position, start, walk.stop)
 
@@ -185,5 +201,28 @@ class Catalog:
         if fd < 0:
             if len(self._files) >= self._open_files_max:
                 self._disk.close(self._files.pop(next(iter(self._files))))
-            fd = self._files[segment.base_offset] = self._disk.open(segment.path)
+            fd = self._files[segment.base_offset] = self._open(segment.path)
         return fd
+
+    def _open(self, path: Path) -> int:
+        """For as long as we hold any descriptor of our own, the process cannot be out of them."""
+        try:
+            return self._disk.open(path)
+        except OSError as error:
+            if error.errno not in (errno.EMFILE, errno.ENFILE) or not self._give_up_one():
+                raise
+        return self._disk.open(path)
+
+    def _give_up_one(self) -> bool:
+        """Close the file that was opened first, or the spare; False if there is neither."""
+        if self._files:
+            fd = self._files.pop(next(iter(self._files)))
+        else:
+            fd, self._spare = self._spare, -1
+        if fd >= 0:
+            self._disk.close(fd)
+        return fd >= 0
+
+    def _take_spare(self) -> None:
+        with suppress(OSError):
+            self._spare = self._disk.open(self._directory)

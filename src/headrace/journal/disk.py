@@ -58,12 +58,17 @@ class Disk:
         os.fdatasync(fd)
 
     def fsync(self, fd: int) -> None:
-        os.fsync(fd)
-
-    def fsync_directory(self, path: Path) -> None:
-        fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        """Raises SyncFailed."""
         try:
             os.fsync(fd)
+        except OSError as error:
+            raise SyncFailed(error.errno, error.strerror) from error
+
+    def fsync_directory(self, path: Path) -> None:
+        """Raises SyncFailed if it was the sync that failed, OSError if the directory cannot be opened: try again."""
+        fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            self.fsync(fd)
         finally:
             os.close(fd)
 
@@ -114,6 +119,16 @@ class Disk:
             return False
         return True
 
+    def read_fully(self, fd: int, length: int, position: int) -> bytes:
+        """`length` bytes, usually by one call; fewer at the end of the file alone."""
+        data = self.pread(fd, length, position)
+        while data and len(data) < length:
+            more = self.pread(fd, length - len(data), position + len(data))
+            if not more:
+                break
+            data += more
+        return data
+
     def write_fully(self, fd: int, buffers: Sequence[bytes], position: int) -> int:
         """Writes all buffers, usually by one call; returns the position after them."""
         for first in range(0, len(buffers), BUFFERS_MAX):
@@ -140,7 +155,7 @@ class Disk:
         """The whole of a small file. Raises FileNotFoundError."""
         fd = self.open(path)
         try:
-            return self.pread(fd, self.size(fd), 0)
+            return self.read_fully(fd, self.size(fd), 0)
         finally:
             self.close(fd)
 

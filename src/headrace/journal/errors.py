@@ -113,9 +113,22 @@ class SyncFailed(OSError):
     """What was written may or may not be on disk, and a second sync would not tell: it is never tried again."""
 
 
+_FULL = (errno.ENOSPC, errno.EDQUOT)
+NO_RESERVE = "no space for the reserve"
+FULL_REASONS = (NO_RESERVE, *map(os.strerror, _FULL))  # in the words that the journal reports them by
+
+
 def is_disk_full(error: OSError) -> bool:
     """No space, or no space within the quota: what was to be written is not, and may be tried again."""
-    return error.errno in (errno.ENOSPC, errno.EDQUOT)
+    return error.errno in _FULL
+
+
+_PASSING = (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EAGAIN, errno.EINTR, errno.ENOBUFS)
+
+
+def is_passing(error: OSError) -> bool:
+    """The system lacked what the call needs: space, a descriptor, memory. Nothing was done, and it may be tried again."""
+    return is_disk_full(error) or error.errno in _PASSING
 
 
 def synced(done: int) -> int:

@@ -28,7 +28,7 @@ class FinishedSegment:
         path = directory / file_name(base_offset)
         self._fd = disk.open(path)
         try:
-            header = SegmentHeader.unpack(disk.pread(self._fd, SEGMENT_HEADER_SIZE, 0), str(path))
+            header = SegmentHeader.unpack(disk.read_fully(self._fd, SEGMENT_HEADER_SIZE, 0), str(path))
             self.seed = seed_of(header.uuid)
             self.footer = read_footer(disk, self._fd, self.seed)
         except BaseException:
@@ -50,4 +50,4 @@ class FinishedSegment:
         return iter(Walk(self._disk, self._fd, self.seed, self.base_offset))
 
     def read(self, position: int, length: int) -> bytes:
-        return self._disk.pread(self._fd, length, position)
+        return self._disk.read_fully(self._fd, length, position)

@@ -137,7 +137,7 @@ class JournalReader:
         except FileNotFoundError:
             return start  # retention was faster; the caller says so
         try:
-            header = SegmentHeader.unpack(self._disk.pread(fd, SEGMENT_HEADER_SIZE, 0), str(path))
+            header = SegmentHeader.unpack(self._disk.read_fully(fd, SEGMENT_HEADER_SIZE, 0), str(path))
             seed = seed_of(header.uuid)
             footer = None if times is None else read_footer(self._disk, fd, seed)
             if footer and times and not times.overlaps(footer.min_timestamp_us, footer.max_timestamp_us):
@@ -166,7 +166,7 @@ class JournalReader:
                 offset, position, _ = OffsetIndex.unpack(data, seed).span(start, 0)
             except (FileNotFoundError, IndexError):
                 return base, SEGMENT_HEADER_SIZE
-            header = self._disk.pread(fd, BATCH_HEADER_SIZE, position)
+            header = self._disk.read_fully(fd, BATCH_HEADER_SIZE, position)
             if batch_size_at(header, 0) and batch_range_at(header, 0)[0] == offset:
                 return offset, position
         return base, SEGMENT_HEADER_SIZE

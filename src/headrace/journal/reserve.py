@@ -9,6 +9,7 @@ It is made when a log is opened and found again at the next start. After that it
 
 from __future__ import annotations
 
+from contextlib import suppress
 from pathlib import Path
 
 from headrace.journal.disk import Disk
@@ -44,6 +45,11 @@ class Reserve:
         self._disk.unlink(self._path)
         return 0, False
 
+    @property
+    def wanted_bytes(self) -> int:
+        """What must be free before a full disk counts as one with space again: with less it would soon be full anew."""
+        return max(2 * self.size, SIZE_MIN)
+
     def hold(self) -> bool:
         """Takes the space, if there is a quarter more than that: at the very edge a broker would be full and
         not full by turns."""
@@ -72,5 +78,6 @@ class Reserve:
         if not self.is_held:
             return False
         self.is_held = False
-        self._disk.unlink(self._path)
+        with suppress(FileNotFoundError):
+            self._disk.unlink(self._path)
         return True

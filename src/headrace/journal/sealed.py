@@ -26,7 +26,7 @@ def read_header(disk: Disk, directory: Path, base_offset: int, seed: int | None 
     path = Segment(directory, base_offset).path
     fd = disk.open(path)
     try:
-        header = SegmentHeader.unpack(disk.pread(fd, SEGMENT_HEADER_SIZE, 0), str(path))
+        header = SegmentHeader.unpack(disk.read_fully(fd, SEGMENT_HEADER_SIZE, 0), str(path))
     finally:
         disk.close(fd)
     if header.base_offset != base_offset:

@@ -67,7 +67,7 @@ class SelectiveWalk(Walk):
         """Reads ahead further the more batches in a row are wanted."""
         at = self.position - self._data_position
         if len(self._data) - at < wanted:
-            self._data = self._disk.pread(self._fd, max(wanted, self._ahead), self.position)
+            self._data = self._disk.read_fully(self._fd, max(wanted, self._ahead), self.position)
             self._data_position = self.position
             at = 0
         return at

@@ -150,7 +150,7 @@ class SnapshotFile:
     def _read_header(self) -> tuple[int, int, int | None]:
         fd = self._disk.open(self.path)
         try:
-            data = self._disk.pread(fd, _HEADER.size, 0)
+            data = self._disk.read_fully(fd, _HEADER.size, 0)
         finally:
             self._disk.close(fd)
         if len(data) < _HEADER.size or data[:4] != _MAGIC:
@@ -207,7 +207,7 @@ class _Input:
         """The next `length` bytes; less at the end of the file."""
         if len(self._data) - self._at < length:
             wanted = max(length, _CHUNK_BYTES)
-            self._data = self._disk.pread(self._fd, wanted, self.position)
+            self._data = self._disk.read_fully(self._fd, wanted, self.position)
             self._at = 0
         data = self._data[self._at : self._at + length]
         self._at += len(data)
@@ -277,7 +277,7 @@ def _applied_offset(disk: Disk, path: Path) -> int:
     """What the trailer says; 0 if it is damaged, since then nobody will load the snapshot."""
     fd = disk.open(path)
     try:
-        data = disk.pread(fd, _TRAILER.size, max(0, disk.size(fd) - _TRAILER.size))
+        data = disk.read_fully(fd, _TRAILER.size, max(0, disk.size(fd) - _TRAILER.size))
     finally:
         disk.close(fd)
     if len(data) < _TRAILER.size:

@@ -114,7 +114,7 @@ class Walk:
         """Sees to it that `wanted` bytes from the position on are in the buffer, if the file has them."""
         at = self.position - self._data_position
         if len(self._data) - at < wanted:
-            self._data = self._disk.pread(self._fd, max(wanted, READ_AHEAD_BYTES), self.position)
+            self._data = self._disk.read_fully(self._fd, max(wanted, READ_AHEAD_BYTES), self.position)
             self._data_position = self.position
             at = 0
         return at
@@ -125,14 +125,14 @@ def read_footer(disk: Disk, fd: int, seed: int) -> Footer | None:
     position = disk.size(fd) - FOOTER_SIZE
     if position < SEGMENT_HEADER_SIZE:
         return None
-    footer = Footer.unpack(disk.pread(fd, FOOTER_SIZE, position), seed)
+    footer = Footer.unpack(disk.read_fully(fd, FOOTER_SIZE, position), seed)
     return footer if footer and footer.position == position else None
 
 
 def find_batches(disk: Disk, fd: int, seed: int, position: int) -> Iterator[tuple[int, Batch]]:
     """Whole batches anywhere at or after `position`, for what comes behind damage. Slow and careful."""
     while True:
-        data = disk.pread(fd, READ_AHEAD_BYTES, position)
+        data = disk.read_fully(fd, READ_AHEAD_BYTES, position)
         if not data:
             return
         at = data.find(BATCH_MAGIC)
@@ -147,16 +147,16 @@ def find_batches(disk: Disk, fd: int, seed: int, position: int) -> Iterator[tupl
 
 
 def _whole_batch(disk: Disk, fd: int, seed: int, position: int) -> Batch | None:
-    header = disk.pread(fd, BATCH_HEADER_SIZE, position)
+    header = disk.read_fully(fd, BATCH_HEADER_SIZE, position)
     size = batch_size_at(header, 0)
     if not size or position + size > disk.size(fd):
         return None
-    return unpack_batch(disk.pread(fd, size, position), 0, seed)
+    return unpack_batch(disk.read_fully(fd, size, position), 0, seed)
 
 
 def has_data(disk: Disk, fd: int, position: int) -> bool:
     """Whether any byte at or after `position` is not zero."""
-    while data := disk.pread(fd, READ_AHEAD_BYTES, position):
+    while data := disk.read_fully(fd, READ_AHEAD_BYTES, position):
         if data.count(0) != len(data):
             return True
         position += len(data)

@@ -16,7 +16,8 @@ Order within a group: write, sync, then the index and the end of the segment (so
 then the high watermark for other processes, then the callback.
 
 A full disk is waited out: what has not been written has not been acknowledged either, so it is written again
-where it was to go, on the blocks of the reserve or when space returns. A sync that failed is never tried again.
+where it was to go, on the blocks of the reserve or when space returns. So is any other want of the system, as of a
+descriptor for the next segment. A sync that failed is never tried again.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ from typing import TYPE_CHECKING, TypeVar
 from headrace.journal.active import SegmentFile, begin_segment, name_segment
 from headrace.journal.catalog import Catalog
 from headrace.journal.disk import Disk
-from headrace.journal.errors import DiskFull, SyncFailed, WriteFailed, is_disk_full
+from headrace.journal.errors import NO_RESERVE, DiskFull, SyncFailed, WriteFailed, is_disk_full, is_passing
 from headrace.journal.index import pack_entry
 from headrace.journal.reserve import Reserve
 from headrace.journal.segment import (
@@ -74,8 +75,9 @@ class GroupWriter:
         self.high_watermark = watermark.state.high_watermark
         self.file = file
         self.is_failed = False
-        self.full = "" if reserve.hold() else "no space for the reserve"  # the reason
+        self.full = "" if reserve.hold() else NO_RESERVE  # the reason
         self.closing = Event()
+        self.roll_wanted = False  # set on the loop: the next batch begins a segment
         self.acknowledged_early: tuple[Pending, ...] = ()  # with durability=none, until they are written
         self.on_durable: Callable[[int], None] = _ignore_offset
         self.on_failure: Callable[[BaseException], None] = _ignore_error
@@ -133,7 +135,14 @@ class GroupWriter:
         position = file.segment.size
         end = position + len(header) + len(body)
         busy = self._handed != self._settled
-        if busy or self.full or not header or end > self._segment_bytes_max or self._is_old(first_us):
+        if (
+            busy
+            or self.full
+            or self.roll_wanted
+            or not header
+            or end > self._segment_bytes_max
+            or self._is_old(first_us)
+        ):
             return False
         entries = b""
         if position >= self._index_wanted_at:
@@ -230,7 +239,7 @@ class GroupWriter:
             last = group[-1]
             self.high_watermark = last[0] + last[1]
             self.on_durable(self.high_watermark)
-        rolled = self._is_old(group[0][3])
+        rolled = self._is_old(group[0][3]) or (self.roll_wanted and self.file.segment.batches > 0)
         if rolled:
             self._roll(group[0][0])
         buffers: list[bytes] = []
@@ -286,23 +295,25 @@ class GroupWriter:
             self._disk.write_fully(file.fd, buffers, position)
 
     def _with_room(self, step: Callable[[], Result]) -> Result:
-        """Does what may find the disk full, again and again until it does not. Syncs are not among it."""
+        """Does what may find the disk full or descriptors used up, again and again until it does not. Syncs are not among
+        it."""
         while True:
             try:
                 return step()
             except SyncFailed:
                 raise
             except OSError as error:
-                if not is_disk_full(error):
+                if not is_passing(error):
                     raise
                 self._make_room(error)
 
     def _make_room(self, error: OSError) -> None:
-        """Gives the reserve away; without one, waits. Raises the error if the log is to be closed."""
+        """Gives the reserve away for a full disk; without one, waits. Raises the error if the log is to be closed."""
         if not self.full:
             self._say_full(str(error.strerror or error))
         self._regain_at = monotonic() + RETRY_S
-        if not self._reserve.release() and self.closing.wait(RETRY_S):
+        given = is_disk_full(error) and self._reserve.release()
+        if not given and self.closing.wait(RETRY_S):
             raise error
 
     def _regain(self) -> None:
@@ -349,7 +360,8 @@ class GroupWriter:
         header = SegmentHeader(self._uuid, self._epoch, base_offset, time_ns() // 1000)
         directory = self.file.segment.path.parent
         begin = partial(begin_segment, self._disk, directory, header, self._allocate_bytes)
-        self.file = name_segment(self._disk, self._with_room(begin))
+        self.file = name_segment(self._disk, self._with_room(begin), self._with_room)
+        self.roll_wanted = False
         self._index_wanted_at = self.file.segment.size
         self._catalog.append(self.file.segment)
 

@@ -141,3 +141,62 @@ def test_what_the_syncer_cannot_write_the_thread_does_again(call: str) -> None:
     run.wait_for(lambda: run.acknowledged == 2)
     assert run.failures == []
     assert content(run.log) == [first, second]
+
+
+@pytest.mark.parametrize("call", ["create", "allocate", "pwritev", "rename", "fsync_directory"])
+@pytest.mark.parametrize("code", [errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EINTR, errno.ENOSPC])
+@pytest.mark.parametrize("syncer", [False, True])
+def test_a_segment_that_cannot_be_begun_now_is_begun_later(call: str, code: int, syncer: bool) -> None:
+    """Want of descriptors, of memory or of space ends nobody; nothing is acknowledged meanwhile."""
+    disk = SimulatedDisk()
+    run = Run(disk, syncer=syncer)
+    sent = [b"x" * 3000, b"y" * 3000, b"z" * 3000]
+    assert run.append(sent[:1]) == 1
+    disk.failures[call] = code
+    run.log.append(sent[1], 1, 1, 1)
+    run.log.append(sent[2], 1, 1, 1)
+    run.wait_for(lambda: bool(run.full))
+    assert run.full == [errno.errorcode[code]]
+    assert run.acknowledged == 1
+    disk.failures.clear()
+    run.wait_for(lambda: run.acknowledged == 3 and run.full[-1] == "")
+    assert run.failures == []
+    assert content(run.log) == sent
+    run.log.close()
+    assert reopened(disk)[0] == sent
+
+
+def test_closing_does_not_wait_for_descriptors() -> None:
+    disk = SimulatedDisk()
+    run = Run(disk)
+    assert run.append([b"x" * 3000]) == 1
+    disk.failures["create"] = errno.EMFILE
+    run.log.append(b"y" * 3000, 1, 1, 1)
+    run.wait_for(lambda: bool(run.full))
+    run.log.close()
+    assert [type(failure) for failure in run.failures] == [WriteFailed]
+    disk.kill()
+    assert reopened(disk)[0] == [b"x" * 3000]
+
+
+@pytest.mark.parametrize("call", ["fsync", "fdatasync"])
+def test_a_sync_for_want_of_memory_is_a_sync_that_failed(call: str) -> None:
+    disk = SimulatedDisk()
+    run = Run(disk)
+    assert run.append([b"x" * 3000]) == 1
+    disk.failures[call] = errno.ENOMEM
+    assert run.append([b"y" * 3000]) == 1
+    assert [type(failure) for failure in run.failures] == [WriteFailed]
+
+
+def test_a_reserve_that_somebody_has_removed_is_no_failure() -> None:
+    disk = SimulatedDisk()
+    run = Run(disk, settings=replace(SMALL, segment_bytes_max=1 << 25))
+    run.append([b"x" * ((16 << 20) - 1000)])
+    disk.unlink(DATA_DIR / "reserve")
+    disk.failures["allocate"] = errno.ENOSPC
+    run.log.append(b"y" * 3000, 1, 1, 1)
+    run.wait_for(lambda: bool(run.full))
+    disk.failures.clear()
+    run.wait_for(lambda: run.acknowledged == 2)
+    assert run.failures == []

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import errno
 from pathlib import Path
 
 import pytest
 
 from headrace.journal.catalog import Catalog, Segment
-from headrace.journal.disk import DISK
+from headrace.journal.disk import DISK, Disk
 from headrace.journal.errors import CorruptBatch, OffsetOutOfRange
 from headrace.journal.segment import SegmentHeader, seed_of
 from headrace.journal.tail import Tail
@@ -16,13 +17,13 @@ from unit.journal.log_at import filled
 BODIES = [b"%03d" % i * 50 for i in range(60)]
 
 
-def loaded(data_dir: Path, open_files_max: int = 64) -> Catalog:
+def loaded(data_dir: Path, open_files_max: int = 64, disk: Disk = DISK) -> Catalog:
     """Every segment with a dense index."""
     directory = data_dir / "journal"
     paths = sorted(directory.glob("*.log"))
     seed = seed_of(SegmentHeader.unpack(paths[0].read_bytes(), "").uuid)
     segments = [Tail(DISK, directory, int(path.stem), seed).segment for path in paths]
-    return Catalog(DISK, seed, segments, open_files_max)
+    return Catalog(disk, seed, segments, open_files_max)
 
 
 def test_more_segments_than_open_files(tmp_path: Path) -> None:
@@ -87,3 +88,65 @@ def test_what_a_segment_knows_of_its_times() -> None:
     for first, last in ((100, 300), (50, 60), (200, 250)):
         segment.note(first, last)
     assert (segment.batches, segment.min_timestamp_us, segment.max_timestamp_us) == (3, 50, 300)
+
+
+class FewDescriptors(Disk):
+    """A process that has `left` descriptors left."""
+
+    def __init__(self) -> None:
+        self.left = 1000
+        self.taken: set[int] = set()
+
+    def open(self, path: Path, write: bool = False) -> int:
+        if not self.left:
+            raise OSError(errno.EMFILE, "Too many open files")
+        self.left -= 1
+        fd = super().open(path, write)
+        self.taken.add(fd)
+        return fd
+
+    def close(self, fd: int) -> None:
+        self.left += 1
+        self.taken.remove(fd)
+        super().close(fd)
+
+
+@pytest.mark.parametrize("opened_before", [0, 1, 3])
+def test_reads_go_on_when_the_process_has_no_descriptors_left(tmp_path: Path, opened_before: int) -> None:
+    filled(tmp_path, BODIES)
+    disk = FewDescriptors()
+    catalog = loaded(tmp_path, disk=disk)
+    for segment in catalog.segments[:opened_before]:
+        catalog.read(segment.base_offset)
+    disk.left = 0
+    for offset, body in enumerate(BODIES):
+        assert catalog.read(offset).body == body
+    assert [batch.body for batch in catalog.scan(0, len(BODIES))] == BODIES
+    catalog.close()
+    assert disk.taken == set()
+
+
+def test_a_scan_is_not_disturbed_by_reads_of_many_segments(tmp_path: Path) -> None:
+    filled(tmp_path, BODIES)
+    catalog = loaded(tmp_path, open_files_max=1)
+    found = []
+    for batch in catalog.scan(0, len(BODIES)):
+        found.append(batch.body)
+        for segment in catalog.segments:
+            catalog.read(segment.base_offset)
+    assert found == BODIES
+    catalog.close()
+
+
+def test_a_segment_that_cannot_be_deleted_is_still_there(tmp_path: Path) -> None:
+    filled(tmp_path, BODIES)
+
+    class Stubborn(Disk):
+        def unlink(self, path: Path) -> None:
+            raise OSError(errno.EIO, "Input/output error")
+
+    catalog = loaded(tmp_path, disk=Stubborn())
+    with pytest.raises(OSError, match="Input/output"):
+        catalog.remove_first()
+    assert catalog.read(0).body == BODIES[0]
+    catalog.close()

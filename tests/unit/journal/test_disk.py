@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from headrace.journal.disk import DISK, Disk
+from headrace.journal.log import SegmentedLog
+from unit.journal.log_at import SMALL, filled, silent
 
 
 class ShortWrites(Disk):
@@ -53,3 +55,30 @@ def test_a_lock_is_exclusive_and_ends_with_its_descriptor(tmp_path: Path) -> Non
     DISK.close(first)
     assert DISK.lock(second)
     DISK.close(second)
+
+
+class ShortReads(Disk):
+    """Reads at most three bytes a call."""
+
+    def pread(self, fd: int, length: int, position: int) -> bytes:
+        return super().pread(fd, min(length, 3), position)
+
+
+def test_short_reads_are_completed(tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(b"0123456789")
+    disk = ShortReads()
+    fd = disk.open(tmp_path / "file")
+    assert disk.read_fully(fd, 8, 1) == b"12345678"
+    assert disk.read_fully(fd, 8, 7) == b"789"
+    assert disk.read_fully(fd, 8, 10) == b""
+    assert disk.read_file(tmp_path / "file") == b"0123456789"
+    disk.close(fd)
+
+
+def test_a_whole_log_over_short_reads(tmp_path: Path) -> None:
+    bodies = [b"%03d" % number * 300 for number in range(12)]
+    filled(tmp_path, bodies)
+    log = SegmentedLog.open(tmp_path, SMALL, silent, ShortReads())
+    assert [batch.body for batch in log.scan(0)] == bodies
+    assert [log.read_batch(offset).body for offset in range(12)] == bodies
+    log.close()
