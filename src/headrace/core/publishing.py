@@ -223,6 +223,7 @@ class Publishing:
 
     def _note_incoming(self, session: Session, packet_id: int, offset: int) -> None:
         """QoS 2: the packet id is taken until PUBREL, and in a snapshot once `offset` is durable."""
+        session.changed = True
         incoming = session.incoming
         if incoming is None:
             session.incoming = {packet_id: offset}
@@ -294,6 +295,7 @@ class Publishing:
         incoming = session.incoming
         if incoming is not None and packet_id in incoming:
             del incoming[packet_id]
+            session.changed = True
             link.inbound -= 1  # QoS 2 counts against Receive Maximum until PUBCOMP (4.9)
             if session.persistent:
                 self.commit.released(session.incarnation, packet_id)

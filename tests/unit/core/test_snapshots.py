@@ -77,6 +77,10 @@ CHANGES: dict[str, Callable[[Client], None]] = {
     "subscribed": lambda client: client.subscribe("more/#", 2),
     "unsubscribed": lambda client: client.feed(codec.encode_unsubscribe(4, 9, ["t"])),
     "QoS 2 of its own": qos2,
+    "QoS 2 to nobody": lambda client: client.feed(
+        codec.encode_publish(4, b"n", b"x", 2, False, False, 77, b"", -1)
+    ),
+    "QoS 2 released": lambda client: client.feed(codec.encode_pubrel(4, 55)),
     "acknowledged": lambda client: client.ack(client.publishes()[0][0]),
     "received": half_acknowledged,
     "left": Client.disconnect,
@@ -95,9 +99,24 @@ def test_every_change_is_in_the_next_one(change: str) -> None:
     client.subscribe("t", 2)
     harness.client("q").publish("t", b"one", 2)
     harness.client("other").subscribe("t")
+    client.feed(codec.encode_publish(4, b"n", b"x", 2, False, False, 55, b"", -1))
     files = Files(harness)
     files.take()
     CHANGES[change](client)
+    files.take()
+    assert state(files.restored()) == state(harness.broker.fold)
+
+
+def test_a_packet_id_of_the_client_is_in_the_next_one_and_out_of_the_one_after_its_release() -> None:
+    harness = Harness()
+    client = harness.client("c")
+    files = Files(harness)
+    files.take()
+    client.feed(codec.encode_publish(4, b"n", b"x", 2, False, False, 77, b"", -1))
+    files.take()
+    assert files.restored().tenant("default").sessions["c"].incoming is not None
+    assert state(files.restored()) == state(harness.broker.fold)
+    client.feed(codec.encode_pubrel(4, 77))
     files.take()
     assert state(files.restored()) == state(harness.broker.fold)
 
