@@ -105,7 +105,7 @@ def state(fold: Fold, commit: GroupCommit | None = None) -> list[bytes]:
         }
         session.dropped = counts or None
     entries = [entry_of_session(session, 1 << 40) for session in sessions if session.persistent]
-    entries += [entry_of_group(group, 1 << 40) for group in fold.groups.values()]
+    entries += [entry_of_group(group, 1 << 40) for group in fold.all_groups()]
     for tenant in fold.tenants.values():
         entries += sorted(m.topic + b"=" + m.payload for m in tenant.retained.messages())
         entries += sorted(repr(row[:2]).encode() for rows in tenant.producers.entries() for row in rows)

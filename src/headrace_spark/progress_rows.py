@@ -16,6 +16,7 @@ import pyarrow as pa
 from headrace.core.record import (
     ACKED,
     BACKLOG_PAGE,
+    BOUND,
     DROP_REASONS,
     DROPPED,
     KIND_PROGRESS,
@@ -47,6 +48,7 @@ _FIELDS: Final[dict[int, tuple[str, tuple[str, ...]]]] = {
     SHARED_DRAWN: ("shared_drawn", ("group_id", "serial", "incarnation", "choice")),
     SHARED_FINISHED: ("shared_finished", ("group_id", "serial")),
     SHARED_RECEIVED: ("shared_received", ("group_id", "serial")),
+    BOUND: ("bound", ("incarnation", "serial", "packet_id")),
 }
 # Pages of references that wait: no news of any message.
 _PAGES: Final = (BACKLOG_PAGE, SHARED_BACKLOG_PAGE)

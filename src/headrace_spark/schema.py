@@ -46,6 +46,7 @@ counts the QoS 1 and 2 messages of one session (or of one shared group) from 1.
     sent_limit                            incarnation, serial: nothing above it was sent
     dropped                               incarnation, serial, count (serial up to serial + count - 1), reason, one
                                           of `DROP_REASONS` of `headrace.core.record`; `expired` is one of them
+    bound                                 incarnation, serial, packet_id
     shared_drawn                          group_id, serial, incarnation, packet_id, qos
     shared_finished, shared_received      group_id, serial
 """

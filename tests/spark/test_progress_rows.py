@@ -11,6 +11,7 @@ import pytest
 from headrace.core.record import (
     ACKED,
     BACKLOG_PAGE,
+    BOUND,
     DROP_EXPIRED,
     DROPPED,
     RECEIVED,
@@ -83,6 +84,10 @@ def progress(subkind: int, *values: int, timestamp_us: int = MIDNIGHT_US) -> Pro
                     "count": 1,
                 }
             ],
+        ),
+        (
+            progress(BOUND, 9, 3, 65_000),
+            [{"kind": "bound", "incarnation": 9, "serial": 3, "packet_id": 65_000, "count": 1}],
         ),
         (
             progress(SHARED_FINISHED, 11, 7),

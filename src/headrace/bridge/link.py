@@ -24,9 +24,8 @@ from headrace.bridge.terms import Terms, refusal_of
 from headrace.core.bridging import Bridging
 from headrace.core.broker import Broker
 from headrace.core.commit import Deferred, Reply
-from headrace.core.delivery import reserve_chunk
-from headrace.core.inflight import DIRECT_IDS
 from headrace.core.interfaces import Link
+from headrace.core.reserving import reserve_chunk
 from headrace.core.session import Session
 from headrace.core.timers import Timer
 from headrace.errors import ProtocolError
@@ -40,7 +39,9 @@ from headrace.mqtt.properties import Properties
 if TYPE_CHECKING:
     import asyncio
 
-STATE_ID: Final = 65_535  # the packet id of "1" on the state topic; SUBSCRIBE packets use those below it
+STATE_ID: Final = (
+    65_535  # the packet id of "1" on the state topic, which no message has; SUBSCRIBE uses those below
+)
 _LINGER_MS: Final = 5000
 _PACKETS_AT_ONCE: Final = 1024  # in a pass of the loop, as `net.connection` has it
 PENDING_BYTES_MAX: Final = 16 << 20  # answers that the remote broker does not read
@@ -273,14 +274,22 @@ class RemoteLink(Link):
             self._awaited[STATE_ID] = ""
             topic = terms.state_topic.encode("utf-8")
             self.send(codec.encode_publish(version, topic, b"1", 1, True, False, STATE_ID))
-        packet_id = STATE_ID - 1
+        packet_id = STATE_ID
         for name, qos in terms.filters.items():
+            packet_id = self._free_below(packet_id)
             # 5: nothing of our own comes back, and retained messages come once, not at every reconnection.
             request = SubscriptionRequest(name, qos, True, True, 1)
             self._awaited[packet_id] = name
             self.send(codec.encode_subscribe(version, packet_id, [request]))
-            packet_id -= 1
         self._go_on()
+
+    def _free_below(self, packet_id: int) -> int:
+        """The next packet id downwards that no message in flight has."""
+        queue = self._for.queue
+        packet_id -= 1
+        while queue is not None and queue.serial_of(packet_id):
+            packet_id -= 1
+        return packet_id
 
     def subscribed(self, packet: Suback) -> None:
         name = self._awaited.pop(packet.packet_id, "")
@@ -289,9 +298,8 @@ class RemoteLink(Link):
         self._go_on()
 
     def on_puback(self, packet_id: int, reason_code: int) -> None:
-        if packet_id > DIRECT_IDS:
-            if self._awaited.pop(packet_id, None) is not None:
-                self._go_on()
+        if self._awaited and self._awaited.pop(packet_id, None) is not None:
+            self._go_on()
             return
         self.broker.on_puback(self, packet_id, reason_code)
 

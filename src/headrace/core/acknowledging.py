@@ -1,6 +1,6 @@
 """Acknowledgements of a subscriber: PUBACK, PUBREC, PUBCOMP for what it was sent (section 4.3).
 
-Runs on the loop. Packet ids up to 49151 are the session's own entries, those above belong to shared subscriptions.
+Runs on the loop. Packet ids above 49151 are those of shared subscriptions, and of entries that a record gave one.
 """
 
 from __future__ import annotations
@@ -9,8 +9,9 @@ from mypy_extensions import i64, mypyc_attr
 
 from headrace.core.commit import Deferred, GroupCommit, Reply
 from headrace.core.delivery import Delivery
-from headrace.core.inflight import DIRECT_IDS, REF_QOS, OutboundQueue
+from headrace.core.inflight import REF_QOS, OutboundQueue
 from headrace.core.interfaces import Link
+from headrace.core.packet_ids import DIRECT_IDS
 from headrace.core.record import DROP_REFUSED
 from headrace.core.session import Session
 from headrace.core.shared import Draw
@@ -37,7 +38,7 @@ class Acknowledging:
             draw = _draw_of(session, packet_id)
             if draw is not None:
                 self.sharing.puback(session, draw, reason_code)
-            return
+                return
         queue = session.queue
         if queue is None:
             return
@@ -109,7 +110,7 @@ class Acknowledging:
 
 
 def _draw_of(session: Session, packet_id: int) -> Draw | None:
-    """The shared entry in flight under `packet_id`; direct entries have ids up to 49151."""
+    """The shared entry in flight under `packet_id`."""
     draws = session.draws
     return None if draws is None else draws.get(packet_id)
 

@@ -21,6 +21,7 @@ from headrace.core.fold import Fold
 from headrace.core.forwarding import Forwarding
 from headrace.core.interfaces import Clock, JournalPort, Link, Scheduler
 from headrace.core.message import Message
+from headrace.core.packet_ids import PacketIds
 from headrace.core.publishing import Publishing
 from headrace.core.record import (
     FLAG_PRODUCER,
@@ -79,7 +80,7 @@ class Broker(BatchListener):
     ) -> None:
         self.clock = clock
         self.settings = settings
-        self.fold = Fold(journal)
+        self.fold = Fold(journal, PacketIds(settings.direct_ids, settings.upper_ids))
         self.timers = Timers()
         self.commit = GroupCommit(journal, clock, settings.deliveries_at_once)
         self.delivery = Delivery(self.commit, journal, clock, settings)

@@ -16,6 +16,7 @@ from headrace.core.interfaces import Clock, JournalPort, Link
 from headrace.core.message import Message
 from headrace.core.record import (
     ACKED,
+    BOUND,
     DROPPED,
     KIND_EVENT,
     KIND_MESSAGE,
@@ -33,10 +34,18 @@ from headrace.core.record import (
 
 UNFINISHED: Final = -1
 
-# Drops first: an acknowledgement says that everything before it was sent, unless it is known to be dropped.
+# Drops first: an acknowledgement says that everything before it was sent, unless it is known to be dropped. Packet ids
+# behind what has freed them, and before the limit that lets them be used.
 _PROGRESS_ORDER: Final = (
     DROPPED,
-    *[subkind for subkind in range(1, PROGRESS_SUBKINDS) if subkind != DROPPED],
+    ACKED,
+    BOUND,
+    RECEIVED,
+    RELEASED,
+    SENT_LIMIT,
+    SHARED_DRAWN,
+    SHARED_FINISHED,
+    SHARED_RECEIVED,
 )
 
 _KEPT_BYTES_MAX: Final = 1 << 20  # of the buffer that bodies are put together in, from one batch to the next
@@ -267,6 +276,10 @@ class GroupCommit:
 
     def sent_limit(self, incarnation: i64, limit: i64) -> None:
         self._pair(SENT_LIMIT, incarnation, limit)
+
+    def bound(self, incarnation: i64, serial: i64, packet_id: i64) -> None:
+        self._pair(BOUND, incarnation, serial)
+        write_i64_le(self._progress[BOUND], packet_id)
 
     def dropped(self, incarnation: i64, first: i64, count: i64, reason: i64) -> None:
         self._pair(DROPPED, incarnation, first)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import fnmatch
 from typing import TYPE_CHECKING
 
-from headrace.core.delivery import reserve_chunk
+from headrace.core.reserving import reserve_chunk
 from headrace.core.session import APPLICATION, DEVICE
 from headrace.mqtt import reason_codes as rc
 from headrace.mqtt.codec import encode_connack

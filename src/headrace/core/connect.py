@@ -198,7 +198,7 @@ class Sessions:
             "ex": expiry_s,
             "v": packet.version,
             "w": will_fields(packet.will),
-            "lim": int(link.chunk),
+            "lim": min(int(link.chunk), tenant.ids.direct),
         }
         event = Event(SESSION_OPENED, self._clock.now_us, fields)
         self._commit.append(event)
@@ -209,13 +209,12 @@ class Sessions:
         if timer is not None:
             timer.cancel()
             session.timer = None
-        queue = session.queue
-        last_sent = 0 if queue is None else queue.last_sent()
+        limit = self._delivery.reserving.limit_of_resumed(session, link.chunk)
         fields = session.named()
         fields["ex"] = expiry_s
         fields["v"] = packet.version
         fields["w"] = will_fields(packet.will)
-        fields["lim"] = last_sent + int(link.chunk)
+        fields["lim"] = int(limit)
         event = Event(SESSION_RESUMED, self._clock.now_us, fields)
         self._commit.append(event)
         self._fold.resumed(session, event)
@@ -301,7 +300,7 @@ class Sessions:
             self.end(session, reason, code)
             return
         if queue is not None:
-            queue.resend = []
+            queue.stop_resend()
         fields = session.named()
         fields["ex"] = session.expiry_s
         fields["lim"] = 0 if queue is None else queue.last_sent()
@@ -388,6 +387,8 @@ class Sessions:
             queue = session.queue
             if queue is not None and session.persistent:
                 self._commit.sent_limit(session.incarnation, queue.last_sent())
+                queue.close(queue.last_sent())
+                session.changed = True
             link.session = None
             session.link = None
             link.close()

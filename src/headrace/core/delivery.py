@@ -13,13 +13,11 @@ from mypy_extensions import i64
 
 from headrace.core.access import may_receive
 from headrace.core.backlog import REF_OFFSET_SHIFT
-from headrace.core.commit import Deferred, GroupCommit
+from headrace.core.commit import GroupCommit
 from headrace.core.inflight import (
     REF_QOS,
     REF_RETAIN,
-    WINDOW_SERIALS_MAX,
     OutboundQueue,
-    packet_id_of,
     reference,
 )
 from headrace.core.interfaces import NOT_NOW, Absent, Clock, JournalPort, Link
@@ -37,6 +35,7 @@ from headrace.core.record import (
     FLAG_QOS,
     FLAG_RETAIN,
 )
+from headrace.core.reserving import Reserving
 from headrace.core.session import APPLICATION, Session
 from headrace.core.spilling import Spilling
 from headrace.core.unread import FAILURES_AT_ONCE, Unread
@@ -48,14 +47,7 @@ if TYPE_CHECKING:
     from headrace.core.sharing import SharedDelivery
     from headrace.core.subscriptions import Target
 
-_CHUNK_MIN: Final = 32
-_CHUNK_MAX: Final = 1024
 _CHUNK_LIMIT: Final = 16_384
-
-
-def reserve_chunk(window: int) -> int:
-    """How far ahead of the last sent serial a session reserves its `sent_limit`."""
-    return max(_CHUNK_MIN, min(_CHUNK_MAX, 2 * window))
 
 
 def _size(link: Link, message: Message, qos: i64, ids: bytes) -> i64:
@@ -80,6 +72,7 @@ class Delivery:
         self.unread = Unread()
         self.sharing: SharedDelivery | None = None
         self.spilling = Spilling(commit, clock, settings)
+        self.reserving = Reserving(commit, self)
 
     def offer(self, target: Target, message: Message) -> None:
         """Give a message to a session: send it now, or number it and put it behind the backlog."""
@@ -156,7 +149,7 @@ class Delivery:
             ):
                 queue.inflight.put(serial, ref)
                 queue.next_serial = serial + 1
-                self._send(session, link, serial, ref, message, False)
+                self._send(session, link, queue, serial, ref, message, False)
                 return
         queue.push(ref, message.size)
         message.waits = True
@@ -166,13 +159,11 @@ class Delivery:
             self.pump(session)  # asks for what is missing, or drops what is too large for the client
 
     def _room(self, session: Session, link: Link, queue: OutboundQueue, serial: i64) -> bool:
-        """May `serial` be sent now? Asks the journal for more `sent_limit` or floor ahead of need."""
-        if serial - queue.durable_floor > WINDOW_SERIALS_MAX // 2:
-            self._refresh_floor(session, queue)
-            if serial - queue.durable_floor >= WINDOW_SERIALS_MAX:
-                return False
+        """May `serial` be sent now? Asks the journal for a higher `sent_limit` or boundary ahead of need."""
+        if serial > queue.boundary_due:
+            self.reserving.move_boundary(session, queue)
         if serial + (link.chunk >> 1) > queue.sent_limit:
-            self._reserve(session, link, queue, serial)
+            self.reserving.raise_limit(session, link, queue, serial)
             if serial > queue.sent_limit:
                 link.chunk = min(
                     2 * link.chunk, _CHUNK_LIMIT
@@ -191,23 +182,6 @@ class Delivery:
             link.hungry = True
             self.hungry.append(session)
 
-    def _reserve(self, session: Session, link: Link, queue: OutboundQueue, serial: i64) -> None:
-        """Raise the limit, but never beyond the range of packet ids: up to it everything is in flight after a crash."""
-        limit = min(serial + link.chunk, queue.durable_floor + WINDOW_SERIALS_MAX - 1)
-        if queue.reserving > queue.sent_limit or limit <= queue.sent_limit:
-            return
-        queue.reserving = limit
-        if session.persistent:
-            self._commit.sent_limit(session.incarnation, limit)
-        self._commit.defer(_LimitRaised(self, session, limit))
-
-    def _refresh_floor(self, session: Session, queue: OutboundQueue) -> None:
-        """Packet ids may be used again up to the floor whose acknowledgements are durable (decisions 8)."""
-        floor = queue.floor()
-        if not queue.floor_pending and floor > queue.durable_floor:
-            queue.floor_pending = True
-            self._commit.defer(_FloorRaised(self, session, floor))
-
     def _too_large(self, session: Session, link: Link, message: Message, ref: i64) -> bool:
         """A message above the client's Maximum Packet Size is dropped for it [MQTT-3.1.2-25]."""
         if not link.max_packet_size:
@@ -220,7 +194,16 @@ class Delivery:
         access = link.access
         return access is None or may_receive(access, link, message.topic)
 
-    def _send(self, session: Session, link: Link, serial: i64, ref: i64, message: Message, dup: bool) -> None:
+    def _send(
+        self,
+        session: Session,
+        link: Link,
+        queue: OutboundQueue,
+        serial: i64,
+        ref: i64,
+        message: Message,
+        dup: bool,
+    ) -> None:
         qos: i64 = ref & REF_QOS
         first: i64 = 0x30 | qos << 1
         if ref & REF_RETAIN:
@@ -229,7 +212,10 @@ class Delivery:
             first |= 8  # [MQTT-3.3.1-1]
         ids_index: i64 = ref >> 3 & 0x1FFFF
         ids = b"" if ids_index == 0 else session.ids_at(ids_index)
-        self.write(link, message, qos, packet_id_of(serial), first, ids)
+        packet_id: i64 = 1 + (serial - 1) % queue.direct
+        if queue.bound is not None:
+            packet_id = queue.packet_id(serial)
+        self.write(link, message, qos, packet_id, first, ids)
         counters = session.tenant.counters
         counters.publishes_sent += 1
 
@@ -270,9 +256,10 @@ class Delivery:
         serial = queue.resend.pop()
         ref = queue.inflight.get(serial)
         if ref == NOT_IN_FLIGHT:
+            queue.resend_gone -= 1
             return True
         if queue.inflight.is_received(serial):
-            link.send(encode_pubrel(link.version, packet_id_of(serial)))
+            link.send(encode_pubrel(link.version, queue.packet_id(serial)))
             return True
         message = self._fetch(session, ref)
         if not isinstance(message, Message):
@@ -286,7 +273,7 @@ class Delivery:
             queue.finish(serial)
             self._record_drop(session, serial, DROP_TOO_LARGE)
         else:
-            self._send(session, link, serial, ref, message, True)
+            self._send(session, link, queue, serial, ref, message, True)
         return True
 
     def _send_head(self, session: Session, link: Link, queue: OutboundQueue) -> bool:
@@ -301,7 +288,8 @@ class Delivery:
             if message is NOT_NOW:
                 self.wait_for_read(session, link)
                 return False
-            self._drop_head(session, queue, serial, DROP_UNREADABLE)
+            queue.drop_head(1)
+            self._record_drop(session, serial, DROP_UNREADABLE)
             return True
         if message.expired(self._clock.now_us):
             reason = DROP_EXPIRED
@@ -310,15 +298,12 @@ class Delivery:
         elif not self._permitted(link, message):
             reason = DROP_PERMISSION
         if reason:
-            self._drop_head(session, queue, serial, reason)
+            queue.drop_head(1)
+            self._record_drop(session, serial, reason)
             return True
         queue.take()
-        self._send(session, link, serial, ref, message, False)
+        self._send(session, link, queue, serial, ref, message, False)
         return True
-
-    def _drop_head(self, session: Session, queue: OutboundQueue, serial: int, reason: int) -> None:
-        queue.backlog.pop()
-        self._record_drop(session, serial, reason)
 
     def wait_for_read(self, session: Session, link: Link) -> None:
         """What the session is to get next cannot be read now: nothing is dropped for that, `retry_unread` goes on."""
@@ -393,7 +378,7 @@ class Delivery:
         left = backlog.bytes - size
         dropped: i64 = 0
         while backlog.count and (dropped < count or backlog.bytes > left):
-            backlog.skip()
+            queue.drop_head(1)
             dropped += 1
         if dropped:
             session.count_drop(reason, dropped)
@@ -428,42 +413,7 @@ class Delivery:
         """The connection is ready: everything in flight is to be sent again, oldest first, then the backlog."""
         queue = session.queue
         if queue is not None:
-            queue.resend = queue.inflight.serials()[::-1]
+            queue.start_resend()
         if session.draws and self.sharing is not None:
             self.sharing.resumed(session)  # before `pump` draws anything new
         self.pump(session)
-
-
-class _LimitRaised(Deferred):
-    """A new `sent_limit` is durable."""
-
-    def __init__(self, delivery: Delivery, session: Session, limit: int) -> None:
-        super().__init__(session.link)
-        self._delivery = delivery
-        self._session = session
-        self._limit = limit
-
-    def run(self) -> None:
-        queue = self._session.queue
-        if queue is not None and queue.reserving == self._limit:
-            queue.sent_limit = self._limit
-            if queue.backlog.count:
-                self._delivery.pump(self._session)
-
-
-class _FloorRaised(Deferred):
-    """The acknowledgements below `floor` are durable."""
-
-    def __init__(self, delivery: Delivery, session: Session, floor: int) -> None:
-        super().__init__(session.link)
-        self._delivery = delivery
-        self._session = session
-        self._floor = floor
-
-    def run(self) -> None:
-        queue = self._session.queue
-        if queue is not None:
-            queue.floor_pending = False
-            queue.durable_floor = self._floor
-            if queue.backlog.count:
-                self._delivery.pump(self._session)

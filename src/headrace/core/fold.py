@@ -17,9 +17,11 @@ from headrace.core.backlog import Page
 from headrace.core.inflight import OutboundQueue, reference
 from headrace.core.interfaces import PageReader
 from headrace.core.message import Message, decode_record, encode_varint
+from headrace.core.packet_ids import PacketIds
 from headrace.core.record import (
     ACKED,
     BACKLOG_PAGE,
+    BOUND,
     BROKER_STARTED,
     DROP_SESSION_ENDED,
     DROPPED,
@@ -42,6 +44,7 @@ from headrace.core.record import (
     SHARED_BACKLOG_PAGE,
     SHARED_DRAWN,
     SHARED_FINISHED,
+    SHARED_RECEIVED,
     SUBSCRIBED,
     UNSUBSCRIBED,
     WILL_CANCELLED,
@@ -130,8 +133,9 @@ def subscription_row(subscription: Subscription) -> list[object]:
 class Fold:
     """The tenants, the sessions by incarnation, and what a record does to them."""
 
-    def __init__(self, pages: PageReader) -> None:
+    def __init__(self, pages: PageReader, ids: PacketIds | None = None) -> None:
         self._pages = pages
+        self._ids = PacketIds() if ids is None else ids
         self.tenants: dict[str, Tenant] = {}
         self.by_incarnation: dict[int, Session] = {}
         self.roster = Roster()
@@ -147,7 +151,7 @@ class Fold:
     def tenant(self, name: str) -> Tenant:
         tenant = self.tenants.get(name)
         if tenant is None:
-            tenant = Tenant(name, self._pages)
+            tenant = Tenant(name, self._pages, self._ids)
             tenant.drops = {} if self._collects_drops else None
             self.tenants[name] = tenant
         return tenant
@@ -195,10 +199,7 @@ class Fold:
             session.will = None
         queue = session.queue
         if queue is not None:
-            limit = event.number("lim")
-            queue.replay_sent_up_to(limit)
-            queue.sent_limit = limit
-            queue.reserving = limit
+            queue.close(event.number("lim"))
         for group in session.groups or []:
             group.give_back(session)
 
@@ -263,12 +264,13 @@ class Fold:
                 session.closed_at_us = event.timestamp_us
                 queue = session.queue
                 if queue is not None:
-                    queue.replay_sent_up_to(min(queue.sent_limit, queue.next_serial - 1))
-                    queue.sent_limit = queue.last_sent()
-                    queue.reserving = queue.sent_limit
+                    queue.replay_sent_up_to(queue.sent_limit)
+                    queue.close(queue.last_sent())
                 session.opened_limit = 0
                 for group in session.groups or []:
                     group.give_back(session)
+            if session.queue is not None:
+                session.queue.settle()
 
     # Records of subscriptions and retained messages
 
@@ -323,12 +325,19 @@ class Fold:
             session.groups.remove(group)
         if not group.members:
             del tenant.groups[topic_filter]
-            self.groups.pop(group.incarnation, None)
             tenant.shared_tree.remove(group.filter, group.carrier)
-            left = group.backlog.count + len(group.returned)
-            group.backlog.discard()
+            left = group.dissolve()
+            if not group.drawn:
+                self.groups.pop(group.incarnation, None)
             if left:
                 tenant.count_drop(DROP_SESSION_ENDED, left)
+
+    def all_groups(self) -> list[Group]:
+        """The groups, and of those without members the ones with entries in flight; the others are forgotten."""
+        for group in list(self.groups.values()):
+            if not group.members and not group.drawn:
+                del self.groups[group.incarnation]
+        return list(self.groups.values())
 
     def retained_queued(self, session: Session, event: Event) -> i64:
         """Queue the retained messages that the record lists: offset, QoS, subscription identifier."""
@@ -504,7 +513,7 @@ class Fold:
         values = progress.values()
         width = PROGRESS_WIDTH[progress.subkind]
         for at in range(0, len(values), width):
-            if progress.subkind >= SHARED_DRAWN:
+            if progress.subkind in (SHARED_DRAWN, SHARED_FINISHED, SHARED_RECEIVED):
                 self._replay_shared(progress, values, at)
                 continue
             session = self.by_incarnation.get(values[at])
@@ -551,6 +560,8 @@ class Fold:
         elif subkind == SENT_LIMIT:
             queue.sent_limit = value
             queue.reserving = value
+        elif subkind == BOUND:
+            queue.replay_bound(value, values[at + 2])
         elif subkind == DROPPED:
             dropped = queue.replay_dropped(value, values[at + 2])
             if dropped:

@@ -1,8 +1,9 @@
 """The outbound queue of one session: what is in flight and what waits behind it.
 
-Entries are numbered 1, 2, 3, ... in journal order (the serial number); the packet id is a pure function of the serial
-number, so that after kill -9 the same message has the same packet id (decisions 6-9, docs/adr/0003). An entry is a
-*reference*, a 64-bit number: the message itself stays in the journal::
+Entries are numbered 1, 2, 3, ... in journal order (the serial number); the packet id is a function of the serial number,
+or, where an older entry still has that id, one that a record gives: so after kill -9 the same message has the same packet
+id (decisions 6-9, docs/adr/0003 and 0011). An entry is a *reference*, a 64-bit number: the message itself stays in the
+journal::
 
     bits 63-20 journal offset | bits 19-3 index of the subscription identifiers | bit 2 retain | bits 1-0 QoS
 
@@ -17,10 +18,8 @@ from typing import Final
 from mypy_extensions import i64
 
 from headrace.core.backlog import REF_OFFSET_SHIFT, Backlog, BacklogSpace
+from headrace.core.packet_ids import DIRECT_IDS, Bound
 from headrace.core.window import NOT_IN_FLIGHT, Window
-
-DIRECT_IDS: Final = 49_151
-WINDOW_SERIALS_MAX: Final = DIRECT_IDS - 1
 
 REF_RETAIN: Final = 0x4
 REF_QOS: Final = 0x3
@@ -32,23 +31,23 @@ def reference(offset: i64, ids_index: i64, retain: bool, qos: i64) -> i64:
     return offset << REF_OFFSET_SHIFT | ids_index << 3 | (REF_RETAIN if retain else 0) | qos
 
 
-def packet_id_of(serial: i64) -> i64:
-    """The packet id of a direct entry: 1 to 49151 (decisions 9)."""
-    return 1 + (serial - 1) % DIRECT_IDS
-
-
 class OutboundQueue:
     """Serial numbers, in-flight window and backlog of a session. Holds no message."""
 
-    def __init__(self, space: BacklogSpace) -> None:
+    def __init__(self, space: BacklogSpace, direct: i64 = DIRECT_IDS) -> None:
+        self.direct: i64 = direct  # packet ids that are computed from serial numbers: 1 to `direct`
         self.next_serial: i64 = 1
         self.backlog = Backlog(space)
         self.inflight = Window()
         self.resend: list[int] = []  # NOT-ACKED serials to send again on this connection, newest first
+        self.resend_gone: i64 = 0  # of them, finished meanwhile
         self.sent_limit: i64 = 0  # durable: nothing beyond it may have been sent
         self.reserving: i64 = 0  # the sent_limit that is on its way to the journal
-        self.durable_floor: i64 = 1
-        self.floor_pending: bool = False
+        self.boundary: i64 = 1  # durable: below it all are finished, but those that are held
+        self.boundary_due: i64 = direct >> 1  # serials beyond it ask for a new one
+        self.boundary_moves: bool = False
+        self.held: dict[int, int] | None = None  # serials in flight below the boundary, by their computed ids
+        self.bound: Bound | None = None  # ids that records gave
         self.written: i64 = -1  # the `stamp` that the newest snapshot has
 
     def floor(self) -> i64:
@@ -61,7 +60,7 @@ class OutboundQueue:
         return self.next_serial - self.backlog.count
 
     def last_sent(self) -> int:
-        """The highest serial number taken out of the backlog so far."""
+        """The highest serial number taken out of the backlog so far: sent, or dropped unsent."""
         return self.next_serial - self.backlog.count - 1
 
     def stamp(self) -> i64:
@@ -82,6 +81,48 @@ class OutboundQueue:
         self.backlog.pop()
         return serial
 
+    def drop_head(self, count: i64) -> None:
+        """Drop the oldest `count` unsent entries."""
+        if self.bound is not None:
+            first = self.next_serial - self.backlog.count
+            self.bound.release_between(first, first + count)
+        for _ in range(count):
+            self.backlog.skip()
+
+    def finish(self, serial: i64) -> bool:
+        """Forget an entry in flight: acked, refused or dropped. Unknown serials are ignored (replays): False."""
+        if self.bound is not None:
+            self.bound.release(serial)
+        resend = self.resend
+        if resend and resend[-1] <= serial <= resend[0] and self.inflight.get(serial) != NOT_IN_FLIGHT:
+            self.resend_gone += 1
+        return self.inflight.remove(serial)
+
+    def unfinished(self) -> i64:
+        return self.inflight.count + self.backlog.count
+
+    def start_resend(self) -> None:
+        """All that is in flight is to be sent again, oldest first."""
+        self.resend = self.inflight.serials()[::-1]
+        self.resend_gone = 0
+        nameless = self.nameless()
+        if nameless:
+            self.resend = [serial for serial in self.resend if serial not in nameless]
+
+    def stop_resend(self) -> None:
+        self.resend = []
+        self.resend_gone = 0
+
+    # Packet ids
+
+    def packet_id(self, serial: i64) -> i64:
+        """The id an entry is sent under."""
+        if self.bound is not None:
+            given = self.bound.ids.get(serial)
+            if given is not None:
+                return given
+        return 1 + (serial - 1) % self.direct
+
     def serial_of(self, packet_id: i64) -> i64:
         """The serial number in flight under `packet_id`, 0 if there is none."""
         serial = self.latest_of(packet_id)
@@ -90,21 +131,100 @@ class OutboundQueue:
         return serial
 
     def latest_of(self, packet_id: i64) -> i64:
-        """The highest serial number sent so far that has `packet_id`; what is in flight under it can be no other
-        (decisions 8). 0 or less if none was."""
-        if not 1 <= packet_id <= DIRECT_IDS:
+        """The only serial number that can be in flight under `packet_id`; 0 or less if none can.
+
+        Of the entries with this computed id it is a held one, or else the highest that was sent: every one between the
+        two would be below the boundary, and so finished or held.
+        """
+        if packet_id > self.direct or self.held is not None or self.bound is not None:
+            return self._latest_named(packet_id)
+        last = self.inflight.last()
+        return last - (last - packet_id) % self.direct
+
+    def _latest_named(self, packet_id: i64) -> i64:
+        bound = self.bound
+        if packet_id > self.direct:
+            return 0 if bound is None else bound.serials.get(packet_id, 0)
+        if self.held is not None:
+            held = self.held.get(packet_id)
+            if held is not None and self.inflight.get(held) != NOT_IN_FLIGHT:
+                return held
+        last = self.inflight.last()
+        serial: i64 = last - (last - packet_id) % self.direct
+        if bound is not None and serial in bound.ids:
             return 0
-        last: i64 = self.next_serial - self.backlog.count - 1
-        return last - (last - packet_id) % DIRECT_IDS
+        return serial
 
-    def finish(self, serial: i64) -> bool:
-        """Forget an entry in flight: acked, refused or dropped. Unknown serials are ignored (replays): False."""
-        return self.inflight.remove(serial)
+    def collides(self, serial: i64) -> bool:
+        """Whether a held entry may still have the computed id of an unsent one."""
+        held = self.held
+        if held is None or 1 + (serial - 1) % self.direct not in held:
+            return False
+        return self.bound is None or serial not in self.bound.ids
 
-    def unfinished(self) -> i64:
-        return self.inflight.count + self.backlog.count
+    def nameless(self) -> set[int]:
+        """Entries in flight whose id an older one has. They were never sent; older journals have some."""
+        found: set[int] = set()
+        inflight = self.inflight
+        if inflight.last() - inflight.first() < self.direct:
+            return found
+        taken: set[int] = set()
+        for serial in inflight.serials():
+            packet_id: int = self.packet_id(serial)
+            if packet_id in taken:
+                found.add(serial)
+            taken.add(packet_id)
+        return found
+
+    # The boundary
+
+    def next_boundary(self) -> i64:
+        """Where the boundary can be once what is noted by now is durable: the floor, or a quarter of the range behind the
+        next entry where one has been held for longer than that."""
+        lag: i64 = self.next_serial - self.backlog.count - (self.direct >> 2)
+        return max(self.floor(), lag)
+
+    def held_below(self, boundary: i64) -> dict[int, int] | None:
+        """The entries in flight below it that have a computed id, by that id."""
+        if self.inflight.count == 0 or self.inflight.first() >= boundary:
+            return None
+        bound = self.bound
+        held: dict[int, int] = {}
+        for serial in self.inflight.serials_below(boundary):
+            if bound is None or serial not in bound.ids:
+                held.setdefault(1 + (serial - 1) % self.direct, serial)
+        return held or None
+
+    def set_boundary(self, boundary: i64, held: dict[int, int] | None) -> None:
+        self.boundary = boundary
+        self.boundary_due = boundary + (self.direct >> 1)
+        self.boundary_moves = False
+        self.held = held
+        if self.bound is not None and not self.bound.ids:
+            self.bound = None
+
+    def settle(self) -> None:
+        """All that is known is durable: a broker has just started."""
+        boundary = self.next_boundary()
+        self.set_boundary(boundary, self.held_below(boundary))
 
     # The fold: the same changes when they come from journal records.
+
+    def close(self, limit: int) -> None:
+        """The connection has ended, and nothing beyond `limit` was sent."""
+        self.replay_sent_up_to(limit)
+        self.sent_limit = limit
+        self.reserving = limit
+        if self.bound is not None:
+            self.bound.release_between(limit + 1, 1 << 62)
+
+    def replay_bound(self, serial: int, packet_id: int) -> None:
+        """An entry has an id by a record. One that was dropped in the same batch, before it was sent, needs none."""
+        if serial < self.next_serial - self.backlog.count and self.inflight.get(serial) == NOT_IN_FLIGHT:
+            return
+        if self.bound is None:
+            self.bound = Bound()
+        self.bound.bind(serial, packet_id)
 
     def replay_sent_up_to(self, serial: int) -> None:
         """Everything up to `serial` may have been sent: move it into flight."""
@@ -114,6 +234,8 @@ class OutboundQueue:
     def replay_finished(self, serial: i64) -> None:
         backlog = self.backlog
         if backlog.count and serial == self.next_serial - backlog.count:
+            if self.bound is not None:
+                self.bound.release(serial)
             backlog.skip()  # the usual one is the next of all: it need not go through the window
             return
         self.replay_sent_up_to(serial)
@@ -129,10 +251,9 @@ class OutboundQueue:
         Fewer when a snapshot was taken between a drop and its record: then it has counted them too.
         """
         self.replay_sent_up_to(first - 1)
-        removed = 0
-        while self.backlog.count and self.next_serial - self.backlog.count < first + count:
-            self.backlog.skip()
-            removed += 1
+        waiting: i64 = min(self.backlog.count, max(0, first + count - self.head_serial()))
+        self.drop_head(waiting)
+        removed: int = waiting
         if removed < count and self.inflight.count:
             for serial in range(first, first + count):
                 removed += self.finish(serial)  # given up when it was to be sent again

@@ -79,9 +79,10 @@ DROPPED: Final = 5
 SHARED_DRAWN: Final = 6
 SHARED_FINISHED: Final = 7
 SHARED_RECEIVED: Final = 8
-PROGRESS_SUBKINDS: Final = 9  # those that are packed together, one record of each a batch
 BACKLOG_PAGE: Final = 9
 SHARED_BACKLOG_PAGE: Final = 10
+BOUND: Final = 11
+PROGRESS_SUBKINDS: Final = 12  # all but the pages are packed together, one record of each a batch
 
 PROGRESS_WIDTH: Final = {
     ACKED: 2,
@@ -92,6 +93,7 @@ PROGRESS_WIDTH: Final = {
     SHARED_DRAWN: 4,
     SHARED_FINISHED: 2,
     SHARED_RECEIVED: 2,
+    BOUND: 3,
 }
 
 # Why a message was dropped: counted per session, per tenant and in /metrics, under these names.

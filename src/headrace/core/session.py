@@ -79,7 +79,7 @@ class Session:
     def outbound(self) -> OutboundQueue:
         queue = self.queue
         if queue is None:
-            queue = OutboundQueue(self.tenant.space)
+            queue = OutboundQueue(self.tenant.space, self.tenant.ids.direct)
             queue.sent_limit = self.opened_limit
             queue.reserving = self.opened_limit
             self.queue = queue
@@ -90,12 +90,18 @@ class Session:
         queue = self.queue
         used: i64 = 0
         if queue is not None:
-            used = queue.inflight.count - len(queue.resend)
+            used = queue.inflight.count - len(queue.resend) + queue.resend_gone
         if self.draws is not None:
             used += len(self.draws)
             if self.redraw is not None:
                 used -= len(self.redraw)
         return used
+
+    def forget_draw(self, draw: Draw) -> None:
+        """It is finished, or somebody else's; its packet id may have been given to the next one meanwhile."""
+        draws = self.draws
+        if draws is not None and draws.get(draw.packet_id) is draw:
+            del draws[draw.packet_id]
 
     def ids_index(self, encoded: bytes) -> int:
         """The index under which references name these Subscription Identifiers; 0 is the empty set."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from headrace.core.packet_ids import DIRECT_IDS, UPPER_IDS
+
 
 class BrokerSettings:
     """Limits and policies. Times in seconds, sizes in bytes; 0 means no limit where a limit may be absent."""
@@ -41,3 +43,6 @@ class BrokerSettings:
         self.reason_strings: bool = False
         self.drop_events: bool = False
         self.response_information: str = ""
+        # Not to be configured: the journals of all brokers have these. A model makes them few.
+        self.direct_ids: int = DIRECT_IDS
+        self.upper_ids: int = UPPER_IDS

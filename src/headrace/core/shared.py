@@ -15,7 +15,7 @@ from zlib import crc32
 from mypy_extensions import i64
 
 from headrace.core.backlog import Backlog
-from headrace.core.inflight import DIRECT_IDS, REF_QOS
+from headrace.core.inflight import REF_QOS
 from headrace.core.session import Session
 from headrace.core.subscriptions import Subscription
 
@@ -23,8 +23,6 @@ if TYPE_CHECKING:
     from headrace.core.message import Message
     from headrace.core.tenant import Tenant
 
-SHARED_ID_FIRST: Final = DIRECT_IDS + 1
-SHARED_ID_LAST: Final = 0xFFFF
 REF_MAYBE_SENT: Final = (
     0x8  # a group's references carry no subscription identifiers: their lowest bit is free
 )
@@ -163,17 +161,24 @@ class Group:
             if self.returned.pop(serial, -1) == -1:
                 self._take(serial)
             return
-        if found.session.draws is not None:
-            found.session.draws.pop(found.packet_id, None)
+        found.session.forget_draw(found)
 
     def give_back(self, session: Session) -> None:
         """A member's connection ended: its unacknowledged QoS 1 entries go back to the head of the queue."""
         for draw in list((session.draws or {}).values()):
             if draw.group is self and draw.ref & REF_QOS == 1:
                 del self.drawn[draw.serial]
-                if session.draws is not None:
-                    del session.draws[draw.packet_id]
+                session.forget_draw(draw)
                 self.put_back(draw.serial, draw.full_ref | REF_MAYBE_SENT)
+
+    def dissolve(self) -> int:
+        """The last member has left: what waits is dropped, what is in flight completes. Returns how many were dropped."""
+        left: int = self.backlog.count + len(self.returned)
+        self.backlog.discard()
+        self.backlog = Backlog(self.tenant.space)
+        self.returned = {}
+        self._returned_order = []
+        return left
 
     def lowest_offset(self) -> int:
         lowest = self.backlog.lowest_offset()
@@ -204,18 +209,3 @@ class Group:
 def _in_flight(session: Session) -> int:
     queue = session.queue
     return (0 if queue is None else queue.inflight.count) + len(session.draws or {})
-
-
-def free_packet_id(session: Session) -> int:
-    """A packet id for a shared entry, 0 when all are taken."""
-    draws = session.draws
-    if draws is None:
-        draws = {}
-        session.draws = draws
-    if len(draws) > SHARED_ID_LAST - SHARED_ID_FIRST:
-        return 0
-    packet_id = session.next_shared_id
-    while packet_id in draws or packet_id < SHARED_ID_FIRST:
-        packet_id = packet_id + 1 if SHARED_ID_FIRST <= packet_id < SHARED_ID_LAST else SHARED_ID_FIRST
-    session.next_shared_id = packet_id + 1 if packet_id < SHARED_ID_LAST else SHARED_ID_FIRST
-    return packet_id

@@ -16,6 +16,7 @@ from headrace.core.delivery import Delivery
 from headrace.core.inflight import REF_QOS, REF_RETAIN, reference
 from headrace.core.interfaces import NOT_NOW, Clock, JournalPort, Link
 from headrace.core.message import Message
+from headrace.core.packet_ids import free_draw_id, has_free_id
 from headrace.core.record import (
     DROP_BYTES_LIMIT,
     DROP_EXPIRED,
@@ -28,7 +29,7 @@ from headrace.core.record import (
     FLAG_RETAIN,
 )
 from headrace.core.session import Session
-from headrace.core.shared import REF_MAYBE_SENT, Draw, Group, free_packet_id
+from headrace.core.shared import REF_MAYBE_SENT, Draw, Group
 from headrace.errors import ProtocolError
 from headrace.mqtt import reason_codes as rc
 from headrace.mqtt.codec import encode_pubrel
@@ -99,7 +100,7 @@ class SharedDelivery:
     def serve(self, group: Group, message: Message) -> None:
         """`message` joined the queue: as long as members have room, they draw."""
         while group.waiting and not group.unread:
-            ready = [session for session in group.members if self._room(session)]
+            ready = [session for session in group.members if self._ready(session)]
             if not ready:
                 return
             self._draw(group, group.choose(ready, self._settings.shared_strategy, message))
@@ -108,7 +109,7 @@ class SharedDelivery:
         """A member got room: let it draw from its groups in turn, one page at most."""
         budget = self._settings.page_messages
         for group in session.groups or []:
-            while group.waiting and budget and not group.unread and self._room(session):
+            while group.waiting and budget and not group.unread and self._ready(session):
                 budget -= 1
                 self._draw(group, session)
         if budget == 0 and session.link is not None:
@@ -137,6 +138,10 @@ class SharedDelivery:
             self._delivery.feed_later(session, link)
             return False
         return session.window_used() < link.window
+
+    def _ready(self, session: Session) -> bool:
+        """May it be given an entry now? Besides room it needs a packet id that is free."""
+        return self._room(session) and has_free_id(session)
 
     def _draw(self, group: Group, session: Session) -> None:
         serial, ref = group.head()
@@ -169,7 +174,7 @@ class SharedDelivery:
                 session, message, member.retain_as_published and ref & REF_RETAIN != 0, member.ids
             )
             return
-        packet_id = free_packet_id(session)
+        packet_id = free_draw_id(session)
         draw = group.draw(serial, session, packet_id)
         if draw is not None:
             self._commit.drawn(group.incarnation, serial, session.incarnation, draw.choice)

@@ -2,7 +2,7 @@
 
 An entry is one MessagePack array; an unknown one is passed over:
 
-    ["session", ...]    ["group", ...]    ["retained", record bytes, offset]
+    ["session", ...]    ["group", ...]    ["dissolved", ...]    ["retained", record bytes, offset]
     ["producers", tenant, [[key, sequence, time], ...]]
     ["gone", incarnations, [[tenant, topic], ...]]    sessions that ended, topics without a retained message
 
@@ -30,6 +30,7 @@ from headrace.core.session import Session
 from headrace.core.shared import Group
 from headrace.core.tenant import Tenant
 from headrace.errors import CorruptRecord
+from headrace.mqtt.topics import split_share
 
 # What a slice may do, in looks at something that did not change (decisions 29): an entry is ten of them, and so on.
 SLICE_WORK: Final = 2000
@@ -72,6 +73,11 @@ def entry_of_session(session: Session, position: int) -> bytes:
             session.id_sets or [],
             list((session.dropped or {}).items()),
             queued,
+            *(
+                [queue.bound.rows()]
+                if queue is not None and queue.bound is not None and queue.bound.ids
+                else []
+            ),
         ]
     )
 
@@ -83,13 +89,14 @@ def entry_of_retained(message: Message) -> bytes:
 
 
 def entry_of_group(group: Group, position: int) -> bytes:
-    """A shared subscription's queue; its members are in their sessions' entries, which come before."""
+    """A shared subscription's queue; its members are in their sessions' entries, which come before. One without members
+    is `dissolved`: what is in flight of it completes."""
     drawn = [
         [d.serial, d.full_ref, d.session.incarnation, d.choice, d.received] for d in group.drawn.values()
     ]
     return _encoder.encode(
         [
-            "group",
+            "group" if group.members else "dissolved",
             group.tenant.name,
             group.carrier.client_id,
             group.incarnation,
@@ -123,7 +130,7 @@ class Restoring:
                 self._session(value, is_full)
             elif kind == "retained":
                 self._retained(value, is_full)
-            elif kind == "group":
+            elif kind in ("group", "dissolved"):
                 groups.append(value)
             elif kind == "producers":
                 self._producers(value)
@@ -191,17 +198,23 @@ def _restore_session(fold: Fold, value: list[object]) -> None:
     for reason, count in cast(list[list[int]], value[13]):
         session.count_drop(reason, count)
     if value[14] is not None:
-        _restore_queue(session, cast(list[object], value[14]))
+        bound = cast(list[int], value[15]) if len(value) > 15 else []
+        _restore_queue(session, cast(list[object], value[14]), bound)
     fold.add(session)
 
 
 def _restore_group(fold: Fold, value: list[object]) -> None:
     tenant = fold.tenant(cast(str, value[1]))
-    group = tenant.groups.get(cast(str, value[2]))
-    if group is None:
-        return  # every member is gone again, further on in the journal
-    fold.groups.pop(group.incarnation, None)
-    group.incarnation = cast(int, value[3])
+    if value[0] == "dissolved":
+        name, inner = split_share(cast(str, value[2]))
+        group = Group(tenant, name, inner, cast(int, value[3]))
+    else:
+        found = tenant.groups.get(cast(str, value[2]))
+        if found is None:
+            return  # every member is gone again, further on in the journal
+        group = found
+        fold.groups.pop(group.incarnation, None)
+        group.incarnation = cast(int, value[3])
     fold.groups[group.incarnation] = group
     group.applied = cast(int, value[4])
     group.next_serial = cast(int, value[5])
@@ -218,7 +231,7 @@ def _restore_group(fold: Fold, value: list[object]) -> None:
             waiting.append((group, serial, choice, bool(received)))
 
 
-def _restore_queue(session: Session, value: list[object]) -> None:
+def _restore_queue(session: Session, value: list[object], bound: list[int]) -> None:
     queue = session.outbound()
     queue.next_serial = cast(int, value[0])
     for serial, ref in cast(list[list[int]], value[1]):
@@ -228,7 +241,8 @@ def _restore_queue(session: Session, value: list[object]) -> None:
     queue.sent_limit = cast(int, value[3])
     queue.reserving = queue.sent_limit
     queue.backlog.load(value[4:])
-    queue.durable_floor = queue.floor()
+    for at in range(0, len(bound), 2):
+        queue.replay_bound(bound[at], bound[at + 1])
 
 
 def has_changed(session: Session) -> bool:
@@ -287,7 +301,7 @@ class SnapshotPass:
             if session is not None:
                 self._session(session)
             yield
-        for group in list(self._fold.groups.values()):
+        for group in self._fold.all_groups():
             self._add(entry_of_group(group, self._commit.high_watermark))
             group.backlog.release(group.floor())
             self._refers_to(group.lowest_offset())

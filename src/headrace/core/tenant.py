@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from headrace.core.backlog import BacklogSpace
+from headrace.core.packet_ids import PacketIds
 from headrace.core.producers import Producers
 from headrace.core.retained import RetainedStore
 from headrace.core.subscriptions import SubscriptionTree
@@ -34,7 +35,7 @@ class Counters:
 class Tenant:
     """Everything of one tenant."""
 
-    def __init__(self, name: str, pages: PageReader) -> None:
+    def __init__(self, name: str, pages: PageReader, ids: PacketIds | None = None) -> None:
         self.name = name
         self.name_utf8 = name.encode("utf-8")
         self.sessions: dict[str, Session] = {}
@@ -45,6 +46,7 @@ class Tenant:
         self.producers = Producers()
         self.counters = Counters()
         self.space = BacklogSpace(pages)
+        self.ids = PacketIds() if ids is None else ids
         # (client id, DropReason) -> messages not yet told of; None: nobody is told (`drop_events`)
         self.drops: dict[tuple[str, int], int] | None = None
 

@@ -85,6 +85,12 @@ class Window:
             return 0
         return self._serials[self._head]
 
+    def last(self) -> i64:
+        """A serial that all in flight are up to, and that was put in; 0 if there is none."""
+        if self.count == 0:
+            return 0
+        return self._serials[(self._head + self._used - 1) & (len(self._serials) - 1)]
+
     def items(self) -> list[tuple[int, int]]:
         """(serial, reference) of all entries, oldest first."""
         return [(int(self._serials[slot]), int(_unsigned(self._refs[slot]))) for slot in self._slots()]
@@ -94,6 +100,18 @@ class Window:
 
     def serials(self) -> list[int]:
         return [int(self._serials[slot]) for slot in self._slots()]
+
+    def serials_below(self, end: i64) -> list[int]:
+        """Those below `end`, oldest first; takes as long as they are many, with the gaps among them."""
+        found: list[int] = []
+        mask: i64 = len(self._refs) - 1
+        for place in range(self._used):
+            slot: i64 = (self._head + place) & mask
+            if self._serials[slot] >= end:
+                break
+            if self._refs[slot] != _GAP:
+                found.append(self._serials[slot])
+        return found
 
     def received_serials(self) -> list[int]:
         return [int(self._serials[slot]) for slot in self._slots() if self._refs[slot] < 0]
@@ -144,17 +162,18 @@ class Window:
             self._refs = vec[i64]()
 
     def _make_room(self) -> None:
-        """Leave out the gaps; twice the slots, where that alone would not free half of them."""
-        slots: i64 = len(self._refs)
-        if slots == 0:
-            slots = _SLOTS_MIN
-        elif 2 * self.count > slots:
+        """Leave out the gaps, in a ring that is half empty then: so one entry that stays makes no other dearer."""
+        slots: i64 = _SLOTS_MIN
+        while slots < 2 * self.count:
             slots *= 2
         serials = vec[i64]()
         refs = vec[i64]()
-        for slot in self._slots():
-            serials = append(serials, self._serials[slot])
-            refs = append(refs, self._refs[slot])
+        mask: i64 = len(self._refs) - 1
+        for place in range(self._used):
+            slot: i64 = (self._head + place) & mask
+            if self._refs[slot] != _GAP:
+                serials = append(serials, self._serials[slot])
+                refs = append(refs, self._refs[slot])
         while len(refs) < slots:
             serials = append(serials, 0)
             refs = append(refs, _GAP)

@@ -168,7 +168,7 @@ class _Diagnosis:
             except FileNotFoundError:
                 continue  # retention took it meanwhile
             try:
-                data = self._disk.pread(fd, SEGMENT_HEADER_SIZE, 0)
+                data = self._disk.read_fully(fd, SEGMENT_HEADER_SIZE, 0)
                 self._headers[base] = SegmentHeader.unpack(data, str(path))
             except UnsupportedFormat as error:
                 self._find(str(error), Remedy.NONE, path)

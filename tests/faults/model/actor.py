@@ -20,7 +20,8 @@ from headrace.stores.memory import MemoryLink
 if TYPE_CHECKING:
     from faults.model.reference import Reference
 
-SHARED_ID_FIRST = 49_152
+# Draws of a group use the upper packet ids from the bottom, direct entries from the top; no history needs half of them.
+SHARED_IDS = range(49_152, 57_344)
 NO, MAYBE, YES = "no", "maybe", "yes"
 
 
@@ -62,6 +63,7 @@ class Actor:
         self.exists = NO
         self.will: LastWill | None = None
         self._next_id = 0
+        self._deliveries = 0
         self._in_group = False  # it may be a member, in this session or in one whose end was lost
         self.epoch = 0
         self._new_epoch()
@@ -80,6 +82,11 @@ class Actor:
         self.last: dict[tuple[str, str, int, int], int] = {}
         self.must_return: list[int] = []
         self.in_window: set[int] = set()
+        self.came: dict[
+            tuple[int, int], int
+        ] = {}  # packet id and publication -> when they came first, in deliveries
+        self.unplaced: set[int] = set()  # packet ids of which nobody can say when they came
+        self.kept_back: set[int] = set()  # packet ids that it does not answer for now
         if self._in_group:
             self.reference.group_left(self.name)
 
@@ -244,6 +251,7 @@ class Actor:
         """Acknowledge one of the messages that wait for it; False when none does."""
         # What has not come back on this connection cannot be answered yet.
         waiting = [p for p in self.unacked if p not in self.must_return] + self.completing
+        waiting = [p for p in waiting if p not in self.kept_back]
         if not waiting or not self.ready:
             return False
         packet_id = waiting[which % len(waiting)]
@@ -260,6 +268,14 @@ class Actor:
             self.incoming[packet_id] = number
             self.feed(codec.encode_pubrec(self.version, packet_id))
         return True
+
+    def hold(self, which: int) -> None:
+        """From now on leave one of the messages unanswered."""
+        if self.unacked:
+            self.kept_back.add(list(self.unacked)[which % len(self.unacked)])
+
+    def let_go(self) -> None:
+        self.kept_back.clear()
 
     # What it receives
 
@@ -301,9 +317,10 @@ class Actor:
         self.ready = True
         self.in_window = set()
         # QoS 1 of a shared subscription may go to another member; the rest comes back.
-        for packet_id in [p for p in self.unacked if p >= SHARED_ID_FIRST and self.qos_of[p] == 1]:
+        for packet_id in [p for p in self.unacked if p in SHARED_IDS and self.qos_of[p] == 1]:
             del self.unacked[packet_id]
-        self.must_return = sorted(p for p in self.unacked if p < SHARED_ID_FIRST)
+        direct = [p for p in self.unacked if p not in SHARED_IDS]
+        self.must_return = sorted(direct, key=lambda p: self.came[p, self.unacked[p]])
         self.completing = []
         if present:
             self._resend()
@@ -365,7 +382,7 @@ class Actor:
         payload = body[at:]
         if payload.startswith(b"w"):
             if qos:
-                self._take_will(packet_id, qos)
+                self._take_will(packet_id, qos, -1 - int(payload[1:]), dup)
             return
         publication = self.reference.publications.get(int(payload))
         if publication is None or publication.topic != topic:
@@ -385,21 +402,35 @@ class Actor:
                 self.fail(f"P4: packet id {packet_id} was used again before PUBREL")
             self.unacked[packet_id] = number
         else:
-            if self.must_return and not dup and packet_id < SHARED_ID_FIRST:
+            if self.must_return and not dup and packet_id not in SHARED_IDS:
                 self.fail(f"P4: {number} came before what was in flight: {self.must_return}")
-            self.unacked[packet_id] = number
-            self.qos_of[packet_id] = qos
+            self._new_in_flight(packet_id, number, qos, dup)
             if dup and (number, packet_id) in self.seen and qos == 1:
                 return  # the acknowledgement was lost
             self.seen.add((number, packet_id))
             self._arrived(publication, qos, retained, packet_id)
 
-    def _take_will(self, packet_id: int, qos: int) -> None:
+    def _take_will(self, packet_id: int, qos: int, number: int, dup: bool) -> None:
         self._into_window(packet_id)
-        self.unacked[packet_id] = 0
-        self.qos_of[packet_id] = qos
+        if self.unacked.get(packet_id, number) != number:
+            self.fail(f"P4: packet id {packet_id} of {self.unacked[packet_id]} was used for a will")
+        if packet_id not in self.unacked:
+            self._new_in_flight(packet_id, number, qos, dup)
         if packet_id in self.must_return:
             self.must_return.remove(packet_id)
+
+    def _new_in_flight(self, packet_id: int, number: int, qos: int, dup: bool) -> None:
+        self.unacked[packet_id] = number
+        self.qos_of[packet_id] = qos
+        known = dup and (packet_id, number) in self.came
+        if not known:
+            self.came[packet_id, number] = self._deliveries
+        self._deliveries += 1
+        publication = self.reference.publications.get(number)
+        if known and publication is not None and publication.sends > 1:
+            self.unplaced.add(packet_id)  # its acknowledgement was lost, or another copy has that id now
+        else:
+            self.unplaced.discard(packet_id)
 
     def _into_window(self, packet_id: int) -> None:
         if packet_id in self.in_window:
@@ -409,7 +440,7 @@ class Actor:
             self.fail(f"{len(self.in_window)} in flight, Receive Maximum {self.window}")
 
     def _came_back(self, packet_id: int, number: int, dup: bool) -> None:
-        if packet_id >= SHARED_ID_FIRST and self.qos_of[packet_id] == 1:
+        if packet_id in SHARED_IDS and self.qos_of[packet_id] == 1:
             self.unacked[packet_id] = number
             return
         if self.unacked[packet_id] != number or not dup:
@@ -417,14 +448,15 @@ class Actor:
                 f"P4: packet id {packet_id} was {self.unacked[packet_id]}, came back as {number} {dup=}"
             )
         if packet_id in self.must_return:
-            if self.must_return[0] != packet_id and packet_id < SHARED_ID_FIRST:
-                self.fail(f"P3: {packet_id} came back before {self.must_return[0]}")
+            placed = [p for p in self.must_return if p not in self.unplaced]
+            if packet_id in placed and placed[0] != packet_id:
+                self.fail(f"P3: {packet_id} came back before {placed[0]}")
             self.must_return.remove(packet_id)
 
     def _arrived(self, publication: Publication, qos: int, retained: bool, packet_id: int) -> None:
         """Something new for the application."""
         number = publication.number
-        if packet_id >= SHARED_ID_FIRST:
+        if packet_id in SHARED_IDS:
             delivered = self.reference.group_delivered
             delivered[number] = delivered.get(number, 0) + 1
             once = self.reference.group_once

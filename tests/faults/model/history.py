@@ -1,7 +1,10 @@
 """Whole broker histories from a seed, checked against the reference at each recovery and at the end.
 
+In a *narrow* history sessions have few packet ids, so that these wrap all the time, and clients leave messages unanswered
+for long.
+
     python -m faults.model.history --seed 7            replay one
-    python -m faults.model.history --crashes 100000    as many as it takes
+    python -m faults.model.history --crashes 100000    as many as it takes, every other history narrow
 
 A failing seed is printed with its last steps and replays to the same failure.
 """
@@ -39,19 +42,45 @@ STEPS = (
     ("crash", 5),
     ("stop", 1),
 )
+# Much is sent, sessions last, and connections end one by one rather than all at once.
+NARROW_STEPS = (
+    ("connect", 4),
+    ("publish", 40),
+    ("subscribe", 4),
+    ("unsubscribe", 1),
+    ("answer", 40),
+    ("read", 40),
+    ("tick", 20),
+    ("commit", 20),
+    ("settle", 20),
+    ("lose", 2),
+    ("disconnect", 1),
+    ("advance", 1),
+    ("snapshot", 10),
+    ("crash", 2),
+    ("stop", 1),
+)
 
 
 class History:
     """One seed: its world, its clients, its steps."""
 
-    def __init__(self, seed: int, steps: int) -> None:
+    def __init__(self, seed: int, steps: int, narrow: bool = False) -> None:
         self.rng = Random(seed)
+        self.habits = Random(
+            seed + 1_000_000_007
+        )  # of a narrow history, apart: the others stay what they are
+        self.narrow = narrow
         settings = BrokerSettings()
         settings.inflight_max = self.rng.choice((1, 3, 20))
         settings.page_messages = self.rng.choice((1, 2, 256))
         settings.deliveries_at_once = self.rng.choice((1, 2, 500))
         settings.backlog_page = self.rng.choice((1, 2, 4))
         self.limited = self.rng.random() < 0.2
+        if narrow:
+            settings.direct_ids = self.habits.choice((2, 3, 5, 8, 30))
+            settings.upper_ids = self.habits.choice((1, 2, 5, 1000))
+            self.limited = self.limited or self.habits.random() < 0.3
         if self.limited:
             settings.backlog_messages_max = 3
         settings.application_client_ids = ["c2"]
@@ -64,18 +93,33 @@ class History:
         self.done: list[str] = []
 
     def run(self) -> None:
-        names = [name for name, _ in STEPS]
-        weights = [weight for _, weight in STEPS]
+        steps = NARROW_STEPS if self.narrow else STEPS
+        names = [name for name, _ in steps]
+        weights = [weight for _, weight in steps]
         for _ in range(self.steps):
             step = self.rng.choices(names, weights)[0]
             self.done.append(step)
             getattr(self, "step_" + step)()
+            if self.narrow:
+                self._keep_back()
         self.finish()
 
     def _actor(self) -> Actor:
         actor = self.rng.choice(self.actors)
         self.done[-1] += f" {actor.name}"
         return actor
+
+    def _keep_back(self) -> None:
+        """Now and then a client decides not to answer a message, or to answer all it has kept back. Who is away comes
+        back soon."""
+        habits = self.habits
+        for actor in self.actors:
+            if actor.link is None and habits.random() < 0.1:
+                actor.connect(habits.choice((4, 5)), False, habits.choice((2, 10)), -1)
+        if habits.random() < 0.1:
+            habits.choice(self.actors).hold(habits.randrange(8))
+        if habits.random() < 0.01:
+            habits.choice(self.actors).let_go()
 
     # Steps
 
@@ -84,7 +128,10 @@ class History:
         if rng.random() < 0.5:
             actor.read()
         actor.connect(
-            rng.choice((4, 5)), rng.random() < 0.15, rng.choice((1, 2, 10)), rng.choice((-1, -1, -1, 0, 5))
+            rng.choice((4, 5)),
+            rng.random() < (0.02 if self.narrow else 0.15),
+            rng.choice((1, 2, 10)),
+            rng.choice((-1, -1, -1, 0, 5)),
         )
 
     def step_publish(self) -> None:
@@ -183,6 +230,8 @@ class History:
         """Everybody comes back and takes everything; then nothing may be missing."""
         self.done.append("finish")
         self.world.journal.reads_fail = False
+        for actor in self.actors:
+            actor.let_go()
         self.world.settle()
         for _ in range(3):
             self.world.advance(10)
@@ -260,14 +309,15 @@ class History:
             raise Violation(f"P6: retained {found}, the journal says {last}")
 
 
-def run(seed: int, steps: int) -> History:
+def run(seed: int, steps: int, narrow: bool = False) -> History:
     """Run one seed; raises what it finds, with the seed and the last steps in it."""
-    history = History(seed, steps)
+    history = History(seed, steps, narrow)
     try:
         history.run()
     except Exception as error:
         tail = "\n  ".join(history.done[-40:])
-        error.add_note(f"seed {seed}, {steps} steps, step {len(history.done)}:\n  {tail}")
+        kind = "narrow, " if narrow else ""
+        error.add_note(f"seed {seed}, {kind}{steps} steps, step {len(history.done)}:\n  {tail}")
         raise
     return history
 
@@ -275,21 +325,24 @@ def run(seed: int, steps: int) -> History:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--seed", type=int, help="replay this one")
+    parser.add_argument("--narrow", action="store_true", help="replay it with few packet ids")
     parser.add_argument("--from", dest="first", type=int, default=1, help="first seed")
     parser.add_argument("--crashes", type=int, default=2000, help="stop after this many")
     parser.add_argument("--steps", type=int, default=300, help="steps of a history")
     options = parser.parse_args()
     if options.seed is not None:
-        run(options.seed, options.steps)
+        run(options.seed, options.steps, options.narrow)
         print(f"seed {options.seed}: every promise kept")
         return 0
     seed, crashes, started = options.first, 0, time.monotonic()
     while crashes < options.crashes:
+        narrow = options.narrow or seed % 2 == 0
         try:
-            crashes += run(seed, options.steps).world.crashes
+            crashes += run(seed, options.steps, narrow).world.crashes
         except Exception:
             print(
-                f"FAILED: python -m faults.model.history --seed {seed} --steps {options.steps}",
+                f"FAILED: python -m faults.model.history --seed {seed} --steps {options.steps}"
+                + " --narrow" * narrow,
                 file=sys.stderr,
             )
             raise

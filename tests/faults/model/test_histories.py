@@ -11,6 +11,7 @@ from faults.model.history import run
 STEPS = 300
 # Each of these once broke a promise; what it was is in docs/adr or in the changelog of the fix.
 FOUND = (113, 688, 1299, 4835, 5077, 6958)
+FOUND_NARROW = (50, 106, 257, 448, 489, 1452)
 HISTORIES = 300
 
 
@@ -26,6 +27,19 @@ def test_histories_of_this_week() -> None:
     for seed in range(first, first + HISTORIES):
         crashes += run(seed, STEPS).world.crashes
     assert crashes > HISTORIES
+
+
+def test_narrow_histories_of_this_week() -> None:
+    """Few packet ids, which wrap all the time, and clients that hold messages back."""
+    year, week, _ = datetime.now(UTC).isocalendar()
+    first = (year * 100 + week) * 1000
+    for seed in range(first, first + HISTORIES):
+        run(seed, STEPS, narrow=True)
+
+
+@pytest.mark.parametrize("seed", FOUND_NARROW)
+def test_what_once_failed_with_few_packet_ids(seed: int) -> None:
+    run(seed, STEPS, narrow=True)
 
 
 def test_histories_that_hardly_crash() -> None:

@@ -6,14 +6,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.core.backlog import BacklogSpace
-from headrace.core.inflight import DIRECT_IDS, OutboundQueue, packet_id_of
+from headrace.core.inflight import OutboundQueue
+from headrace.core.packet_ids import DIRECT_IDS
 from headrace.stores.memory import MemoryJournal
 
 SPACE = BacklogSpace(MemoryJournal())
 
 
 def test_a_packet_id_is_a_function_of_the_serial_number() -> None:
-    assert [packet_id_of(serial) for serial in (1, 2, DIRECT_IDS, DIRECT_IDS + 1)] == [1, 2, DIRECT_IDS, 1]
+    queue = OutboundQueue(SPACE)
+    assert [queue.packet_id(n) for n in (1, 2, DIRECT_IDS, DIRECT_IDS + 1)] == [1, 2, DIRECT_IDS, 1]
 
 
 @given(st.integers(1, 3 * DIRECT_IDS), st.sets(st.integers(0, 200), min_size=1))
@@ -24,7 +26,7 @@ def test_an_acknowledgement_finds_its_entry(first: int, in_flight: set[int]) -> 
         queue.inflight.put(first + distance, 1)
     for distance in range(201):
         wanted = first + distance if distance in in_flight else 0
-        assert queue.serial_of(packet_id_of(first + distance)) == wanted
+        assert queue.serial_of(queue.packet_id(first + distance)) == wanted
     assert queue.serial_of(DIRECT_IDS + 1) == 0
 
 

@@ -147,3 +147,60 @@ def test_what_is_given_back_goes_first_oldest_first_however_often() -> None:
         acked.append(sent[1 % len(sent)][1])
         sole.lose()
         sole = harness.client("m", version=5, receive_maximum=10)
+
+
+def test_a_member_without_a_free_packet_id_gets_nothing_until_one_is_free() -> None:
+    settings = BrokerSettings()
+    settings.upper_ids = 3
+    harness = Harness(settings)
+    (member,) = members(harness, 1, window=100)
+    publisher = harness.client("p", clean=True)
+    for number in range(10):
+        publisher.publish("t/x", b"%d" % number)
+    came = member.publishes()
+    assert [payload for _, payload, _, _ in came] == [b"0", b"1", b"2"]
+    for number in range(3, 10):
+        member.ack(came.pop(0)[0])
+        came += member.publishes()
+        assert came[-1][1] == b"%d" % number
+        assert len({packet_id for packet_id, _, _, _ in came} - {0}) == 3
+
+
+def test_with_every_packet_id_taken_what_is_in_flight_still_comes_again() -> None:
+    settings = BrokerSettings()
+    settings.upper_ids = 1
+    harness = Harness(settings)
+    (member,) = members(harness, 1, qos=2)
+    harness.client("p", clean=True).publish("t/x", b"x", 2)
+    packet_id = member.publishes()[0][0]
+    member.lose()
+    again = harness.client("m0", version=5).publishes()
+    assert again == [(packet_id, b"x", True, 2)]
+
+
+@pytest.mark.parametrize("snapshot", [False, True])
+def test_what_is_in_flight_of_a_dissolved_group_completes_over_a_crash(snapshot: bool) -> None:
+    harness = Harness()
+    (member,) = members(harness, 1, qos=2)
+    publisher = harness.client("p", clean=True)
+    for qos in (2, 2, 1):
+        publisher.publish("t/x", b"%d" % qos, qos)
+    first, second, third = [packet_id for packet_id, _, _, _ in member.publishes()]
+    member.feed(codec.encode_unsubscribe(5, 9, ["$share/g/t/#"]))
+    if snapshot:
+        harness.take_snapshot()
+    member.feed(codec.encode_pubrec(5, first))
+    member.take()
+    harness.crash()
+    member = harness.client("m0", version=5)
+    packets = member.take()
+    assert [(head, body[:2]) for head, body in packets if head >> 4 == 6] == [
+        (0x62, first.to_bytes(2, "big"))
+    ]
+    member.feed(codec.encode_pubcomp(5, first))
+    member.feed(codec.encode_pubrec(5, second))
+    member.feed(codec.encode_pubcomp(5, second))
+    member.ack(third)
+    harness.crash()
+    assert harness.client("m0", version=5).publishes() == []
+    assert harness.broker.fold.all_groups() == []
