@@ -86,7 +86,7 @@ def main() -> None:
 @click.option("--config", "config_file", type=click.Path(path_type=Path), help="TOML file")
 @click.option("--data-dir", help="where the journal lies  [default: ./headrace-data]")
 @click.option("--listen", "listeners", multiple=True, help="tcp://HOST:PORT, may be repeated")
-@click.option("--admin", help="http://HOST:PORT for /healthz, /readyz, /metrics")
+@click.option("--admin", help="http[s]://HOST:PORT for /healthz, /readyz, /metrics")
 @click.option(
     "--bootstrap",
     "snapshot",

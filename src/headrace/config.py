@@ -316,7 +316,7 @@ class Endpoint(NamedTuple):
             return False
 
 
-SCHEME_PORTS = {"http": 18830}
+SCHEME_PORTS = {"http": 18830, "https": 18830}
 
 
 def endpoint(key: str, url: str, *schemes: str) -> Endpoint:
@@ -452,7 +452,9 @@ def _value(text: str, current: object) -> object:
 
 def _check_addresses(config: Config, *, anonymous_spelled_out: bool) -> None:
     if config.admin:
-        endpoint("admin", config.admin, "http")
+        encrypted = endpoint("admin", config.admin, "http", "https").scheme == "https"
+        if encrypted and not config.tls.certificate:
+            raise InvalidKey("tls.certificate", f"{config.admin} needs it")
     for url in config.listeners:
         reachable = not _listener(config, url).loopback
         if reachable and not anonymous_spelled_out:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import signal
+import ssl
 import sys
 import time
 from pathlib import Path
@@ -17,8 +18,9 @@ import structlog
 import uvloop
 
 from headrace import __version__
-from headrace.api.app import AdminServer, admin_server, application
+from headrace.api.app import application, bind
 from headrace.api.journal import JournalRoutes
+from headrace.api.server import CONNECTIONS_MAX, AdminServer, Bounds, admin_server
 from headrace.bridge.address import parse
 from headrace.bridge.settings import BridgeSettings, RemoteTls
 from headrace.build import PURE, build
@@ -32,7 +34,7 @@ from headrace.journal.compaction import is_worth_it
 from headrace.journal.errors import CorruptBatch, OffsetOutOfRange
 from headrace.journal.log import LogSettings, SegmentedLog
 from headrace.journal.snapshot import newest_chain
-from headrace.net.tls import TlsFiles
+from headrace.net.tls import TlsFiles, UnusableCertificate, server_context
 from headrace.recovery import load
 from headrace.services.access import FileAccess
 from headrace.services.bridges import BridgeCollector, Bridges
@@ -52,6 +54,7 @@ BEHIND_INTERVAL_S = 0.001  # more is due than one pass of the loop should do
 HOUSEKEEPING_INTERVAL_S = 1.0
 SWITCH_INTERVAL_S = 0.0005
 DRAIN_TIMEOUT_S = 10.0
+ADMIN_STOP_TIMEOUT_S = 5.0
 COMPACTED_OFFSETS = 4_000_000  # looked at together, at a byte each
 # The collector looks at what is new, a millisecond's worth at a time, and never again at what has outlived that: 200 000
 # retained messages would take it 160 ms. Nothing of ours needs it; connections, sessions and scrapes leave no cycles.
@@ -264,14 +267,34 @@ class Node:
             token_file = self.config.journal.token_file
             journal = JournalRoutes(Path(self.config.data_dir), Path(token_file) if token_file else None)
             app = application(lambda: self._not_ready or self._full, collectors, [journal.mount()])
-            self._admin, bound = admin_server(self.config.admin, app)
+            bound = bind(self.config.admin)
+            bounds = Bounds(min(CONNECTIONS_MAX, self._doors.admin_max))
+            self._admin = admin_server(app, self._admin_context(), self._doors.report, bounds)
             self._admin_task = self._loop.create_task(self._admin.serve([bound]))
-            while not self._admin.started and not self._admin_task.done():
+            while not self._admin.started:
+                if self._admin_task.done():
+                    self._admin_task.result()
                 await asyncio.sleep(0.001)
+
+    def _admin_context(self) -> ssl.SSLContext | None:
+        """Raises UnusableCertificate."""
+        if not self.config.admin.startswith("https:"):
+            return None
+        return server_context(door_settings(self.config).tls, "http/1.1")
+
+    def _reload_admin(self) -> None:
+        try:
+            if self._admin is not None:
+                self._admin.reload(self._admin_context())
+        except UnusableCertificate as error:
+            log.warning(
+                "certificate not reloaded, the old one stays", listener=self.config.admin, error=str(error)
+            )
 
     def _reload(self) -> None:
         """SIGHUP."""
         self._doors.reload()
+        self._reload_admin()
         self._bridges.reload()
         log.info("reloaded")
 
@@ -434,7 +457,7 @@ class Node:
         self._doors.close()
         if self._admin is not None:
             self._admin.should_exit = True
-            await self._admin_task
+            await asyncio.wait((self._admin_task,), timeout=ADMIN_STOP_TIMEOUT_S)
         self._log.close()
         log.info("stopped", clean=self._failure is None)
         return 0 if self._failure is None else 1

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import signal
+import ssl
 import urllib.error
 import urllib.request
 from collections.abc import Callable
@@ -12,6 +14,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from broker_process import BrokerProcess
+from certificates import Authority
 from e2e.raw import RawClient
 from headrace.journal.consumers import ConsumerPosition
 from headrace.journal.reader import JournalReader
@@ -99,7 +102,8 @@ def test_consumers_are_registered_and_move(serving: BrokerProcess) -> None:
         ("/files/00000000000000000000.log", {"span": "bytes=99999999-"}, 416, "bytes"),
         ("/consumers/nobody", {}, 404, "no consumer 'nobody'"),
         ("/consumers/x/commit", {"body": [1]}, 400, "object"),
-        ("/consumers/x/commit", {"token": "", "body": "x" * 5000}, 413, "4096"),
+        ("/consumers/x/commit", {"body": "x" * 5000}, 413, "4096"),
+        ("/consumers/x/commit", {"token": "", "body": "x" * 5000}, 401, "a bearer token"),  # before the body
         ("/consumers/x/reset", {"body": {"uuid": "", "epoch": 1, "offset": 1}}, 404, "register or commit"),
     ],
 )
@@ -115,3 +119,75 @@ def test_refusals_say_why(
 def test_without_a_token_file_nobody_reads(own_broker: BrokerProcess) -> None:
     answer = ask(own_broker)
     assert (answer.status, "journal.token_file" in answer.problem) == (403, True)
+
+
+@pytest.mark.parametrize(
+    ("span", "status"),
+    [
+        ("bytes=999999999999999999-", 416),
+        ("bytes=0-999999999999999999", 206),
+        (f"bytes={10**19}-{10**19 + 1}", 400),
+        (f"bytes={'9' * 5000}-", 400),
+        ("bytes=-1", 400),
+        ("bytes=1-0", 416),
+    ],
+)
+def test_ranges_of_any_size_are_answered_and_never_an_error_of_ours(
+    serving: BrokerProcess, clients: Clients, span: str, status: int
+) -> None:
+    clients(serving).deliver("t", b"x")
+    name = json.loads(ask(serving).body)["segments"][0]["name"]
+    answer = ask(serving, f"/files/{name}", span=span)
+    assert answer.status == status
+    assert status == 206 or answer.problem
+
+
+@pytest.mark.parametrize(
+    "name", [f"{2**63:020d}.log", f"{10**19:020d}.log", "-1.log", "..", "%2e%2e%2fwatermark", "x" * 300]
+)
+def test_names_that_are_none_are_not_found(serving: BrokerProcess, name: str) -> None:
+    assert ask(serving, f"/files/{name}").status == 404
+
+
+@pytest.mark.parametrize("offset", [-1, 2**63, 2**70, 1.5, "1"])
+def test_positions_that_are_none_are_refused(serving: BrokerProcess, offset: object) -> None:
+    uuid = json.loads(ask(serving).body)["uuid"]
+    body = {"uuid": uuid, "epoch": 1, "offset": offset}
+    answer = ask(serving, "/consumers/c/register", body=body)
+    assert answer.status == 400
+    assert "offset" in answer.problem
+
+
+def test_a_token_that_may_only_read_moves_nothing(brokers: Brokers, tmp_path: Path) -> None:
+    (tmp_path / "token").write_text("read looker\noperate mover\n")
+    serving = brokers({"journal.token_file": tmp_path / "token"}).start()
+    catalog = json.loads(ask(serving, token="looker").body)
+    body = {"uuid": catalog["uuid"], "epoch": catalog["epoch"], "offset": 0}
+    refused = ask(serving, "/consumers/c/register", "looker", body=body)
+    assert (refused.status, "operate" in refused.problem) == (403, True)
+    assert ask(serving, "/consumers/c/register", "mover", body=body).status == 204
+    assert ask(serving, "/consumers/c", "looker").status == 200
+
+
+def test_the_journal_over_tls(brokers: Brokers, tmp_path: Path) -> None:
+    authority = Authority(tmp_path / "ca")
+    certificate, key = authority.issue("localhost")
+    (tmp_path / "token").write_text("secret")
+    settings = {"journal.token_file": tmp_path / "token", "tls.certificate": certificate, "tls.key": key}
+    serving = brokers(settings)
+    serving.extra = ["--admin", f"https://127.0.0.1:{serving.admin_port}"]
+    serving.start()
+    trusting = ssl.create_default_context(cafile=str(authority.ca))
+    url = f"https://localhost:{serving.admin_port}/v1/journal/"
+    request = urllib.request.Request(url, headers={"Authorization": "Bearer secret"})
+    with urllib.request.urlopen(request, timeout=30, context=trusting) as answer:
+        assert json.loads(answer.read())["epoch"] == 1
+    assert serving.process is not None
+    serving.process.send_signal(signal.SIGHUP)
+    serving.wait_for_line("reloaded")
+    certificate.write_text("no certificate")
+    serving.process.send_signal(signal.SIGHUP)
+    serving.wait_for_line("certificate not reloaded")
+    with urllib.request.urlopen(request, timeout=30, context=trusting) as answer:
+        assert answer.status == 200
+    serving.stop()

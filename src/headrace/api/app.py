@@ -1,17 +1,16 @@
-"""The admin endpoints as a Starlette application, and uvicorn inside the node's own loop."""
+"""The admin endpoints as a Starlette application, and the socket they are served on."""
 
 from __future__ import annotations
 
-import contextlib
 import socket
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from http import HTTPStatus
 from urllib.parse import urlsplit
 
-import uvicorn
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 from prometheus_client.registry import CollectorRegistry
 from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import BaseRoute, Route
@@ -37,22 +36,28 @@ def application(
         return Response(generate_latest(metrics), media_type=CONTENT_TYPE_LATEST)
 
     routes = [Route("/healthz", healthz), Route("/readyz", readyz), Route("/metrics", scrape), *more]
-    return Starlette(routes=routes)
+    return Starlette(routes=routes, exception_handlers={HTTPException: _refused, Exception: _failed})
 
 
-class AdminServer(uvicorn.Server):
-    """uvicorn that leaves the signals to the node."""
-
-    @contextlib.contextmanager
-    def capture_signals(self) -> Iterator[None]:
-        yield
+async def _refused(_: Request, error: Exception) -> Response:
+    """404, 405 and the like."""
+    assert isinstance(error, HTTPException)
+    return problem(HTTPStatus(error.status_code), error.detail, dict(error.headers or {}))
 
 
-def admin_server(url: str, app: Starlette) -> tuple[AdminServer, socket.socket]:
-    """The server and its bound socket. Raises OSError when the address is taken."""
-    parts = urlsplit(url)
+async def _failed(_: Request, error: Exception) -> Response:
+    """A defect of ours; what it is stands in the log."""
+    return problem(HTTPStatus.INTERNAL_SERVER_ERROR, type(error).__name__)
+
+
+def bind(endpoint: str) -> socket.socket:
+    """The bound socket of the admin address. Raises OSError when the address is taken."""
+    parts = urlsplit(endpoint)
     bound = socket.socket(socket.AF_INET6 if ":" in (parts.hostname or "") else socket.AF_INET)
     bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    bound.bind((parts.hostname or "127.0.0.1", parts.port or 0))
-    config = uvicorn.Config(app, log_level="warning", access_log=False, lifespan="off", loop="none")
-    return AdminServer(config), bound
+    try:
+        bound.bind((parts.hostname or "127.0.0.1", parts.port or 0))
+    except OSError as error:
+        bound.close()
+        raise OSError(error.errno, f"{endpoint}: {error.strerror}") from None
+    return bound

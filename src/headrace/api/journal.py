@@ -8,27 +8,28 @@
     POST /v1/journal/consumers/NAME/register  {"uuid", "epoch", "offset"}: retention waits for it from there on
     POST /v1/journal/consumers/NAME/commit    the same: everything below is processed
 
-Each wants `Authorization: Bearer TOKEN`, where TOKEN is the content of `journal.token_file`; without that key
-nobody is let in. Files are read on threads, at most `RANGE_BYTES_MAX` at a time, so the loop only passes on
-what is in memory; nothing is parsed here but the end of the segment being written.
+Each wants `Authorization: Bearer TOKEN`, where TOKEN is one of `journal.token_file` (`tokens`); without that key
+nobody is let in. What a POST changes needs the role `operate`, all else `read`. Files are read on threads, at most
+`RANGE_BYTES_MAX` at a time, so the loop only passes on what is in memory; nothing is parsed here but the end
+of the segment being written.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from hmac import compare_digest
 from http import HTTPStatus
 from pathlib import Path
-from typing import Final
+from typing import Annotated, Final
 
 import msgspec
 from starlette.concurrency import run_in_threadpool
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Mount, Route
 
 from headrace.api.problem import problem
+from headrace.api.tokens import OPERATE, READ, Tokens
 from headrace.journal.consumers import ConsumerPosition
 from headrace.journal.disk import DISK
 from headrace.journal.errors import EpochMismatch, JournalError, UnknownConsumer
@@ -40,7 +41,8 @@ from headrace.journal.watermark import NAME as WATERMARK
 
 RANGE_BYTES_MAX: Final = 1 << 20
 BODY_BYTES_MAX: Final = 4096
-_RANGE: Final = re.compile(r"bytes=(\d+)-(\d*)")
+# Of at most 18 digits: larger than any file, and every system call can take it.
+_RANGE: Final = re.compile(r"bytes=([0-9]{1,18})-([0-9]{0,18})")
 _BYTES: Final = "application/octet-stream"
 _MOVES: Final = {
     "register": ConsumerPosition.register_at,
@@ -52,8 +54,8 @@ class Position(msgspec.Struct, frozen=True):
     """The body of `register` and `commit`."""
 
     uuid: str
-    epoch: int
-    offset: int
+    epoch: Annotated[int, msgspec.Meta(ge=0, le=0xFFFF_FFFF)]
+    offset: Annotated[int, msgspec.Meta(ge=0, le=(1 << 63) - 1)]
 
 
 class JournalFiles:
@@ -119,7 +121,7 @@ class JournalRoutes:
 
     def __init__(self, data_dir: Path, token_file: Path | None) -> None:
         self._files = JournalFiles(data_dir)
-        self._token_file = token_file
+        self._tokens = Tokens(token_file)
 
     def mount(self) -> Mount:
         return Mount(
@@ -129,20 +131,32 @@ class JournalRoutes:
                 Route("/watermark", self._guarded(self._watermark)),
                 Route("/files/{name}", self._guarded(self._file)),
                 Route("/consumers/{name}", self._guarded(self._consumer)),
-                Route("/consumers/{name}/{what}", self._guarded(self._move), methods=["POST"]),
+                Route("/consumers/{name}/{what}", self._guarded(self._move, OPERATE), methods=["POST"]),
             ],
         )
 
-    def _guarded(self, answer: Callable[[Request, bytes], Response]) -> Callable[[Request], object]:
-        """On a thread, for whoever has the token; what goes wrong becomes a problem document."""
+    def _guarded(
+        self, answer: Callable[[Request, bytes], Response], role: str = READ
+    ) -> Callable[[Request], object]:
+        """On a thread, for whoever has a token of that role, which is asked before a body is read.
+
+        What goes wrong becomes a problem document.
+        """
 
         async def endpoint(request: Request) -> Response:
+            given = request.headers.get("authorization", "")
+            refusal = await run_in_threadpool(self._tokens.refusal, given, role)
+            if refusal is not None:
+                return refusal
             body = b""
-            async for part in request.stream():
-                body += part
-                if len(body) > BODY_BYTES_MAX:
-                    detail = f"the body is longer than {BODY_BYTES_MAX} bytes"
-                    return problem(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, detail)
+            try:
+                async for part in request.stream():
+                    body += part
+                    if len(body) > BODY_BYTES_MAX:
+                        detail = f"the body is longer than {BODY_BYTES_MAX} bytes"
+                        return problem(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, detail)
+            except ClientDisconnect:
+                return Response()  # nobody is there to read it
             return await run_in_threadpool(self._answered, answer, request, body)
 
         return endpoint
@@ -150,34 +164,18 @@ class JournalRoutes:
     def _answered(
         self, answer: Callable[[Request, bytes], Response], request: Request, body: bytes
     ) -> Response:
-        refusal = self._refusal(request.headers.get("authorization", ""))
-        if refusal is not None:
-            return refusal
         try:
             return answer(request, body)
         except (FileNotFoundError, UnknownConsumer) as error:
             return problem(HTTPStatus.NOT_FOUND, str(error))
         except EpochMismatch as error:
             return problem(HTTPStatus.CONFLICT, str(error))
-        except (ValueError, msgspec.MsgspecError) as error:
+        except (ValueError, OverflowError, msgspec.MsgspecError) as error:
             return problem(HTTPStatus.BAD_REQUEST, str(error))
         except JournalError as error:
             return problem(HTTPStatus.INTERNAL_SERVER_ERROR, str(error))
-
-    def _refusal(self, given: str) -> Response | None:
-        if self._token_file is None:
-            return problem(
-                HTTPStatus.FORBIDDEN, "reading the journal over HTTP needs the key journal.token_file"
-            )
-        try:
-            token = self._token_file.read_text(encoding="utf-8").strip()
         except OSError as error:
-            detail = f"journal.token_file cannot be read: {error.strerror}"
-            return problem(HTTPStatus.INTERNAL_SERVER_ERROR, detail)
-        if token and compare_digest(given.encode(), f"Bearer {token}".encode()):
-            return None
-        detail = "a bearer token is needed" if not given else "this is not the token of journal.token_file"
-        return problem(HTTPStatus.UNAUTHORIZED, detail, {"WWW-Authenticate": "Bearer"})
+            return problem(HTTPStatus.SERVICE_UNAVAILABLE, f"not now: {error.strerror}")
 
     def _catalog(self, _request: Request, _body: bytes) -> Response:
         return JSONResponse(self._files.catalog())

@@ -9,7 +9,10 @@ from starlette.responses import JSONResponse, Response
 PROBLEM_JSON = "application/problem+json"
 
 
+def content(status: HTTPStatus, detail: str) -> dict[str, object]:
+    return {"type": "about:blank", "title": status.phrase, "status": int(status), "detail": detail}
+
+
 def problem(status: HTTPStatus, detail: str, headers: dict[str, str] | None = None) -> Response:
     """`detail` says what is wrong with this request and what would help."""
-    content = {"type": "about:blank", "title": status.phrase, "status": int(status), "detail": detail}
-    return JSONResponse(content, status, headers, media_type=PROBLEM_JSON)
+    return JSONResponse(content(status, detail), status, headers, media_type=PROBLEM_JSON)

@@ -27,7 +27,12 @@ def allow_all_descriptors() -> int:
 def room_for_connections(descriptors: int) -> int:
     """How many connections fit under a limit of descriptors, with a reserve for the journal and everything else that must
     go on when all of them are there; below 1 if there is no room at all."""
-    return descriptors - max(RESERVE_MIN, min(RESERVE_MAX, descriptors // 16))
+    return descriptors - reserve(descriptors)
+
+
+def reserve(descriptors: int) -> int:
+    """What connections of clients may not use of so many descriptors."""
+    return max(RESERVE_MIN, min(RESERVE_MAX, descriptors // 16))
 
 
 def bind(address: Address) -> socket.socket:

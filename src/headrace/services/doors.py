@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from headrace.core.broker import Broker
 from headrace.errors import ConfigError
 from headrace.net.address import parse
-from headrace.net.bound import allow_all_descriptors, room_for_connections
+from headrace.net.bound import allow_all_descriptors, reserve, room_for_connections
 from headrace.net.connection import Connection, ConnectionSet
 from headrace.net.incidents import Incidents
 from headrace.net.listener import Listener, ListenerSet
@@ -61,14 +61,21 @@ class Doors:
         self._incidents = Incidents(warn)
         self._listeners: list[Listener] = []
         self.poller = Poller(asyncio.get_running_loop()) if HAS_EPOLL else None
-        self._connections_max = connections_allowed(settings.connections_max, allow_all_descriptors())
+        descriptors = allow_all_descriptors()
+        self._connections_max = connections_allowed(settings.connections_max, descriptors)
         if not settings.connections_max and self._connections_max < CONNECTIONS_MAX:
             warn(
                 "fewer connections than usual fit under the limit of open files",
                 connections=self._connections_max,
             )
+        self.admin_max = reserve(descriptors) // 3  # connections of the admin HTTP: of the reserve
         self._all = ConnectionSet(self._connections_max, int(settings.connect_timeout_s * 1000))
         broker.sessions.access = access
+
+    @property
+    def report(self) -> Callable[[str, str], None]:
+        """Tells what happened, and more about it: at most one line a second for the same thing."""
+        return self._incidents.report
 
     @property
     def urls(self) -> list[str]:

@@ -1,0 +1,225 @@
+"""The admin HTTP server over real sockets: what is half done is ended in time, and costs no line of the log for each."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import ssl
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import pytest
+import uvloop
+from prometheus_client.registry import CollectorRegistry
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse, Response
+from starlette.routing import Route
+
+from certificates import Authority
+from headrace.api.app import application, bind
+from headrace.api.server import Bounds, admin_server
+from headrace.net.tls import TlsFiles, server_context
+
+QUICK = Bounds(connections_max=3, request_s=0.3, response_s=0.6)
+PATIENT = Bounds(connections_max=3)
+
+
+class Served:
+    """A running server; `told` are the lines for the log."""
+
+    def __init__(self, bounds: Bounds, context: ssl.SSLContext | None = None) -> None:
+        self.told: list[str] = []
+        self.never = asyncio.Event()
+        self.bound = bind("http://127.0.0.1:0")
+        self.port = self.bound.getsockname()[1]
+
+        async def body(request: Request) -> Response:
+            return PlainTextResponse(str(len(await request.body())))
+
+        async def never(_: Request) -> Response:
+            await self.never.wait()
+            return PlainTextResponse("at last")
+
+        async def large(_: Request) -> Response:
+            return PlainTextResponse(b"x" * (32 << 20))
+
+        async def defect(_: Request) -> Response:
+            raise RuntimeError("a defect")
+
+        routes = [
+            Route("/body", body, methods=["POST"]),
+            Route("/never", never),
+            Route("/large", large),
+            Route("/defect", defect),
+        ]
+        app = application(lambda: "", CollectorRegistry(), routes)
+        self.server = admin_server(
+            app, context, lambda what, more: self.told.append(f"{what} {more}"), bounds
+        )
+        self.task = asyncio.get_running_loop().create_task(self.server.serve([self.bound]))
+
+    async def open(self, data: bytes = b"") -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        reader, writer = await asyncio.open_connection("127.0.0.1", self.port)
+        writer.write(data)
+        return reader, writer
+
+    async def ask(self, data: bytes) -> bytes:
+        """Everything that is answered until the connection ends."""
+        reader, writer = await self.open(data)
+        try:
+            return await asyncio.wait_for(reader.read(), 20)
+        except ConnectionResetError:
+            return b""
+        finally:
+            writer.close()
+
+    async def stop(self) -> None:
+        self.server.should_exit = True
+        await asyncio.wait_for(self.task, 10)
+
+
+def run(test: Callable[[Served], Awaitable[None]], bounds: Bounds = PATIENT) -> list[str]:
+    async def main() -> list[str]:
+        served = Served(bounds)
+        while not served.server.started:
+            await asyncio.sleep(0.001)
+        await test(served)
+        if not served.task.done():
+            await served.stop()
+        return served.told
+
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        return runner.run(main())
+
+
+HALVES = {
+    "nothing": b"",
+    "half a line": b"GET /hea",
+    "half the headers": b"GET /healthz HTTP/1.1\r\nHost: x\r\n",
+    "half a body": b"POST /body HTTP/1.1\r\nHost: x\r\nContent-Length: 1000\r\n\r\nhalf",
+    "half a body that nobody reads": b"POST /healthz HTTP/1.1\r\nHost: x\r\nContent-Length: 1000\r\n\r\nhalf",
+    "an answer that never comes": b"GET /never HTTP/1.1\r\nHost: x\r\n\r\n",
+}
+
+
+@pytest.mark.parametrize("half", HALVES)
+def test_what_is_half_done_ends(half: str) -> None:
+    async def body(served: Served) -> None:
+        assert b"200 OK" not in await served.ask(HALVES[half])
+
+    run(body, QUICK)
+
+
+@pytest.mark.parametrize("half", HALVES)
+def test_stopping_waits_for_nobody(half: str) -> None:
+    async def body(served: Served) -> None:
+        _, writer = await served.open(HALVES[half])
+        while not served.server.server_state.connections:
+            await asyncio.sleep(0.001)
+        await served.stop()
+        writer.close()
+
+    run(body)
+
+
+def test_an_answer_that_is_not_read_ends() -> None:
+    async def body(served: Served) -> None:
+        reader, writer = await served.open(b"GET /large HTTP/1.1\r\nHost: x\r\n\r\n")
+        while not served.told:
+            await asyncio.sleep(0.01)
+        assert len(await asyncio.wait_for(_rest(reader), 10)) < 32 << 20
+        writer.close()
+
+    run(body, QUICK)
+
+
+async def _rest(reader: asyncio.StreamReader) -> bytes:
+    found = b""
+    try:
+        while part := await reader.read(1 << 20):
+            found += part
+    except ConnectionResetError:
+        pass
+    return found
+
+
+def test_connections_are_limited_and_a_place_comes_back() -> None:
+    async def body(served: Served) -> None:
+        held = [await served.open(b"GET /never HTTP/1.1\r\n") for _ in range(3)]
+        while len(served.server.server_state.connections) < 3:
+            await asyncio.sleep(0.001)
+        assert await served.ask(b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n") == b""
+        for _, writer in held:
+            writer.close()
+        while served.server.server_state.connections:
+            await asyncio.sleep(0.001)
+        assert b"200 OK" in await served.ask(b"GET /healthz HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+
+    told = run(body)
+    assert told == ["admin: too many connections 3"]
+
+
+@pytest.mark.parametrize(
+    ("request_", "status"),
+    [
+        (b"nonsense\r\n\r\n", 400),
+        (b"\x16\x03\x01\x02\x00\x01\x00\r\n\r\n", 400),
+        (b"GET /healthz HTTP/1.1\r\n\r\n", 400),  # without Host
+        (b"GET /healthz HTTP/1.1\r\nHost: x\r\nX: " + b"x" * 20_000, 400),
+        (b"GET /none HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n", 404),
+        (b"DELETE /healthz HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n", 405),
+        (b"GET /defect HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n", 500),
+    ],
+)
+def test_what_is_refused_is_a_problem_document(request_: bytes, status: int) -> None:
+    async def body(served: Served) -> None:
+        head, _, content = (await served.ask(request_)).partition(b"\r\n\r\n")
+        assert head.startswith(b"HTTP/1.1 %d" % status), head
+        assert b"application/problem+json" in head
+        assert json.loads(content)["status"] == status
+
+    run(body)
+
+
+def test_every_bad_request_goes_through_the_limited_log(capfd: pytest.CaptureFixture[str]) -> None:
+    async def body(served: Served) -> None:
+        for _ in range(20):
+            assert b"400" in await served.ask(b"nonsense\r\n\r\n")
+
+    told = run(body)
+    assert (
+        len(told) == 20
+    )  # what the node writes of them is limited by `Incidents`, which has a test of its own
+    assert len({line.split(":")[1] for line in told}) == 1
+    assert capfd.readouterr().err == ""
+
+
+def test_over_tls_with_a_certificate_that_changes(tmp_path: Path) -> None:
+    authority = Authority(tmp_path / "ca")
+    files = [authority.issue(name) for name in ("localhost", "other")]
+
+    def context(number: int) -> ssl.SSLContext:
+        certificate, key = files[number]
+        return server_context(TlsFiles(str(certificate), str(key), "", "none"), "http/1.1")
+
+    async def main() -> None:
+        served = Served(QUICK, context(0))
+        while not served.server.started:
+            await asyncio.sleep(0.001)
+        assert await served.ask(b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n") == b""  # plain
+        assert await served.ask(b"") == b""  # half a handshake
+        trusting = ssl.create_default_context(cafile=str(authority.ca))
+        names = []
+        for number in range(2):
+            served.server.reload(context(number))
+            reader, writer = await asyncio.open_connection(
+                "localhost", served.port, ssl=trusting, server_hostname="localhost"
+            )
+            writer.write(b"GET /healthz HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+            assert b"200 OK" in await asyncio.wait_for(reader.read(), 10)
+            names.append(writer.get_extra_info("peercert")["subject"][-1][0][1])
+            writer.close()
+        assert names[0] != names[1]
+        await served.stop()
+
+    asyncio.run(main())
