@@ -2,14 +2,38 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import pytest
 from hypothesis import settings
 
 from broker_process import BUILD
+from time_limit import expect_signals, limit_of, limited
 
 # How long an example takes says more about the neighbours on this machine than about the code.
 settings.register_profile("headrace", deadline=None)
 settings.load_profile("headrace")
+
+
+expect_signals()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_setup(item: pytest.Item) -> Iterator[None]:
+    with limited(limit_of(item)):
+        return (yield)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
+    with limited(limit_of(item)):
+        return (yield)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_teardown(item: pytest.Item) -> Iterator[None]:
+    with limited(limit_of(item)):
+        return (yield)
 
 
 def pytest_report_header(config: pytest.Config) -> str:

@@ -84,7 +84,6 @@ TESTED_TOGETHER = {
     "tests/spark/test_lake_table.py": ["headrace_spark/tables.py"],
     "tests/spark/test_decode.py": ["headrace_spark/message_columns.py"],
     "tests/e2e/test_bridge.py": [
-        "headrace/bridge/bridge.py",
         "headrace/bridge/counters.py",
         "headrace/bridge/settings.py",
         "headrace/services/bridges.py",
