@@ -113,6 +113,9 @@ class AccessConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 
     password_file: str = ""  # `headrace passwd`; with one, allow_anonymous is false unless it is spelled out
     acl_file: str = ""
+    # "first-user": a client id belongs to the user who opened its session, for as long as that session lasts.
+    client_ids: Literal["any", "first-user"] = "any"
+    remember_s: Seconds = 3600.0  # how long a verified password needs no hash; 0: every CONNECT is hashed
 
 
 class TlsConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -122,6 +125,7 @@ class TlsConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     key: str = ""  # "": it is in the certificate's file
     ca: str = ""  # who signs client certificates
     client_certificate: Literal["none", "optional", "require"] = "none"
+    crl: str = ""  # their revocation lists; who is on one does not get in, and goes when SIGHUP reads it
     minimum_version: Literal["1.2", "1.3"] = "1.2"
 
 
@@ -174,6 +178,8 @@ class LogConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 
     level: Literal["debug", "info", "warning", "error"] = "info"
     format: Literal["text", "json"] = "text"
+    # Logins, denials, bans: failures, all (logins that succeed, too) or off. It does not depend on `level`.
+    audit: Literal["off", "failures", "all"] = "failures"
 
 
 class ArchiveConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -472,6 +478,9 @@ def _listener(config: Config, url: str) -> Address:
     if address.encrypted and not (address.options.cert or config.tls.certificate):
         raise InvalidKey("tls.certificate", f"{url} needs it, or ?cert= in its URL")
     wanted = address.options.client_cert or config.tls.client_certificate
+    if address.options.identity and (not address.encrypted or wanted == "none"):
+        key = "tls.client_certificate"
+        raise InvalidKey(key, f"{url} takes names from client certificates (identity=), and asks for none")
     if address.encrypted and wanted != "none" and not (address.options.ca or config.tls.ca):
         raise InvalidKey("tls.ca", f"{url} asks for client certificates: it says who signs them")
     return address

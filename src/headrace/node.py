@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import logging
 import signal
 import ssl
 import sys
@@ -16,6 +17,7 @@ from pathlib import Path
 
 import structlog
 import uvloop
+from prometheus_client.registry import Collector
 
 from headrace import __version__
 from headrace.api.app import application, bind
@@ -36,7 +38,8 @@ from headrace.journal.log import LogSettings, SegmentedLog
 from headrace.journal.snapshot import newest_chain
 from headrace.net.tls import TlsFiles, UnusableCertificate, server_context
 from headrace.recovery import load
-from headrace.services.access import FileAccess
+from headrace.services.access import AccessSettings, FileAccess
+from headrace.services.audit import Audit, AuditCollector
 from headrace.services.bridges import BridgeCollector, Bridges
 from headrace.services.doors import Doors, DoorSettings
 from headrace.services.failures import FailureLog
@@ -113,13 +116,32 @@ def log_settings(config: Config) -> LogSettings:
 
 def door_settings(config: Config) -> DoorSettings:
     limits, tls = config.limits, config.tls
-    files = TlsFiles(tls.certificate, tls.key, tls.ca, tls.client_certificate, tls.minimum_version)
+    files = TlsFiles(tls.certificate, tls.key, tls.ca, tls.client_certificate, tls.minimum_version, tls.crl)
     return DoorSettings(
         limits.connections_max,
         limits.connect_timeout_s,
         limits.pending_bytes_max,
         files,
         limits.tcp_keep_alive_s,
+    )
+
+
+def access_settings(config: Config) -> AccessSettings:
+    access = config.access
+    return AccessSettings(
+        password_file=access.password_file,
+        acl_file=access.acl_file,
+        allow_anonymous=config.allow_anonymous,
+        client_ids=access.client_ids,
+        remember_s=access.remember_s,
+    )
+
+
+def audit_log(config: Config) -> Audit:
+    """Its lines go where the log's do, whatever the log's level."""
+    level = structlog.make_filtering_bound_logger(logging.INFO)
+    return Audit(
+        structlog.wrap_logger(structlog.WriteLogger(sys.stderr), wrapper_class=level).info, config.log.audit
     )
 
 
@@ -182,16 +204,15 @@ class Node:
             self.watchdog,
         )
         self._bridges = Bridges(self.broker, self._log.uuid, log.info, log.warning)
+        self._audit = audit_log(config)
         self._doors = Doors(self.broker, door_settings(config), self._access_control(), log.warning)
 
     def _access_control(self) -> FileAccess | None:
         """None where everybody may do everything. Raises ConfigError, OSError."""
-        access = self.config.access
-        anonymous = self.config.allow_anonymous
-        if anonymous and not access.password_file and not access.acl_file:
+        settings = access_settings(self.config)
+        if settings == AccessSettings() and not any("identity=" in url for url in self.config.listeners):
             return None
-        on_loop = self._loop.call_soon_threadsafe
-        return FileAccess(access.password_file, access.acl_file, anonymous, on_loop)
+        return FileAccess(settings, self._audit, self._loop)
 
     def _report(self, line: str) -> None:
         log.warning("journal", detail=line)
@@ -262,7 +283,10 @@ class Node:
         for url in self.config.listeners:
             self._doors.open(url)
         if self.config.admin:
-            more = BridgeCollector(self._bridges), ReadsCollector(self._journal)
+            more: list[Collector] = [BridgeCollector(self._bridges), ReadsCollector(self._journal)]
+            if self._doors.access is not None:
+                verifying = self._doors.access.verifying
+                more.append(AuditCollector(self._audit, verifying))
             collectors = registry(self.broker, self._doors, self.watchdog, *more)
             token_file = self.config.journal.token_file
             journal = JournalRoutes(Path(self.config.data_dir), Path(token_file) if token_file else None)
@@ -364,6 +388,7 @@ class Node:
                 self._on_timer()
             if self.broker.behind:
                 wait_s = BEHIND_INTERVAL_S
+            self._audit.flush()
         except Exception as error:  # noqa: BLE001
             self.broker.failures.note("timer", "", error)
         finally:

@@ -36,7 +36,7 @@ pattern readwrite clients/%c/#
 class Guarded:
     """A broker with a password file and an ACL file, and a TLS listener whose certificates name users."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, *, crl: bool = False, proxied: bool = False) -> None:
         self.passwords, self.acl = folder / "passwords", folder / "acl"
         for user, password in (("ada", "lovelace"), ("bob", "böb")):
             done = headrace("passwd", str(self.passwords), user, "-b", password)
@@ -53,7 +53,14 @@ class Guarded:
             "tls.key": key,
             "durability": "none",
         }
-        self.broker: BrokerProcess = make_broker(folder / "broker", settings, ["--listen", url])
+        if crl:
+            settings["tls.crl"] = self.authority.revoke()
+            url += f"&crl={settings['tls.crl']}"
+        more = ["--listen", url]
+        if proxied:
+            self.proxied_port = free_port()
+            more += ["--listen", f"tcp://127.0.0.1:{self.proxied_port}?proxy=required"]
+        self.broker: BrokerProcess = make_broker(folder / "broker", settings, more)
 
     def reload(self) -> None:
         seen = len(self.broker.lines)
@@ -201,7 +208,7 @@ def test_sighup_reads_the_files_again(tmp_path: Path, clients: Callable[..., Raw
         guarded.reload()
         bob.deliver("public/a", "after")
         bob.deliver("ada/a", "end")
-        ada.ping()  # she stays, and no longer reads what she subscribed to
+        ada.read_to_end()  # her line is gone, and so is she
         clients(guarded.broker, "gone", connect=False).connect(expect=5, **ADA)
         clients(guarded.broker, "eve", user_name="eve", password=b"new")
         guarded.acl.write_text("nonsense\n")
@@ -209,6 +216,94 @@ def test_sighup_reads_the_files_again(tmp_path: Path, clients: Callable[..., Raw
         os.kill(guarded.broker.pid, signal.SIGHUP)
         guarded.broker.wait_for_line("the old ones stay", after=seen)
         bob.deliver("bob/still", "fine")
+    finally:
+        finish(guarded.broker)
+
+
+def over_tls(guarded: Guarded, certificate: str, **issue: str) -> ssl.SSLSocket:
+    context = ssl.create_default_context(cafile=str(guarded.authority.ca))
+    context.load_cert_chain(*guarded.authority.issue(certificate, **issue))
+    plain = socket.create_connection(("127.0.0.1", guarded.tls_port), timeout=10)
+    return context.wrap_socket(plain, server_hostname="localhost")
+
+
+def test_a_certificate_without_a_name_is_no_way_around_the_password(guarded: Guarded) -> None:
+    with over_tls(guarded, "nameless", subject="/O=nobody") as over:
+        over.sendall(connect_packet("nameless", version=4, user_name="bob", password="böb".encode()))
+        assert over.recv(10) == bytes([0x20, 2, 0, 5])
+
+
+def test_a_revoked_certificate_s_connection_goes_at_sighup(tmp_path: Path) -> None:
+    guarded = Guarded(tmp_path, crl=True)
+    guarded.broker.start()
+    try:
+        with over_tls(guarded, "kept") as kept, over_tls(guarded, "lost") as lost:
+            for name, over in (("kept", kept), ("lost", lost)):
+                over.sendall(connect_packet(name, version=5))
+                assert over.recv(100)[0] == 0x20
+            guarded.authority.revoke(tmp_path / "ca" / "lost.pem")
+            guarded.reload()
+            assert lost.recv(100) == bytes([0xE0, 1, 0x87])
+            assert lost.recv(100) == b""
+            kept.sendall(packet(0xC0, b""))
+            assert kept.recv(10) == bytes([0xD0, 0])
+        assert any("certificate_revoked" in line for line in guarded.broker.lines)
+    finally:
+        finish(guarded.broker)
+
+
+def test_what_was_refused_is_in_the_log_with_who_and_where(
+    tmp_path: Path, clients: Callable[..., RawClient]
+) -> None:
+    guarded = Guarded(tmp_path, proxied=True)
+    guarded.broker.start()
+    try:
+        with socket.create_connection(("127.0.0.1", guarded.proxied_port), timeout=10) as over:
+            over.sendall(b"PROXY TCP4 203.0.113.9 192.0.2.1 5555 1883\r\n")
+            over.sendall(connect_packet("evil user=ada", version=4, user_name="eve", password=b"secret!"))
+            assert over.recv(10) == bytes([0x20, 2, 0, 5])
+        ada = clients(guarded.broker, "ada", 5, **ADA)
+        ada.publish("elsewhere", "no", qos=1)
+        assert ada.expect(PUBACK).reason == 0x87
+        ada.subscribe("bob/#", granted=[0x87])
+        failed = guarded.broker.wait_for_line("login failed")
+        for part in (
+            "203.0.113.9:5555",
+            "unknown_user",
+            "user=eve",
+            "client='evil user=ada'",
+            "listener=tcp://",
+        ):
+            assert part in failed
+        denied = guarded.broker.wait_for_line("denied")
+        for part in ("reason=publish", "topic=elsewhere", "user=ada", "client=ada", "address=127.0.0.1:"):
+            assert part in denied
+        assert not any("secret!" in line for line in guarded.broker.lines)
+        metrics = guarded.broker.metrics()
+        for event, reason in (
+            ("denied", "publish"),
+            ("denied", "subscribe"),
+            ("login failed", "unknown_user"),
+        ):
+            assert metrics[f'headrace_security_events_total{{event="{event}",reason="{reason}"}}'] == 1
+    finally:
+        finish(guarded.broker)
+
+
+def test_connects_that_are_abandoned_delay_no_login(
+    tmp_path: Path, clients: Callable[..., RawClient]
+) -> None:
+    """From the login's own address, with names of their own and with a known one."""
+    guarded = Guarded(tmp_path)
+    guarded.broker.start()
+    try:
+        for number in range(600):
+            with socket.create_connection(("127.0.0.1", guarded.broker.port), timeout=10) as stranger:
+                user = "bob" if number % 2 else f"stranger {number}"
+                stranger.sendall(connect_packet(f"s{number}", version=4, user_name=user, password=b"x"))
+        clients(guarded.broker, "ada", **ADA).ping()
+        metrics = guarded.broker.metrics()
+        assert metrics["headrace_passwords_abandoned_total"] > 300  # each would have been a hash
     finally:
         finish(guarded.broker)
 

@@ -194,6 +194,17 @@ def test_endpoints_are_taken_apart() -> None:
         (["listeners=tls://127.0.0.1:1?cert=/c&client_cert=require"], "tls.ca"),
         (["listeners=tls://127.0.0.1:1", "tls.certificate=/c", "tls.client_certificate=optional"], "tls.ca"),
         (["listeners=tls://127.0.0.1:1", "tls.client_certificate=perhaps"], "tls.client_certificate"),
+        (["listeners=tls://127.0.0.1:1?cert=/c&identity=cn"], "tls.client_certificate"),
+        (
+            [
+                "listeners=tls://127.0.0.1:1?cert=/c&identity=cn&client_cert=none",
+                "tls.client_certificate=require",
+            ],
+            "tls.client_certificate",
+        ),
+        (["listeners=tcp://127.0.0.1:1?identity=cn"], "tls.client_certificate"),
+        (["access.client_ids=mine"], "access.client_ids"),
+        (["log.audit=some"], "log.audit"),
         (["listeners=tcp://127.0.0.1:1?proxy=perhaps"], "listeners"),
     ],
 )

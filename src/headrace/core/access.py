@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 _REMEMBERED_MAX: Final = 256  # topics of a connection
 _REMEMBERED_BYTES: Final = 256  # of a topic; longer ones are asked about each time
+_FIXED_BYTES: Final = 2048
 PENDING: Final = -1  # no reason code: the answer comes through SignIn.answer
 
 
@@ -27,8 +28,20 @@ class SignIn:
         self._sessions = sessions
         self._packet = packet
         self.link = link
+        self.client_id = packet.client_id
         self.username = packet.username
         self.password = packet.password
+
+    @property
+    def size(self) -> int:
+        """Bytes that it holds while it waits, by and large."""
+        packet = self._packet
+        size = _FIXED_BYTES + len(packet.client_id) + len(packet.username or "") + len(packet.password or b"")
+        if packet.will is not None:
+            size += len(packet.will.topic) + len(packet.will.payload) + len(packet.will.properties)
+        for name, value in packet.properties.user_properties:
+            size += len(name) + len(value)
+        return size
 
     def answer(self, reason_code: int) -> None:
         """The late answer: 0, or why the client is refused. On the loop; nothing happens if the client has gone."""
@@ -72,6 +85,9 @@ class Access:
 
     def may_receive(self, link: Link, topic: bytes) -> bool:
         raise NotImplementedError
+
+    def note_denied(self, link: Link, action: str, topic: bytes) -> None:
+        """A PUBLISH or a will was refused because `may_publish` said so."""
 
     def may_subscribe(self, link: Link, topic_filter: str) -> bool:
         """False if nothing, or for a shared subscription not everything, that the filter matches may be received."""

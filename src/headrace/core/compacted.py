@@ -72,6 +72,8 @@ def _session(session: Session, offset: int, now_us: int) -> list[Event]:
         "w": will_fields(session.will),
         "lim": 0,
     }
+    if session.owner is not None:
+        opened["u"] = session.owner
     found = [Event(SESSION_OPENED, now_us, name | opened)]
     name["inc"] = offset
     if session.subscriptions:

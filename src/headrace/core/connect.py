@@ -200,6 +200,8 @@ class Sessions:
             "w": will_fields(packet.will),
             "lim": min(int(link.chunk), tenant.ids.direct),
         }
+        if link.user is not None:
+            fields["u"] = link.user
         event = Event(SESSION_OPENED, self._clock.now_us, fields)
         self._commit.append(event)
         return self._fold.opened(event)
@@ -215,6 +217,8 @@ class Sessions:
         fields["v"] = packet.version
         fields["w"] = will_fields(packet.will)
         fields["lim"] = int(limit)
+        if session.owner is None and link.user is not None:
+            fields["u"] = link.user
         event = Event(SESSION_RESUMED, self._clock.now_us, fields)
         self._commit.append(event)
         self._fold.resumed(session, event)
@@ -392,6 +396,16 @@ class Sessions:
             link.session = None
             session.link = None
             link.close()
+
+    def put_out(self, link: Link, code: int, why: str) -> None:
+        """End a connection that may not stay: DISCONNECT with a reason code where the version has one, and its will."""
+        session = link.session
+        if link.version == 5 and link.ready:  # before CONNACK nothing else is sent [MQTT-3.2.0-1]
+            link.send(encode_disconnect(5, code))
+        if session is not None:
+            self._detach(link, session)
+            self._close(session, why, code)
+        link.close()
 
     def keep_alive_over(self, link: Link) -> None:
         """Nothing came for one and a half keep alives [MQTT-3.1.2-22]."""

@@ -68,6 +68,13 @@ if TYPE_CHECKING:
 DEFAULT_TENANT: Final = "default"
 
 
+def _note_owner(session: Session, event: Event) -> None:
+    """The first user keeps it."""
+    user = event.fields.get("u")
+    if session.owner is None and isinstance(user, str):
+        session.owner = user
+
+
 def will_fields(will: Will | None) -> object:
     """A will as it stands in events and snapshots."""
     if will is None:
@@ -180,6 +187,7 @@ class Fold:
         tenant = self.tenant(event.text("t"))
         session = Session(tenant, event.text("c"), event.offset, event.number("ty"), event.number("ex"))
         session.opened_limit = event.number("lim")
+        _note_owner(session, event)
         session.will = will_from(event.fields.get("w"))
         self.add(session)
         return session
@@ -189,6 +197,7 @@ class Fold:
         session.expiry_s = event.number("ex")
         session.will = will_from(event.fields.get("w"))
         session.closed_at_us = 0
+        _note_owner(session, event)
         self._raise_limit(session, event.number("lim"))
 
     def closed(self, session: Session, event: Event) -> None:

@@ -146,7 +146,9 @@ class Link(ServerHandler):
         self.last_seen_ms: int = 0
         self.problem_information = True
         self.packet_bytes_max: i64 = broker.settings.packet_bytes_max
-        self.identity = ""  # of the client's certificate, where the listener takes it as user name
+        # The name in the client's certificate, where the listener takes it as user name: None if there is none in it, ""
+        # without a certificate and where nobody asks for one.
+        self.identity: str | None = ""
         self.access: Access | None = None  # who is asked what it may do; None: everything
         self.user: str | None = None  # whom access control knows it as; None: nobody in particular
         self.client_id = ""
@@ -232,6 +234,14 @@ class Link(ServerHandler):
     def peer(self) -> str:
         """The remote address, for logs."""
         raise NotImplementedError
+
+    def listener(self) -> str:
+        """The listener's address, for logs; "" if it has none."""
+        return ""
+
+    def hung_up(self) -> bool:
+        """Whether the client has gone, or will send nothing more, though nothing is read from it."""
+        return self.closed
 
     # ServerHandler: in packet order, from within the protocol's receive_data.
 

@@ -75,6 +75,7 @@ class Publishing:
         counters.bytes_received += len(packet.payload)
         access = link.access
         if access is not None and not may_publish(access, link, packet.topic):
+            access.note_denied(link, "publish", packet.topic)
             self._reject(link, session, packet, rc.NOT_AUTHORIZED)
             return
         properties: i64 = len(packet.properties)

@@ -45,6 +45,7 @@ class Session:
         self.incarnation = incarnation
         self.session_type = session_type
         self.expiry_s = expiry_s
+        self.owner: str | None = None  # the user who opened it, or came first where it had none
         self.opened_limit: int = 0  # sent_limit of the `opened` record, until there is a queue
         self.link: Link | None = None
         self.ended: bool = False

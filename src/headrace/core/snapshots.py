@@ -56,30 +56,27 @@ def entry_of_session(session: Session, position: int) -> bytes:
             *queue.backlog.fields(),
         ]
     incoming = [[pid, offset] for pid, offset in (session.incoming or {}).items() if 0 <= offset < position]
-    return _encoder.encode(
-        [
-            "session",
-            session.tenant.name,
-            session.client_id,
-            session.incarnation,
-            position - 1,
-            session.session_type,
-            session.expiry_s,
-            session.closed_at_us,
-            session.opened_limit,
-            [subscription_row(s) for s in (session.subscriptions or {}).values()],
-            incoming,
-            will_fields(session.will),
-            session.id_sets or [],
-            list((session.dropped or {}).items()),
-            queued,
-            *(
-                [queue.bound.rows()]
-                if queue is not None and queue.bound is not None and queue.bound.ids
-                else []
-            ),
-        ]
-    )
+    fields: list[object] = [
+        "session",
+        session.tenant.name,
+        session.client_id,
+        session.incarnation,
+        position - 1,
+        session.session_type,
+        session.expiry_s,
+        session.closed_at_us,
+        session.opened_limit,
+        [subscription_row(s) for s in (session.subscriptions or {}).values()],
+        incoming,
+        will_fields(session.will),
+        session.id_sets or [],
+        list((session.dropped or {}).items()),
+        queued,
+    ]
+    bound = [] if queue is None or queue.bound is None else queue.bound.rows()
+    if session.owner is not None or bound:
+        fields += [session.owner, bound]
+    return _encoder.encode(fields)
 
 
 def entry_of_retained(message: Message) -> bytes:
@@ -197,8 +194,10 @@ def _restore_session(fold: Fold, value: list[object]) -> None:
     session.will = will_from(value[11])
     for reason, count in cast(list[list[int]], value[13]):
         session.count_drop(reason, count)
+    if len(value) > 15:
+        session.owner = cast("str | None", value[15])
     if value[14] is not None:
-        bound = cast(list[int], value[15]) if len(value) > 15 else []
+        bound = cast(list[int], value[16]) if len(value) > 16 else []
         _restore_queue(session, cast(list[object], value[14]), bound)
     fold.add(session)
 

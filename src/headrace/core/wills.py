@@ -40,7 +40,11 @@ class Wills:
         if will is None:
             return True
         will.user = link.user
-        return access is None or access.may_publish(link, will.topic.encode("utf-8"))
+        topic = will.topic.encode("utf-8")
+        if access is None or access.may_publish(link, topic):
+            return True
+        access.note_denied(link, "will", topic)
+        return False
 
     def fire(self, session: Session, access: Access | None) -> None:
         """Publish a session's will, if it has one. The will and the note that it fired share a batch, so it is published

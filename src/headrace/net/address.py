@@ -24,6 +24,7 @@ class Options:
     cert: str = ""  # PEM: certificate and chain
     key: str = ""
     ca: str = ""  # PEM: who signs client certificates
+    crl: str = ""  # PEM: which client certificates were revoked
     client_cert: str = ""  # one of CLIENT_CERTIFICATES
     identity: str = ""  # "cn": the client certificate's common name is the user name
     proxy: str = "off"  # one of PROXY

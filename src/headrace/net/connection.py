@@ -16,6 +16,7 @@ from headrace.core.interfaces import Link
 from headrace.core.timers import Timer
 from headrace.mqtt.framing import MORE, WHOLE
 from headrace.mqtt.protocol import ServerProtocol
+from headrace.net.remote import has_hung_up
 from headrace.sockets.plain import PlainTransport, Receiver
 
 if TYPE_CHECKING:
@@ -313,6 +314,17 @@ class Connection(Link, Receiver):
         if self._protocol.outcome != WHOLE:
             self._unfinished()
 
+    def listener(self) -> str:
+        return self._set.url
+
+    def hung_up(self) -> bool:
+        transport = self._transport
+        return transport is None or has_hung_up(transport.get_extra_info("socket"))
+
+    def is_revoked(self) -> bool:
+        """Whether its client certificate has been revoked since it came."""
+        return self._transport is not None and self._set.is_revoked(self._transport)
+
     def peer(self) -> str:
         transport = self._transport
         if self.source or transport is None:
@@ -340,6 +352,7 @@ class ConnectionSet:
         self.packet_bytes_max = packet_bytes_max
         self.pending_bytes_max = pending_bytes_max
         self.parent = parent
+        self.url = ""
         self.open: set[Connection] = set()
         self.accepted = 0
         self.strangers_bytes: i64 = 0  # counted at the node's set alone
@@ -380,9 +393,13 @@ class ConnectionSet:
         if self.parent is not None:
             self.parent.turn_away(reason)
 
-    def identity_of(self, transport: PlainTransport | asyncio.Transport) -> str:
-        """Who the transport says the client is: a listener may take the name from its certificate."""
+    def identity_of(self, transport: PlainTransport | asyncio.Transport) -> str | None:
+        """Who the transport says the client is: a listener may take the name from its certificate. None: it has none."""
         return ""
+
+    def is_revoked(self, transport: PlainTransport | asyncio.Transport) -> bool:
+        """Whether the client's certificate is on the list of revoked ones as it is now."""
+        return False
 
 
 class _ConnectDeadline(Timer):

@@ -19,6 +19,7 @@ from headrace.net.address import Address
 from headrace.net.bound import bind, release
 from headrace.net.connection import Connection, ConnectionSet
 from headrace.net.proxy import read_header
+from headrace.net.revocation import RevocationList
 from headrace.net.tls import TlsFiles
 from headrace.net.websocket import WebSocketTransport
 from headrace.sockets.keep_alive import ask_silent_peer
@@ -51,6 +52,7 @@ class ListenerSet(ConnectionSet):
     """The connections of one listener. `pending` were accepted and still shake hands."""
 
     takes_identity = False
+    revocations: RevocationList | None = None
     pending = 0
     report: Report | None = None
 
@@ -62,10 +64,16 @@ class ListenerSet(ConnectionSet):
         self.pending -= 1
         super().add(connection)
 
-    def identity_of(self, transport: PlainTransport | asyncio.Transport) -> str:
+    def identity_of(self, transport: PlainTransport | asyncio.Transport) -> str | None:
         if not self.takes_identity or isinstance(transport, PlainTransport):
             return ""
         return tls.common_name(transport)
+
+    def is_revoked(self, transport: PlainTransport | asyncio.Transport) -> bool:
+        if self.revocations is None or isinstance(transport, PlainTransport):
+            return False
+        certificate = tls.certificate(transport)
+        return certificate is not None and self.revocations.names(certificate)
 
 
 class Listener:
@@ -102,14 +110,17 @@ class Listener:
         connections.report = report
         self._socket = bind(address)
         port = 0 if address.scheme == "unix" else self._socket.getsockname()[1]
-        self.url = address.url(port)
+        self.url = connections.url = address.url(port)
         self._loop.add_reader(self._socket, self._accept)
 
     def _read_certificates(self, files: TlsFiles) -> ssl.SSLContext | None:
         if not self._address.encrypted:
             return None
         alpn = "http/1.1" if self._address.websocket else "mqtt"
-        return tls.server_context(files.overridden_by(self._address), alpn)
+        own = files.overridden_by(self._address)
+        context, revocations = tls.server_context(own, alpn), tls.revocations(own)
+        self.connections.revocations = revocations
+        return context
 
     def reload(self, files: TlsFiles) -> None:
         """Serve new connections with what the files hold now. Raises UnusableCertificate, and keeps the old ones then."""

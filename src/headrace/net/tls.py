@@ -11,10 +11,12 @@ import ssl
 from collections.abc import Callable
 from dataclasses import dataclass
 from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
 
 from headrace.errors import HeadraceError
 from headrace.net.address import Address
+from headrace.net.revocation import NoRevocationList, RevocationList, read_revocations
 
 FAST = find_spec("aiofastnet") is not None  # else the event loop's own TLS serves
 
@@ -32,6 +34,7 @@ class TlsFiles:
     ca: str
     client_certificate: str
     minimum_version: str = "1.2"
+    crl: str = ""  # revocation lists of who signs client certificates; "": none are asked
 
     def overridden_by(self, address: Address) -> TlsFiles:
         """The files of one listener: its URL's options first."""
@@ -43,6 +46,7 @@ class TlsFiles:
             options.ca or self.ca,
             options.client_cert or self.client_certificate,
             self.minimum_version,
+            options.crl or ("" if options.ca else self.crl),
         )
 
 
@@ -64,9 +68,22 @@ def server_context(files: TlsFiles, alpn: str) -> ssl.SSLContext:
         if not files.ca:
             raise UnusableCertificate("client certificates need tls.ca, or ?ca= in the listener's URL")
         _load(files.ca, lambda: context.load_verify_locations(files.ca))
+        if files.crl:
+            _load(files.crl, lambda: context.load_verify_locations(files.crl))
+            context.verify_flags |= ssl.VERIFY_CRL_CHECK_LEAF
         required = files.client_certificate == "require"
         context.verify_mode = ssl.CERT_REQUIRED if required else ssl.CERT_OPTIONAL
     return context
+
+
+def revocations(files: TlsFiles) -> RevocationList | None:
+    """The certificates that are not accepted any more. Raises UnusableCertificate."""
+    if not files.crl or files.client_certificate == "none":
+        return None
+    try:
+        return read_revocations(Path(files.crl))
+    except (OSError, NoRevocationList) as error:
+        raise UnusableCertificate(f"{files.crl}: {error}") from None
 
 
 def _load(file: str, load: Callable[[], None]) -> None:
@@ -112,12 +129,21 @@ def on_loop_error(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> N
         loop.default_exception_handler(context)
 
 
-def common_name(transport: asyncio.BaseTransport) -> str:
-    """The common name of the client's verified certificate, "" without one."""
+def certificate(transport: asyncio.BaseTransport) -> bytes | None:
+    """The client's certificate (DER)."""
+    tls = transport.get_extra_info("ssl_object")
+    found = None if tls is None else tls.getpeercert(True)
+    return found if isinstance(found, bytes) else None
+
+
+def common_name(transport: asyncio.BaseTransport) -> str | None:
+    """The common name of the client's verified certificate, "" without a certificate, None if there is no name in it."""
     tls = transport.get_extra_info("ssl_object")
     certificate = None if tls is None else tls.getpeercert()
-    for names in (certificate or {}).get("subject", ()):
+    if not certificate:
+        return ""
+    for names in certificate.get("subject", ()):
         for key, value in names:
             if key == "commonName":
-                return str(value)
-    return ""
+                return str(value) or None
+    return None

@@ -1,81 +1,161 @@
 """Access control by files: passwords and ACL, read again on SIGHUP. Stands behind `core.access`.
 
-Runs on the loop; password hashes are verified on a few threads, a bounded number at a time: beyond that a CONNECT is
-answered with "server busy", so that guessing passwords costs neither memory nor other clients' messages.
+Runs on the loop; password hashes are verified on a few threads (`verifying`). Whatever is refused goes through `audit`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
 
 from headrace.core.access import PENDING, Access, SignIn
+from headrace.core.fold import DEFAULT_TENANT
 from headrace.core.interfaces import Link
 from headrace.mqtt import reason_codes as rc
+from headrace.net.remote import source_of
 from headrace.services.acl import READ, WRITE, Acl, Grants, read_acl
-from headrace.services.passwords import PasswordFile, read_hashes
+from headrace.services.audit import Audit
+from headrace.services.passwords import REMEMBER_S, PasswordFile, read_hashes
+from headrace.services.verifying import Attempt, Loop, Verifying
 
-VERIFIER_THREADS = 2
-WAITING_MAX = 2000
+ANONYMOUS, CERTIFICATE, PASSWORD, NAME_ONLY = "anonymous", "certificate", "password", "name_only"
 
-OnLoop = Callable[[Callable[[int], None], int], object]
+
+@dataclass(frozen=True, slots=True)
+class AccessSettings:
+    """`client_ids`: "any", or "first-user" where a client id belongs to the user who opened its session."""
+
+    password_file: str = ""  # "": none
+    acl_file: str = ""
+    allow_anonymous: bool = True
+    client_ids: str = "any"
+    remember_s: float = REMEMBER_S
+
+
+class Known:
+    """What access control remembers of a connection: how it signed in, the line of the password file that was right, and
+    what it may do until the ACL is read again."""
+
+    __slots__ = ("acl", "grants", "line", "way")
+
+    def __init__(self, way: str, line: str | None = None) -> None:
+        self.way = way
+        self.line = line
+        self.acl: Acl | None = None
+        self.grants: Grants | None = None
 
 
 class FileAccess(Access):
-    """Passwords and ACL. An empty path: none of it. `on_loop` runs a function on the loop from a thread."""
+    """Passwords and ACL."""
 
-    def __init__(self, password_file: str, acl_file: str, allow_anonymous: bool, on_loop: OnLoop) -> None:
+    def __init__(self, settings: AccessSettings, audit: Audit, loop: Loop) -> None:
         super().__init__()
-        self._password_file = password_file
-        self._acl_file = acl_file
-        self._allow_anonymous = allow_anonymous
-        self._on_loop = on_loop
-        self._threads = ThreadPoolExecutor(VERIFIER_THREADS, "passwords")
-        self._waiting = 0
+        self._settings = settings
+        self.audit = audit
+        self.verifying = Verifying(loop)
         self._passwords: PasswordFile | None = None
         self._acl: Acl | None = None
         self.reload()
 
     def reload(self) -> None:
         """Read both files; on ConfigError or OSError what was there before stays."""
-        passwords = PasswordFile(read_hashes(Path(self._password_file))) if self._password_file else None
-        acl = read_acl(Path(self._acl_file)) if self._acl_file else None
+        files = self._settings
+        passwords = None
+        if files.password_file:
+            passwords = PasswordFile(read_hashes(Path(files.password_file)), files.remember_s)
+            if self._passwords is not None:
+                passwords.take_over(self._passwords)
+        acl = read_acl(Path(files.acl_file)) if files.acl_file else None
         self._passwords, self._acl = passwords, acl
         self.generation += 1
 
+    def must_go(self, link: Link) -> str:
+        """Why a connection that is there may not stay under the files as they are now, "" if it may."""
+        known = link.grants
+        if isinstance(known, Known) and known.way == PASSWORD and self._passwords is not None:
+            line = self._passwords.line(link.user or "")
+            if line is None:
+                return "user_deleted"
+            if line != known.line:
+                return "password_changed"
+        if link.client_id and self._acl is not None and not self._acl.may_be(link.user, link.client_id):
+            return "client_id"
+        return ""
+
     def close(self) -> None:
-        self._threads.shutdown(wait=False, cancel_futures=True)
+        self.verifying.close()
 
     # Who is it
 
     def authenticate(self, request: SignIn) -> int:
         """Mosquitto's answer to whatever is wrong is "not authorized", which tells a guesser nothing."""
         link, username = request.link, request.username
+        if link.identity is None:
+            return self._refuse(request, rc.NOT_AUTHORIZED, "certificate_without_name")
         if link.identity:
             link.user = link.identity
-            return rc.SUCCESS
-        if username is None:
-            return rc.SUCCESS if self._allow_anonymous else rc.NOT_AUTHORIZED
+            return self._welcome(request, Known(CERTIFICATE))
         link.user = username
-        passwords = self._passwords
-        if passwords is None:
-            return rc.SUCCESS if self._allow_anonymous else rc.NOT_AUTHORIZED
+        if username is None or self._passwords is None:
+            if not self._settings.allow_anonymous:
+                return self._refuse(request, rc.NOT_AUTHORIZED, ANONYMOUS)
+            return self._welcome(request, Known(ANONYMOUS if username is None else NAME_ONLY))
+        return self._ask_for_password(request, username, self._passwords)
+
+    def _ask_for_password(self, request: SignIn, user: str, passwords: PasswordFile) -> int:
         password = request.password or b""
-        if passwords.remembered(username, password):
-            return rc.SUCCESS
-        if self._waiting >= WAITING_MAX:
-            return rc.SERVER_BUSY
-        self._waiting += 1
-        verified = self._threads.submit(passwords.verify, username, password)
-        verified.add_done_callback(
-            lambda done: self._on_loop(lambda code: self._answer(request, code), _code(done))
+        if passwords.remembered(user, password):
+            return self._welcome(request, Known(PASSWORD, passwords.line(user)))
+        link = request.link
+        attempt = Attempt(
+            passwords,
+            user,
+            password,
+            source_of(link.peer()),
+            request.size,
+            lambda right: self._verified(request, user, passwords, right),
+            link.hung_up,
         )
+        if not self.verifying.submit(attempt):
+            return self._refuse(request, rc.SERVER_BUSY, "busy")
         return PENDING
 
-    def _answer(self, request: SignIn, code: int) -> None:
-        self._waiting -= 1
+    def _verified(self, request: SignIn, user: str, passwords: PasswordFile, right: bool | None) -> None:
+        """A thread has an answer."""
+        now = self._passwords
+        if right and now is not passwords and (now is None or not now.same_line(user, passwords)):
+            right = None  # what was right has been changed meanwhile: come again
+        if right is None:
+            code = self._refuse(request, rc.SERVER_UNAVAILABLE, "unavailable")
+        elif not right:
+            why = "wrong_password" if passwords.knows(user) else "unknown_user"
+            code = self._refuse(request, rc.NOT_AUTHORIZED, why)
+        else:
+            assert now is not None
+            now.remember(user, request.password or b"")
+            code = self._welcome(request, Known(PASSWORD, now.line(user)))
         request.answer(code)
+
+    def _welcome(self, request: SignIn, known: Known) -> int:
+        """It is who it says; may it be this client?"""
+        link, client_id = request.link, request.client_id
+        if client_id and self._acl is not None and not self._acl.may_be(link.user, client_id):
+            return self._refuse(request, rc.CLIENT_IDENTIFIER_NOT_VALID, "client_id")
+        if self._settings.client_ids == "first-user" and not self._owns(link, client_id):
+            return self._refuse(request, rc.CLIENT_IDENTIFIER_NOT_VALID, "client_id_of_another")
+        link.grants = known
+        self.audit.success("login", known.way, _source(link), **_named(link, client_id))
+        return rc.SUCCESS
+
+    def _owns(self, link: Link, client_id: str) -> bool:
+        """Whether a client id is this user's, or nobody's yet."""
+        session = link.broker.fold.tenant(DEFAULT_TENANT).sessions.get(client_id)
+        return session is None or session.owner is None or session.owner == link.user
+
+    def _refuse(self, request: SignIn, code: int, why: str) -> int:
+        link = request.link
+        self.audit.failure("login failed", why, _source(link), **_named(link, request.client_id))
+        return code
 
     # What may it do
 
@@ -85,7 +165,11 @@ class FileAccess(Access):
 
     def may_leave_will(self, user: str | None, client_id: str, topic: bytes) -> bool:
         acl = self._acl
-        return acl is None or acl.grants(user, client_id).allows(WRITE, topic)
+        if acl is None or acl.grants(user, client_id).allows(WRITE, topic):
+            return True
+        more = {"user": user or "", "client": client_id, "topic": topic.decode("utf-8")}
+        self.audit.failure("denied", "will_due", client_id, **more)
+        return False
 
     def may_receive(self, link: Link, topic: bytes) -> bool:
         acl = self._acl
@@ -93,19 +177,31 @@ class FileAccess(Access):
 
     def may_subscribe(self, link: Link, topic_filter: str) -> bool:
         acl = self._acl
-        return acl is None or self._grants(acl, link).allows_filter(topic_filter)
+        if acl is None or self._grants(acl, link).allows_filter(topic_filter):
+            return True
+        self.audit.failure(
+            "denied", "subscribe", _source(link), **_named(link, link.client_id), topic=topic_filter
+        )
+        return False
+
+    def note_denied(self, link: Link, action: str, topic: bytes) -> None:
+        more = _named(link, link.client_id)
+        self.audit.failure("denied", action, _source(link), **more, topic=topic.decode("utf-8"))
 
     def _grants(self, acl: Acl, link: Link) -> Grants:
         """Remembered on the connection until the file is read again."""
-        held = link.grants
-        if isinstance(held, Grants) and held.acl is acl:
-            return held
-        grants = acl.grants(link.user, link.client_id)
-        link.grants = grants
-        return grants
+        known = link.grants
+        if not isinstance(known, Known):
+            known = link.grants = Known(ANONYMOUS)
+        if known.grants is None or known.acl is not acl:
+            known.acl, known.grants = acl, acl.grants(link.user, link.client_id)
+        return known.grants
 
 
-def _code(verified: Future[bool]) -> int:
-    if verified.cancelled() or verified.exception() is not None:
-        return rc.SERVER_UNAVAILABLE
-    return rc.SUCCESS if verified.result() else rc.NOT_AUTHORIZED
+def _source(link: Link) -> str:
+    return source_of(link.peer())
+
+
+def _named(link: Link, client_id: str) -> dict[str, str]:
+    listener = link.listener()
+    return {"user": link.user or "", "client": client_id, "address": link.peer(), "listener": listener}

@@ -15,6 +15,8 @@ from headrace.net.incidents import Incidents
 from headrace.net.listener import Listener, ListenerSet
 from headrace.net.tls import TlsFiles, UnusableCertificate
 from headrace.services.access import FileAccess
+from headrace.services.audit import Audit
+from headrace.services.evicting import Evicting
 from headrace.sockets.poller import HAS_EPOLL, Poller
 
 CONNECTIONS_MAX = 100_000  # where nothing else is said
@@ -56,7 +58,7 @@ class Doors:
     ) -> None:
         self._broker = broker
         self._settings = settings
-        self._access = access
+        self.access = access
         self._warn = warn
         self._incidents = Incidents(warn)
         self._listeners: list[Listener] = []
@@ -71,6 +73,8 @@ class Doors:
         self.admin_max = reserve(descriptors) // 3  # connections of the admin HTTP: of the reserve
         self._all = ConnectionSet(self._connections_max, int(settings.connect_timeout_s * 1000))
         broker.sessions.access = access
+        audit = Audit(warn) if access is None else access.audit
+        self._evicting = Evicting(broker, audit, self._judge, asyncio.get_running_loop().call_soon)
 
     @property
     def report(self) -> Callable[[str, str], None]:
@@ -122,10 +126,17 @@ class Doors:
                     "certificate not reloaded, the old one stays", listener=listener.url, error=str(error)
                 )
         try:
-            if self._access is not None:
-                self._access.reload()
+            if self.access is not None:
+                self.access.reload()
         except (ConfigError, OSError) as error:
             self._warn("passwords and ACL not reloaded, the old ones stay", error=str(error))
+        self._evicting.begin(list(self._all.open))
+
+    def _judge(self, connection: Connection) -> str:
+        """Why a connection may not stay under what was read again, "" if it may."""
+        if connection.is_revoked():
+            return "certificate_revoked"
+        return "" if self.access is None else self.access.must_go(connection)
 
     def stop_accepting(self) -> None:
         for listener in self._listeners:
@@ -137,5 +148,5 @@ class Doors:
             connection.abort()
         if self.poller is not None:
             self.poller.close()
-        if self._access is not None:
-            self._access.close()
+        if self.access is not None:
+            self.access.close()

@@ -8,6 +8,9 @@ Hashes::
 
 `verify` takes tens of milliseconds on purpose and runs on threads; `remembered` answers for a password that was
 verified before, by a keyed digest that never leaves this process.
+
+How long `verify` takes does not tell which users there are: whoever asks, it does one hash of each cost that the file has
+and one of ours, and only one of them, if any, is the user's own.
 """
 
 from __future__ import annotations
@@ -18,6 +21,9 @@ import hashlib
 import hmac
 import os
 import tempfile
+import time
+from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 
 from argon2 import PasswordHasher
@@ -25,7 +31,8 @@ from argon2.exceptions import Argon2Error, InvalidHashError
 
 from headrace.errors import ConfigError
 
-REMEMBERED_MAX = 100_000
+REMEMBER_S = 3600.0
+COSTS_MAX = 3  # of a file, beside our own: the most frequent ones
 _hasher = PasswordHasher(time_cost=2, memory_cost=19 * 1024, parallelism=1)
 
 
@@ -34,33 +41,84 @@ class InvalidPasswordFile(ConfigError):
 
 
 class PasswordFile:
-    """One reading of the file."""
+    """One reading of the file. A verified password is remembered for `remember_s`, and over a new reading of the file if
+    the user's line is the same."""
 
-    def __init__(self, hashes: dict[str, str]) -> None:
+    def __init__(
+        self,
+        hashes: dict[str, str],
+        remember_s: float = REMEMBER_S,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         self._hashes = hashes
+        self._remember_s = remember_s
+        self._clock = clock
         self._secret = os.urandom(32)
-        self._remembered: dict[str, bytes] = {}
+        self._remembered: dict[str, tuple[bytes, float]] = {}  # of users in the file alone, which bounds it
+        self._costs = {_cost(_NOBODY): _NOBODY}
+        others = Counter(map(_cost, hashes.values()))
+        del others[_cost(_NOBODY)]
+        for cost, _ in others.most_common(COSTS_MAX):
+            self._costs[cost] = _nobody(cost)
+
+    def knows(self, user: str) -> bool:
+        return user in self._hashes
+
+    def line(self, user: str) -> str | None:
+        """The user's hash, which is another one for every change of the password."""
+        return self._hashes.get(user)
+
+    def same_line(self, user: str, other: PasswordFile) -> bool:
+        """Whether both readings have the same hash for the user."""
+        return self._hashes.get(user) == other._hashes.get(user)
+
+    def take_over(self, before: PasswordFile) -> None:
+        """What an earlier reading remembered of users whose line is the same."""
+        self._secret = before._secret
+        self._remembered = {
+            user: known for user, known in before._remembered.items() if self.same_line(user, before)
+        }
 
     def remembered(self, user: str, password: bytes) -> bool:
-        """True if this very password was verified before. Fast."""
-        known = self._remembered.get(user)
-        return known is not None and hmac.compare_digest(known, self._digest(password))
+        """True if this very password was verified lately. Fast, and as fast for users that there are not."""
+        digest = self._digest(password)
+        known, at = self._remembered.get(user, (b"", 0.0))
+        return hmac.compare_digest(known, digest) and self._clock() - at < self._remember_s
+
+    def remember(self, user: str, password: bytes) -> None:
+        """It was verified just now."""
+        if user in self._hashes and self._remember_s:
+            self._remembered[user] = self._digest(password), self._clock()
 
     def verify(self, user: str, password: bytes) -> bool:
-        """Slow; releases the interpreter lock. An unknown user takes as long as a known one."""
-        found = self._hashes.get(user)
-        if found is None:
-            matches_hash(_NOBODY, password)
-            return False
-        if not matches_hash(found, password):
-            return False
-        if len(self._remembered) >= REMEMBERED_MAX:
-            self._remembered.clear()
-        self._remembered[user] = self._digest(password)
-        return True
+        """Slow; releases the interpreter lock. It takes as long for every user, known or not."""
+        own = self._hashes.get(user)
+        own_cost = "" if own is None else _cost(own)
+        right = False
+        for cost, nobody in self._costs.items():
+            if own is not None and cost == own_cost:
+                right = matches_hash(own, password)
+            else:
+                matches_hash(nobody, password)
+        if own is not None and own_cost not in self._costs:
+            right = matches_hash(own, password)
+        return right
 
     def _digest(self, password: bytes) -> bytes:
         return hashlib.blake2b(password, key=self._secret).digest()
+
+
+def _cost(hashed: str) -> str:
+    """Scheme and parameters of a hash: what is in front of salt and digest."""
+    return hashed.rsplit("$", 2)[0]
+
+
+def _nobody(cost: str) -> str:
+    """A hash of this cost that no password has."""
+    salt, digest = (base64.b64encode(os.urandom(count)).decode() for count in (16, 64))
+    if cost.startswith("$argon2"):
+        salt, digest = salt.rstrip("="), digest.rstrip("=")
+    return f"{cost}${salt}${digest}"
 
 
 def hash_password(password: bytes) -> str:
@@ -94,11 +152,17 @@ def _decode(text: str) -> bytes:
 
 def read_hashes(file: Path) -> dict[str, str]:
     """User -> hash. Raises InvalidPasswordFile, OSError."""
+    try:
+        text = file.read_bytes().decode("utf-8")
+    except UnicodeDecodeError as error:
+        number = error.object.count(b"\n", 0, error.start) + 1
+        raise InvalidPasswordFile(f"{file}, line {number}: not UTF-8") from None
     hashes: dict[str, str] = {}
-    for number, line in enumerate(file.read_text(encoding="utf-8").splitlines(), 1):
-        if not line.strip() or line.startswith("#"):
+    for number, line in enumerate(text.split("\n"), 1):
+        line = line.strip(" \t\r")
+        if not line or line.startswith("#"):
             continue
-        user, colon, hashed = line.strip().partition(":")
+        user, colon, hashed = line.partition(":")
         if not user or not colon or not hashed.startswith(("$argon2", "$7$", "$6$")):
             raise InvalidPasswordFile(f"{file}, line {number}: not of the form user:hash with a known hash")
         hashes[user] = hashed

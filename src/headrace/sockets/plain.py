@@ -202,7 +202,9 @@ class PlainTransport(Watched):
             self._socket.close()
 
     def get_extra_info(self, name: str, default: object = None) -> object:
-        """Of asyncio's names `peername`."""
+        """Of asyncio's names `peername` and `socket`."""
+        if name == "socket":
+            return self._socket
         if name != "peername":
             return default
         try:

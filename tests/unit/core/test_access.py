@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import pytest
+from librt.strings import BytesWriter
 
-from harness import Client, Harness
+from harness import START_US, Client, Harness
 from headrace.core.access import PENDING, Access, SignIn
+from headrace.core.compacted import records
+from headrace.core.fold import Fold
 from headrace.core.interfaces import Link
+from headrace.core.message import decode_batch
 from headrace.core.record import DROP_PERMISSION
 from headrace.mqtt import codec
 from headrace.mqtt.packets import Will
@@ -22,8 +26,11 @@ class Rules(Access):
         self.code = code
         self.late: list[SignIn] = []
         self.unreadable = b"no"
+        self.user: str | None = None
+        self.noted: list[tuple[str, str, bytes]] = []
 
     def authenticate(self, request: SignIn) -> int:
+        request.link.user = self.user
         if self.code == PENDING:
             self.late.append(request)
         return self.code
@@ -36,6 +43,9 @@ class Rules(Access):
 
     def may_receive(self, link: Link, topic: bytes) -> bool:
         return self.unreadable not in topic
+
+    def note_denied(self, link: Link, action: str, topic: bytes) -> None:
+        self.noted.append((link.client_id, action, topic))
 
     def may_subscribe(self, link: Link, topic_filter: str) -> bool:
         return "no" not in topic_filter
@@ -209,6 +219,44 @@ def test_long_topics_are_not_remembered(harness: Harness) -> None:
     assert told is not None
     for remembered in (told.receive, asked.publish):
         assert sorted(len(topic) for topic in remembered) == [3] * 10 + [4] * 10
+
+
+def owner(fold: Fold) -> str | None:
+    return fold.tenant("default").sessions["c"].owner
+
+
+@pytest.mark.parametrize("snapshot", [False, True])
+def test_a_session_belongs_to_the_first_user_over_a_crash(
+    harness: Harness, rules: Rules, snapshot: bool
+) -> None:
+    harness.client("c").lose()
+    assert owner(harness.broker.fold) is None  # nobody in particular
+    for user in ("ada", "eve"):
+        rules.user = user
+        harness.client("c").lose()
+        assert owner(harness.broker.fold) == "ada"
+        if snapshot:
+            harness.take_snapshot()
+        harness.crash()
+        harness.broker.sessions.access = rules
+        assert owner(harness.broker.fold) == "ada"
+    body = BytesWriter()
+    for record in records(harness.broker.fold, START_US):
+        record.encode_into(body)
+    fold = Fold(harness.journal)
+    for record in decode_batch(body.getvalue(), 0):
+        fold.replay(record)
+    assert owner(fold) == "ada"
+
+
+def test_a_refused_publish_and_will_are_noted_once_each(harness: Harness, rules: Rules) -> None:
+    client = harness.client("c", version=5)
+    for qos in (0, 1, 2):
+        publish(client, "no", qos, qos)
+    harness.client("w", version=5, will=Will("no", b"", 0, False, b"", 0, -1))
+    publish(client, "yes", 1, 4)
+    harness.sync()
+    assert rules.noted == [("c", "publish", b"no")] * 3 + [("w", "will", b"no")]
 
 
 @pytest.mark.parametrize(("topic", "readable"), [("no/1", True), ("closed/1", False)])

@@ -10,7 +10,14 @@ import pytest
 
 from certificates import Authority
 from headrace.net.address import parse
-from headrace.net.tls import TlsFiles, UnusableCertificate, common_name, on_loop_error, server_context
+from headrace.net.tls import (
+    TlsFiles,
+    UnusableCertificate,
+    common_name,
+    on_loop_error,
+    revocations,
+    server_context,
+)
 
 
 @pytest.fixture(scope="module")
@@ -72,6 +79,44 @@ def test_a_client_certificate_is_demanded_and_names_the_client(authority: Author
             return server if name == "ssl_object" else None
 
     assert common_name(Transport()) == "pump 7"  # type: ignore[arg-type]
+
+
+def test_a_certificate_without_a_name_is_not_one_without_a_certificate(
+    authority: Authority, files: TlsFiles
+) -> None:
+    asking = TlsFiles(files.certificate, files.key, str(authority.ca), "optional")
+
+    def name(client: ssl.SSLContext) -> str | None:
+        server, _ = shake_hands(server_context(asking, "mqtt"), client)
+
+        class Transport:
+            def get_extra_info(self, name: str) -> object:
+                return server if name == "ssl_object" else None
+
+        return common_name(Transport())  # type: ignore[arg-type]
+
+    assert name(client_of(authority)) == ""
+    nameless = client_of(authority)
+    nameless.load_cert_chain(*authority.issue("nameless", subject="/O=nobody"))
+    assert name(nameless) is None
+
+
+def test_a_revoked_certificate_is_refused(authority: Authority, files: TlsFiles) -> None:
+    good, bad = client_of(authority), client_of(authority)
+    good.load_cert_chain(*authority.issue("good"))
+    bad.load_cert_chain(*authority.issue("bad"))
+    crl = authority.revoke(authority.folder / "bad.pem")
+    asking = TlsFiles(files.certificate, files.key, str(authority.ca), "require", crl=str(crl))
+    shake_hands(server_context(asking, "mqtt"), good)
+    with pytest.raises(ssl.SSLError, match="revoked"):
+        shake_hands(server_context(asking, "mqtt"), bad)
+    found = revocations(asking)
+    assert found is not None
+    assert found.names(ssl.PEM_cert_to_DER_cert((authority.folder / "bad.pem").read_text()))
+    crl.write_text("damaged")
+    for read in (revocations, lambda files: server_context(files, "mqtt")):
+        with pytest.raises(UnusableCertificate, match=r"ca\.crl"):
+            read(asking)
 
 
 def test_a_listener_s_own_files_come_first(files: TlsFiles) -> None:

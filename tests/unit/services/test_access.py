@@ -3,22 +3,26 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from itertools import count
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from headrace.core.access import PENDING, SignIn
 from headrace.core.broker import Broker
 from headrace.core.interfaces import Clock
+from headrace.core.record import SESSION_OPENED, Event
 from headrace.core.settings import BrokerSettings
 from headrace.errors import ConfigError
 from headrace.mqtt import reason_codes as rc
 from headrace.mqtt.packets import Connect
 from headrace.mqtt.properties import Properties
-from headrace.services import access as module
-from headrace.services.access import FileAccess
-from headrace.services.passwords import hash_password, write_hashes
+from headrace.services import verifying
+from headrace.services.access import AccessSettings, FileAccess
+from headrace.services.audit import Audit
+from headrace.services.passwords import hash_password, read_hashes, write_hashes
 from headrace.stores.memory import ManualScheduler, MemoryJournal, MemoryLink
 
 
@@ -26,18 +30,50 @@ class Loop:
     """Collects what threads hand to the loop; `run` waits for one and calls it."""
 
     def __init__(self) -> None:
-        self._calls: list[tuple[Callable[[int], None], int]] = []
+        self._calls: list[tuple[Callable[..., object], tuple[Any, ...]]] = []
         self._ready = threading.Semaphore(0)
 
-    def call(self, function: Callable[[int], None], code: int) -> None:
-        self._calls.append((function, code))
+    def call_soon_threadsafe(self, callback: Callable[..., object], *args: Any) -> None:
+        self._calls.append((callback, args))
         self._ready.release()
 
-    def run(self) -> int:
+    def call_soon(self, callback: Callable[..., object], *args: Any) -> None:
+        self.call_soon_threadsafe(callback, *args)
+
+    def call_later(self, delay: float, callback: Callable[..., object], *args: Any) -> None:
+        self.call_soon_threadsafe(callback, *args)
+
+    def run(self) -> None:
         assert self._ready.acquire(timeout=10)
-        function, code = self._calls.pop(0)
-        function(code)
-        return code
+        callback, args = self._calls.pop(0)
+        callback(*args)
+
+
+class Request(SignIn):
+    """Keeps the late answer."""
+
+    code = PENDING
+
+    def answer(self, reason_code: int) -> None:
+        self.code = reason_code
+
+
+class Told:
+    """Lines of the audit log."""
+
+    def __init__(self) -> None:
+        self.lines: list[tuple[str, dict[str, Any]]] = []
+
+    def __call__(self, event: str, **more: Any) -> None:
+        self.lines.append((event, more))
+
+    def reasons(self) -> list[tuple[str, str]]:
+        return [(event, more["reason"]) for event, more in self.lines]
+
+
+@pytest.fixture
+def told() -> Told:
+    return Told()
 
 
 @pytest.fixture
@@ -50,83 +86,230 @@ def broker() -> Broker:
     return Broker(MemoryJournal(), ManualScheduler(), Clock(), BrokerSettings())
 
 
-def ask(
-    broker: Broker, access: FileAccess, user: str | None, password: str | None, identity: str = ""
-) -> int:
-    link = MemoryLink(broker)
-    link.identity = identity
-    link.version = 4
-    secret = None if password is None else password.encode()
-    packet = Connect(4, "c", True, 0, user, secret, None, Properties())
-    return access.authenticate(SignIn(broker.sessions, link, packet))
+@pytest.fixture
+def make(told: Told, loop: Loop) -> Iterator[Callable[..., FileAccess]]:
+    made: list[FileAccess] = []
+    ticks = count(step=100)  # each event in an interval of its own
+
+    def make(**settings: Any) -> FileAccess:
+        audit = Audit(told, "all", lambda: float(next(ticks)))
+        made.append(FileAccess(AccessSettings(**settings), audit, loop))
+        return made[-1]
+
+    yield make
+    for access in made:
+        access.close()
 
 
-def test_passwords(tmp_path: Path, broker: Broker, loop: Loop) -> None:
-    write_hashes(tmp_path / "p", {"ada": hash_password(b"right")})
-    access = FileAccess(str(tmp_path / "p"), "", False, loop.call)
-    assert ask(broker, access, None, None) == rc.NOT_AUTHORIZED
-    answers = []
-    for user, password in (("ada", "wrong"), ("eve", "right"), ("ada", None), ("ada", "right")):
-        assert ask(broker, access, user, password) == PENDING
-        answers.append(loop.run())
-    assert answers == [rc.NOT_AUTHORIZED, rc.NOT_AUTHORIZED, rc.NOT_AUTHORIZED, 0]
-    assert ask(broker, access, "ada", "right") == 0  # remembered
-    assert ask(broker, access, "ada", "wrong") == PENDING
-    loop.run()
-    access.close()
+class Door:
+    """CONNECTs of clients of `broker`, answered by `access`."""
+
+    def __init__(self, broker: Broker, access: FileAccess, loop: Loop) -> None:
+        self.broker, self.access, self._loop = broker, access, loop
+
+    def ask(
+        self, user: str | None, password: str | None, identity: str | None = "", client_id: str = "c"
+    ) -> Request:
+        link = MemoryLink(self.broker)
+        link.identity = identity
+        link.version = 4
+        secret = None if password is None else password.encode()
+        packet = Connect(4, client_id, True, 0, user, secret, None, Properties())
+        request = Request(self.broker.sessions, link, packet)
+        request.code = self.access.authenticate(request)
+        return request
+
+    def answer(self, user: str | None, password: str | None, **more: Any) -> int:
+        """The answer, when it is there."""
+        request = self.ask(user, password, **more)
+        while request.code == PENDING:
+            self._loop.run()
+        return request.code
 
 
-def test_a_certificate_needs_no_password(broker: Broker, loop: Loop) -> None:
-    access = FileAccess("", "", False, loop.call)
-    assert ask(broker, access, None, None, identity="pump 7") == 0
-    assert ask(broker, access, "ada", "x") == rc.NOT_AUTHORIZED
-    access.close()
+def passwords(tmp_path: Path, **users: str) -> str:
+    write_hashes(tmp_path / "p", {user: hash_password(password.encode()) for user, password in users.items()})
+    return str(tmp_path / "p")
 
 
-def test_anonymous_clients_where_they_are_allowed(tmp_path: Path, broker: Broker, loop: Loop) -> None:
-    (tmp_path / "acl").write_text("topic read a\nuser ada\ntopic write b\n")
-    access = FileAccess("", str(tmp_path / "acl"), True, loop.call)
-    assert ask(broker, access, None, None) == 0
-    assert ask(broker, access, "ada", None) == 0
+def acl(tmp_path: Path, text: str) -> str:
+    (tmp_path / "acl").write_text(text)
+    return str(tmp_path / "acl")
+
+
+Make = Callable[..., FileAccess]
+
+
+def test_passwords(tmp_path: Path, broker: Broker, loop: Loop, make: Make, told: Told) -> None:
+    access = make(password_file=passwords(tmp_path, ada="right"), allow_anonymous=False)
+    door = Door(broker, access, loop)
+    assert door.ask(None, None).code == rc.NOT_AUTHORIZED
+    tries = [("ada", "wrong"), ("eve", "right"), ("ada", None), ("ada", "right")]
+    assert [door.ask(user, password).code for user, password in tries] == [PENDING] * 4
+    assert [door.answer(user, password) for user, password in tries] == [rc.NOT_AUTHORIZED] * 3 + [0]
+    assert door.ask("ada", "right").code == 0  # remembered
+    assert door.ask("ada", "wrong").code == PENDING
+    assert {reason for _, reason in told.reasons()} == {
+        "anonymous", "wrong_password", "unknown_user", "password"
+    }  # fmt: skip
+    event, more = told.lines[0]
+    assert (event, more["client"], more["address"]) == ("login failed", "c", "memory")
+
+
+def test_what_was_verified_is_hashed_again_after_its_time(
+    tmp_path: Path, broker: Broker, loop: Loop, make: Make
+) -> None:
+    door = Door(broker, make(password_file=passwords(tmp_path, ada="right"), remember_s=0.0), loop)
+    assert door.answer("ada", "right") == 0
+    assert door.ask("ada", "right").code == PENDING
+
+
+def test_a_certificate_needs_no_password_and_must_have_a_name(
+    broker: Broker, loop: Loop, make: Make, told: Told
+) -> None:
+    door = Door(broker, make(allow_anonymous=False), loop)
+    assert door.ask(None, None, identity="pump 7").code == 0
+    assert door.ask("ada", "x").code == rc.NOT_AUTHORIZED
+    assert door.ask("ada", "x", identity=None).code == rc.NOT_AUTHORIZED
+    assert told.reasons()[-1] == ("login failed", "certificate_without_name")
+    assert Door(broker, make(), loop).ask("ada", "x", identity=None).code == rc.NOT_AUTHORIZED
+
+
+def test_anonymous_clients_where_they_are_allowed(
+    tmp_path: Path, broker: Broker, loop: Loop, make: Make
+) -> None:
+    access = make(acl_file=acl(tmp_path, "topic read a\nuser ada\ntopic write b\n"))
+    door = Door(broker, access, loop)
+    assert door.ask(None, None).code == 0
+    assert door.ask("ada", None).code == 0
     link = MemoryLink(broker)
     assert access.may_receive(link, b"a")
     assert not access.may_publish(link, b"b")
     assert access.may_subscribe(link, "a")
     link.user, link.grants = "ada", None
     assert access.may_publish(link, b"b")
-    access.close()
 
 
-def test_too_many_at_once_are_told_to_come_later(
-    tmp_path: Path, broker: Broker, loop: Loop, monkeypatch: pytest.MonkeyPatch
+def test_a_user_may_have_client_ids_of_her_own(
+    tmp_path: Path, broker: Broker, loop: Loop, make: Make, told: Told
 ) -> None:
-    write_hashes(tmp_path / "p", {"ada": hash_password(b"right")})
-    monkeypatch.setattr(module, "WAITING_MAX", 2)
-    access = FileAccess(str(tmp_path / "p"), "", False, loop.call)
-    assert [ask(broker, access, "ada", "wrong") for _ in range(3)] == [PENDING, PENDING, rc.SERVER_BUSY]
-    loop.run()
-    loop.run()
-    assert ask(broker, access, "ada", "right") == PENDING
-    assert loop.run() == 0
-    access.close()
+    door = Door(broker, make(acl_file=acl(tmp_path, "user ada\nclient-id ada-*\n")), loop)
+    assert door.ask("ada", None, client_id="ada-1").code == 0
+    assert door.ask("ada", None, client_id="").code == 0  # it gets one of ours
+    assert door.ask("ada", None, client_id="bob-1").code == rc.CLIENT_IDENTIFIER_NOT_VALID
+    assert door.ask("bob", None, client_id="bob-1").code == 0
+    assert ("login failed", "client_id") in told.reasons()
 
 
-def test_a_file_that_cannot_be_read_changes_nothing(tmp_path: Path, broker: Broker, loop: Loop) -> None:
-    acl, passwords = tmp_path / "acl", tmp_path / "p"
-    acl.write_text("topic read a\n")
-    write_hashes(passwords, {"ada": hash_password(b"right")})
-    access = FileAccess(str(passwords), str(acl), True, loop.call)
+def test_denials_are_told_with_who_and_what(
+    tmp_path: Path, broker: Broker, loop: Loop, make: Make, told: Told
+) -> None:
+    access = make(acl_file=acl(tmp_path, "user ada\ntopic read a\n"))
+    request = Door(broker, access, loop).ask("ada", None)
+    link = request.link
+    link.client_id = "c"
+    told.lines.clear()
+    assert access.may_subscribe(link, "a")
+    assert not access.may_subscribe(link, "b\n/#")
+    assert not access.may_publish(link, b"a")
+    access.note_denied(link, "publish", b"a")
+    assert not access.may_leave_will("ada", "c", b"w")
+    assert told.reasons() == [("denied", "subscribe"), ("denied", "publish"), ("denied", "will_due")]
+    assert told.lines[0][1]["topic"] == "b\\n/#"
+    assert [(more["user"], more["client"]) for _, more in told.lines] == [("ada", "c")] * 3
+
+
+def test_a_source_that_fills_the_queue_is_told_to_come_later(
+    tmp_path: Path, broker: Broker, loop: Loop, make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(verifying, "WAITING_MAX", 4)
+    door = Door(broker, make(password_file=passwords(tmp_path, ada="right")), loop)
+    codes = [door.ask("ada", "wrong").code for _ in range(verifying.THREADS + 3)]
+    assert codes == [PENDING] * (verifying.THREADS + 2) + [rc.SERVER_BUSY]
+    assert door.answer("ada", "right") in (0, rc.SERVER_BUSY)
+    while door.access.verifying.waiting:
+        loop.run()
+    assert door.answer("ada", "right") == 0
+
+
+def test_what_is_verified_while_the_password_changes_is_not_let_in(
+    tmp_path: Path, broker: Broker, loop: Loop, make: Make
+) -> None:
+    access = make(password_file=passwords(tmp_path, ada="old", bob="same"))
+    door = Door(broker, access, loop)
+    ada, bob = door.ask("ada", "old"), door.ask("bob", "same")
+    lines = read_hashes(tmp_path / "p")
+    write_hashes(tmp_path / "p", {"ada": hash_password(b"new"), "bob": lines["bob"]})
+    access.reload()
+    for _ in range(2):
+        loop.run()
+    assert (ada.code, bob.code) == (rc.SERVER_UNAVAILABLE, 0)
+    assert door.answer("ada", "old") == rc.NOT_AUTHORIZED
+    assert door.answer("ada", "new") == 0
+
+
+def test_who_must_go_after_a_reload(tmp_path: Path, broker: Broker, loop: Loop, make: Make) -> None:
+    access = make(
+        password_file=passwords(tmp_path, gone="1", changed="2", stays="3"),
+        acl_file=acl(tmp_path, "topic read #\n"),
+    )
+    door = Door(broker, access, loop)
+    links = {}
+    for user, password in (("gone", "1"), ("changed", "2"), ("stays", "3"), (None, None)):
+        request = door.ask(user, password, client_id=f"of {user}")
+        while request.code == PENDING:
+            loop.run()
+        assert request.code == 0
+        request.link.client_id = request.client_id
+        links[user] = request.link
+    links["by certificate"] = door.ask(None, None, identity="gone").link
+    assert {access.must_go(link) for link in links.values()} == {""}
+    lines = read_hashes(tmp_path / "p")
+    write_hashes(tmp_path / "p", {"changed": hash_password(b"2"), "stays": lines["stays"]})
+    access.reload()
+    assert {user: access.must_go(link) for user, link in links.items()} == {
+        "gone": "user_deleted",
+        "changed": "password_changed",
+        "stays": "",
+        None: "",
+        "by certificate": "",
+    }
+    assert door.ask("stays", "3").code == 0  # still remembered: her line is the same
+    assert door.ask("changed", "2").code == PENDING
+    acl(tmp_path, "client-id x\nuser stays\nclient-id y\n")
+    access.reload()
+    assert (access.must_go(links["stays"]), access.must_go(links[None])) == ("client_id", "client_id")
+
+
+def test_the_first_user_keeps_a_client_id(tmp_path: Path, broker: Broker, loop: Loop, make: Make) -> None:
+    door = Door(broker, make(acl_file=acl(tmp_path, "topic #\n"), client_ids="first-user"), loop)
+    event = Event(SESSION_OPENED, 0, {"t": "default", "c": "pump", "ty": 0, "ex": 9, "lim": 0, "u": "ada"})
+    session = broker.fold.opened(event)
+    assert session.owner == "ada"
+    assert door.ask("ada", None, client_id="pump").code == 0
+    assert door.ask("eve", None, client_id="pump").code == rc.CLIENT_IDENTIFIER_NOT_VALID
+    assert door.ask(None, None, client_id="pump").code == rc.CLIENT_IDENTIFIER_NOT_VALID
+    assert door.ask("eve", None, client_id="other").code == 0
+    session.owner = None  # as an earlier release left it
+    assert door.ask("eve", None, client_id="pump").code == 0
+
+
+def test_a_file_that_cannot_be_read_changes_nothing(
+    tmp_path: Path, broker: Broker, loop: Loop, make: Make
+) -> None:
+    rules, file = tmp_path / "acl", tmp_path / "p"
+    access = make(password_file=passwords(tmp_path, ada="right"), acl_file=acl(tmp_path, "topic read a\n"))
     link = MemoryLink(broker)
-    acl.write_text("topic read b\n")
-    passwords.write_text("nonsense\n")
-    with pytest.raises(ConfigError):
-        access.reload()
-    assert access.may_receive(link, b"a")
-    passwords.unlink()
+    rules.write_text("topic read b\n")
+    for nonsense in (b"nonsense\n", b"ada:$7$\xff\n"):
+        file.write_bytes(nonsense)
+        with pytest.raises(ConfigError):
+            access.reload()
+        assert access.may_receive(link, b"a")
+    file.unlink()
     with pytest.raises(OSError):
         access.reload()
-    write_hashes(passwords, {})
+    write_hashes(file, {})
     access.reload()
     assert access.may_receive(link, b"b")
     assert not access.may_receive(link, b"a")
-    access.close()

@@ -17,7 +17,8 @@ from headrace.core.interfaces import Clock
 from headrace.core.settings import BrokerSettings
 from headrace.errors import ConfigError
 from headrace.net.tls import TlsFiles, UnusableCertificate
-from headrace.services.access import FileAccess
+from headrace.services.access import AccessSettings, FileAccess
+from headrace.services.audit import Audit
 from headrace.services.doors import Doors, DoorSettings, connections_allowed
 from headrace.stores.memory import ManualScheduler, MemoryJournal
 
@@ -116,7 +117,7 @@ def test_a_reload_that_fails_is_said_and_changes_nothing(tmp_path: Path) -> None
     acl.write_text("topic read a\n")
 
     async def body(broker: Broker, told: Told) -> None:
-        access = FileAccess("", str(acl), True, asyncio.get_running_loop().call_soon_threadsafe)
+        access = FileAccess(AccessSettings(acl_file=str(acl)), Audit(told), asyncio.get_running_loop())
         files = TlsFiles(str(certificate), str(key), "", "none")
         doors = Doors(broker, DoorSettings(100, 5.0, 1 << 20, files), access, told)
         assert broker.sessions.access is access

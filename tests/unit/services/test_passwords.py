@@ -54,18 +54,36 @@ def test_what_is_no_hash_matches_nothing(hashed: str) -> None:
     assert not matches_hash(hashed, b"")
 
 
-def test_a_verified_password_is_remembered_and_no_other() -> None:
-    file = PasswordFile({"ada": hash_password(b"right")})
-    assert not file.remembered("ada", b"right")
-    assert not file.verify("ada", b"wrong")
-    assert not file.remembered("ada", b"wrong")
+def test_a_verified_password_is_remembered_for_its_time_and_no_other() -> None:
+    now = [0.0]
+    file = PasswordFile({"ada": hash_password(b"right")}, 10.0, lambda: now[0])
     assert file.verify("ada", b"right")
+    assert not file.remembered("ada", b"right")
+    file.remember("ada", b"right")
+    file.remember("eve", b"right")
     assert file.remembered("ada", b"right")
     assert not file.remembered("ada", b"wrong")
-    assert not file.remembered("bob", b"right")
+    assert not file.remembered("eve", b"right")  # what is remembered is bounded by the file
+    now[0] = 10.0
+    assert not file.remembered("ada", b"right")
 
 
-def test_an_unknown_user_costs_a_hash_too(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_another_reading_remembers_who_has_the_same_line() -> None:
+    old = {user: hash_password(b"right") for user in ("ada", "bob", "eve")}
+    file = PasswordFile(old)
+    for user in old:
+        file.remember(user, b"right")
+    again = PasswordFile({"ada": old["ada"], "bob": hash_password(b"right")})
+    again.take_over(file)
+    assert [again.remembered(user, b"right") for user in old] == [True, False, False]
+
+
+SHA512 = "$6$MDEyMzQ1Njc4OWFi$" + "A" * 86 + "=="
+PBKDF2 = "$7$101$MDEyMzQ1Njc4OWFi$" + "A" * 86 + "=="
+OTHER_ARGON2 = "$argon2id$v=19$m=8,t=1,p=1$" + "A" * 22 + "$" + "A" * 43
+
+
+def test_every_user_costs_the_same_hashes_whoever_there_is(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[str] = []
 
     def matches(hashed: str, _: bytes) -> bool:
@@ -73,9 +91,29 @@ def test_an_unknown_user_costs_a_hash_too(monkeypatch: pytest.MonkeyPatch) -> No
         return False
 
     monkeypatch.setattr(passwords, "matches_hash", matches)
-    assert not PasswordFile({}).verify("eve", b"x")
-    assert len(asked) == 1
-    assert asked[0].startswith("$argon2id$")
+    file = PasswordFile({"new": hash_password(b"x"), "old": SHA512, "older": PBKDF2, "other": OTHER_ARGON2})
+    costs = set()
+    for user in ("new", "old", "older", "other", "nobody"):
+        asked.clear()
+        file.verify(user, b"x")
+        costs.add(tuple(hashed.rsplit("$", 2)[0] for hashed in asked))
+    assert costs == {("$argon2id$v=19$m=19456,t=2,p=1", "$6", "$7$101", "$argon2id$v=19$m=8,t=1,p=1")}
+    asked.clear()
+    PasswordFile({}).verify("nobody", b"x")
+    assert [hashed.rsplit("$", 2)[0] for hashed in asked] == ["$argon2id$v=19$m=19456,t=2,p=1"]
+
+
+def test_only_the_user_s_own_hash_counts() -> None:
+    digest = "qEXipeLbgxRlwd06QHfY5WITkUZg0jLg9SZbXzq3ifXjfj+v3GbJGrSfC5PA"
+    old = "$6$MDEyMzQ1Njc4OWFi$" + digest + "g3UNCS+UFfbhUIZX4bmIAs330w=="
+    many = {f"u{number}": f"$7${number}$MDEy${'A' * 86}==" for number in range(100, 110)}
+    file = PasswordFile({"ada": hash_password(b"right"), "bob": old, **many})
+    assert file.verify("ada", b"right")
+    assert file.verify("bob", b"secret")
+    assert not file.verify("bob", b"right")
+    assert not file.verify("ada", b"secret")
+    assert not file.verify("eve", b"right")
+    assert not file.verify("u105", b"right")
 
 
 def test_written_at_once_for_its_owner_only_and_read_back(tmp_path: Path) -> None:
@@ -97,3 +135,11 @@ def test_a_bad_line_is_named_and_not_shown(tmp_path: Path, line: str) -> None:
     with pytest.raises(InvalidPasswordFile, match="line 2") as raised:
         read_hashes(tmp_path / "passwords")
     assert "plain" not in str(raised.value)
+
+
+def test_lines_end_with_a_newline_alone(tmp_path: Path) -> None:
+    (tmp_path / "p").write_bytes("a\u2028b:$7$1$a$b\r\n# \x0beve:$7$1$a$b\n".encode())
+    assert list(read_hashes(tmp_path / "p")) == ["a\u2028b"]
+    (tmp_path / "p").write_bytes(b"ada:$7$1$a$b\nb\xff:$7$1$a$b\n")
+    with pytest.raises(InvalidPasswordFile, match="line 2: not UTF-8"):
+        read_hashes(tmp_path / "p")

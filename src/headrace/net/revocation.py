@@ -1,0 +1,96 @@
+"""Certificates that were revoked: the lists in a PEM file (RFC 5280, section 5.1), and whether one of them names a certificate.
+
+OpenSSL asks them at each handshake; this is for connections that are there already when a list is read again. It reads as
+much of the DER encoding as it needs::
+
+    CertificateList ::= SEQUENCE { tbsCertList SEQUENCE { [version INTEGER,] signature, issuer Name, thisUpdate,
+                        [nextUpdate,] [revokedCertificates SEQUENCE OF SEQUENCE { serial INTEGER, ... },] ... }, ... }
+    Certificate     ::= SEQUENCE { tbsCertificate SEQUENCE { [[0] version,] serial INTEGER, signature, issuer Name, ... }, ... }
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import re
+from pathlib import Path
+from typing import Final
+
+from headrace.errors import HeadraceError
+
+_LIST = re.compile(b"-----BEGIN X509 CRL-----(.+?)-----END X509 CRL-----", re.DOTALL)
+_INTEGER: Final = 0x02
+_SEQUENCE: Final = 0x30
+_EXPLICIT_0: Final = 0xA0
+_Element = tuple[int, bytes, bytes]  # tag, content, all of it
+
+
+class NoRevocationList(HeadraceError):
+    """The file has no list of revoked certificates, or one that cannot be read."""
+
+
+class RevocationList:
+    """Issuer and serial number of each revoked certificate."""
+
+    def __init__(self, revoked: set[tuple[bytes, bytes]]) -> None:
+        self._revoked = revoked
+
+    def names(self, certificate: bytes) -> bool:
+        """Whether this certificate (DER) was revoked. Raises NoRevocationList for what is none."""
+        try:
+            fields = _inside(_inside(_one(certificate))[0])
+            if fields[0][0] == _EXPLICIT_0:
+                del fields[0]
+            serial, issuer = fields[0], fields[2]
+        except IndexError:
+            raise NoRevocationList("that is no certificate") from None
+        return (issuer[2], serial[1]) in self._revoked
+
+
+def read_revocations(file: Path) -> RevocationList:
+    """Raises NoRevocationList, OSError."""
+    revoked: set[tuple[bytes, bytes]] = set()
+    lists = _LIST.findall(file.read_bytes())
+    if not lists:
+        raise NoRevocationList("it holds no X509 CRL")
+    for text in lists:
+        try:
+            revoked |= _entries(base64.b64decode(text))
+        except (binascii.Error, IndexError) as error:
+            raise NoRevocationList(f"a revocation list cannot be read: {error}") from None
+    return RevocationList(revoked)
+
+
+def _entries(der: bytes) -> set[tuple[bytes, bytes]]:
+    fields = _inside(_inside(_one(der))[0])
+    if fields[0][0] == _INTEGER:
+        del fields[0]
+    issuer = fields[1][2]
+    revoked = [field for field in fields[2:] if field[0] == _SEQUENCE]
+    return {(issuer, _inside(entry)[0][1]) for entry in (_inside(revoked[0]) if revoked else [])}
+
+
+def _one(der: bytes) -> _Element:
+    return _elements(der)[0]
+
+
+def _inside(element: _Element) -> list[_Element]:
+    return _elements(element[1])
+
+
+def _elements(der: bytes) -> list[_Element]:
+    """One behind the other. IndexError where bytes are missing."""
+    found: list[_Element] = []
+    at = 0
+    while at < len(der):
+        start, length = at, der[at + 1]
+        at += 2
+        if length & 0x80:
+            count = length & 0x7F
+            length = int.from_bytes(der[at : at + count], "big")
+            at += count
+        if at + length > len(der):
+            raise IndexError("it ends too early")
+        found.append((der[start], der[at : at + length], der[start : at + length]))
+        at += length
+    return found

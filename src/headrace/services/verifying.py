@@ -1,0 +1,150 @@
+"""Password hashes on threads: whose turn it is, and what becomes of those who do not wait. Runs on the loop.
+
+A hash takes tens of milliseconds on purpose, so strangers must not fill the queue for those who belong here. Turns go
+round by source and by user; who has hung up is dropped before it costs a hash; and while many strangers with unknown names
+wait, most of them are answered after the time that a hash took lately instead of after one of their own: in the same turn,
+just as late, without the work.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from headrace.services.fairness import FairQueue
+from headrace.services.passwords import PasswordFile
+
+THREADS = 2
+WAITING_MAX = 10_000
+WAITING_BYTES_MAX = 32 << 20
+STRANGERS_HASHED = 8  # waiting ones with an unknown name that get a hash of their own
+LOOKED_AT_MAX = 200  # entries in a pass of the loop
+_GUESS_S = 0.03  # where no hash was made yet
+_SWEPT = 16  # of a source that has no room
+
+
+class Loop(Protocol):
+    """As much of an event loop as is used."""
+
+    def call_soon_threadsafe(self, callback: Callable[..., object], *args: Any) -> object: ...
+
+    def call_soon(self, callback: Callable[..., object], *args: Any) -> object: ...
+
+    def call_later(self, delay: float, callback: Callable[..., object], *args: Any) -> object: ...
+
+
+@dataclass(slots=True)
+class Attempt:
+    """A user name and a password to be checked against `passwords`. `verified` is told the answer, None if there was no
+    telling; `abandoned` says whether it is still wanted."""
+
+    passwords: PasswordFile
+    user: str
+    password: bytes
+    source: str
+    size: int
+    verified: Callable[[bool | None], None]
+    abandoned: Callable[[], bool]
+    hashed: bool = True
+
+
+class Verifying:
+    """The queue in front of the threads."""
+
+    def __init__(self, loop: Loop) -> None:
+        self._loop = loop
+        self._threads = ThreadPoolExecutor(THREADS, "passwords")
+        self._queue: FairQueue[Attempt] = FairQueue(WAITING_MAX, WAITING_BYTES_MAX)
+        self._running = 0
+        self._strangers = 0
+        self._lately: deque[float] = deque(maxlen=32)  # seconds that hashes took
+        self._closed = False
+        self.dropped = 0  # attempts that were abandoned before their turn
+
+    @property
+    def waiting(self) -> int:
+        return self._queue.entries
+
+    def submit(self, attempt: Attempt) -> bool:
+        """Have it checked when its turn comes. False: there is no room for more from there."""
+        if not self._queue.has_room(attempt.source, attempt.size):
+            self._sweep(attempt.source)
+            if not self._queue.has_room(attempt.source, attempt.size):
+                return False
+        if not attempt.passwords.knows(attempt.user):
+            attempt.hashed = self._strangers < STRANGERS_HASHED
+            self._strangers += attempt.hashed
+        self._queue.put(attempt.source, attempt.user, attempt, attempt.size)
+        self._advance()
+        return True
+
+    def close(self) -> None:
+        self._closed = True
+        self._threads.shutdown(wait=False, cancel_futures=True)
+
+    def _sweep(self, source: str) -> None:
+        """Make room: those of the source who have gone, as far as they are next."""
+        for _ in range(_SWEPT):
+            attempt = self._queue.oldest_of(source)
+            if attempt is None or not attempt.abandoned():
+                return
+            self._queue.drop_oldest_of(source)
+            self._drop(attempt)
+
+    def _drop(self, attempt: Attempt) -> None:
+        self.dropped += 1
+        self._left(attempt)
+
+    def _left(self, attempt: Attempt) -> None:
+        if attempt.hashed and not attempt.passwords.knows(attempt.user):
+            self._strangers -= 1
+
+    def _advance(self) -> None:
+        """Give free threads something to do."""
+        looked_at = 0
+        while self._running < THREADS and self._queue.entries and not self._closed:
+            if looked_at == LOOKED_AT_MAX:
+                self._loop.call_soon(self._advance)
+                return
+            looked_at += 1
+            attempt = self._queue.take()
+            if attempt.abandoned():
+                self._drop(attempt)
+            elif attempt.hashed:
+                self._running += 1
+                self._threads.submit(_timed, attempt).add_done_callback(
+                    lambda done, attempt=attempt: self._tell(attempt, done)  # type: ignore[misc]
+                )
+            else:
+                self._loop.call_later(random.choice(self._lately or (_GUESS_S,)), attempt.verified, False)
+
+    def _tell(self, attempt: Attempt, done: Future[tuple[bool, float]]) -> None:
+        """Runs on a thread."""
+        try:
+            self._loop.call_soon_threadsafe(self._finish, attempt, done)
+        except RuntimeError:
+            return  # the loop has closed meanwhile, and nobody waits any more
+
+    def _finish(self, attempt: Attempt, done: Future[tuple[bool, float]]) -> None:
+        self._running -= 1
+        self._left(attempt)
+        right: bool | None = None
+        if not done.cancelled() and done.exception() is None:
+            right, seconds = done.result()
+            self._lately.append(seconds)
+        try:
+            attempt.verified(right)
+        finally:
+            self._advance()
+
+
+def _timed(attempt: Attempt) -> tuple[bool, float]:
+    """Runs on a thread."""
+    began = time.monotonic()
+    right = attempt.passwords.verify(attempt.user, attempt.password)
+    return right, time.monotonic() - began

@@ -1,0 +1,56 @@
+"""The fair queue: turns, bounds, and what stays consistent whatever is put in and taken out."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from headrace.services.fairness import FairQueue
+
+
+def test_turns_go_round_by_source_and_within_it_by_user() -> None:
+    queue: FairQueue[str] = FairQueue(1000, 1000)
+    for number in range(3):
+        queue.put("flood", "admin", f"admin {number}", 1)
+    queue.put("flood", "ada", "ada", 1)
+    queue.put("calm", "bob", "bob", 1)
+    order = [queue.take() for _ in range(5)]
+    assert order == ["admin 0", "bob", "ada", "admin 1", "admin 2"]
+    with pytest.raises(KeyError):
+        queue.take()
+
+
+def test_a_new_source_finds_room_however_much_another_sends() -> None:
+    queue: FairQueue[int] = FairQueue(100, 1_000_000)
+    taken = 0
+    while queue.has_room("flood", 1):
+        queue.put("flood", f"user {taken}", taken, 1)
+        taken += 1
+    assert taken == 50
+    assert [queue.has_room(f"other {number}", 1) for number in range(3)] == [True] * 3
+    heavy: FairQueue[int] = FairQueue(100, 1000)
+    assert not heavy.has_room("flood", 1001)
+    heavy.put("flood", "a", 1, 500)
+    assert not heavy.has_room("flood", 1)
+    assert heavy.has_room("calm", 500)
+
+
+@given(st.lists(st.tuples(st.sampled_from("abc"), st.sampled_from("xyz"), st.booleans())))
+def test_everything_comes_out_once_and_each_user_s_in_order(steps: list[tuple[str, str, bool]]) -> None:
+    queue: FairQueue[tuple[str, str, int]] = FairQueue(1000, 1000)
+    put, taken = [], []
+    for number, (source, user, takes) in enumerate(steps):
+        queue.put(source, user, (source, user, number), 1)
+        put.append((source, user, number))
+        if takes:
+            oldest = queue.oldest_of(source)
+            queue.drop_oldest_of(source)
+            assert oldest is not None
+            taken.append(oldest)
+    while queue.entries:
+        taken.append(queue.take())
+    assert (queue.entries, queue.bytes) == (0, 0)
+    assert sorted(taken) == sorted(put)
+    for key in {(source, user) for source, user, _ in put}:
+        assert [one for one in taken if one[:2] == key] == [one for one in put if one[:2] == key]

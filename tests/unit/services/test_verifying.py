@@ -1,0 +1,172 @@
+"""Hashes on threads: who gets one, in which turn, and who does not."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from headrace.services.passwords import PasswordFile
+from headrace.services.verifying import STRANGERS_HASHED, THREADS, WAITING_MAX, Attempt, Verifying
+
+
+class Loop:
+    """Runs what threads and timers hand to it, until nothing is under way."""
+
+    def __init__(self) -> None:
+        self.calls: list[tuple[Callable[..., object], tuple[Any, ...]]] = []
+        self.delays: list[float] = []
+        self._ready = threading.Semaphore(0)
+
+    def call_soon_threadsafe(self, callback: Callable[..., object], *args: Any) -> None:
+        self.calls.append((callback, args))
+        self._ready.release()
+
+    call_soon = call_soon_threadsafe
+
+    def call_later(self, delay: float, callback: Callable[..., object], *args: Any) -> None:
+        self.delays.append(delay)
+        self.call_soon_threadsafe(callback, *args)
+
+    def run(self) -> None:
+        assert self._ready.acquire(timeout=10)
+        callback, args = self.calls.pop(0)
+        callback(*args)
+
+
+class Passwords(PasswordFile):
+    """Everybody's password is "right". `gate` holds the threads; `hashed` is who got one, in order."""
+
+    def __init__(self, *users: str) -> None:
+        super().__init__(dict.fromkeys(users, "$6$a$b"))
+        self.hashed: list[str] = []
+        self.gate = threading.Event()
+
+    def verify(self, user: str, password: bytes) -> bool:
+        assert self.gate.wait(10)
+        self.hashed.append(user)
+        return self.knows(user) and password == b"right"
+
+
+class Crowd:
+    """Attempts and their answers."""
+
+    def __init__(self, passwords: Passwords) -> None:
+        self.loop = Loop()
+        self.passwords = passwords
+        self.queue = Verifying(self.loop)
+        self.answers: list[tuple[str, bool | None]] = []
+        self.gone: set[str] = set()
+
+    def knock(
+        self, user: str, source: str = "192.0.2.1", password: bytes = b"right", size: int = 100
+    ) -> bool:
+        return self.queue.submit(
+            Attempt(
+                self.passwords,
+                user,
+                password,
+                source,
+                size,
+                lambda right: self.answers.append((user, right)),
+                lambda: user in self.gone,
+            )
+        )
+
+    def open(self, answers: int) -> None:
+        """Let the threads go on until so many answers are there."""
+        self.passwords.gate.set()
+        while len(self.answers) < answers:
+            self.loop.run()
+
+
+@pytest.fixture
+def crowd() -> Iterator[Crowd]:
+    made = Crowd(Passwords("ada", "bob", "admin"))
+    yield made
+    made.passwords.gate.set()
+    made.queue.close()
+
+
+def test_right_and_wrong(crowd: Crowd) -> None:
+    for user, password in (("ada", b"right"), ("bob", b"wrong"), ("eve", b"right")):
+        crowd.knock(user, password=password)
+    crowd.open(3)
+    assert sorted(crowd.answers) == [("ada", True), ("bob", False), ("eve", False)]
+    assert sorted(crowd.passwords.hashed) == ["ada", "bob", "eve"]  # a stranger costs one, too
+
+
+def test_ten_thousand_strangers_cost_a_few_hashes_and_a_login_waits_for_a_few(crowd: Crowd) -> None:
+    """They come from one address, with a name of their own each: the worst case for turns by source and user."""
+    known = 0
+    while crowd.knock(f"stranger {known}"):
+        known += 1
+    assert known >= WAITING_MAX // 2
+    assert crowd.knock("ada", source="198.51.100.7")
+    crowd.knock("bob", source="198.51.100.8")
+    crowd.open(known + 2)
+    assert len(crowd.answers) == known + 2
+    assert {right for user, right in crowd.answers if user.startswith("stranger")} == {False}
+    assert len([user for user in crowd.passwords.hashed if user.startswith("stranger")]) == STRANGERS_HASHED
+    assert len(crowd.loop.delays) == known - STRANGERS_HASHED
+    assert {"ada", "bob"} <= set(crowd.passwords.hashed[: THREADS + 4])
+
+
+def test_a_login_from_the_strangers_own_address_waits_for_their_few_hashes_only(crowd: Crowd) -> None:
+    for number in range(3000):
+        assert crowd.knock(f"stranger {number}")
+    assert crowd.knock("ada")
+    crowd.open(3001)
+    assert crowd.passwords.hashed.index("ada") <= STRANGERS_HASHED
+
+
+def test_guesses_at_one_name_do_not_delay_another(crowd: Crowd) -> None:
+    for number in range(1000):
+        crowd.knock("admin", password=b"%d" % number)
+    crowd.knock("ada")
+    crowd.open(1001)
+    assert crowd.passwords.hashed.index("ada") <= THREADS + 2
+
+
+def test_who_has_hung_up_costs_no_hash(crowd: Crowd) -> None:
+    for number in range(2300):
+        crowd.knock("admin", password=b"%d" % number)
+    crowd.knock("ada")
+    crowd.gone.add("admin")
+    crowd.open(THREADS + 1)
+    while crowd.queue.waiting:
+        crowd.loop.run()
+    assert crowd.passwords.hashed.count("admin") == THREADS
+    assert ("ada", True) in crowd.answers
+    assert crowd.queue.dropped == 2300 - THREADS
+
+
+def test_a_source_without_room_gets_that_of_its_own_who_have_gone(crowd: Crowd) -> None:
+    number = 0
+    while crowd.knock(f"stranger {number}"):
+        number += 1
+    crowd.gone.update(f"stranger {one}" for one in range(number))
+    assert crowd.knock("ada")
+    assert crowd.queue.dropped > 0
+
+
+def test_what_waits_is_bounded_in_bytes(crowd: Crowd) -> None:
+    taken = 0
+    while crowd.knock("ada", size=1 << 20):
+        taken += 1
+    assert taken <= 32
+
+
+def test_a_hash_that_fails_is_no_answer_and_stops_nobody(
+    crowd: Crowd, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(user: str, password: bytes) -> bool:
+        raise MemoryError
+
+    monkeypatch.setattr(crowd.passwords, "verify", broken)
+    for _ in range(5):
+        crowd.knock("ada")
+    crowd.open(5)
+    assert crowd.answers == [("ada", None)] * 5
