@@ -13,8 +13,8 @@ from typing import ClassVar
 import click
 import structlog
 
-from headrace.cli_storage import backup_command, repair_command, restore_command
-from headrace.config import Config, InvalidKey, load, show
+from headrace.cli_storage import backup_command, ends_with_its_reader, repair_command, restore_command
+from headrace.config import Config, InvalidKey, load, show, without_secrets
 from headrace.errors import HeadraceError
 from headrace.journal.errors import JournalError
 
@@ -168,9 +168,12 @@ def config_check(file: Path | None, config_file: Path | None, sets: tuple[str, .
 @click.argument("file", type=click.Path(path_type=Path), required=False)
 @click.option("--config", "config_file", type=click.Path(path_type=Path), help="TOML file")
 @click.option("--set", "sets", multiple=True, metavar="KEY=VALUE")
-def config_show(file: Path | None, config_file: Path | None, sets: tuple[str, ...]) -> None:
-    """Print every key with its value, as TOML."""
-    click.echo(show(load(config_file or file, list(sets))), nl=False)
+@click.option("--secrets", is_flag=True, help="passwords too")
+@ends_with_its_reader
+def config_show(file: Path | None, config_file: Path | None, sets: tuple[str, ...], secrets: bool) -> None:
+    """Print every key with its value, as TOML. Passwords are hidden."""
+    config = load(config_file or file, list(sets))
+    click.echo(show(config if secrets else without_secrets(config)), nl=False)
 
 
 # journal
@@ -183,6 +186,7 @@ def journal() -> None:
 
 @journal.command("verify")
 @DATA_DIR
+@ends_with_its_reader
 def journal_verify(data_dir: Path) -> None:
     """Check every batch; exit 1 if something is damaged."""
     from headrace.journal.inspect import verify
@@ -197,6 +201,7 @@ def journal_verify(data_dir: Path) -> None:
 @DATA_DIR
 @click.option("--from", "start", type=int, help="first offset  [default: the oldest]")
 @click.option("--to", "end", type=int, help="offset to stop before  [default: the high watermark]")
+@ends_with_its_reader
 def journal_dump(data_dir: Path, start: int | None, end: int | None) -> None:
     """Print the records as JSON lines."""
     from headrace.journal.reader import JournalReader
@@ -231,6 +236,8 @@ def _rows(body: bytes, base_offset: int) -> Iterator[dict[str, object]]:
                 "qos": record.qos,
                 "retain": record.retain,
                 "packet_id": record.packet_id,
+                "message_expiry_interval": None if record.message_expiry_s < 0 else record.message_expiry_s,
+                "properties": _properties(record.properties),
                 "payload_base64": base64.b64encode(record.payload).decode("ascii"),
             }
         elif isinstance(record, Event):
@@ -240,12 +247,24 @@ def _rows(body: bytes, base_offset: int) -> Iterator[dict[str, object]]:
         yield row
 
 
+def _properties(raw: bytes) -> object:
+    """Those of a PUBLISH by name; as they are, in base64, if this is none."""
+    from headrace.errors import ProtocolError
+    from headrace.mqtt.packets import PUBLISH
+    from headrace.mqtt.properties import Properties
+
+    try:
+        return _plain(Properties.decode(raw, 0, len(raw), PUBLISH).as_dict())
+    except ProtocolError:
+        return _plain(raw)
+
+
 def _plain(value: object) -> object:
     if isinstance(value, bytes):
         return base64.b64encode(value).decode("ascii")
     if isinstance(value, dict):
         return {str(key): _plain(item) for key, item in value.items()}
-    if isinstance(value, list):
+    if isinstance(value, list | tuple):
         return [_plain(item) for item in value]
     return value
 
@@ -266,6 +285,7 @@ def session() -> None:
 @session.command("list")
 @DATA_DIR
 @click.option("--json", "as_json", is_flag=True)
+@ends_with_its_reader
 def session_list(data_dir: Path, as_json: bool) -> None:
     """One line a session."""
     from headrace.recovery import folded
@@ -285,6 +305,7 @@ def session_list(data_dir: Path, as_json: bool) -> None:
 @DATA_DIR
 @click.option("--tenant", default="default", show_default=True)
 @click.argument("client_id")
+@ends_with_its_reader
 def session_show(data_dir: Path, tenant: str, client_id: str) -> None:
     """Everything about one session, as JSON. Exit 1 if there is none."""
     from headrace.recovery import folded
@@ -298,6 +319,7 @@ def session_show(data_dir: Path, tenant: str, client_id: str) -> None:
 
 @session.command("dump")
 @DATA_DIR
+@ends_with_its_reader
 def session_dump(data_dir: Path) -> None:
     """Sessions, subscriptions, wills and retained messages, a JSON line each: equal lines, equal states."""
     from headrace.recovery import folded

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import wraps
 from pathlib import Path
 from types import FrameType
+from typing import Any, TypeVar, cast
 
 import click
 
@@ -16,7 +18,23 @@ from headrace.journal.repair import DAMAGED, Repair
 from headrace.journal.restore import MAKING, is_interrupted, restore
 
 _PATH = click.Path(path_type=Path)
+Command = TypeVar("Command", bound=Callable[..., Any])
 _DATA_DIR = click.option("--data-dir", type=_PATH, default=Path("headrace-data"), show_default=True)
+
+
+def ends_with_its_reader(command: Command) -> Command:
+    """A command that only prints, and ends without a word when nobody reads on: `| head`."""
+
+    @wraps(command)
+    def ending(*arguments: Any, **options: Any) -> Any:
+        before = signal.signal(signal.SIGPIPE, signal.SIG_DFL)
+        try:
+            return command(*arguments, **options)
+        finally:
+            sys.stdout.flush()
+            signal.signal(signal.SIGPIPE, before)
+
+    return cast(Command, ending)
 
 
 @contextmanager

@@ -40,6 +40,10 @@ UInt32 = Annotated[int, msgspec.Meta(ge=0, le=UINT32_MAX)]
 Seconds = Annotated[float, msgspec.Meta(ge=0)]
 
 
+HIDDEN = "(hidden)"
+_SECRET_WORDS = ("password", "secret", "token", "credential", "access.key", "account.key")
+
+
 class InvalidKey(ConfigError):
     """A key is unknown, has the wrong type or is out of range. `key` is its dotted name."""
 
@@ -378,6 +382,21 @@ def load(
 def show(config: Config) -> str:
     """The whole configuration as TOML that `load` reads back to the same value."""
     return "\n".join(_shown("", msgspec.to_builtins(config))) + "\n"
+
+
+def without_secrets(config: Config) -> Config:
+    """The same with `HIDDEN` in the place of what nobody should read over a shoulder: passwords of bridges, and keys of
+    Spark that are named like secrets. Files that hold a secret are only named."""
+    bridges = tuple(
+        msgspec.structs.replace(bridge, password=HIDDEN) if bridge.password else bridge
+        for bridge in config.bridge
+    )
+    spark = {
+        key: HIDDEN if any(word in key.lower() for word in _SECRET_WORDS) else value
+        for key, value in config.pipeline.spark.items()
+    }
+    pipeline = msgspec.structs.replace(config.pipeline, spark=spark)
+    return msgspec.structs.replace(config, bridge=bridges, pipeline=pipeline)
 
 
 def _shown(name: str, table: dict[str, Any]) -> list[str]:

@@ -306,7 +306,8 @@ class Node:
             return None
         return server_context(door_settings(self.config).tls, "http/1.1")
 
-    def _reload_admin(self) -> None:
+    def _reload_admin(self) -> list[str]:
+        """Returns what could not be reloaded."""
         try:
             if self._admin is not None:
                 self._admin.reload(self._admin_context())
@@ -314,13 +315,18 @@ class Node:
             log.warning(
                 "certificate not reloaded, the old one stays", listener=self.config.admin, error=str(error)
             )
+            return [self.config.admin]
+        return []
 
     def _reload(self) -> None:
         """SIGHUP."""
-        self._doors.reload()
-        self._reload_admin()
+        failed = self._doors.reload()
+        failed += self._reload_admin()
         self._bridges.reload()
-        log.info("reloaded")
+        if failed:
+            log.error("not reloaded", failed=failed)
+        else:
+            log.info("reloaded")
 
     def _announce(self) -> None:
         promise = {

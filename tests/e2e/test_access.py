@@ -323,17 +323,42 @@ def test_guessing_passwords_delays_nobody(guarded: Guarded, clients: Callable[..
 
 
 @pytest.mark.parametrize(
-    ("file", "text"), [("password_file", "nonsense\n"), ("acl_file", "nonsense\n"), ("acl_file", None)]
+    ("file", "content"),
+    [
+        ("password_file", b"nonsense\n"),
+        ("password_file", b"ada:\xff\n"),
+        ("acl_file", b"nonsense\n"),
+        ("acl_file", b"topic \xff\n"),
+        ("acl_file", None),
+    ],
 )
-def test_a_file_that_cannot_be_used_at_the_start_is_said(tmp_path: Path, file: str, text: str | None) -> None:
+def test_a_file_that_cannot_be_used_at_the_start_is_said(
+    tmp_path: Path, file: str, content: bytes | None
+) -> None:
     path = tmp_path / "file"
-    if text is not None:
-        path.write_text(text)
+    if content is not None:
+        path.write_bytes(content)
     done = headrace("serve", "--data-dir", str(tmp_path / "d"), "--listen", f"tcp://127.0.0.1:{free_port()}",
                     "--set", f"access.{file}={path}")  # fmt: skip
     assert done.returncode == 1
     assert str(path) in done.stderr
     assert "Traceback" not in done.stderr
+
+
+def test_reloaded_is_said_only_when_it_is_so(guarded: Guarded) -> None:
+    path = Path(guarded.acl)
+    good = path.read_bytes()
+    try:
+        path.write_bytes(b"topic read \xff\n")
+        seen = len(guarded.broker.lines)
+        os.kill(guarded.broker.pid, signal.SIGHUP)
+        guarded.broker.wait_for_line("passwords and ACL not reloaded, the old ones stay", after=seen)
+        guarded.broker.wait_for_line("failed=['passwords and ACL']", after=seen)
+        said = "".join(guarded.broker.lines[seen:])
+        assert said.count("reloaded") == said.count("not reloaded")
+    finally:
+        path.write_bytes(good)
+        guarded.reload()
 
 
 # headrace passwd

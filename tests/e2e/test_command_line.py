@@ -169,6 +169,36 @@ def test_journal_verify_and_dump(own_broker: BrokerProcess, clients: Clients) ->
     assert [json.loads(line)["offset"] for line in part.stdout.splitlines()] == [2, 3, 4]
 
 
+def test_journal_dump_shows_properties_and_expiry(own_broker: BrokerProcess) -> None:
+    options = ["--property", "content-type", "text/plain", "--property", "user-property", "unit", "°C"]
+    more = ["--property", "correlation-data", "id", "--property", "message-expiry-interval", "600"]
+    to = [*url(own_broker), "-t", "t", "-m", "x", "-q", "1"]
+    assert headrace("pub", *to, *options, *more).returncode == 0
+    dumped = headrace("journal", "dump", "--data-dir", str(own_broker.data_dir))
+    rows = [json.loads(line) for line in dumped.stdout.splitlines()]
+    (message,) = (row for row in rows if row["kind"] == "message")
+    assert message["message_expiry_interval"] == 600
+    assert message["properties"] == {
+        "content_type": "text/plain",
+        "user_properties": [["unit", "°C"]],
+        "correlation_data": base64.b64encode(b"id").decode(),
+    }
+
+
+def test_what_only_prints_ends_silently_with_its_reader(own_broker: BrokerProcess, clients: Clients) -> None:
+    clients(own_broker).deliver_many("t", range(3000), window=100)
+    command = [PYTHON, "-m", "headrace", "journal", "dump", "--data-dir", str(own_broker.data_dir)]
+    with subprocess.Popen(
+        command, env=build_environment(), cwd="/", stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    ) as one:
+        assert one.stdout is not None
+        assert one.stderr is not None
+        one.stdout.readline()
+        one.stdout.close()
+        assert one.wait(20) == -signal.SIGPIPE
+        assert one.stderr.read() == b""
+
+
 def test_journal_verify_finds_damage(own_broker: BrokerProcess, clients: Clients) -> None:
     """One flipped bit in the middle of what is durable: verify says where, and the broker refuses to start on it."""
     clients(own_broker).deliver_many("t", range(300), window=10)

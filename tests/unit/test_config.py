@@ -11,7 +11,17 @@ from typing import Any
 import msgspec
 import pytest
 
-from headrace.config import BridgeConfig, Config, Endpoint, InvalidKey, endpoint, load, show
+from headrace.config import (
+    HIDDEN,
+    BridgeConfig,
+    Config,
+    Endpoint,
+    InvalidKey,
+    endpoint,
+    load,
+    show,
+    without_secrets,
+)
 
 
 def write(tmp_path: Path, text: str) -> Path:
@@ -309,3 +319,22 @@ def test_the_reference_lists_every_key_of_a_bridge_with_its_default() -> None:
     topic, tls = plain.pop("topics")[0], plain.pop("tls")
     keys = plain | {f"topics[].{k}": v for k, v in topic.items()} | {f"tls.{k}": v for k, v in tls.items()}
     assert documented == keys | {"name": None, "addresses": None, "topics[].pattern": None}
+
+
+def test_secrets_are_hidden_when_it_is_shown() -> None:
+    secrets = {"password": "hunter2", "spark": "spark.hadoop.fs.s3a.secret.key"}
+    bridge = '[{name="a", addresses=["tcp://h:1"], topics=[{pattern="#"}], username="u", password="hunter2"}]'
+    config = load(
+        None, [f"bridge={bridge}", f'pipeline.spark={{"{secrets["spark"]}" = "hunter2", "a" = "b"}}']
+    )
+    assert secrets["password"] in show(config)
+    hidden = without_secrets(config)
+    assert secrets["password"] not in show(hidden)
+    assert (hidden.bridge[0].password, hidden.pipeline.spark["a"]) == (HIDDEN, "b")
+    assert without_secrets(Config()) == Config()
+
+
+def test_a_file_that_is_no_text_is_named(tmp_path: Path) -> None:
+    (tmp_path / "c.toml").write_bytes(b"data_dir = '\xff'")
+    with pytest.raises(InvalidKey, match="is not TOML"):
+        load(tmp_path / "c.toml", [])

@@ -116,12 +116,14 @@ class Doors:
     def _connection(self, connections: ListenerSet, source: str) -> Connection:
         return Connection(self._broker, connections, source)
 
-    def reload(self) -> None:
-        """Read certificates, passwords and ACL again; a file that cannot be used changes nothing."""
+    def reload(self) -> list[str]:
+        """Read certificates, passwords and ACL again; a file that cannot be used changes nothing. What failed."""
+        failed = []
         for listener in self._listeners:
             try:
                 listener.reload(self._settings.tls)
             except UnusableCertificate as error:
+                failed.append(f"certificate of {listener.url}")
                 self._warn(
                     "certificate not reloaded, the old one stays", listener=listener.url, error=str(error)
                 )
@@ -129,8 +131,10 @@ class Doors:
             if self.access is not None:
                 self.access.reload()
         except (ConfigError, OSError) as error:
+            failed.append("passwords and ACL")
             self._warn("passwords and ACL not reloaded, the old ones stay", error=str(error))
         self._evicting.begin(list(self._all.open))
+        return failed
 
     def _judge(self, connection: Connection) -> str:
         """Why a connection may not stay under what was read again, "" if it may."""

@@ -2,30 +2,47 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
+from typing import IO
 
 import click
 
-from headrace.services.passwords import hash_password, read_hashes, write_hashes
+from headrace.services.passwords import hash_password, is_user_name, set_hash
 
 
 @click.command("passwd")
 @click.argument("file", type=click.Path(path_type=Path))
 @click.argument("user")
 @click.option("-b", "--password", help="instead of asking; others may see it in the list of processes")
+@click.option(
+    "--password-file",
+    type=click.File("rb"),
+    help="its first line is the password, instead of asking; - is stdin",
+)
 @click.option("-D", "--delete", is_flag=True, help="delete the user")
-def passwd(file: Path, user: str, password: str | None, delete: bool) -> None:
+def passwd(
+    file: Path, user: str, password: str | None, password_file: IO[bytes] | None, delete: bool
+) -> None:
     """Set USER's password in a password FILE, which is made if it is not there."""
-    if not user or ":" in user or user != user.strip() or user.startswith("#"):
+    if not is_user_name(user):
         raise click.BadParameter(
-            "a user name has no colon, no space around it, no # in front", param_hint="USER"
+            "a user name has no colon, no control character, no space around it, no # in front",
+            param_hint="USER",
         )
-    hashes = read_hashes(file) if file.exists() else {}
     if delete:
-        if hashes.pop(user, None) is None:
+        if not set_hash(file, user, None):
             raise click.ClickException(f"{file} has no user {user!r}")
-    else:
-        if password is None:
-            password = click.prompt("Password", hide_input=True, confirmation_prompt=True)
-        hashes[user] = hash_password(password.encode("utf-8"))
-    write_hashes(file, hashes)
+        return
+    if password is not None and password_file is not None:
+        raise click.UsageError("give one of --password, --password-file")
+    secret = _secret(password, password_file)
+    set_hash(file, user, hash_password(secret))
+
+
+def _secret(password: str | None, password_file: IO[bytes] | None) -> bytes:
+    if password_file is not None:
+        return bytes(password_file.readline()).rstrip(b"\r\n")
+    if password is None:
+        password = click.prompt("Password", hide_input=True, confirmation_prompt=True)
+    return str(password).encode(sys.getfilesystemencoding(), "surrogateescape")

@@ -17,11 +17,13 @@ from __future__ import annotations
 
 import base64
 import contextlib
+import fcntl
 import hashlib
 import hmac
 import os
 import tempfile
 import time
+import unicodedata
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -150,15 +152,17 @@ def _decode(text: str) -> bytes:
     return base64.b64decode(text, validate=True)
 
 
+def is_user_name(name: str) -> bool:
+    """Whether a line of the file can hold it, for every reader of such files."""
+    if not name or ":" in name or name != name.strip() or name.startswith("#"):
+        return False
+    return not any(unicodedata.category(character) in ("Cc", "Cs", "Zl", "Zp") for character in name)
+
+
 def read_hashes(file: Path) -> dict[str, str]:
     """User -> hash. Raises InvalidPasswordFile, OSError."""
-    try:
-        text = file.read_bytes().decode("utf-8")
-    except UnicodeDecodeError as error:
-        number = error.object.count(b"\n", 0, error.start) + 1
-        raise InvalidPasswordFile(f"{file}, line {number}: not UTF-8") from None
     hashes: dict[str, str] = {}
-    for number, line in enumerate(text.split("\n"), 1):
+    for number, line in enumerate(_lines(file), 1):
         line = line.strip(" \t\r")
         if not line or line.startswith("#"):
             continue
@@ -169,18 +173,71 @@ def read_hashes(file: Path) -> dict[str, str]:
     return hashes
 
 
+def set_hash(file: Path, user: str, hashed: str | None) -> bool:
+    """Give `user` this hash, or none: then the line goes. All other lines stay as they are and where they are. Whether
+    anything was to be done.
+
+    One process after the other; the file is replaced at once, behind a symbolic link too, and keeps its owner and
+    mode. Raises InvalidPasswordFile, OSError.
+    """
+    file = Path(os.path.realpath(file))
+    folder = os.open(file.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        fcntl.flock(folder, fcntl.LOCK_EX)
+        found = read_hashes(file) if file.exists() else {}
+        if hashed is None and user not in found:
+            return False
+        kept = _lines(file) if file.exists() else []
+        places = [i for i, line in enumerate(kept) if _user_of(line) == user]
+        if hashed is not None:
+            line = f"{user}:{hashed}"
+            kept = [*kept, line] if not places else [*kept[: places[0]], line, *kept[places[0] + 1 :]]
+            places = places[1:]  # of repeats, of which the last one counted
+        _replace(file, [line for i, line in enumerate(kept) if i not in places])
+        os.fsync(folder)
+    finally:
+        os.close(folder)
+    return True
+
+
 def write_hashes(file: Path, hashes: dict[str, str]) -> None:
-    """Replace the file at once; it keeps its mode, a new one is readable by its owner only."""
-    mode = file.stat().st_mode & 0o777 if file.exists() else 0o600
+    """Replace the file at once; it keeps its owner and mode, a new one is readable by its owner only."""
+    _replace(file, [f"{user}:{hashed}" for user, hashed in hashes.items()])
+
+
+def _user_of(line: str) -> str:
+    return "" if line.startswith("#") else line.strip().partition(":")[0]
+
+
+def _lines(file: Path) -> list[str]:
+    """Raises InvalidPasswordFile, OSError."""
+    try:
+        lines = file.read_bytes().decode("utf-8").split("\n")
+    except UnicodeDecodeError as error:
+        number = error.object.count(b"\n", 0, error.start) + 1
+        raise InvalidPasswordFile(f"{file}, line {number}: not UTF-8") from None
+    return lines if lines[-1] else lines[:-1]
+
+
+def _replace(file: Path, lines: list[str]) -> None:
     handle, fresh = tempfile.mkstemp(dir=file.parent, prefix=f".{file.name}.")
     try:
-        with os.fdopen(handle, "w", encoding="utf-8") as out:
-            out.writelines(f"{user}:{hashed}\n" for user, hashed in hashes.items())
+        with os.fdopen(handle, "w", encoding="utf-8", newline="\n") as out:
+            out.writelines(f"{line}\n" for line in lines)
             out.flush()
+            if file.exists():
+                _become_like(out.fileno(), file.stat())
             os.fsync(out.fileno())
-        os.chmod(fresh, mode)
         os.replace(fresh, file)
-    except OSError:
+    except BaseException:
         with contextlib.suppress(FileNotFoundError):
             os.unlink(fresh)
         raise
+
+
+def _become_like(fd: int, old: os.stat_result) -> None:
+    """The owner first: giving a file away takes bits of its mode."""
+    mine = os.fstat(fd)
+    if (mine.st_uid, mine.st_gid) != (old.st_uid, old.st_gid):
+        os.fchown(fd, old.st_uid, old.st_gid)
+    os.fchmod(fd, old.st_mode & 0o7777)

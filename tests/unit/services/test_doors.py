@@ -122,11 +122,11 @@ def test_a_reload_that_fails_is_said_and_changes_nothing(tmp_path: Path) -> None
         doors = Doors(broker, DoorSettings(100, 5.0, 1 << 20, files), access, told)
         assert broker.sessions.access is access
         doors.open("tls://127.0.0.1:0")
-        doors.reload()
+        assert doors.reload() == []
         assert told.lines == []
         certificate.write_text("damaged")
-        acl.write_text("nonsense\n")
-        doors.reload()
+        acl.write_bytes(b"topic read \xff\n")
+        assert doors.reload() == [f"certificate of {doors.urls[0]}", "passwords and ACL"]
         doors.stop_accepting()
         doors.close()
 
