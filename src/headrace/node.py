@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import logging
+import os
 import signal
 import ssl
 import sys
@@ -44,6 +45,7 @@ from headrace.services.bridges import BridgeCollector, Bridges
 from headrace.services.doors import Doors, DoorSettings
 from headrace.services.failures import FailureLog
 from headrace.services.metrics import ReadsCollector, registry
+from headrace.services.notify import Notifier
 from headrace.services.references import References
 from headrace.services.sys_topics import SystemPublisher
 from headrace.services.ticks import LoopScheduler, Stalls
@@ -180,6 +182,7 @@ class Node:
         self.clock = Clock()
         self._loop = asyncio.get_running_loop()
         self._stopping = asyncio.Event()
+        self._notifier = Notifier(os.environ)
         self._failure: BaseException | None = None
         self._not_ready = "starting"
         self._full = ""
@@ -346,6 +349,13 @@ class Node:
             durability=self.config.durability,
             promise=promise,
         )
+        self._notifier.ready(f"accepts clients on {', '.join(self._doors.urls)}")
+        if self._notifier.watchdog_s:
+            self._tell_alive()
+
+    def _tell_alive(self) -> None:
+        self._notifier.alive()
+        self._loop.call_later(self._notifier.watchdog_s, self._tell_alive)
 
     # The journal's thread calls these; the loop does the work
 
@@ -478,6 +488,7 @@ class Node:
 
     async def _stop(self) -> int:
         self._not_ready = "stopping"
+        self._notifier.stopping()
         log.info("stopping", connections=self.broker.sessions.connected)
         self._doors.stop_accepting()
         await self._bridges.stop()
