@@ -13,6 +13,7 @@ import os
 import signal
 import ssl
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -175,20 +176,26 @@ def bridge_settings(bridge: BridgeConfig, tcp_keep_alive_s: int) -> BridgeSettin
 
 
 class Node:
-    """One broker process."""
+    """One broker. With `owns_process` false it is a part of somebody else's program, whose signals and garbage collector
+    it leaves alone."""
 
-    def __init__(self, config: Config) -> None:
+    def __init__(self, config: Config, owns_process: bool = True) -> None:
         self.config = config
+        self.ready = asyncio.Event()
+        self._owns_process = owns_process
+        self._notifier = Notifier(os.environ if owns_process else {})
+        self._ended = False
         self.clock = Clock()
         self._loop = asyncio.get_running_loop()
         self._stopping = asyncio.Event()
-        self._notifier = Notifier(os.environ)
         self._failure: BaseException | None = None
         self._not_ready = "starting"
         self._full = ""
         self._admin: AdminServer | None = None
         self._snapshot_task: asyncio.Task[None] | None = None
         self._tick_clock()
+        self._audit = audit_log(config)
+        access = self._access_control()  # whatever it raises, the journal is not open yet
         self._log = SegmentedLog.open(Path(config.data_dir), log_settings(config), self._report)
         self._journal = LocalJournal(self._log, OffsetOutOfRange, self._report)
         self.watchdog = Watchdog()
@@ -207,8 +214,7 @@ class Node:
             self.watchdog,
         )
         self._bridges = Bridges(self.broker, self._log.uuid, log.info, log.warning)
-        self._audit = audit_log(config)
-        self._doors = Doors(self.broker, door_settings(config), self._access_control(), log.warning)
+        self._doors = Doors(self.broker, door_settings(config), access, log.warning)
 
     def _access_control(self) -> FileAccess | None:
         """None where everybody may do everything. Raises ConfigError, OSError."""
@@ -227,10 +233,21 @@ class Node:
     # Start
 
     async def run(self) -> int:
-        """Serve until SIGTERM or SIGINT; returns the exit status."""
-        for number in (signal.SIGTERM, signal.SIGINT):
-            self._loop.add_signal_handler(number, self._stopping.set)
-        self._loop.add_signal_handler(signal.SIGHUP, self._reload)
+        """Serve until `stop`, SIGTERM or SIGINT; returns the exit status. Raises JournalError, OSError at start."""
+        try:
+            return await self._serve()
+        except BaseException:
+            if not self._owns_process:  # with the process goes everything that it holds
+                self._abandon()
+            raise
+
+    def stop(self) -> None:
+        """Let `run` come to its end. Call it on the loop."""
+        self._stopping.set()
+
+    async def _serve(self) -> int:
+        if self._owns_process and threading.current_thread() is threading.main_thread():
+            self._take_signals()
         self._recover()
         self._start_log()
         self.broker.sessions.start()
@@ -248,9 +265,17 @@ class Node:
         self._not_ready = ""
         self._announce()
         housekeeping = self._loop.create_task(self._housekeeping())
-        await self._stopping.wait()
-        housekeeping.cancel()
+        try:
+            await self._stopping.wait()
+        finally:
+            housekeeping.cancel()
         return await self._stop()
+
+    def _take_signals(self) -> None:
+        """Only the main thread can; a node in another one is ended by `stop`."""
+        for number in (signal.SIGTERM, signal.SIGINT):
+            self._loop.add_signal_handler(number, self._stopping.set)
+        self._loop.add_signal_handler(signal.SIGHUP, self._reload)
 
     def _recover(self) -> None:
         started = time.monotonic()
@@ -258,7 +283,8 @@ class Node:
         replayed = load(
             self.broker.fold, chain, self._log.scan, self._log.start_offset, self._report_progress
         )
-        gc.freeze()  # what was recovered is there to stay
+        if self._owns_process:
+            gc.freeze()  # what was recovered is there to stay
         log.info(
             "recovered",
             snapshot=chain[-1].position if chain else None,
@@ -352,10 +378,12 @@ class Node:
         self._notifier.ready(f"accepts clients on {', '.join(self._doors.urls)}")
         if self._notifier.watchdog_s:
             self._tell_alive()
+        self.ready.set()
 
     def _tell_alive(self) -> None:
-        self._notifier.alive()
-        self._loop.call_later(self._notifier.watchdog_s, self._tell_alive)
+        if not self._ended:
+            self._notifier.alive()
+            self._loop.call_later(self._notifier.watchdog_s, self._tell_alive)
 
     # The journal's thread calls these; the loop does the work
 
@@ -397,6 +425,8 @@ class Node:
 
     def _timer(self) -> None:
         """Armed again whatever happens: keep alives, wills and expiries hang on it."""
+        if self._ended:
+            return
         wait_s = TIMER_INTERVAL_S
         try:
             self._tick_clock()
@@ -411,6 +441,8 @@ class Node:
             self._loop.call_later(wait_s, self._timer)
 
     def _publish_system(self, system: SystemPublisher) -> None:
+        if self._ended:
+            return
         try:
             self.watchdog.watched("system", system.publish)(time.monotonic())
         except Exception as error:  # noqa: BLE001
@@ -501,8 +533,19 @@ class Node:
             self._admin.should_exit = True
             await asyncio.wait((self._admin_task,), timeout=ADMIN_STOP_TIMEOUT_S)
         self._log.close()
+        self._ended = True
         log.info("stopped", clean=self._failure is None)
         return 0 if self._failure is None else 1
+
+    def _abandon(self) -> None:
+        """Give up ports, files and the lock: the start has failed, or the program has cancelled the task."""
+        self._ended = True
+        if self._not_ready != "stopping":
+            self._doors.stop_accepting()
+            self._doors.close()
+        if self._admin is not None:
+            self._admin.should_exit = True
+        self._log.close()
 
     async def _last_snapshot(self) -> None:
         try:

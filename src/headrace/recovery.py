@@ -33,14 +33,15 @@ def load(
     records replayed.
 
     Raises CorruptFile if the state cannot be known, CorruptBatch. Millions of objects are made and none is garbage, so
-    the collector rests meanwhile, and what was loaded is kept out of its later passes.
+    the collector rests meanwhile, if it was at work.
     """
+    was_enabled = gc.isenabled()
     gc.disable()
     try:
         return _load(fold, chain, scan, start_offset, report)
     finally:
-        gc.enable()
-        gc.freeze()
+        if was_enabled:
+            gc.enable()
 
 
 def _load(
