@@ -14,6 +14,7 @@ sent nothing for `EXPIRY_US`.
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Iterator
 from typing import Final
 
@@ -41,19 +42,21 @@ MALFORMED: Final = 3
 
 
 class Producer:
-    """One producer: the sequence of its last durable message, and of the last one on its way to the journal."""
+    """One producer: the sequence and the time of its last durable message."""
 
     def __init__(self) -> None:
         self.sequence: i64 = -1
-        self.taken: i64 = -1
         self.last_us: i64 = 0
 
 
 class Producers:
-    """The producers of one tenant, the longest unused one first."""
+    """The producers of one tenant, the longest unused one first. Beside them, and no part of the fold: the sequences on
+    their way to the journal, which nobody forgets before they are there."""
 
-    def __init__(self) -> None:
-        self._known: dict[bytes, Producer] = {}
+    def __init__(self, most: int = PRODUCERS_MAX) -> None:
+        self._most = most
+        self._known: OrderedDict[bytes, Producer] = OrderedDict()
+        self._on_their_way: dict[bytes, int] = {}
 
     def __len__(self) -> int:
         return len(self._known)
@@ -66,13 +69,12 @@ class Producers:
         sequence = _sequence(message)
         if sequence < 0 or not 0 < len(key) - len(message.origin) - 1 <= ID_BYTES_MAX:
             return MALFORMED
-        producer = self._known.get(key)
-        if producer is None:
-            producer = Producer()
-            self._known[key] = producer
-        if sequence <= producer.taken:
+        if sequence <= self._on_their_way.get(key, -1):
             return REPEATED
-        producer.taken = sequence
+        producer = self._known.get(key)
+        if producer is not None and sequence <= producer.sequence:
+            return REPEATED
+        self._on_their_way[key] = sequence
         return NEW
 
     def apply(self, message: Message) -> None:
@@ -80,24 +82,29 @@ class Producers:
         key = _key(message)
         if key is None:
             return
-        producer = self._known.pop(key, None)
+        producer = self._known.get(key)
         if producer is None:
             producer = Producer()
-        self._known[key] = producer  # the last one now
+            self._known[key] = producer
+        else:
+            self._known.move_to_end(key)
         sequence = _sequence(message)
         producer.sequence = max(producer.sequence, sequence)
-        producer.taken = max(producer.taken, sequence)
         producer.last_us = message.timestamp_us
+        if self._on_their_way.get(key, sequence + 1) <= sequence:
+            del self._on_their_way[key]
         self._forget(message.timestamp_us)
 
     def _forget(self, now_us: i64) -> None:
-        if len(self._known) > PRODUCERS_MAX:
-            del self._known[next(iter(self._known))]
+        """Of what is durable alone, so that a replay forgets the same."""
+        known = self._known
+        if len(known) > self._most:
+            known.popitem(last=False)
         for _ in range(_FORGOTTEN_AT_ONCE):
-            oldest = next(iter(self._known))
-            if self._known[oldest].last_us >= now_us - EXPIRY_US:
+            oldest = next(iter(known))
+            if known[oldest].last_us >= now_us - EXPIRY_US:
                 return
-            del self._known[oldest]
+            known.popitem(last=False)
 
     # Snapshots
 
@@ -108,13 +115,11 @@ class Producers:
             yield [
                 [key, int(producer.sequence), int(producer.last_us)]
                 for key, producer in producers[start : start + _PER_ENTRY]
-                if producer.sequence >= 0
             ]
 
     def restore(self, key: bytes, sequence: int, last_us: int) -> None:
         producer = Producer()
         producer.sequence = sequence
-        producer.taken = sequence
         producer.last_us = last_us
         self._known[key] = producer
 

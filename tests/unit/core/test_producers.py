@@ -180,7 +180,7 @@ def test_what_is_taken_is_not_yet_durable() -> None:
     assert table.take(message()) == ORDINARY
     assert table.take(numbered(7)) == NEW
     assert table.take(numbered(7)) == REPEATED
-    assert list(table.entries()) == [[]]
+    assert list(table.entries()) == []
     table.apply(numbered(7))
     restored = Producers()
     for key, sequence, last_us in next(table.entries()):
@@ -203,15 +203,50 @@ def test_unused_producers_are_forgotten() -> None:
     assert table.take(numbered(1, "old-1")) == NEW
 
 
-@pytest.mark.interpreted
-def test_their_number_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "PRODUCERS_MAX", 3)
-    table = Producers()
+def test_their_number_is_bounded() -> None:
+    table = Producers(3)
     for number in (0, 1, 2, 0, 3):
         table.apply(numbered(number, f"p-{number}"))
     assert len(table) == 3
     assert table.take(numbered(0, "p-0")) == REPEATED  # used again meanwhile
     assert table.take(numbered(1, "p-1")) == NEW
+
+
+def test_none_is_forgotten_while_a_message_of_it_is_on_its_way() -> None:
+    """Neither its number nor its age counts then; what is forgotten is the same for who reads the journal."""
+    table, reader = Producers(2), Producers(2)
+    week = module.EXPIRY_US // 1_000_000
+    for one in (table, reader):
+        one.apply(numbered(1, "slow"))
+    assert table.take(numbered(2, "slow")) == NEW
+    assert table.take(numbered(9, "fresh")) == NEW
+    for number in range(5):
+        for one in (table, reader):
+            one.apply(numbered(1, f"p-{number}", week + number + 10))
+        assert table.take(numbered(2, "slow")) == REPEATED
+        assert table.take(numbered(9, "fresh")) == REPEATED
+    assert list(table.entries()) == list(reader.entries())
+    for one in (table, reader):
+        one.apply(numbered(2, "slow", week + 20))
+    assert table.take(numbered(2, "slow")) == REPEATED
+    assert table.take(numbered(3, "slow")) == NEW
+    assert list(table.entries()) == list(reader.entries())
+    assert len(table) == 2
+
+
+def test_a_sequence_is_stored_once_though_its_producer_would_be_forgotten_before_it_is_durable() -> None:
+    harness = Harness()
+    harness.broker.fold.tenant("default").producers = Producers(1)
+    client = publisher(harness)
+    client.publish("t", b"once", sync=False, properties=sequenced(1))
+    client.publish("t", b"x", sync=False, properties=sequenced(1, "a"))
+    harness.broker.end_tick()  # the batch is on its way
+    client.publish("t", b"late", sync=False, properties=sequenced(2))
+    client.publish("t", b"y", sync=False, properties=sequenced(1, "b"))
+    harness.journal.durable = len(harness.journal.records)
+    harness.broker.commit.on_high_watermark(harness.journal.durable)
+    client.publish("t", b"late", properties=sequenced(2))
+    assert stored(harness).count(b"late") == 1
 
 
 # Histories
