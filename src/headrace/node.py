@@ -32,10 +32,7 @@ from headrace.config import BridgeConfig, Config, rule
 from headrace.core.broker import Broker
 from headrace.core.interfaces import Clock
 from headrace.core.settings import BrokerSettings
-from headrace.errors import NotReadableNow
-from headrace.journal.catalog import Segment
-from headrace.journal.compaction import is_worth_it
-from headrace.journal.errors import CorruptBatch, OffsetOutOfRange
+from headrace.journal.errors import FULL_REASONS, OffsetOutOfRange
 from headrace.journal.log import LogSettings, SegmentedLog
 from headrace.journal.snapshot import newest_chain
 from headrace.net.tls import TlsFiles, UnusableCertificate, server_context
@@ -47,13 +44,13 @@ from headrace.services.doors import Doors, DoorSettings
 from headrace.services.failures import FailureLog
 from headrace.services.metrics import ReadsCollector, registry
 from headrace.services.notify import Notifier
-from headrace.services.references import References
 from headrace.services.sys_topics import SystemPublisher
 from headrace.services.ticks import LoopScheduler, Stalls
 from headrace.services.watchdog import Watchdog
-from headrace.snapshotting import Snapshotting, durable
+from headrace.snapshotting import Snapshotting
 from headrace.stores.local import LocalJournal
 from headrace.syscalls import Syncer
+from headrace.upkeep import Upkeep
 
 TIMER_INTERVAL_S = 0.1
 BEHIND_INTERVAL_S = 0.001  # more is due than one pass of the loop should do
@@ -61,7 +58,6 @@ HOUSEKEEPING_INTERVAL_S = 1.0
 SWITCH_INTERVAL_S = 0.0005
 DRAIN_TIMEOUT_S = 10.0
 ADMIN_STOP_TIMEOUT_S = 5.0
-COMPACTED_OFFSETS = 4_000_000  # looked at together, at a byte each
 # The collector looks at what is new, a millisecond's worth at a time, and never again at what has outlived that: 200 000
 # retained messages would take it 160 ms. Nothing of ours needs it; connections, sessions and scrapes leave no cycles.
 GC_THRESHOLDS = (10_000, 1_000_000, 100)
@@ -206,13 +202,10 @@ class Node:
         self.broker.failures.journal_failed = self._fail
         self._on_high_watermark = self.watchdog.watched("apply", self.broker.commit.on_high_watermark)
         self._on_timer = self.watchdog.watched("timer", self.broker.on_timer)
-        self._snapshots = Snapshotting(
-            self.broker,
-            self._log,
-            config.journal.snapshot_interval_bytes,
-            config.journal.snapshot_interval_s,
-            self.watchdog,
-        )
+        journal = config.journal
+        interval_bytes, interval_s = journal.snapshot_interval_bytes, journal.snapshot_interval_s
+        snapshots = Snapshotting(self.broker, self._log, interval_bytes, interval_s, self.watchdog)
+        self._upkeep = Upkeep(self.broker, self._log, snapshots, self.watchdog)
         self._bridges = Bridges(self.broker, self._log.uuid, log.info, log.warning)
         self._doors = Doors(self.broker, door_settings(config), access, log.warning)
 
@@ -397,14 +390,16 @@ class Node:
         self._loop.call_soon_threadsafe(self._set_full, reason)
 
     def _set_full(self, reason: str) -> None:
-        """The disk is full, or has space again (reason ""). Subscribers drain; publishers wait (decisions 22)."""
-        self._full = f"the journal's disk is full: {reason}" if reason else ""
+        """Nothing can be written for want of space, or of descriptors, or it can again (reason ""). Subscribers drain;
+        publishers wait (decisions 22)."""
+        what = "the journal's disk is full" if reason in FULL_REASONS else "the journal cannot be written now"
+        self._full = f"{what}: {reason}" if reason else ""
         self.broker.set_storage_full(bool(reason))
         if reason:
             publishers = self.config.journal.full_disk
-            log.error("disk full: nothing new is acknowledged", reason=reason, publishers=publishers)
+            log.error("nothing new is acknowledged", reason=self._full, publishers=publishers)
         else:
-            log.warning("the disk has space again")
+            log.warning("the journal is written again")
 
     def _fail(self, error: BaseException) -> None:
         """Nothing can be made durable any more: acknowledge nothing, stop, exit non-zero (decisions 21)."""
@@ -454,67 +449,11 @@ class Node:
         while True:
             await asyncio.sleep(HOUSEKEEPING_INTERVAL_S)
             try:
-                if not self._full and self._snapshots.due():  # a full disk's space is for those who drain
-                    await self._snapshot()
-                elif self._log.unverified:
-                    await self._verify_old()
+                await self._upkeep.turn()
             except OSError as error:
                 log.error("housekeeping failed; the journal keeps what it needs", error=str(error))
             except Exception as error:  # noqa: BLE001  retention and snapshots must go on
                 self.broker.failures.note("housekeeping", "", error)
-
-    async def _verify_old(self) -> None:
-        """Read through an old segment, which the start left out to be quick."""
-        damage = await asyncio.to_thread(self._log.verify_next)
-        if damage:
-            log.error(
-                "the journal is damaged: stop the broker and see `headrace journal repair`", detail=damage
-            )
-
-    async def _snapshot(self) -> None:
-        """Write the fold down between ticks, then let retention delete what nobody needs."""
-        await self._snapshots.take()
-        for line in self._log.apply_retention(self.clock.now_us):
-            log.info("retention", detail=line)
-        if self._failure is None and not self._stopping.is_set():
-            await self._compact()
-
-    async def _compact(self) -> None:
-        """Free the disk from what lies between old records that a session still refers to."""
-        segments = self._log.compactable(self.clock.now_us)
-        while segments:
-            start = segments[0].base_offset
-            stretch = [segment for segment in segments if segment.end_offset - start <= COMPACTED_OFFSETS]
-            stretch = stretch or segments[:1]
-            del segments[: len(stretch)]
-            references = References(self.broker.fold, start, stretch[-1].end_offset)
-            try:
-                await self._walk(references)
-            except NotReadableNow as error:
-                log.error("nothing is compacted: what is referred to is not known", error=str(error))
-                return
-            for segment in stretch:
-                await self._compact_segment(segment, references)
-
-    async def _walk(self, references: References) -> None:
-        """Raises NotReadableNow."""
-        for _ in self.watchdog.steps("references", references.retained()):
-            await asyncio.sleep(0)
-        await durable(self.broker.commit)  # what new subscriptions were given is in their queues
-        for _ in self.watchdog.steps("references", references.owners()):
-            await asyncio.sleep(0)
-        await durable(self.broker.commit)  # what is not referred to now is not after a crash either
-
-    async def _compact_segment(self, segment: Segment, references: References) -> None:
-        live = await asyncio.to_thread(references.between, segment.base_offset, segment.end_offset)
-        if not is_worth_it(segment, live):
-            return
-        try:
-            freed = self._log.adopt(await asyncio.to_thread(self._log.rewrite_sparse, segment, live))
-        except CorruptBatch as error:
-            log.error("a segment cannot be compacted: see `headrace journal repair`", error=str(error))
-            return
-        log.info("compacted", segment=segment.path.name, records=len(live), freed_bytes=freed)
 
     # Stop
 
@@ -549,7 +488,7 @@ class Node:
 
     async def _last_snapshot(self) -> None:
         try:
-            await self._snapshot()
+            await self._upkeep.snapshot(compact=False)
         except OSError as error:
             log.error("no snapshot at the stop; the next start replays the journal", error=str(error))
 

@@ -24,14 +24,23 @@ FULL_SHARE_OF_JOURNAL = 16
 CHANGES_MAX = 32  # files behind a full one
 
 
-async def durable(commit: GroupCommit) -> None:
-    """Wait until everything done so far is durable. Raises OSError when the journal has failed."""
+STUCK_S = 5.0
+
+
+async def durable(commit: GroupCommit, log: SegmentedLog | None = None) -> None:
+    """Wait until everything done so far is durable. Raises OSError when the journal has failed, or when it is `log` and
+    has been waiting for space for STUCK_S: whoever makes space must not wait for it."""
     barrier = Barrier()
     commit.defer(barrier)
+    patience = STUCK_S / 0.001
     while not barrier.passed:
         if commit.failed is not None:
             raise OSError("the journal has failed")
         await asyncio.sleep(0.001)
+        if log is not None and log.full:
+            patience -= 1
+            if patience <= 0:
+                raise OSError("the journal waits for space")
 
 
 class Snapshotting:
@@ -64,11 +73,11 @@ class Snapshotting:
     def _full_is_cheap(self) -> bool:
         return self._commit.bytes - self._full_at_bytes >= FULL_SHARE_OF_JOURNAL * self._full_size
 
-    async def take(self) -> None:
-        """Write one, and tell the journal what the broker still needs of it. Raises OSError."""
+    async def take(self, full: bool = False) -> None:
+        """Write one, with everything if `full`, and tell the journal what the broker still needs. Raises OSError."""
         self._at_bytes = self._commit.bytes
         self._at_s = time.monotonic()
-        is_full = self._must_be_full or self._changes >= CHANGES_MAX or self._full_is_cheap()
+        is_full = full or self._must_be_full or self._changes >= CHANGES_MAX or self._full_is_cheap()
         if not is_full and self._commit.high_watermark == self._position:
             return
         self._must_be_full = True  # until it is there: what the walk notes as written is nowhere else
@@ -86,9 +95,8 @@ class Snapshotting:
                 for entry in entries:
                     writer.add(entry)
                 await asyncio.sleep(0)
-            await durable(
-                self._commit
-            )  # sessions are written as they are, also what is on its way to the journal
+            # Sessions are written as they are, also what is on its way to the journal.
+            await durable(self._commit, self._log)
         except BaseException:
             writer.abandon()
             raise

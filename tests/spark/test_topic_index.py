@@ -132,7 +132,7 @@ def test_a_segment_that_compaction_rewrote_is_scanned(tmp_path: Path, journal: W
     with closing(journal.open(LogSettings(segment_bytes_max=16 << 10, retention_bytes=1))) as log:
         SnapshotWriter(log.directory, log.high_watermark).commit()
         log.set_floor(0)
-        for segment in log.compactable(1):
+        for segment in log.compactable():
             live = {o for o in rare_offsets(journal) if segment.base_offset <= o < segment.end_offset}
             log.adopt(log.rewrite_sparse(segment, live))
     reader = JournalReader(journal.data_dir)

@@ -3,7 +3,7 @@
 Offsets stay (sparse batches, see `segment.py`). Only segments that retention would have dropped otherwise are
 touched, so whoever reads the journal front to back still finds everything within the limits of retention.
 
-    segment = log.compactable(now_us)[0]           on the loop
+    segment = log.compactable()[0]           on the loop
     new = log.rewrite_sparse(segment, live)        on any thread; `live`: offsets in it that are still referred to
     log.adopt(new)                                 on the loop
 
@@ -21,9 +21,13 @@ from headrace.journal.catalog import Segment
 from headrace.journal.disk import Disk
 from headrace.journal.errors import CorruptBatch
 from headrace.journal.segment import (
+    BATCH_HEADER_SIZE,
+    SEGMENT_HEADER_SIZE,
     SPARSE,
     Batch,
     SegmentHeader,
+    batch_size_at,
+    kept_at,
     pack_batch_header,
     seed_of,
     sparse_body,
@@ -97,14 +101,33 @@ def rewrite_sparse(
     finally:
         disk.close(fd)
     new.min_timestamp_us, new.max_timestamp_us = segment.min_timestamp_us, segment.max_timestamp_us
-    new.kept_records = max(1, len(live))
+    new.kept_records = len(live)
     new.index = new.index.thinned(index_interval_bytes)
     return new
 
 
 def is_worth_it(segment: Segment, live: Collection[int]) -> bool:
-    """Whether at least half of the records would go."""
-    return 2 * len(live) <= (segment.kept_records or segment.end_offset - segment.base_offset)
+    """Whether at least half of the records would go. `kept_records` is known."""
+    return len(live) < segment.kept_records and 2 * len(live) <= segment.kept_records
+
+
+def count_kept(disk: Disk, segment: Segment) -> int:
+    """Records that are in a segment and not left out, by the words of its batch headers. One that compaction has not
+    written is not read through. Raises OSError."""
+    offsets = segment.end_offset - segment.base_offset
+    fd = disk.open(segment.path)
+    try:
+        kept, position = 0, SEGMENT_HEADER_SIZE
+        while position < segment.size:
+            header = disk.read_fully(fd, BATCH_HEADER_SIZE + 4, position)
+            size, sparse = batch_size_at(header, 0), kept_at(header, 0)
+            if not size or sparse < 0:
+                return offsets
+            kept += sparse
+            position += size
+        return kept
+    finally:
+        disk.close(fd)
 
 
 def temporary_of(segment: Segment) -> Path:

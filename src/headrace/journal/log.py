@@ -10,19 +10,29 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from threading import Thread
+from time import monotonic
 from typing import TYPE_CHECKING
 from uuid import UUID, uuid4
 
+from headrace.journal.ages import Ages
 from headrace.journal.catalog import Catalog, Segment
-from headrace.journal.compaction import rewrite_sparse, temporary_of
+from headrace.journal.compaction import count_kept, rewrite_sparse, temporary_of
 from headrace.journal.consumers import ConsumerPosition
 from headrace.journal.damage import first_damage
 from headrace.journal.disk import Disk
-from headrace.journal.errors import DiskFull, JournalError, OffsetOutOfRange, is_disk_full
+from headrace.journal.errors import DiskFull, JournalError, OffsetOutOfRange, is_disk_full, is_passing
 from headrace.journal.lock import lock_data_dir
 from headrace.journal.recovery import Recovery
 from headrace.journal.reserve import Reserve
-from headrace.journal.retention import LagWarnings, RetentionLimits, compactable, lagging, plan
+from headrace.journal.retention import (
+    IS_FULL,
+    LagWarnings,
+    RetentionLimits,
+    compactable,
+    lagging,
+    lost_by,
+    plan,
+)
 from headrace.journal.segment import Batch, seed_of
 from headrace.journal.snapshot import discard_beyond, positions
 from headrace.journal.synced_disk import SYNCED_DISK
@@ -72,7 +82,12 @@ class SegmentedLog:
     """Open it, read what recovery needs, `start` it, append. One process at a time has it open."""
 
     def __init__(
-        self, data_dir: Path, settings: LogSettings, report: Callable[[str], None], disk: Disk
+        self,
+        data_dir: Path,
+        settings: LogSettings,
+        report: Callable[[str], None],
+        disk: Disk,
+        clock: Callable[[], float],
     ) -> None:
         """Use `open`."""
         self.data_dir = data_dir
@@ -80,6 +95,7 @@ class SegmentedLog:
         self.settings = settings
         self._report = report
         self._disk = disk
+        self._clock = clock
         self._thread: Thread | None = None
         self._is_closed = False
         self._floor = 0
@@ -95,14 +111,19 @@ class SegmentedLog:
 
     @classmethod
     def open(
-        cls, data_dir: Path, settings: LogSettings, report: Callable[[str], None], disk: Disk = SYNCED_DISK
+        cls,
+        data_dir: Path,
+        settings: LogSettings,
+        report: Callable[[str], None],
+        disk: Disk = SYNCED_DISK,
+        clock: Callable[[], float] = monotonic,
     ) -> SegmentedLog:
         """Takes the lock, recovers, syncs, publishes the high watermark. `report` gets a line for each
-        repair.
+        repair. `clock`: seconds by which segments age, which must not jump.
 
         Raises JournalLocked; CorruptJournal or CorruptFile if records known durable are damaged.
         """
-        return cls(data_dir, settings, report, disk)
+        return cls(data_dir, settings, report, disk, clock)
 
     def _recover_on_any_disk(self) -> None:
         try:
@@ -136,6 +157,7 @@ class SegmentedLog:
         discard_beyond(self.directory, state.high_watermark, self._report, self._disk)
         self._catalog = Catalog(self._disk, seed_of(state.uuid), found.segments)
         self._unverified = found.unverified
+        self._ages = Ages(found.segments, 2 * settings.segment_s_max, self._clock)
         self._watermark = Watermark(self._disk, self.data_dir, state)
         found.file.restart_index(interval, seed_of(state.uuid))
         self._writer = GroupWriter(
@@ -236,19 +258,23 @@ class SegmentedLog:
         return len(self._unverified)
 
     def verify_next(self) -> str:
-        """Reads one of them through, the newest first; what is damaged, or "". Runs on any thread, one at a time."""
-        segment = self._unverified.pop()
-        try:
-            fd = self._disk.open(segment.path)
-        except FileNotFoundError:
-            return ""  # retention took it
+        """Reads one of them through, the newest first; what is damaged, or "". Runs on any thread, one at a time. Raises
+        OSError, and then it is still to be read."""
+        segment = self._unverified[-1]
+        damage = ""
+        with suppress(FileNotFoundError):  # retention took it
+            damage = self._verify(segment)
+        self._unverified.pop()
+        return damage
+
+    def _verify(self, segment: Segment) -> str:
+        fd = self._disk.open(segment.path)
         try:
             seed = seed_of(UUID(self.uuid).bytes)
             path, base, end = str(segment.path), segment.base_offset, segment.end_offset
-            damage = first_damage(self._disk, fd, path, seed, base, end)
+            return str(first_damage(self._disk, fd, path, seed, base, end) or "")
         finally:
             self._disk.close(fd)
-        return str(damage or "")
 
     def set_floor(self, offset: int) -> None:
         """The broker needs everything from `offset` on. Until this was called, retention deletes nothing.
@@ -257,19 +283,37 @@ class SegmentedLog:
         """
         self._floor = max(self._floor, offset)
 
-    def apply_retention(self, now_us: int) -> list[str]:
-        """Deletes the oldest segments that nobody needs, a few a call; returns what was dropped and why."""
+    def apply_retention(self) -> list[str]:
+        """Deletes the oldest segments that nobody needs, a few a call; returns what was dropped and why. On a full disk
+        more than the limits ask for, until there is room again. Raises OSError."""
         limits = self._limits()
         consumers = self._consumers()
         if consumers is None:
             return []
         segments = self._catalog.segments
-        self._lag_warnings.update(lagging(segments, limits, consumers, now_us))
+        self._ages.see(segments)
+        self._lag_warnings.update(lagging(segments, limits, consumers, self._ages))
         floor = min([self._floor, *positions(self.directory, self._disk)])
-        drops = plan(segments, limits, floor, consumers, now_us)[:_DROPS_MAX]
-        for _ in drops:
+        said = []
+        for drop in plan(segments, limits, floor, consumers, self._ages, bool(self.full))[:_DROPS_MAX]:
+            if drop.reason == IS_FULL and self.has_room():
+                break
             self._catalog.remove_first()
-        return [str(drop) for drop in drops]
+            said.append(str(drop))
+        return said
+
+    def has_room(self) -> bool:
+        """Whether the disk has as much space as a full one must get back."""
+        return self._disk.free_bytes(self.data_dir) >= self._reserve.wanted_bytes
+
+    @property
+    def active_bytes(self) -> int:
+        """Of the segment that is being written."""
+        return self._catalog.segments[-1].size
+
+    def roll(self) -> None:
+        """The next batch begins a segment, if this one has any: what is in it can go as a whole then."""
+        self._writer.roll_wanted = True
 
     def _limits(self) -> RetentionLimits:
         settings = self.settings
@@ -291,13 +335,26 @@ class SegmentedLog:
 
     # Compaction, in the three steps that `compaction` describes
 
-    def compactable(self, now_us: int) -> list[Segment]:
-        """Segments that retention would drop if no session referred to a record in them; oldest first."""
+    def compactable(self) -> list[Segment]:
+        """Segments that retention would drop if no session referred to a record in them; oldest first. Raises OSError."""
         kept = positions(self.directory, self._disk)
         consumers = self._consumers()
         if consumers is None or not kept:
             return []
-        return compactable(self._catalog.segments, self._limits(), kept[0], consumers, now_us)
+        segments = self._catalog.segments
+        self._ages.see(segments)
+        is_full = bool(self.full) and not self.has_room()
+        found = compactable(segments, self._limits(), kept[0], consumers, self._ages, is_full)
+        return [segment for segment in found if segment.kept_records]  # of an empty one nothing can go
+
+    def lost_by(self, segment: Segment) -> str:
+        """The registered consumers that have not read a segment which is compacted, and how much of it; "" for none."""
+        return lost_by(segment, self._consumers() or [])
+
+    def count_kept(self, segment: Segment) -> None:
+        """Finds out how many records a segment still has. Runs on any thread, one at a time. Raises OSError."""
+        if segment.kept_records < 0:
+            segment.kept_records = count_kept(self._disk, segment)
 
     def rewrite_sparse(self, segment: Segment, live: Collection[int]) -> Segment:
         """Runs on any thread, one at a time. Raises CorruptBatch, OSError."""
@@ -338,7 +395,7 @@ class SegmentedLog:
             self._writer.finish()
             self._watermark.replace()
         except OSError as error:
-            if not is_disk_full(error):
+            if not is_passing(error):
                 raise
             self._report(f"no space for the marks of a clean stop ({error}); the next start repairs that")
 

@@ -6,6 +6,7 @@ A segment goes when the log is over its size or the segment over its age, unless
 - a registered consumer, from its position on: respected within limits of its own, and warned of before they
   are reached (decision 19).
 
+On a full disk what nobody needs goes before it is over any limit. Age is not the time of day's word for it (`ages`).
 Deciding is pure; `SegmentedLog.apply_retention` does what is decided.
 """
 
@@ -18,6 +19,8 @@ from headrace.journal.catalog import Segment
 from headrace.journal.consumers import ConsumerPosition
 
 WARN_AT_PERCENT = 80
+IS_FULL = "the disk is full, and nobody needs it"
+Age = Callable[[Segment], int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,20 +49,23 @@ def plan(
     limits: RetentionLimits,
     floor: int,
     consumers: Sequence[ConsumerPosition],
-    now_us: int,
+    age: Age,
+    is_full: bool = False,
 ) -> list[Drop]:
-    """What to delete, oldest first. `consumers` are those of this journal."""
+    """What to delete, oldest first. `consumers` are those of this journal; `age` is in seconds.
+
+    `is_full`: the disk is, so what nobody needs goes too, whatever the limits: those drops say IS_FULL."""
     drops: list[Drop] = []
     total = sum(segment.size for segment in segments)
     for segment in segments[:-1]:
-        reason = _over(total, _age_s(segment, now_us), limits.bytes_max, limits.age_s_max)
+        reason = _over(total, age(segment), limits.bytes_max, limits.age_s_max)
+        if not reason and is_full:
+            reason = IS_FULL
         if not reason or segment.end_offset > floor:
             break
-        holders = [consumer for consumer in consumers if consumer.offset < segment.end_offset]
+        holders = _holders(segment, consumers)
         if holders:
-            beyond = _over(
-                total, _age_s(segment, now_us), limits.consumer_bytes_max, limits.consumer_age_s_max
-            )
+            beyond = _over(total, age(segment), limits.consumer_bytes_max, limits.consumer_age_s_max)
             if not beyond:
                 break
             reason = f"{beyond}; lost by {_losses(holders, segment)}"
@@ -73,28 +79,38 @@ def compactable(
     limits: RetentionLimits,
     replayed_from: int,
     consumers: Sequence[ConsumerPosition],
-    now_us: int,
+    age: Age,
+    is_full: bool = False,
 ) -> list[Segment]:
-    """Segments over the limits that stay for references of sessions alone: nobody reads them front to back any more.
+    """Segments over the limits that stay for references of sessions alone: nobody reads them front to back any more,
+    but consumers that are beyond their own limit and lose what is in them, as by `plan`.
 
     `replayed_from`: where a start would begin to replay, with the older of the kept snapshots."""
     found = []
     total = sum(segment.size for segment in segments)
-    needed_from = min([replayed_from, *(consumer.offset for consumer in consumers)])
     for segment in segments[:-1]:
-        if segment.end_offset > needed_from:
+        if segment.end_offset > replayed_from:
             break
-        if _over(total, _age_s(segment, now_us), limits.bytes_max, limits.age_s_max):
+        if _holders(segment, consumers) and not _over(
+            total, age(segment), limits.consumer_bytes_max, limits.consumer_age_s_max
+        ):
+            break
+        if is_full or _over(total, age(segment), limits.bytes_max, limits.age_s_max):
             found.append(segment)
         total -= segment.size
     return found
+
+
+def lost_by(segment: Segment, consumers: Sequence[ConsumerPosition]) -> str:
+    """Who has not read the segment, and how many records of it; "" if nobody is left who has not."""
+    return _losses(_holders(segment, consumers), segment)
 
 
 def lagging(
     segments: Sequence[Segment],
     limits: RetentionLimits,
     consumers: Sequence[ConsumerPosition],
-    now_us: int,
+    age: Age,
 ) -> dict[str, str]:
     """Consumers that have used up most of their limit: name -> warning."""
     warnings = {}
@@ -103,7 +119,7 @@ def lagging(
         if not behind:
             continue
         size = sum(segment.size for segment in behind)
-        age_s = _age_s(behind[0], now_us)
+        age_s = age(behind[0])
         used = max(
             100 * size // max(limits.consumer_bytes_max, 1), 100 * age_s // max(limits.consumer_age_s_max, 1)
         )
@@ -136,9 +152,8 @@ def _over(size: int, age_s: int, bytes_max: int, age_s_max: int) -> str:
     return ""
 
 
-def _age_s(segment: Segment, now_us: int) -> int:
-    """Of its newest record. 0 if it has none, or if the clock went back."""
-    return max(0, now_us - segment.max_timestamp_us) // 1_000_000 if segment.batches else 0
+def _holders(segment: Segment, consumers: Sequence[ConsumerPosition]) -> list[ConsumerPosition]:
+    return [consumer for consumer in consumers if consumer.offset < segment.end_offset]
 
 
 def _losses(holders: Sequence[ConsumerPosition], segment: Segment) -> str:

@@ -252,6 +252,14 @@ def batch_times_at(data: bytes, at: int) -> tuple[int, int]:
     return first_us, int.from_bytes(data[at + 48 : at + 56], "little")
 
 
+def kept_at(data: bytes, at: int) -> int:
+    """How many records are there of the sparse batch whose header begins at `at`, by its own word; -1 if it is not sparse
+    or ends before that."""
+    if len(data) < at + BATCH_HEADER_SIZE + 4 or not data[at + 13] & SPARSE:
+        return -1
+    return int.from_bytes(data[at + BATCH_HEADER_SIZE : at + BATCH_HEADER_SIZE + 4], "little")
+
+
 def unpack_batch(data: bytes, at: int, seed: int) -> Batch | None:
     """The batch that begins at `at` and lies wholly in `data`; None if it fails its checks."""
     end = at + BATCH_HEADER_SIZE

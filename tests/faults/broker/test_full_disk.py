@@ -56,9 +56,13 @@ def drain(subscriber: RawClient) -> list[int]:
 
 def test_hold_until_space_returns(small_disk: SmallDisk, brokers: Brokers, clients: Clients) -> None:
     broker = brokers({}, small_disk.folder).start()
-    away = clients(broker, "away", clean=False)
-    away.subscribe("t", qos=1)
-    away.close()
+    for client_id in (
+        "away",
+        "never back",
+    ):  # what the second one is owed stays, and with it the disk is full
+        away = clients(broker, client_id, clean=False)
+        away.subscribe("t", qos=1)
+        away.close()
     small_disk.fill(2 << 20)
     publisher = clients(broker, "p", keep_alive_s=2)
     acknowledged = publish_until(publisher, lambda: broker.get("/readyz").status == 503)
@@ -90,6 +94,36 @@ def test_hold_until_space_returns(small_disk: SmallDisk, brokers: Brokers, clien
     publisher.deliver("t", b"%08d" % 99_999_999)
     assert drain(away) == [99_999_999]
     assert broker.metrics()["headrace_journal_full"] == 0
+    broker.stop()
+
+
+SMALL_SEGMENTS: dict[str, object] = {"journal.segment_bytes_max": 1 << 20, "journal.reserve_bytes": 1 << 20}
+
+
+@pytest.mark.parametrize("settings", [{}, SMALL_SEGMENTS])
+def test_it_recovers_by_itself_when_sessions_have_drained(
+    settings: dict[str, object], small_disk: SmallDisk, brokers: Brokers, clients: Clients
+) -> None:
+    """By the limits of retention nothing may go yet, and in one case all is in the segment that is being written."""
+    broker = brokers(settings, small_disk.folder).start()
+    away = clients(broker, "away", clean=False)
+    away.subscribe("t", qos=1)
+    away.close()
+    small_disk.fill(8 << 20)
+    publisher = clients(broker, "p", keep_alive_s=0)
+    acknowledged = publish_until(publisher, lambda: broker.get("/readyz").status == 503)
+    away = clients(broker, "away", clean=False)
+    drained = drain(away)
+    assert set(acknowledged) <= set(drained)
+    wait_until(lambda: broker.get("/readyz").status == 200, "ready again", 20)
+    for _ in range(20):
+        assert publisher.read().kind == PUBACK
+    publisher.deliver("t", b"%08d" % 99_999_999)
+    assert drain(away)[-1] == 99_999_999
+    away.close()
+    broker.kill()
+    broker.start()
+    assert drain(clients(broker, "away", clean=False)) in ([], [99_999_999])
     broker.stop()
 
 

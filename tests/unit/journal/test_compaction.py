@@ -47,8 +47,9 @@ def compactable(tmp_path: Path, disk: Disk | None = None) -> SegmentedLog:
 
 def compact(log: SegmentedLog, live: Sequence[int]) -> int:
     freed = 0
-    for segment in log.compactable(1):
+    for segment in log.compactable():
         here = {offset for offset in live if segment.base_offset <= offset < segment.end_offset}
+        log.count_kept(segment)
         if is_worth_it(segment, here):
             freed += log.adopt(log.rewrite_sparse(segment, here))
     return freed
@@ -76,7 +77,7 @@ def check(log: SegmentedLog, live: Sequence[int]) -> None:
 @pytest.mark.parametrize("live", [[], [0], [7, 8, 1000, 1999], list(range(0, RECORDS, 100))])
 def test_offsets_stay_and_space_is_freed(tmp_path: Path, live: list[int]) -> None:
     log = compactable(tmp_path)
-    assert len(log.compactable(1)) >= 5
+    assert len(log.compactable()) >= 5
     before = log.size_bytes
     freed = compact(log, live)
     assert log.size_bytes == before - freed
@@ -115,23 +116,23 @@ def test_what_somebody_reads_front_to_back_is_left_alone(tmp_path: Path) -> None
     log = compactable(tmp_path)
     third = log._catalog.segments[2].base_offset
     ConsumerPosition.register(tmp_path, "archive", log.uuid, log.epoch, third + 1)
-    assert [segment.end_offset for segment in log.compactable(1)][-1] == third
+    assert [segment.end_offset for segment in log.compactable()][-1] == third
     log.close()
     log = opened(tmp_path, replace(LIMITED, retention_bytes=1 << 30))
-    assert log.compactable(1) == [], "within the limits of retention"
+    assert log.compactable() == [], "within the limits of retention"
     log.close()
 
 
 def test_without_a_snapshot_everything_is_needed(tmp_path: Path) -> None:
     log = compactable(tmp_path)
     next(log.directory.glob("*.snapshot")).unlink()
-    assert log.compactable(1) == []
+    assert log.compactable() == []
     log.close()
 
 
 def test_a_crash_before_the_new_file_is_adopted(tmp_path: Path) -> None:
     log = compactable(tmp_path)
-    log.rewrite_sparse(log.compactable(1)[0], {3})
+    log.rewrite_sparse(log.compactable()[0], {3})
     assert list(log.directory.glob("*.tmp"))
     log.close()
     log = opened(tmp_path, LIMITED)
@@ -142,9 +143,9 @@ def test_a_crash_before_the_new_file_is_adopted(tmp_path: Path) -> None:
 
 def test_retention_was_faster(tmp_path: Path) -> None:
     log = compactable(tmp_path)
-    new = log.rewrite_sparse(log.compactable(1)[0], {3})
+    new = log.rewrite_sparse(log.compactable()[0], {3})
     log.set_floor(RECORDS)
-    assert log.apply_retention(1)
+    assert log.apply_retention()
     assert log.adopt(new) == 0
     assert not list(log.directory.glob("*.tmp"))
     log.close()
@@ -152,7 +153,7 @@ def test_retention_was_faster(tmp_path: Path) -> None:
 
 def test_damage_is_not_compacted_away(tmp_path: Path) -> None:
     log = compactable(tmp_path)
-    segment = log.compactable(1)[1]
+    segment = log.compactable()[1]
     with segment.path.open("r+b") as file:
         file.seek(5000)
         file.write(b"\xff\xff")
@@ -175,7 +176,7 @@ def test_a_full_disk(tmp_path: Path) -> None:
     log = compactable(tmp_path, disk)
     disk.full = True
     with pytest.raises(OSError, match="full"):
-        log.rewrite_sparse(log.compactable(1)[0], {3})
+        log.rewrite_sparse(log.compactable()[0], {3})
     disk.full = False
     assert not list(log.directory.glob("*.tmp"))
     log.close()
@@ -193,3 +194,51 @@ def test_a_compacted_journal_is_backed_up_and_restored(tmp_path: Path) -> None:
         batch = log.read_batch(offset)
         assert split_records(batch.body)[offset - batch.base_offset] == record(offset)
     log.close()
+
+
+@pytest.mark.parametrize("reopens", [False, True])
+def test_what_is_compacted_is_written_once(tmp_path: Path, reopens: bool) -> None:
+    """Neither an empty segment nor one whose records all stay is written anew at the next snapshot, or after a start."""
+    disk = Counting()
+    log = compactable(tmp_path, disk)
+    live = [3, 4]  # of the first segment; the others become empty
+    assert compact(log, live) > 0
+    if reopens:
+        log.close()
+        log = SegmentedLog.open(tmp_path, LIMITED, silent, disk)
+        log.set_floor(0)
+    disk.created = 0
+    for _ in range(3):
+        assert compact(log, live) == 0
+    assert disk.created == 0
+    assert [segment.kept_records for segment in log.compactable()] == [2]
+    check(log, live)
+    log.close()
+
+
+class Counting(Disk):
+    def __init__(self) -> None:
+        self.created = 0
+
+    def create(self, path: Path) -> int:
+        self.created += 1
+        return super().create(path)
+
+
+def test_a_consumer_that_never_returns_holds_nothing_beyond_its_limit(tmp_path: Path) -> None:
+    log = compactable(tmp_path)
+    ConsumerPosition.register(tmp_path, "dead", log.uuid, log.epoch, 1)
+    assert log.compactable() == []
+    log.close()
+    log = opened(tmp_path, replace(LIMITED, consumer_retention_bytes=100_000))
+    before = log.size_bytes
+    segment = log.compactable()[0]
+    assert log.lost_by(segment) == f"'dead' ({segment.end_offset - 1} records)"
+    assert compact(log, [7]) > before // 2
+    check_sparse(log, 7)
+    log.close()
+
+
+def check_sparse(log: SegmentedLog, offset: int) -> None:
+    batch = log.read_batch(offset)
+    assert split_records(batch.body)[offset - batch.base_offset] == record(offset)

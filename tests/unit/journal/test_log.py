@@ -120,16 +120,16 @@ def test_a_clean_stop_leaves_files_without_a_preallocated_rest(tmp_path: Path) -
 def test_retention_waits_for_the_floor(tmp_path: Path) -> None:
     filled(tmp_path, [KILOBYTE] * 20)
     log = opened(tmp_path, replace(SMALL, retention_bytes=8_000))
-    assert log.apply_retention(0) == []
+    assert log.apply_retention() == []
     log.set_floor(7)
-    dropped = log.apply_retention(0)
+    dropped = log.apply_retention()
     assert len(dropped) == 2
     assert "offsets 0 up to 3" in dropped[0]
     assert log.start_offset == 6
     with pytest.raises(OffsetOutOfRange):
         log.read_batch(5)
     log.set_floor(20)
-    log.apply_retention(0)
+    log.apply_retention()
     assert log.size_bytes <= 8_000
     left = log.start_offset
     log.close()
@@ -146,12 +146,12 @@ def test_retention_waits_for_a_consumer_and_warns(tmp_path: Path) -> None:
     log = opened(tmp_path, limits, lines.append)
     log.set_floor(20)
     ConsumerPosition.register(tmp_path, "spark", log.uuid, log.epoch, 4)
-    assert len(log.apply_retention(0)) == 1
+    assert len(log.apply_retention()) == 1
     assert log.start_offset == 3
-    log.apply_retention(0)
+    log.apply_retention()
     assert len([line for line in lines if "'spark'" in line]) == 1
     ConsumerPosition.commit(tmp_path, "spark", log.uuid, log.epoch, 20)
-    log.apply_retention(0)
+    log.apply_retention()
     assert log.size_bytes <= 5_000
     log.close()
 
@@ -162,7 +162,7 @@ def test_retention_keeps_what_the_older_snapshot_needs(tmp_path: Path) -> None:
     for position in (7, 19):
         SnapshotWriter(log.directory, position).commit()
     log.set_floor(19)
-    log.apply_retention(0)
+    log.apply_retention()
     assert log.start_offset == 6
     log.close()
 
@@ -174,7 +174,7 @@ def test_nothing_is_dropped_while_a_consumer_file_is_damaged(tmp_path: Path) -> 
     log.set_floor(20)
     (tmp_path / "consumers").mkdir()
     (tmp_path / "consumers" / "broken").write_bytes(b"?")
-    assert log.apply_retention(0) == []
+    assert log.apply_retention() == []
     assert "broken" in lines[-1]
     log.close()
 

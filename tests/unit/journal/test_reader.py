@@ -84,7 +84,7 @@ def test_a_start_that_retention_passed(tmp_path: Path) -> None:
     reader = JournalReader(tmp_path)
     scan = reader.scan(0)
     next(scan)
-    log.apply_retention(0)
+    log.apply_retention()
     log.close()
     with pytest.raises(OffsetOutOfRange) as caught:
         reader.scan(0)

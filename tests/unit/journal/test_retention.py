@@ -8,7 +8,15 @@ import pytest
 
 from headrace.journal.catalog import Segment
 from headrace.journal.consumers import ConsumerPosition
-from headrace.journal.retention import LagWarnings, RetentionLimits, lagging, plan
+from headrace.journal.retention import (
+    IS_FULL,
+    LagWarnings,
+    RetentionLimits,
+    compactable,
+    lagging,
+    lost_by,
+    plan,
+)
 
 SECOND = 1_000_000
 NOW = 1_000 * SECOND
@@ -24,6 +32,10 @@ def segment(base: int, end: int, size: int, newest_s: int) -> Segment:
 # Four segments of 100 bytes and 10 records, 400, 300, 200 and 100 seconds old
 SEGMENTS = [segment(10 * i, 10 * i + 10, 100, 600 + 100 * i) for i in range(4)]
 WIDE = RetentionLimits(10_000, 10_000, 10_000, 10_000)
+
+
+def age(segment: Segment) -> int:
+    return (NOW - segment.max_timestamp_us) // SECOND
 
 
 def limits(
@@ -63,11 +75,11 @@ def consumer(offset: int, name: str = "spark") -> ConsumerPosition:
 )
 def test_what_goes(limit: RetentionLimits, floor: int, offsets: list[int], dropped: int) -> None:
     consumers = [consumer(offset) for offset in offsets]
-    assert [drop.segment for drop in plan(SEGMENTS, limit, floor, consumers, NOW)] == SEGMENTS[:dropped]
+    assert [drop.segment for drop in plan(SEGMENTS, limit, floor, consumers, age)] == SEGMENTS[:dropped]
 
 
 def test_a_drop_says_what_and_why() -> None:
-    (drop,) = plan(SEGMENTS, limits(size=350), 40, [], NOW)
+    (drop,) = plan(SEGMENTS, limits(size=350), 40, [], age)
     assert str(drop) == (
         "dropped 00000000000000000000.log (offsets 0 up to 10, 100 bytes): "
         "the journal has 400 bytes, more than 350"
@@ -75,21 +87,17 @@ def test_a_drop_says_what_and_why() -> None:
 
 
 def test_a_drop_says_who_loses_what() -> None:
-    drops = plan(SEGMENTS, limits(size=0, held=250), 40, [consumer(4), consumer(40, "other")], NOW)
+    drops = plan(SEGMENTS, limits(size=0, held=250), 40, [consumer(4), consumer(40, "other")], age)
     assert "lost by 'spark' (6 records)" in str(drops[0])
     assert "lost by 'spark' (10 records)" in str(drops[1])
     assert "other" not in str(drops[0])
 
 
-def test_a_clock_that_went_back_makes_nothing_old() -> None:
-    assert plan(SEGMENTS, limits(age_s=1), 40, [], 0) == []
-
-
 def test_consumers_near_their_limit() -> None:
-    assert lagging(SEGMENTS, WIDE, [consumer(0)], NOW) == {}
-    assert lagging(SEGMENTS, limits(held=400), [consumer(40)], NOW) == {}
-    assert "100 % of its limit: 400 bytes" in lagging(SEGMENTS, limits(held=400), [consumer(0)], NOW)["spark"]
-    assert "80 %" in lagging(SEGMENTS, limits(held_s=500), [consumer(0)], NOW)["spark"]
+    assert lagging(SEGMENTS, WIDE, [consumer(0)], age) == {}
+    assert lagging(SEGMENTS, limits(held=400), [consumer(40)], age) == {}
+    assert "100 % of its limit: 400 bytes" in lagging(SEGMENTS, limits(held=400), [consumer(0)], age)["spark"]
+    assert "80 %" in lagging(SEGMENTS, limits(held_s=500), [consumer(0)], age)["spark"]
 
 
 def test_a_warning_is_said_once_until_the_consumer_has_caught_up() -> None:
@@ -98,3 +106,38 @@ def test_a_warning_is_said_once_until_the_consumer_has_caught_up() -> None:
     for current in ({"a": "slow"}, {"a": "slow"}, {}, {"a": "slow again"}):
         warnings.update(current)
     assert lines == ["slow", "slow again"]
+
+
+@pytest.mark.parametrize(
+    ("limit", "replayed_from", "offsets", "found"),
+    [
+        (limits(), 40, [], []),
+        (limits(size=0), 40, [], [0, 1, 2]),
+        (limits(size=0), 25, [], [0, 1]),
+        (limits(size=0), 40, [15], [0]),
+        (limits(size=0, held=250), 40, [0], [0, 1]),  # beyond its own limit a consumer holds nothing
+        (limits(size=0, held=250), 40, [0, 15], [0, 1]),
+        (limits(size=0, held_s=250), 40, [0], [0, 1]),
+        (limits(size=0, held=250), 15, [0], [0]),
+    ],
+)
+def test_what_may_be_compacted(
+    limit: RetentionLimits, replayed_from: int, offsets: list[int], found: list[int]
+) -> None:
+    consumers = [consumer(offset) for offset in offsets]
+    expected = [SEGMENTS[at] for at in found]
+    assert compactable(SEGMENTS, limit, replayed_from, consumers, age) == expected
+
+
+def test_who_loses_what_by_compaction() -> None:
+    assert lost_by(SEGMENTS[1], [consumer(15), consumer(20, "other")]) == "'spark' (5 records)"
+    assert lost_by(SEGMENTS[1], [consumer(20)]) == ""
+
+
+@pytest.mark.parametrize(
+    ("floor", "offsets", "dropped"), [(40, [], 3), (20, [], 2), (40, [15], 1), (9, [], 0)]
+)
+def test_on_a_full_disk_goes_what_nobody_needs(floor: int, offsets: list[int], dropped: int) -> None:
+    drops = plan(SEGMENTS, WIDE, floor, [consumer(offset) for offset in offsets], age, is_full=True)
+    assert [drop.segment for drop in drops] == SEGMENTS[:dropped]
+    assert all(drop.reason == IS_FULL for drop in drops)

@@ -1,0 +1,155 @@
+"""A full disk gets space again as soon as something can go, and keeps what somebody needs."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from harness import message
+from headrace.core.broker import Broker
+from headrace.core.interfaces import Clock
+from headrace.core.message import Message
+from headrace.core.settings import BrokerSettings
+from headrace.journal.consumers import ConsumerPosition
+from headrace.journal.disk import Disk
+from headrace.journal.errors import OffsetOutOfRange
+from headrace.journal.log import LogSettings, SegmentedLog
+from headrace.services.watchdog import Watchdog
+from headrace.snapshotting import Snapshotting, durable
+from headrace.stores.local import LocalJournal
+from headrace.stores.memory import ManualScheduler
+from headrace.upkeep import Upkeep
+
+CAPACITY = 2 << 20
+TURNS_MAX = 400
+
+
+class SmallDisk(Disk):
+    """Allocates no more than CAPACITY bytes in the data directory."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def free_bytes(self, directory: Path) -> int:
+        used = sum(path.stat().st_blocks * 512 for path in self._folder.rglob("*") if path.is_file())
+        return CAPACITY - used
+
+    def allocate(self, fd: int, position: int, length: int) -> None:
+        if length > self.free_bytes(self._folder):
+            raise OSError(errno.ENOSPC, "No space left on device")
+        super().allocate(fd, position, length)
+
+
+class Running:
+    """A broker over a log on a small disk, without sockets."""
+
+    def __init__(self, folder: Path, segment_bytes_max: int) -> None:
+        settings = LogSettings(segment_bytes_max=segment_bytes_max, reserve_bytes=128 << 10)
+        self.log = SegmentedLog.open(folder, settings, print, SmallDisk(folder))
+        clock = Clock()
+        clock.now_us = 1
+        journal = LocalJournal(self.log, OffsetOutOfRange)
+        self.broker = Broker(journal, ManualScheduler(), clock, BrokerSettings())
+        snapshots = Snapshotting(self.broker, self.log, 1 << 40, 3600, Watchdog())
+        self.upkeep = Upkeep(self.broker, self.log, snapshots, Watchdog())
+
+    def start(self) -> None:
+        """Within the loop."""
+        loop = asyncio.get_running_loop()
+
+        def on_durable(offset: int) -> None:
+            loop.call_soon_threadsafe(self.broker.commit.on_high_watermark, offset)
+
+        self.log.start(on_durable, self.broker.commit.on_failure)
+
+    async def tick(self) -> None:
+        while True:
+            self.broker.end_tick()
+            await asyncio.sleep(0.001)
+
+    async def fill(self) -> None:
+        while not self.log.full:
+            self.broker.commit.append(message(b"t", bytes(8000)))
+            await durable(self.broker.commit)
+
+    async def relieve(self) -> None:
+        for _ in range(TURNS_MAX):
+            await self.upkeep.turn()
+            await asyncio.sleep(0.01)
+            if not self.log.full:
+                return
+
+
+@contextmanager
+def running(folder: Path, segment_bytes_max: int) -> Iterator[Running]:
+    found = Running(folder, segment_bytes_max)
+    try:
+        yield found
+    finally:
+        found.log.close()
+
+
+@pytest.mark.parametrize("segment_bytes_max", [256 << 10, 64 << 20])
+def test_what_nobody_needs_goes(tmp_path: Path, segment_bytes_max: int) -> None:
+    async def run() -> None:
+        node.start()
+        ticks = asyncio.create_task(node.tick())
+        await node.fill()
+        await node.relieve()
+        ticks.cancel()
+        assert node.log.full == ""
+        assert node.log.start_offset > 0
+
+    with running(tmp_path, segment_bytes_max) as node:
+        asyncio.run(run())
+
+
+def test_what_a_session_waits_for_stays(tmp_path: Path) -> None:
+    async def run() -> None:
+        node.start()
+        ticks = asyncio.create_task(node.tick())
+        broker = node.broker
+        first = message(b"t", b"needed")
+        offset = broker.commit.append(first)
+        await durable(broker.commit)
+        await node.fill()
+        one = message(b"r", b"needed")
+        one.offset, one.flags = offset, one.flags | 4
+        broker.fold.tenant("default").retained.apply(one)  # somebody refers to it
+        await node.relieve()
+        ticks.cancel()
+        assert node.log.full == ""
+        assert node.log.start_offset == 0
+        found = LocalJournal(node.log, OffsetOutOfRange).fetch(offset)
+        assert isinstance(found, Message)
+        assert found.payload == b"needed"
+
+    with running(tmp_path, 256 << 10) as node:
+        asyncio.run(run())
+
+
+def test_what_a_consumer_has_not_read_stays(tmp_path: Path) -> None:
+    async def run() -> None:
+        node.start()
+        ticks = asyncio.create_task(node.tick())
+        ConsumerPosition.register(tmp_path, "archive", node.log.uuid, node.log.epoch, 0)
+        await node.fill()
+        for _ in range(20):
+            await node.upkeep.turn()
+            await asyncio.sleep(0.01)
+        assert node.log.full
+        assert node.log.start_offset == 0
+        ConsumerPosition.commit(
+            tmp_path, "archive", node.log.uuid, node.log.epoch, node.log.high_watermark - 20
+        )
+        await node.relieve()
+        ticks.cancel()
+        assert node.log.full == ""
+
+    with running(tmp_path, 256 << 10) as node:
+        asyncio.run(run())
