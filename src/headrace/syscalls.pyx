@@ -101,32 +101,40 @@ def read(int fd):
     raise failure(errno)
 
 
-cdef ssize_t send_view(int fd, const unsigned char[::1] data) except? -2:
+cdef ssize_t send_view(int fd, const unsigned char[::1] data, int *code) except? -2:
+    """`code` is the error number, read before the view is let go: freeing may set another."""
+    cdef ssize_t count
     if data.shape[0] == 0:
         return 0
-    return send(fd, &data[0], <size_t>data.shape[0], MSG_DONTWAIT | MSG_NOSIGNAL)
+    count = send(fd, &data[0], <size_t>data.shape[0], MSG_DONTWAIT | MSG_NOSIGNAL)
+    code[0] = errno
+    return count
 
 
 def write(int fd, data not None):
     cdef ssize_t count
+    cdef int code = 0
     if type(data) is bytes:  # nearly always; a view of it would cost more than the rest
         count = send(fd, PyBytes_AS_STRING(data), <size_t>PyBytes_GET_SIZE(data), MSG_DONTWAIT | MSG_NOSIGNAL)
+        if count < 0:
+            code = errno
     else:
-        count = send_view(fd, data)
+        count = send_view(fd, data, &code)
     if count >= 0:
         return count
-    if errno == EAGAIN or errno == EINTR:
+    if code == EAGAIN or code == EINTR:
         return 0
-    raise failure(errno)
+    raise failure(code)
 
 
 def ready(epoll not None):
     cdef int count = epoll_wait(epoll.fileno(), events, _READY_MAX, 0)
-    cdef int i
+    cdef int i, code
     if count < 0:
-        if errno == EINTR:
+        code = errno
+        if code == EINTR:
             return b""
-        raise failure(errno)
+        raise failure(code)
     for i in range(count):
         pairs[2 * i] = events[i].data.fd
         pairs[2 * i + 1] = <int32_t>events[i].events

@@ -139,6 +139,8 @@ class WebSocketStream(asyncio.Transport):
             self._socket.close()
 
     def abort(self) -> None:
+        """End now, and parse no more of what came."""
+        self._wanted = False
         if self._socket is not None:
             self._socket.abort()
 

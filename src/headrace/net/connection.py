@@ -70,6 +70,7 @@ class Connection(Link, Receiver):
         self._aside: bytes | None = None  # read, and not parsed yet; b"" when that is in the parser
         self._aside_at: i64 = 0
         self._in_turn = False
+        self._cut = False
         self._charged: i64 = 0  # bytes of an unfinished CONNECT that count against all strangers
 
     # asyncio.Protocol
@@ -117,7 +118,7 @@ class Connection(Link, Receiver):
             if self._aside is None:
                 self._keep_aside(b"")
                 self._take_turn()
-        elif self.session is None:
+        elif self._protocol.version == 0:
             self._charge(self._protocol.buffered)
 
     def _charge(self, held: i64) -> None:
@@ -273,8 +274,10 @@ class Connection(Link, Receiver):
         self._set.turn_away(reason)
 
     def turn_away(self, reason: str) -> None:
-        """Cut it off, and count why."""
-        self._set.turn_away(reason)
+        """Cut it off, and count why, once."""
+        if not self._cut:
+            self._cut = True
+            self._set.turn_away(reason)
         self.abort()
 
     def on_connect(self, packet: Connect) -> None:

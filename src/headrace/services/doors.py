@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -114,6 +115,8 @@ class Doors:
         )
 
     def _connection(self, connections: ListenerSet, source: str) -> Connection:
+        # The loop may have stood still since the clock was set, and the time to CONNECT begins now.
+        self._broker.clock.mono_ms = time.monotonic_ns() // 1_000_000
         return Connection(self._broker, connections, source)
 
     def reload(self) -> list[str]:
