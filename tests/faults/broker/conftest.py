@@ -21,7 +21,7 @@ class Faults:
     """`Faults.set("fdatasync", errno.EIO)`: from now on that call fails in the broker. `clear` ends it."""
 
     def __init__(self, folder: Path, library: Path) -> None:
-        self._folder = folder
+        self._folder = self.folder = folder
         self.environment = {"LD_PRELOAD": str(library), "FAULTS": str(folder)}
 
     def set(self, call: str, code: int) -> None:
