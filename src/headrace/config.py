@@ -100,6 +100,8 @@ class LimitsConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     connections_max: Count = 0  # 0: as many as the limit of open files allows, at most 100 000
     connect_timeout_s: Annotated[float, msgspec.Meta(gt=0)] = 10.0
     tcp_keep_alive_s: Annotated[int, msgspec.Meta(ge=0, le=32_767)] = 120  # of the sockets; 0: none
+    connections_per_s: Annotated[float, msgspec.Meta(ge=0)] = 0.0  # new ones of one address; 0: any number
+    messages_per_s: Count = 0  # that one connection may publish; 0: any number
     write_buffer_high: Annotated[int, msgspec.Meta(ge=KIB)] = MIB
     pending_bytes_max: Annotated[int, msgspec.Meta(ge=64 * KIB)] = 16 * MIB
     keep_alive_max_s: UInt16 = 0  # 0: whatever the client asks for
@@ -119,6 +121,14 @@ class AccessConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     acl_file: str = ""
     # "first-user": a client id belongs to the user who opened its session, for as long as that session lasts.
     client_ids: Literal["any", "first-user"] = "any"
+    # Addresses and networks that are turned away, one a line; and when failed logins ban one, 0: never.
+    ban_file: str = ""
+    ban_after_failures: Count = 0
+    ban_window_s: Annotated[float, msgspec.Meta(gt=0)] = 60.0
+    ban_s: Annotated[float, msgspec.Meta(gt=0)] = 600.0
+    connects_per_minute: Annotated[float, msgspec.Meta(ge=0)] = (
+        0.0  # of one client id; 0: as often as it likes
+    )
     remember_s: Seconds = 3600.0  # how long a verified password needs no hash; 0: every CONNECT is hashed
 
 

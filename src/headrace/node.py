@@ -35,6 +35,7 @@ from headrace.core.settings import BrokerSettings
 from headrace.journal.errors import FULL_REASONS, OffsetOutOfRange
 from headrace.journal.log import LogSettings, SegmentedLog
 from headrace.journal.snapshot import newest_chain
+from headrace.net.gate import GateSettings
 from headrace.net.tls import TlsFiles, UnusableCertificate, server_context
 from headrace.recovery import load
 from headrace.services.access import AccessSettings, FileAccess
@@ -116,12 +117,22 @@ def log_settings(config: Config) -> LogSettings:
 def door_settings(config: Config) -> DoorSettings:
     limits, tls = config.limits, config.tls
     files = TlsFiles(tls.certificate, tls.key, tls.ca, tls.client_certificate, tls.minimum_version, tls.crl)
+    access = config.access
+    gate = GateSettings(
+        access.ban_file,
+        access.ban_after_failures,
+        access.ban_window_s,
+        access.ban_s,
+        limits.connections_per_s,
+    )
     return DoorSettings(
         limits.connections_max,
         limits.connect_timeout_s,
         limits.pending_bytes_max,
         files,
         limits.tcp_keep_alive_s,
+        gate=gate,
+        messages_per_s=limits.messages_per_s,
     )
 
 
@@ -133,6 +144,7 @@ def access_settings(config: Config) -> AccessSettings:
         allow_anonymous=config.allow_anonymous,
         client_ids=access.client_ids,
         remember_s=access.remember_s,
+        connects_per_minute=access.connects_per_minute,
     )
 
 
@@ -212,7 +224,10 @@ class Node:
     def _access_control(self) -> FileAccess | None:
         """None where everybody may do everything. Raises ConfigError, OSError."""
         settings = access_settings(self.config)
-        if settings == AccessSettings() and not any("identity=" in url for url in self.config.listeners):
+        asked = any(
+            option in url for url in self.config.listeners for option in ("identity=", "messages_per_s=")
+        )
+        if settings == AccessSettings() and not asked and not self.config.limits.messages_per_s:
             return None
         return FileAccess(settings, self._audit, self._loop)
 

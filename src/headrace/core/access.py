@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from mypy_extensions import mypyc_attr
+from mypy_extensions import i64, mypyc_attr
 
 if TYPE_CHECKING:
     from headrace.core.connect import Sessions
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 _REMEMBERED_MAX: Final = 256  # topics of a connection
 _REMEMBERED_BYTES: Final = 256  # of a topic; longer ones are asked about each time
 _FIXED_BYTES: Final = 2048
+UNLIMITED: Final = 1 << 60
 PENDING: Final = -1  # no reason code: the answer comes through SignIn.answer
 
 
@@ -28,6 +29,7 @@ class SignIn:
         self._sessions = sessions
         self._packet = packet
         self.link = link
+        self.peer = link.peer()
         self.client_id = packet.client_id
         self.username = packet.username
         self.password = packet.password
@@ -57,6 +59,7 @@ class Answers:
 
     def __init__(self, generation: int) -> None:
         self.generation = generation
+        self.left: i64 = 0  # messages that it may publish before `Access.overdrawn` is asked
         self.publish: dict[bytes, bool] = {}
         self.receive: dict[bytes, bool] = {}
         self.published = b""
@@ -89,6 +92,10 @@ class Access:
     def note_denied(self, link: Link, action: str, topic: bytes) -> None:
         """A PUBLISH or a will was refused because `may_publish` said so."""
 
+    def overdrawn(self, link: Link, answers: Answers) -> None:
+        """A message came beyond those that `answers.left` allowed for."""
+        answers.left = UNLIMITED
+
     def may_subscribe(self, link: Link, topic_filter: str) -> bool:
         """False if nothing, or for a shared subscription not everything, that the filter matches may be received."""
         raise NotImplementedError
@@ -97,6 +104,9 @@ class Access:
 def may_publish(access: Access, link: Link, topic: bytes) -> bool:
     """The answer of `access`, remembered on the connection."""
     answers = _answers(access, link)
+    answers.left -= 1
+    if answers.left < 0:
+        access.overdrawn(link, answers)
     if topic is answers.published:
         return True
     known = answers.publish.get(topic)

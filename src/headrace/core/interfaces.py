@@ -149,6 +149,7 @@ class Link(ServerHandler):
         # The name in the client's certificate, where the listener takes it as user name: None if there is none in it, ""
         # without a certificate and where nobody asks for one.
         self.identity: str | None = ""
+        self.messages_per_s: int = 0  # that it may publish; 0: as many as it likes
         self.access: Access | None = None  # who is asked what it may do; None: everything
         self.user: str | None = None  # whom access control knows it as; None: nobody in particular
         self.client_id = ""

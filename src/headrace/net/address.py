@@ -33,6 +33,7 @@ class Options:
     packet_bytes_max: int = 0
     pending_bytes_max: int = 0
     connect_timeout_s: float = 0.0
+    messages_per_s: int = 0
     mode: int = 0o660  # of a Unix socket
 
 

@@ -58,6 +58,7 @@ class Connection(Link, Receiver):
         self._set = listener
         self.source = source
         self._transport: PlainTransport | asyncio.Transport | None = None
+        self.messages_per_s = listener.messages_per_s
         self.packet_bytes_max = listener.packet_bytes_max or settings.packet_bytes_max
         self._protocol = ServerProtocol(self, int(self.packet_bytes_max), settings.topic_alias_maximum)
         self._protocol.reason_strings = settings.reason_strings
@@ -356,6 +357,7 @@ class ConnectionSet:
         self.pending_bytes_max = pending_bytes_max
         self.parent = parent
         self.url = ""
+        self.messages_per_s = 0
         self.open: set[Connection] = set()
         self.accepted = 0
         self.strangers_bytes: i64 = 0  # counted at the node's set alone
@@ -392,7 +394,7 @@ class ConnectionSet:
 
     def turn_away(self, reason: str) -> None:
         """Count a connection that we ended, or never let in. `reason` is one of REASONS."""
-        self.turned_away[reason] += 1
+        self.turned_away[reason] = self.turned_away.get(reason, 0) + 1
         if self.parent is not None:
             self.parent.turn_away(reason)
 

@@ -18,6 +18,7 @@ from headrace.net import tls
 from headrace.net.address import Address
 from headrace.net.bound import bind, release
 from headrace.net.connection import Connection, ConnectionSet
+from headrace.net.gate import Gate
 from headrace.net.proxy import read_header
 from headrace.net.revocation import RevocationList
 from headrace.net.tls import TlsFiles
@@ -52,6 +53,7 @@ class ListenerSet(ConnectionSet):
     """The connections of one listener. `pending` were accepted and still shake hands."""
 
     takes_identity = False
+    gate: Gate | None = None
     revocations: RevocationList | None = None
     pending = 0
     report: Report | None = None
@@ -63,6 +65,9 @@ class ListenerSet(ConnectionSet):
     def add(self, connection: Connection) -> None:
         self.pending -= 1
         super().add(connection)
+        refusal = "" if self.gate is None else self.gate.refusal(connection.peer())
+        if refusal:
+            connection.turn_away(refusal)
 
     def identity_of(self, transport: PlainTransport | asyncio.Transport) -> str | None:
         if not self.takes_identity or isinstance(transport, PlainTransport):

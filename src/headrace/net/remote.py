@@ -15,7 +15,7 @@ _GONE: Final = getattr(select, "POLLRDHUP", 0) | select.POLLHUP | select.POLLERR
 
 @functools.lru_cache(4096)
 def host_of(peer: str) -> str:
-    """The address of `host:port` or `[host]:port`; an IPv4 address in IPv6's clothes is IPv4's. Anything else as it is."""
+    """The address of `host:port` or `[host]:port`; an IPv4 address written as IPv6 is IPv4's. Anything else as it is."""
     host = peer.rpartition(":")[0].strip("[]") or peer
     try:
         address = ipaddress.ip_address(host.partition("%")[0])

@@ -1,11 +1,12 @@
-"""Certificates that were revoked: the lists in a PEM file (RFC 5280, section 5.1), and whether one of them names a certificate.
+"""Certificates that were revoked: the lists in a PEM file (RFC 5280, section 5.1), and whether one names a certificate.
 
 OpenSSL asks them at each handshake; this is for connections that are there already when a list is read again. It reads as
 much of the DER encoding as it needs::
 
     CertificateList ::= SEQUENCE { tbsCertList SEQUENCE { [version INTEGER,] signature, issuer Name, thisUpdate,
                         [nextUpdate,] [revokedCertificates SEQUENCE OF SEQUENCE { serial INTEGER, ... },] ... }, ... }
-    Certificate     ::= SEQUENCE { tbsCertificate SEQUENCE { [[0] version,] serial INTEGER, signature, issuer Name, ... }, ... }
+    Certificate     ::= SEQUENCE { tbsCertificate SEQUENCE { [[0] version,] serial INTEGER, signature,
+                        issuer Name, ... }, ... }
 """
 
 from __future__ import annotations

@@ -5,19 +5,23 @@ Runs on the loop; password hashes are verified on a few threads (`verifying`). W
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from headrace.core.access import PENDING, Access, SignIn
+from headrace.core.access import PENDING, UNLIMITED, Access, Answers, SignIn
 from headrace.core.fold import DEFAULT_TENANT
 from headrace.core.interfaces import Link
 from headrace.mqtt import reason_codes as rc
+from headrace.net.gate import BANNED, Allowance, Gate
 from headrace.net.remote import source_of
 from headrace.services.acl import READ, WRITE, Acl, Grants, read_acl
 from headrace.services.audit import Audit
+from headrace.services.pace import Pace
 from headrace.services.passwords import REMEMBER_S, PasswordFile, read_hashes
 from headrace.services.verifying import Attempt, Loop, Verifying
 
+_GUESSES = ("wrong_password", "unknown_user")
 ANONYMOUS, CERTIFICATE, PASSWORD, NAME_ONLY = "anonymous", "certificate", "password", "name_only"
 
 
@@ -30,19 +34,21 @@ class AccessSettings:
     allow_anonymous: bool = True
     client_ids: str = "any"
     remember_s: float = REMEMBER_S
+    connects_per_minute: float = 0.0  # of one client id; 0: as often as it likes
 
 
 class Known:
     """What access control remembers of a connection: how it signed in, the line of the password file that was right, and
     what it may do until the ACL is read again."""
 
-    __slots__ = ("acl", "grants", "line", "way")
+    __slots__ = ("acl", "grants", "line", "pace", "way")
 
     def __init__(self, way: str, line: str | None = None) -> None:
         self.way = way
         self.line = line
         self.acl: Acl | None = None
         self.grants: Grants | None = None
+        self.pace: Pace | None = None
 
 
 class FileAccess(Access):
@@ -53,6 +59,9 @@ class FileAccess(Access):
         self._settings = settings
         self.audit = audit
         self.verifying = Verifying(loop)
+        self.gate: Gate | None = None  # told of failed logins
+        often = settings.connects_per_minute
+        self._connects = Allowance(often / 60, max(1.0, often), time.monotonic) if often else None
         self._passwords: PasswordFile | None = None
         self._acl: Acl | None = None
         self.reload()
@@ -90,6 +99,8 @@ class FileAccess(Access):
     def authenticate(self, request: SignIn) -> int:
         """Mosquitto's answer to whatever is wrong is "not authorized", which tells a guesser nothing."""
         link, username = request.link, request.username
+        if self._connects is not None and request.client_id and not self._connects.take(request.client_id):
+            return self._refuse(request, rc.CONNECTION_RATE_EXCEEDED, "flapping")
         if link.identity is None:
             return self._refuse(request, rc.NOT_AUTHORIZED, "certificate_without_name")
         if link.identity:
@@ -111,7 +122,7 @@ class FileAccess(Access):
             passwords,
             user,
             password,
-            source_of(link.peer()),
+            source_of(request.peer),
             request.size,
             lambda right: self._verified(request, user, passwords, right),
             link.hung_up,
@@ -144,7 +155,7 @@ class FileAccess(Access):
         if self._settings.client_ids == "first-user" and not self._owns(link, client_id):
             return self._refuse(request, rc.CLIENT_IDENTIFIER_NOT_VALID, "client_id_of_another")
         link.grants = known
-        self.audit.success("login", known.way, _source(link), **_named(link, client_id))
+        self.audit.success("login", known.way, source_of(request.peer), **_signing(request))
         return rc.SUCCESS
 
     def _owns(self, link: Link, client_id: str) -> bool:
@@ -153,8 +164,10 @@ class FileAccess(Access):
         return session is None or session.owner is None or session.owner == link.user
 
     def _refuse(self, request: SignIn, code: int, why: str) -> int:
-        link = request.link
-        self.audit.failure("login failed", why, _source(link), **_named(link, request.client_id))
+        source = source_of(request.peer)
+        self.audit.failure("login failed", why, source, **_signing(request))
+        if why in _GUESSES and self.gate is not None and self.gate.failed(request.peer):
+            self.audit.failure(BANNED, "failed_logins", source, address=request.peer)
         return code
 
     # What may it do
@@ -188,11 +201,24 @@ class FileAccess(Access):
         more = _named(link, link.client_id)
         self.audit.failure("denied", action, _source(link), **more, topic=topic.decode("utf-8"))
 
-    def _grants(self, acl: Acl, link: Link) -> Grants:
-        """Remembered on the connection until the file is read again."""
+    def overdrawn(self, link: Link, answers: Answers) -> None:
+        if not link.messages_per_s:
+            answers.left = UNLIMITED
+            return
+        known = self._known(link)
+        if known.pace is None:
+            known.pace = Pace(link, link.messages_per_s)
+        known.pace.overdrawn(answers)
+
+    def _known(self, link: Link) -> Known:
         known = link.grants
         if not isinstance(known, Known):
             known = link.grants = Known(ANONYMOUS)
+        return known
+
+    def _grants(self, acl: Acl, link: Link) -> Grants:
+        """Remembered on the connection until the file is read again."""
+        known = self._known(link)
         if known.grants is None or known.acl is not acl:
             known.acl, known.grants = acl, acl.grants(link.user, link.client_id)
         return known.grants
@@ -200,6 +226,18 @@ class FileAccess(Access):
 
 def _source(link: Link) -> str:
     return source_of(link.peer())
+
+
+def _signing(request: SignIn) -> dict[str, str]:
+    """Who asks to be let in: the connection may have gone meanwhile."""
+    link = request.link
+    listener = link.listener()
+    return {
+        "user": link.user or "",
+        "client": request.client_id,
+        "address": request.peer,
+        "listener": listener,
+    }
 
 
 def _named(link: Link, client_id: str) -> dict[str, str]:

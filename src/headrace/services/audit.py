@@ -23,7 +23,7 @@ Tell = Callable[..., object]
 
 
 class Audit:
-    """`tell` writes a line: an event and more about it by name. `level` is one of LEVELS; counters do not depend on it."""
+    """`tell` writes a line: an event and more about it by name. `level` is one of LEVELS; counters need none."""
 
     def __init__(
         self, tell: Tell, level: str = "failures", clock: Callable[[], float] = time.monotonic

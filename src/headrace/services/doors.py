@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from headrace.core.broker import Broker
 from headrace.errors import ConfigError
 from headrace.net.address import parse
 from headrace.net.bound import allow_all_descriptors, reserve, room_for_connections
 from headrace.net.connection import Connection, ConnectionSet
+from headrace.net.gate import BANNED, Gate, GateSettings
 from headrace.net.incidents import Incidents
 from headrace.net.listener import Listener, ListenerSet
 from headrace.net.tls import TlsFiles, UnusableCertificate
@@ -35,6 +36,8 @@ class DoorSettings:
     pending_bytes_max: int
     tls: TlsFiles
     tcp_keep_alive_s: int = 0
+    gate: GateSettings = field(default_factory=GateSettings)
+    messages_per_s: int = 0
 
 
 def connections_allowed(wanted: int, descriptors: int) -> int:
@@ -74,6 +77,9 @@ class Doors:
         self.admin_max = reserve(descriptors) // 3  # connections of the admin HTTP: of the reserve
         self._all = ConnectionSet(self._connections_max, int(settings.connect_timeout_s * 1000))
         broker.sessions.access = access
+        self.gate = None if settings.gate == GateSettings() else Gate(settings.gate)
+        if access is not None:
+            access.gate = self.gate
         audit = Audit(warn) if access is None else access.audit
         self._evicting = Evicting(broker, audit, self._judge, asyncio.get_running_loop().call_soon)
 
@@ -101,6 +107,8 @@ class Doors:
             self._all,
             options.pending_bytes_max or settings.pending_bytes_max,
         )
+        connections.gate = self.gate
+        connections.messages_per_s = options.messages_per_s or settings.messages_per_s
         report = self._incidents.report
         self._listeners.append(
             Listener(
@@ -136,11 +144,19 @@ class Doors:
         except (ConfigError, OSError) as error:
             failed.append("passwords and ACL")
             self._warn("passwords and ACL not reloaded, the old ones stay", error=str(error))
+        try:
+            if self.gate is not None:
+                self.gate.reload()
+        except (ConfigError, OSError) as error:
+            failed.append("bans")
+            self._warn("bans not reloaded, the old ones stay", error=str(error))
         self._evicting.begin(list(self._all.open))
         return failed
 
     def _judge(self, connection: Connection) -> str:
         """Why a connection may not stay under what was read again, "" if it may."""
+        if self.gate is not None and self.gate.is_banned(connection.peer()):
+            return BANNED
         if connection.is_revoked():
             return "certificate_revoked"
         return "" if self.access is None else self.access.must_go(connection)

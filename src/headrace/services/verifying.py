@@ -1,8 +1,8 @@
 """Password hashes on threads: whose turn it is, and what becomes of those who do not wait. Runs on the loop.
 
 A hash takes tens of milliseconds on purpose, so strangers must not fill the queue for those who belong here. Turns go
-round by source and by user; who has hung up is dropped before it costs a hash; and while many strangers with unknown names
-wait, most of them are answered after the time that a hash took lately instead of after one of their own: in the same turn,
+round by source and by user; who has hung up is dropped before it costs a hash; and while many strangers with unknown
+names wait, most are answered after the time that a hash took lately instead of after one of their own: in the same turn,
 just as late, without the work.
 """
 
@@ -22,7 +22,7 @@ from headrace.services.passwords import PasswordFile
 THREADS = 2
 WAITING_MAX = 10_000
 WAITING_BYTES_MAX = 32 << 20
-STRANGERS_HASHED = 8  # waiting ones with an unknown name that get a hash of their own
+STRANGERS_HASHED = 4  # waiting ones with an unknown name that get a hash of their own
 LOOKED_AT_MAX = 200  # entries in a pass of the loop
 _GUESS_S = 0.03  # where no hash was made yet
 _SWEPT = 16  # of a source that has no room

@@ -16,6 +16,7 @@ from headrace.core.broker import Broker
 from headrace.core.interfaces import Clock
 from headrace.core.settings import BrokerSettings
 from headrace.errors import ConfigError
+from headrace.net.gate import GateSettings
 from headrace.net.tls import TlsFiles, UnusableCertificate
 from headrace.services.access import AccessSettings, FileAccess
 from headrace.services.audit import Audit
@@ -74,6 +75,41 @@ def test_more_than_the_limit_are_turned_away_and_said_once() -> None:
 
     told = run(body)
     assert [line.partition(" {")[0] for line in told.lines] == ["connection limit reached"]
+
+
+@pytest.mark.parametrize("epoll", [True, False])
+def test_a_banned_address_is_turned_away_and_goes_at_a_reload(
+    tmp_path: Path, epoll: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("headrace.services.doors.HAS_EPOLL", epoll)
+    file = tmp_path / "bans"
+    file.write_text("")
+
+    async def body(broker: Broker, told: Told) -> None:
+        gate = GateSettings(ban_file=str(file))
+        doors = Doors(broker, DoorSettings(100, 5.0, 1 << 20, NO_FILES, gate=gate), None, told)
+        doors.open("tcp://127.0.0.1:0")
+        (url,) = doors.urls
+        reader, writer = await asyncio.open_connection("127.0.0.1", int(url.rpartition(":")[2]))
+        while not doors.listeners[0].connections.open:
+            await asyncio.sleep(0)
+        file.write_text("127.0.0.0/8\n")
+        doors.reload()
+        assert await asyncio.wait_for(reader.read(), 10) == b""
+        writer.close()
+        assert await ends(url) == b""
+        assert doors.listeners[0].connections.turned_away["banned"] == 1
+        file.write_text("nonsense\n")
+        doors.reload()
+        assert await ends(url) == b""
+        doors.stop_accepting()
+        doors.close()
+
+    told = run(body)
+    assert [line.partition(" {")[0] for line in told.lines] == [
+        "put out",
+        "bans not reloaded, the old ones stay",
+    ]
 
 
 @pytest.mark.parametrize("epoll", [True, False])

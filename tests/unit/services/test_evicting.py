@@ -50,7 +50,7 @@ def test_a_bounded_number_is_looked_at_in_a_pass() -> None:
 
 
 def test_a_second_reload_starts_again_and_asks_for_no_second_pass() -> None:
-    rig = Rig(lambda client_id: "")
+    rig = Rig(lambda _: "")
     links = [rig.harness.client(f"c{number}").link for number in range(LOOKED_AT_MAX + 1)]
     rig.begin(links)
     rig.begin(links)

@@ -135,11 +135,3 @@ def test_a_bad_line_is_named_and_not_shown(tmp_path: Path, line: str) -> None:
     with pytest.raises(InvalidPasswordFile, match="line 2") as raised:
         read_hashes(tmp_path / "passwords")
     assert "plain" not in str(raised.value)
-
-
-def test_lines_end_with_a_newline_alone(tmp_path: Path) -> None:
-    (tmp_path / "p").write_bytes("a\u2028b:$7$1$a$b\r\n# \x0beve:$7$1$a$b\n".encode())
-    assert list(read_hashes(tmp_path / "p")) == ["a\u2028b"]
-    (tmp_path / "p").write_bytes(b"ada:$7$1$a$b\nb\xff:$7$1$a$b\n")
-    with pytest.raises(InvalidPasswordFile, match="line 2: not UTF-8"):
-        read_hashes(tmp_path / "p")

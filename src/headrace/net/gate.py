@@ -1,0 +1,143 @@
+"""Who may connect at all: addresses that are banned, by a file or after failed logins, and how often one may come.
+
+Asked for each connection once its address is known, behind a PROXY header the client's own. An IPv6 /64 counts as one
+address. Unix sockets are never turned away. Whatever is remembered of addresses is bounded. Pure, but for the file.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from headrace.errors import ConfigError
+from headrace.net.remote import UNIX, host_of, source_of
+
+REMEMBERED_MAX = 20_000  # addresses, or whatever else comes too often
+
+BANNED, TOO_OFTEN = "banned", "address_rate"
+
+
+class InvalidBans(ConfigError):
+    """A line of the ban file is no address or network. The message has its number."""
+
+
+@dataclass(frozen=True, slots=True)
+class GateSettings:
+    """0: not at all. `ban_after_failures` failed logins within `ban_window_s` ban an address for `ban_s`."""
+
+    ban_file: str = ""
+    ban_after_failures: int = 0
+    ban_window_s: float = 60.0
+    ban_s: float = 600.0
+    connections_per_s: float = 0.0  # of one address
+
+
+class Allowance:
+    """So much for each key in a second, and `burst` at once: a bucket of tokens each, which fills as time passes."""
+
+    def __init__(self, per_s: float, burst: float, clock: Callable[[], float]) -> None:
+        self._per_s = per_s
+        self._burst = burst
+        self._clock = clock
+        self._left: dict[str, tuple[float, float]] = {}  # tokens, and when that was
+
+    def take(self, key: str) -> bool:
+        """Whether there was one left."""
+        now = self._clock()
+        tokens, at = self._left.pop(key, (self._burst, now))
+        tokens = min(self._burst, tokens + (now - at) * self._per_s)
+        if len(self._left) >= REMEMBERED_MAX:
+            del self._left[next(iter(self._left))]  # of all, this one was asked about longest ago
+        self._left[key] = max(0.0, tokens - 1.0) if tokens >= 1.0 else tokens, now
+        return tokens >= 1.0
+
+
+class Networks:
+    """A set of addresses and networks."""
+
+    def __init__(self, networks: list[ipaddress.IPv4Network | ipaddress.IPv6Network]) -> None:
+        self._by_length: dict[tuple[int, int], set[int]] = {}
+        for network in networks:
+            key = network.version, network.max_prefixlen - network.prefixlen
+            self._by_length.setdefault(key, set()).add(int(network.network_address) >> key[1])
+
+    def holds(self, host: str) -> bool:
+        try:
+            address = ipaddress.ip_address(host)
+        except ValueError:
+            return False
+        number = int(address)
+        return any(
+            version == address.version and number >> shift in networks
+            for (version, shift), networks in self._by_length.items()
+        )
+
+
+class Gate:
+    """Asked at the door; told of failed logins."""
+
+    def __init__(self, settings: GateSettings, clock: Callable[[], float] = time.monotonic) -> None:
+        self._settings = settings
+        self._clock = clock
+        self._banned = Networks([])
+        self._until: dict[str, float] = {}
+        rate = settings.connections_per_s
+        self._coming = Allowance(rate, max(10.0, rate), clock) if rate else None
+        failures = settings.ban_after_failures
+        self._failing: Allowance | None = None
+        if failures:
+            self._failing = Allowance(failures / settings.ban_window_s, failures - 1, clock)
+        self.reload()
+
+    def reload(self) -> None:
+        """Read the ban file. Raises InvalidBans, OSError."""
+        if self._settings.ban_file:
+            self._banned = read_bans(Path(self._settings.ban_file))
+
+    def refusal(self, peer: str) -> str:
+        """Why a new connection is turned away, "" if it may come in."""
+        if not peer or peer == UNIX:
+            return ""
+        source = source_of(peer)
+        if self._banned.holds(host_of(peer)) or self._is_out(source):
+            return BANNED
+        return TOO_OFTEN if self._coming is not None and not self._coming.take(source) else ""
+
+    def is_banned(self, peer: str) -> bool:
+        """Whether the ban file names it."""
+        return self._banned.holds(host_of(peer))
+
+    def failed(self, peer: str) -> bool:
+        """A login failed there. True if that was one too many, and the address is banned now."""
+        source = source_of(peer)
+        if self._failing is None or not peer or peer == UNIX or self._failing.take(source):
+            return False
+        if len(self._until) >= REMEMBERED_MAX:
+            del self._until[next(iter(self._until))]  # the oldest ban, which ends first
+        self._until[source] = self._clock() + self._settings.ban_s
+        return True
+
+    def _is_out(self, source: str) -> bool:
+        until = self._until.get(source)
+        if until is None:
+            return False
+        if self._clock() < until:
+            return True
+        del self._until[source]
+        return False
+
+
+def read_bans(file: Path) -> Networks:
+    """Addresses and networks, one a line; what follows a # is skipped. Raises InvalidBans, OSError."""
+    found = []
+    for number, line in enumerate(file.read_bytes().decode("utf-8", "replace").split("\n"), 1):
+        text = line.partition("#")[0].strip()
+        try:
+            if text:
+                found.append(ipaddress.ip_network(text, strict=False))
+        except ValueError:
+            raise InvalidBans(f"{file}, line {number}: {text!r} is no address or network") from None
+    return Networks(found)
