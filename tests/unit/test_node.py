@@ -34,6 +34,9 @@ def bare_node() -> tuple[Loop, Node]:
     node.clock = SimpleNamespace(now_us=0, mono_ms=0)  # type: ignore[assignment]
     node.watchdog = Watchdog()
     node._full = ""
+    node._ended = False
+    node._stalls = SimpleNamespace(timers_may_run=lambda: True)  # type: ignore[assignment]
+    node._audit = SimpleNamespace(flush=lambda: None)  # type: ignore[assignment]
     return loop, node
 
 
@@ -67,13 +70,13 @@ def test_housekeeping_goes_on_whatever_fails(monkeypatch: pytest.MonkeyPatch) ->
     _, node = bare_node()
     seen: list[int] = []
 
-    def due() -> bool:
+    async def turn() -> None:
         seen.append(len(seen))
         if len(seen) < 5:
             raise (OSError, ValueError, MemoryError, KeyError)[len(seen) - 1]
         raise asyncio.CancelledError
 
-    node._snapshots = SimpleNamespace(due=due)  # type: ignore[assignment]
+    node._upkeep = SimpleNamespace(turn=turn)  # type: ignore[assignment]
     with pytest.raises(asyncio.CancelledError):
         asyncio.run(node._housekeeping())
     assert len(seen) == 5
