@@ -111,7 +111,10 @@ class LimitsConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     tenant_backlog_bytes_max: Count = 0  # what waits in all queues of a tenant; 0: no limit
     retained_messages_max: Count = 100_000
     retained_bytes_max: Count = 256 * MIB
+    topic_levels_max: Count = 256  # of a topic that is published to; 0: as many as fit
     filter_levels_max: Count = 256  # of a topic filter: each level is a node in memory; 0: as many as fit
+    subscriptions_max: Count = 10_000  # of one session, shared ones too; 0: no limit
+    subscription_bytes_max: Count = 32 * MIB  # of memory that those of one session take, about; 0: no limit
 
 
 class AccessConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

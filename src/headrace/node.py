@@ -90,7 +90,10 @@ def broker_settings(config: Config) -> BrokerSettings:
     settings.topic_alias_maximum = limits.topic_alias_maximum
     settings.retained_messages_max = limits.retained_messages_max
     settings.retained_bytes_max = limits.retained_bytes_max
+    settings.topic_levels_max = limits.topic_levels_max
     settings.filter_levels_max = limits.filter_levels_max
+    settings.subscriptions_max = limits.subscriptions_max
+    settings.subscription_bytes_max = limits.subscription_bytes_max
     settings.topic_alias_outbound = limits.topic_alias_outbound
     settings.payload_format_check = limits.payload_format_check
     settings.reason_strings = config.reason_strings

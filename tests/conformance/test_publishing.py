@@ -249,7 +249,7 @@ def test_what_a_subscriber_sees_is_what_was_published() -> None:
 def test_topics_at_the_edge(topic: str) -> None:
     """[MQTT-4.7.3-1] [MQTT-4.7.3-3] [MQTT-4.7.3-4] [MQTT-1.5.4-3]: empty levels, the longest, no normalization."""
     settings = BrokerSettings()
-    settings.filter_levels_max = 0
+    settings.filter_levels_max = settings.topic_levels_max = 0
     harness = Harness(settings)
     watcher = Peer(harness, "w")
     hash_hides = topic.startswith("$")
@@ -261,3 +261,44 @@ def test_topics_at_the_edge(topic: str) -> None:
     assert set(retained(harness, topic)) == {topic.encode()}
     assert peer.publish(topic, b"", 1, True) == [("PUBACK", 7, 0)]
     assert retained(harness, topic) == {}
+
+
+def test_the_limit_does_not_count_a_topic_twice_that_is_kept_already() -> None:
+    """At the limit, known topics are set again and again in one read, and at once one is deleted for another."""
+    settings = BrokerSettings()
+    settings.retained_messages_max = 3
+    harness = Harness(settings)
+    peer = Peer(harness, "a")
+    for number in range(2):
+        peer.publish(f"t{number}", b"x", 1, True)
+    again = [codec.encode_publish(5, b"t%d" % (n % 2), b"y", 0, True) for n in range(10)]
+    peer.send(b"".join([*again, codec.encode_publish(5, b"t2", b"y", 1, True, False, 9)]))
+    assert set(retained(harness)) == {b"t0", b"t1", b"t2"}
+    assert peer.publish("t3", b"x", 1, True) == [("PUBACK", 7, 0x97)]
+
+
+@pytest.mark.parametrize("version", [3, 4, 5])
+@pytest.mark.parametrize("retain", [False, True])
+def test_topics_of_too_many_levels_are_refused(version: int, retain: bool) -> None:
+    """3.4.2.1: 0x90, not malformed but not accepted; who cannot be told has it dropped and counted."""
+    harness = Harness()
+    watcher = Peer(harness, "w", version)
+    watcher.subscribe("#")
+    peer = Peer(harness, "a", version)
+    most, over = "/" * 255, "/" * 256
+    assert peer.publish(most, b"x", 1, retain) == [("PUBACK", 7, 0)]
+    assert peer.publish(over, b"x", 1, retain) == [("PUBACK", 7, 0x90 if version == 5 else 0)]
+    assert peer.publish(over, b"x", 2, retain) == [("PUBREC", 7, 0x90 if version == 5 else 0)]
+    assert peer.publish(over, b"x", 0, retain) == []
+    assert [packet.topic for packet in watcher.publishes()] == [most.encode()]
+    assert drops(harness, DROP_NOT_ACCEPTED) == 3
+
+
+def test_a_flood_of_deep_retained_topics_takes_what_the_limit_says() -> None:
+    settings = BrokerSettings()
+    settings.retained_bytes_max = 1 << 20
+    harness = Harness(settings)
+    peer = Peer(harness, "a")
+    codes = [peer.publish(f"{number}/" + "/".join(["x"] * 200), b"x", 1, True)[0][2] for number in range(30)]
+    assert codes.count(0) == (1 << 20) // (400 * 193 + 403)
+    assert set(codes) == {0, 0x97}

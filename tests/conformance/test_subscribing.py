@@ -352,7 +352,7 @@ def test_wildcards_do_not_see_dollar_topics() -> None:
 def test_filters_of_many_levels() -> None:
     """A filter may have as many levels as fit into 65,535 bytes (4.7.3), if allowed; nothing recurses over them."""
     settings = BrokerSettings()
-    settings.filter_levels_max = 0
+    settings.filter_levels_max = settings.topic_levels_max = 0
     harness = Harness(settings)
     peer = Peer(harness, "a")
     deep = "/".join(["+"] * 20_000)
@@ -424,3 +424,48 @@ def test_order_of_one_publisher_is_kept() -> None:
         for packet in reversed(batch):
             peer.send(codec.encode_puback(5, packet.packet_id))
     assert got == [b"%d" % n for n in range(30)]
+
+
+@pytest.mark.parametrize("version", [4, 5])
+def test_a_session_has_a_limit_of_subscriptions(version: int) -> None:
+    """3.9.3: 0x97 beyond it, whether they come in one packet, in several at once or one by one; shared ones count."""
+    settings = BrokerSettings()
+    settings.subscriptions_max = 4
+    harness = Harness(settings)
+    refused = 0x97 if version == 5 else 0x80
+    peer = Peer(harness, "a", version)
+    assert codes(peer.subscribe("a", "b", "a")) == [1, 1, 1]
+    last = "$share/g/c" if version == 5 else "c"
+    assert codes(peer.subscribe(last, "d", "e", "a")) == [1, 1, refused, 1]
+    assert codes(peer.subscribe("f")) == [refused]
+    unsubscribe(peer, "b")
+    assert codes(peer.subscribe("f", "g")) == [1, refused]
+
+
+def test_what_is_on_its_way_counts_against_the_limit() -> None:
+    settings = BrokerSettings()
+    settings.subscriptions_max = 3
+    harness = Harness(settings)
+    client = harness.client("c")
+    packets = [codec.encode_subscribe(4, 1 + n, [SubscriptionRequest(f"t{n}", 1)]) for n in range(5)]
+    client.feed(b"".join(packets))
+    answers = {body[1]: body[2] for first, body in client.take() if first == 0x90}
+    assert answers == {1: 1, 2: 1, 3: 1, 4: 0x80, 5: 0x80}
+    harness.crash()
+    again = harness.client("c")
+    again.feed(codec.encode_subscribe(4, 9, [SubscriptionRequest(name, 1) for name in ("t9", "t0")]))
+    assert [body[2:] for first, body in again.take() if first == 0x90] == [b"\x80\x01"]
+
+
+def test_filters_count_by_what_they_take() -> None:
+    settings = BrokerSettings()
+    settings.subscription_bytes_max = 200_000
+    harness = Harness(settings)
+    client = harness.client("c")
+    session = harness.broker.fold.tenant("default").sessions["c"]
+    deep = [SubscriptionRequest(f"{n}/" + "/".join(["+"] * 200), 1) for n in range(5)]
+    client.feed(codec.encode_subscribe(4, 1, deep))
+    assert [body[2:] for first, body in client.take() if first == 0x90] == [b"\x01\x01\x80\x80\x80"]
+    assert 0 < session.filter_bytes <= 200_000
+    client.feed(codec.encode_unsubscribe(4, 1, [request.filter for request in deep]))
+    assert session.filter_bytes == session.subscribing == session.subscribing_bytes == 0

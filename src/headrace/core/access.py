@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from headrace.mqtt.packets import Connect
 
 _REMEMBERED_MAX: Final = 256  # topics of a connection
-_REMEMBERED_BYTES: Final = 256  # of a topic; longer ones are asked about each time
+_REMEMBERED_TOPIC_BYTES_MAX: Final = 128  # about longer ones it is asked anew: what is remembered stays small
 _FIXED_BYTES: Final = 2048
 UNLIMITED: Final = 1 << 60
 PENDING: Final = -1  # no reason code: the answer comes through SignIn.answer
@@ -113,7 +113,7 @@ def may_publish(access: Access, link: Link, topic: bytes) -> bool:
     if known is None:
         known = access.may_publish(link, topic)
         _remember(answers.publish, topic, known)
-    if known:
+    if known and len(topic) <= _REMEMBERED_TOPIC_BYTES_MAX:
         answers.published = topic
     return known
 
@@ -127,7 +127,7 @@ def may_receive(access: Access, link: Link, topic: bytes) -> bool:
     if known is None:
         known = access.may_receive(link, topic)
         _remember(answers.receive, topic, known)
-    if known:
+    if known and len(topic) <= _REMEMBERED_TOPIC_BYTES_MAX:
         answers.received = topic
     return known
 
@@ -141,7 +141,7 @@ def _answers(access: Access, link: Link) -> Answers:
 
 
 def _remember(remembered: dict[bytes, bool], topic: bytes, answer: bool) -> None:
-    if len(topic) > _REMEMBERED_BYTES:
+    if len(topic) > _REMEMBERED_TOPIC_BYTES_MAX:
         return
     if len(remembered) >= _REMEMBERED_MAX:
         remembered.clear()

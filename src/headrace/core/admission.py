@@ -34,6 +34,8 @@ class Admission:
         """
         if is_closed(packet.topic):
             return rc.NOT_AUTHORIZED
+        if self.is_too_deep(packet.topic):
+            return rc.TOPIC_NAME_INVALID
         if self._settings.payload_format_check and not _format_holds(packet.properties, packet.payload):
             return rc.PAYLOAD_FORMAT_INVALID
         if packet.retain and packet.qos and version == 5:
@@ -44,7 +46,8 @@ class Admission:
 
     def refusal_of_will(self, will: Will) -> int:
         """The reason code of a CONNECT with this Will, 0 when it is taken."""
-        if is_closed(will.topic.encode("utf-8")):
+        topic = will.topic.encode("utf-8")
+        if is_closed(topic) or self.is_too_deep(topic):
             return rc.TOPIC_NAME_INVALID
         if self._settings.payload_format_check and not _format_holds(will.properties, will.payload):
             return rc.PAYLOAD_FORMAT_INVALID
@@ -55,13 +58,17 @@ class Admission:
         if payload_size == 0:
             return True
         settings, store = self._settings, tenant.retained
-        old = store.get(topic)
-        new = old is None and topic not in store.arriving
         most = settings.retained_messages_max
-        if new and most and len(store) + len(store.arriving) >= most:
+        if most and store.topics_soon(topic) > most and store.get(topic) is None:
             return False
-        freed = 0 if old is None else old.size
-        return not settings.retained_bytes_max or store.bytes - freed + size <= settings.retained_bytes_max
+        return (
+            not settings.retained_bytes_max or store.memory_soon(topic, size) <= settings.retained_bytes_max
+        )
+
+    def is_too_deep(self, topic: bytes) -> bool:
+        """Whether a topic has more levels than are allowed."""
+        most = self._settings.topic_levels_max
+        return most > 0 and len(topic) >= most and topic.count(b"/") >= most
 
 
 def is_closed(topic: bytes) -> bool:

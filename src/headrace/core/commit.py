@@ -312,15 +312,6 @@ class GroupCommit:
                 writer.truncate(0)
                 self.append(Progress(subkind, self._clock.now_us, packed))
 
-    def retained_topics(self) -> set[bytes]:
-        """Topics of retained messages that are on their way to the journal or not yet applied."""
-        found: set[bytes] = set()
-        for records in (self._applying[self._applied :], self._outstanding or [], self._pending):
-            for record in records:
-                if isinstance(record, Message) and record.retain:
-                    found.add(record.topic)
-        return found
-
     def _request(self) -> None:
         listener = self._listener
         if listener is not None:

@@ -2,11 +2,13 @@
 
 Runs on the loop. Drops are summed by session and reason and published once a second as QoS 1 messages of the broker, so
 that persistent sessions get them too. Topic: `$events/dropped/REASON/CLIENT_ID`, with the characters that a topic
-cannot hold percent-encoded in the client id; payload: a JSON object.
+cannot hold percent-encoded in the client id; payload: a JSON object with the client id as it is. A client id that makes
+the topic too long stands there as `sha256-` and the hash of its UTF-8 in hex.
 """
 
 from __future__ import annotations
 
+from hashlib import sha256
 from itertools import islice
 from typing import TYPE_CHECKING, Final
 
@@ -14,6 +16,7 @@ import msgspec
 
 from headrace.core.message import Message, message_flags
 from headrace.core.record import DROP_REASONS
+from headrace.mqtt.topics import TOPIC_BYTES_MAX
 
 if TYPE_CHECKING:
     from headrace.core.commit import GroupCommit
@@ -53,7 +56,7 @@ class DropEvents:
     def _publish(self, tenant: Tenant, key: tuple[str, int], count: int) -> None:
         client_id, reason = key
         name = DROP_REASONS[reason]
-        topic = f"{_TOPIC}{name}/{_quoted(client_id)}".encode()
+        topic = topic_of(name, client_id)
         # A full queue is not pushed further out of it by the news that it is full.
         listeners = {target.session.client_id for target in tenant.tree.match(topic)} - {client_id}
         if not listeners and not tenant.shared_tree.match(topic):
@@ -83,6 +86,15 @@ class DropEvents:
                 _encode.encode(said),
             )
         )
+
+
+def topic_of(reason: str, client_id: str) -> bytes:
+    """Where drops of a session for this reason are told."""
+    prefix = f"{_TOPIC}{reason}/".encode()
+    quoted = _quoted(client_id).encode()
+    if len(prefix) + len(quoted) > TOPIC_BYTES_MAX:
+        quoted = b"sha256-" + sha256(client_id.encode()).hexdigest().encode()
+    return prefix + quoted
 
 
 def _quoted(client_id: str) -> str:

@@ -57,7 +57,7 @@ from headrace.core.record import (
 from headrace.core.roster import Roster
 from headrace.core.session import Session
 from headrace.core.shared import Group
-from headrace.core.subscriptions import Subscription, Target
+from headrace.core.subscriptions import Subscription, Target, memory_of
 from headrace.core.tenant import Tenant
 from headrace.mqtt.packets import Will
 from headrace.mqtt.topics import SHARE_PREFIX, split_share
@@ -302,6 +302,7 @@ class Fold:
         if session.subscriptions is None or session.subscriptions.pop(topic_filter, None) is None:
             return
         session.changed = True
+        session.filter_bytes -= memory_of(topic_filter)
         if topic_filter.startswith(SHARE_PREFIX):
             self._leave(session, topic_filter)
         else:

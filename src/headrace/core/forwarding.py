@@ -22,6 +22,7 @@ from headrace.core.routing import Router, targets_of
 from headrace.core.session import Session
 from headrace.core.settings import BrokerSettings
 from headrace.mqtt.packets import plain_publish
+from headrace.mqtt.topics import TOPIC_BYTES_MAX
 
 _DOLLAR: Final = 0x24
 
@@ -37,6 +38,9 @@ class Forwarding:
         self._fan_out = router.fan_out
         self._commit = commit
         self._high: i64 = settings.write_buffer_high
+        self._deep: i64 = (
+            settings.topic_levels_max or TOPIC_BYTES_MAX + 1
+        )  # bytes that too many levels take at least
         self._expires = settings.default_message_expiry_s != 0
 
     def publish(self, link: Link, topic: bytes, packet: bytes, payload_at: i64) -> None:
@@ -71,7 +75,7 @@ class Forwarding:
 
     def _passes(self, link: Link, session: Session, topic: bytes) -> bool:
         """Whether a message may go at once to all who get it, and nothing has to be written into it."""
-        if topic[0] == _DOLLAR or self._expires or session.tenant.groups:
+        if topic[0] == _DOLLAR or self._expires or session.tenant.groups or len(topic) >= self._deep:
             return False
         if link.routed_later or link.retained_offset >= self._commit.high_watermark:
             return False

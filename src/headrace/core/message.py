@@ -26,6 +26,7 @@ from headrace.core.record import (
     record_end,
 )
 from headrace.errors import CorruptRecord
+from headrace.mqtt.topics import TOPIC_BYTES_MAX
 
 if TYPE_CHECKING:
     from headrace.core.interfaces import Link
@@ -104,6 +105,8 @@ class Message(Record):
         client_len: i64 = origin_len - self.tenant_len
         if client_len > 0x7FFF:
             client_len -= 0x10000
+        if topic_len > TOPIC_BYTES_MAX:
+            raise ValueError(f"a topic of {topic_len} bytes")
         expiry: i64 = self.message_expiry_s
         if expiry < 0:
             expiry = NO_EXPIRY_U32

@@ -33,6 +33,7 @@ from headrace.mqtt import reason_codes as rc
 from headrace.mqtt.codec import PUBACK, PUBCOMP, PUBREC, encode_puback, encode_pubrec
 from headrace.mqtt.packets import Publish
 from headrace.mqtt.properties import Properties
+from headrace.mqtt.topics import TOPIC_BYTES_MAX
 
 NEVER_DURABLE: Final = -1
 LET_GO_AT_ONCE: Final = 50  # of those held back: each parses what was read before
@@ -57,6 +58,9 @@ class Publishing:
         self.clock = clock
         self.settings = settings
         self._format_check = settings.payload_format_check
+        self._deep: i64 = (
+            settings.topic_levels_max or TOPIC_BYTES_MAX + 1
+        )  # bytes that too many levels take at least
         self._held_back: list[Link] = []
         self._let_go: list[Link] = []  # of them: to be read from again, some in each pass
         self.storage_full = False
@@ -85,7 +89,8 @@ class Publishing:
             )  # went out over a bridge and came round a ring of them
             return
         retain = packet.retain
-        if retain or packet.topic[0] == _DOLLAR or self._format_check:
+        topic = packet.topic
+        if retain or topic[0] == _DOLLAR or self._format_check or len(topic) >= self._deep:
             code = self.admission.refusal(link.version, session.tenant, packet)
             if code:
                 self._reject(link, session, packet, code)
@@ -107,13 +112,13 @@ class Publishing:
         ):
             return
         message.link = link
-        if retain:
-            session.tenant.retained.arriving.add(packet.topic)
         waiting: i64 = link.deferred + ENTRY_BYTES + len(packet.payload)
         link.deferred = waiting
         if waiting > SHARE_BYTES_LEAST:
             self._keep_share(link, waiting)
         offset = self.commit.append(message)
+        if retain:
+            session.tenant.retained.arrive(message)
         if packet.qos == 2:
             self._note_incoming(session, packet.packet_id, offset)
         self.keep_pace(link)
@@ -202,11 +207,11 @@ class Publishing:
     def _publish_qos0(self, link: Link, session: Session, message: Message, plain: bytes | None) -> None:
         """QoS 0 skips the journal unless it is retained; behind one that waits it keeps its place."""
         if message.retain:
-            session.tenant.retained.arriving.add(message.topic)
             message.link = link
             link.deferred += ENTRY_BYTES + len(message.payload)
             self._keep_share(link, link.deferred)
             link.retained_offset = self.commit.append(message)
+            session.tenant.retained.arrive(message)
             self.keep_pace(link)
         elif link.routed_later or link.retained_offset >= self.commit.high_watermark:
             link.routed_later += 1  # until it has gone, what comes after it waits too

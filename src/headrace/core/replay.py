@@ -128,10 +128,10 @@ class QueuedRetained(Deferred):
         queued: list[int] = []
         if not messages or subscription is None or not _holds(self._session, subscription):
             return queued
-        superseded = self._commit.retained_topics()
+        retained = self._session.tenant.retained
         for message in messages:
             qos = effective_qos(message, subscription)
-            if not qos or message.offset in self._listed or message.topic in superseded:
+            if not qos or message.offset in self._listed or retained.is_arriving(message.topic):
                 continue
             if wanted(self._session, subscription, message, self._clock.now_us):
                 queued += [message.offset, qos, subscription.subscription_id]

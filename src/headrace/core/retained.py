@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import heapq
+from typing import Final
 
 from headrace.core.message import Message
 from headrace.core.retained_tree import RetainedTree, RetainedWalk
+
+# Of a topic's levels LEVELS_FREE are thought to be part of its message; what there is beyond takes memory of its own.
+LEVELS_FREE: Final = 8
+LEVEL_BYTES: Final = 400
 
 
 class RetainedStore:
@@ -16,7 +21,11 @@ class RetainedStore:
         self._by_offset: dict[int, Message] = {}
         self._tree = RetainedTree()
         self._expiring: list[tuple[int, int, bytes]] = []  # heap: due, offset, topic; may name replaced ones
-        self.arriving: set[bytes] = set()  # new topics on their way through the journal, for the limit
+        # On their way through the journal, with how many messages: topics that get one, topics that lose theirs.
+        self._arriving: dict[bytes, int] = {}
+        self._leaving: dict[bytes, int] = {}
+        self._new = 0  # of those arriving: topics of which nothing is kept
+        self._arriving_bytes = 0
         self.touched: set[bytes] = set()  # set, replaced or removed since the newest snapshot
         self.bytes = 0
 
@@ -30,10 +39,61 @@ class RetainedStore:
         """The retained message with this journal offset, while it is the one of its topic."""
         return self._by_offset.get(offset)
 
+    def arrive(self, message: Message) -> None:
+        """A retained message was appended, which `apply` gets when it is durable."""
+        topic = message.topic
+        if not message.payload:
+            self._leaving[topic] = self._leaving.get(topic, 0) + 1
+            return
+        before = self._arriving.get(topic, 0)
+        self._arriving[topic] = before + 1
+        self._arriving_bytes += message.size
+        if before == 0 and topic not in self._by_topic:
+            self._new += 1
+
+    def _arrived(self, message: Message) -> None:
+        """It has taken effect, or is about to."""
+        topic = message.topic
+        counts = self._arriving if message.payload else self._leaving
+        left = counts.get(topic, 0) - 1
+        if left < 0:
+            return  # it was replayed
+        if left:
+            counts[topic] = left
+        else:
+            del counts[topic]
+        if message.payload:
+            self._arriving_bytes -= message.size
+            if left == 0 and topic not in self._by_topic:
+                self._new -= 1
+
+    def is_arriving(self, topic: bytes) -> bool:
+        """Whether something newer for this topic, or its removal, is on its way."""
+        return topic in self._arriving or topic in self._leaving
+
+    def topics_soon(self, topic: bytes) -> int:
+        """How many topics have a retained message once all that is on its way and one for `topic` are kept."""
+        known = topic in self._by_topic or topic in self._arriving
+        return len(self._by_topic) + self._new + (not known)
+
+    def memory_soon(self, topic: bytes, size: int) -> int:
+        """What messages and levels take then, about, if that one has `size` bytes."""
+        old = self._by_topic.get(topic)
+        beyond = self._tree.levels - LEVELS_FREE * len(self._by_topic)
+        if old is None:
+            beyond += max(0, topic.count(b"/") + 1 - LEVELS_FREE)
+        else:
+            size -= old.size
+        return self.bytes + self._arriving_bytes + size + LEVEL_BYTES * max(0, beyond)
+
     def apply(self, message: Message) -> None:
         """Keep `message` for its topic; an empty payload deletes [MQTT-3.3.1-6]. Older than what is kept: ignored."""
-        if self.arriving:
-            self.arriving.discard(message.topic)
+        if self._arriving or self._leaving:
+            self._arrived(message)
+        self.keep(message)
+
+    def keep(self, message: Message) -> None:
+        """The same for one that `apply` was called for and failed: whatever it had done, all of it is done then."""
         self.touched.add(message.topic)
         old = self._by_topic.get(message.topic)
         if old is not None and old.offset > message.offset:
@@ -43,6 +103,8 @@ class RetainedStore:
             self._by_offset[message.offset] = message
             if message.message_expiry_s >= 0:
                 self._note_expiry(message)
+            if old is None and message.topic in self._arriving:
+                self._new -= 1
             self._by_topic[message.topic] = message
             self.bytes += message.size
         elif old is not None:
@@ -84,6 +146,8 @@ class RetainedStore:
 
     def _forget(self, topic: bytes) -> None:
         del self._by_topic[topic]
+        if topic in self._arriving:
+            self._new += 1
         self._tree.remove(topic)
 
     def walk(self, topic_filter: str) -> RetainedWalk:

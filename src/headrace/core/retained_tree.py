@@ -76,6 +76,7 @@ class RetainedTree:
 
     def __init__(self) -> None:
         self._root = _Level(False)
+        self.levels = 0  # of all topics, each counted once
 
     def put(self, topic: bytes, message: Message) -> None:
         """Keep `message`, in place of the one that the topic has."""
@@ -84,6 +85,7 @@ class RetainedTree:
             below = level.child(name)
             if below is None:
                 below = level.grow(name, depth == 0 and name.startswith(b"$"))
+                self.levels += 1
             level = below
         level.message = message
 
@@ -102,6 +104,7 @@ class RetainedTree:
             if below is None or below.message is not None or below.children is not None:
                 return
             parent.prune(name)
+            self.levels -= 1
 
     def walk(self, topic_filter: str) -> RetainedWalk:
         return RetainedWalk(self._root, topic_filter.encode("utf-8").split(b"/"), False)

@@ -66,7 +66,7 @@ class Router:
             tenant.retained.apply(message)
         except Exception as error:  # noqa: BLE001  who is subscribed gets it all the same
             self._contain("retained", None, error)
-            tenant.retained.apply(message)  # whole, however far it came; raises what is there to stay
+            tenant.retained.keep(message)  # whole, however far it came; raises what is there to stay
 
     def route(self, tenant: Tenant, message: Message, publisher: Link | None) -> i64:
         """Give a message to the sessions of its topic, as `apply` does."""

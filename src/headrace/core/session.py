@@ -12,6 +12,7 @@ from mypy_extensions import i64
 
 from headrace.core.inflight import REF_IDS_MAX, OutboundQueue
 from headrace.core.record import DROP_REASONS, NORMAL_DROPS
+from headrace.core.subscriptions import memory_of
 
 if TYPE_CHECKING:
     from headrace.core.interfaces import Link
@@ -51,6 +52,9 @@ class Session:
         self.ended: bool = False
         self.closed_at_us: int = 0
         self.subscriptions: dict[str, Subscription] | None = None
+        self.filter_bytes: i64 = 0  # what these take in memory, about (`subscriptions.memory_of`)
+        self.subscribing: i64 = 0  # on their way through the journal: new ones, and what they will take
+        self.subscribing_bytes: i64 = 0
         self.queue: OutboundQueue | None = None
         # QoS 2 packet ids -> offset of their message; -1 if its producer repeated it and nothing was journaled
         self.incoming: dict[int, int] | None = None
@@ -138,4 +142,6 @@ class Session:
         self.changed = True
         if self.subscriptions is None:
             self.subscriptions = {}
+        if subscription.filter not in self.subscriptions:
+            self.filter_bytes += memory_of(subscription.filter)
         self.subscriptions[subscription.filter] = subscription

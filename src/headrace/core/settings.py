@@ -33,7 +33,10 @@ class BrokerSettings:
         self.topic_alias_maximum: int = 10
         self.retained_messages_max: int = 100_000
         self.retained_bytes_max: int = 256 << 20
+        self.topic_levels_max: int = 256
         self.filter_levels_max: int = 256
+        self.subscriptions_max: int = 10_000
+        self.subscription_bytes_max: int = 32 << 20
         self.allow_anonymous: bool = True
         self.commit_bytes_max: int = 32 << 20
         self.deliveries_at_once: int = 500  # in one pass of the loop: one or two milliseconds (decisions 29)

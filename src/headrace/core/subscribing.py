@@ -10,7 +10,8 @@ from headrace.core.interfaces import Clock, Link
 from headrace.core.record import SUBSCRIBED, UNSUBSCRIBED, Event
 from headrace.core.replay import SUBSCRIPTION_BYTES, DirectRetained, QueuedRetained, first_page
 from headrace.core.session import Session
-from headrace.core.subscriptions import Subscription
+from headrace.core.settings import BrokerSettings
+from headrace.core.subscriptions import Subscription, memory_of
 from headrace.errors import ProtocolError
 from headrace.mqtt import reason_codes as rc
 from headrace.mqtt.codec import encode_suback, encode_unsuback
@@ -37,8 +38,9 @@ class Subscribing:
         codes: list[int] = []
         rows: list[list[object]] = []
         fresh: list[Subscription] = []
+        room = _Room(session, link.broker.settings)
         for request in packet.filters:
-            code = self._grant(link, request)
+            code = self._grant(link, request, room)
             codes.append(code)
             if code <= 2:
                 if link.bridge:
@@ -59,7 +61,8 @@ class Subscribing:
             fields["ret"] = listed
             self.commit.append(Event(SUBSCRIBED, self.clock.now_us, fields))
         suback = encode_suback(link.version, packet.packet_id, codes)
-        self.commit.defer(_Subscribed(link, session, fresh, held, listed, below, suback))
+        room.begin()
+        self.commit.defer(_Subscribed(link, session, fresh, held, listed, below, suback, room))
 
     def _check_answer(self, link: Link, codes: int) -> None:
         """SUBACK and UNSUBACK must fit into the client's Maximum Packet Size [MQTT-3.1.2-24]."""
@@ -68,7 +71,7 @@ class Subscribing:
                 rc.PACKET_TOO_LARGE, "the answer would exceed the client's Maximum Packet Size"
             )
 
-    def _grant(self, link: Link, request: SubscriptionRequest) -> int:
+    def _grant(self, link: Link, request: SubscriptionRequest, room: _Room) -> int:
         if filter_error(request.filter):
             return rc.TOPIC_FILTER_INVALID
         levels_max = link.broker.settings.filter_levels_max
@@ -77,7 +80,7 @@ class Subscribing:
         access = link.access
         if access is not None and not access.may_subscribe(link, request.filter):
             return rc.NOT_AUTHORIZED
-        return request.qos
+        return request.qos if room.takes(request.filter) else rc.QUOTA_EXCEEDED
 
     def unsubscribe(self, link: Link, packet: Unsubscribe) -> None:
         session = link.session
@@ -95,6 +98,42 @@ class Subscribing:
         fields["f"] = packet.filters
         self.commit.append(Event(UNSUBSCRIBED, self.clock.now_us, fields))
         self.commit.defer(_Unsubscribed(link, packet_id, packet.filters, held))
+
+
+class _Room:
+    """What one SUBSCRIBE adds to its session, within the limits of a session."""
+
+    def __init__(self, session: Session, settings: BrokerSettings) -> None:
+        self._session = session
+        self._most: i64 = settings.subscriptions_max
+        self._most_bytes: i64 = settings.subscription_bytes_max
+        self._new: set[str] = set()
+        self._bytes: i64 = 0
+
+    def takes(self, topic_filter: str) -> bool:
+        """Whether there is room for this filter; one that the session has takes none."""
+        session = self._session
+        held = session.subscriptions
+        if (held is not None and topic_filter in held) or topic_filter in self._new:
+            return True
+        count: i64 = (0 if held is None else len(held)) + session.subscribing + len(self._new)
+        memory = memory_of(topic_filter)
+        taken = session.filter_bytes + session.subscribing_bytes + self._bytes + memory
+        if (self._most and count >= self._most) or (self._most_bytes and taken > self._most_bytes):
+            return False
+        self._new.add(topic_filter)
+        self._bytes += memory
+        return True
+
+    def begin(self) -> None:
+        """They are on their way through the journal: those of the next packet find less room."""
+        self._session.subscribing += len(self._new)
+        self._session.subscribing_bytes += self._bytes
+
+    def end(self) -> None:
+        """They have taken effect, and are counted with what the session has."""
+        self._session.subscribing -= len(self._new)
+        self._session.subscribing_bytes -= self._bytes
 
 
 def _as_bridge(request: SubscriptionRequest) -> None:
@@ -175,6 +214,7 @@ class _Subscribed(Deferred):
         listed: list[int],
         below: int,
         suback: bytes,
+        room: _Room,
     ) -> None:
         super().__init__(link, len(suback) + _memory_of([subscription.filter for subscription in fresh]))
         self._link = link
@@ -184,8 +224,10 @@ class _Subscribed(Deferred):
         self._listed = listed
         self._below = below
         self._suback = suback
+        self._room = room
 
     def run(self) -> None:
+        self._room.end()
         link, broker, session, below = self._link, self._link.broker, self._session, self._below
         direct = DirectRetained(broker.delivery, broker.commit, broker.clock, session, link, below)
         then = _Suback(link, self._suback, direct)

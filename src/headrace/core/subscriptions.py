@@ -13,7 +13,10 @@ from mypy_extensions import i64
 if TYPE_CHECKING:
     from headrace.core.session import Session
 
+# What is remembered: so many topics and so many targets; one made for a session with several matching filters is more.
 _ROUTES_MAX: Final = 100_000
+_ROUTED_TARGETS_MAX: Final = 1 << 20
+_MERGED_TARGET: Final = 32
 _ROUTE_TOPIC_BYTES_MAX: Final = 256  # longer topics are matched anew: what is remembered stays small
 _PLUS: Final = b"+"
 _HASH: Final = b"#"
@@ -56,6 +59,14 @@ class Subscription(Target):
         self.filter = topic_filter
         self.retain_handling = retain_handling
         self.subscription_id = subscription_id
+
+
+def memory_of(topic_filter: str) -> i64:
+    """Bytes that a subscription to this filter takes, about: those with a wildcard have a node for each level."""
+    taken: i64 = 300 + 2 * len(topic_filter)
+    if "+" in topic_filter or "#" in topic_filter:
+        taken += 350 * (topic_filter.count("/") + 1)
+    return taken
 
 
 def merge(members: list[Subscription]) -> Target:
@@ -146,6 +157,7 @@ class SubscriptionTree:
         self._exact: dict[bytes, dict[Session, Subscription]] = {}  # ... that several have
         self._root = _Node()
         self._routes: dict[bytes, list[Target]] = {}
+        self._routed: i64 = 0  # targets in there
         self.count = 0
         self.changes: i64 = 0  # a match that is remembered elsewhere holds as long as this stays
 
@@ -154,10 +166,10 @@ class SubscriptionTree:
         path = topic_filter.encode("utf-8")
         self.changes += 1
         if b"+" in path or b"#" in path:
-            self._routes.clear()
+            self._forget_all()
             holders = self._wildcard_holders(path)
         else:
-            self._routes.pop(path, None)
+            self._forget(path)
             found = self._exact.get(path)
             if found is None:
                 return self._add_single(path, subscription)
@@ -199,7 +211,7 @@ class SubscriptionTree:
         return removed
 
     def _remove_exact(self, path: bytes, session: Session) -> bool:
-        self._routes.pop(path, None)
+        self._forget(path)
         held = self._single.get(path)
         if held is not None:
             if held.session is not session:
@@ -214,7 +226,7 @@ class SubscriptionTree:
         return True
 
     def _remove_wildcard(self, path: bytes, session: Session) -> bool:
-        self._routes.clear()
+        self._forget_all()
         trail: list[tuple[_Node, bytes]] = []
         node = self._root
         rest = False
@@ -242,10 +254,24 @@ class SubscriptionTree:
         if route is None:
             route = self._match(topic)
             if len(topic) <= _ROUTE_TOPIC_BYTES_MAX:
-                if len(self._routes) >= _ROUTES_MAX:
-                    self._routes.clear()
-                self._routes[topic] = route
+                self._remember(topic, route)
         return route
+
+    def _remember(self, topic: bytes, route: list[Target]) -> None:
+        targets = _weight(route)
+        if len(self._routes) >= _ROUTES_MAX or self._routed + targets > _ROUTED_TARGETS_MAX:
+            self._forget_all()
+        self._routes[topic] = route
+        self._routed += targets
+
+    def _forget(self, topic: bytes) -> None:
+        route = self._routes.pop(topic, None)
+        if route is not None:
+            self._routed -= _weight(route)
+
+    def _forget_all(self) -> None:
+        self._routes.clear()
+        self._routed = 0
 
     def _match(self, topic: bytes) -> list[Target]:
         found: list[Subscription] = []
@@ -269,6 +295,15 @@ class SubscriptionTree:
             else:
                 members.append(subscription)
         return [merge(members) for members in by_session.values()]
+
+
+def _weight(route: list[Target]) -> i64:
+    """How many targets a route counts as."""
+    found: i64 = len(route)
+    for target in route:
+        if target.members is not None:
+            found += _MERGED_TARGET
+    return found
 
 
 def _collect(root: _Node, levels: list[bytes], dollar: bool, found: list[Subscription]) -> None:

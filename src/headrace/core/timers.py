@@ -15,6 +15,19 @@ _FAR_MS: Final = 2 * _COARSE * _BUCKET_MS
 RETRY_MS: Final = 10_000
 
 
+_EMPTY_MAX: Final = (
+    64  # buckets without a timer, before they are looked for: they are never more than the others
+)
+
+
+class _Bucket:
+    """The timers that are due in the same 128 ms, or looked at again then."""
+
+    def __init__(self, wheel: Timers) -> None:
+        self.wheel = wheel
+        self.timers: dict[Timer, None] = {}
+
+
 class Timer:
     """Something to do at a time. Subclasses say what in `fire`; `cancel` is cheap and may be called twice.
 
@@ -23,14 +36,17 @@ class Timer:
 
     def __init__(self) -> None:
         self.cancelled = False
-        self.bucket: dict[Timer, None] | None = None
+        self.bucket: _Bucket | None = None
         self.due_ms: int = 0
 
     def cancel(self) -> None:
         self.cancelled = True
-        if self.bucket is not None:
-            self.bucket.pop(self, None)
+        bucket = self.bucket
+        if bucket is not None:
             self.bucket = None
+            bucket.timers.pop(self, None)
+            if not bucket.timers:
+                bucket.wheel.empty += 1
 
     def fire(self, now_ms: int) -> None:
         raise NotImplementedError
@@ -40,10 +56,15 @@ class Timers:
     """The wheel: buckets of timers and a heap of the buckets in use."""
 
     def __init__(self) -> None:
-        self._buckets: dict[int, dict[Timer, None]] = {}
+        self._buckets: dict[int, _Bucket] = {}
         self._order: list[int] = []
         self._now_ms: int = 0
         self._firing: Timer | None = None
+        self.empty = 0  # buckets whose timers were cancelled, some of which may have been filled again
+
+    def __len__(self) -> int:
+        """Buckets in use."""
+        return len(self._buckets)
 
     def schedule(self, due_ms: int, timer: Timer) -> None:
         """Fire `timer` at `due_ms`, at most one bucket late."""
@@ -55,24 +76,32 @@ class Timers:
             )  # looked at again shortly before it is due: few buckets, however far they reach
         bucket = self._buckets.get(key)
         if bucket is None:
-            bucket = {}
+            if self.empty > _EMPTY_MAX and 2 * self.empty > len(self._buckets):
+                self._sweep()
+            bucket = _Bucket(self)
             self._buckets[key] = bucket
             heapq.heappush(self._order, key)
-        bucket[timer] = None
+        bucket.timers[timer] = None
         timer.bucket = bucket
+
+    def _sweep(self) -> None:
+        """Take out the buckets without a timer: whoever comes and goes leaves none behind."""
+        self.empty = 0
+        self._buckets = {key: bucket for key, bucket in self._buckets.items() if bucket.timers}
+        self._order = sorted(self._buckets)
 
     def run(self, now_ms: int, most: int) -> bool:
         """Fire what is due, looking at `most` timers; True if there may be more of them."""
         self._now_ms = now_ms
         while self._order and self._order[0] * _BUCKET_MS <= now_ms:
             bucket = self._buckets[self._order[0]]
-            if not bucket:
+            if not bucket.timers:
                 del self._buckets[heapq.heappop(self._order)]
                 continue
             if most == 0:
                 return True
             most -= 1
-            self._fire(bucket.popitem()[0], now_ms)
+            self._fire(bucket.timers.popitem()[0], now_ms)
         return False
 
     def retry(self, now_ms: int) -> None:

@@ -59,7 +59,10 @@ class Wills:
             return
         session.will = None
         session.changed = True
-        self._commit.append(self._message(session, will, topic))
+        message = self._message(session, will, topic)
+        self._commit.append(message)
+        if message.retain:
+            session.tenant.retained.arrive(message)
         self._commit.append(Event(WILL_FIRED, self._clock.now_us, session.named()))
 
     def cancel(self, session: Session) -> None:

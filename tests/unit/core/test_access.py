@@ -268,3 +268,18 @@ def test_qos_0_asks_both_sides(harness: Harness, rules: Rules, topic: str, reada
     publisher.publish("yes", b"y", 0)
     assert [payload for _, payload, _, _ in subscriber.publishes()] == [b"y"]
     assert (harness.broker.fold.tenant("default").counters.dropped.get(DROP_PERMISSION, 0) == 0) is readable
+
+
+def test_what_a_connection_remembers_of_answers_is_small() -> None:
+    """Topics of 64 KiB, as many as it likes."""
+    harness = Harness()
+    harness.broker.sessions.access = Rules()
+    client = harness.client("c")
+    client.subscribe("#")
+    for number in range(300):
+        client.publish(f"{number}/" + "x" * 60_000, b"x", 0)
+        client.publish(f"{number}", b"x", 0)
+    answers = client.link.answers
+    assert answers is not None
+    remembered = [*answers.publish, *answers.receive, answers.published, answers.received]
+    assert 0 < sum(map(len, remembered)) < 100_000

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+from hashlib import sha256
 
 from harness import Client, Harness
+from headrace.core.drop_events import topic_of
 from headrace.core.message import Message
 from headrace.core.settings import BrokerSettings
 from headrace.mqtt.packets import Will
@@ -100,3 +102,22 @@ def test_the_topics_are_the_brokers_own() -> None:
     assert publisher.take()[-1][1][2] == 0x87
     refused = broker.client("w", version=5, will=Will("$events/x", b"", 0, False, b"", 0, -1))
     assert refused.take()[0][1][1] == 0x90
+
+
+def test_a_client_id_too_long_for_a_topic_stands_there_as_its_hash() -> None:
+    broker = harness()
+    owner = broker.client("owner", version=5)
+    owner.subscribe("$events/dropped/#")
+    for client_id in ("x" * 65_530, "/" * 30_000):
+        overrun(broker, client_id)
+        broker.advance(1.1)
+        said = [record for record in broker.journal.records if isinstance(record, Message)][-1]
+        assert (
+            said.topic
+            == b"$events/dropped/backlog_limit/sha256-" + sha256(client_id.encode()).hexdigest().encode()
+        )
+        assert json.loads(said.payload)["client_id"] == client_id
+        assert owner.drain()[-1][1][2:].startswith(said.topic)
+    fits = "x" * (65_535 - len("$events/dropped/backlog_limit/"))
+    assert topic_of("backlog_limit", fits).endswith(fits.encode())
+    assert len(topic_of("backlog_limit", fits + "x")) < 200

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from harness import message
 from headrace.core.message import Message
-from headrace.core.retained import RetainedStore
+from headrace.core.retained import LEVEL_BYTES, LEVELS_FREE, RetainedStore
 from headrace.mqtt.topics import matches, valid_filter
 
 LEVELS = st.sampled_from(["a", "b", "", "$x"])
@@ -52,3 +52,50 @@ def test_an_older_message_changes_nothing() -> None:
     assert store.remove(b"t", 9)
     assert len(store) == 0
     assert store.bytes == 0
+
+
+CHANGES = st.lists(
+    st.tuples(st.sampled_from(["arrive", "apply", "expire"]), TOPICS, st.booleans()), max_size=40
+)
+
+
+@given(CHANGES)
+def test_what_is_on_its_way_is_counted_as_what_it_will_be(changes: list[tuple[str, str, bool]]) -> None:
+    """Against a walk over everything: topics that will be new, and bytes, whatever is kept or expires meanwhile."""
+    store = RetainedStore()
+    waiting: list[Message] = []
+    for offset, (what, topic, delete) in enumerate(changes):
+        if what == "arrive":
+            found = retained(topic, offset, b"" if delete else b"x" * (offset + 1))
+            store.arrive(found)
+            waiting.append(found)
+        elif what == "apply" and waiting:
+            store.apply(waiting.pop(0))
+        elif what == "expire":
+            kept = store.get(topic.encode())
+            if kept is not None:
+                store.remove(topic.encode(), kept.offset)
+        kept_topics = {found.topic for found in store.messages()}
+        coming = {found.topic for found in waiting if found.payload}
+        assert store.topics_soon(b"new") == len(kept_topics | coming) + 1
+        for known in kept_topics | coming:
+            assert store.topics_soon(known) == len(kept_topics | coming)
+        bytes_soon = store.bytes + sum(found.size for found in waiting if found.payload)
+        assert store.memory_soon(b"new", 5) == bytes_soon + 5
+        assert all(store.is_arriving(found.topic) for found in waiting)
+        assert store.is_arriving(b"new") is False
+
+
+def test_levels_are_counted_as_the_memory_they_take() -> None:
+    store = RetainedStore()
+    deep = "/".join(str(number) for number in range(200))
+    one = retained(deep, 1)
+    before = store.memory_soon(one.topic, one.size)
+    store.apply(one)
+    assert before == store.memory_soon(one.topic, one.size) == one.size + LEVEL_BYTES * (200 - LEVELS_FREE)
+    beside = retained(deep[:-3] + "x", 2)
+    store.apply(beside)
+    assert store.memory_soon(b"t", 0) == one.size + beside.size + LEVEL_BYTES * (201 - 2 * LEVELS_FREE)
+    for found in (one, beside):
+        store.remove(found.topic, found.offset)
+    assert store.memory_soon(b"t", 0) == 0

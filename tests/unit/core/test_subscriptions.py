@@ -70,3 +70,35 @@ def test_nothing_is_left_of_removed_wildcards() -> None:
         assert tree.remove(topic_filter, one)
     assert not tree.remove("#", one)
     assert tree.match(b"a/b/c/d") == []
+
+
+def test_routes_are_remembered_by_how_many_targets_they_have() -> None:
+    """A thousand sessions with one wildcard, and very many topics."""
+    tree = SubscriptionTree()
+    for number in range(1000):
+        tree.add("devices/#", subscription(session(str(number), number), "devices/#"))
+    most = 0
+    for number in range(3000):
+        assert len(tree.match(b"devices/%d" % number)) == 1000
+        most = max(most, sum(map(len, tree._routes.values())))
+    assert most == tree_limit(1000)
+    tree.add("devices/1", subscription(session("x", 5000), "devices/1"))
+    assert len(tree.match(b"devices/1")) == 1001
+    assert tree._routed == sum(map(len, tree._routes.values()))
+    tree.remove("devices/#", next(iter(tree.match(b"devices/2"))).session)
+    assert tree._routed == 0
+
+
+def tree_limit(targets: int) -> int:
+    return (1 << 20) // targets * targets
+
+
+def test_routes_with_targets_of_their_own_count_more() -> None:
+    tree = SubscriptionTree()
+    for number in range(100):
+        one = session(str(number), number)
+        for topic_filter in ("d/#", "d/+"):
+            tree.add(topic_filter, subscription(one, topic_filter))
+    for number in range(1000):
+        assert len(tree.match(b"d/%d" % number)) == 100
+    assert len(tree._routes) <= (1 << 20) // (100 * 33)

@@ -93,3 +93,27 @@ def test_a_timer_that_is_due_at_once_again_does_not_take_another_bucket_along() 
     with pytest.raises(NotImplementedError):
         timers.run(1_000_600, 10)
     assert timers.run(1_200_000, 0)
+
+
+def test_who_comes_and_goes_leaves_no_bucket_behind() -> None:
+    """A client that connects again and again, each time with another keep alive or expiry, up to a century."""
+    timers = Timers()
+    staying = Timer()
+    timers.schedule(10**12, staying)
+    for number in range(20_000):
+        timer = Timer()
+        timers.schedule(1_000_000 + number * 200_000, timer)
+        timer.cancel()
+    assert len(timers) <= 200
+    fired: list[int] = []
+
+    class Noting(Timer):
+        def fire(self, now_ms: int) -> None:
+            fired.append(now_ms)
+
+    for due_ms in (5_000, 50_000, 500_000):
+        timers.schedule(due_ms, Noting())
+    for now_ms in range(0, 600_000, 64):
+        timers.run(now_ms, 1000)
+    assert [at - at % 1000 for at in fired] == [5_000, 50_000, 500_000]
+    assert staying.bucket is not None
