@@ -15,6 +15,7 @@ from headrace.core.access import may_receive
 from headrace.core.backlog import REF_OFFSET_SHIFT
 from headrace.core.commit import GroupCommit
 from headrace.core.inflight import (
+    REF_IDS_MAX,
     REF_QOS,
     REF_RETAIN,
     OutboundQueue,
@@ -186,7 +187,7 @@ class Delivery:
         """A message above the client's Maximum Packet Size is dropped for it [MQTT-3.1.2-25]."""
         if not link.max_packet_size:
             return False
-        ids = session.ids_at(ref >> 3 & 0x1FFFF)
+        ids = session.ids_of(ref >> 3 & REF_IDS_MAX, message.topic)
         return _size(link, message, ref & REF_QOS, ids) > link.max_packet_size
 
     def _permitted(self, link: Link, message: Message) -> bool:
@@ -210,8 +211,8 @@ class Delivery:
             first |= 1
         if dup:
             first |= 8  # [MQTT-3.3.1-1]
-        ids_index: i64 = ref >> 3 & 0x1FFFF
-        ids = b"" if ids_index == 0 else session.ids_at(ids_index)
+        ids_index: i64 = ref >> 3 & REF_IDS_MAX
+        ids = b"" if ids_index == 0 else session.ids_of(ids_index, message.topic)
         packet_id: i64 = 1 + (serial - 1) % queue.direct
         if queue.bound is not None:
             packet_id = queue.packet_id(serial)

@@ -22,6 +22,12 @@ if TYPE_CHECKING:
     from headrace.core.timers import Timer
     from headrace.mqtt.packets import Will
 
+# What a session remembers of the sets of identifiers that its references name. Beyond that they are those of its
+# subscriptions when the message is sent.
+ID_SETS_MAX: Final = 16_384
+ID_SETS_BYTES_MAX: Final = 1 << 20
+IDS_LOOKED_UP: Final = REF_IDS_MAX
+
 DEVICE: Final = 0
 APPLICATION: Final = 1
 TYPE_NAMES: Final = {DEVICE: "DEVICE", APPLICATION: "APPLICATION"}
@@ -61,6 +67,8 @@ class Session:
         self.will: Will | None = None
         self.timer: Timer | None = None  # of a disconnected session: its will delay or its expiry
         self.id_sets: list[bytes] | None = None  # encoded Subscription Identifiers, by index - 1
+        self._id_places: dict[bytes, int] | None = None  # the other way round
+        self._id_bytes = 0
         self.dropped: dict[int, int] | None = None  # DropReason -> messages
         self.groups: list[Group] | None = None  # shared subscriptions this session is a member of
         self.draws: dict[int, Draw] | None = None  # what it has of them in flight, by packet id
@@ -109,20 +117,41 @@ class Session:
             del draws[draw.packet_id]
 
     def ids_index(self, encoded: bytes) -> int:
-        """The index under which references name these Subscription Identifiers; 0 is the empty set."""
+        """The index under which references name these Subscription Identifiers; 0 is the empty set. A client that has
+        had very many sets gets IDS_LOOKED_UP for a new one."""
         if not encoded:
             return 0
-        if self.id_sets is None:
-            self.id_sets = []
-        if encoded not in self.id_sets:
-            if len(self.id_sets) >= REF_IDS_MAX:
-                return 0
-            self.id_sets.append(encoded)
+        sets = self.id_sets
+        if sets is None:
+            sets = []
+            self.id_sets = sets
+        places = self._id_places
+        if places is None:
+            places = {found: at + 1 for at, found in enumerate(sets)}
+            self._id_places = places
+            self._id_bytes = sum([len(found) for found in sets])
+        index = places.get(encoded, 0)
+        if index == 0:
+            if len(sets) >= ID_SETS_MAX or self._id_bytes + len(encoded) > ID_SETS_BYTES_MAX:
+                return IDS_LOOKED_UP
+            sets.append(encoded)
+            index = len(sets)
+            places[encoded] = index
+            self._id_bytes += len(encoded)
             self.changed = True
-        return self.id_sets.index(encoded) + 1
+        return index
 
-    def ids_at(self, index: int) -> bytes:
-        return b"" if index == 0 or self.id_sets is None else self.id_sets[index - 1]
+    def ids_of(self, index: i64, topic: bytes) -> bytes:
+        """The encoded Subscription Identifiers that a reference names, of a message on this topic."""
+        if index == 0:
+            return b""
+        if index == IDS_LOOKED_UP:
+            for target in self.tenant.tree.match(topic):
+                if target.session is self:
+                    return target.ids
+            return b""
+        sets = self.id_sets
+        return b"" if sets is None else sets[index - 1]
 
     def count_drop(self, reason: int, count: int) -> None:
         self.changed = True
