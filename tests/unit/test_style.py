@@ -30,7 +30,6 @@ TESTED_TOGETHER = {
         "headrace/core/interfaces.py",
         "headrace/core/publishing.py",
         "headrace/core/replay.py",
-        "headrace/core/session.py",
         "headrace/core/settings.py",
         "headrace/core/subscribing.py",
         "headrace/core/tenant.py",

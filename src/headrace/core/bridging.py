@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from headrace.core.commit import Deferred
 from headrace.core.fold import DEFAULT_TENANT, subscription_from, subscription_row
 from headrace.core.record import SESSION_CLOSED, SESSION_OPENED, SUBSCRIBED, UNSUBSCRIBED, Event
-from headrace.core.replay import DirectRetained, QueuedRetained, first_page
+from headrace.core.replay import DirectRetained, QueuedRetained, first_page, sizes_of
 from headrace.core.session import APPLICATION, BRIDGE_PREFIX, NEVER_EXPIRES, Session
 from headrace.core.subscriptions import Subscription
 from headrace.mqtt.packets import Connect
@@ -128,7 +128,12 @@ class Bridging:
         broker = self._broker
         fresh = [subscription_from(session, row) for row in rows if row[0] not in held]
         listed = first_page(session, fresh, broker.clock.now_us)
-        fields: dict[str, object] = {"inc": session.incarnation, "subs": rows, "ret": listed}
+        fields: dict[str, object] = {
+            "inc": session.incarnation,
+            "subs": rows,
+            "ret": listed,
+            "rs": sizes_of(session, listed),
+        }
         below = broker.commit.next_offset
         broker.commit.append(Event(SUBSCRIBED, broker.clock.now_us, fields))
         broker.commit.defer(_Subscribed(broker, session, fresh, below, set(listed[::3])))

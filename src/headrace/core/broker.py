@@ -227,29 +227,36 @@ class Broker(BatchListener):
             return 1
         numbered = 0 if session.queue is None else session.queue.next_serial - 1
         try:
-            if subkind == SUBSCRIBED:
-                return self.fold.subscribed(session, event)
-            if subkind == UNSUBSCRIBED:
-                return self.fold.unsubscribed(session, event)
-            return self.fold.retained_queued(session, event)
+            work = self._apply_to(session, event)
         except Exception as error:  # noqa: BLE001
             self.contain("apply", session.link, error)
-            return self._apply_rest(session, event, numbered)
+            work = self._apply_rest(session, event, numbered)
+        queue = session.queue
+        if subkind != UNSUBSCRIBED and queue is not None and queue.backlog.count:
+            self.delivery.keep_limits(session, queue)
+        return work
+
+    def _apply_to(self, session: Session, event: Event) -> i64:
+        if event.subkind == SUBSCRIBED:
+            return self.fold.subscribed(session, event)
+        if event.subkind == UNSUBSCRIBED:
+            return self.fold.unsubscribed(session, event)
+        return self.fold.retained_queued(session, event)
 
     def _apply_rest(self, session: Session, event: Event, numbered: i64) -> i64:
         """The session's connection goes, but its state is what a replay makes of the journal: apply an event that
         failed somewhere, from there on. Raises what is there to stay."""
         if event.subkind == UNSUBSCRIBED:
-            return self.fold.unsubscribed(session, event)
+            return self._apply_to(session, event)
         queue = session.queue
         done: i64 = 0 if queue is None else queue.next_serial - 1 - numbered
         fields = dict(event.fields)
         fields["ret"] = event.numbers("ret")[3 * done :]
+        if "rs" in fields:
+            fields["rs"] = event.numbers("rs")[done:]
         rest = Event(event.subkind, event.timestamp_us, fields)
         rest.offset = event.offset
-        if event.subkind == SUBSCRIBED:
-            return self.fold.subscribed(session, rest)
-        return self.fold.retained_queued(session, rest)
+        return self._apply_to(session, rest)
 
     # What is raised where nothing should be: it costs the connection that it concerns
 

@@ -350,12 +350,14 @@ class Fold:
         return list(self.groups.values())
 
     def retained_queued(self, session: Session, event: Event) -> i64:
-        """Queue the retained messages that the record lists: offset, QoS, subscription identifier."""
+        """Queue the retained messages that the record lists: offset, QoS, subscription identifier; and their sizes, which
+        older records have not."""
         listed = event.numbers("ret")
+        sizes = event.numbers("rs") or [0] * (len(listed) // 3)
         for at in range(0, len(listed), 3):
             encoded = b"\x0b" + encode_varint(listed[at + 2]) if listed[at + 2] else b""
             ref = reference(listed[at], session.ids_index(encoded), True, listed[at + 1])
-            session.outbound().push(ref, 0)
+            session.outbound().push(ref, sizes[at // 3])
         return len(listed)
 
     def unsubscribed(self, session: Session, event: Event) -> i64:

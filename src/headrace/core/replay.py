@@ -51,6 +51,13 @@ def first_page(session: Session, subscriptions: list[Subscription], now_us: int)
     return listed
 
 
+def sizes_of(session: Session, listed: list[int]) -> list[int]:
+    """The bytes that the entries of a record count in a queue, against the limits of session and tenant."""
+    retained = session.tenant.retained
+    found = [retained.at(offset) for offset in listed[::3]]
+    return [0 if message is None else message.size for message in found]
+
+
 class Pages:
     """What some subscriptions of a session find among the retained messages that are older than offset `below`, in
     pages. Newer ones come to the subscription, which is there by then, on their own."""
@@ -117,7 +124,11 @@ class QueuedRetained(Deferred):
             return
         queued = self._page()
         if queued:
-            fields: dict[str, object] = {"inc": self._session.incarnation, "ret": queued}
+            fields: dict[str, object] = {
+                "inc": self._session.incarnation,
+                "ret": queued,
+                "rs": sizes_of(self._session, queued),
+            }
             self._commit.append(Event(RETAINED_QUEUED, self._clock.now_us, fields))
         self._commit.defer(self)
 

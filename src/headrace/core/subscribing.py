@@ -8,7 +8,7 @@ from headrace.core.commit import Deferred, GroupCommit, Reply
 from headrace.core.fold import subscription_from
 from headrace.core.interfaces import Clock, Link
 from headrace.core.record import SUBSCRIBED, UNSUBSCRIBED, Event
-from headrace.core.replay import SUBSCRIPTION_BYTES, DirectRetained, QueuedRetained, first_page
+from headrace.core.replay import SUBSCRIPTION_BYTES, DirectRetained, QueuedRetained, first_page, sizes_of
 from headrace.core.session import Session
 from headrace.core.settings import BrokerSettings
 from headrace.core.subscriptions import Subscription, memory_of
@@ -59,6 +59,8 @@ class Subscribing:
             fields = session.named()
             fields["subs"] = rows
             fields["ret"] = listed
+            if listed:
+                fields["rs"] = sizes_of(session, listed)
             self.commit.append(Event(SUBSCRIBED, self.clock.now_us, fields))
         suback = encode_suback(link.version, packet.packet_id, codes)
         room.begin()
