@@ -62,6 +62,7 @@ class Answers:
         self.left: i64 = 0  # messages that it may publish before `Access.overdrawn` is asked
         self.publish: dict[bytes, bool] = {}
         self.receive: dict[bytes, bool] = {}
+        self.share: dict[str, bool] = {}
         self.published = b""
         self.received = b""
 
@@ -129,6 +130,19 @@ def may_receive(access: Access, link: Link, topic: bytes) -> bool:
         _remember(answers.receive, topic, known)
     if known and len(topic) <= _REMEMBERED_TOPIC_BYTES_MAX:
         answers.received = topic
+    return known
+
+
+def may_draw(access: Access, link: Link, shared_filter: str) -> bool:
+    """Whether a member may still have entries of its shared subscription: asked as when it subscribed, and remembered on
+    the connection."""
+    answers = _answers(access, link)
+    known = answers.share.get(shared_filter)
+    if known is None:
+        known = access.may_subscribe(link, shared_filter)
+        if len(answers.share) >= _REMEMBERED_MAX:
+            answers.share.clear()
+        answers.share[shared_filter] = known
     return known
 
 

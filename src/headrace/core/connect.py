@@ -304,6 +304,7 @@ class Sessions:
         if not session.persistent:
             self.end(session, reason, code)
             return
+        session.redraw = None
         if queue is not None:
             queue.stop_resend()
         fields = session.named()

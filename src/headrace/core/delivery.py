@@ -273,6 +273,9 @@ class Delivery:
         elif self._too_large(session, link, message, ref):
             queue.finish(serial)
             self._record_drop(session, serial, DROP_TOO_LARGE)
+        elif not self._permitted(link, message):  # somebody else's connection, or other rules than before
+            queue.finish(serial)
+            self._record_drop(session, serial, DROP_PERMISSION)
         else:
             self._send(session, link, queue, serial, ref, message, True)
         return True

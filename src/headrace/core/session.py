@@ -72,7 +72,9 @@ class Session:
         self.dropped: dict[int, int] | None = None  # DropReason -> messages
         self.groups: list[Group] | None = None  # shared subscriptions this session is a member of
         self.draws: dict[int, Draw] | None = None  # what it has of them in flight, by packet id
-        self.redraw: list[Draw] | None = None  # of them, to be sent again on this connection, newest first
+        self.redraw: dict[int, Draw] | None = (
+            None  # of them, to be sent again on this connection, newest first
+        )
         self.next_shared_id: int = 0
         self.group: Group | None = None  # set when this is not a client's session but a group's stand-in
         self.changed = True  # apart from its queue, since it was written into a snapshot

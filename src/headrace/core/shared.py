@@ -32,6 +32,11 @@ LEAST_IN_FLIGHT: Final = "least-in-flight"
 STICKY: Final = "sticky"
 HASH_TOPIC: Final = "hash-topic"
 HASH_CLIENT: Final = "hash-client"
+ANYBODY: Final = (
+    -1
+)  # among those that had an entry: they were too many to be remembered, or nobody noted them
+_HAD_MAX: Final = 8
+
 STRATEGIES: Final = (ROUND_ROBIN, LEAST_IN_FLIGHT, STICKY, HASH_TOPIC, HASH_CLIENT)
 
 
@@ -49,6 +54,14 @@ class Draw:
         self.session = session
         self.packet_id = packet_id
         self.received = False
+        self.had: list[int] | None = None  # incarnations of the members that had the entry before
+
+    def again(self) -> bool:
+        """Whether the entry may have been sent to this very session before: DUP [MQTT-3.3.1-1]."""
+        if not self.full_ref & REF_MAYBE_SENT:
+            return False
+        had = self.had
+        return had is None or ANYBODY in had or self.session.incarnation in had
 
     @property
     def choice(self) -> int:
@@ -71,6 +84,7 @@ class Group:
         self.backlog = Backlog(tenant.space)
         self.drawn: dict[int, Draw] = {}
         self.returned: dict[int, int] = {}  # serial -> reference: behind nobody, before the backlog
+        self.had: dict[int, list[int]] = {}  # of those returned: incarnations of the members that had them
         self._returned_order: list[int] = []  # heap of their serials; may name some that are gone again
         self.applied: int = -1
         self.unread = False  # its next entry cannot be read now
@@ -95,7 +109,9 @@ class Group:
 
     def pop_head(self) -> None:
         if self.returned:
-            del self.returned[self._first_returned()]
+            serial = self._first_returned()
+            del self.returned[serial]
+            self.had.pop(serial, None)
         else:
             self.backlog.pop()
 
@@ -127,6 +143,7 @@ class Group:
         if ref == -1:
             return None
         found = Draw(self, serial, ref, session, packet_id)
+        found.had = self.had.pop(serial, None)
         member = self.members.get(session)
         if qos:
             found.ref = ref - (ref & REF_QOS) + qos
@@ -160,6 +177,7 @@ class Group:
         if found is None:
             if self.returned.pop(serial, -1) == -1:
                 self._take(serial)
+            self.had.pop(serial, None)
             return
         found.session.forget_draw(found)
 
@@ -169,6 +187,7 @@ class Group:
             if draw.group is self and draw.ref & REF_QOS == 1:
                 del self.drawn[draw.serial]
                 session.forget_draw(draw)
+                self.had[draw.serial] = _had_with(draw)
                 self.put_back(draw.serial, draw.full_ref | REF_MAYBE_SENT)
 
     def dissolve(self) -> int:
@@ -177,6 +196,7 @@ class Group:
         self.backlog.discard()
         self.backlog = Backlog(self.tenant.space)
         self.returned = {}
+        self.had = {}
         self._returned_order = []
         return left
 
@@ -204,6 +224,17 @@ class Group:
         chosen = ready[self._turn % len(ready)]
         self._turn += 1
         return chosen
+
+
+def _had_with(draw: Draw) -> list[int]:
+    """Who has had the entry, this member among them."""
+    had = draw.had
+    if had is None:
+        had = [ANYBODY] if draw.full_ref & REF_MAYBE_SENT else []
+    incarnation = draw.session.incarnation
+    if ANYBODY in had or incarnation in had:
+        return had
+    return [*had, incarnation] if len(had) < _HAD_MAX else [ANYBODY]
 
 
 def _in_flight(session: Session) -> int:

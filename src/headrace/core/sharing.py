@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from mypy_extensions import i64
 
+from headrace.core.access import may_draw, may_receive
 from headrace.core.backlog import REF_OFFSET_SHIFT
 from headrace.core.commit import Deferred, GroupCommit
 from headrace.core.delivery import Delivery
@@ -20,6 +21,7 @@ from headrace.core.packet_ids import free_draw_id, has_free_id
 from headrace.core.record import (
     DROP_BYTES_LIMIT,
     DROP_EXPIRED,
+    DROP_PERMISSION,
     DROP_QOS0_AWAY,
     DROP_REFUSED,
     DROP_TENANT_BYTES_LIMIT,
@@ -74,7 +76,11 @@ class SharedDelivery:
         self.serve(group, message)
 
     def _offer_qos0(self, group: Group, message: Message) -> None:
-        ready = [session for session in group.members if self._writable(session)]
+        ready = [
+            session
+            for session in group.members
+            if self._writable(session) and _admitted(group, session) and _may_read(session, message)
+        ]
         if not ready:
             group.tenant.count_drop(DROP_QOS0_AWAY, 1)
             return
@@ -99,19 +105,35 @@ class SharedDelivery:
 
     def serve(self, group: Group, message: Message) -> None:
         """`message` joined the queue: as long as members have room, they draw."""
+        passed: list[Session] = []  # by them, the head
         while group.waiting and not group.unread:
-            ready = [session for session in group.members if self._ready(session)]
+            ready = [
+                session for session in group.members if self._ready(session) and _admitted(group, session)
+            ]
+            if passed:
+                ready = [session for session in ready if session not in passed]
             if not ready:
                 return
-            self._draw(group, group.choose(ready, self._settings.shared_strategy, message))
+            chosen = group.choose(ready, self._settings.shared_strategy, message)
+            if self._draw(group, chosen):
+                passed = []
+            else:
+                passed.append(chosen)
 
     def pump(self, session: Session) -> None:
         """A member got room: let it draw from its groups in turn, one page at most."""
         budget = self._settings.page_messages
         for group in session.groups or []:
-            while group.waiting and budget and not group.unread and self._ready(session):
+            while (
+                group.waiting
+                and budget
+                and not group.unread
+                and self._ready(session)
+                and _admitted(group, session)
+            ):
                 budget -= 1
-                self._draw(group, session)
+                if not self._draw(group, session):
+                    break
         if budget == 0 and session.link is not None:
             self._delivery.feed_later(session, session.link)
 
@@ -143,22 +165,25 @@ class SharedDelivery:
         """May it be given an entry now? Besides room it needs a packet id that is free."""
         return self._room(session) and has_free_id(session)
 
-    def _draw(self, group: Group, session: Session) -> None:
+    def _draw(self, group: Group, session: Session) -> bool:
+        """Give the head to a member, or drop it with its reason. False if it stays: this member may not read it."""
         serial, ref = group.head()
         message = self._journal.fetch(ref >> REF_OFFSET_SHIFT) if ref else NOT_NOW
         link = session.link
         if message is NOT_NOW or link is None:
             self._wait_for_read(group)
-            return
+            return False
         if not isinstance(message, Message):
             group.pop_head()
             self._drop(group, serial, DROP_UNREADABLE)
-            return
+            return True
         member = group.members[session]
         if message.expired(self._clock.now_us) and not ref & REF_MAYBE_SENT:
             group.pop_head()
             self._drop(group, serial, DROP_EXPIRED)
-            return
+            return True
+        if not _may_read(session, message):
+            return False
         qos = min(ref & REF_QOS, member.qos)
         if (
             link.max_packet_size
@@ -166,22 +191,23 @@ class SharedDelivery:
         ):
             group.pop_head()
             self._drop(group, serial, DROP_TOO_LARGE)
-            return
+            return True
         if qos == 0:
             group.pop_head()
             self._commit.shared_finished(group.incarnation, serial)
             self._delivery.offer_qos0(
                 session, message, member.retain_as_published and ref & REF_RETAIN != 0, member.ids
             )
-            return
+            return True
         packet_id = free_draw_id(session)
         draw = group.draw(serial, session, packet_id)
         if draw is not None:
             self._commit.drawn(group.incarnation, serial, session.incarnation, draw.choice)
             if qos == 1:
-                self.send(link, draw, message, ref & REF_MAYBE_SENT != 0)
+                self.send(link, draw, message, draw.again())
             else:
                 self._commit.defer(_DrawDurable(self, link, draw, message))
+        return True
 
     def send(self, link: Link, draw: Draw, message: Message, dup: bool) -> None:
         member = draw.group.members.get(draw.session)
@@ -194,7 +220,8 @@ class SharedDelivery:
 
     def resumed(self, session: Session) -> None:
         """QoS 2 completes with its member: all that it has is to be sent again."""
-        session.redraw = list((session.draws or {}).values())[::-1]
+        draws = session.draws or {}
+        session.redraw = {packet_id: draws[packet_id] for packet_id in reversed(draws)}
 
     def resend(self, session: Session, link: Link) -> None:
         """PUBLISH with DUP, or PUBREL, again, as far as the window allows [MQTT-3.3.4-9]."""
@@ -202,19 +229,21 @@ class SharedDelivery:
         if link.unread:
             return
         while redraw and self._room(session):
-            draw = redraw.pop()
+            key, draw = redraw.popitem()
             if draw.received:
                 link.send(encode_pubrel(link.version, draw.packet_id))
                 continue
             message = self._journal.fetch(draw.ref >> REF_OFFSET_SHIFT)
-            if isinstance(message, Message):
-                self.send(link, draw, message, True)
-            elif message is NOT_NOW:
-                redraw.append(draw)
+            if message is NOT_NOW:
+                redraw[key] = draw
                 self._delivery.wait_for_read(session, link)
                 return
-            else:
+            if not isinstance(message, Message):
                 self._drop(draw.group, draw.serial, DROP_UNREADABLE)
+            elif not _may_read(session, message):  # it goes to nobody else: this member may have had it
+                self._drop(draw.group, draw.serial, DROP_PERMISSION)
+            else:
+                self.send(link, draw, message, True)
 
     def _drop(self, group: Group, serial: int, reason: int) -> None:
         group.finish(serial)
@@ -245,12 +274,27 @@ class SharedDelivery:
     def _finish(self, session: Session, draw: Draw, reason_code: int) -> None:
         """A refused message does not go to another member (decisions 13)."""
         draw.group.finish(draw.serial)
-        if session.redraw and draw in session.redraw:
-            session.redraw.remove(draw)
+        if session.redraw:
+            session.redraw.pop(draw.packet_id, None)
         self._commit.shared_finished(draw.group.incarnation, draw.serial)
         if reason_code >= 0x80:
             session.count_drop(DROP_REFUSED, 1)
         self._delivery.pump(session)
+
+
+def _admitted(group: Group, session: Session) -> bool:
+    """Whether the member's rights are still what the shared subscription asks for."""
+    link = session.link
+    if link is None or link.access is None:
+        return True
+    return may_draw(link.access, link, group.carrier.client_id)
+
+
+def _may_read(session: Session, message: Message) -> bool:
+    link = session.link
+    if link is None or link.access is None:
+        return True
+    return may_receive(link.access, link, message.topic)
 
 
 class _DrawDurable(Deferred):

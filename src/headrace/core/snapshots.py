@@ -91,6 +91,8 @@ def entry_of_group(group: Group, position: int) -> bytes:
     drawn = [
         [d.serial, d.full_ref, d.session.incarnation, d.choice, d.received] for d in group.drawn.values()
     ]
+    had = [[serial, members] for serial, members in sorted(group.had.items())]
+    had += [[d.serial, d.had] for d in group.drawn.values() if d.had is not None]
     return _encoder.encode(
         [
             "group" if group.members else "dissolved",
@@ -102,6 +104,7 @@ def entry_of_group(group: Group, position: int) -> bytes:
             group.backlog.fields(),
             list(group.returned.items()),
             drawn,
+            *([had] if had else []),
         ]
     )
 
@@ -220,6 +223,8 @@ def _restore_group(fold: Fold, value: list[object]) -> None:
     group.backlog.load(cast(list[object], value[6]))
     for serial, ref in cast(list[list[int]], value[7]):
         group.put_back(serial, ref)
+    for row in cast(list[list[object]], value[9]) if len(value) > 9 else []:
+        group.had[cast(int, row[0])] = cast(list[int], row[1])
     for serial, ref, incarnation, choice, received in cast(list[list[int]], value[8]):
         session = fold.by_incarnation.get(incarnation)
         group.put_back(serial, ref)

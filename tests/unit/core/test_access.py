@@ -283,3 +283,121 @@ def test_what_a_connection_remembers_of_answers_is_small() -> None:
     assert answers is not None
     remembered = [*answers.publish, *answers.receive, answers.published, answers.received]
     assert 0 < sum(map(len, remembered)) < 100_000
+
+
+class Closed(Rules):
+    """`closed` clients may read nothing more from `withdrawn` on."""
+
+    def __init__(self, closed: str) -> None:
+        super().__init__()
+        self.closed = closed
+
+    def withdraw(self) -> None:
+        self.generation += 1
+
+    def may_receive(self, link: Link, topic: bytes) -> bool:
+        return self.generation == 0 or link.client_id != self.closed
+
+    def may_subscribe(self, link: Link, topic_filter: str) -> bool:
+        return self.generation == 0 or link.client_id != self.closed
+
+
+def closed_to(client_id: str) -> tuple[Harness, Closed]:
+    harness, rules = Harness(), Closed(client_id)
+    harness.broker.sessions.access = rules
+    return harness, rules
+
+
+def drops(harness: Harness, client_id: str) -> dict[str, int]:
+    return harness.broker.fold.tenant("default").sessions[client_id].drops_by_name()
+
+
+@pytest.mark.parametrize("restart", [False, True])
+def test_what_is_in_flight_does_not_come_again_to_who_may_not_read_it_any_more(restart: bool) -> None:
+    harness, rules = closed_to("c")
+    client = harness.client("c", version=5)
+    client.subscribe("t", 2)
+    publisher = harness.client("p", clean=True)
+    for qos in (1, 2, 2):
+        publisher.publish("t", b"secret", qos)
+    released = client.publishes()[2][0]
+    client.feed(codec.encode_pubrec(5, released))
+    client.take()
+    client.lose()
+    publisher.publish("t", b"secret")
+    rules.withdraw()
+    if restart:
+        harness.crash()
+        harness.broker.sessions.access = rules
+    again = harness.client("c", version=5)
+    assert [first for first, _ in again.take()] == [CONNACK, 0x62]  # PUBREL tells nothing
+    assert drops(harness, "c") == {"permission_withdrawn": 3}
+    again.feed(codec.encode_pubcomp(5, released))
+    queue = harness.broker.fold.tenant("default").sessions["c"].queue
+    assert queue is not None
+    assert queue.unfinished() == 0
+
+
+@pytest.mark.parametrize("restart", [False, True])
+@pytest.mark.parametrize("strategy", ["round-robin", "sticky", "least-in-flight", "hash-topic"])
+def test_a_member_whose_right_is_withdrawn_gets_nothing_of_the_group(strategy: str, restart: bool) -> None:
+    harness, rules = closed_to("m1")
+    harness.settings.shared_strategy = strategy
+    members = {name: harness.client(name, version=5) for name in ("m1", "m2")}
+    for member in members.values():
+        member.subscribe("$share/g/t", 2)
+    rules.withdraw()
+    if restart:
+        harness.crash()
+        harness.broker.sessions.access = rules
+        members = {name: harness.client(name, version=5) for name in members}
+    publisher = harness.client("p", clean=True)
+    for number in range(9):
+        publisher.publish("t", b"%d" % number, number % 3)
+    assert members["m1"].publishes() == []
+    assert len(members["m2"].publishes()) == 9
+    members["m2"].lose()
+    publisher.publish("t", b"waits")
+    assert members["m1"].publishes() == []
+    came = harness.client("m2", version=5).publishes()
+    assert came[-1][1] == b"waits"
+
+
+def test_a_head_that_a_member_may_not_read_goes_to_one_that_may() -> None:
+    """The rules of the filter let it draw, those of the topic do not."""
+
+    class Half(Rules):
+        def may_receive(self, link: Link, topic: bytes) -> bool:
+            return link.client_id != "m1" or topic != b"t/2"
+
+    harness = Harness()
+    harness.broker.sessions.access = Half()
+    one, two = (harness.client(name, version=5) for name in ("m1", "m2"))
+    publisher = harness.client("p", clean=True)
+    for member in (one, two):
+        member.subscribe("$share/g/t/+", 1)
+    for number in range(1, 9):
+        publisher.publish(f"t/{1 + number % 2}", b"%d" % number)
+    mine, others = one.publishes(), two.publishes()
+    assert mine
+    assert all(int(payload) % 2 == 0 for _, payload, _, _ in mine)
+    assert len(mine) + len(others) == 8
+    two.lose()
+    publisher.publish("t/2", b"11")
+    assert b"11" not in [payload for _, payload, _, _ in one.publishes()]
+    assert b"11" in [payload for _, payload, _, _ in harness.client("m2", version=5).publishes()]
+
+
+def test_qos_2_of_a_group_does_not_come_again_to_who_may_not_read_it_any_more() -> None:
+    harness, rules = closed_to("m1")
+    member = harness.client("m1", version=5)
+    member.subscribe("$share/g/t", 2)
+    harness.client("p", clean=True).publish("t", b"secret", 2)
+    assert len(member.publishes()) == 1
+    member.lose()
+    rules.withdraw()
+    assert harness.client("m1", version=5).publishes() == []
+    session = harness.broker.fold.tenant("default").sessions["m1"]
+    assert not session.draws
+    counted = harness.broker.fold.tenant("default").counters.dropped
+    assert counted[DROP_PERMISSION] == 1

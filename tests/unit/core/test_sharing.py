@@ -204,3 +204,54 @@ def test_what_is_in_flight_of_a_dissolved_group_completes_over_a_crash(snapshot:
     harness.crash()
     assert harness.client("m0", version=5).publishes() == []
     assert harness.broker.fold.all_groups() == []
+
+
+def crashed_back(harness: Harness, snapshot: bool) -> None:
+    if snapshot:
+        harness.take_snapshot()
+    harness.crash()
+
+
+@pytest.mark.parametrize("crash", ["", "crash", "snapshot"])
+def test_dup_is_for_the_member_that_was_sent_it_before(crash: str) -> None:
+    harness = Harness()
+    one, two = members(harness, 2)
+    two.lose()
+    harness.client("p", clean=True).publish("t/x", b"x")
+    assert [dup for _, _, dup, _ in one.publishes()] == [False]
+    one.lose()
+    if crash:
+        crashed_back(harness, crash == "snapshot")
+    two = harness.client("m1", version=5)
+    assert [dup for _, _, dup, _ in two.publishes()] == [False]
+    two.lose()
+    if crash:
+        crashed_back(harness, crash == "snapshot")
+    one = harness.client("m0", version=5)
+    assert [dup for _, _, dup, _ in one.publishes()] == [True]
+    if crash:
+        crashed_back(harness, crash == "snapshot")
+    else:
+        one.lose()
+    two = harness.client("m1", version=5)
+    assert [dup for _, _, dup, _ in two.publishes()] == [True]
+
+
+def test_who_had_an_entry_is_remembered_of_a_few_members_only() -> None:
+    harness = Harness()
+    clients = members(harness, 12)
+    for client in clients:
+        client.lose()
+    harness.client("p", clean=True).publish("t/x", b"x")
+    dups = []
+    for number in range(12):
+        client = harness.client(f"m{number}", version=5)
+        dups += [dup for _, _, dup, _ in client.publishes()]
+        client.lose()
+    assert dups[:9] == [False] * 9
+    assert all(dups[9:])
+    (group,) = harness.broker.fold.all_groups()
+    assert [len(had) for had in group.had.values()] == [1]
+    client = harness.client("m3", version=5)
+    client.ack(client.publishes()[0][0])
+    assert not group.had
