@@ -315,7 +315,7 @@ class Sessions:
         event = Event(SESSION_CLOSED, now_us, fields)
         self._commit.append(event)
         self._fold.closed(session, event)
-        self._serve(session.groups or [])
+        self._serve(list(session.groups or []))
         if reason != TAKEN_OVER:
             self.await_return(session, 0)
 

@@ -320,9 +320,8 @@ class Fold:
             tenant.shared_tree.add(inner, carried)
         group.members[session] = subscription
         if session.groups is None:
-            session.groups = []
-        if group not in session.groups:
-            session.groups.append(group)
+            session.groups = {}
+        session.groups[group] = None
 
     def _leave(self, session: Session, topic_filter: str) -> None:
         """What the member has in flight completes with it; the last member takes the queue along."""
@@ -331,8 +330,8 @@ class Fold:
         if group is None:
             return
         group.members.pop(session, None)
-        if session.groups is not None and group in session.groups:
-            session.groups.remove(group)
+        if session.groups is not None:
+            session.groups.pop(group, None)
         if not group.members:
             del tenant.groups[topic_filter]
             tenant.shared_tree.remove(group.filter, group.carrier)

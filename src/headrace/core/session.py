@@ -70,7 +70,7 @@ class Session:
         self._id_places: dict[bytes, int] | None = None  # the other way round
         self._id_bytes = 0
         self.dropped: dict[int, int] | None = None  # DropReason -> messages
-        self.groups: list[Group] | None = None  # shared subscriptions this session is a member of
+        self.groups: dict[Group, None] | None = None  # shared subscriptions this session is a member of
         self.draws: dict[int, Draw] | None = None  # what it has of them in flight, by packet id
         self.redraw: dict[int, Draw] | None = (
             None  # of them, to be sent again on this connection, newest first
