@@ -363,3 +363,27 @@ def test_a_payload_that_is_refused_here_does_not_end_the_connection() -> None:
         remote.send("down/x", b"\xff", packet_id, qos=qos, properties=b"\x01\x01")
     assert remote.take() == [(0x40, b"\x00\x05\x99")]
     assert not remote.transport.closed
+
+
+def test_subscribe_has_a_packet_id_that_no_message_in_flight_has() -> None:
+    settings = BrokerSettings()
+    settings.direct_ids = 4
+    harness = Harness(settings)
+    rules = [*OUT, Rule("down/#", "in", 1, "", "")]
+    remote = Remote(harness, rules=rules)
+    remote.accept()
+    publisher = harness.client("p")
+    for number in range(12):
+        publisher.publish("up/x", b"%d" % number)
+    ids = {packet_id for _, _, packet_id, _ in remote.publishes()}
+    assert len(ids) == 12
+    assert 65_535 not in ids
+    assert 65_534 in ids
+    remote.lose()
+    again = Remote(harness, rules=rules)
+    again.feed(codec.encode_connack(5, True, 0))
+    (subscribe,) = [body for first, body in again.take() if first >> 4 == SUBSCRIBE]
+    packet_id = int.from_bytes(subscribe[:2], "big")
+    assert packet_id not in ids
+    again.feed(codec.encode_suback(5, packet_id, [1]))
+    assert {packet_id for _, _, packet_id, _ in again.publishes()} == ids
