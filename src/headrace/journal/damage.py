@@ -10,8 +10,9 @@ from collections.abc import Iterator
 
 from headrace.journal.disk import Disk
 from headrace.journal.errors import CorruptJournal
+from headrace.journal.search import find_batches
 from headrace.journal.segment import SEGMENT_HEADER_SIZE, Batch
-from headrace.journal.walk import Walk, find_batches
+from headrace.journal.walk import Walk
 
 
 class Damage:
@@ -47,14 +48,17 @@ def survey(
     """All batches of the segment and all damage between them. `end_offset`: it should reach at least so far;
     an unfinished batch behind that is no damage."""
     offset, position = base_offset, SEGMENT_HEADER_SIZE
+    behind: Iterator[tuple[int, Batch]] | None = None  # one search for all of the damage
     while True:
         walk = Walk(disk, fd, seed, offset, position)
         yield from walk
         offset, position = walk.next_offset, walk.position
         if not walk.is_damaged and offset >= end_offset:
             return
-        behind = find_batches(disk, fd, seed, position)
-        found = next(((at, batch) for at, batch in behind if batch.base_offset >= offset), None)
+        behind = behind or find_batches(disk, fd, seed, position, offset)
+        found = next(
+            ((at, batch) for at, batch in behind if at >= position and batch.base_offset >= offset), None
+        )
         if found is None:
             if offset < end_offset:
                 yield Damage(path, position, disk.size(fd), offset, end_offset, walk.stop)

@@ -8,6 +8,7 @@ from pathlib import Path
 from headrace.journal.active import SegmentFile
 from headrace.journal.catalog import Segment
 from headrace.journal.disk import Disk
+from headrace.journal.search import find_batches
 from headrace.journal.segment import (
     BATCH_HEADER_SIZE,
     SEGMENT_HEADER_SIZE,
@@ -16,7 +17,7 @@ from headrace.journal.segment import (
     pack_batch_header,
     seed_of,
 )
-from headrace.journal.walk import FOOTER, Walk, find_batches, has_data, read_footer
+from headrace.journal.walk import FOOTER, Walk, has_data, read_footer
 
 
 class Tail:
@@ -58,7 +59,7 @@ class Tail:
         footer = read_footer(disk, fd, seed)
         if footer:
             self.durable_offset = max(self.durable_offset, footer.end_offset)
-        for _, batch in find_batches(disk, fd, seed, walk.position):
+        for _, batch in find_batches(disk, fd, seed, walk.position, walk.next_offset):
             self.durable_offset = max(self.durable_offset, batch.durable_offset)
 
 

@@ -129,31 +129,6 @@ def read_footer(disk: Disk, fd: int, seed: int) -> Footer | None:
     return footer if footer and footer.position == position else None
 
 
-def find_batches(disk: Disk, fd: int, seed: int, position: int) -> Iterator[tuple[int, Batch]]:
-    """Whole batches anywhere at or after `position`, for what comes behind damage. Slow and careful."""
-    while True:
-        data = disk.read_fully(fd, READ_AHEAD_BYTES, position)
-        if not data:
-            return
-        at = data.find(BATCH_MAGIC)
-        while at >= 0:
-            batch = _whole_batch(disk, fd, seed, position + at)
-            if batch is not None:
-                yield position + at, batch
-            at = data.find(BATCH_MAGIC, at + 1)
-        if len(data) < READ_AHEAD_BYTES:
-            return
-        position += len(data) - len(BATCH_MAGIC) + 1
-
-
-def _whole_batch(disk: Disk, fd: int, seed: int, position: int) -> Batch | None:
-    header = disk.read_fully(fd, BATCH_HEADER_SIZE, position)
-    size = batch_size_at(header, 0)
-    if not size or position + size > disk.size(fd):
-        return None
-    return unpack_batch(disk.read_fully(fd, size, position), 0, seed)
-
-
 def has_data(disk: Disk, fd: int, position: int) -> bool:
     """Whether any byte at or after `position` is not zero."""
     while data := disk.read_fully(fd, READ_AHEAD_BYTES, position):
