@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from broker_process import BrokerProcess, headrace, wait_until
 from e2e.raw import RawClient
-from e2e.wire import PUBACK
+from e2e.wire import PUBACK, RECEIVE_MAXIMUM, SESSION_EXPIRY
 
 SETTINGS: dict[str, object] = {
     "journal.segment_bytes_max": 256 << 10,
@@ -14,6 +14,7 @@ SETTINGS: dict[str, object] = {
     "journal.snapshot_interval_bytes": 256 << 10,
     "journal.reserve_bytes": 0,
 }
+WINDOW = {SESSION_EXPIRY: 600, RECEIVE_MAXIMUM: 4}
 
 
 def used(broker: BrokerProcess) -> int:
@@ -57,4 +58,42 @@ def test_disk_use_stays_near_what_is_live(
     broker.start()
     away = clients(broker, "away", clean=False)
     assert [away.receive().payload for _ in range(60)] == [b"%03d" % number for number in range(60)]
+    broker.stop()
+
+
+def test_what_is_drained_while_compaction_looks_is_not_lost(
+    brokers: Callable[..., BrokerProcess], clients: Callable[..., RawClient]
+) -> None:
+    """References move from backlogs to what is in flight all the time; after a kill -9 nothing may be unreadable."""
+    broker = brokers(SETTINGS).start()
+    names = [f"c{number}" for number in range(10)]
+    for name in names:
+        away = clients(broker, name, clean=False)
+        away.subscribe(f"to/{name}", qos=1)
+        away.close()
+    publisher = clients(broker, "p")
+    count = 60
+    for number in range(count):
+        for name in names:
+            publisher.publish(f"to/{name}", b"%03d" % number + bytes(300), 1)
+        for _ in names:
+            publisher.read()
+    got: dict[str, set[int]] = {name: set() for name in names}
+    for _ in range(2):
+        back = {name: clients(broker, name, 5, clean=False, properties=WINDOW) for name in names}
+        for _ in range(count // 3):
+            for name, client in back.items():
+                got[name].add(int(client.receive().payload[:3]))
+            for _ in range(20):  # so that snapshots and compaction go on meanwhile
+                publisher.deliver("busy", bytes(20_000))
+        broker.crash()
+        publisher = clients(broker, "p")
+    for name in names:
+        client = clients(broker, name, clean=False)
+        while len(got[name]) < count:
+            got[name].add(int(client.receive().payload[:3]))
+        assert got[name] == set(range(count))
+        client.close()
+    assert broker.metrics()['headrace_dropped_messages_total{reason="unreadable",tenant="default"}'] == 0
+    assert "compacted" in broker.stderr
     broker.stop()
