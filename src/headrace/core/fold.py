@@ -66,6 +66,7 @@ if TYPE_CHECKING:
     from array import array
 
 DEFAULT_TENANT: Final = "default"
+NONE_LISTED: Final = 1 << 62
 
 
 def _note_owner(session: Session, event: Event) -> None:
@@ -152,6 +153,8 @@ class Fold:
         self._leaving: list[Session] = []  # ended, with subscriptions still in the tree
         self.gone: list[int] = []  # sessions that ended and are in a snapshot
         self.replayed = 0
+        # The oldest retained message that a subscription was given since a snapshot was begun, by its offset.
+        self.lowest_listed: int = NONE_LISTED
         self._collects_drops = False
         self._last_tenant: Tenant | None = None
 
@@ -356,6 +359,7 @@ class Fold:
         for at in range(0, len(listed), 3):
             encoded = b"\x0b" + encode_varint(listed[at + 2]) if listed[at + 2] else b""
             ref = reference(listed[at], session.ids_index(encoded), True, listed[at + 1])
+            self.lowest_listed = min(self.lowest_listed, listed[at])
             session.outbound().push(ref, sizes[at // 3])
         return len(listed)
 

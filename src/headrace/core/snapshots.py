@@ -24,7 +24,7 @@ from librt.strings import BytesWriter
 
 from headrace.core.backlog import REF_OFFSET_SHIFT
 from headrace.core.commit import GroupCommit
-from headrace.core.fold import Fold, subscription_from, subscription_row, will_fields, will_from
+from headrace.core.fold import NONE_LISTED, Fold, subscription_from, subscription_row, will_fields, will_from
 from headrace.core.message import Message, decode_record
 from headrace.core.session import Session
 from headrace.core.shared import Group
@@ -258,7 +258,9 @@ def has_changed(session: Session) -> bool:
 class SnapshotPass:
     """One walk over the whole state, or over what changed since the walk before.
 
-    `lowest_offset` is the oldest journal offset that something still refers to; known when the walk is over.
+    `lowest_offset` is the oldest journal offset that something still refers to; known when the walk is over and all that
+    was done during it has taken effect: a retained message that is replaced before the walk comes by may have been listed
+    for a subscription, whose record is still on its way when its session is looked at.
     """
 
     def __init__(self, fold: Fold, commit: GroupCommit, full: bool = True) -> None:
@@ -268,7 +270,8 @@ class SnapshotPass:
         self._part: list[bytes] = []
         self._work = 0
         self.position: int = commit.high_watermark
-        self.lowest_offset: int = self.position
+        self._lowest: int = self.position
+        fold.lowest_listed = NONE_LISTED
         self.entries = 0
         self._gone, fold.gone = fold.gone, []  # who ends from now on is gone in the next one; a replay knows
 
@@ -300,6 +303,9 @@ class SnapshotPass:
             for entry in entries_of_producers(tenant):
                 self._add(entry)
                 yield
+        for group in list(self._fold.groups.values()):
+            self._refers_to(group.lowest_offset())  # draws may stay with a session when the group is gone
+            yield
         for session in self._fold.roster.walk():
             self._work += 1
             if session is not None:
@@ -361,5 +367,9 @@ class SnapshotPass:
         return part
 
     def _refers_to(self, offset: int) -> None:
-        if 0 <= offset < self.lowest_offset:
-            self.lowest_offset = offset
+        if 0 <= offset < self._lowest:
+            self._lowest = offset
+
+    @property
+    def lowest_offset(self) -> int:
+        return min(self._lowest, self._fold.lowest_listed)

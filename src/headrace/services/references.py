@@ -57,16 +57,18 @@ class References:
         yield
 
     def owners(self) -> Iterator[None]:
-        """Sessions and groups, some at a time. Raises NotReadableNow: then nothing is known."""
+        """Groups and sessions, some at a time. Raises NotReadableNow: then nothing is known.
+
+        Groups first: what a member draws stays with it when its group is gone before the walk comes by."""
+        for group in list(self._fold.groups.values()):
+            yield from self._group(group)
+            yield
         for session in self._fold.roster.walk():
             self._seen += OWNER_REFERENCES
             if session is not None:
                 yield from self._session(session)
             if self._is_slice():
                 yield
-        for group in list(self._fold.groups.values()):
-            yield from self._group(group)
-            yield
         yield
 
     def _session(self, session: Session) -> Iterator[None]:

@@ -9,6 +9,7 @@ from msgspec import msgpack
 
 from harness import Client, Harness, state
 from headrace.core.fold import Fold
+from headrace.core.message import Message
 from headrace.core.settings import BrokerSettings
 from headrace.core.snapshots import RETAINED_AT_ONCE, SLICE_WORK, SnapshotPass, restore
 from headrace.mqtt import codec
@@ -261,3 +262,28 @@ def test_a_slice_is_bounded_whatever_is_retained_and_replaced_meanwhile() -> Non
         files.files.append([entry for part in parts for entry in part])
         files.position = walk.position
         assert state(files.restored()) == state(harness.broker.fold)
+
+
+def test_a_retained_message_that_is_replaced_while_a_subscription_is_on_its_way_holds_the_floor() -> None:
+    """The walk finds it neither among the retained messages, where it is replaced, nor with its session yet."""
+    harness = Harness()
+    publisher = harness.client("p", clean=True)
+    publisher.publish("r/1", b"old", retain=True)
+    offset = next(r.offset for r in harness.journal.records if isinstance(r, Message))
+    subscriber = harness.client("s", version=5, receive_maximum=1)
+    for number in range(5):
+        publisher.publish(f"x/{number}", b"x", retain=True)
+    publisher.publish("r/1", b"new", retain=True, sync=False)
+    harness.broker.end_tick()  # on its way
+    sync, harness.sync = harness.sync, int  # type: ignore[assignment, method-assign]
+    subscriber.subscribe("r/#")  # lists the old one
+    harness.journal.durable = len(harness.journal.records)
+    harness.broker.commit.on_high_watermark(harness.journal.durable)  # which is replaced now
+    harness.sync = sync  # type: ignore[method-assign]
+    walk = SnapshotPass(harness.broker.fold, harness.broker.commit)
+    for _ in walk.slices():
+        pass
+    harness.sync()  # what the snapshot waits for before it counts
+    queue = harness.broker.fold.tenant("default").sessions["s"].outbound()
+    assert queue.lowest_offset() == offset
+    assert walk.lowest_offset <= offset
