@@ -72,16 +72,12 @@ def test_offsets_count_records(journal: JournalPort) -> None:
 def test_messages_are_found_by_offset(journal: JournalPort) -> None:
     append(journal, message(b"a", b"1"))
     append(journal, message(b"b", b"2"), progress(), message(b"c", b"3"))
-    found = [journal.fetch(offset) for offset in range(5)]
-    assert [(m.offset, m.topic, m.payload) if isinstance(m, Message) else m for m in found] == [
-        (0, b"a", b"1"),
-        (1, b"b", b"2"),
-        OTHER_RECORD,
-        (3, b"c", b"3"),
-        GONE,
-    ]
-    assert journal.fetch_page(2) == pack("<QQ", 5, 6)
-    assert journal.fetch_page(1) is OTHER_RECORD
+    found = {offset: journal.fetch(offset) for offset in (0, 1, 3)}
+    assert {at: (m.offset, m.topic, m.payload) for at, m in found.items() if isinstance(m, Message)} == {
+        0: (0, b"a", b"1"),
+        1: (1, b"b", b"2"),
+        3: (3, b"c", b"3"),
+    }
 
 
 def test_what_is_not_there_is_gone(journal: JournalPort) -> None:
@@ -129,4 +125,6 @@ def test_a_reopened_log_finds_the_same_messages(tmp_path: Path) -> None:
         assert isinstance(found, Message)
         assert (found.offset, found.topic, found.payload) == (offset, b"t/%d" % i, b"%d" % i * 100)
         assert journal.fetch(offset + 1) is OTHER_RECORD
+        assert journal.fetch_page(offset) is OTHER_RECORD
+        assert journal.fetch_page(offset + 1) == pack("<QQ", 5, 6)
     log.close()
