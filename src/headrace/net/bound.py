@@ -87,10 +87,13 @@ def _remove_dead(path: str) -> None:
     except FileNotFoundError:
         return
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+        probe.setblocking(False)  # one whose backlog is full would keep us waiting: it lives
         try:
             probe.connect(path)
         except ConnectionRefusedError:
             os.unlink(path)
+        except BlockingIOError:
+            return
 
 
 def release(address: Address, listening: socket.socket) -> None:

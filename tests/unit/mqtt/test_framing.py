@@ -6,7 +6,7 @@ import pytest
 
 from headrace.errors import ProtocolError
 from headrace.mqtt import codec, states
-from headrace.mqtt.framing import PacketStream, PeerHandler
+from headrace.mqtt.framing import MORE, PARTIAL, WHOLE, PacketStream, PeerHandler
 from headrace.mqtt.packets import Publish
 from headrace.mqtt.protocol import ServerProtocol
 from unit.mqtt.wire import Server, ServerRecorder, feed
@@ -109,3 +109,55 @@ def test_a_stream_of_no_side_reads_the_flows_only() -> None:
     stream.receive_data(big_publish(1) + bytes.fromhex("40020001 50020001 62020001 70020001"))
     with pytest.raises(NotImplementedError):
         stream.receive_data(b"\xc0\x00")
+
+
+@pytest.mark.parametrize(
+    ("pieces", "outcomes"),
+    [
+        ([b"\xc0\x00"], [WHOLE]),
+        ([b"\xc0", b"\x00"], [PARTIAL, WHOLE]),
+        ([b"\xc0\x00\xc0"], [WHOLE]),  # one is finished, another begun
+        (
+            [b"\x30\x05\x00", b"\x01", b"t", b"x", b"x", b"\xc0"],
+            [PARTIAL, PARTIAL, PARTIAL, PARTIAL, WHOLE, PARTIAL],
+        ),
+        ([b"\x30\x84", b"\x01\x00\x01t", bytes(128), b"x"], [PARTIAL, PARTIAL, PARTIAL, WHOLE]),
+    ],
+)
+def test_the_outcome_says_whether_a_packet_was_finished(pieces: list[bytes], outcomes: list[int]) -> None:
+    side = Server(4)
+    found = []
+    for piece in pieces:
+        side.protocol.receive_data(piece)
+        found.append(side.protocol.outcome)
+    assert found == outcomes
+
+
+@pytest.mark.parametrize("at_once", [1, 2, 3, 7, 100])
+@pytest.mark.parametrize("step", [1, 3, 5, 1000])
+def test_a_call_handles_so_many_packets_and_no_more(at_once: int, step: int) -> None:
+    """Whatever the pieces, the rest waits in its place, and what comes meanwhile behind it."""
+    stream = b"".join(b"\x40\x02" + number.to_bytes(2, "big") for number in range(1, 31)) + b"\xc0\x00"
+    side = Server(4)
+    side.protocol.packets_at_once = at_once
+    handled = 0
+    for at in range(0, len(stream), step):
+        side.protocol.receive_data(stream[at : at + step])
+        assert len(side.handler.events) - handled <= at_once
+        handled = len(side.handler.events)
+    while side.protocol.outcome == MORE:
+        side.protocol.go_on()
+        assert len(side.handler.events) - handled <= at_once
+        handled = len(side.handler.events)
+    assert side.handler.events == [(4, number, 0) for number in range(1, 31)] + [(12, 0, 0)]
+
+
+def test_nothing_waits_behind_an_end() -> None:
+    side = Server(4)
+    side.protocol.packets_at_once = 2
+    side.protocol.receive_data(b"\xc0\x00" * 3 + b"\xe0\x00" + b"\xc0\x00" * 5)
+    side.protocol.go_on()
+    assert len(side.handler.events) == 4
+    side.protocol.go_on()
+    assert side.protocol.outcome == WHOLE
+    assert len(side.handler.events) == 4

@@ -37,6 +37,17 @@ def test_a_socket_file_that_a_crash_left_is_replaced(tmp_path: Path) -> None:
     release(address, bind(address))
 
 
+def test_a_socket_whose_backlog_is_full_is_alive_and_keeps_nobody_waiting(tmp_path: Path) -> None:
+    path = tmp_path / "s"
+    with socket.socket(socket.AF_UNIX) as busy, socket.socket(socket.AF_UNIX) as waiting:
+        busy.bind(str(path))
+        busy.listen(0)
+        waiting.connect(str(path))
+        with pytest.raises(OSError, match="in use"):
+            bind(parse(f"unix://{path}"))
+        assert path.exists()
+
+
 def test_another_file_is_left_alone(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("precious")
     with pytest.raises(OSError, match="no socket"):
