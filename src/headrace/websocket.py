@@ -56,12 +56,15 @@ class WebSocketStream(asyncio.Transport):
         else:
             self._unparsed = data
             self._at = 0
-            self._parse_on()
+            self._take_turn()
 
     def _take_turn(self) -> None:
         self._in_turn = False
         if self._unparsed and self._socket is not None:
-            self._parse_on()
+            try:
+                self._parse_on()
+            except Exception as error:  # noqa: BLE001  it must not cost the others, whatever the transport makes of it
+                self._on_error(error)
 
     def _parse_on(self) -> None:
         data, start, seen = self._unparsed, self._at, 0
@@ -92,6 +95,10 @@ class WebSocketStream(asyncio.Transport):
             socket.pause_reading()
         else:
             socket.resume_reading()
+
+    def _on_error(self, error: Exception) -> None:
+        """An exception that nobody expected."""
+        self.abort()
 
     def _on_event(self, event: object) -> None:
         """A request, a response or a frame."""

@@ -75,6 +75,7 @@ class Bridge:
         )
         self._backoff = Backoff(settings.reconnect_min_s, settings.reconnect_max_s)
         self._link: RemoteLink | None = None
+        self._transport: asyncio.Transport | None = None  # of the socket, below TLS and WebSocket
         self._hurry = asyncio.Event()
         self._stopping = False
         self._told: dict[str, float] = {}
@@ -122,6 +123,7 @@ class Bridge:
             reason = _words(error)
             await self._cut(ended)
         self._link = None
+        self._transport = None
         if not self.up:
             self._failed(address, reason)
             return False
@@ -150,8 +152,8 @@ class Bridge:
 
     async def _cut(self, ended: asyncio.Future[str]) -> None:
         """End what is left of an attempt, so that the next one finds the session free."""
-        if self._link is not None and not ended.done():
-            self._link.abort()
+        if self._transport is not None and not ended.done():
+            self._transport.abort()
             await asyncio.wait((ended,), timeout=_ABORT_S)
 
     async def _open(self, address: Location, link: RemoteLink) -> None:
@@ -165,10 +167,10 @@ class Bridge:
             return protocol  # type: ignore[return-value]
 
         if address.scheme == "unix":
-            await loop.create_unix_connection(make, address.path)
+            self._transport, _ = await loop.create_unix_connection(make, address.path)
             return
-        transport, _ = await loop.create_connection(make, address.host, address.port, ssl=context)
-        connected = transport.get_extra_info("socket")
+        self._transport, _ = await loop.create_connection(make, address.host, address.port, ssl=context)
+        connected = self._transport.get_extra_info("socket")
         if connected is not None and self.settings.tcp_keep_alive_s:
             ask_silent_peer(connected, self.settings.tcp_keep_alive_s)
 

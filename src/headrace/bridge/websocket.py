@@ -55,6 +55,10 @@ class WebSocketClient(WebSocketStream):
         if self._frames.parser_exc is not None:
             self._link.fail(f"WebSocket: {self._frames.parser_exc}")
 
+    def _on_error(self, error: Exception) -> None:
+        self._link.failed(error)
+        self.abort()
+
     def _on_event(self, event: object) -> None:
         if isinstance(event, Response):
             self._upgraded(event)

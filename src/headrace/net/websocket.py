@@ -59,19 +59,14 @@ class WebSocketTransport(WebSocketStream):
         self._socket = transport
         self._connection.connection_made(self)
 
-    def data_received(self, data: bytes) -> None:
-        try:
-            super().data_received(data)
-            if self._frames.state is State.CONNECTING:
-                self._bound_request(len(data))
-        except Exception as error:  # noqa: BLE001  it must not cost the others, whatever the transport makes of it
-            self._connection.failed(error)
+    def _parse_on(self) -> None:
+        before = self._at
+        super()._parse_on()
+        if self._frames.state is State.CONNECTING:
+            self._bound_request(self._at - before)
 
-    def _take_turn(self) -> None:
-        try:
-            super()._take_turn()
-        except Exception as error:  # noqa: BLE001
-            self._connection.failed(error)
+    def _on_error(self, error: Exception) -> None:
+        self._connection.failed(error)
 
     def _bound_request(self, more: int) -> None:
         self._request_bytes += more

@@ -49,6 +49,9 @@ class FakeTransport(asyncio.Transport):
     def abort(self) -> None:
         self.closed = self.aborted = True
 
+    def is_closing(self) -> bool:
+        return self.closed
+
     def pause_reading(self) -> None:
         self.reading = False
 

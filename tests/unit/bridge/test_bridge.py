@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -46,12 +48,12 @@ def settings(*urls: str) -> BridgeSettings:
 class Watched:
     """A bridge that runs until it has failed so many times; `told` are the reasons in the log."""
 
-    def __init__(self, *urls: str) -> None:
+    def __init__(self, *urls: str, timeout_s: float = 1.0) -> None:
         self.harness = Harness()
         self.told: list[str] = []
         self.states: list[bool] = []
         self.bridge = Bridge(
-            settings(*urls),
+            replace(settings(*urls), connect_timeout_s=timeout_s),
             self.harness.broker,
             Bridging(self.harness.broker),
             "id",
@@ -118,6 +120,35 @@ def test_a_log_that_cannot_be_written_ends_no_bridge(monkeypatch: pytest.MonkeyP
 
     monkeypatch.setattr(watched.bridge, "_warn", broken)
     asyncio.run(watched.fails(3))
+
+
+@pytest.mark.parametrize("scheme", ["tcp", "ws"])
+def test_a_remote_broker_that_says_nothing_is_left_before_the_next_attempt(scheme: str) -> None:
+    """It accepts and is silent: no connection of an attempt that failed stays open, whatever layer it waited for."""
+
+    async def main() -> None:
+        open_now: set[asyncio.StreamWriter] = set()
+        most = 0
+
+        async def silent(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            nonlocal most
+            open_now.add(writer)
+            most = max(most, len(open_now))
+            with suppress(ConnectionResetError):
+                while await reader.read(1000):
+                    pass
+            open_now.discard(writer)
+            writer.close()
+
+        server = await asyncio.start_server(silent, "127.0.0.1", 0)
+        port = server.sockets[0].getsockname()[1]
+        watched = Watched(f"{scheme}://127.0.0.1:{port}", timeout_s=0.05)
+        await watched.fails(5)
+        assert most <= 2  # the end of one may be heard of after the beginning of the next
+        assert "no answer in time" in watched.told[0]
+        server.close()
+
+    asyncio.run(main())
 
 
 def test_reasons_of_the_remote_broker_do_not_pile_up() -> None:
