@@ -16,9 +16,9 @@ from websockets.protocol import Protocol, State
 
 DATA_FRAMES: Final = (Opcode.BINARY, Opcode.CONT)
 # What one WebSocket gets parsed in a pass of the loop: frames of no or one byte cost as much as large ones.
-_FRAMES_AT_ONCE: Final = 512
+_FRAMES_AT_ONCE: Final = 256
 _BYTES_AT_ONCE: Final = 64 << 10
-_SLICE_BYTES: Final = 4 << 10  # some 700 frames at most
+_SLICE_BYTES: Final = 2 << 10  # some 340 frames at most
 
 
 class Above(Shape):

@@ -272,7 +272,7 @@ def test_tiny_frames_take_turns(kind: str) -> None:
     client.server.data_received(TINY[kind] * 10_000)
     turns = 0
     while client.turns:
-        assert 0 < len(seen) <= 512 + 4096 // 6
+        assert 0 < len(seen) <= 256 + 2048 // 6
         assert not client.socket.reading
         seen.clear()
         client.socket.written = b""  # it reads what it gets
