@@ -62,10 +62,14 @@ NARROW_STEPS = (
 )
 
 
-class History:
-    """One seed: its world, its clients, its steps."""
+JUMPS_S = (1, 5, 3 * 3600, 400 * 86_400, 20 * 365 * 86_400)  # in either direction
 
-    def __init__(self, seed: int, steps: int, narrow: bool = False) -> None:
+
+class History:
+    """One seed: its world, its clients, its steps. With `narrow` packet ids are few; with `jumps` somebody sets the
+    clock now and then."""
+
+    def __init__(self, seed: int, steps: int, narrow: bool = False, jumps: bool = False) -> None:
         self.rng = Random(seed)
         self.habits = Random(
             seed + 1_000_000_007
@@ -84,6 +88,9 @@ class History:
         if self.limited:
             settings.backlog_messages_max = 3
         settings.application_client_ids = ["c2"]
+        self.jumps = jumps
+        if jumps:  # a session must not end because the clock is set
+            settings.v311_session_expiry_s = settings.session_expiry_max_s
         self.settings = settings
         self.world = World(self.rng, settings)
         self.world.settle()
@@ -94,6 +101,8 @@ class History:
 
     def run(self) -> None:
         steps = NARROW_STEPS if self.narrow else STEPS
+        if self.jumps:
+            steps = (*steps, ("jump", 5))
         names = [name for name, _ in steps]
         weights = [weight for _, weight in steps]
         for _ in range(self.steps):
@@ -145,7 +154,7 @@ class History:
                 rng.choice(TOPICS),
                 rng.choice((0, 1, 1, 2)),
                 rng.random() < 0.2,
-                rng.random() < 0.05,
+                rng.random() < (0.3 if self.jumps else 0.05),
                 subscribers,
             )
             self.done[-1] += f" {publication.number}:{publication.topic} q{publication.qos}"
@@ -192,6 +201,13 @@ class History:
 
     def step_advance(self) -> None:
         self.world.advance(self.rng.choice((0.1, 1.0, 7.0)))
+
+    def step_jump(self) -> None:
+        seconds = self.rng.choice(JUMPS_S) * self.rng.choice((-1, 1))
+        if self.world.wrong_us + seconds * 1_000_000 < -30 * 365 * 86_400 * 1_000_000:
+            seconds = -seconds  # the journal's clock begins in 1970
+        self.done[-1] += f" {seconds} s"
+        self.world.jump(seconds)
 
     def step_snapshot(self) -> None:
         self.world.snapshot_slice()
@@ -309,9 +325,9 @@ class History:
             raise Violation(f"P6: retained {found}, the journal says {last}")
 
 
-def run(seed: int, steps: int, narrow: bool = False) -> History:
+def run(seed: int, steps: int, narrow: bool = False, jumps: bool = False) -> History:
     """Run one seed; raises what it finds, with the seed and the last steps in it."""
-    history = History(seed, steps, narrow)
+    history = History(seed, steps, narrow, jumps)
     try:
         history.run()
     except Exception as error:
@@ -329,20 +345,22 @@ def main() -> int:
     parser.add_argument("--from", dest="first", type=int, default=1, help="first seed")
     parser.add_argument("--crashes", type=int, default=2000, help="stop after this many")
     parser.add_argument("--steps", type=int, default=300, help="steps of a history")
+    parser.add_argument("--jumps", action="store_true", help="the clock is set, by seconds, hours and years")
     options = parser.parse_args()
     if options.seed is not None:
-        run(options.seed, options.steps, options.narrow)
+        run(options.seed, options.steps, options.narrow, options.jumps)
         print(f"seed {options.seed}: every promise kept")
         return 0
     seed, crashes, started = options.first, 0, time.monotonic()
     while crashes < options.crashes:
         narrow = options.narrow or seed % 2 == 0
         try:
-            crashes += run(seed, options.steps, narrow).world.crashes
+            crashes += run(seed, options.steps, narrow, options.jumps).world.crashes
         except Exception:
             print(
                 f"FAILED: python -m faults.model.history --seed {seed} --steps {options.steps}"
-                + " --narrow" * narrow,
+                + " --narrow" * narrow
+                + " --jumps" * options.jumps,
                 file=sys.stderr,
             )
             raise

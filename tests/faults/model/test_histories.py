@@ -46,3 +46,11 @@ def test_histories_that_hardly_crash() -> None:
     """Longer lives reach states that a crash every few steps never reaches."""
     for seed in range(1, 11):
         run(seed, 3000)
+
+
+def test_histories_in_which_the_clock_is_set() -> None:
+    """By seconds, hours and years, in both directions: no promise hangs on what the clock says."""
+    jumped = 0
+    for seed in range(1, 101):
+        jumped += run(seed, STEPS, jumps=True).world.jumped
+    assert jumped > 90

@@ -100,6 +100,8 @@ class World:
         self.rng = rng
         self.settings = settings
         self.now_us = START_US
+        self.wrong_us = 0  # by so much the clock of the wall is wrong; that of time passing never is
+        self.jumped = False
         self.clock = Clock()
         self.journal = CrashJournal()
         self.snapshots: list[Snapshot] = []
@@ -139,7 +141,7 @@ class World:
             fold.replay_batch(body, base, position)
 
     def set_clock(self) -> None:
-        self.clock.now_us = self.now_us
+        self.clock.now_us = self.now_us + self.wrong_us
         self.clock.mono_ms = self.now_us // 1000
 
     # Steps
@@ -162,6 +164,12 @@ class World:
         self.now_us += int(seconds * 1_000_000)
         self.set_clock()
         self.broker.on_timer()
+
+    def jump(self, seconds: int) -> None:
+        """Somebody sets the clock: by so much, in either direction."""
+        self.wrong_us += seconds * 1_000_000
+        self.jumped = True
+        self.set_clock()
 
     def snapshot_slice(self) -> None:
         """The next few entries of the snapshot being written; the last ones make it count. Behind it, as in the node, a
