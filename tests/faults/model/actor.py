@@ -228,8 +228,8 @@ class Actor:
         )
 
     def _expiry_s(self, publication: Publication) -> int:
-        """Two seconds; once the clock was set, half of them the longest there is."""
-        return 0xFFFFFFFF if self.world.jumped and publication.number % 2 else 2
+        """Two seconds; once the clock was set, the longest there is."""
+        return 0xFFFFFFFF if self.world.jumped else 2
 
     def subscribe(self, topic_filter: str, qos: int) -> None:
         if topic_filter == GROUP:

@@ -136,8 +136,9 @@ class History:
         actor, rng = self._actor(), self.rng
         if rng.random() < 0.5:
             actor.read()
+        versions = (5, 5) if self.jumps else (4, 5)  # of 5 is who sees an expiry
         actor.connect(
-            rng.choice((4, 5)),
+            rng.choice(versions),
             rng.random() < (0.02 if self.narrow else 0.15),
             rng.choice((1, 2, 10)),
             rng.choice((-1, -1, -1, 0, 5)),
@@ -154,7 +155,7 @@ class History:
                 rng.choice(TOPICS),
                 rng.choice((0, 1, 1, 2)),
                 rng.random() < 0.2,
-                rng.random() < (0.3 if self.jumps else 0.05),
+                rng.random() < (0.5 if self.jumps else 0.05),
                 subscribers,
             )
             self.done[-1] += f" {publication.number}:{publication.topic} q{publication.qos}"
@@ -255,7 +256,7 @@ class History:
         for actor in self.actors:
             if actor.exists != NO or actor.link is None:
                 actor.read()
-                actor.connect(self.rng.choice((4, 5)), False, 10, -1)
+                actor.connect(self.rng.choice((5, 5) if self.jumps else (4, 5)), False, 10, -1)
         quiet = 0
         while quiet < 3:
             self.world.settle()

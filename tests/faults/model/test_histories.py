@@ -51,6 +51,8 @@ def test_histories_that_hardly_crash() -> None:
 def test_histories_in_which_the_clock_is_set() -> None:
     """By seconds, hours and years, in both directions: no promise hangs on what the clock says."""
     jumped = 0
-    for seed in range(1, 101):
+    for seed in range(1, 51):
         jumped += run(seed, STEPS, jumps=True).world.jumped
-    assert jumped > 90
+    for seed in range(1, 11):
+        jumped += run(seed, 3000, jumps=True).world.jumped
+    assert jumped > 50
