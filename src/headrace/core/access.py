@@ -22,6 +22,7 @@ UNLIMITED: Final = 1 << 60
 PENDING: Final = -1  # no reason code: the answer comes through SignIn.answer
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class SignIn:
     """A CONNECT whose credentials are looked at. The client's later packets wait on its connection."""
 

@@ -70,10 +70,12 @@ class Grants:
             packet.properties.topic_alias_maximum or 0, self._settings.topic_alias_outbound
         )
 
-    def session_type(self, packet: Connect) -> int:
+    def session_type(self, link: Link, packet: Connect) -> int:
         """Configuration rules, then the CONNECT user property, then DEVICE (decisions 16)."""
         settings = self._settings
-        if packet.username is not None and packet.username in settings.application_user_names:
+        # Where somebody looks at names, the one that was found counts, not the one beside a client certificate.
+        user = packet.username if link.access is None else link.user
+        if user is not None and user in settings.application_user_names:
             return APPLICATION
         for pattern in settings.application_client_ids:
             if fnmatch.fnmatchcase(packet.client_id, pattern):

@@ -195,7 +195,7 @@ class Sessions:
         fields: dict[str, object] = {
             "t": tenant.name,
             "c": client_id,
-            "ty": self._grants.session_type(packet),
+            "ty": self._grants.session_type(link, packet),
             "ex": expiry_s,
             "v": packet.version,
             "w": will_fields(packet.will),

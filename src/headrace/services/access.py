@@ -12,15 +12,16 @@ from pathlib import Path
 from headrace.core.access import PENDING, UNLIMITED, Access, Answers, SignIn
 from headrace.core.fold import DEFAULT_TENANT
 from headrace.core.interfaces import Link
+from headrace.core.pace import Pace
 from headrace.mqtt import reason_codes as rc
 from headrace.net.gate import BANNED, Allowance, Gate
 from headrace.net.remote import source_of
 from headrace.services.acl import READ, WRITE, Acl, Grants, read_acl
 from headrace.services.audit import Audit
-from headrace.services.pace import Pace
 from headrace.services.passwords import REMEMBER_S, PasswordFile, read_hashes
 from headrace.services.verifying import Attempt, Loop, Verifying
 
+REFUSAL_STEP_S = 0.25
 _GUESSES = ("wrong_password", "unknown_user")
 ANONYMOUS, CERTIFICATE, PASSWORD, NAME_ONLY = "anonymous", "certificate", "password", "name_only"
 
@@ -58,6 +59,7 @@ class FileAccess(Access):
         super().__init__()
         self._settings = settings
         self.audit = audit
+        self._loop = loop
         self.verifying = Verifying(loop)
         self.gate: Gate | None = None  # told of failed logins
         often = settings.connects_per_minute
@@ -117,22 +119,24 @@ class FileAccess(Access):
         password = request.password or b""
         if passwords.remembered(user, password):
             return self._welcome(request, Known(PASSWORD, passwords.line(user)))
-        link = request.link
+        link, came = request.link, time.monotonic()
         attempt = Attempt(
             passwords,
             user,
             password,
             source_of(request.peer),
             request.size,
-            lambda right: self._verified(request, user, passwords, right),
+            lambda right: self._verified(request, came, passwords, right),
             link.hung_up,
         )
         if not self.verifying.submit(attempt):
             return self._refuse(request, rc.SERVER_BUSY, "busy")
         return PENDING
 
-    def _verified(self, request: SignIn, user: str, passwords: PasswordFile, right: bool | None) -> None:
-        """A thread has an answer."""
+    def _verified(self, request: SignIn, came: float, passwords: PasswordFile, right: bool | None) -> None:
+        """A thread has an answer. A refusal leaves at a multiple of a fixed time after CONNECT came: what else was hashed
+        meanwhile, and at what cost, cannot be told from it."""
+        user = request.username or ""
         now = self._passwords
         if right and now is not passwords and (now is None or not now.same_line(user, passwords)):
             right = None  # what was right has been changed meanwhile: come again
@@ -141,6 +145,8 @@ class FileAccess(Access):
         elif not right:
             why = "wrong_password" if passwords.knows(user) else "unknown_user"
             code = self._refuse(request, rc.NOT_AUTHORIZED, why)
+            self._loop.call_later((came - time.monotonic()) % REFUSAL_STEP_S, request.answer, code)
+            return
         else:
             assert now is not None
             now.remember(user, request.password or b"")

@@ -3,14 +3,14 @@
 A hash takes tens of milliseconds on purpose, so strangers must not fill the queue for those who belong here. Turns go
 round by source and by user; who has hung up is dropped before it costs a hash; and while many strangers with unknown
 names wait, most are answered after the time that a hash took lately instead of after one of their own: in the same turn,
-just as late, without the work.
+just as late, without the work. Who tries one unknown name several times at once has each hashed, as with a known one.
 """
 
 from __future__ import annotations
 
 import random
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
@@ -50,6 +50,7 @@ class Attempt:
     size: int
     verified: Callable[[bool | None], None]
     abandoned: Callable[[], bool]
+    known: bool = True
     hashed: bool = True
 
 
@@ -61,7 +62,8 @@ class Verifying:
         self._threads = ThreadPoolExecutor(THREADS, "passwords")
         self._queue: FairQueue[Attempt] = FairQueue(WAITING_MAX, WAITING_BYTES_MAX)
         self._running = 0
-        self._strangers = 0
+        self._strangers: Counter[str] = Counter()  # unknown names under way, and how often
+        self._hashed_strangers = 0
         self._lately: deque[float] = deque(maxlen=32)  # seconds that hashes took
         self._closed = False
         self.dropped = 0  # attempts that were abandoned before their turn
@@ -77,8 +79,10 @@ class Verifying:
             if not self._queue.has_room(attempt.source, attempt.size):
                 return False
         if not attempt.passwords.knows(attempt.user):
-            attempt.hashed = self._strangers < STRANGERS_HASHED
-            self._strangers += attempt.hashed
+            attempt.known = False
+            attempt.hashed = self._hashed_strangers < STRANGERS_HASHED or self._strangers[attempt.user] > 0
+            self._hashed_strangers += attempt.hashed
+            self._strangers[attempt.user] += 1
         self._queue.put(attempt.source, attempt.user, attempt, attempt.size)
         self._advance()
         return True
@@ -101,8 +105,12 @@ class Verifying:
         self._left(attempt)
 
     def _left(self, attempt: Attempt) -> None:
-        if attempt.hashed and not attempt.passwords.knows(attempt.user):
-            self._strangers -= 1
+        if attempt.known:
+            return
+        self._hashed_strangers -= attempt.hashed
+        self._strangers[attempt.user] -= 1
+        if not self._strangers[attempt.user]:
+            del self._strangers[attempt.user]
 
     def _advance(self) -> None:
         """Give free threads something to do."""
@@ -121,7 +129,12 @@ class Verifying:
                     lambda done, attempt=attempt: self._tell(attempt, done)  # type: ignore[misc]
                 )
             else:
-                self._loop.call_later(random.choice(self._lately or (_GUESS_S,)), attempt.verified, False)
+                self._loop.call_later(random.choice(self._lately or (_GUESS_S,)), self._refuse, attempt)
+
+    def _refuse(self, attempt: Attempt) -> None:
+        """The time of a hash is over."""
+        self._left(attempt)
+        attempt.verified(False)
 
     def _tell(self, attempt: Attempt, done: Future[tuple[bool, float]]) -> None:
         """Runs on a thread."""

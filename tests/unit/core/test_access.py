@@ -12,8 +12,11 @@ from headrace.core.fold import Fold
 from headrace.core.interfaces import Link
 from headrace.core.message import decode_batch
 from headrace.core.record import DROP_PERMISSION
+from headrace.core.session import APPLICATION, DEVICE
 from headrace.mqtt import codec
-from headrace.mqtt.packets import Will
+from headrace.mqtt.packets import Connect, Will
+from headrace.mqtt.properties import Properties
+from headrace.stores.memory import MemoryLink
 
 PUBLISH, PUBACK, PUBREC, PUBCOMP, SUBACK, CONNACK = 0x30, 0x40, 0x50, 0x70, 0x90, 0x20
 
@@ -247,6 +250,19 @@ def test_a_session_belongs_to_the_first_user_over_a_crash(
     for record in decode_batch(body.getvalue(), 0):
         fold.replay(record)
     assert owner(fold) == "ada"
+
+
+def test_the_name_that_was_found_decides_on_the_type_of_a_session(harness: Harness, rules: Rules) -> None:
+    """Not the one that a client writes beside its certificate."""
+    harness.broker.settings.application_user_names.append("archive")
+    rules.user = "ada"
+    for client_id, user in (("claims", "ada"), ("is", "archive")):
+        rules.user = user
+        link = MemoryLink(harness.broker)
+        link.version = 4
+        harness.broker.on_connect(link, Connect(4, client_id, False, 0, "archive", b"", None, Properties()))
+    sessions = harness.broker.fold.tenant("default").sessions
+    assert (sessions["claims"].session_type, sessions["is"].session_type) == (DEVICE, APPLICATION)
 
 
 def test_a_refused_publish_and_will_are_noted_once_each(harness: Harness, rules: Rules) -> None:

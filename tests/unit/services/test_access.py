@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Iterator
 from itertools import count
 from pathlib import Path
@@ -21,7 +22,7 @@ from headrace.mqtt.packets import Connect
 from headrace.mqtt.properties import Properties
 from headrace.net.gate import Gate, GateSettings
 from headrace.services import verifying
-from headrace.services.access import AccessSettings, FileAccess
+from headrace.services.access import REFUSAL_STEP_S, AccessSettings, FileAccess
 from headrace.services.audit import Audit
 from headrace.services.passwords import hash_password, read_hashes, write_hashes
 from headrace.stores.memory import ManualScheduler, MemoryJournal, MemoryLink
@@ -33,6 +34,7 @@ class Loop:
     def __init__(self) -> None:
         self._calls: list[tuple[Callable[..., object], tuple[Any, ...]]] = []
         self._ready = threading.Semaphore(0)
+        self.delays: list[float] = []
 
     def call_soon_threadsafe(self, callback: Callable[..., object], *args: Any) -> None:
         self._calls.append((callback, args))
@@ -42,6 +44,7 @@ class Loop:
         self.call_soon_threadsafe(callback, *args)
 
     def call_later(self, delay: float, callback: Callable[..., object], *args: Any) -> None:
+        self.delays.append(delay)
         self.call_soon_threadsafe(callback, *args)
 
     def run(self) -> None:
@@ -155,6 +158,18 @@ def test_passwords(tmp_path: Path, broker: Broker, loop: Loop, make: Make, told:
     }  # fmt: skip
     event, more = told.lines[0]
     assert (event, more["client"], more["address"]) == ("login failed", "c", "memory")
+
+
+def test_a_refusal_leaves_at_a_fixed_step_of_time(
+    tmp_path: Path, broker: Broker, loop: Loop, make: Make
+) -> None:
+    door = Door(broker, make(password_file=passwords(tmp_path, ada="right")), loop)
+    began = time.monotonic()
+    for user, password in (("ada", "wrong"), ("eve", "right"), ("ada", "right")):
+        door.answer(user, password)
+    took = time.monotonic() - began
+    assert len(loop.delays) == 2  # who is right does not wait
+    assert all(max(0.0, REFUSAL_STEP_S - took) <= delay < REFUSAL_STEP_S for delay in loop.delays)
 
 
 def test_what_was_verified_is_hashed_again_after_its_time(

@@ -122,6 +122,18 @@ def test_a_login_from_the_strangers_own_address_waits_for_their_few_hashes_only(
     assert crowd.passwords.hashed.index("ada") <= STRANGERS_HASHED
 
 
+def test_an_unknown_name_that_is_tried_many_times_is_hashed_as_often_as_a_known_one(crowd: Crowd) -> None:
+    for number in range(100):
+        crowd.knock(f"stranger {number}")
+    for _ in range(20):
+        crowd.knock("eve")
+        crowd.knock("bob", password=b"wrong")
+    crowd.open(140)
+    assert crowd.passwords.hashed.count("bob") == 20
+    assert crowd.passwords.hashed.count("eve") >= 19
+    assert len(crowd.passwords.hashed) <= 40 + STRANGERS_HASHED
+
+
 def test_guesses_at_one_name_do_not_delay_another(crowd: Crowd) -> None:
     for number in range(1000):
         crowd.knock("admin", password=b"%d" % number)
