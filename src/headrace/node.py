@@ -147,6 +147,7 @@ def access_settings(config: Config) -> AccessSettings:
         allow_anonymous=config.allow_anonymous,
         client_ids=access.client_ids,
         remember_s=access.remember_s,
+        patience_s=0.8 * config.limits.connect_timeout_s,
         connects_per_minute=access.connects_per_minute,
     )
 
@@ -230,7 +231,8 @@ class Node:
         asked = any(
             option in url for url in self.config.listeners for option in ("identity=", "messages_per_s=")
         )
-        if settings == AccessSettings() and not asked and not self.config.limits.messages_per_s:
+        unset = AccessSettings(patience_s=settings.patience_s)
+        if settings == unset and not asked and not self.config.limits.messages_per_s:
             return None
         return FileAccess(settings, self._audit, self._loop)
 

@@ -22,6 +22,7 @@ from headrace.services.passwords import REMEMBER_S, PasswordFile, read_hashes
 from headrace.services.verifying import Attempt, Loop, Verifying
 
 REFUSAL_STEP_S = 0.25
+_SHORT = 64
 _GUESSES = ("wrong_password", "unknown_user")
 ANONYMOUS, CERTIFICATE, PASSWORD, NAME_ONLY = "anonymous", "certificate", "password", "name_only"
 
@@ -35,6 +36,7 @@ class AccessSettings:
     allow_anonymous: bool = True
     client_ids: str = "any"
     remember_s: float = REMEMBER_S
+    patience_s: float = 8.0  # how long a CONNECT waits for a hash before it is refused
     connects_per_minute: float = 0.0  # of one client id; 0: as often as it likes
 
 
@@ -60,7 +62,7 @@ class FileAccess(Access):
         self._settings = settings
         self.audit = audit
         self._loop = loop
-        self.verifying = Verifying(loop)
+        self.verifying = Verifying(loop, settings.patience_s)
         self.gate: Gate | None = None  # told of failed logins
         often = settings.connects_per_minute
         self._connects = Allowance(often / 60, max(1.0, often), time.monotonic) if often else None
@@ -101,7 +103,7 @@ class FileAccess(Access):
     def authenticate(self, request: SignIn) -> int:
         """Mosquitto's answer to whatever is wrong is "not authorized", which tells a guesser nothing."""
         link, username = request.link, request.username
-        if self._connects is not None and request.client_id and not self._connects.take(request.client_id):
+        if self._flaps(request.client_id):
             return self._refuse(request, rc.CONNECTION_RATE_EXCEEDED, "flapping")
         if link.identity is None:
             return self._refuse(request, rc.NOT_AUTHORIZED, "certificate_without_name")
@@ -114,6 +116,12 @@ class FileAccess(Access):
                 return self._refuse(request, rc.NOT_AUTHORIZED, ANONYMOUS)
             return self._welcome(request, Known(ANONYMOUS if username is None else NAME_ONLY))
         return self._ask_for_password(request, username, self._passwords)
+
+    def _flaps(self, client_id: str) -> bool:
+        if self._connects is None or not client_id:
+            return False
+        short = client_id if len(client_id) <= _SHORT else str(hash(client_id))  # many of them are remembered
+        return not self._connects.take(short)
 
     def _ask_for_password(self, request: SignIn, user: str, passwords: PasswordFile) -> int:
         password = request.password or b""
@@ -187,7 +195,7 @@ class FileAccess(Access):
         if acl is None or acl.grants(user, client_id).allows(WRITE, topic):
             return True
         more = {"user": user or "", "client": client_id, "topic": topic.decode("utf-8")}
-        self.audit.failure("denied", "will_due", client_id, **more)
+        self.audit.failure("denied", "will_due", client_id[:_SHORT], **more)
         return False
 
     def may_receive(self, link: Link, topic: bytes) -> bool:

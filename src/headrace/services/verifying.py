@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import random
 import time
+import weakref
 from collections import Counter, deque
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -25,6 +26,7 @@ WAITING_BYTES_MAX = 32 << 20
 STRANGERS_HASHED = 4  # waiting ones with an unknown name that get a hash of their own
 LOOKED_AT_MAX = 200  # entries in a pass of the loop
 _GUESS_S = 0.03  # where no hash was made yet
+LOOK_S = 0.5
 _SWEPT = 16  # of a source that has no room
 
 
@@ -38,7 +40,7 @@ class Loop(Protocol):
     def call_later(self, delay: float, callback: Callable[..., object], *args: Any) -> object: ...
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, weakref_slot=True, eq=False)
 class Attempt:
     """A user name and a password to be checked against `passwords`. `verified` is told the answer, None if there was no
     telling; `abandoned` says whether it is still wanted."""
@@ -52,13 +54,20 @@ class Attempt:
     abandoned: Callable[[], bool]
     known: bool = True
     hashed: bool = True
+    waits: bool = True
 
 
 class Verifying:
-    """The queue in front of the threads."""
+    """The queue in front of the threads. Who has waited for `patience_s` is told that there is no telling."""
 
-    def __init__(self, loop: Loop) -> None:
+    def __init__(
+        self, loop: Loop, patience_s: float = 8.0, clock: Callable[[], float] = time.monotonic
+    ) -> None:
         self._loop = loop
+        self._patience_s = patience_s
+        self._clock = clock
+        self._ages: deque[tuple[float, weakref.ref[Attempt]]] = deque()
+        self._looking = False
         self._threads = ThreadPoolExecutor(THREADS, "passwords")
         self._queue: FairQueue[Attempt] = FairQueue(WAITING_MAX, WAITING_BYTES_MAX)
         self._running = 0
@@ -66,7 +75,7 @@ class Verifying:
         self._hashed_strangers = 0
         self._lately: deque[float] = deque(maxlen=32)  # seconds that hashes took
         self._closed = False
-        self.dropped = 0  # attempts that were abandoned before their turn
+        self.dropped = 0  # attempts that were abandoned, or had waited too long, before their turn
 
     @property
     def waiting(self) -> int:
@@ -84,6 +93,10 @@ class Verifying:
             self._hashed_strangers += attempt.hashed
             self._strangers[attempt.user] += 1
         self._queue.put(attempt.source, attempt.user, attempt, attempt.size)
+        self._ages.append((self._clock(), weakref.ref(attempt)))
+        if not self._looking:
+            self._looking = True
+            self._loop.call_later(LOOK_S, self._give_up_old)
         self._advance()
         return True
 
@@ -91,11 +104,27 @@ class Verifying:
         self._closed = True
         self._threads.shutdown(wait=False, cancel_futures=True)
 
+    def _give_up_old(self) -> None:
+        """An answer that comes too late is none: the connection would have been cut without one."""
+        until = self._clock() - self._patience_s
+        while self._ages:
+            came, reference = self._ages[0]
+            attempt = reference()
+            if attempt is not None and attempt.waits:
+                if came > until:
+                    break
+                attempt.waits = False
+                attempt.verified(None)
+            self._ages.popleft()
+        self._looking = bool(self._ages) and not self._closed
+        if self._looking:
+            self._loop.call_later(LOOK_S, self._give_up_old)
+
     def _sweep(self, source: str) -> None:
         """Make room: those of the source who have gone, as far as they are next."""
         for _ in range(_SWEPT):
             attempt = self._queue.oldest_of(source)
-            if attempt is None or not attempt.abandoned():
+            if attempt is None or (attempt.waits and not attempt.abandoned()):
                 return
             self._queue.drop_oldest_of(source)
             self._drop(attempt)
@@ -121,9 +150,11 @@ class Verifying:
                 return
             looked_at += 1
             attempt = self._queue.take()
-            if attempt.abandoned():
+            if not attempt.waits or attempt.abandoned():
                 self._drop(attempt)
-            elif attempt.hashed:
+                continue
+            attempt.waits = False
+            if attempt.hashed:
                 self._running += 1
                 self._threads.submit(_timed, attempt).add_done_callback(
                     lambda done, attempt=attempt: self._tell(attempt, done)  # type: ignore[misc]

@@ -168,8 +168,9 @@ def test_a_refusal_leaves_at_a_fixed_step_of_time(
     for user, password in (("ada", "wrong"), ("eve", "right"), ("ada", "right")):
         door.answer(user, password)
     took = time.monotonic() - began
-    assert len(loop.delays) == 2  # who is right does not wait
-    assert all(max(0.0, REFUSAL_STEP_S - took) <= delay < REFUSAL_STEP_S for delay in loop.delays)
+    delays = [delay for delay in loop.delays if delay != verifying.LOOK_S]
+    assert len(delays) == 2  # who is right does not wait
+    assert all(max(0.0, REFUSAL_STEP_S - took) <= delay < REFUSAL_STEP_S for delay in delays)
 
 
 def test_what_was_verified_is_hashed_again_after_its_time(
@@ -257,7 +258,7 @@ def test_what_is_verified_while_the_password_changes_is_not_let_in(
     lines = read_hashes(tmp_path / "p")
     write_hashes(tmp_path / "p", {"ada": hash_password(b"new"), "bob": lines["bob"]})
     access.reload()
-    for _ in range(2):
+    while PENDING in (ada.code, bob.code):
         loop.run()
     assert (ada.code, bob.code) == (rc.SERVER_UNAVAILABLE, 0)
     assert door.answer("ada", "old") == rc.NOT_AUTHORIZED
