@@ -56,7 +56,8 @@ class Guarded:
         if crl:
             settings["tls.crl"] = self.authority.revoke()
             url += f"&crl={settings['tls.crl']}"
-        more = ["--listen", url]
+        self.websocket_port = free_port()
+        more = ["--listen", url, "--listen", f"ws://127.0.0.1:{self.websocket_port}"]
         if proxied:
             self.proxied_port = free_port()
             more += ["--listen", f"tcp://127.0.0.1:{self.proxied_port}?proxy=required"]
@@ -66,6 +67,12 @@ class Guarded:
         seen = len(self.broker.lines)
         os.kill(self.broker.pid, signal.SIGHUP)
         self.broker.wait_for_line("reloaded", after=seen)
+
+    def forget_ada(self) -> None:
+        """A new line, with the same password: it has to be verified again."""
+        done = headrace("passwd", str(self.passwords), "ada", "-b", "lovelace")
+        assert done.returncode == 0, done.stderr
+        self.reload()
 
 
 @pytest.fixture(scope="module")
@@ -103,7 +110,7 @@ def test_what_is_sent_behind_connect_waits_for_the_password(
     guarded: Guarded, clients: Callable[..., RawClient]
 ) -> None:
     """A client need not wait for CONNACK [MQTT-3.1.4-5]; the answers come in order."""
-    guarded.reload()  # forgets which passwords were verified
+    guarded.forget_ada()
     client = clients(guarded.broker, "hasty", connect=False)
     connect = connect_packet("hasty", version=4, user_name="ada", password=b"lovelace")
     subscribe = packet(0x82, b"\0\1" + text("ada/x") + b"\1")
@@ -191,6 +198,20 @@ def test_a_certificate_is_a_name(guarded: Guarded) -> None:
     with without.wrap_socket(plain, server_hostname="localhost") as over:
         over.sendall(connect_packet("without", version=4))
         assert over.recv(10) == bytes([0x20, 2, 0, 5])
+
+
+def test_passwords_over_tls_and_websocket(guarded: Guarded) -> None:
+    guarded.forget_ada()
+    context = ssl.create_default_context(cafile=str(guarded.authority.ca))
+    for password, code in ((b"wrong", 5), (b"lovelace", 0)):
+        plain = socket.create_connection(("127.0.0.1", guarded.tls_port), timeout=30)
+        with context.wrap_socket(plain, server_hostname="localhost") as over:
+            over.sendall(connect_packet("over tls", version=4, user_name="ada", password=password))
+            assert over.recv(10) == bytes([0x20, 2, 0, code])
+    url = f"ws://127.0.0.1:{guarded.websocket_port}"
+    for user, secret, fails in (("bob", "wrong", True), ("bob", "böb", False)):
+        done = headrace("pub", "--url", url, "-u", user, "-P", secret, "-t", "bob/x", "-m", "1", "-q", "1")
+        assert (done.returncode != 0) is fails, done.stderr
 
 
 def test_sighup_reads_the_files_again(tmp_path: Path, clients: Callable[..., RawClient]) -> None:

@@ -39,3 +39,4 @@ def test_a_peer_that_hung_up_is_seen_without_reading(unread: bytes, half: bool) 
             theirs.close()
         assert has_hung_up(ours)
     assert has_hung_up(ours)  # closed on our side
+    assert has_hung_up(None)
