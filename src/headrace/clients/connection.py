@@ -44,7 +44,10 @@ class Connection(ClientHandler):
         open_timeout_s: float = 10.0,
         tls: ssl.SSLContext | None = None,
         websocket_path: str = "",
+        farewell: Properties | None = None,
     ) -> None:
+        """`farewell`: properties of the DISCONNECT, if `close` is not given others."""
+        self._farewell = farewell
         self._endpoint = Endpoint(host, port, websocket_path, tls)
         self.connect = connect
         self.version = connect.version
@@ -77,7 +80,7 @@ class Connection(ClientHandler):
     async def close(self, reason_code: int = 0, properties: Properties | None = None) -> None:
         """Say goodbye and close. A reason code of 4 asks for the Will to be sent."""
         if self.lost is None:
-            self._send(codec.encode_disconnect(self.version, reason_code, properties))
+            self._send(codec.encode_disconnect(self.version, reason_code, properties or self._farewell))
             self._end(ConnectionLost("closed here"), close=False)
             await self._link.finish(_CLOSE_TIMEOUT_S)
         await self._link.closed.wait()

@@ -41,8 +41,9 @@ class MqttClient(Connection):
         open_timeout_s: float = 10.0,
         tls: ssl.SSLContext | None = None,
         websocket_path: str = "",
+        farewell: Properties | None = None,
     ) -> None:
-        super().__init__(host, port, connect, open_timeout_s, tls, websocket_path)
+        super().__init__(host, port, connect, open_timeout_s, tls, websocket_path, farewell)
         self._messages: deque[Publish] = deque()
         self._arrival = asyncio.Event()
         self._incoming_qos2: set[int] = set()

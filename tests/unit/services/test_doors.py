@@ -161,13 +161,17 @@ def test_a_reload_that_fails_is_said_and_changes_nothing(tmp_path: Path) -> None
         assert doors.reload() == []
         assert told.lines == []
         certificate.write_text("damaged")
-        acl.write_bytes(b"topic read \xff\n")
+        acl.write_text("nonsense\n")
         assert doors.reload() == [f"certificate of {doors.urls[0]}", "passwords and ACL"]
+        assert len(told.lines) == 2
+        acl.write_bytes(b"topic read \xff\n")
+        doors.reload()
         doors.stop_accepting()
         doors.close()
 
     told = run(body)
-    assert len(told.lines) == 2
+    assert len(told.lines) == 4
+    assert "not UTF-8" in told.lines[3]
     assert "server.pem" in told.lines[0]
     assert "line 1" in told.lines[1]
 
