@@ -242,6 +242,8 @@ cdef class Syncer:
                 self.job.error = self.job.failed = 0
                 if self.growth:
                     self.job.error = posix_fallocate(self.job.fd, self.allocated, self.growth)
+                    while self.job.error == EINTR:  # it may have got some of the blocks
+                        self.job.error = posix_fallocate(self.job.fd, self.allocated, self.growth)
                 if not self.job.error:
                     execute(&self.job)
                 if self.job.written == self.job.wanted and not self.job.failed and self.index.iov_len:

@@ -50,18 +50,20 @@ def test_write_says_how_much_was_taken(pair: Pair, data: bytes | bytearray) -> N
     assert syscalls.write(ours.fileno(), data[:0]) == 0
 
 
-def test_a_full_socket_takes_nothing_more(pair: Pair) -> None:
+@pytest.mark.parametrize("data", [b"x", bytearray(b"x")])
+def test_a_full_socket_takes_nothing_more(pair: Pair, data: bytes | bytearray) -> None:
     ours, _ = pair
     while syscalls.write(ours.fileno(), bytes(65_536)):
         pass
-    assert syscalls.write(ours.fileno(), b"x") == 0
+    assert syscalls.write(ours.fileno(), data) == 0
 
 
-def test_a_socket_whose_peer_is_gone_raises(pair: Pair) -> None:
+@pytest.mark.parametrize("data", [b"x", bytearray(b"x")])
+def test_a_socket_whose_peer_is_gone_raises(pair: Pair, data: bytes | bytearray) -> None:
     ours, theirs = pair
     theirs.close()
     with pytest.raises(BrokenPipeError):
-        syscalls.write(ours.fileno(), b"x")
+        syscalls.write(ours.fileno(), data)
 
 
 def test_a_bad_descriptor_raises() -> None:

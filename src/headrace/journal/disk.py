@@ -108,6 +108,13 @@ class Disk:
         except FileNotFoundError:
             return []
 
+    def may_write(self, path: Path) -> bool:
+        """Whether this process may read and write it; True for what is gone."""
+        return os.access(path, os.R_OK | os.W_OK, effective_ids=True) or not os.path.lexists(path)
+
+    def owner(self, path: Path) -> int:
+        return os.stat(path).st_uid
+
     def map(self, fd: int, length: int) -> Mapped:
         return mmap.mmap(fd, length)
 

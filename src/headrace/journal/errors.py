@@ -24,6 +24,10 @@ class JournalLocked(JournalError):
     """Another process has this data directory open for writing."""
 
 
+class NotOurs(JournalError):
+    """A file in the data directory belongs to another user."""
+
+
 class CorruptJournal(JournalError):
     """Records known durable are damaged: the broker refuses to start rather than drop them silently."""
 

@@ -62,16 +62,27 @@ def _unix(address: Address) -> socket.socket:
     _remove_dead(address.path)
     listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
-        mask = os.umask(0o777 & ~address.options.mode)
-        try:
-            listening.bind(address.path)
-        finally:
-            os.umask(mask)
-        os.chmod(address.path, address.options.mode)
+        # The umask belongs to all threads, and others make files; Linux gives the file the mode of the socket.
+        os.fchmod(listening.fileno(), address.options.mode)
+        listening.bind(address.path)
+        _widen(address.path, address.options.mode)
         return _listen(listening)
     except OSError:
         listening.close()
         raise
+
+
+def _widen(path: str, mode: int) -> None:
+    """What the umask has taken away. Whatever somebody puts into the place of the socket meanwhile is left alone."""
+    fd = os.open(path, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        found = os.fstat(fd)
+        if not stat.S_ISSOCK(found.st_mode) or found.st_uid != os.geteuid():
+            raise FileExistsError(17, "somebody else has put a file there")
+        if stat.S_IMODE(found.st_mode) != mode:
+            os.chmod(f"/proc/self/fd/{fd}", mode)
+    finally:
+        os.close(fd)
 
 
 def _listen(listening: socket.socket) -> socket.socket:

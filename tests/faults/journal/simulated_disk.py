@@ -228,6 +228,9 @@ class SimulatedDisk(Disk):
         del self._names[path]
         self._pending.append((path, None))
 
+    def may_write(self, path: Path) -> bool:
+        return True
+
     def names(self, directory: Path) -> list[str]:
         return sorted(path.name for path in self._names if path.parent == directory)
 

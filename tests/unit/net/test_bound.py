@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import resource
 import socket
 from pathlib import Path
@@ -28,6 +29,20 @@ def test_a_unix_socket_has_its_mode_and_goes_with_the_listener(tmp_path: Path) -
         bind(address)
     release(address, listening)
     assert not (tmp_path / "mqtt.sock").exists()
+
+
+@pytest.mark.parametrize("mask", [0o000, 0o022, 0o077, 0o177])
+@pytest.mark.parametrize("mode", [0o600, 0o660, 0o666])
+def test_a_unix_socket_has_its_mode_whatever_the_umask_is(tmp_path: Path, mask: int, mode: int) -> None:
+    address = parse(f"unix://{tmp_path}/mqtt.sock?mode={mode:o}")
+    before = os.umask(mask)
+    try:
+        release_later = bind(address)
+        assert os.umask(mask) == mask, "other threads make files"
+    finally:
+        os.umask(before)
+    assert (tmp_path / "mqtt.sock").stat().st_mode & 0o777 == mode
+    release(address, release_later)
 
 
 def test_a_socket_file_that_a_crash_left_is_replaced(tmp_path: Path) -> None:
