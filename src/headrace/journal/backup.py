@@ -15,9 +15,10 @@ from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from time import monotonic, time_ns
+from time import monotonic, time, time_ns
 from typing import Literal, Self
 
+from headrace.journal.consumers import DIRECTORY as CONSUMERS
 from headrace.journal.consumers import ConsumerPosition
 from headrace.journal.copying import Likeness, SegmentWriter, copy_consumers, copy_file, write_watermark
 from headrace.journal.disk import DISK, Disk
@@ -65,6 +66,9 @@ class Hold:
     def __exit__(self, *_: object) -> Literal[False]:
         with suppress(UnknownConsumer):
             ConsumerPosition.remove(self._data_dir, self.name, self._disk)
+        for name in self._disk.names(self._data_dir / CONSUMERS):
+            if name.startswith(f"{self.name}."):  # what a signal interrupted
+                self._disk.unlink(self._data_dir / CONSUMERS / name)
         return False
 
     def move(self, offset: int) -> None:
@@ -133,6 +137,11 @@ def _remove_left_over(data_dir: Path, disk: Disk) -> None:
             found = ConsumerPosition.read(data_dir, name, disk)
             if name.startswith(_NAME) and found.has_expired(time_ns() // 1000):
                 ConsumerPosition.remove(data_dir, name, disk)
+    oldest = time() - LEASE_S
+    for path in (data_dir / CONSUMERS).glob(f"{_NAME}*.tmp"):
+        with suppress(FileNotFoundError):
+            if path.stat().st_mtime < oldest:
+                disk.unlink(path)
 
 
 def _make_empty(target: Path) -> bool:
