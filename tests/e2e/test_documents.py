@@ -35,6 +35,7 @@ DOCUMENTS = [
     "how-to/keep-messages-for-clients-that-are-away.md",
     "how-to/recover.md",
     "how-to/run-as-a-service.md",
+    "how-to/run-in-a-container.md",
     "how-to/test-your-application.md",
 ]
 FENCE = re.compile(

@@ -1,0 +1,204 @@
+"""What ships beside the broker fits it: dashboard, alert rules, container image, Helm chart."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import textwrap
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from broker_process import ROOT, BrokerProcess
+from headrace.config import InvalidKey, load
+
+CONTRIB = ROOT / "contrib"
+CHART = CONTRIB / "helm" / "headrace"
+DASHBOARD = CONTRIB / "grafana" / "headrace.json"
+ALERTS = CONTRIB / "prometheus" / "alerts.yml"
+PROMTOOL = shutil.which("promtool")
+HELM = shutil.which("helm")
+
+
+@pytest.fixture(scope="module")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
+    found = BrokerProcess(tmp_path_factory.mktemp("broker"))
+    yield found.start()
+    found.end()
+
+
+@pytest.fixture(scope="module")
+def metrics(broker: BrokerProcess) -> set[str]:
+    """The names of all metrics, also of those that have no sample yet."""
+    with urllib.request.urlopen(f"http://127.0.0.1:{broker.admin_port}/metrics", timeout=10) as answer:
+        text = answer.read().decode()
+    return set(re.findall(r"^# TYPE (\w+) ", text, re.MULTILINE))
+
+
+def named(text: str) -> set[str]:
+    return set(re.findall(r"\bheadrace_\w+", text))
+
+
+# Metrics
+
+
+def test_the_dashboard_asks_for_metrics_that_there_are(metrics: set[str]) -> None:
+    dashboard = json.loads(DASHBOARD.read_text("utf-8"))
+    panels = [panel for panel in dashboard["panels"] if panel["type"] != "row"]
+    asked = set()
+    for panel in panels:
+        assert panel["targets"], panel["title"]
+        for target in panel["targets"]:
+            assert named(target["expr"]), target
+            asked |= named(target["expr"])
+    assert asked <= metrics
+
+
+def test_panels_have_places_and_numbers_of_their_own() -> None:
+    panels = json.loads(DASHBOARD.read_text("utf-8"))["panels"]
+    assert len({panel["id"] for panel in panels}) == len(panels)
+    cells = [
+        (x, y)
+        for place in (panel["gridPos"] for panel in panels)
+        for x in range(place["x"], place["x"] + place["w"])
+        for y in range(place["y"], place["y"] + place["h"])
+    ]
+    assert len(set(cells)) == len(cells)
+    assert max(x for x, _ in cells) < 24
+
+
+def test_alerts_ask_for_metrics_that_there_are(metrics: set[str]) -> None:
+    text = ALERTS.read_text("utf-8")
+    expressions = re.findall(r"^ {8}expr: (.+)$", text, re.MULTILINE)
+    assert len(expressions) == len(re.findall(r"^ {6}- alert: Headrace\w+$", text, re.MULTILINE)) > 0
+    assert named(" ".join(expressions)) <= metrics
+    assert named(text) - {"headrace_loop_stalls_total"} <= metrics
+
+
+def test_the_reference_and_the_broker_name_the_same_metrics(metrics: set[str]) -> None:
+    reference = named((ROOT / "docs" / "reference" / "metrics.md").read_text("utf-8"))
+    ours = {name for name in metrics if name.startswith("headrace_")}
+    assert reference - ours == set(), "not there"
+    assert ours - reference == set(), "not documented"
+
+
+@pytest.mark.skipif(PROMTOOL is None, reason="needs promtool")
+def test_promtool_accepts_the_alerts() -> None:
+    checked = subprocess.run(
+        [str(PROMTOOL), "check", "rules", str(ALERTS)], capture_output=True, text=True, timeout=60
+    )
+    assert checked.returncode == 0, checked.stdout + checked.stderr
+
+
+# Configurations
+
+
+def test_the_service_s_configuration_is_good() -> None:
+    assert load(CONTRIB / "systemd" / "headrace.toml").admin
+
+
+def test_the_image_s_configuration_asks_who_may_come_in(tmp_path: Path) -> None:
+    file = CONTRIB / "docker" / "headrace.toml"
+    with pytest.raises(InvalidKey, match="allow_anonymous"):
+        load(file)
+    assert load(file, ["allow_anonymous=true"]).listeners == ("tcp://0.0.0.0:1883",)
+    assert not load(file, ["access.password_file=/etc/headrace/passwords"]).allow_anonymous
+
+
+def test_the_chart_s_configuration_listens_where_service_and_probes_look(tmp_path: Path) -> None:
+    file = tmp_path / "headrace.toml"
+    file.write_text(_block(CHART / "values.yaml", "config"), encoding="utf-8")
+    config = load(file)
+    statefulset = (CHART / "templates" / "statefulset.yaml").read_text("utf-8")
+    ports = dict(re.findall(r"- name: (\w+)\n +containerPort: (\d+)", statefulset))
+    assert config.listeners == (f"tcp://0.0.0.0:{ports['mqtt']}",)
+    assert config.admin == f"http://0.0.0.0:{ports['admin']}"
+    assert not config.allow_anonymous
+
+
+# The image and the chart
+
+
+def instructions(dockerfile: str) -> list[tuple[str, str]]:
+    """Each instruction and its text, with the lines joined."""
+    lines = [line for line in dockerfile.splitlines() if line and not line.startswith("#")]
+    joined = re.sub(r"\\\n\s*", " ", "\n".join(lines))
+    return [(line.split(" ", 1)[0], line.split(" ", 1)[1]) for line in joined.splitlines()]
+
+
+def test_the_image_copies_files_that_there_are_and_runs_as_nobody_special() -> None:
+    steps = instructions((ROOT / "Dockerfile").read_text("utf-8"))
+    allowed = {"FROM", "RUN", "WORKDIR", "COPY", "USER", "ENV", "VOLUME", "EXPOSE", "STOPSIGNAL"}
+    assert {name for name, _ in steps} <= allowed | {"HEALTHCHECK", "ENTRYPOINT", "CMD"}
+    sources = [text.split()[0] for name, text in steps if name == "COPY" and not text.startswith("--from")]
+    assert all((ROOT / source).exists() for source in sources)
+    [user] = [text for name, text in steps if name == "USER"]
+    chart = (CHART / "templates" / "statefulset.yaml").read_text("utf-8")
+    assert f"runAsUser: {user.split(':')[0]}" in chart
+    kept = (ROOT / ".dockerignore").read_text("utf-8")
+    assert "!contrib/docker" in kept
+    assert "!src" in kept
+
+
+def test_the_health_check_tells_a_broker_that_serves_from_one_that_does_not(tmp_path: Path) -> None:
+    [text] = [
+        text for name, text in instructions((ROOT / "Dockerfile").read_text("utf-8")) if name == "HEALTHCHECK"
+    ]
+    command = json.loads(text.partition("CMD ")[2])
+    broker = BrokerProcess(tmp_path).start()
+    command = [sys.executable, *(part.replace("18830", str(broker.admin_port)) for part in command[1:])]
+
+    def exit_status() -> int:
+        return subprocess.run(command, capture_output=True, timeout=30).returncode
+
+    assert exit_status() == 0
+    broker.end()
+    assert exit_status() == 1
+
+
+def test_the_schema_knows_every_value_and_no_other() -> None:
+    schema: dict[str, Any] = json.loads((CHART / "values.schema.json").read_text("utf-8"))
+    values = (CHART / "values.yaml").read_text("utf-8")
+    keys = set(re.findall(r"^(\w+):", values, re.MULTILINE))
+    assert keys == set(schema["properties"]) - {"global"}
+    assert set(schema["required"]) <= keys
+    used = set()
+    for template in (CHART / "templates").glob("*.yaml"):
+        used |= set(re.findall(r"\.Values\.(\w+)", template.read_text("utf-8")))
+    assert used == keys
+
+
+@pytest.mark.skipif(HELM is None, reason="needs helm")
+@pytest.mark.parametrize(
+    "more", [[], ["--set", "secretName=,storage.className=fast,scrapeAnnotations=false"]]
+)
+def test_helm_renders_the_chart(more: list[str]) -> None:
+    environment = {**os.environ, "HELM_CACHE_HOME": "/nonexistent"}
+    image = ["--set", "image.repository=registry.example/headrace", *more]
+    linted = subprocess.run(
+        [str(HELM), "lint", "--strict", str(CHART), *image],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        env=environment,
+    )
+    assert linted.returncode == 0, linted.stdout + linted.stderr
+    refused = subprocess.run(
+        [str(HELM), "template", "x", str(CHART)], capture_output=True, text=True, timeout=60, env=environment
+    )
+    assert refused.returncode != 0, "an image has to be named"
+
+
+def _block(file: Path, key: str) -> str:
+    """The text of a YAML block scalar at the top level."""
+    lines = file.read_text("utf-8").splitlines()
+    start = lines.index(f"{key}: |") + 1
+    end = next(n for n in range(start, len(lines)) if lines[n] and not lines[n].startswith(" "))
+    return textwrap.dedent("\n".join(lines[start:end]))
