@@ -31,7 +31,9 @@ DOCS = ROOT / "docs"
 DOCUMENTS = [
     "quickstart.md",
     "how-to/bridge.md",
+    "how-to/come-from-mosquitto.md",
     "how-to/encrypt-and-let-in.md",
+    "how-to/home-automation.md",
     "how-to/keep-messages-for-clients-that-are-away.md",
     "how-to/recover.md",
     "how-to/run-as-a-service.md",
@@ -39,7 +41,7 @@ DOCUMENTS = [
     "how-to/test-your-application.md",
 ]
 FENCE = re.compile(
-    r"(?:<!-- not run: (?P<reason>[^>]+?) -->\n)?^```(?P<language>\w*)\n(?P<text>.*?)^```$",
+    r"(?:<!-- not run: (?P<reason>[^>]+?) -->\n)?^ *```(?P<language>\w*)\n(?P<text>.*?)^ *```$",
     re.MULTILINE | re.DOTALL,
 )
 READY_S = 30.0
@@ -184,7 +186,7 @@ def test_every_block_of_a_document_works(document: str, shell: Shell) -> None:
 
 def test_every_fence_is_understood() -> None:
     for document in DOCUMENTS:
-        fences = len(re.findall(r"^```", (DOCS / document).read_text("utf-8"), re.MULTILINE))
+        fences = len(re.findall(r"^ *```", (DOCS / document).read_text("utf-8"), re.MULTILINE))
         assert fences == 2 * len(blocks(document)), document
 
 
