@@ -52,6 +52,7 @@ class Guarded:
             "tls.certificate": certificate,
             "tls.key": key,
             "durability": "none",
+            "limits.connect_timeout_s": 60,  # hashes on a busy machine
         }
         if crl:
             settings["tls.crl"] = self.authority.revoke()
