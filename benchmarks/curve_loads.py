@@ -498,8 +498,8 @@ class Segments(Load):
     def step(self, size: int) -> Step:
         def run() -> None:
             log = self.open()
-            log.apply_retention(START_US)
-            log.compactable(START_US)
+            log.apply_retention()
+            log.compactable()
             log.close()
 
         return run, size

@@ -27,10 +27,11 @@ from headrace.journal.findings import Finding, Remedy, Report, SegmentReport
 from headrace.journal.index import SUFFIX as INDEX_SUFFIX
 from headrace.journal.index import OffsetIndex
 from headrace.journal.reader import DIRECTORY
+from headrace.journal.search import find_batches
 from headrace.journal.segment import SEGMENT_HEADER_SIZE, SegmentHeader, base_offset_of, file_name, seed_of
 from headrace.journal.snapshot import CHANGES_SUFFIX, SnapshotFile, positions
 from headrace.journal.snapshot import SUFFIX as SNAPSHOT_SUFFIX
-from headrace.journal.walk import Walk, find_batches, read_footer
+from headrace.journal.walk import Walk, read_footer
 from headrace.journal.watermark import NAME as WATERMARK
 from headrace.journal.watermark import WatermarkState, read_slots
 
@@ -284,7 +285,7 @@ class _Diagnosis:
         if not walk.is_damaged:
             return 0
         footer = read_footer(self._disk, fd, seed)
-        behind = find_batches(self._disk, fd, seed, walk.position)
+        behind = find_batches(self._disk, fd, seed, walk.position, walk.next_offset)
         durable = [batch.durable_offset for _, batch in behind]
         return max([footer.end_offset if footer else 0, *durable])
 
