@@ -129,6 +129,9 @@ def test_it_recovers_by_itself_when_sessions_have_drained(
 
 def test_refuse_in_version_5(small_disk: SmallDisk, brokers: Brokers, clients: Clients) -> None:
     broker = brokers({"journal.full_disk": "refuse"}, small_disk.folder).start()
+    away = clients(broker, "never back", clean=False)  # what it is owed keeps the disk full
+    away.subscribe("t", qos=1)
+    away.close()
     small_disk.fill(1 << 20)
     publisher = clients(broker, "p5", 5)
     publish_until(publisher, lambda: False)
