@@ -211,6 +211,7 @@ def test_what_waits_for_its_turn_keeps_its_place_to_the_byte(share: int) -> None
     assert client.transport.reading
 
 
+@pytest.mark.interpreted
 def test_an_error_of_ours_in_one_turn_costs_that_connection_alone() -> None:
     client, other = flooding(), flooding()
     other.connection.broker.end_tick()
