@@ -6,6 +6,8 @@ SIZE ?= full
 CRASHES ?= 100000
 ROUNDS ?= 200
 KILLS ?= 20
+SHARE ?= 1/4
+HISTORIES ?= 2000
 PACKETS ?= 20000
 SEED ?= 1
 RUNS ?= 5
@@ -14,7 +16,8 @@ ROWS ?=
 QUICK ?=
 PEER ?=
 
-.PHONY: help setup test check unit spark fuzz demo bench bench-spark soak counts torture torture-spark clean
+.PHONY: help setup test check unit spark fuzz demo bench bench-spark bench-neighbours bench-curves soak counts torture \
+	torture-faults torture-clock torture-spark clean
 
 help:  ## print the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -50,15 +53,28 @@ bench-spark: setup  ## the Spark pipeline: archive beside Spark's Kafka source, 
 	@$(PY) -m benchmarks.spark_jobs
 	@$(PY) -m benchmarks.spark_chart
 
+bench-neighbours: setup  ## what one client can do to two others: every flood, and a disk that hangs, in 25 minutes (QUICK=1, ROWS=pubrel,wills)
+	@$(PY) -m benchmarks.neighbours $(if $(QUICK),--quick,$(if $(ROWS),,--record)) --only "$(ROWS)"
+
+bench-curves: setup  ## what one more costs, from ten to a million of everything, and where a cliff is (QUICK=1, ROWS=topics,members)
+	@$(PY) -m benchmarks.curves $(if $(QUICK),--most 10000,$(if $(ROWS),,--record)) --only "$(ROWS)"
+
 soak: setup  ## an hour at half load: fails when memory grows or a message is lost (DURATION=600: ten minutes)
 	@$(PY) -m benchmarks.soak --duration $(DURATION)
 
 counts: setup  ## instructions per message by callgrind, written down as what `make test` compares with
 	@$(PY) -m benchmarks.instructions --record
 
-torture: setup  ## 100 000 simulated crashes and 200 SIGKILLs against a reference model (CRASHES=, ROUNDS=, SEED=)
+torture: setup torture-clock torture-faults  ## 100 000 simulated crashes, 200 SIGKILLs, the clock set, every system call failed (CRASHES=, ROUNDS=, SHARE=1/50, SEED=)
 	@PYTHONPATH=tests $(PY) -m faults.model.history --crashes $(CRASHES) --from $(SEED)
 	@PYTHONPATH=tests HEADRACE_BUILD=compiled $(PY) -m faults.model.kill_rounds --rounds $(ROUNDS) --seed $(SEED)
+
+torture-faults: setup  ## system calls of a running broker fail, a quarter of all places in 20 minutes (SHARE=1: all, SEED=)
+	@PYTHONPATH=tests HEADRACE_BUILD=compiled $(PY) -m faults.broker.every_call --share $(SHARE) --seed $(SEED)
+
+torture-clock: setup  ## the clock is set by seconds, hours and years, and the process stands still (HISTORIES=, SEED=)
+	@PYTHONPATH=tests $(PY) -m faults.model.history --jumps --crashes $(HISTORIES) --from $(SEED)
+	@PYTHONPATH=tests HEADRACE_BUILD=compiled $(PY) -m faults.broker.clock_and_stops
 
 torture-spark: setup  ## 20 SIGKILLs at random to the broker and to running Spark jobs, then tables and commands are compared (KILLS=, SEED=)
 	@PYTHONPATH=tests $(PY) -m faults.pipeline.rounds --kills $(KILLS) --seed $(SEED)

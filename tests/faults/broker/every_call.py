@@ -19,10 +19,10 @@ HEADRACE_BUILD chooses the build.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import errno
 import os
 import random
-import re
 import shutil
 import subprocess
 import sys
@@ -34,7 +34,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from broker_process import BrokerExitedError, BrokerProcess
-from faults.broker.fleet import Fleet
+from faults.broker.fleet import Fleet, GaveUp, raised
 from faults.broker.scripted_calls import ERRORS, KINDS, SHORT, Fault, Plan, build, parse_fault
 from faults.broker.story import SETTINGS, Story
 
@@ -124,8 +124,9 @@ class Lives:
 
 def allowed_cuts(fault: Fault | None) -> int:
     """How many clients a fault may cost their connection: the one whose socket or memory failed."""
-    if fault is None or fault.error in (errno.EINTR, errno.EAGAIN, SHORT) or fault.kind in ("data", "loop"):
-        return 1 if fault is not None and fault.call == "epoll_ctl" else 0
+    passing = (errno.EINTR, errno.EAGAIN, SHORT)
+    if fault is None or fault.error in passing or fault.call == "epoll_wait" or fault.kind == "data":
+        return 0
     return fault.times
 
 
@@ -141,15 +142,15 @@ def run(folder: Path, library: Path, fault: Fault | None, log: Path | None = Non
     try:
         if fault is not None:
             plan.arm(fault)
-        Story(fleet, lives).tell()
+        with contextlib.suppress(GaveUp):
+            Story(fleet, lives).tell()
     except (BrokerExitedError, TimeoutError, RuntimeError) as error:
         fleet.fault(f"P9: {str(error)[-400:]}")
     finally:
         fleet.close()
         broker.end()
-    if "Traceback" in broker.stderr:
-        raised = re.findall(r"^[\w.]*(?:Error|Exception|Packet)\b.*", broker.stderr, re.MULTILINE)
-        fleet.fault(f"P9: a traceback: {raised[-1] if raised else 'without an end'}")
+    if what := raised(broker.stderr):
+        fleet.fault(f"P9: a traceback: {what}")
     if not lives.ends and fleet.cuts > allowed_cuts(fault):
         cut = {d.name: d.books.cuts for d in fleet.devices if d.books.cuts}
         fleet.fault(f"P9: clients were cut off: {cut}")

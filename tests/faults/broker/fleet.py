@@ -7,6 +7,7 @@ what was not as promised; it is empty for a broker that keeps its word.
 
 from __future__ import annotations
 
+import re
 import select
 import socket
 import struct
@@ -39,6 +40,7 @@ from e2e.wire import (
 )
 
 RETRY_S = 0.05
+PATIENCE_S = 30.0  # far more than anything here takes: only who gives no answer at all is late
 
 
 @dataclass(slots=True)
@@ -95,6 +97,7 @@ class Device:
         self.returning: set[int] = set()  # packet ids that must come back with DUP before anything new
         self.subscribed = False
         self._asked: dict[int, bytes] = {}  # SUBSCRIBE and UNSUBSCRIBE that wait for their answer
+        self._filters: list[tuple[str, int]] = []
         self._open: dict[int, Sent] = {}
         self._incoming: set[int] = set()
         self._buffer = bytearray()
@@ -166,8 +169,11 @@ class Device:
     # -- what it asks for
 
     def subscribe(self, topic_filter: str, qos: int = 2) -> None:
-        body = encode_properties(None) + text(topic_filter) + bytes([qos])
-        self._ask(SUBSCRIBE << 4 | 2, body)
+        self._filters.append((topic_filter, qos))
+        self._subscribe(topic_filter, qos)
+
+    def _subscribe(self, topic_filter: str, qos: int) -> None:
+        self._ask(SUBSCRIBE << 4 | 2, encode_properties(None) + text(topic_filter) + bytes([qos]))
 
     def _ask(self, first_byte: int, body: bytes) -> None:
         identifier = self._id()
@@ -212,7 +218,11 @@ class Device:
     @property
     def idle(self) -> bool:
         """Everything it asked for was answered."""
-        return self.connected and not self._open and not self._asked and not self.waits_for_pong
+        return self.connected and not self.waits_for_acks and not self.waits_for_pong
+
+    @property
+    def waits_for_acks(self) -> bool:
+        return bool(self._open or self._asked)
 
     # -- what comes in
 
@@ -226,8 +236,12 @@ class Device:
             self._cut()
             return
         self._buffer += data
-        while (found := self._parse()) is not None:
-            self._on_packet(found)
+        try:
+            while (found := self._parse()) is not None:
+                self._on_packet(found)
+        except (AssertionError, ValueError) as error:
+            self.fleet.fault(f"P9: {self.name} was sent what is no packet: {error}")
+            self._gone()
 
     def _parse(self) -> Packet | None:
         buffer, at, length, shift = self._buffer, 1, 0, 0
@@ -281,6 +295,9 @@ class Device:
                 self._send(sent, True)
         for asked in self._asked.values():
             self.write(asked)
+        if self.subscribed and self.clean:
+            for topic_filter, qos in self._filters:
+                self._subscribe(topic_filter, qos)
 
     def _on_publish(self, found: Packet) -> None:
         number = int(found.payload.split(b" ", 1)[0])
@@ -327,6 +344,16 @@ class Device:
         self.write(packet(kind << 4 | (2 if kind == PUBREL else 0), struct.pack(">H", packet_id)))
 
 
+class GaveUp(Exception):
+    """What must happen did not; nothing more can be learned."""
+
+
+def raised(log: str) -> str:
+    """What the last traceback in a broker's log ends with; "" without one."""
+    found = re.findall(r"^[A-Za-z_.]*(?:Error|Exception)\b.*", log, re.MULTILINE)
+    return (found[-1] if found else "something") if "Traceback" in log else ""
+
+
 class Fleet:
     """Devices of one broker, and what they found."""
 
@@ -358,7 +385,7 @@ class Fleet:
         for device in self.devices:
             device.abort()
 
-    def pump(self, until: Callable[[], bool], deadline_s: float = 10.0) -> bool:
+    def pump(self, until: Callable[[], bool], deadline_s: float = PATIENCE_S) -> bool:
         """Let everybody read and come back until the condition holds; false when it does not in time."""
         end = time.monotonic() + deadline_s
         while not until():
@@ -373,12 +400,11 @@ class Fleet:
                     sockets[ready].readable()
         return True
 
-    def expect(self, until: Callable[[], bool], what: str, deadline_s: float = 10.0) -> bool:
-        """As `pump`; what does not happen in time is a fault."""
-        done = self.pump(until, deadline_s)
-        if not done:
+    def expect(self, until: Callable[[], bool], what: str, deadline_s: float = PATIENCE_S) -> None:
+        """As `pump`; what does not happen in time is a fault, and raises GaveUp."""
+        if not self.pump(until, deadline_s):
             self.fault(f"not within {deadline_s:g} s: {what}")
-        return done
+            raise GaveUp
 
     def idle(self) -> bool:
         return all(device.idle for device in self.devices if device.wanted)

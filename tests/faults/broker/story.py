@@ -12,7 +12,7 @@ import time
 from typing import Protocol
 
 from broker_process import BrokerProcess
-from faults.broker.fleet import Device, Fleet
+from faults.broker.fleet import Device, Fleet, GaveUp
 
 SETTINGS: dict[str, object] = {
     "journal.segment_bytes_max": 16 << 10,
@@ -58,9 +58,9 @@ class Story:
         self._after_the_start()
         self.lives.stop()
 
-    def _settle(self, what: str, deadline_s: float = 12.0) -> None:
+    def _settle(self, what: str) -> None:
         """Everybody who wants to be there is, and has its answers, also from a broker that had to start again."""
-        self.fleet.expect(lambda: not self.lives.ended() and self.fleet.idle(), what, deadline_s)
+        self.fleet.expect(lambda: not self.lives.ended() and self.fleet.idle(), what)
 
     def _gather(self) -> None:
         fleet = self.fleet
@@ -118,7 +118,7 @@ class Story:
                 published += 1
             return any(p.name not in before or p.stat().st_mtime > began for p in journal.glob("*.snapshot"))
 
-        self.fleet.expect(taken, "a snapshot is taken", 15)
+        self.fleet.expect(taken, "a snapshot is taken")
         for device in (self.live, self.publisher):
             device.ping()
         self._settle("answers to PINGREQ beside the housekeeping")
@@ -142,7 +142,7 @@ class Story:
 
     def _retained(self, reader: Device) -> None:
         topics = {sent.topic for sent in self.fleet.acked("r/")}
-        self.fleet.pump(lambda: {g.topic for g in reader.books.got if g.retain} >= topics, 8)
+        self.fleet.pump(lambda: {g.topic for g in reader.books.got if g.retain} >= topics)
         self.fleet.check_retained(reader, "r/")
         reader.leave()
 
@@ -157,14 +157,15 @@ class Story:
                 and fleet.has_all(self.holder, "h/")
                 and fleet.has_all(group[0], "s/", group[1:])
                 and not self.holder.returning
-            ),
-            12,
+            )
         )
         fleet.check_delivered("d/", self.live)
         fleet.check_delivered("d/", self.away)
         fleet.check_delivered("h/", self.holder)
         fleet.check_delivered("s/", *group)
         fleet.check_returned(self.holder)
+        if fleet.faults:
+            raise GaveUp
 
     def _leave_again(self) -> None:
         """Something waits over the next start, and something is in flight."""
@@ -184,7 +185,7 @@ class Story:
         for device in (self.live, self.away, self.holder, *self.members, self.publisher):
             device.connect()
         self.publisher.publish("d/1", 1)
-        self._settle("everybody is served after the start", 20)
+        self._settle("everybody is served after the start")
         self._everything_arrives("after the start")
         reader = self.fleet.device("reader-2", "r/#", clean=True)
         self._settle("a new client is served after the start")
