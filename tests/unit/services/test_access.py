@@ -108,6 +108,8 @@ def make(told: Told, loop: Loop) -> Iterator[Callable[..., FileAccess]]:
 class Door:
     """CONNECTs of clients of `broker`, answered by `access`."""
 
+    peer = "memory"
+
     def __init__(self, broker: Broker, access: FileAccess, loop: Loop) -> None:
         self.broker, self.access, self._loop = broker, access, loop
 
@@ -120,6 +122,7 @@ class Door:
         secret = None if password is None else password.encode()
         packet = Connect(4, client_id, True, 0, user, secret, None, Properties())
         request = Request(self.broker.sessions, link, packet)
+        request.peer = self.peer
         request.code = self.access.authenticate(request)
         return request
 
@@ -309,12 +312,12 @@ def test_a_client_that_comes_again_and_again_is_told_to_wait(
 
 
 def test_failed_logins_ban_where_they_come_from(
-    tmp_path: Path, broker: Broker, loop: Loop, make: Make, told: Told, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, broker: Broker, loop: Loop, make: Make, told: Told
 ) -> None:
-    monkeypatch.setattr(MemoryLink, "peer", lambda _: "192.0.2.1:5")
     access = make(password_file=passwords(tmp_path, ada="right"), allow_anonymous=False)
     access.gate = Gate(GateSettings(ban_after_failures=3))
     door = Door(broker, access, loop)
+    door.peer = "192.0.2.1:5"
     for _ in range(5):
         door.answer(None, None)  # no guess at a password
     for number, user in enumerate(("ada", "eve", "ada")):
