@@ -167,7 +167,11 @@ class Broker:
 
     def _configuration(self) -> Config:
         ours = {"data_dir": str(self.data_dir), "listeners": [self.url, *self.listeners]}
-        return load(self._config, self._assignments + [f"{key}={json.dumps(ours[key])}" for key in ours])
+        return load(
+            self._config,
+            self._assignments + [f"{key}={json.dumps(ours[key])}" for key in ours],
+            environment={},
+        )
 
     def _discard(self) -> None:
         if self._temporary is not None:
