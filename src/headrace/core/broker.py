@@ -62,14 +62,9 @@ from headrace.mqtt.packets import (
 TIMERS_AT_ONCE: Final = 200
 EXPIRED_AT_ONCE: Final = 256
 PENDING_BYTES_MAX: Final = 1 << 20
-_STEPS: Final = (
-    "journal",
-    "delivery",
-    "flush",
-    "delivery",
-    "sweep",
-    "read",
-)  # of the end of a tick, by failures' places
+# Of the end of a tick, by failures' places.
+_STEP_PLACES: Final[list[str]] = ["journal", "delivery", "flush", "delivery", "sweep", "read"]
+_STEPS: Final = 6
 
 
 class Broker(BatchListener):
@@ -323,36 +318,36 @@ class Broker(BatchListener):
         self.clock.stale = True
         self.ticks += 1
         step: i64 = 0
-        while step < len(_STEPS):
-            try:
-                while step < len(_STEPS):
-                    step += 1
-                    self._step(step)
+        while step < _STEPS:
+            try:  # one for all of them: to enter it costs as much as a step that has nothing to do
+                if step < 1:
+                    step = 1
+                    self.commit.flush()
+                if step < 2:
+                    step = 2
+                    if self.router.fan_out.go_on():
+                        self.request_tick()
+                    self.publishing.let_go()
+                if step < 3:
+                    step = 3
+                    if self._broken:
+                        self._close_broken()
+                    self._flush()
+                if step < 4:
+                    step = 4
+                    if self.delivery.feed_hungry():
+                        self.request_tick()
+                if step < 5:
+                    step = 5
+                    if self.fold.sweep(self.settings.deliveries_at_once):
+                        self.request_tick()
+                if step < _STEPS:
+                    step = _STEPS
+                    self.publishing.read_on()
+                    if self._turns:
+                        self._take_turns()
             except Exception as error:  # noqa: BLE001  the other steps are others' work
-                self._step_failed(_STEPS[step - 1], error)
-
-    def _step(self, step: i64) -> None:
-        """One of _STEPS."""
-        if step == 1:
-            self.commit.flush()
-        elif step == 2:
-            if self.router.fan_out.go_on():
-                self.request_tick()
-            self.publishing.let_go()
-        elif step == 3:
-            if self._broken:
-                self._close_broken()
-            self._flush()
-        elif step == 4:
-            if self.delivery.feed_hungry():
-                self.request_tick()
-        elif step == 5:
-            if self.fold.sweep(self.settings.deliveries_at_once):
-                self.request_tick()
-        else:
-            self.publishing.read_on()
-            if self._turns:
-                self._take_turns()
+                self._step_failed(_STEP_PLACES[step - 1], error)
 
     def _step_failed(self, place: str, error: Exception) -> None:
         self.contain(place, None, error)

@@ -36,7 +36,7 @@ UNFINISHED: Final = -1
 
 # Drops first: an acknowledgement says that everything before it was sent, unless it is known to be dropped. Packet ids
 # behind what has freed them, and before the limit that lets them be used.
-_PROGRESS_ORDER: Final = (
+_PROGRESS_ORDER: Final[list[int]] = [  # a list: mypyc walks a tuple of constants by a generic iterator
     DROPPED,
     ACKED,
     BOUND,
@@ -46,7 +46,7 @@ _PROGRESS_ORDER: Final = (
     SHARED_DRAWN,
     SHARED_FINISHED,
     SHARED_RECEIVED,
-)
+]
 
 _KEPT_BYTES_MAX: Final = 1 << 20  # of the buffer that bodies are put together in, from one batch to the next
 
