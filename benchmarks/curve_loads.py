@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from benchmarks.flood_packets import acknowledgement, connect, publish, subscribe, text, unsubscribe
+from benchmarks.flood_packets import acknowledgement, connect, publish, subscribe, text, unsubscribe, varint
 from headrace.core.broker import Broker
 from headrace.core.interfaces import Clock, Scheduler
 from headrace.core.settings import BrokerSettings
@@ -180,6 +180,28 @@ class Subscriptions(Load):
             self.sync()
             for one in fresh:
                 self.subscriber.feed(unsubscribe(1, [one]))
+            self.sync()
+
+        self.empty()
+        return run, MANY
+
+
+class Identifiers(Load):
+    """Subscriptions of one client with a Subscription Identifier each, none of them twice."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.subscriber = self.client(b"subscriber", version=5)
+        self._number = 0
+
+    def add(self, number: int) -> None:
+        self._number += 1
+        self.subscriber.feed(subscribe(1, [b"own/%d" % self._number], 0, b"\x0b" + varint(self._number)))
+
+    def step(self, size: int) -> Step:
+        def run() -> None:
+            for number in range(MANY):
+                self.add(number)
             self.sync()
 
         self.empty()
@@ -550,6 +572,7 @@ CURVES: dict[str, Curve] = {
         Curve("receivers-qos1", ReceiversQos1, "delivery", 100_000),
         Curve("topics", Topics, "message"),
         Curve("subscriptions", Subscriptions, "subscription"),
+        Curve("identifiers", Identifiers, "subscription", 100_000, repeatable=False),
         Curve("filters-of-packet", FiltersOfOnePacket, "filter"),
         Curve("retained", Retained, "message", repeatable=False),
         Curve("sessions", Sessions, "visit"),

@@ -44,7 +44,9 @@ def draw(rows: Sequence[Row], stall_s: float, path: Path) -> None:
     latency.axvline(P99_MS, color=COLOURS[False], linestyle=":", linewidth=1)
     latency.axvline(P99_MS + 1000 * stall_s, color=COLOURS[True], linestyle=":", linewidth=1)
     memory.axvline(GROWTH_MB, color="#5f6b76", linestyle=":", linewidth=1)
-    latency.legend(frameon=False, fontsize=8, loc="lower right")
+    latency.set_xlim(right=max(latency.get_xlim()[1], 2 * (P99_MS + 1000 * stall_s)))
+    memory.set_xlim(right=max(memory.get_xlim()[1], 2 * GROWTH_MB))
+    figure.legend(frameon=False, fontsize=8, loc="outside upper right", ncols=2)
     figure.savefig(path, dpi=110)
     plt.close(figure)
 

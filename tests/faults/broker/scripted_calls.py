@@ -50,8 +50,6 @@ ERRORS: dict[tuple[str, str], tuple[int, ...]] = {
     ("accept", "sockets"): (*_NO_DESCRIPTOR, errno.ENOBUFS, errno.ECONNABORTED, *_PASSING),
     ("recv", "sockets"): (errno.ECONNRESET, errno.ENOMEM, SHORT, *_PASSING),
     ("send", "sockets"): (errno.EPIPE, errno.ENOBUFS, errno.ENOMEM, SHORT, *_PASSING),
-    ("read", "sockets"): (errno.ECONNRESET, SHORT, *_PASSING),
-    ("write", "sockets"): (errno.EPIPE, SHORT, *_PASSING),
     ("socket", "sockets"): _NO_DESCRIPTOR,
     ("setsockopt", "sockets"): (errno.EINVAL, errno.ENOBUFS),
     ("getpeername", "sockets"): (errno.ENOTCONN, errno.ENOBUFS),
