@@ -375,7 +375,7 @@ def test_reloaded_is_said_only_when_it_is_so(guarded: Guarded) -> None:
         seen = len(guarded.broker.lines)
         os.kill(guarded.broker.pid, signal.SIGHUP)
         guarded.broker.wait_for_line("passwords and ACL not reloaded, the old ones stay", after=seen)
-        guarded.broker.wait_for_line("failed=['passwords and ACL']", after=seen)
+        guarded.broker.wait_for_line(r"failed=\['passwords and ACL'\]", after=seen)
         said = "".join(guarded.broker.lines[seen:])
         assert said.count("reloaded") == said.count("not reloaded")
     finally:

@@ -29,7 +29,10 @@ HELM = shutil.which("helm")
 
 @pytest.fixture(scope="module")
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
-    found = BrokerProcess(tmp_path_factory.mktemp("broker"))
+    folder = tmp_path_factory.mktemp("broker")
+    passwords = folder / "passwords"
+    passwords.touch()  # with access control there are metrics of its own
+    found = BrokerProcess(folder, {"access.password_file": passwords, "allow_anonymous": "true"})
     yield found.start()
     found.end()
 

@@ -150,7 +150,10 @@ def test_a_missing_extra_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delitem(sys.modules, "headrace_spark.lake", raising=False)
     monkeypatch.delitem(sys.modules, "headrace_spark.status", raising=False)
     code, _, said = run("status", "--data-dir", "d")
-    assert (code, said) == (1, "error: deltalake is not installed; the pipeline needs headrace[spark]\n")
+    assert (code, said) == (
+        1,
+        "error: deltalake is not installed; the pipeline needs: pip install 'headrace[spark]'\n",
+    )
 
 
 def test_status_as_text_and_as_json(journal: Writer) -> None:
