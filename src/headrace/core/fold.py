@@ -322,6 +322,7 @@ class Fold:
             carried = Subscription(group.carrier, inner, 2, False, True, 2, 0, b"")
             tenant.shared_tree.add(inner, carried)
         group.members[session] = subscription
+        group.changed_members()
         if session.groups is None:
             session.groups = {}
         session.groups[group] = None
@@ -333,6 +334,7 @@ class Fold:
         if group is None:
             return
         group.members.pop(session, None)
+        group.changed_members()
         if session.groups is not None:
             session.groups.pop(group, None)
         if not group.members:

@@ -88,6 +88,8 @@ class Group:
         self._returned_order: list[int] = []  # heap of their serials; may name some that are gone again
         self.applied: int = -1
         self.unread = False  # its next entry cannot be read now
+        self.nobody = False  # no member had room; one that gets some draws by itself, and then somebody has
+        self._order: list[Session] | None = None  # of the members, until one joins or leaves
         self._turn: int = 0
         self._sticky: Session | None = None
 
@@ -209,21 +211,41 @@ class Group:
 
     # Which member
 
+    def changed_members(self) -> None:
+        """Somebody has joined or left."""
+        self.nobody = False
+        self._order = None
+
+    def order(self) -> list[Session]:
+        """The members, as they joined."""
+        order = self._order
+        if order is None:
+            order = list(self.members)
+            self._order = order
+        return order
+
+    def in_turn(self) -> tuple[list[Session], int]:
+        """The members and the place of the one whose turn it is: for a strategy that takes the first that is ready from
+        there on, and looks at no more of them."""
+        order = self.order()
+        return order, self._turn % len(order) if order else 0
+
+    def took(self, place: int) -> None:
+        """The member at this place of the order has had its turn."""
+        self._turn = place + 1
+
+    def stays_with(self, session: Session | None) -> Session | None:
+        """The member that the strategy `sticky` is with; a new one where `session` names it."""
+        if session is not None:
+            self._sticky = session
+        return self._sticky if self._sticky in self.members else None
+
     def choose(self, ready: list[Session], strategy: str, message: Message) -> Session:
-        """One of the ready members, by the configured strategy."""
+        """One of all the ready members, by a strategy that compares them."""
         if strategy == LEAST_IN_FLIGHT:
             return min(ready, key=_in_flight)
-        if strategy == HASH_TOPIC:
-            return ready[crc32(message.topic) % len(ready)]
-        if strategy == HASH_CLIENT:
-            return ready[crc32(message.origin) % len(ready)]
-        if strategy == STICKY:
-            if self._sticky is None or self._sticky not in ready:
-                self._sticky = ready[0]
-            return self._sticky
-        chosen = ready[self._turn % len(ready)]
-        self._turn += 1
-        return chosen
+        key = message.topic if strategy == HASH_TOPIC else message.origin
+        return ready[crc32(key) % len(ready)]
 
 
 def _had_with(draw: Draw) -> list[int]:

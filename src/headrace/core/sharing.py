@@ -6,6 +6,7 @@ configured strategy chooses. With every member away, messages stay in the group'
 
 from __future__ import annotations
 
+from itertools import chain
 from typing import TYPE_CHECKING
 
 from mypy_extensions import i64
@@ -31,7 +32,7 @@ from headrace.core.record import (
     FLAG_RETAIN,
 )
 from headrace.core.session import Session
-from headrace.core.shared import REF_MAYBE_SENT, Draw, Group
+from headrace.core.shared import REF_MAYBE_SENT, ROUND_ROBIN, STICKY, Draw, Group
 from headrace.errors import ProtocolError
 from headrace.mqtt import reason_codes as rc
 from headrace.mqtt.codec import encode_pubrel
@@ -76,15 +77,10 @@ class SharedDelivery:
         self.serve(group, message)
 
     def _offer_qos0(self, group: Group, message: Message) -> None:
-        ready = [
-            session
-            for session in group.members
-            if self._writable(session) and _admitted(group, session) and _may_read(session, message)
-        ]
-        if not ready:
+        session = self._choose(group, message, [], False)
+        if session is None:
             group.tenant.count_drop(DROP_QOS0_AWAY, 1)
             return
-        session = group.choose(ready, self._settings.shared_strategy, message)
         member = group.members[session]
         retain = member.retain_as_published and message.flags & FLAG_RETAIN != 0
         self._delivery.offer_qos0(session, message, retain, member.ids)
@@ -106,24 +102,59 @@ class SharedDelivery:
     def serve(self, group: Group, message: Message) -> None:
         """`message` joined the queue: as long as members have room, they draw."""
         passed: list[Session] = []  # by them, the head
-        while group.waiting and not group.unread:
-            ready = [
-                session for session in group.members if self._ready(session) and _admitted(group, session)
-            ]
-            if passed:
-                ready = [session for session in ready if session not in passed]
-            if not ready:
+        while group.waiting and not group.unread and not group.nobody:
+            chosen = self._choose(group, message, passed, True)
+            if chosen is None:
                 return
-            chosen = group.choose(ready, self._settings.shared_strategy, message)
             if self._draw(group, chosen):
                 passed = []
             else:
                 passed.append(chosen)
 
+    def _choose(self, group: Group, message: Message, passed: list[Session], stored: bool) -> Session | None:
+        """The member that the configured strategy gives a message to, None if none can take it now. `stored`: it is in
+        the group's queue, and needs room in a window."""
+        strategy = self._settings.shared_strategy
+        if strategy == STICKY:
+            kept = group.stays_with(None)
+            if kept is not None and self._takes(group, kept, message, stored) and kept not in passed:
+                return kept
+        if strategy in (STICKY, ROUND_ROBIN):
+            order, start = group.in_turn()
+            for place in chain(range(start, len(order)), range(start)):
+                session = order[place]
+                if self._takes(group, session, message, stored) and session not in passed:
+                    group.took(place)
+                    group.stays_with(session)
+                    return session
+            self._note_nobody(group, stored)
+            return None
+        ready = [
+            session
+            for session in group.order()
+            if self._takes(group, session, message, stored) and session not in passed
+        ]
+        if not ready:
+            self._note_nobody(group, stored)
+            return None
+        return group.choose(ready, strategy, message)
+
+    def _takes(self, group: Group, session: Session, message: Message, stored: bool) -> bool:
+        if stored:
+            return self._ready(session) and _admitted(group, session)
+        return self._writable(session) and _admitted(group, session) and _may_read(session, message)
+
+    def _note_nobody(self, group: Group, stored: bool) -> None:
+        """Ask nobody again before somebody gets room, and draws: unless it is rights that are missing."""
+        if stored:
+            group.nobody = not any(self._ready(session) for session in group.order())
+
     def pump(self, session: Session) -> None:
         """A member got room: let it draw from its groups in turn, one page at most."""
         budget = self._settings.page_messages
         for group in session.groups or []:
+            if group.nobody and self._ready(session):
+                group.nobody = False
             while (
                 group.waiting
                 and budget

@@ -105,15 +105,13 @@ def test_who_comes_and_goes_leaves_no_bucket_behind() -> None:
         timers.schedule(1_000_000 + number * 200_000, timer)
         timer.cancel()
     assert len(timers) <= 200
-    fired: list[int] = []
-
-    class Noting(Timer):
-        def fire(self, now_ms: int) -> None:
-            fired.append(now_ms)
-
     for due_ms in (5_000, 50_000, 500_000):
-        timers.schedule(due_ms, Noting())
+        timers.schedule(due_ms, Timer())
+    fired: list[int] = []
     for now_ms in range(0, 600_000, 64):
-        timers.run(now_ms, 1000)
+        try:
+            timers.run(now_ms, 1000)
+        except NotImplementedError:  # what a timer does when it fires is its subclass's
+            fired.append(now_ms)
     assert [at - at % 1000 for at in fired] == [5_000, 50_000, 500_000]
     assert staying.bucket is not None
