@@ -100,7 +100,10 @@ class Acknowledging:
 
     def _finish(self, session: Session, queue: OutboundQueue, serial: i64, reason_code: int) -> None:
         """An entry left the window; a refusal counts as a drop (decisions 11)."""
-        queue.finish(serial)
+        if queue.bound is None and not queue.resend:
+            queue.inflight.remove(serial)  # what `finish` comes to, mostly
+        else:
+            queue.finish(serial)
         if session.persistent:
             self.commit.acked(session.incarnation, serial)
         if reason_code >= 0x80:

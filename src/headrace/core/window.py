@@ -28,6 +28,7 @@ class Window:
         self.received: i64 = 0
         self._serials: vec[i64] = vec[i64]()
         self._refs: vec[i64] = vec[i64]()
+        self._last: i64 = 0
         self._head: i64 = 0  # the slot of the oldest entry
         self._used: i64 = 0  # slots from it on, with the gaps among them
 
@@ -43,6 +44,7 @@ class Window:
         slot: i64 = (self._head + self._used) & (len(self._refs) - 1)
         self._serials[slot] = serial
         self._refs[slot] = ref
+        self._last = serial
         self._used += 1
         self.count += 1
 
@@ -89,7 +91,7 @@ class Window:
         """A serial that all in flight are up to, and that was put in; 0 if there is none."""
         if self.count == 0:
             return 0
-        return self._serials[(self._head + self._used - 1) & (len(self._serials) - 1)]
+        return self._last
 
     def items(self) -> list[tuple[int, int]]:
         """(serial, reference) of all entries, oldest first."""
