@@ -30,6 +30,7 @@ from headrace.core.record import (
     KIND_NONE,
     RETAINED_EXPIRED,
     RETAINED_QUEUED,
+    SESSION_ENDED,
     SUBSCRIBED,
     UNSUBSCRIBED,
     Event,
@@ -215,10 +216,15 @@ class Broker(BatchListener):
             tenant = self.fold.tenant(event.text("t"))
             tenant.retained.remove(event.text("topic").encode("utf-8"), event.number("off"))
             return 1
+        if subkind == SESSION_ENDED:
+            if self.fold.departing:
+                self.fold.departed(event.number("inc"), event.offset)
+            return 0
         if subkind not in (SUBSCRIBED, UNSUBSCRIBED, RETAINED_QUEUED):
             return 0
         session = self.fold.by_incarnation.get(event.number("inc"))
         if session is None:
+            self.fold.changed_departing(event)
             return 1
         numbered = 0 if session.queue is None else session.queue.next_serial - 1
         try:

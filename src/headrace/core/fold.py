@@ -151,6 +151,8 @@ class Fold:
         # Draws in a snapshot whose member was opened behind it: group, serial, packet id, PUBREC seen.
         self.unbound: dict[int, list[tuple[Group, int, int, bool]]] = {}
         self._leaving: list[Session] = []  # ended, with subscriptions still in the tree
+        # Ended, and members of groups until their `ended` record has taken effect: by incarnation.
+        self.departing: dict[int, Session] = {}
         self.gone: list[int] = []  # sessions that ended and are in a snapshot
         self.replayed = 0
         # The oldest retained message that a subscription was given since a snapshot was begun, by its offset.
@@ -215,18 +217,47 @@ class Fold:
         for group in session.groups or []:
             group.give_back(session)
 
-    def ended(self, session: Session) -> None:
-        """The session is gone: its queue, its subscriptions, its place in the directory."""
+    def ended(self, session: Session, at: int) -> None:
+        """The session is gone: its queue, its subscriptions, its place in the directory. `at`: offset of the record."""
         self._depart(session)
         for topic_filter in list(session.subscriptions or {}):
-            self.unsubscribe(session, topic_filter)
+            self.unsubscribe(session, topic_filter, at)
 
     def leave(self, session: Session) -> None:
-        """As `ended`, but what it subscribed to, apart from its groups, is left for `sweep`: whoever routes live asks
-        whether a session has ended."""
+        """As `ended`, when the record is appended. Its subscriptions are left for `sweep`: whoever routes live asks
+        whether a session has ended. Its groups are left for `departed`: the next member may be on its way."""
         self._depart(session)
+        for group in session.groups or []:
+            if session.subscriptions is not None:
+                session.subscriptions.pop(group.carrier.client_id, None)
+        if session.groups or session.subscribing:
+            self.departing[session.incarnation] = session
         if session.subscriptions:
             self._leaving.append(session)
+
+    def departed(self, incarnation: int, at: int) -> None:
+        """The `ended` record at offset `at` has taken effect: the session is in no group any more."""
+        session = self.departing.pop(incarnation, None)
+        if session is not None:
+            for group in list(session.groups or []):
+                self._leave(session, group.carrier.client_id, at)
+
+    def changed_departing(self, event: Event) -> None:
+        """A `subscribed` or `unsubscribed` record of a session that ended after it was appended: groups are made and kept
+        as in a replay."""
+        session = self.departing.get(event.number("inc"))
+        if session is None:
+            return
+        if event.subkind == UNSUBSCRIBED:
+            for topic_filter in cast(list[str], event.fields["f"]):
+                group = session.tenant.groups.get(topic_filter)
+                if group is not None and session in group.members:
+                    self._leave(session, topic_filter, event.offset)
+        elif event.subkind == SUBSCRIBED:
+            for at, row in enumerate(cast(list[list[object]], event.fields["subs"])):
+                subscription = subscription_from(session, row)
+                if subscription.filter.startswith(SHARE_PREFIX):
+                    self._join(session, subscription, event.offset << 16 | at)
 
     def _depart(self, session: Session) -> None:
         tenant = session.tenant
@@ -242,8 +273,6 @@ class Fold:
         for draw in list((session.draws or {}).values()):
             session.count_drop(DROP_SESSION_ENDED, 1)  # QoS 2 goes to nobody else [MQTT-4.8.2-5]
             draw.group.finish(draw.serial)
-        for group in list(session.groups or []):
-            self.unsubscribe(session, f"{SHARE_PREFIX}{group.name}/{group.filter}")
         if session.queue is not None:
             session.queue.backlog.discard()
         session.queue = None
@@ -259,7 +288,7 @@ class Fold:
             if most == 0:
                 return True
             most -= 1
-            self.unsubscribe(session, next(reversed(session.subscriptions)))
+            self.unsubscribe(session, next(reversed(session.subscriptions)), session.incarnation)
         return False
 
     def _raise_limit(self, session: Session, limit: int) -> None:
@@ -283,6 +312,9 @@ class Fold:
                     group.give_back(session)
             if session.queue is not None:
                 session.queue.settle()
+        for tenant in self.tenants.values():
+            for group in [found for found in tenant.groups.values() if not found.members]:
+                self._dissolve(group, event.offset)
 
     # Records of subscriptions and retained messages
 
@@ -301,36 +333,42 @@ class Fold:
         else:
             session.tenant.tree.add(subscription.filter, subscription)
 
-    def unsubscribe(self, session: Session, topic_filter: str) -> None:
+    def unsubscribe(self, session: Session, topic_filter: str, at: int) -> None:
+        """Remove one subscription, by the record at offset `at`."""
         if session.subscriptions is None or session.subscriptions.pop(topic_filter, None) is None:
             return
         session.changed = True
         session.filter_bytes -= memory_of(topic_filter)
         if topic_filter.startswith(SHARE_PREFIX):
-            self._leave(session, topic_filter)
+            self._leave(session, topic_filter, at)
         else:
             session.tenant.tree.remove(topic_filter, session)
 
-    def _join(self, session: Session, subscription: Subscription, group_id: int) -> None:
-        tenant = session.tenant
-        group = tenant.groups.get(subscription.filter)
+    def group(self, tenant: Tenant, key: str, group_id: int) -> Group:
+        """The group of a shared subscription, made under `group_id` if there is none."""
+        group = tenant.groups.get(key)
         if group is None:
-            name, inner = split_share(subscription.filter)
+            name, inner = split_share(key)
             group = Group(tenant, name, inner, group_id)
-            tenant.groups[subscription.filter] = group
+            tenant.groups[key] = group
             self.groups[group_id] = group
             carried = Subscription(group.carrier, inner, 2, False, True, 2, 0, b"")
             tenant.shared_tree.add(inner, carried)
+        return group
+
+    def _join(self, session: Session, subscription: Subscription, group_id: int) -> None:
+        self.add_member(self.group(session.tenant, subscription.filter, group_id), session, subscription)
+
+    def add_member(self, group: Group, session: Session, subscription: Subscription) -> None:
         group.members[session] = subscription
         group.changed_members()
         if session.groups is None:
             session.groups = {}
         session.groups[group] = None
 
-    def _leave(self, session: Session, topic_filter: str) -> None:
+    def _leave(self, session: Session, topic_filter: str, at: int) -> None:
         """What the member has in flight completes with it; the last member takes the queue along."""
-        tenant = session.tenant
-        group = tenant.groups.get(topic_filter)
+        group = session.tenant.groups.get(topic_filter)
         if group is None:
             return
         group.members.pop(session, None)
@@ -338,18 +376,26 @@ class Fold:
         if session.groups is not None:
             session.groups.pop(group, None)
         if not group.members:
-            del tenant.groups[topic_filter]
-            tenant.shared_tree.remove(group.filter, group.carrier)
-            left = group.dissolve()
-            if not group.drawn:
-                self.groups.pop(group.incarnation, None)
-            if left:
-                tenant.count_drop(DROP_SESSION_ENDED, left)
+            self._dissolve(group, at)
+
+    def _dissolve(self, group: Group, at: int) -> None:
+        """A group without members goes, by the record at offset `at`; but one of a snapshot had some further on, who come
+        when their subscriptions are replayed."""
+        if group.applied >= at:
+            return
+        tenant = group.tenant
+        del tenant.groups[group.carrier.client_id]
+        tenant.shared_tree.remove(group.filter, group.carrier)
+        left = group.dissolve()
+        if not group.drawn:
+            self.groups.pop(group.incarnation, None)
+        if left:
+            tenant.count_drop(DROP_SESSION_ENDED, left)
 
     def all_groups(self) -> list[Group]:
-        """The groups, and of those without members the ones with entries in flight; the others are forgotten."""
+        """The groups, and of those that are dissolved the ones with entries in flight; the others are forgotten."""
         for group in list(self.groups.values()):
-            if not group.members and not group.drawn:
+            if group.tenant.groups.get(group.carrier.client_id) is not group and not group.drawn:
                 del self.groups[group.incarnation]
         return list(self.groups.values())
 
@@ -368,7 +414,7 @@ class Fold:
     def unsubscribed(self, session: Session, event: Event) -> i64:
         filters = cast(list[str], event.fields["f"])
         for topic_filter in filters:
-            self.unsubscribe(session, topic_filter)
+            self.unsubscribe(session, topic_filter, event.offset)
         return len(filters)
 
     # Recovery
@@ -485,7 +531,10 @@ class Fold:
             )
             return
         session = self.by_incarnation.get(event.number("inc"))
-        if session is not None and session.applied < event.offset:
+        if session is None:
+            if subkind == SESSION_ENDED:
+                self.departed(event.number("inc"), event.offset)
+        elif session.applied < event.offset:
             self._replay_session_event(session, event)
 
     def _replay_session_event(self, session: Session, event: Event) -> None:
@@ -495,7 +544,7 @@ class Fold:
         elif subkind == SESSION_CLOSED:
             self.closed(session, event)
         elif subkind == SESSION_ENDED:
-            self.ended(session)
+            self.ended(session, event.offset)
         elif subkind == SUBSCRIBED:
             self.subscribed(session, event)
         elif subkind == UNSUBSCRIBED:

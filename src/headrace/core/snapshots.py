@@ -28,6 +28,7 @@ from headrace.core.fold import NONE_LISTED, Fold, subscription_from, subscriptio
 from headrace.core.message import Message, decode_record
 from headrace.core.session import Session
 from headrace.core.shared import Group
+from headrace.core.subscriptions import Subscription
 from headrace.core.tenant import Tenant
 from headrace.errors import CorruptRecord
 from headrace.mqtt.topics import split_share
@@ -86,13 +87,14 @@ def entry_of_retained(message: Message) -> bytes:
 
 
 def entry_of_group(group: Group, position: int) -> bytes:
-    """A shared subscription's queue; its members are in their sessions' entries, which come before. One without members
-    is `dissolved`: what is in flight of it completes."""
+    """A shared subscription's queue; its members are in their sessions' entries, which come before, but for those whose
+    end is on its way to the journal. One without members is `dissolved`: what is in flight of it completes."""
     drawn = [
         [d.serial, d.full_ref, d.session.incarnation, d.choice, d.received] for d in group.drawn.values()
     ]
     had = [[serial, members] for serial, members in sorted(group.had.items())]
     had += [[d.serial, d.had] for d in group.drawn.values() if d.had is not None]
+    leaving = [session.incarnation for session in group.members if session.ended]
     return _encoder.encode(
         [
             "group" if group.members else "dissolved",
@@ -104,7 +106,8 @@ def entry_of_group(group: Group, position: int) -> bytes:
             group.backlog.fields(),
             list(group.returned.items()),
             drawn,
-            *([had] if had else []),
+            *([had] if had or leaving else []),
+            *([leaving] if leaving else []),
         ]
     )
 
@@ -211,10 +214,8 @@ def _restore_group(fold: Fold, value: list[object]) -> None:
         name, inner = split_share(cast(str, value[2]))
         group = Group(tenant, name, inner, cast(int, value[3]))
     else:
-        found = tenant.groups.get(cast(str, value[2]))
-        if found is None:
-            return  # every member is gone again, further on in the journal
-        group = found
+        # Its members may have come after their entries were written: they join it again when that is replayed.
+        group = fold.group(tenant, cast(str, value[2]), cast(int, value[3]))
         fold.groups.pop(group.incarnation, None)
         group.incarnation = cast(int, value[3])
     fold.groups[group.incarnation] = group
@@ -225,6 +226,8 @@ def _restore_group(fold: Fold, value: list[object]) -> None:
         group.put_back(serial, ref)
     for row in cast(list[list[object]], value[9]) if len(value) > 9 else []:
         group.had[cast(int, row[0])] = cast(list[int], row[1])
+    for incarnation in cast(list[int], value[10]) if len(value) > 10 else []:
+        _restore_leaving(fold, group, incarnation)
     for serial, ref, incarnation, choice, received in cast(list[list[int]], value[8]):
         session = fold.by_incarnation.get(incarnation)
         group.put_back(serial, ref)
@@ -233,6 +236,20 @@ def _restore_group(fold: Fold, value: list[object]) -> None:
         else:
             waiting = fold.unbound.setdefault(incarnation, [])
             waiting.append((group, serial, choice, bool(received)))
+
+
+def _restore_leaving(fold: Fold, group: Group, incarnation: int) -> None:
+    """A member that is in no entry of its own: the record of its end comes in the journal."""
+    if incarnation in fold.by_incarnation:
+        return
+    session = fold.departing.get(incarnation)
+    if session is None:
+        session = Session(group.tenant, "", incarnation, 0, 0)
+        session.ended = True
+        fold.departing[incarnation] = session
+    fold.add_member(
+        group, session, Subscription(session, group.carrier.client_id, 0, False, False, 2, 0, b"")
+    )
 
 
 def _restore_queue(session: Session, value: list[object], bound: list[int]) -> None:

@@ -1,0 +1,130 @@
+"""A group that is handed from one member to the next keeps what waits: live, behind a snapshot and in a replay."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from harness import Client, Harness, state
+from headrace.core.settings import BrokerSettings
+from headrace.core.snapshots import SnapshotPass
+from headrace.mqtt import codec
+from headrace.mqtt.packets import SubscriptionRequest
+from headrace.mqtt.properties import Properties
+
+SHARED = "$share/g/t"
+
+
+def subscribe_unsynced(client: Client) -> None:
+    request = SubscriptionRequest(SHARED, 1, False, False, 0)
+    client.feed(codec.encode_subscribe(client.version, 77, [request], Properties()), sync=False)
+
+
+def unsubscribe(client: Client) -> None:
+    client.feed(codec.encode_unsubscribe(client.version, 78, [SHARED]))
+
+
+def end(client: Client) -> None:
+    """The session ends, its client begins a new one."""
+    client.lose()
+    Client(client.harness, "old", clean=True, version=5)
+
+
+def drain(client: Client) -> list[bytes]:
+    found: list[bytes] = []
+    while batch := client.publishes():
+        for packet_id, payload, _, _ in batch:
+            found.append(payload)
+            client.ack(packet_id)
+    return found
+
+
+def waiting_group(count: int) -> tuple[Harness, Client, Client]:
+    """`old` alone is in the group, and has no room for what waits; `new` comes before it in a walk."""
+    harness = Harness(BrokerSettings())
+    new = harness.client("new", version=5, receive_maximum=20)
+    old = harness.client("old", version=5, receive_maximum=1)
+    old.subscribe(SHARED)
+    old.link.window = 0
+    publisher = harness.client("p", clean=True)
+    for number in range(count):
+        publisher.publish("t", b"%d" % number)
+    return harness, new, old
+
+
+def walked_while(harness: Harness, at: int, change: Callable[[], None]) -> None:
+    """A snapshot in the smallest slices; `change` comes behind the slice `at`, or behind all of them."""
+    walk = SnapshotPass(harness.broker.fold, harness.broker.commit)
+    entries = []
+    count = 0
+    for part in walk.slices(1):
+        entries += part
+        if count == at:
+            change()
+        count += 1
+    if count <= at:
+        change()
+    harness.snapshot = (walk.position, entries)
+
+
+@pytest.mark.parametrize("leaves", [unsubscribe, end])
+@pytest.mark.parametrize("twice", [False, True])
+@pytest.mark.parametrize("at", range(6))
+def test_a_member_that_joins_behind_a_walk_which_the_last_one_leaves_before_it(
+    at: int, twice: bool, leaves: Callable[[Client], None]
+) -> None:
+    harness, new, old = waiting_group(5)
+    new.link.window = 0
+
+    def hand_over() -> None:
+        if twice:
+            new.subscribe(SHARED)
+            unsubscribe(new)
+        new.subscribe(SHARED)
+        leaves(old)
+
+    walked_while(harness, at, hand_over)
+    live = state(harness.broker.fold)
+    harness.crash()
+    new = harness.client("new", version=5, receive_maximum=20)
+    assert drain(new) == [b"%d" % number for number in range(5)]
+    assert len(live) == len(state(harness.broker.fold))
+
+
+@pytest.mark.parametrize("snapshot", [False, True])
+def test_the_last_member_ends_while_the_next_one_is_on_its_way(snapshot: bool) -> None:
+    """The journal has the new subscription before the end: the group goes on, with what waits in it."""
+    harness, new, old = waiting_group(5)
+    new.link.window = 0
+    subscribe_unsynced(new)
+    old.lose_unsynced()
+    Client(harness, "old", clean=True, version=5, sync=False)
+    if snapshot:
+        harness.take_snapshot()
+    harness.sync()
+    group = next(iter(harness.broker.fold.groups.values()))
+    number = group.incarnation
+    assert group.backlog.count == 5
+    harness.crash()
+    assert list(harness.broker.fold.groups) == [number]
+    new = harness.client("new", version=5, receive_maximum=20)
+    assert drain(new) == [b"%d" % number for number in range(5)]
+
+
+@pytest.mark.parametrize("snapshot", [False, True])
+def test_the_last_member_ends_before_the_next_one_comes(snapshot: bool) -> None:
+    """The journal has the end before the new subscription: the group is a new one, with nothing in it."""
+    harness, new, old = waiting_group(5)
+    old.lose_unsynced()
+    Client(harness, "old", clean=True, version=5, sync=False)
+    subscribe_unsynced(new)
+    if snapshot:
+        harness.take_snapshot()
+    harness.sync()
+    groups = list(harness.broker.fold.groups)
+    assert drain(new) == []
+    harness.crash()
+    assert list(harness.broker.fold.groups) == groups
+    assert harness.broker.fold.departing == {}
+    assert drain(harness.client("new", version=5, receive_maximum=20)) == []
