@@ -304,13 +304,13 @@ class GroupCommit:
         write_i64_le(writer, second)
 
     def _take_progress(self) -> None:
-        self._progress_pending = False
+        """Make records of it. What raises, for want of memory, leaves it noted: it is tried again."""
         for subkind in _PROGRESS_ORDER:
             writer = self._progress[subkind]
             if len(writer):
-                packed = writer.getvalue()
+                self.append(Progress(subkind, self._clock.now_us, writer.getvalue()))
                 writer.truncate(0)
-                self.append(Progress(subkind, self._clock.now_us, packed))
+        self._progress_pending = False
 
     def _request(self) -> None:
         listener = self._listener
@@ -348,8 +348,12 @@ class GroupCommit:
 
     def _submit(self) -> None:
         batch = self._pending
+        body = self._body.getvalue()  # what wants memory comes first: if it raises, nothing has happened yet
+        # Only messages are asked for again; an event in memory is ten times its bytes.
+        records: list[object] = [
+            record if record.kind == KIND_MESSAGE else None for record in batch if record.kind != KIND_NONE
+        ]
         self._pending = []
-        body = self._body.getvalue()
         if len(body) > _KEPT_BYTES_MAX:
             self._body = BytesWriter()
         else:
@@ -358,10 +362,6 @@ class GroupCommit:
         self._outstanding_end = self._next
         self.batches += 1
         self.bytes += len(body)
-        # Only messages are asked for again; an event in memory is ten times its bytes.
-        records: list[object] = [
-            record if record.kind == KIND_MESSAGE else None for record in batch if record.kind != KIND_NONE
-        ]
         self._offered = records
         try:
             self._journal.append(body, records, self._first_us, self._clock.now_us)

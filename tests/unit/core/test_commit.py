@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import pytest
+
+import headrace.core.commit
 from harness import Client, Harness
 from headrace.core.broker import Broker
-from headrace.core.interfaces import Absent, JournalPort
+from headrace.core.commit import Deferred
+from headrace.core.interfaces import Absent, Clock, JournalPort
 from headrace.core.message import Message
 from headrace.stores.memory import ManualScheduler, MemoryJournal
+
+INTERPRETED = str(headrace.core.commit.__file__).endswith(".py")
 
 
 class Offered(JournalPort):
@@ -59,3 +65,63 @@ def test_a_message_is_let_go_when_it_has_left_to_all_who_get_it() -> None:
     harness.sync()
     assert offered.payloads() == [b"away", b"group"]
     assert [payload for _, payload, _, _ in here.publishes()] == [b"first", b"here", b"away", b"group"]
+
+
+class NoMemory(Clock):
+    """Its time is asked for where a record of what became of messages is made."""
+
+    def __getattribute__(self, name: str) -> object:
+        if name == "now_us":
+            raise MemoryError
+        return object.__getattribute__(self, name)
+
+
+class Reluctant(Deferred):
+    """Fails when a batch is put together, once."""
+
+    armed = False
+
+    def __getattribute__(self, name: str) -> object:
+        if name == "kind" and Reluctant.armed:
+            Reluctant.armed = False
+            raise MemoryError
+        return object.__getattribute__(self, name)
+
+    def run(self) -> None:
+        """Nothing is to be done."""
+
+
+@pytest.mark.skipif(not INTERPRETED, reason="compiled, nothing can be made to fail there")
+def test_acknowledgements_are_noted_until_their_record_is_there() -> None:
+    harness = Harness()
+    client, publisher = harness.client("c"), harness.client("p")
+    client.subscribe("t")
+    publisher.publish("t", b"one")
+    ((packet_id, _, _, _),) = client.publishes()
+    client.ack(packet_id, sync=False)
+    commit = harness.broker.commit
+    clock, commit._clock = commit._clock, NoMemory()
+    harness.broker.end_tick()
+    assert harness.broker.failures.counts["journal"] == 1
+    commit._clock = clock
+    harness.sync()
+    harness.crash()
+    assert harness.client("c").publishes() == []
+
+
+@pytest.mark.skipif(not INTERPRETED, reason="compiled, nothing can be made to fail there")
+def test_a_batch_that_cannot_be_put_together_now_is_put_together_later() -> None:
+    harness = Harness()
+    client, publisher = harness.client("c"), harness.client("p")
+    client.subscribe("t")
+    publisher.take()
+    publisher.publish("t", b"one", sync=False)
+    harness.broker.commit.defer(Reluctant())
+    Reluctant.armed = True
+    harness.broker.end_tick()
+    assert harness.broker.failures.counts["journal"] == 1
+    publisher.publish("t", b"two")
+    assert [first for first, _ in publisher.take()] == [0x40, 0x40]
+    client.lose()
+    harness.crash()
+    assert [payload for _, payload, _, _ in harness.client("c").publishes()] == [b"one", b"two"]
