@@ -324,9 +324,15 @@ class Delivery:
         failures: i64 = 0
         tried: i64 = 0
         while tried < len(sessions) and failures < FAILURES_AT_ONCE:
-            if self._fails_again(sessions[tried]):
-                failures += 1
+            session = sessions[tried]
             tried += 1
+            try:
+                if self._fails_again(session):
+                    failures += 1
+            except Exception as error:  # noqa: BLE001  it costs this connection, and those behind it have their turn
+                link = session.link
+                if link is not None:
+                    link.broker.contain("unread", link, error)
             if tried - failures >= self._settings.deliveries_at_once:
                 break
         self.unread.tried(sessions[tried:], failures, tried - failures, now_ms)

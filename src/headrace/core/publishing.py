@@ -37,6 +37,7 @@ from headrace.mqtt.topics import TOPIC_BYTES_MAX
 
 NEVER_DURABLE: Final = -1
 LET_GO_AT_ONCE: Final = 50  # of those held back: each parses what was read before
+_PARKED_LEAST: Final = 64  # messages that wait for space, before those of closed connections are looked for
 _DOLLAR: Final = 0x24
 _REASON_FITS: Final = 64  # an acknowledgement with the longest of our reason strings is shorter
 
@@ -65,6 +66,7 @@ class Publishing:
         self._let_go: list[Link] = []  # of them: to be read from again, some in each pass
         self.storage_full = False
         self._parked: list[_Parked] = []
+        self._parked_looked_at: i64 = _PARKED_LEAST
         self.trace = b""  # what our bridges put on messages, as properties; b"" without bridges
 
     def publish(self, link: Link, packet: Publish, plain: bytes | None = None) -> None:
@@ -267,6 +269,9 @@ class Publishing:
             self._stop_producer(link, packet, rc.QUOTA_EXCEEDED)
             self.commit.defer(Reply(link, answer(5, packet.packet_id, rc.QUOTA_EXCEEDED)))
             return True
+        if len(self._parked) >= self._parked_looked_at:  # whoever came and went leaves nothing behind
+            self._parked = [item for item in self._parked if not item.link.closed]
+            self._parked_looked_at = 2 * len(self._parked) + _PARKED_LEAST
         self._parked.append(_Parked(link, packet))
         link.parked = True
         self.hold_back(link)
@@ -280,14 +285,19 @@ class Publishing:
         parked = self._parked
         self._parked = []
         for item in parked:
+            item.link.parked = False
             if not item.link.closed and item.link.session is not None:
                 try:
-                    self.publish(item.link, item.packet)
-                except ProtocolError as error:
-                    item.link.on_protocol_error(error)
-        for item in parked:
-            item.link.parked = False
+                    self._take_up(item)
+                except Exception as error:  # noqa: BLE001  it costs this connection, and the others' messages go on
+                    item.link.broker.contain("read", item.link, error)
         self.let_go()
+
+    def _take_up(self, item: _Parked) -> None:
+        try:
+            self.publish(item.link, item.packet)
+        except ProtocolError as error:
+            item.link.on_protocol_error(error)
 
     def pubrel(self, link: Link, packet_id: int) -> None:
         """PUBREL ends the exchange; PUBCOMP waits until that is durable (decisions 10).

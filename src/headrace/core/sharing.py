@@ -171,7 +171,12 @@ class SharedDelivery:
     def go_on(self, group: Group) -> None:
         """The next entry could not be read, and perhaps it can be now."""
         for session in list(group.members):
-            self.pump(session)
+            link = session.link
+            if link is not None:
+                try:
+                    self.pump(session)
+                except Exception as error:  # noqa: BLE001  it costs this member its connection
+                    link.broker.contain("unread", link, error)
 
     def _wait_for_read(self, group: Group) -> None:
         """The next entry cannot be read now: nothing is drawn until `go_on`."""

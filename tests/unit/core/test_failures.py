@@ -203,6 +203,66 @@ def test_a_record_that_cannot_be_encoded_was_never_appended() -> None:
     harness.crash()
 
 
+def test_who_waits_for_a_read_is_tried_again_behind_one_that_fails() -> None:
+    harness, access = moody(b"t")
+    publisher = harness.client("p", version=5)
+    for number in range(3):
+        client = harness.client(f"s{number}", version=5)
+        client.subscribe("t")
+        client.lose()
+    publisher.publish("t", b"waits")
+    harness.journal.reads_fail = True
+    clients = [harness.client(f"s{number}", version=5) for number in range(3)]
+    access.victim = "s0"
+    harness.journal.reads_fail = False
+    harness.advance(10)
+    harness.advance(10)
+    assert [bodies(client) for client in clients] == [[], [b"waits"], [b"waits"]]
+    assert counted(harness) == {"unread": 1}
+    assert [client.link.closed for client in clients] == [True, False, False]
+
+
+class Forbidding(Moody):
+    """Fails when it is asked whether a client may publish."""
+
+    def may_publish(self, link: Link, topic: bytes) -> bool:
+        return self._answer(link.client_id, topic)
+
+
+def test_messages_that_waited_for_space_are_taken_up_behind_one_that_fails() -> None:
+    harness = Harness()
+    access = Forbidding({b"t"})
+    harness.broker.sessions.access = access
+    clients = [harness.client(f"p{number}", version=5) for number in range(3)]
+    for client in clients:
+        client.take()
+    harness.broker.set_storage_full(True)
+    for client in clients:
+        client.publish("t", b"x")
+    access.victim = "p0"
+    harness.broker.set_storage_full(False)
+    harness.sync()
+    assert [[first for first, _ in client.take()] for client in clients] == [[0xE0], [0x40], [0x40]]
+    assert counted(harness) == {"read": 1}
+    assert [client.link.held_back for client in clients[1:]] == [False, False]
+
+
+def test_who_comes_and_goes_while_the_disk_is_full_leaves_nothing() -> None:
+    harness = Harness()
+    harness.broker.set_storage_full(True)
+    stays = harness.client("stays", clean=True)
+    stays.publish("t", b"kept")
+    for _ in range(500):
+        client = harness.client("goes", clean=True)
+        client.publish("t", b"x" * 1000)
+        client.lose()
+    assert harness.broker.publishing.waiting()[1] < 130
+    stays.take()
+    harness.broker.set_storage_full(False)
+    harness.sync()
+    assert [first for first, _ in stays.take()] == [0x40]
+
+
 def test_who_logs_may_fail_too() -> None:
     failures = Failures()
     told: list[str] = []
