@@ -169,7 +169,6 @@ class Backlog:
     def push(self, ref: int, size: int) -> None:
         if ref < self._last and self.count:
             self.ordered = False
-        self._last = ref
         behind = self.behind
         if behind is None:
             self.refs.append(ref)
@@ -178,9 +177,14 @@ class Backlog:
         else:
             behind.refs.append(ref)
             behind.sizes.append(size)
+        self._last = ref
         self.count += 1
         self.bytes += size
         self._space.bytes += size
+
+    def newest(self) -> int:
+        """The reference that was put in last, wherever it is by now; 0 if there was none."""
+        return self._last
 
     def peek(self) -> int:
         """The oldest reference; 0, which none is, as long as its page cannot be read."""

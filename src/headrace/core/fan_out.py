@@ -142,11 +142,13 @@ class FanOut:
         turns = self._turns
         while work > 0 and turns:
             lane = turns.popleft()
-            work -= self._turn(lane, min(work, TURN_WORK))
-            if lane.jobs:
-                turns.append(lane)
-            else:
-                del self._lanes[lane.incarnation]
+            try:
+                work -= self._turn(lane, min(work, TURN_WORK))
+            finally:  # what raises is tried again in the next pass: a lane that is not empty has its turn
+                if lane.jobs:
+                    turns.append(lane)
+                else:
+                    del self._lanes[lane.incarnation]
         self.busy = len(turns) > 0
         return self.busy
 

@@ -175,10 +175,9 @@ class Router:
 
 
 def _is_newest(queue: OutboundQueue, offset: int) -> bool:
-    """Whether the entry that was numbered last is this message."""
-    waiting = queue.backlog.in_memory()
-    if waiting:
-        return waiting[-1] >> REF_OFFSET_SHIFT == offset
+    """Whether the entry that was numbered last is this message, even if it was dropped since."""
+    if queue.backlog.newest() >> REF_OFFSET_SHIFT == offset:
+        return True
     ref = queue.inflight.get(queue.next_serial - 1)
     return ref != NOT_IN_FLIGHT and ref >> REF_OFFSET_SHIFT == offset
 

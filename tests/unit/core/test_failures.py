@@ -136,6 +136,26 @@ def test_what_a_session_is_numbered_is_what_a_replay_numbers() -> None:
     assert bodies(harness.client("s")) == [b"t", b"u", b"t", b"v"]
 
 
+def test_a_message_that_was_dropped_at_once_is_not_numbered_again() -> None:
+    """It is too large for the client; what fails comes behind that, when the session looks into its group."""
+    harness, access = moody(b"u")
+    client = harness.client("s", version=5)
+    client.subscribe("t")
+    client.subscribe("$share/g/u")
+    client.link.max_packet_size = 100
+    publisher = harness.client("p")
+    access.victim = "s"
+    publisher.publish("u", b"waits")
+    assert counted(harness) == {"group": 1}
+    publisher.publish("t", b"x" * 200)
+    assert counted(harness) == {"group": 1, "delivery": 1}
+    publisher.publish("t", b"fits")
+    live = numbers(harness)
+    harness.crash()
+    assert numbers(harness) == live
+    assert sorted(bodies(harness.client("s", version=5))) == [b"fits", b"waits"]
+
+
 def test_many_receivers_and_lanes_go_on_behind_one_that_fails() -> None:
     settings = BrokerSettings()
     settings.deliveries_at_once = 10

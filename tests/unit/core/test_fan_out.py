@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import pytest
 
+import headrace.core.fan_out
 from harness import Client, Harness
 from headrace.core.fan_out import JOB_BYTES_MAX, LANES_BYTES_MAX, WRITE_WORK
+from headrace.core.message import Message
 from headrace.core.record import DROP_QOS0_SLOW
+from headrace.core.routing import Router
 from headrace.core.settings import BrokerSettings
 from headrace.core.snapshots import SnapshotPass
+from headrace.core.tenant import Tenant
 from headrace.mqtt import codec
 from headrace.mqtt.packets import Will
 
@@ -221,3 +225,37 @@ def test_a_snapshot_does_not_wait_for_it() -> None:
     assert one.broker.router.fan_out.busy
     walk = SnapshotPass(one.broker.fold, one.broker.commit)
     assert all(walk.slices())
+
+
+class Failing(Router):
+    """Cannot even say that something failed, once."""
+
+    fails = True
+
+    def offer_to_groups(self, tenant: Tenant, message: Message) -> None:
+        if Failing.fails:
+            Failing.fails = False
+            raise MemoryError
+
+
+@pytest.mark.skipif(
+    not headrace.core.fan_out.__file__.endswith(".py"), reason="compiled, it cannot be replaced"
+)
+def test_a_lane_goes_on_after_a_turn_that_fails() -> None:
+    """Its publisher is let go, and what it sends later is not put behind something that never leaves."""
+    of = harness(10)
+    clients = receivers(of, 12)
+    publisher = of.client("p")
+    router = of.broker.router
+    fan_out = router.fan_out
+    settings = of.settings
+    fan_out._router = Failing(of.broker.delivery, of.broker.sharing, of.broker.commit, settings)
+    for number in range(3):
+        publisher.feed(packet(b"%d" % number), sync=False)
+        publisher.feed(packet(b"%d" % number, b"nobody"), sync=False)
+    for _ in range(20):
+        of.broker.end_tick()
+    assert not fan_out.busy
+    assert fan_out._lanes == {}
+    assert publisher.link.deferred == 0
+    assert [payloads(client) for client in clients] == [[b"0", b"1", b"2"]] * 12
