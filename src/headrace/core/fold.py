@@ -335,14 +335,16 @@ class Fold:
 
     def unsubscribe(self, session: Session, topic_filter: str, at: int) -> None:
         """Remove one subscription, by the record at offset `at`."""
-        if session.subscriptions is None or session.subscriptions.pop(topic_filter, None) is None:
+        subscriptions = session.subscriptions
+        if subscriptions is None or topic_filter not in subscriptions:
             return
         session.changed = True
-        session.filter_bytes -= memory_of(topic_filter)
         if topic_filter.startswith(SHARE_PREFIX):
             self._leave(session, topic_filter, at)
         else:
             session.tenant.tree.remove(topic_filter, session)
+        del subscriptions[topic_filter]  # last: what raises before is tried again
+        session.filter_bytes -= memory_of(topic_filter)
 
     def group(self, tenant: Tenant, key: str, group_id: int) -> Group:
         """The group of a shared subscription, made under `group_id` if there is none."""

@@ -83,7 +83,16 @@ class SharedDelivery:
             return
         member = group.members[session]
         retain = member.retain_as_published and message.flags & FLAG_RETAIN != 0
-        self._delivery.offer_qos0(session, message, retain, member.ids)
+        self._give_qos0(session, message, retain, member.ids)
+
+    def _give_qos0(self, session: Session, message: Message, retain: bool, ids: bytes) -> None:
+        link = session.link
+        try:
+            self._delivery.offer_qos0(session, message, retain, ids)
+        except Exception as error:
+            if link is None:
+                raise
+            link.broker.contain("group", link, error)
 
     def _keep_limit(self, group: Group) -> None:
         while group.backlog.bytes > self._settings.application_backlog_bytes_max:
@@ -231,7 +240,7 @@ class SharedDelivery:
         if qos == 0:
             group.pop_head()
             self._commit.shared_finished(group.incarnation, serial)
-            self._delivery.offer_qos0(
+            self._give_qos0(
                 session, message, member.retain_as_published and ref & REF_RETAIN != 0, member.ids
             )
             return True
@@ -251,7 +260,11 @@ class SharedDelivery:
         retain = member is not None and member.retain_as_published and draw.ref & REF_RETAIN != 0
         qos: i64 = draw.ref & REF_QOS
         first: i64 = 0x30 | qos << 1 | (1 if retain else 0) | (8 if dup else 0)
-        self._delivery.write(link, message, qos, draw.packet_id, first, ids)
+        try:
+            self._delivery.write(link, message, qos, draw.packet_id, first, ids)
+        except Exception as error:  # noqa: BLE001  it may be half written: this member's connection goes, no other
+            link.broker.contain("group", link, error)
+            return
         draw.session.tenant.counters.publishes_sent += 1
 
     def resumed(self, session: Session) -> None:

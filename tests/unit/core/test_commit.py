@@ -67,32 +67,17 @@ def test_a_message_is_let_go_when_it_has_left_to_all_who_get_it() -> None:
     assert [payload for _, payload, _, _ in here.publishes()] == [b"first", b"here", b"away", b"group"]
 
 
-class NoMemory(Clock):
-    """Its time is asked for where a record of what became of messages is made."""
-
-    def __getattribute__(self, name: str) -> object:
-        if name == "now_us":
-            raise MemoryError
-        return object.__getattribute__(self, name)
-
-
-class Reluctant(Deferred):
-    """Fails when a batch is put together, once."""
-
-    armed = False
-
-    def __getattribute__(self, name: str) -> object:
-        if name == "kind" and Reluctant.armed:
-            Reluctant.armed = False
-            raise MemoryError
-        return object.__getattribute__(self, name)
-
-    def run(self) -> None:
-        """Nothing is to be done."""
-
-
 @pytest.mark.skipif(not INTERPRETED, reason="compiled, nothing can be made to fail there")
 def test_acknowledgements_are_noted_until_their_record_is_there() -> None:
+
+    class NoMemory(Clock):
+        """Its time is asked for where a record of what became of messages is made."""
+
+        def __getattribute__(self, name: str) -> object:
+            if name == "now_us":
+                raise MemoryError
+            return object.__getattribute__(self, name)
+
     harness = Harness()
     client, publisher = harness.client("c"), harness.client("p")
     client.subscribe("t")
@@ -111,6 +96,21 @@ def test_acknowledgements_are_noted_until_their_record_is_there() -> None:
 
 @pytest.mark.skipif(not INTERPRETED, reason="compiled, nothing can be made to fail there")
 def test_a_batch_that_cannot_be_put_together_now_is_put_together_later() -> None:
+
+    class Reluctant(Deferred):
+        """Fails when a batch is put together, once."""
+
+        armed = False
+
+        def __getattribute__(self, name: str) -> object:
+            if name == "kind" and Reluctant.armed:
+                Reluctant.armed = False
+                raise MemoryError
+            return object.__getattribute__(self, name)
+
+        def run(self) -> None:
+            """Nothing is to be done."""
+
     harness = Harness()
     client, publisher = harness.client("c"), harness.client("p")
     client.subscribe("t")

@@ -13,7 +13,7 @@ import headrace.core.broker
 from harness import Client, Harness, state
 from headrace.core.access import Access, SignIn
 from headrace.core.failures import PLACES, Failures
-from headrace.core.interfaces import Link
+from headrace.core.interfaces import Link, Rendering
 from headrace.core.message import Message
 from headrace.core.settings import BrokerSettings
 from headrace.core.timers import RETRY_MS
@@ -154,6 +154,39 @@ def test_a_message_that_was_dropped_at_once_is_not_numbered_again() -> None:
     harness.crash()
     assert numbers(harness) == live
     assert sorted(bodies(harness.client("s", version=5))) == [b"fits", b"waits"]
+
+
+@pytest.mark.skipif(COMPILED, reason="compiled, nothing can be made to fail there")
+@pytest.mark.parametrize("qos", [0, 1, 2])
+def test_a_member_that_a_message_of_its_group_cannot_be_written_to_loses_its_connection(qos: int) -> None:
+    """Nobody reads half a packet, and what it had drawn goes on: to another at QoS 1, to itself at QoS 2."""
+
+    class HalfWritten(Rendering):
+        """Fails in the middle of a packet."""
+
+        def write(
+            self, link: Link, message: Message, qos: int, packet_id: int, first: int, ids: bytes
+        ) -> None:
+            link.writer().write(b"\x32\x7fhalf")
+            raise Boom
+
+        def size(self, link: Link, message: Message, qos: int, ids: bytes) -> int:
+            return 100
+
+    harness = Harness()
+    members = [harness.client(f"m{number}", version=5) for number in range(2)]
+    for member in members:
+        member.subscribe("$share/g/t", 2)
+        member.take()
+    members[0].link.rendering = HalfWritten()
+    publisher = harness.client("p")
+    publisher.publish("t", b"one", qos)
+    assert [member.link.closed for member in members] == [True, False]
+    assert b"half" not in members[0].link.sent
+    if qos == 1:
+        assert bodies(members[1]) == [b"one"]
+    if qos == 2:
+        assert bodies(harness.client("m0", version=5)) == [b"one"]
 
 
 def test_many_receivers_and_lanes_go_on_behind_one_that_fails() -> None:

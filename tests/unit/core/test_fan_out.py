@@ -227,22 +227,22 @@ def test_a_snapshot_does_not_wait_for_it() -> None:
     assert all(walk.slices())
 
 
-class Failing(Router):
-    """Cannot even say that something failed, once."""
-
-    fails = True
-
-    def offer_to_groups(self, tenant: Tenant, message: Message) -> None:
-        if Failing.fails:
-            Failing.fails = False
-            raise MemoryError
-
-
 @pytest.mark.skipif(
     not headrace.core.fan_out.__file__.endswith(".py"), reason="compiled, it cannot be replaced"
 )
 def test_a_lane_goes_on_after_a_turn_that_fails() -> None:
     """Its publisher is let go, and what it sends later is not put behind something that never leaves."""
+
+    class Failing(Router):
+        """Cannot even say that something failed, once."""
+
+        fails = True
+
+        def offer_to_groups(self, tenant: Tenant, message: Message) -> None:
+            if Failing.fails:
+                Failing.fails = False
+                raise MemoryError
+
     of = harness(10)
     clients = receivers(of, 12)
     publisher = of.client("p")
