@@ -431,8 +431,10 @@ class Actor:
             self.came[packet_id, number] = self._deliveries
         self._deliveries += 1
         publication = self.reference.publications.get(number)
-        if known and publication is not None and publication.sends > 1:
+        if known and publication is not None and (publication.sends > 1 or publication.retain):
             self.unplaced.add(packet_id)  # its acknowledgement was lost, or another copy has that id now
+        elif dup and not known and self.reference.limited:
+            self.unplaced.add(packet_id)  # a crash took back that it was dropped, what is behind it has come
         else:
             self.unplaced.discard(packet_id)
 
