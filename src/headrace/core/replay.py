@@ -8,7 +8,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from headrace.core.commit import Deferred, GroupCommit
+from mypy_extensions import i64
+
+from headrace.core.commit import ENTRY_BYTES, Deferred, GroupCommit
 from headrace.core.delivery import Delivery
 from headrace.core.inflight import reference
 from headrace.core.interfaces import Clock, Link
@@ -23,6 +25,9 @@ if TYPE_CHECKING:
 PAGE_MESSAGES: Final = 256
 SUBSCRIPTION_BYTES: Final = 300  # of memory that a subscription takes, about, beside its filter
 _PAGE_BYTES: Final = 256 << 10
+# What a SUBSCRIBE counts against its client's share until the last of its pages has gone: one in four of the messages
+# that a page may look at, so that the pages of one client do not fill a batch, for which all others wait.
+_TOLL_MESSAGES_MAX: Final = PAGE_MESSAGES // 4
 
 
 def effective_qos(message: Message, subscription: Subscription) -> int:
@@ -56,6 +61,18 @@ def sizes_of(session: Session, listed: list[int]) -> list[int]:
     retained = session.tenant.retained
     found = [retained.at(offset) for offset in listed[::3]]
     return [0 if message is None else message.size for message in found]
+
+
+def toll_of(session: Session, subscriptions: list[Subscription]) -> i64:
+    """Bytes that a SUBSCRIBE counts as while its retained messages are looked for."""
+    retained: i64 = len(session.tenant.retained)
+    messages: i64 = 0
+    for subscription in subscriptions:
+        if messages >= _TOLL_MESSAGES_MAX:
+            break
+        wide = "#" in subscription.filter or "+" in subscription.filter
+        messages += retained if wide else min(retained, 1)
+    return ENTRY_BYTES * min(messages, _TOLL_MESSAGES_MAX)
 
 
 class Pages:
@@ -113,12 +130,17 @@ class QueuedRetained(Deferred):
         self._listed = listed  # offsets that are in the `subscribed` record
         self._then = then
         self._pages = Pages(session, below)
+        self._work: i64 = 1
 
     def add(self, subscription: Subscription) -> None:
         self._pages.add(subscription)
         self.weight += SUBSCRIPTION_BYTES + len(subscription.filter)
 
+    def work(self) -> i64:
+        return self._work
+
     def run(self) -> None:
+        self._work = 1
         if self._session.ended or self._pages.done:
             self._then.run()
             return
@@ -135,6 +157,7 @@ class QueuedRetained(Deferred):
     def _page(self) -> list[int]:
         """The entries of a RETAINED_QUEUED record: offset, QoS, subscription identifier, flat."""
         messages = self._pages.next()
+        self._work += len(messages)
         subscription = self._pages.subscription
         queued: list[int] = []
         if not messages or subscription is None or not _holds(self._session, subscription):
@@ -161,9 +184,19 @@ class DirectRetained(Deferred):
     """
 
     def __init__(
-        self, delivery: Delivery, commit: GroupCommit, clock: Clock, session: Session, link: Link, below: int
+        self,
+        delivery: Delivery,
+        commit: GroupCommit,
+        clock: Clock,
+        session: Session,
+        link: Link,
+        below: int,
+        toll: i64 = 0,
     ) -> None:
+        """`toll`: bytes that its SUBSCRIBE was charged, which are given back at the end."""
         super().__init__(link)
+        self._toll: i64 = toll
+        self._work: i64 = 1
         self._delivery = delivery
         self._commit = commit
         self._clock = clock
@@ -182,8 +215,12 @@ class DirectRetained(Deferred):
             for message in self._link.broker.system.matching(subscription.filter):
                 self._system.append((message, subscription))
 
+    def work(self) -> i64:
+        return self._work
+
     def run(self) -> None:
         link = self._link
+        self._work = 1
         if link.closed or self._session.link is not link:
             return
         if link.paused:
@@ -194,6 +231,8 @@ class DirectRetained(Deferred):
         self._system = []
         if self._at == len(self._page):
             if self._pages.done:
+                link.deferred -= self._toll
+                self._toll = 0
                 return
             self._page, self._at = self._pages.next(), 0
             self._page_of = self._pages.subscription
@@ -208,6 +247,7 @@ class DirectRetained(Deferred):
         while subscription is not None and self._at < len(self._page) and link.buffered() <= _PAGE_BYTES:
             message = self._page[self._at]
             self._at += 1
+            self._work += 1
             if message.offset >= 0 and self._session.tenant.retained.at(message.offset) is None:
                 continue  # replaced
             direct = not self._session.persistent or not effective_qos(message, subscription)

@@ -8,7 +8,14 @@ from headrace.core.commit import Deferred, GroupCommit, Reply
 from headrace.core.fold import subscription_from
 from headrace.core.interfaces import Clock, Link
 from headrace.core.record import SUBSCRIBED, UNSUBSCRIBED, Event
-from headrace.core.replay import SUBSCRIPTION_BYTES, DirectRetained, QueuedRetained, first_page, sizes_of
+from headrace.core.replay import (
+    SUBSCRIPTION_BYTES,
+    DirectRetained,
+    QueuedRetained,
+    first_page,
+    sizes_of,
+    toll_of,
+)
 from headrace.core.session import Session
 from headrace.core.settings import BrokerSettings
 from headrace.core.subscriptions import Subscription, memory_of
@@ -64,7 +71,10 @@ class Subscribing:
             self.commit.append(Event(SUBSCRIBED, self.clock.now_us, fields))
         suback = encode_suback(link.version, packet.packet_id, codes)
         room.begin()
-        self.commit.defer(_Subscribed(link, session, fresh, held, listed, below, suback, room))
+        toll = toll_of(session, fresh) if fresh else 0
+        self.commit.defer(_Subscribed(link, session, fresh, held, listed, below, suback, room, toll))
+        if toll:
+            self.commit.charge(link, toll)
 
     def _check_answer(self, link: Link, codes: int) -> None:
         """SUBACK and UNSUBACK must fit into the client's Maximum Packet Size [MQTT-3.1.2-24]."""
@@ -111,14 +121,20 @@ class _Room:
         self._most_bytes: i64 = settings.subscription_bytes_max
         self._new: set[str] = set()
         self._bytes: i64 = 0
+        self._granted: i64 = 0
 
     def takes(self, topic_filter: str) -> bool:
-        """Whether there is room for this filter; one that the session has takes none."""
+        """Whether there is room for this filter. One that the session has takes none, but who names the same ones over
+        and over in one packet gets no more of it done than the limit."""
         session = self._session
         held = session.subscriptions
+        has: i64 = 0 if held is None else len(held)
+        if self._most and self._granted >= self._most + has:
+            return False
+        self._granted += 1
         if (held is not None and topic_filter in held) or topic_filter in self._new:
             return True
-        count: i64 = (0 if held is None else len(held)) + session.subscribing + len(self._new)
+        count: i64 = has + session.subscribing + len(self._new)
         memory = memory_of(topic_filter)
         taken = session.filter_bytes + session.subscribing_bytes + self._bytes + memory
         if (self._most and count >= self._most) or (self._most_bytes and taken > self._most_bytes):
@@ -217,6 +233,7 @@ class _Subscribed(Deferred):
         below: int,
         suback: bytes,
         room: _Room,
+        toll: i64,
     ) -> None:
         super().__init__(link, len(suback) + _memory_of([subscription.filter for subscription in fresh]))
         self._link = link
@@ -227,11 +244,14 @@ class _Subscribed(Deferred):
         self._below = below
         self._suback = suback
         self._room = room
+        self._toll: i64 = toll
 
     def run(self) -> None:
         self._room.end()
         link, broker, session, below = self._link, self._link.broker, self._session, self._below
-        direct = DirectRetained(broker.delivery, broker.commit, broker.clock, session, link, below)
+        direct = DirectRetained(
+            broker.delivery, broker.commit, broker.clock, session, link, below, self._toll
+        )
         then = _Suback(link, self._suback, direct)
         listed = set(self._listed[::3])
         queued = QueuedRetained(broker.commit, broker.clock, session, below, listed, then)

@@ -182,3 +182,39 @@ def test_the_position_of_a_part_is_found_in_that_part() -> None:
         broker.end_tick()
         looks.append(applied() - start)
     assert looks == [1, 1, 1, 2]
+
+
+@pytest.mark.parametrize(("clean", "qos"), [(True, 0), (True, 1), (False, 0), (False, 1)])
+def test_retained_messages_are_looked_for_on_behalf_of_few_subscribes_at_once(clean: bool, qos: int) -> None:
+    """Each of them has a page in every batch, for which everybody waits: 100 small packets are 32 pages and not 100."""
+    harness = Harness()
+    keeper = harness.client("keeper")
+    for number in range(70):
+        keeper.publish(f"r/{number}", b"x", retain=True)
+    client = harness.client("c", clean=clean)
+    before = len(harness.journal.records)
+    client.protocol.receive_data(100 * codec.encode_subscribe(4, 9, [SubscriptionRequest("#", qos)]))
+    assert not reads(client)
+    harness.broker.end_tick()
+    assert len(harness.journal.records) - before <= 33
+    seen = 0
+    while not harness.broker.commit.idle or not reads(client):
+        harness.sync()
+        client.take()
+        seen += 1
+        assert seen < 300
+    assert client.link.deferred == 0
+
+
+def test_a_subscribe_that_names_one_filter_over_and_over_gets_no_more_done_than_the_limit() -> None:
+    settings = BrokerSettings()
+    settings.subscriptions_max = 50
+    harness = Harness(settings)
+    client = harness.client("c")
+    same = [SubscriptionRequest("a", 1)] * 60
+    client.feed(codec.encode_subscribe(4, 9, same))
+    assert client.take()[-1:] == [(0x90, b"\x00\x09" + b"\x01" * 50 + b"\x80" * 10)]
+    client.feed(
+        codec.encode_subscribe(4, 10, same[:51])
+    )  # what it has may be named again, beside as many new ones
+    assert client.take() == [(0x90, b"\x00\x0a" + b"\x01" * 51)]
