@@ -73,6 +73,7 @@ class Connection(Link, Receiver):
         self._in_turn = False
         self._cut = False
         self._charged: i64 = 0  # bytes of an unfinished CONNECT that count against all strangers
+        self._below: i64 = 0  # of them, those that the transport holds
 
     # asyncio.Protocol
 
@@ -120,7 +121,13 @@ class Connection(Link, Receiver):
                 self._keep_aside(b"")
                 self._take_turn()
         elif self._protocol.version == 0:
-            self._charge(self._protocol.buffered)
+            self._charge(self._protocol.buffered + self._below)
+
+    def note_below(self, held: i64) -> None:
+        """The transport holds so many bytes of a frame that is not whole: a stranger's count as those of its CONNECT."""
+        if held != self._below and self._protocol.version == 0 and not self.closed:
+            self._below = held
+            self._charge(self._protocol.buffered + held)
 
     def _charge(self, held: i64) -> None:
         """Count what a stranger makes us hold against all strangers: who goes on when it is too much is cut."""

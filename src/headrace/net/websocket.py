@@ -64,6 +64,8 @@ class WebSocketTransport(WebSocketStream):
         super()._parse_on()
         if self._frames.state is State.CONNECTING:
             self._bound_request(self._at - before)
+        if self._socket is not None:
+            self._connection.note_below(len(self._frames.reader.buffer))
 
     def _on_error(self, error: Exception) -> None:
         self._connection.failed(error)

@@ -15,7 +15,7 @@ from harness import Harness
 from headrace.mqtt import codec
 from headrace.mqtt.packets import Connect, Will
 from headrace.mqtt.properties import Properties
-from headrace.net.connection import Connection, ConnectionSet
+from headrace.net.connection import STRANGERS_BYTES_MAX, Connection, ConnectionSet
 from headrace.net.websocket import WebSocketTransport
 
 
@@ -63,13 +63,14 @@ class Client:
         upgrade: bool = True,
         origin: str | None = None,
         origins: tuple[str, ...] = (),
+        frame_bytes_max: int = 3000,
     ) -> None:
         self.harness = Harness()
         self.socket = Socket()
         self.connections = ConnectionSet(10, 1000, pending_bytes_max=100_000)
         self.connection = Connection(self.harness.broker, self.connections)
         self.turns: list[Callable[[], None]] = []
-        self.server = WebSocketTransport(self.connection, 3000, origins, self.turns.append)
+        self.server = WebSocketTransport(self.connection, frame_bytes_max, origins, self.turns.append)
         self.server.connection_made(self.socket)  # type: ignore[arg-type]
         self.frames = ClientProtocol(
             parse_uri(f"ws://localhost{path}"),
@@ -321,6 +322,32 @@ def test_who_is_not_read_gets_nothing_parsed() -> None:
     client.exchange()
     assert client.received == CONNACK + PONG * 3
     assert client.socket.reading
+
+
+def test_what_strangers_hold_of_a_frame_counts_against_all_of_them() -> None:
+    client = Client(frame_bytes_max=1 << 20)
+    connections = client.connections
+    client.server.data_received(bytes([0x82, 0xFF]) + (900_000).to_bytes(8, "big") + bytes(4))
+    for _ in range(100):
+        client.server.data_received(bytes(1000))
+    assert 90_000 < connections.strangers_bytes <= 100_014
+    connections.strangers_bytes += STRANGERS_BYTES_MAX  # there are others
+    client.server.data_received(bytes(1000))
+    assert client.socket.closed
+    assert connections.turned_away["strangers_bytes"] == 1
+    client.server.connection_lost(None)
+    assert connections.strangers_bytes == STRANGERS_BYTES_MAX
+
+
+def test_frames_of_who_is_let_in_count_against_nobody() -> None:
+    client = Client(frame_bytes_max=1 << 20)
+    client.send(connect("x" * 9000), 1000)
+    assert client.received == CONNACK
+    assert client.connections.strangers_bytes == 0
+    packet = codec.encode_publish(4, b"t", b"x" * 60_000, 0, False, False, 0, b"", -1)
+    client.frames.send_binary(packet)
+    client.server.data_received(b"".join(client.frames.data_to_send())[:50_000])
+    assert client.connections.strangers_bytes == 0
 
 
 def test_a_request_without_end_is_cut() -> None:
