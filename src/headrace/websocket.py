@@ -107,6 +107,7 @@ class WebSocketStream(asyncio.Transport):
     def _lost(self) -> None:
         self._socket = None
         self._unparsed = b""
+        self._frames.reader.buffer.clear()  # the parser refers to itself, and stays until garbage is collected
 
     def pause_writing(self) -> None:
         self._above.pause_writing()

@@ -339,6 +339,15 @@ def test_what_strangers_hold_of_a_frame_counts_against_all_of_them() -> None:
     assert connections.strangers_bytes == STRANGERS_BYTES_MAX
 
 
+def test_half_a_frame_goes_with_its_connection() -> None:
+    client = Client(frame_bytes_max=1 << 20)
+    client.server.data_received(bytes([0x82, 0xFF]) + (900_000).to_bytes(8, "big") + bytes(2000))
+    held = client.server._frames.reader.buffer
+    assert len(held) > 1000
+    client.server.connection_lost(None)
+    assert len(held) == 0
+
+
 def test_frames_of_who_is_let_in_count_against_nobody() -> None:
     client = Client(frame_bytes_max=1 << 20)
     client.send(connect("x" * 9000), 1000)
