@@ -36,6 +36,7 @@ class Harness:
     def __init__(self, settings: BrokerSettings | None = None) -> None:
         self.settings = settings or BrokerSettings()
         self.now_us = START_US
+        self.set_by_us = 0  # what somebody has set the clock of the wall forward by
         self.snapshot: tuple[int, list[bytes]] | None = None
         self._open([])
 
@@ -49,7 +50,7 @@ class Harness:
         self.sync()
 
     def _set_clock(self) -> None:
-        self.clock.now_us = self.now_us
+        self.clock.now_us = self.now_us + self.set_by_us
         self.clock.mono_ms = self.now_us // 1000
 
     def sync(self) -> None:
@@ -142,7 +143,7 @@ class Client:
         )
 
     def feed(self, data: bytes, sync: bool = True) -> None:
-        self.link.broker.clock.now_us = self.harness.now_us
+        self.link.broker.clock.now_us = self.harness.now_us + self.harness.set_by_us
         self.protocol.receive_data(data)
         if sync:
             self.harness.sync()

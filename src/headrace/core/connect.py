@@ -321,25 +321,35 @@ class Sessions:
 
     def await_return(self, session: Session, grace_ms: int) -> None:
         """Start the timer of a closed session: its will delay or its expiry, whichever is first."""
-        waits_s = session.expiry_s
+        gone_ms = max(0, (self._clock.now_us - session.closed_at_us) // 1000)
+        begin_ms = self._clock.mono_ms + grace_ms
+        expires_ms = begin_ms + max(0, session.expiry_s * 1000 - gone_ms)
+        due_ms = expires_ms
         will = session.will
         if will is not None:
-            waits_s = min(waits_s, will.delay_s)
+            due_ms = min(due_ms, begin_ms + max(0, will.delay_s * 1000 - gone_ms))
         elif session.expiry_s == NEVER_EXPIRES:
             return
-        gone_ms = max(0, (self._clock.now_us - session.closed_at_us) // 1000)
-        timer = _Absence(self, session)
-        session.timer = timer
-        self._timers.schedule(self._clock.mono_ms + grace_ms + max(0, waits_s * 1000 - gone_ms), timer)
+        self._await(session, due_ms, expires_ms)
 
-    def absence_over(self, session: Session) -> None:
-        """A closed session's timer: its will is due, or the session is."""
+    def _await(self, session: Session, due_ms: int, expires_ms: int) -> None:
+        timer = _Absence(self, session, expires_ms)
+        session.timer = timer
+        self._timers.schedule(due_ms, timer)
+
+    def absence_over(self, session: Session, expires_ms: int) -> None:
+        """A closed session's timer: its will is due, or the session is. It ends when both clocks say so: the time of day
+        may have been set since it was closed, and then it says nothing."""
         session.timer = None
         if session.link is not None or session.ended:
             return
         self._wills.fire(session, self.access)
+        if session.expiry_s == NEVER_EXPIRES:
+            return
         gone_us = self._clock.now_us - session.closed_at_us
-        if session.expiry_s != NEVER_EXPIRES and gone_us >= session.expiry_s * 1_000_000 - 200_000:
+        if self._clock.mono_ms < expires_ms - 200:
+            self._await(session, expires_ms, expires_ms)
+        elif gone_us >= session.expiry_s * 1_000_000 - 200_000:
             self.end(session, "expired")
         else:
             self.await_return(session, 0)
@@ -470,10 +480,11 @@ class _KeepAlive(Timer):
 class _Absence(Timer):
     """The will delay or the expiry of a closed session."""
 
-    def __init__(self, sessions: Sessions, session: Session) -> None:
+    def __init__(self, sessions: Sessions, session: Session, expires_ms: int) -> None:
         super().__init__()
         self._sessions = sessions
         self._session = session
+        self._expires_ms = expires_ms
 
     def fire(self, now_ms: int) -> None:
-        self._sessions.absence_over(self._session)
+        self._sessions.absence_over(self._session, self._expires_ms)

@@ -113,3 +113,29 @@ def test_whose_a_will_is_outlives_the_broker(harness: Harness, rules: Rules, use
     crash(harness, rules)
     harness.advance(7)
     assert drops(harness) == 0  # it is not tried again
+
+
+@pytest.mark.parametrize("set_by_s", [-4e8, -86_400, 86_400, 4e8])
+@pytest.mark.parametrize("delay_s", [0, 5])
+def test_a_clock_that_is_set_ends_no_session_before_its_time(
+    harness: Harness, delay_s: int, set_by_s: float
+) -> None:
+    """The will is due while the session waits; what it was acknowledged to get is still there, and so is its end."""
+    client = left(harness, "away", expiry_s=3600, delay_s=delay_s)
+    client.subscribe("t")
+    client.lose()
+    Client(harness, "p").publish("t", b"kept", 1)
+    harness.set_by_us = int(set_by_s * 1_000_000)
+    for _ in range(10):
+        harness.advance(1)
+    back = Client(harness, "away", clean=False, version=5, expiry_s=3600)
+    assert [payload for _, payload, _, _ in back.publishes()] == [b"kept"]
+
+
+def test_a_session_with_a_delayed_will_ends_in_time(harness: Harness) -> None:
+    left(harness, "away", expiry_s=60, delay_s=5).lose()
+    for _ in range(59):
+        harness.advance(1)
+    assert len(harness.broker.fold.by_incarnation) == 1
+    harness.advance(2)
+    assert not harness.broker.fold.by_incarnation
