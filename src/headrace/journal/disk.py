@@ -11,6 +11,7 @@ import fcntl
 import mmap
 import os
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from threading import get_native_id
 from typing import Protocol
@@ -167,15 +168,21 @@ class Disk:
             self.close(fd)
 
     def replace(self, path: Path, data: bytes) -> None:
-        """Writes a small file so that after a crash either the old or the new one is there, whole."""
+        """Writes a small file so that after a crash either the old or the new one is there, whole. Raises OSError, and
+        leaves nothing of what could not be written."""
         temporary = path.with_name(f"{path.name}.{os.getpid()}-{get_native_id()}.tmp")
         fd = self.create(temporary)
         try:
-            self.write_fully(fd, [data], 0)
-            self.fsync(fd)
-        finally:
-            self.close(fd)
-        self.rename(temporary, path)
+            try:
+                self.write_fully(fd, [data], 0)
+                self.fsync(fd)
+            finally:
+                self.close(fd)
+            self.rename(temporary, path)
+        except OSError:
+            with suppress(OSError):
+                self.unlink(temporary)
+            raise
         self.fsync_directory(path.parent)
 
 

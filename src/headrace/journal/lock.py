@@ -42,8 +42,9 @@ def lock_data_dir(disk: Disk, data_dir: Path) -> int:
             f"{path}: another process (pid {owner or 'unknown'}) has this data directory open"
         )
     try:
-        disk.truncate(fd, 0)
-        disk.write_fully(fd, [f"{os.getpid()}\n".encode()], 0)
+        pid = f"{os.getpid()}\n".encode()
+        disk.write_fully(fd, [pid], 0)  # in place of the last one's: that needs no space
+        disk.truncate(fd, len(pid))
     except BaseException:
         disk.close(fd)  # or it would be locked as long as this process lives
         raise

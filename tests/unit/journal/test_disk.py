@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Sequence
 from pathlib import Path
 
+import pytest
+
 from headrace.journal.disk import DISK, Disk
 from headrace.journal.log import SegmentedLog
-from unit.journal.log_at import SMALL, filled, silent
+from headrace.journal.watermark import read_slots
+from unit.journal.log_at import SMALL, filled, opened, silent
 
 
 class ShortWrites(Disk):
@@ -55,6 +59,46 @@ def test_a_lock_is_exclusive_and_ends_with_its_descriptor(tmp_path: Path) -> Non
     DISK.close(first)
     assert DISK.lock(second)
     DISK.close(second)
+
+
+class FullDisk(Disk):
+    """What is there may be written over; not a byte comes to it."""
+
+    def pwritev(self, fd: int, buffers: Sequence[bytes], position: int) -> int:
+        if position + sum(map(len, buffers)) > self.size(fd):
+            raise OSError(errno.ENOSPC, "full")
+        return super().pwritev(fd, buffers, position)
+
+    def allocate(self, fd: int, position: int, length: int) -> None:
+        raise OSError(errno.ENOSPC, "full")
+
+
+def test_what_cannot_be_replaced_leaves_nothing(tmp_path: Path) -> None:
+    DISK.replace(tmp_path / "file", b"old")
+    with pytest.raises(OSError, match="full"):
+        FullDisk().replace(tmp_path / "file", b"new")
+    assert DISK.names(tmp_path) == ["file"]
+    assert DISK.read_file(tmp_path / "file") == b"old"
+
+
+def test_a_log_opens_where_not_a_byte_is_left(tmp_path: Path) -> None:
+    """Without its reserve, which was used up, and without the indexes of finished segments, which compaction removes:
+    only a broker that runs can free what nobody needs."""
+    bodies = [b"%d" % i * 200 for i in range(40)]
+    filled(tmp_path, bodies)
+    indexes = sorted((tmp_path / "journal").glob("*.index"))
+    assert len(indexes) > 1
+    for path in indexes:
+        path.unlink()
+    log = SegmentedLog.open(tmp_path, SMALL, silent, FullDisk())
+    assert [batch.body for batch in log.scan(0)] == bodies
+    assert log.read_batch(20).body == bodies[20]
+    assert read_slots(DISK, tmp_path)[0].high_watermark == 40
+    log.close()
+    assert not [name for name in DISK.names(tmp_path / "journal") if name.endswith(".tmp")]
+    again = opened(tmp_path)
+    assert (again.high_watermark, again.epoch) == (40, 1)
+    again.close()
 
 
 class ShortReads(Disk):
