@@ -27,7 +27,7 @@ from struct import Struct
 from zlib import crc32
 
 from headrace.journal.disk import Disk
-from headrace.journal.errors import CorruptFile, NoJournal, UnsupportedFormat, is_passing
+from headrace.journal.errors import CorruptFile, NoJournal, UnsupportedFormat
 
 NAME = "watermark"
 VERSION = 1
@@ -117,35 +117,12 @@ class Watermark:
         self.state = state
         self._disk = disk
         self._path = data_dir / NAME
-        is_new = self._is_replaced()
+        self.replace()
         fd = disk.open(self._path, write=True)
         try:
             self._mapped = disk.map(fd, FILE_SIZE)
         finally:
             disk.close(fd)
-        if not is_new:
-            for _ in range(2):
-                self.publish(state.high_watermark, state.durable_offset, state.last_timestamp_us)
-                self._mapped.flush()
-
-    def _is_replaced(self) -> bool:
-        """False if there is no space for that, and both slots can be written where they are. Raises OSError."""
-        try:
-            self.replace()
-        except OSError as error:
-            if not is_passing(error) or not self._is_ours():
-                raise
-            return False
-        return True
-
-    def _is_ours(self) -> bool:
-        """Whether the file that is there has this history, and all its bytes."""
-        try:
-            newest = read_state(self._disk, self._path.parent)
-        except (CorruptFile, NoJournal):
-            return False
-        is_whole = len(self._disk.read_file(self._path)) >= FILE_SIZE
-        return is_whole and (newest.uuid, newest.epoch) == (self.state.uuid, self.state.epoch)
 
     def publish(self, high_watermark: int, durable_offset: int, last_timestamp_us: int) -> None:
         state = self.state
