@@ -164,6 +164,7 @@ class NoSync:
 
     def __init__(self, harness: Harness) -> None:
         self.now_us = harness.now_us
+        self.set_by_us = harness.set_by_us
 
     def sync(self) -> None:
         """Not yet."""
