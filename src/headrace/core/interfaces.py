@@ -134,6 +134,7 @@ class Link(ServerHandler):
         self.broken = False  # something failed on its behalf: it is about to be closed
         self.parked = False  # one of its messages waits until the disk has space
         self.deferred: i64 = 0  # bytes that wait for the journal on its behalf (`commit`)
+        self.fan: i64 = 0  # sessions that its last durable message went to, where they were many
         self.closed = False
         self.window: i64 = 0
         self.chunk: i64 = 64

@@ -36,6 +36,9 @@ from headrace.mqtt.properties import Properties
 from headrace.mqtt.topics import TOPIC_BYTES_MAX
 
 NEVER_DURABLE: Final = -1
+DELIVERIES_MAX: Final = (
+    4000  # that may wait for the messages of one publisher to many: others wait behind them
+)
 LET_GO_AT_ONCE: Final = 50  # of those held back: each parses what was read before
 _PARKED_LEAST: Final = 64  # messages that wait for space, before those of closed connections are looked for
 _DOLLAR: Final = 0x24
@@ -239,8 +242,11 @@ class Publishing:
             incoming[packet_id] = offset
 
     def keep_pace(self, link: Link) -> None:
-        """Where too much waits for the disk, stop reading from this client until the next commit (decisions 39)."""
-        if self.commit.pending_bytes > self.settings.commit_bytes_max:
+        """Where too much waits for the disk, or behind this client's messages for many, stop reading from it until some
+        of that has taken effect (decisions 39)."""
+        if self.commit.pending_bytes > self.settings.commit_bytes_max or (
+            link.fan > 0 and link.fan * (link.deferred // ENTRY_BYTES) > DELIVERIES_MAX
+        ):
             self.hold_back(link)
 
     def _keep_share(self, link: Link, waiting: i64) -> None:
@@ -360,6 +366,8 @@ class Publishing:
 
     def _waits(self, link: Link) -> bool:
         if link.parked or self.commit.pending_memory > self.settings.commit_bytes_max:
+            return True
+        if link.fan * (link.deferred // ENTRY_BYTES) > DELIVERIES_MAX // 2:
             return True
         return self.commit.exceeds(link.deferred, SHARE_BYTES_MAX // 2)
 

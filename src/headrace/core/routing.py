@@ -76,6 +76,8 @@ class Router:
             self._contain("apply", None, error)
             targets = tenant.tree.match(message.topic)  # what fails twice is there to stay
         count: i64 = len(targets)
+        if publisher is not None and (count > _REMEMBERED_TARGETS_MAX or publisher.fan):
+            publisher.fan = count
         if count > self._at_once or self.fan_out.busy:
             if message.flags & FLAG_QOS == 0:
                 return self._route_qos0(tenant, message, targets, None, publisher)

@@ -6,7 +6,7 @@ import pytest
 
 from harness import Client, Harness
 from headrace.core.commit import ENTRY_BYTES, SHARE_BYTES_LEAST, SHARE_BYTES_MAX, SHARES_BYTES_MAX
-from headrace.core.publishing import LET_GO_AT_ONCE
+from headrace.core.publishing import DELIVERIES_MAX, LET_GO_AT_ONCE
 from headrace.core.settings import BrokerSettings
 from headrace.mqtt import codec
 from headrace.mqtt.packets import SubscriptionRequest
@@ -218,3 +218,26 @@ def test_a_subscribe_that_names_one_filter_over_and_over_gets_no_more_done_than_
         codec.encode_subscribe(4, 10, same[:51])
     )  # what it has may be named again, beside as many new ones
     assert client.take() == [(0x90, b"\x00\x0a" + b"\x01" * 51)]
+
+
+@pytest.mark.parametrize("qos", [1, 2])
+def test_who_publishes_to_many_has_few_messages_under_way(qos: int) -> None:
+    """Others wait behind them in the journal's order; all of them come, also at QoS 2 without a PUBREL in between."""
+    harness = Harness()
+    members = [harness.client(f"m{number}") for number in range(1000)]
+    for member in members:
+        member.subscribe("many", qos)
+    publisher = harness.client("p", clean=True)
+    publisher.publish("many", b"first", qos)
+    sent = 60
+    packets = b"".join(
+        codec.encode_publish(4, b"many", b"%d" % number, qos, False, False, 100 + number, b"", -1)
+        for number in range(sent)
+    )
+    publisher.feed(packets, sync=False)
+    assert publisher.link.held_back
+    assert publisher.link.deferred // ENTRY_BYTES <= DELIVERIES_MAX // 1000 + 1
+    harness.sync()
+    for member in (members[0], members[-1]):
+        assert [payload for _, payload, _, _ in member.publishes()][1:] == [b"%d" % n for n in range(sent)]
+    assert not publisher.link.held_back
