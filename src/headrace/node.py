@@ -204,7 +204,6 @@ class Node:
         self._not_ready = "starting"
         self._full = ""
         self._admin: AdminServer | None = None
-        self._snapshot_task: asyncio.Task[None] | None = None
         self._tick_clock()
         self._audit = audit_log(config)
         access = self._access_control()  # whatever it raises, the journal is not open yet

@@ -234,11 +234,13 @@ class Group:
         """The member at this place of the order has had its turn."""
         self._turn = place + 1
 
-    def stays_with(self, session: Session | None) -> Session | None:
-        """The member that the strategy `sticky` is with; a new one where `session` names it."""
-        if session is not None:
-            self._sticky = session
+    def kept(self) -> Session | None:
+        """The member that the strategy `sticky` stays with, None if it has none or that one has left the group."""
         return self._sticky if self._sticky in self.members else None
+
+    def keep(self, session: Session) -> None:
+        """From now on the strategy `sticky` stays with this member."""
+        self._sticky = session
 
     def choose(self, ready: list[Session], strategy: str, message: Message) -> Session:
         """One of all the ready members, by a strategy that compares them."""

@@ -125,7 +125,7 @@ class SharedDelivery:
         the group's queue, and needs room in a window."""
         strategy = self._settings.shared_strategy
         if strategy == STICKY:
-            kept = group.stays_with(None)
+            kept = group.kept()
             if kept is not None and self._takes(group, kept, message, stored) and kept not in passed:
                 return kept
         if strategy in (STICKY, ROUND_ROBIN):
@@ -134,7 +134,8 @@ class SharedDelivery:
                 session = order[place]
                 if self._takes(group, session, message, stored) and session not in passed:
                     group.took(place)
-                    group.stays_with(session)
+                    if strategy == STICKY:
+                        group.keep(session)
                     return session
             self._note_nobody(group, stored)
             return None
