@@ -14,8 +14,8 @@ import click
 import structlog
 
 from headrace.cli_storage import backup_command, ends_with_its_reader, repair_command, restore_command
-from headrace.config import Config, InvalidKey, load, show, without_secrets
-from headrace.errors import HeadraceError
+from headrace.config import Config, load, show, without_secrets
+from headrace.errors import ConfigError, HeadraceError
 from headrace.journal.errors import JournalError
 
 DATA_DIR = click.option(
@@ -71,7 +71,7 @@ def main() -> None:
     """Entry point: errors of ours become one line on stderr and an exit status."""
     try:
         cli(standalone_mode=True)
-    except InvalidKey as error:
+    except ConfigError as error:
         click.echo(f"headrace: {error}", err=True)
         sys.exit(2)
     except (HeadraceError, JournalError, OSError) as error:

@@ -225,7 +225,7 @@ class Node:
         self._doors = Doors(self.broker, door_settings(config), access, log.warning)
 
     def _access_control(self) -> FileAccess | None:
-        """None where everybody may do everything. Raises ConfigError, OSError."""
+        """None where everybody may do everything. Raises ConfigError."""
         settings = access_settings(self.config)
         asked = any(
             option in url for url in self.config.listeners for option in ("identity=", "messages_per_s=")

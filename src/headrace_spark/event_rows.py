@@ -133,7 +133,9 @@ def _connected(event: Event) -> list[Row]:
     if event.subkind == SESSION_OPENED:
         row["session_type"] = _SESSION_TYPES.get(event.number("ty"))
     will = fields.get("w")
-    return [row, _will(will)] if isinstance(will, list) else [row]
+    rows = [row, _will(will)] if isinstance(will, list) else [row]
+    owner = fields.get("u")
+    return [*rows, {"kind": "owner_set", "owner": owner}] if isinstance(owner, str) else rows
 
 
 def _will(will: list[Any]) -> Row:

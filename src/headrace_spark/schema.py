@@ -27,6 +27,8 @@ tenant, client and incarnation:
     unsubscribed                          topic_filter
     will_set                              topic, payload, qos, retain, properties, will_delay_s,
                                           message_expiry_s; in the record of opened or resumed, as a later item
+    owner_set                             owner: the user to whom the client id belongs from here on; in the record
+                                          of opened or resumed, as its last item
     will_fired, will_cancelled            nothing else; what fired is a message of its own
     retained_set                          topic, payload, qos, properties, message_expiry_s: a PUBLISH with RETAIN
     retained_cleared                      topic: a PUBLISH with RETAIN and no payload
@@ -151,6 +153,7 @@ EVENTS: Final = StructType(
         _column("protocol_version", ByteType(), "3 is MQTT 3.1, 4 is 3.1.1, 5 is 5.0"),
         _column("sent_limit", LongType(), "serials above it have not been sent"),
         _column("will_set", BooleanType(), "of session_closed: the will is still to come"),
+        _column("owner", StringType(), "user to whom the client id belongs, where it has one"),
         _column("reason", StringType(), "of session_closed and session_ended, in words; null in old records"),
         _column("reason_code", ShortType(), "MQTT 5 reason code of the close; null if there was none"),
         _column("dropped", LongType(), "messages that the session still had queued when it ended"),

@@ -345,25 +345,37 @@ def test_guessing_passwords_delays_nobody(guarded: Guarded, clients: Callable[..
 
 
 @pytest.mark.parametrize(
-    ("file", "content"),
+    ("key", "content"),
     [
-        ("password_file", b"nonsense\n"),
-        ("password_file", b"ada:\xff\n"),
-        ("acl_file", b"nonsense\n"),
-        ("acl_file", b"topic \xff\n"),
-        ("acl_file", None),
+        ("access.password_file", b"# users\nnonsense\n"),
+        ("access.password_file", b"# users\nada:\xff\n"),
+        ("access.password_file", None),
+        ("access.acl_file", b"topic #\nnonsense\n"),
+        ("access.acl_file", b"topic #\ntopic \xff\n"),
+        ("access.acl_file", None),
+        ("access.ban_file", b"192.0.2.0/24\nnonsense\n"),
+        ("access.ban_file", None),
+        ("tls.certificate", b"# nobody\nnonsense\n"),
+        ("tls.certificate", None),
     ],
 )
-def test_a_file_that_cannot_be_used_at_the_start_is_said(
-    tmp_path: Path, file: str, content: bytes | None
+def test_a_file_that_cannot_be_used_at_the_start_is_wrong_use(
+    tmp_path: Path, key: str, content: bytes | None
 ) -> None:
+    """Exit 2, and one line with the key, the file, and the number of its line where the file has lines of ours."""
     path = tmp_path / "file"
     if content is not None:
         path.write_bytes(content)
-    done = headrace("serve", "--data-dir", str(tmp_path / "d"), "--listen", f"tcp://127.0.0.1:{free_port()}",
-                    "--set", f"access.{file}={path}")  # fmt: skip
-    assert done.returncode == 1
-    assert str(path) in done.stderr
+    scheme = "tls" if key.startswith("tls.") else "tcp"
+    listener = f"{scheme}://127.0.0.1:{free_port()}"
+    where = ["--data-dir", str(tmp_path / "d"), "--listen", listener, "--set", f"{key}={path}"]
+    done = headrace("serve", *where)
+    assert done.returncode == 2
+    said = done.stderr.splitlines()[-1]
+    assert said.startswith(f"headrace: {key}")
+    assert str(path) in said
+    if content is not None and scheme == "tcp":
+        assert f"{path}, line 2: " in said
     assert "Traceback" not in done.stderr
 
 

@@ -90,6 +90,13 @@ def test_a_will_is_a_row_of_its_own() -> None:
     }
 
 
+def test_an_owner_is_the_last_row_of_its_record() -> None:
+    will = ["a/b", b"gone", 2, True, b"", 30, 90]
+    found = told(SESSION_RESUMED, WHO | {"ex": 60, "v": 5, "w": will, "lim": 3, "u": "ada"})
+    assert [row["kind"] for row in found] == ["session_resumed", "will_set", "owner_set"]
+    assert found[-1] == ABOUT | {"kind": "owner_set", "owner": "ada"}
+
+
 @pytest.mark.parametrize(
     ("subkind", "fields", "expected"),
     [

@@ -16,7 +16,7 @@ from headrace.core.interfaces import Link
 from headrace.core.timers import Timer
 from headrace.mqtt.framing import MORE, WHOLE
 from headrace.mqtt.protocol import ServerProtocol
-from headrace.net.remote import has_hung_up
+from headrace.net.remote import has_hung_up, peer_of
 from headrace.sockets.plain import PlainTransport, Receiver
 
 if TYPE_CHECKING:
@@ -340,10 +340,7 @@ class Connection(Link, Receiver):
         transport = self._transport
         if self.source or transport is None:
             return self.source
-        address = transport.get_extra_info("peername")
-        if not isinstance(address, tuple):
-            return "unix"
-        return f"[{address[0]}]:{address[1]}" if len(address) == 4 else f"{address[0]}:{address[1]}"
+        return peer_of(transport.get_extra_info("peername"))
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)

@@ -1,7 +1,8 @@
 """Who may connect at all: addresses that are banned, by a file or after failed logins, and how often one may come.
 
-Asked for each connection once its address is known, behind a PROXY header the client's own. An IPv6 /64 counts as one
-address. Unix sockets are never turned away. Whatever is remembered of addresses is bounded. Pure, but for the file.
+Asked for each connection once its address is known, before TLS: at accept, or behind a PROXY header for the client's
+own; bans are asked again when it signs in. An IPv6 /64 counts as one address. Unix sockets are never turned away.
+Whatever is remembered of addresses is bounded. Pure, but for the file.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ BANNED, TOO_OFTEN = "banned", "address_rate"
 
 
 class InvalidBans(ConfigError):
-    """A line of the ban file is no address or network. The message has its number."""
+    """The ban file cannot be read, or a line of it is no address or network. The message has its number."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,18 +94,28 @@ class Gate:
         self.reload()
 
     def reload(self) -> None:
-        """Read the ban file. Raises InvalidBans, OSError."""
-        if self._settings.ban_file:
-            self._banned = read_bans(Path(self._settings.ban_file))
+        """Read the ban file. Raises InvalidBans, which names the key."""
+        if not self._settings.ban_file:
+            return
+        file = Path(self._settings.ban_file)
+        try:
+            self._banned = read_bans(file)
+        except InvalidBans as error:
+            raise InvalidBans(f"access.ban_file: {error}") from None
+        except OSError as error:
+            raise InvalidBans(f"access.ban_file: {file}: {error.strerror}") from None
 
     def refusal(self, peer: str) -> str:
         """Why a new connection is turned away, "" if it may come in."""
         if not peer or peer == UNIX:
             return ""
-        source = source_of(peer)
-        if self._banned.holds(host_of(peer)) or self._is_out(source):
+        if self.bans(peer):
             return BANNED
-        return TOO_OFTEN if self._coming is not None and not self._coming.take(source) else ""
+        return TOO_OFTEN if self._coming is not None and not self._coming.take(source_of(peer)) else ""
+
+    def bans(self, peer: str) -> bool:
+        """Whether nobody from there may come in or sign in: by the file, or after failed logins."""
+        return self._banned.holds(host_of(peer)) or self._is_out(source_of(peer))
 
     def is_banned(self, peer: str) -> bool:
         """Whether the ban file names it."""

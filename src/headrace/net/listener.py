@@ -1,7 +1,8 @@
 """A listener: a bound socket, what is put in front of its connections, its limits. Runs on the loop, not compiled.
 
 Accepting is our own: at the limit of descriptors (EMFILE) it pauses and says so instead of spinning or dropping clients
-(decisions 39), a PROXY header is read before TLS starts, and a new certificate serves the next connection.
+(decisions 39), a PROXY header is read before TLS starts, and a new certificate serves the next connection. Who is banned,
+or comes too often, is closed as soon as its address is known, before TLS and WebSocket cost anything.
 """
 
 from __future__ import annotations
@@ -18,8 +19,9 @@ from headrace.net import tls
 from headrace.net.address import Address
 from headrace.net.bound import bind, release
 from headrace.net.connection import Connection, ConnectionSet
-from headrace.net.gate import Gate
+from headrace.net.gate import BANNED, Gate
 from headrace.net.proxy import read_header
+from headrace.net.remote import peer_of
 from headrace.net.revocation import RevocationList
 from headrace.net.tls import TlsFiles
 from headrace.net.websocket import WebSocketTransport
@@ -65,9 +67,15 @@ class ListenerSet(ConnectionSet):
     def add(self, connection: Connection) -> None:
         self.pending -= 1
         super().add(connection)
-        refusal = "" if self.gate is None else self.gate.refusal(connection.peer())
+        if self.gate is not None and self.gate.bans(connection.peer()):  # since it was accepted
+            connection.turn_away(BANNED)
+
+    def refuses(self, peer: str) -> bool:
+        """Whether who comes from there is turned away, which is counted then."""
+        refusal = "" if self.gate is None else self.gate.refusal(peer)
         if refusal:
-            connection.turn_away(refusal)
+            self.turn_away(refusal)
+        return bool(refusal)
 
     def identity_of(self, transport: PlainTransport | asyncio.Transport) -> str | None:
         if not self.takes_identity or isinstance(transport, PlainTransport):
@@ -99,6 +107,7 @@ class Listener:
     ) -> None:
         self._address = address
         self._keep_alive_s = 0 if address.scheme == "unix" else keep_alive_s
+        self._proxied = address.options.proxy != "off"
         self._poller = None if address.encrypted or address.websocket else poller
         self.connections = connections
         self._make = make
@@ -142,7 +151,7 @@ class Listener:
     def _accept(self) -> None:
         for _ in range(ACCEPT_BURST):
             try:
-                accepted, _ = self._socket.accept()
+                accepted, address = self._socket.accept()
             except (BlockingIOError, InterruptedError):
                 return
             except OSError as error:
@@ -150,7 +159,10 @@ class Listener:
                     continue
                 self._pause(error)
                 return
-            self._admit(accepted)
+            if self._proxied or not self.connections.refuses(peer_of(address)):
+                self._admit(accepted)
+            else:
+                accepted.close()
 
     def _pause(self, error: OSError) -> None:
         """Clients wait in the backlog; the readable socket must not keep the loop busy meanwhile."""
@@ -174,7 +186,7 @@ class Listener:
         try:
             self._set_up(accepted)
             connection = self._make(self.connections, "")
-            if self._poller is not None and self._address.options.proxy == "off":
+            if self._poller is not None and not self._proxied:
                 PlainTransport(self._poller, accepted, connection).open()
                 return
         except Exception as error:  # noqa: BLE001
@@ -205,8 +217,12 @@ class Listener:
         only."""
         until = time.monotonic() + self._timeout_s
         try:
-            if self._address.options.proxy != "off":
+            if self._proxied:
                 connection.source = await self._source(accepted)
+                if self.connections.refuses(connection.source or peer_of(accepted.getpeername())):
+                    self.connections.pending -= 1
+                    accepted.close()
+                    return
             if self._poller is not None:
                 PlainTransport(self._poller, accepted, connection).open()
             else:

@@ -13,6 +13,13 @@ _V6_PREFIX: Final = 64  # what one customer gets: whoever has one address of it 
 _GONE: Final = getattr(select, "POLLRDHUP", 0) | select.POLLHUP | select.POLLERR
 
 
+def peer_of(address: object) -> str:
+    """`host:port` or `[host]:port` of a socket address; UNIX for one that is none of the internet's."""
+    if not isinstance(address, tuple):
+        return UNIX
+    return f"[{address[0]}]:{address[1]}" if len(address) == 4 else f"{address[0]}:{address[1]}"
+
+
 @functools.lru_cache(4096)
 def host_of(peer: str) -> str:
     """The address of `host:port` or `[host]:port`; an IPv4 address written as IPv6 is IPv4's. Anything else as it is."""

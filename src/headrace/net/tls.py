@@ -14,14 +14,14 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from headrace.errors import HeadraceError
+from headrace.errors import ConfigError
 from headrace.net.address import Address
 from headrace.net.revocation import NoRevocationList, RevocationList, read_revocations
 
 FAST = find_spec("aiofastnet") is not None  # else the event loop's own TLS serves
 
 
-class UnusableCertificate(HeadraceError):
+class UnusableCertificate(ConfigError):
     """A certificate, key or CA file is missing, no PEM, or they do not belong together. The message names the file."""
 
 
@@ -61,15 +61,16 @@ def server_context(files: TlsFiles, alpn: str) -> ssl.SSLContext:
     if not files.certificate:
         raise UnusableCertificate("a TLS listener needs tls.certificate, or ?cert= in its URL")
     _load(
+        "tls.certificate or ?cert=",
         files.certificate,
         lambda: context.load_cert_chain(files.certificate, files.key or None, password=_no_password),
     )
     if files.client_certificate != "none":
         if not files.ca:
             raise UnusableCertificate("client certificates need tls.ca, or ?ca= in the listener's URL")
-        _load(files.ca, lambda: context.load_verify_locations(files.ca))
+        _load("tls.ca or ?ca=", files.ca, lambda: context.load_verify_locations(files.ca))
         if files.crl:
-            _load(files.crl, lambda: context.load_verify_locations(files.crl))
+            _load("tls.crl or ?crl=", files.crl, lambda: context.load_verify_locations(files.crl))
             context.verify_flags |= ssl.VERIFY_CRL_CHECK_LEAF
         required = files.client_certificate == "require"
         context.verify_mode = ssl.CERT_REQUIRED if required else ssl.CERT_OPTIONAL
@@ -83,14 +84,14 @@ def revocations(files: TlsFiles) -> RevocationList | None:
     try:
         return read_revocations(Path(files.crl))
     except (OSError, NoRevocationList) as error:
-        raise UnusableCertificate(f"{files.crl}: {error}") from None
+        raise UnusableCertificate(f"tls.crl or ?crl=: {files.crl}: {error}") from None
 
 
-def _load(file: str, load: Callable[[], None]) -> None:
+def _load(key: str, file: str, load: Callable[[], None]) -> None:
     try:
         load()
     except (OSError, ValueError) as error:  # ssl.SSLError is an OSError
-        raise UnusableCertificate(f"{file}: {error}") from None
+        raise UnusableCertificate(f"{key}: {file}: {error}") from None
 
 
 def _no_password() -> str:

@@ -6,13 +6,16 @@ Runs on the loop; password hashes are verified on a few threads (`verifying`). W
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
 
 from headrace.core.access import PENDING, UNLIMITED, Access, Answers, SignIn
 from headrace.core.fold import DEFAULT_TENANT
 from headrace.core.interfaces import Link
 from headrace.core.pace import Pace
+from headrace.errors import ConfigError
 from headrace.mqtt import reason_codes as rc
 from headrace.net.gate import BANNED, Allowance, Gate
 from headrace.net.remote import source_of
@@ -20,6 +23,8 @@ from headrace.services.acl import READ, WRITE, Acl, Grants, read_acl
 from headrace.services.audit import Audit
 from headrace.services.passwords import REMEMBER_S, PasswordFile, read_hashes
 from headrace.services.verifying import Attempt, Loop, Verifying
+
+Found = TypeVar("Found")
 
 REFUSAL_STEP_S = 0.25
 _SHORT = 64
@@ -44,11 +49,12 @@ class Known:
     """What access control remembers of a connection: how it signed in, the line of the password file that was right, and
     what it may do until the ACL is read again."""
 
-    __slots__ = ("acl", "grants", "line", "pace", "way")
+    __slots__ = ("acl", "grants", "line", "named", "pace", "way")
 
     def __init__(self, way: str, line: str | None = None) -> None:
         self.way = way
         self.line = line
+        self.named = True  # it chose its client id; else it got one of ours
         self.acl: Acl | None = None
         self.grants: Grants | None = None
         self.pace: Pace | None = None
@@ -71,14 +77,15 @@ class FileAccess(Access):
         self.reload()
 
     def reload(self) -> None:
-        """Read both files; on ConfigError or OSError what was there before stays."""
+        """Read both files; on ConfigError, which names the key, what was there before stays."""
         files = self._settings
         passwords = None
         if files.password_file:
-            passwords = PasswordFile(read_hashes(Path(files.password_file)), files.remember_s)
+            hashes = _read("access.password_file", files.password_file, read_hashes)
+            passwords = PasswordFile(hashes, files.remember_s)
             if self._passwords is not None:
                 passwords.take_over(self._passwords)
-        acl = read_acl(Path(files.acl_file)) if files.acl_file else None
+        acl = _read("access.acl_file", files.acl_file, read_acl) if files.acl_file else None
         self._passwords, self._acl = passwords, acl
         self.generation += 1
 
@@ -91,7 +98,8 @@ class FileAccess(Access):
                 return "user_deleted"
             if line != known.line:
                 return "password_changed"
-        if link.client_id and self._acl is not None and not self._acl.may_be(link.user, link.client_id):
+        named = link.client_id != "" and (not isinstance(known, Known) or known.named)
+        if named and self._acl is not None and not self._acl.may_be(link.user, link.client_id):
             return "client_id"
         return ""
 
@@ -103,8 +111,8 @@ class FileAccess(Access):
     def authenticate(self, request: SignIn) -> int:
         """Mosquitto's answer to whatever is wrong is "not authorized", which tells a guesser nothing."""
         link, username = request.link, request.username
-        if self._flaps(request.client_id):
-            return self._refuse(request, rc.CONNECTION_RATE_EXCEEDED, "flapping")
+        if self.gate is not None and self.gate.bans(request.peer):  # since it came in
+            return self._refuse(request, rc.BANNED, BANNED)
         if link.identity is None:
             return self._refuse(request, rc.NOT_AUTHORIZED, "certificate_without_name")
         if link.identity:
@@ -117,11 +125,12 @@ class FileAccess(Access):
             return self._welcome(request, Known(ANONYMOUS if username is None else NAME_ONLY))
         return self._ask_for_password(request, username, self._passwords)
 
-    def _flaps(self, client_id: str) -> bool:
+    def _flaps(self, user: str | None, client_id: str) -> bool:
+        """Of who has signed in: nobody else can use up what a client may."""
         if self._connects is None or not client_id:
             return False
-        short = client_id if len(client_id) <= _SHORT else str(hash(client_id))  # many of them are remembered
-        return not self._connects.take(short)
+        key = f"{user or ''}\0{client_id}"
+        return not self._connects.take(key if len(key) <= _SHORT else str(hash(key)))  # many are remembered
 
     def _ask_for_password(self, request: SignIn, user: str, passwords: PasswordFile) -> int:
         password = request.password or b""
@@ -148,7 +157,9 @@ class FileAccess(Access):
         now = self._passwords
         if right and now is not passwords and (now is None or not now.same_line(user, passwords)):
             right = None  # what was right has been changed meanwhile: come again
-        if right is None:
+        if self.gate is not None and self.gate.bans(request.peer):  # by a guess that was before this one
+            code = self._refuse(request, rc.BANNED, BANNED)
+        elif right is None:
             code = self._refuse(request, rc.SERVER_UNAVAILABLE, "unavailable")
         elif not right:
             why = "wrong_password" if passwords.knows(user) else "unknown_user"
@@ -164,7 +175,10 @@ class FileAccess(Access):
     def _welcome(self, request: SignIn, known: Known) -> int:
         """It is who it says; may it be this client?"""
         link, client_id = request.link, request.client_id
-        if client_id and self._acl is not None and not self._acl.may_be(link.user, client_id):
+        if self._flaps(link.user, client_id):
+            return self._refuse(request, rc.CONNECTION_RATE_EXCEEDED, "flapping")
+        known.named = bool(client_id)
+        if known.named and self._acl is not None and not self._acl.may_be(link.user, client_id):
             return self._refuse(request, rc.CLIENT_IDENTIFIER_NOT_VALID, "client_id")
         if self._settings.client_ids == "first-user" and not self._owns(link, client_id):
             return self._refuse(request, rc.CLIENT_IDENTIFIER_NOT_VALID, "client_id_of_another")
@@ -236,6 +250,16 @@ class FileAccess(Access):
         if known.grants is None or known.acl is not acl:
             known.acl, known.grants = acl, acl.grants(link.user, link.client_id)
         return known.grants
+
+
+def _read(key: str, file: str, read: Callable[[Path], Found]) -> Found:
+    """Raises ConfigError, which names key, file and, where there is one, the line."""
+    try:
+        return read(Path(file))
+    except ConfigError as error:
+        raise type(error)(f"{key}: {error}") from None
+    except OSError as error:
+        raise ConfigError(f"{key}: {file}: {error.strerror}") from None
 
 
 def _source(link: Link) -> str:

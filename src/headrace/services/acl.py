@@ -127,7 +127,8 @@ def read_acl(file: Path) -> Acl:
     try:
         text = file.read_bytes().decode("utf-8")
     except UnicodeDecodeError as error:
-        raise InvalidAcl(f"{file}: not UTF-8 ({error.reason} at byte {error.start})") from None
+        number = error.object.count(b"\n", 0, error.start) + 1
+        raise InvalidAcl(f"{file}, line {number}: not UTF-8") from None
     acl = Acl()
     user: str | None = None
     for number, line in enumerate(text.removeprefix("\ufeff").split("\n"), 1):

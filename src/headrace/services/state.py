@@ -24,7 +24,8 @@ def lines(fold: Fold) -> list[str]:
 
 
 def _session(session: Session) -> dict[str, object]:
-    return {
+    owner = {} if session.owner is None else {"owner": session.owner}
+    return owner | {
         "session": f"{session.tenant.name}/{session.client_id}",
         "type": TYPE_NAMES[session.session_type],
         "expiry_s": session.expiry_s,

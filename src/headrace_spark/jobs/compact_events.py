@@ -1,8 +1,9 @@
 """The job `compact-events`: the events of a journal without what later ones made void, for a broker to start from.
 
 Like a compacted Kafka topic: of each key the last record stays. The keys are a session and what happened to it (opened,
-resumed, closed, will), a session and a topic filter, and a retained topic; sessions that ended and retained messages
-that were cleared leave nothing. Records stay as they are in the journal: who folds them has the state at the checkpoint.
+resumed, closed, will, owner), a session and a topic filter, and a retained topic; sessions that ended and retained
+messages that were cleared leave nothing. Records stay as they are in the journal: who folds them has the state at the
+checkpoint.
 
     <lake>/event_snapshot               Delta table: the rows of schema `events` that are left, and one row `checkpoint`
     <lake>/bootstrap/<offset>.snapshot  the same records in a file, for `headrace serve --bootstrap`
@@ -43,7 +44,10 @@ COLUMNS: Final = (
     *("kind", "tenant", "client_id", "incarnation", "topic_filter", "topic", "message_offset"),
     *("journal_uuid", "journal_epoch", "journal_offset", "item", "record"),
 )
-_LIFE: Final = ("session_opened", "session_resumed", "session_closed", "will_fired", "will_cancelled")
+_LIFE: Final = (
+    *("session_opened", "session_resumed", "session_closed", "will_fired", "will_cancelled"),
+    "owner_set",  # in the record that opens a session, or in one that resumes it, which need not be the last
+)
 _SUBSCRIPTIONS: Final = ("subscribed", "unsubscribed")
 _RETAINED: Final = ("retained_set", "retained_cleared")
 

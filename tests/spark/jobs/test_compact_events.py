@@ -5,17 +5,19 @@ from __future__ import annotations
 import random
 from contextlib import closing
 from pathlib import Path
-from threading import Event
+from threading import Event as Flag
 from time import time_ns
 from typing import Any
 
 import pytest
 from deltalake import DeltaTable
+from librt.strings import BytesWriter
 from pyspark.sql import SparkSession
 
 from headrace.bootstrap import folded
 from headrace.core.fold import Fold
 from headrace.core.message import decode_batch
+from headrace.core.record import SESSION_CLOSED, SESSION_OPENED, SESSION_RESUMED, Event
 from headrace.journal.bootstrap import BootstrapFile
 from headrace.journal.consumers import ConsumerPosition
 from headrace.journal.log import LogSettings, SegmentedLog
@@ -84,7 +86,7 @@ class Journal:
 def run(spark: SparkSession, data_dir: Path, lake: Path, capsys: pytest.CaptureFixture[str]) -> Path:
     settings: Any = settings_of("compact-events", data_dir, lake)
     job.check(settings)
-    job.run(spark, settings, Event(), lambda _: None)
+    job.run(spark, settings, Flag(), lambda _: None)
     return Path(capsys.readouterr().out.strip())
 
 
@@ -102,6 +104,26 @@ def test_the_file_leads_to_the_state_again_and_again(
     before = DeltaTable(tmp_path / "lake" / "event_snapshot").to_pyarrow_table().num_rows
     assert run(spark, journal.data_dir, tmp_path / "lake", capsys) == file
     assert DeltaTable(tmp_path / "lake" / "event_snapshot").to_pyarrow_table().num_rows == before
+
+
+def test_a_client_id_stays_with_the_user_who_came_second(
+    spark: SparkSession, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Its session was opened by nobody in particular; the record that names the owner is not the last resumption."""
+    about: dict[str, object] = {"t": "default", "c": "d", "ex": 9, "v": 5, "lim": 0}
+    records = [Event(SESSION_OPENED, 1, about | {"ty": 0})]
+    for user in ({"u": "ada"}, {}, {}):
+        records.append(Event(SESSION_CLOSED, 2, about | {"inc": 0, "will": 0}))
+        records.append(Event(SESSION_RESUMED, 3, about | {"inc": 0} | user))
+    with closing(SegmentedLog.open(tmp_path / "data", LogSettings(), lambda _line: None)) as log:
+        for record in records:
+            body = BytesWriter()
+            record.encode_into(body)
+            log.append(body.getvalue(), 1, time_ns() // 1000, time_ns() // 1000)
+    file = run(spark, tmp_path / "data", tmp_path / "lake", capsys)
+    (session,) = folded(BootstrapFile(file), file).by_incarnation.values()
+    assert session.owner == "ada"
+    assert len(list(BootstrapFile(file).records())) == 4  # opened, closed, and two that resume
 
 
 def test_another_journal_and_a_journal_without_its_beginning_are_refused(

@@ -328,6 +328,46 @@ def test_failed_logins_ban_where_they_come_from(
     assert told.reasons()[-1] == ("banned", "failed_logins")
 
 
+def test_a_ban_holds_for_whoever_had_come_before_it(
+    tmp_path: Path, broker: Broker, loop: Loop, make: Make, told: Told
+) -> None:
+    """Connections that were opened first give no more guesses than one; nor do CONNECTs that wait already."""
+    access = make(password_file=passwords(tmp_path, ada="right"), allow_anonymous=False)
+    access.gate = Gate(GateSettings(ban_after_failures=3))
+    door = Door(broker, access, loop)
+    door.peer = "[2001:db8::5]:5"
+    waiting = [door.ask("ada", "right" if number == 9 else f"{number}") for number in range(10)]
+    while any(request.code == PENDING for request in waiting):
+        loop.run()
+    assert [request.code for request in waiting] == [rc.NOT_AUTHORIZED] * 3 + [rc.BANNED] * 7
+    door.peer = "[2001:db8::6]:5"
+    assert door.ask("ada", "right").code == rc.BANNED
+    door.peer = "[2001:db8:0:1::6]:5"
+    assert door.answer("ada", "right") == 0
+
+
+def test_nobody_uses_up_the_connects_of_a_client_that_signs_in(
+    tmp_path: Path, broker: Broker, loop: Loop, make: Make
+) -> None:
+    access = make(password_file=passwords(tmp_path, ada="right"), connects_per_minute=2.0)
+    door = Door(broker, access, loop)
+    for user in ("ada", "eve", "ada"):
+        assert door.answer(user, "wrong", client_id="pump") == rc.NOT_AUTHORIZED
+    assert [door.answer("ada", "right", client_id="pump") for _ in range(3)] == [0, 0, 0x9F]
+
+
+def test_who_got_a_client_id_of_ours_stays_at_a_reload(
+    tmp_path: Path, broker: Broker, loop: Loop, make: Make
+) -> None:
+    access = make(acl_file=acl(tmp_path, "user ada\nclient-id ada-*\n"))
+    door = Door(broker, access, loop)
+    ours, chosen = door.ask("ada", None, client_id=""), door.ask("ada", None, client_id="ada-1")
+    ours.link.client_id, chosen.link.client_id = "headrace-1", "ada-1"
+    acl(tmp_path, "user ada\nclient-id eve-*\n")
+    access.reload()
+    assert (access.must_go(ours.link), access.must_go(chosen.link)) == ("", "client_id")
+
+
 def test_the_first_user_keeps_a_client_id(tmp_path: Path, broker: Broker, loop: Loop, make: Make) -> None:
     door = Door(broker, make(acl_file=acl(tmp_path, "topic #\n"), client_ids="first-user"), loop)
     event = Event(SESSION_OPENED, 0, {"t": "default", "c": "pump", "ty": 0, "ex": 9, "lim": 0, "u": "ada"})
@@ -349,11 +389,11 @@ def test_a_file_that_cannot_be_read_changes_nothing(
     link = MemoryLink(broker)
     rules.write_text("topic read b\n")
     file.write_text("nonsense\n")
-    with pytest.raises(ConfigError):
+    with pytest.raises(ConfigError, match=r"access\.password_file: .*line 1"):
         access.reload()
     assert access.may_receive(link, b"a")
     file.unlink()
-    with pytest.raises(OSError):
+    with pytest.raises(ConfigError, match=r"access\.password_file: .*No such file"):
         access.reload()
     write_hashes(file, {})
     access.reload()

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import errno
 import os
 import socket
+import ssl
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
@@ -110,6 +112,69 @@ def test_a_banned_address_is_turned_away_and_goes_at_a_reload(
         "put out",
         "bans not reloaded, the old ones stay",
     ]
+
+
+@pytest.mark.parametrize("scheme", ["tcp", "tls", "ws", "wss"])
+@pytest.mark.parametrize("proxied", [False, True])
+def test_who_is_banned_costs_neither_a_handshake_nor_a_connection(
+    tmp_path: Path, scheme: str, proxied: bool
+) -> None:
+    """It is closed although it has said nothing, or nothing but the PROXY header."""
+    certificate, key = Authority(tmp_path / "ca").issue("server")
+    file = tmp_path / "bans"
+    file.write_text("192.0.2.0/24\n" if proxied else "127.0.0.1\n")
+
+    async def body(broker: Broker, told: Told) -> None:
+        files = TlsFiles(str(certificate), str(key), "", "none")
+        gate = GateSettings(ban_file=str(file))
+        doors = Doors(broker, DoorSettings(100, 60.0, 1 << 20, files, gate=gate), None, told)
+        doors.open(f"{scheme}://127.0.0.1:0" + ("?proxy=required" if proxied else ""))
+        (listener,) = doors.listeners
+        port = int(listener.url.partition("?")[0].rpartition(":")[2])
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        if proxied:
+            writer.write(b"PROXY TCP4 192.0.2.7 127.0.0.1 5 6\r\n")
+        assert await asyncio.wait_for(reader.read(), 10) == b""
+        writer.close()
+        counts = listener.connections
+        assert (counts.turned_away["banned"], counts.turned_away["handshake"]) == (1, 0)
+        assert (counts.accepted, counts.pending) == (0, 0)
+        doors.stop_accepting()
+        doors.close()
+
+    assert run(body).lines == []
+
+
+def test_who_is_banned_while_it_shakes_hands_is_cut(tmp_path: Path) -> None:
+    certificate, key = Authority(tmp_path / "ca").issue("server")
+    file = tmp_path / "bans"
+    file.write_text("")
+
+    async def body(broker: Broker, told: Told) -> None:
+        files = TlsFiles(str(certificate), str(key), "", "none")
+        gate = GateSettings(ban_file=str(file))
+        doors = Doors(broker, DoorSettings(100, 60.0, 1 << 20, files, gate=gate), None, told)
+        doors.open("tls://127.0.0.1:0")
+        (listener,) = doors.listeners
+        accepted = socket.create_connection(("127.0.0.1", int(listener.url.rpartition(":")[2])))
+        while not listener.connections.pending:
+            await asyncio.sleep(0)
+        file.write_text("127.0.0.1\n")
+        assert doors.reload() == []
+        context = ssl.create_default_context(cafile=str(tmp_path / "ca" / "ca.pem"))
+        with contextlib.suppress(OSError):
+            reader, writer = await asyncio.open_connection(
+                sock=accepted, ssl=context, server_hostname="localhost"
+            )
+            assert await asyncio.wait_for(reader.read(), 10) == b""
+            writer.close()
+        while listener.connections.open:
+            await asyncio.sleep(0)
+        assert listener.connections.turned_away["banned"] == 1
+        doors.stop_accepting()
+        doors.close()
+
+    run(body)
 
 
 @pytest.mark.parametrize("epoll", [True, False])
