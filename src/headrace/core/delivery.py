@@ -322,20 +322,25 @@ class Delivery:
         if not sessions:
             return
         failures: i64 = 0
+        successes: i64 = 0
         tried: i64 = 0
         while tried < len(sessions) and failures < FAILURES_AT_ONCE:
             session = sessions[tried]
             tried += 1
+            if not _waits_for_read(session):
+                continue
             try:
                 if self._fails_again(session):
                     failures += 1
+                else:
+                    successes += 1
             except Exception as error:  # noqa: BLE001  it costs this connection, and those behind it have their turn
                 link = session.link
                 if link is not None:
                     link.broker.contain("unread", link, error)
-            if tried - failures >= self._settings.deliveries_at_once:
+            if successes >= self._settings.deliveries_at_once:
                 break
-        self.unread.tried(sessions[tried:], failures, tried - failures, now_ms)
+        self.unread.tried(sessions[tried:], failures, successes, now_ms)
 
     def _fails_again(self, session: Session) -> bool:
         group = session.group
@@ -345,7 +350,7 @@ class Delivery:
                 self.sharing.go_on(group)
             return group.unread
         link = session.link
-        if link is None or not link.unread:
+        if link is None:
             return False
         link.unread = False
         self.pump(session)
@@ -427,3 +432,10 @@ class Delivery:
         if session.draws and self.sharing is not None:
             self.sharing.resumed(session)  # before `pump` draws anything new
         self.pump(session)
+
+
+def _waits_for_read(session: Session) -> bool:
+    """Whether somebody still waits for it: its client may have gone, or have come back to a read that succeeded."""
+    if session.group is not None:
+        return session.group.unread
+    return session.link is not None and session.link.unread

@@ -20,10 +20,11 @@ FAILURES_AT_ONCE: Final = 8
 
 
 class Unread:
-    """Those who wait, longest first. A group is here as its `carrier`."""
+    """Those who wait, longest first, each once: a client that comes back meanwhile keeps its place. A group is here as
+    its `carrier`."""
 
     def __init__(self) -> None:
-        self._waiting: list[Session] = []
+        self._waiting: dict[Session, None] = {}
         self._delay_ms: i64 = RETRY_MIN_MS
         self._due_ms: i64 = 0
 
@@ -33,19 +34,19 @@ class Unread:
     def add(self, session: Session, now_ms: i64) -> None:
         if not self._waiting:
             self._due_ms = now_ms + self._delay_ms
-        self._waiting.append(session)
+        self._waiting[session] = None
 
     def take_due(self, now_ms: i64) -> list[Session]:
         """Those to be tried now; whoever calls says by `tried` what came of it."""
         if not self._waiting or now_ms < self._due_ms:
             return []
-        waiting = self._waiting
-        self._waiting = []
+        waiting = list(self._waiting)
+        self._waiting = {}
         return waiting
 
     def tried(self, left: list[Session], failures: i64, successes: i64, now_ms: i64) -> None:
         """`left` were not tried and come before those who had to be added again."""
-        self._waiting = left + self._waiting
+        self._waiting = dict.fromkeys(left) | self._waiting
         if successes:
             self._delay_ms = RETRY_MIN_MS
         elif failures:

@@ -220,3 +220,38 @@ def test_acknowledgements_and_messages_meanwhile_read_nothing() -> None:
     harness.journal.reads_fail = False
     harness.advance(1)
     assert drain(client) == [b"%d" % number for number in range(5, 40)]
+
+
+@pytest.mark.parametrize("topic_filter", ["t", "$share/g/t"])
+def test_whoever_comes_back_again_and_again_waits_once(topic_filter: str) -> None:
+    harness = harness_of()
+    away(harness, topic_filter=topic_filter)
+    sent = publish(harness, 3)
+    harness.journal.reads_fail = True
+    for _ in range(30):
+        client = harness.client("away")
+        client.lose()
+    client = harness.client("away")
+    assert len(harness.broker.delivery.unread) == 1
+    before = harness.journal.failed_reads
+    harness.advance(RETRY_MAX_MS / 1000)
+    assert harness.journal.failed_reads == before + 1
+    assert len(harness.broker.delivery.unread) == 1
+    harness.journal.reads_fail = False
+    harness.advance(RETRY_MAX_MS / 1000)
+    assert drain(client) == sent
+
+
+def test_whoever_has_gone_is_no_success_that_makes_tries_frequent() -> None:
+    harness = harness_of()
+    away(harness, "stays")
+    away(harness, "goes")
+    publish(harness, 3)
+    harness.journal.reads_fail = True
+    harness.client("stays")
+    before = harness.journal.failed_reads
+    for _ in range(600):
+        harness.client("goes").lose()
+        harness.advance(0.1)
+    seen = harness.journal.failed_reads - before - 600  # each time that it came back, one for itself
+    assert seen <= 60_000 // RETRY_MAX_MS + 10
