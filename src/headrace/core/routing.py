@@ -153,9 +153,16 @@ class Router:
 
     def missed(self, target: Target, message: Message, error: Exception) -> None:
         """A session could not be given a message: its connection goes, and its queue holds the message all the same, as
-        it will when the journal is replayed."""
+        it will when the journal is replayed. Raises nothing: the sessions behind it have their turn."""
+        self._contain("delivery", target.session.link, error)
+        try:
+            self._number(target, message)
+        except Exception as second:  # noqa: BLE001
+            self._contain("delivery", target.session.link, second)
+
+    def _number(self, target: Target, message: Message) -> None:
+        """Put a message behind the backlog of a session, unless it was numbered there before something failed."""
         session = target.session
-        self._contain("delivery", session.link, error)
         qos: i64 = min(message.flags & FLAG_QOS, target.qos)
         allowed = for_publisher(target, message) if target.no_local else target
         if qos == 0 or allowed is None or session.ended or _is_newest(session.outbound(), message.offset):

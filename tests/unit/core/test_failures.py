@@ -12,6 +12,7 @@ import pytest
 import headrace.core.broker
 from harness import Client, Harness, state
 from headrace.core.access import Access, SignIn
+from headrace.core.backlog import Backlog
 from headrace.core.failures import PLACES, Failures
 from headrace.core.interfaces import Link, Rendering
 from headrace.core.message import Message
@@ -443,6 +444,30 @@ class Scenario:
 
 def acknowledged(client: Client) -> int:
     return sum(first >> 4 in (4, 5) for first, _ in client.take())
+
+
+class Full(Backlog):
+    """A queue that there is no memory for."""
+
+    def push(self, ref: int, size: int) -> None:
+        raise MemoryError("push")
+
+
+@pytest.mark.skipif(COMPILED, reason="a compiled class has no subclass here")
+@pytest.mark.parametrize("at_once", [2, 500])
+def test_a_session_that_cannot_be_given_a_message_even_later_is_alone_with_that(at_once: int) -> None:
+    settings = BrokerSettings()
+    settings.deliveries_at_once = at_once
+    harness = Harness(settings)
+    clients = [harness.client(f"s{number}") for number in range(5)]
+    for client in clients:
+        client.subscribe("t")
+        client.lose()
+    tenant = harness.broker.fold.tenant("default")
+    tenant.sessions["s1"].outbound().backlog = Full(tenant.space)
+    harness.client("p").publish("t", b"m")
+    assert counted(harness) == {"delivery": 2}
+    assert [bodies(harness.client(f"s{number}")) for number in (0, 2, 3, 4)] == [[b"m"]] * 4
 
 
 @pytest.mark.skipif(COMPILED, reason="compiled code is not traced")
