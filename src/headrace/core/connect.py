@@ -368,8 +368,10 @@ class Sessions:
         _add_reason(fields, reason, code)
         self._commit.append(Event(SESSION_ENDED, self._clock.now_us, fields))
         groups = list(session.groups or [])
-        self._fold.leave(session)
-        self._serve(groups)
+        try:
+            self._fold.leave(session)
+        finally:
+            self._serve(groups)
 
     def _serve(self, groups: list[Group]) -> None:
         """What a member gave back goes to the others at the end of the tick."""

@@ -153,6 +153,9 @@ class Fold:
         self._leaving: list[Session] = []  # ended, with subscriptions still in the tree
         # Ended, and members of groups until their `ended` record has taken effect: by incarnation.
         self.departing: dict[int, Session] = {}
+        # Groups that the records replayed so far have dissolved: draws from them may be noted behind that.
+        self._dissolved: list[Group] = []
+        self._replays = False
         self.gone: list[int] = []  # sessions that ended and are in a snapshot
         self.replayed = 0
         # The oldest retained message that a subscription was given since a snapshot was begun, by its offset.
@@ -226,19 +229,22 @@ class Fold:
     def leave(self, session: Session) -> None:
         """As `ended`, when the record is appended. Its subscriptions are left for `sweep`: whoever routes live asks
         whether a session has ended. Its groups are left for `departed`: the next member may be on its way."""
-        self._depart(session)
+        session.ended = True
         for group in session.groups or []:
             if session.subscriptions is not None:
                 session.subscriptions.pop(group.carrier.client_id, None)
-        if session.groups or session.subscribing:
+        if session.groups or session.draws or session.subscribing:
             self.departing[session.incarnation] = session
         if session.subscriptions:
             self._leaving.append(session)
+        self._depart(session)
 
     def departed(self, incarnation: int, at: int) -> None:
         """The `ended` record at offset `at` has taken effect: the session is in no group any more."""
         session = self.departing.pop(incarnation, None)
         if session is not None:
+            if session.draws:
+                self._hand_back(session)  # something failed when it left
             for group in list(session.groups or []):
                 self._leave(session, group.carrier.client_id, at)
 
@@ -260,23 +266,30 @@ class Fold:
                     self._join(session, subscription, event.offset << 16 | at)
 
     def _depart(self, session: Session) -> None:
+        """Take a session out of the directory, and what it has out of queues. What may fail for want of memory comes
+        last: what is left of it then is done by `departed`."""
         tenant = session.tenant
         session.ended = True
-        if session.written:
-            self.gone.append(session.incarnation)
         if tenant.sessions.get(session.client_id) is session:
             del tenant.sessions[session.client_id]
         if self.by_incarnation.pop(session.incarnation, None) is session:
             self.roster.remove(session)
+        queue, session.queue = session.queue, None
+        if queue is not None:
+            queue.backlog.discard()
+        session.incoming = None
+        if session.written:
+            self.gone.append(session.incarnation)
+        self._hand_back(session)
+
+    def _hand_back(self, session: Session) -> None:
+        """What a session that has ended has in flight of groups: QoS 1 to the other members, QoS 2 to nobody else
+        [MQTT-4.8.2-5]."""
         for group in session.groups or []:
             group.give_back(session)
         for draw in list((session.draws or {}).values()):
-            session.count_drop(DROP_SESSION_ENDED, 1)  # QoS 2 goes to nobody else [MQTT-4.8.2-5]
             draw.group.finish(draw.serial)
-        if session.queue is not None:
-            session.queue.backlog.discard()
-        session.queue = None
-        session.incoming = None
+            session.count_drop(DROP_SESSION_ENDED, 1)
 
     def sweep(self, most: int) -> bool:
         """Remove up to `most` subscriptions of sessions that have left; True if there are more."""
@@ -312,6 +325,9 @@ class Fold:
                     group.give_back(session)
             if session.queue is not None:
                 session.queue.settle()
+        dissolved, self._dissolved, self._replays = self._dissolved, [], False
+        for group in dissolved:
+            self._discard(group)
         for tenant in self.tenants.values():
             for group in [found for found in tenant.groups.values() if not found.members]:
                 self._dissolve(group, event.offset)
@@ -353,7 +369,7 @@ class Fold:
             name, inner = split_share(key)
             group = Group(tenant, name, inner, group_id)
             tenant.groups[key] = group
-            self.groups[group_id] = group
+            self.groups.setdefault(group_id, group)  # a snapshot may have it further on, and dissolved
             carried = Subscription(group.carrier, inner, 2, False, True, 2, 0, b"")
             tenant.shared_tree.add(inner, carried)
         return group
@@ -388,11 +404,18 @@ class Fold:
         tenant = group.tenant
         del tenant.groups[group.carrier.client_id]
         tenant.shared_tree.remove(group.filter, group.carrier)
+        if self._replays:
+            self._dissolved.append(group)
+        else:
+            self._discard(group)
+
+    def _discard(self, group: Group) -> None:
+        """Drop what waits in a group that is dissolved; it stays for as long as something of it is in flight."""
         left = group.dissolve()
-        if not group.drawn:
-            self.groups.pop(group.incarnation, None)
+        if not group.drawn and self.groups.get(group.incarnation) is group:
+            del self.groups[group.incarnation]
         if left:
-            tenant.count_drop(DROP_SESSION_ENDED, left)
+            group.tenant.count_drop(DROP_SESSION_ENDED, left)
 
     def all_groups(self) -> list[Group]:
         """The groups, and of those that are dissolved the ones with entries in flight; the others are forgotten."""
@@ -520,6 +543,7 @@ class Fold:
 
     def _replay_event(self, event: Event) -> None:
         subkind = event.subkind
+        self._replays = True
         if subkind == SESSION_OPENED:
             if event.offset not in self.by_incarnation:
                 self.opened(event)
@@ -533,11 +557,10 @@ class Fold:
             )
             return
         session = self.by_incarnation.get(event.number("inc"))
-        if session is None:
-            if subkind == SESSION_ENDED:
-                self.departed(event.number("inc"), event.offset)
-        elif session.applied < event.offset:
+        if session is not None and session.applied < event.offset:
             self._replay_session_event(session, event)
+        if subkind == SESSION_ENDED:
+            self.departed(event.number("inc"), event.offset)  # what a snapshot knows of it only by its groups
 
     def _replay_session_event(self, session: Session, event: Event) -> None:
         subkind = event.subkind

@@ -119,8 +119,8 @@ class Group:
 
     def put_back(self, serial: int, ref: int) -> None:
         """An entry that nobody has in flight any more, or not yet."""
-        self.returned[serial] = ref
         heapq.heappush(self._returned_order, serial)
+        self.returned[serial] = ref
 
     def _first_returned(self) -> int:
         order = self._returned_order
@@ -187,10 +187,10 @@ class Group:
         """A member's connection ended: its unacknowledged QoS 1 entries go back to the head of the queue."""
         for draw in list((session.draws or {}).values()):
             if draw.group is self and draw.ref & REF_QOS == 1:
-                del self.drawn[draw.serial]
-                session.forget_draw(draw)
                 self.had[draw.serial] = _had_with(draw)
                 self.put_back(draw.serial, draw.full_ref | REF_MAYBE_SENT)
+                self.drawn.pop(draw.serial, None)
+                session.forget_draw(draw)
 
     def dissolve(self) -> int:
         """The last member has left: what waits is dropped, what is in flight completes. Returns how many were dropped."""

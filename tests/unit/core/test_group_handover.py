@@ -128,3 +128,40 @@ def test_the_last_member_ends_before_the_next_one_comes(snapshot: bool) -> None:
     assert list(harness.broker.fold.groups) == groups
     assert harness.broker.fold.departing == {}
     assert drain(harness.client("new", version=5, receive_maximum=20)) == []
+
+
+class Short(dict[int, list[int]]):
+    """There is memory for so many entries, and later for all."""
+
+    room = 1
+
+    def __setitem__(self, serial: int, members: list[int]) -> None:
+        self.room -= 1
+        if self.room == -1:
+            raise MemoryError
+        super().__setitem__(serial, members)
+
+
+def test_what_a_member_has_in_flight_goes_to_the_others_although_its_end_fails_half_way() -> None:
+    harness = Harness(BrokerSettings())
+    first = harness.client("first", clean=True, version=5)
+    first.subscribe(SHARED)
+    publisher = harness.client("p", clean=True)
+    for number in range(4):
+        publisher.publish("t", b"%d" % number)
+    assert len(first.publishes()) == 4
+    second = harness.client("second", version=5)
+    second.subscribe(SHARED)
+    group = harness.broker.fold.tenant("default").groups[SHARED]
+    group.had = Short()
+    first.link.closed = True
+    with pytest.raises(MemoryError):
+        harness.broker.on_connection_lost(first.link)
+    harness.sync()
+    assert drain(second) == [b"0", b"1", b"2", b"3"]
+    assert list(group.members) == [harness.broker.fold.tenant("default").sessions["second"]]
+    assert not harness.broker.fold.departing
+    assert harness.broker.sessions.connected == 2
+    live = state(harness.broker.fold)
+    harness.crash()
+    assert state(harness.broker.fold)[1:] == live[1:]
