@@ -153,11 +153,11 @@ def access_settings(config: Config) -> AccessSettings:
 
 
 def audit_log(config: Config) -> Audit:
-    """Its lines go where the log's do, whatever the log's level."""
+    """Its lines go where the log's do: failures whatever the log's level, the rest at `info`."""
     level = structlog.make_filtering_bound_logger(logging.INFO)
-    return Audit(
-        structlog.wrap_logger(structlog.WriteLogger(sys.stderr), wrapper_class=level).info, config.log.audit
-    )
+    tell = structlog.wrap_logger(structlog.WriteLogger(sys.stderr), wrapper_class=level).info
+    news = logging.getLevelNamesMapping()[config.log.level.upper()] <= logging.INFO
+    return Audit(tell, config.log.audit, tell_news=log.info if news else None)
 
 
 def bridge_settings(bridge: BridgeConfig, tcp_keep_alive_s: int) -> BridgeSettings:
@@ -222,7 +222,7 @@ class Node:
         snapshots = Snapshotting(self.broker, self._log, interval_bytes, interval_s, self.watchdog)
         self._upkeep = Upkeep(self.broker, self._log, snapshots, self.watchdog)
         self._bridges = Bridges(self.broker, self._log.uuid, log.info, log.warning)
-        self._doors = Doors(self.broker, door_settings(config), access, log.warning)
+        self._doors = Doors(self.broker, door_settings(config), access, log.warning, self._audit)
 
     def _access_control(self) -> FileAccess | None:
         """None where everybody may do everything. Raises ConfigError."""

@@ -35,6 +35,7 @@ TESTED_TOGETHER = {
         "headrace/core/tenant.py",
         "headrace/stores/memory.py",
     ],
+    "tests/unit/services/test_connection_log.py": ["headrace/core/witness.py"],
     "tests/unit/net/test_websocket.py": ["headrace/websocket.py"],
     "tests/unit/sockets/test_plain.py": ["headrace/sockets/poller.py"],
     "tests/unit/clients/test_endpoint.py": ["headrace/clients/websocket.py"],

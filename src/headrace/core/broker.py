@@ -97,6 +97,7 @@ class Broker(BatchListener):
         self._dirty: list[Link] = []
         self._turns: list[Link] = []
         self.failures = Failures()
+        self.sessions.testimony.failures = self.failures
         self._broken: list[Link] = []  # something raised on their behalf: to be closed
         self.slow = 0  # connections whose socket is above its high mark
         self.behind = False  # timers are due that the last call of `on_timer` left

@@ -30,6 +30,7 @@ from headrace.core.record import (
 from headrace.core.session import BRIDGE_PREFIX, NEVER_EXPIRES, Session
 from headrace.core.timers import Timer, Timers
 from headrace.core.wills import Wills
+from headrace.core.witness import Testimony
 from headrace.errors import ProtocolError
 from headrace.mqtt import reason_codes as rc
 from headrace.mqtt.codec import encode_connack, encode_disconnect
@@ -74,6 +75,8 @@ class Sessions:
         self._settings = settings
         self.access: Access | None = None
         self.connected = 0
+        self.expired = 0  # sessions whose time was over
+        self.testimony = Testimony()
         self.admission = Admission(settings)
         self._wills = Wills(commit, self.admission, clock)
         self._grants = Grants(settings)
@@ -90,6 +93,7 @@ class Sessions:
         refusal = self._refusal(packet)
         if refusal:
             self._refuse(link, tenant, refusal)
+            self.testimony.refused(link, packet.client_id, refusal, "")
         elif self.access is None:
             self._admit(link, packet)
         else:
@@ -126,11 +130,13 @@ class Sessions:
         expiry_s = self._grants.expiry_s(packet, answer)
         if packet.version == 5 and not self._grants.promise(link, packet, answer):
             tenant.counters.connects_refused += 1
+            tenant.counters.refuse("connect", rc.PACKET_TOO_LARGE)
             link.close()
+            self.testimony.refused(link, client_id, rc.PACKET_TOO_LARGE, "CONNACK")
             return
         old = tenant.sessions.get(client_id)
         if old is not None and old.link is not None:
-            self._take_over(old, packet.clean_start)
+            self._take_over(old, link)
             old = tenant.sessions.get(client_id)
         if old is not None and old.link is None and not old.persistent:
             self._forget(old)
@@ -149,6 +155,7 @@ class Sessions:
             self.resume(session, packet, expiry_s, link)
         self.attach(link, session, packet, answer)
         self._answer(link, session, present, waits, answer)
+        self.testimony.connected(link, packet, present)
 
     def _refusal(self, packet: Connect) -> int:
         if packet.properties.authentication_method is not None:
@@ -169,13 +176,14 @@ class Sessions:
 
     def _refuse(self, link: Link, tenant: Tenant, reason_code: int) -> None:
         tenant.counters.connects_refused += 1
+        tenant.counters.refuse("connect", reason_code)
         code = reason_code if link.version == 5 else _REFUSALS_311.get(reason_code, rc.CONNACK_NOT_AUTHORIZED)
         answer = encode_connack(link.version, False, code)  # [MQTT-3.2.2-6]
         if not link.max_packet_size or len(answer) <= link.max_packet_size:
             link.send(answer)
         link.close()
 
-    def _take_over(self, session: Session, clean_start: bool) -> None:
+    def _take_over(self, session: Session, by: Link) -> None:
         """The same client id connects again: the old connection goes [MQTT-3.1.4-3]."""
         link = session.link
         if link is None:
@@ -185,6 +193,7 @@ class Sessions:
         self._detach(link, session)
         self._close(session, TAKEN_OVER, rc.SESSION_TAKEN_OVER)
         link.close()
+        self.testimony.taken_over(link, session, by)
 
     def _forget(self, session: Session) -> None:
         """A transient session that a crash left for its will: the client is back, so neither is wanted (decisions 15)."""
@@ -262,6 +271,7 @@ class Sessions:
             if packet.reason_code == rc.NORMAL_DISCONNECTION:  # any other code publishes it (3.1.2.5)
                 session.will = None  # [MQTT-3.14.4-3]
             self._close(session, "disconnected", packet.reason_code)
+            self.testimony.disconnected(link, session, "disconnected", packet.reason_code)
         link.close()
 
     def connection_lost(self, link: Link) -> None:
@@ -270,6 +280,7 @@ class Sessions:
         if session is not None:
             self._detach(link, session)
             self._close(session, "connection lost", -1)
+            self.testimony.disconnected(link, session, link.why_cut() or "connection lost", -1)
 
     def protocol_error(self, link: Link, error: ProtocolError) -> None:
         """Answer with the reason code the version knows, close that connection only (P9)."""
@@ -279,6 +290,9 @@ class Sessions:
         if session is not None:
             self._detach(link, session)
             self._close(session, error.message, error.reason_code)
+            self.testimony.disconnected(link, session, error.message, error.reason_code)
+        else:
+            self.testimony.refused(link, link.client_id, error.reason_code, error.message)
         link.close()
 
     def _detach(self, link: Link, session: Session) -> None:
@@ -350,6 +364,7 @@ class Sessions:
         if self._clock.mono_ms < expires_ms - 200:
             self._await(session, expires_ms, expires_ms)
         elif gone_us >= session.expiry_s * 1_000_000 - 200_000:
+            self.expired += 1
             self.end(session, "expired")
         else:
             self.await_return(session, 0)
@@ -367,6 +382,8 @@ class Sessions:
             session.timer = None
         _add_reason(fields, reason, code)
         self._commit.append(Event(SESSION_ENDED, self._clock.now_us, fields))
+        if session.persistent:
+            self.testimony.session_ended(session, reason)
         groups = list(session.groups or [])
         try:
             self._fold.leave(session)
@@ -419,6 +436,7 @@ class Sessions:
         if session is not None:
             self._detach(link, session)
             self._close(session, why, code)
+            self.testimony.disconnected(link, session, why, code)
         link.close()
 
     def keep_alive_over(self, link: Link) -> None:

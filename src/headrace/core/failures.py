@@ -13,7 +13,7 @@ from typing import Final
 # of it as a retained message; delivery: to one subscriber; group: to the shared subscriptions; deferred: what waited for
 # the journal; flush: a write to a connection; read: packets that were kept back; timer; expiry; events: of `$events/`;
 # sweep; unread: reads that are tried
-# again; close: of a connection that failed; system: `$SYS`; housekeeping.
+# again; close: of a connection that failed; system: `$SYS`; housekeeping; log: of how connections begin and end.
 PLACES: Final = (
     "journal",
     "apply",
@@ -32,6 +32,7 @@ PLACES: Final = (
     "close",
     "system",
     "housekeeping",
+    "log",
 )
 
 Tell = Callable[[str, str, BaseException], None]

@@ -241,6 +241,10 @@ class Link(ServerHandler):
         """The listener's address, for logs; "" if it has none."""
         return ""
 
+    def why_cut(self) -> str:
+        """Why we have cut it off, for logs; "" if we have not."""
+        return ""
+
     def hung_up(self) -> bool:
         """Whether the client has gone, or will send nothing more, though nothing is read from it."""
         return self.closed

@@ -99,6 +99,8 @@ class Publishing:
             code = self.admission.refusal(link.version, session.tenant, packet)
             if code:
                 self._reject(link, session, packet, code)
+                testimony = link.broker.sessions.testimony
+                testimony.rejected(link, "publish", topic.decode("utf-8"), code)
                 return
             retain = retain and self._keeps(session, packet)
         message = self.message_of(link, session, packet, retain)
@@ -182,6 +184,8 @@ class Publishing:
     def _reject(self, link: Link, session: Session, packet: Publish, code: int) -> None:
         """Refuse a PUBLISH; where the version or QoS has no answer for that it is acknowledged, dropped and counted."""
         session.tenant.count_drop(DROP_NOT_ACCEPTED, 1)
+        if code:
+            session.tenant.counters.refuse("publish", code)
         if packet.qos == 0:
             if code == rc.PAYLOAD_FORMAT_INVALID and link.version == 5:
                 raise ProtocolError(code, "payload is not the UTF-8 that its format indicator promises")

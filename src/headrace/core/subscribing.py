@@ -49,6 +49,8 @@ class Subscribing:
         for request in packet.filters:
             code = self._grant(link, request, room)
             codes.append(code)
+            if code >= 0x80:
+                _note_refused(link, session, request.filter, code)
             if code <= 2:
                 if link.bridge:
                     _as_bridge(request)
@@ -110,6 +112,12 @@ class Subscribing:
         fields["f"] = packet.filters
         self.commit.append(Event(UNSUBSCRIBED, self.clock.now_us, fields))
         self.commit.defer(_Unsubscribed(link, packet_id, packet.filters, held))
+
+
+def _note_refused(link: Link, session: Session, topic_filter: str, code: int) -> None:
+    session.tenant.counters.refuse("subscribe", code)
+    if code != rc.NOT_AUTHORIZED:  # of that access control tells
+        link.broker.sessions.testimony.rejected(link, "subscribe", topic_filter, code)
 
 
 class _Room:

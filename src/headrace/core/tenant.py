@@ -30,6 +30,13 @@ class Counters:
         self.disconnects = 0
         self.protocol_errors = 0
         self.dropped: dict[int, int] = {}
+        self.refused: dict[
+            tuple[str, int], int
+        ] = {}  # (connect, publish or subscribe; reason code) -> packets
+
+    def refuse(self, what: str, reason_code: int) -> None:
+        key = (what, reason_code)
+        self.refused[key] = self.refused.get(key, 0) + 1
 
 
 class Tenant:

@@ -49,7 +49,7 @@ REASONS: Final = (
 class Connection(Link, Receiver):
     """One client's byte stream. `transport` is our own, an asyncio Transport, or what net.websocket puts in front of one.
 
-    `source` is "host:port" of the client where the transport does not know it: behind a PROXY header.
+    `source` is "host:port" of the client, as it was accepted or as a PROXY header has it; "": the transport is asked.
     """
 
     def __init__(self, broker: Broker, listener: ConnectionSet, source: str = "") -> None:
@@ -71,7 +71,7 @@ class Connection(Link, Receiver):
         self._aside: bytes | None = None  # read, and not parsed yet; b"" when that is in the parser
         self._aside_at: i64 = 0
         self._in_turn = False
-        self._cut = False
+        self._cut = ""  # why we cut it off
         self._charged: i64 = 0  # bytes of an unfinished CONNECT that count against all strangers
         self._below: i64 = 0  # of them, those that the transport holds
 
@@ -284,8 +284,8 @@ class Connection(Link, Receiver):
     def turn_away(self, reason: str) -> None:
         """Cut it off, and count why, once."""
         if not self._cut:
-            self._cut = True
-            self._set.turn_away(reason)
+            self._cut = reason
+            self._set.cut_off(self, reason)
         self.abort()
 
     def on_connect(self, packet: Connect) -> None:
@@ -327,6 +327,9 @@ class Connection(Link, Receiver):
 
     def listener(self) -> str:
         return self._set.url
+
+    def why_cut(self) -> str:
+        return self._cut
 
     def hung_up(self) -> bool:
         transport = self._transport
@@ -401,6 +404,10 @@ class ConnectionSet:
         self.turned_away[reason] = self.turned_away.get(reason, 0) + 1
         if self.parent is not None:
             self.parent.turn_away(reason)
+
+    def cut_off(self, connection: Connection, reason: str) -> None:
+        """A connection is about to be cut for one of REASONS."""
+        self.turn_away(reason)
 
     def identity_of(self, transport: PlainTransport | asyncio.Transport) -> str | None:
         """Who the transport says the client is: a listener may take the name from its certificate. None: it has none."""

@@ -49,6 +49,9 @@ Report = Callable[
     [str, str], None
 ]  # (what happened, more about it): at most one line a second for the same thing
 Make = Callable[["ListenerSet", str], Connection]
+NoteAway = Callable[
+    [str, str, str], None
+]  # whose connection is cut off before CONNECT, at which listener, and why
 
 
 class ListenerSet(ConnectionSet):
@@ -59,6 +62,7 @@ class ListenerSet(ConnectionSet):
     revocations: RevocationList | None = None
     pending = 0
     report: Report | None = None
+    note_away: NoteAway | None = None
 
     def report_error(self, error: Exception) -> None:
         if self.report is not None:
@@ -76,6 +80,11 @@ class ListenerSet(ConnectionSet):
         if refusal:
             self.turn_away(refusal)
         return bool(refusal)
+
+    def cut_off(self, connection: Connection, reason: str) -> None:
+        super().cut_off(connection, reason)
+        if self.note_away is not None and connection.session is None:
+            self.note_away(connection.peer(), self.url, reason)
 
     def identity_of(self, transport: PlainTransport | asyncio.Transport) -> str | None:
         if not self.takes_identity or isinstance(transport, PlainTransport):
@@ -159,8 +168,9 @@ class Listener:
                     continue
                 self._pause(error)
                 return
-            if self._proxied or not self.connections.refuses(peer_of(address)):
-                self._admit(accepted)
+            peer = peer_of(address)
+            if self._proxied or not self.connections.refuses(peer):
+                self._admit(accepted, peer)
             else:
                 accepted.close()
 
@@ -174,8 +184,8 @@ class Listener:
         self._paused = None
         self._loop.add_reader(self._socket, self._accept)
 
-    def _admit(self, accepted: socket.socket) -> None:
-        """Whatever fails here costs this connection only."""
+    def _admit(self, accepted: socket.socket, peer: str) -> None:
+        """Whatever fails here costs this connection only. Of a peer that has reset `peer` alone says who it was."""
         if self.connections.full(self.connections.pending):
             self.connections.turn_away("connections_max")
             self._report("connection limit reached", self.url)
@@ -185,7 +195,7 @@ class Listener:
         connection: Connection | None = None
         try:
             self._set_up(accepted)
-            connection = self._make(self.connections, "")
+            connection = self._make(self.connections, peer)
             if self._poller is not None and not self._proxied:
                 PlainTransport(self._poller, accepted, connection).open()
                 return
@@ -204,7 +214,8 @@ class Listener:
             ask_silent_peer(accepted, self._keep_alive_s)
 
     def _refuse(self, accepted: socket.socket, connection: Connection | None, error: BaseException) -> None:
-        self._report("connection refused", f"{self.url}: {str(error) or type(error).__name__}")
+        peer = "" if connection is None else f"{connection.peer()}: "
+        self._report("connection refused", f"{self.url}: {peer}{str(error) or type(error).__name__}")
         self.connections.turn_away("handshake")
         if connection is not None and connection.made:
             connection.abort()  # the socket is the transport's
@@ -218,8 +229,8 @@ class Listener:
         until = time.monotonic() + self._timeout_s
         try:
             if self._proxied:
-                connection.source = await self._source(accepted)
-                if self.connections.refuses(connection.source or peer_of(accepted.getpeername())):
+                connection.source = await self._source(accepted) or connection.source
+                if self.connections.refuses(connection.source):
                     self.connections.pending -= 1
                     accepted.close()
                     return

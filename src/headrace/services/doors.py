@@ -18,6 +18,7 @@ from headrace.net.listener import Listener, ListenerSet
 from headrace.net.tls import TlsFiles, UnusableCertificate
 from headrace.services.access import FileAccess
 from headrace.services.audit import Audit
+from headrace.services.connection_log import ConnectionLog
 from headrace.services.evicting import Evicting
 from headrace.sockets.poller import HAS_EPOLL, Poller
 
@@ -58,7 +59,12 @@ class Doors:
     """Makes connections for `broker`. `warn` takes a line for the log, with more about it by name."""
 
     def __init__(
-        self, broker: Broker, settings: DoorSettings, access: FileAccess | None, warn: Callable[..., object]
+        self,
+        broker: Broker,
+        settings: DoorSettings,
+        access: FileAccess | None,
+        warn: Callable[..., object],
+        audit: Audit | None = None,
     ) -> None:
         self._broker = broker
         self._settings = settings
@@ -80,7 +86,10 @@ class Doors:
         self.gate = None if settings.gate == GateSettings() else Gate(settings.gate)
         if access is not None:
             access.gate = self.gate
-        audit = Audit(warn) if access is None else access.audit
+        if audit is None:
+            audit = Audit(warn) if access is None else access.audit
+        self._log = ConnectionLog(audit)
+        broker.sessions.testimony.witness = self._log
         self._evicting = Evicting(broker, audit, self._judge, asyncio.get_running_loop().call_soon)
 
     @property
@@ -108,6 +117,7 @@ class Doors:
             options.pending_bytes_max or settings.pending_bytes_max,
         )
         connections.gate = self.gate
+        connections.note_away = self._log.turned_away
         connections.messages_per_s = options.messages_per_s or settings.messages_per_s
         report = self._incidents.report
         self._listeners.append(

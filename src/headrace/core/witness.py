@@ -1,0 +1,94 @@
+"""The port of whoever is told how connections and sessions begin and end: the log, and a trace.
+
+Runs on the loop, never for a message that goes its way. What a witness raises costs nobody anything (`Testimony`).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from mypy_extensions import mypyc_attr
+
+from headrace.core.failures import Failures
+
+if TYPE_CHECKING:
+    from headrace.core.interfaces import Link
+    from headrace.core.session import Session
+    from headrace.mqtt.packets import Connect
+
+
+@mypyc_attr(allow_interpreted_subclasses=True)
+class Witness:
+    """Is told after it has happened. The connection that an end is told of still knows its address."""
+
+    def connected(self, link: Link, packet: Connect, present: bool) -> None:
+        """A client was let in; `present`: it has found its session."""
+
+    def refused(self, link: Link, client_id: str, reason_code: int, detail: str) -> None:
+        """A connection was not let in, and access control has not told why."""
+
+    def disconnected(self, link: Link, session: Session, reason: str, reason_code: int) -> None:
+        """A connection with a session has ended. `reason_code` is MQTT 5's, -1 if neither side gave one."""
+
+    def taken_over(self, link: Link, session: Session, by: Link) -> None:
+        """The connection of a client has ended since `by` has come with the same client id."""
+
+    def session_ended(self, session: Session, reason: str) -> None:
+        """A session that outlived its connection is over."""
+
+    def rejected(self, link: Link, what: str, topic: str, reason_code: int) -> None:
+        """A PUBLISH or a subscription was refused, and access control has not told why."""
+
+
+class Testimony:
+    """Tells a witness, if there is one."""
+
+    def __init__(self) -> None:
+        self.witness: Witness | None = None
+        self.failures: Failures | None = None  # where what a witness raises is noted
+
+    def connected(self, link: Link, packet: Connect, present: bool) -> None:
+        if self.witness is not None:
+            try:
+                self.witness.connected(link, packet, present)
+            except Exception as error:  # noqa: BLE001
+                self._failed(link.client_id, error)
+
+    def refused(self, link: Link, client_id: str, reason_code: int, detail: str) -> None:
+        if self.witness is not None:
+            try:
+                self.witness.refused(link, client_id, reason_code, detail)
+            except Exception as error:  # noqa: BLE001
+                self._failed(client_id, error)
+
+    def disconnected(self, link: Link, session: Session, reason: str, reason_code: int) -> None:
+        if self.witness is not None:
+            try:
+                self.witness.disconnected(link, session, reason, reason_code)
+            except Exception as error:  # noqa: BLE001
+                self._failed(session.client_id, error)
+
+    def taken_over(self, link: Link, session: Session, by: Link) -> None:
+        if self.witness is not None:
+            try:
+                self.witness.taken_over(link, session, by)
+            except Exception as error:  # noqa: BLE001
+                self._failed(session.client_id, error)
+
+    def session_ended(self, session: Session, reason: str) -> None:
+        if self.witness is not None:
+            try:
+                self.witness.session_ended(session, reason)
+            except Exception as error:  # noqa: BLE001
+                self._failed(session.client_id, error)
+
+    def rejected(self, link: Link, what: str, topic: str, reason_code: int) -> None:
+        if self.witness is not None:
+            try:
+                self.witness.rejected(link, what, topic, reason_code)
+            except Exception as error:  # noqa: BLE001
+                self._failed(link.client_id, error)
+
+    def _failed(self, client_id: str, error: Exception) -> None:
+        if self.failures is not None:
+            self.failures.note("log", client_id, error)

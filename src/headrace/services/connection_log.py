@@ -1,0 +1,79 @@
+"""How connections and sessions begin and end, in the audit log: one line each. Runs on the loop.
+
+`connected`, `disconnected`, `taken over` and `session ended` are news, as Mosquitto's users know them; `refused`, `turned
+away`, `publish rejected` and `subscribe rejected` are failures, told whatever the log's level is. What access control
+refuses it tells itself.
+"""
+
+from __future__ import annotations
+
+from headrace.core.interfaces import Link
+from headrace.core.session import BRIDGE_PREFIX, Session
+from headrace.core.witness import Witness
+from headrace.mqtt import reason_codes as rc
+from headrace.mqtt.packets import Connect
+from headrace.net.remote import source_of
+from headrace.services.audit import Audit
+
+VERSIONS = {3: "3.1", 4: "3.1.1", 5: "5.0"}
+
+
+class ConnectionLog(Witness):
+    """Writes to `audit`. A line is put together only if there is room for it."""
+
+    def __init__(self, audit: Audit) -> None:
+        super().__init__()
+        self._audit = audit
+
+    def connected(self, link: Link, packet: Connect, present: bool) -> None:
+        client = link.client_id
+        if self._audit.takes_news("connected", client):
+            self._audit.news(
+                "connected",
+                client,
+                **_where(link),
+                user=link.user or packet.username or "",
+                version=VERSIONS.get(packet.version, ""),
+                keep_alive_s=str(packet.keep_alive_s),
+                session="resumed" if present else "new",
+            )
+
+    def disconnected(self, link: Link, session: Session, reason: str, reason_code: int) -> None:
+        client = session.client_id
+        if client.startswith(BRIDGE_PREFIX) or not self._audit.takes_news("disconnected", client):
+            return
+        if reason_code > 0 and reason == "disconnected":
+            reason = rc.name(reason_code)
+        kept = "ended" if session.ended else "kept"
+        self._audit.news("disconnected", client, reason=reason, **_where(link), session=kept)
+
+    def taken_over(self, link: Link, session: Session, by: Link) -> None:
+        client = session.client_id
+        if self._audit.takes_news("taken over", client):
+            self._audit.news("taken over", client, **_where(link), by=by.peer())
+
+    def session_ended(self, session: Session, reason: str) -> None:
+        client = session.client_id
+        if self._audit.takes_news("session ended", client):
+            waiting = 0 if session.queue is None else session.queue.unfinished()
+            self._audit.news("session ended", client, reason=reason, dropped=str(waiting) if waiting else "")
+
+    def refused(self, link: Link, client_id: str, reason_code: int, detail: str) -> None:
+        self._failure("refused", reason_code, link, client=client_id, detail=detail)
+
+    def rejected(self, link: Link, what: str, topic: str, reason_code: int) -> None:
+        self._failure(f"{what} rejected", reason_code, link, client=link.client_id, topic=topic)
+
+    def turned_away(self, peer: str, listener: str, reason: str) -> None:
+        """A listener did not let somebody in, or has cut off who had not said CONNECT."""
+        if reason != "error":  # which is told with its traceback
+            self._audit.failure("turned away", reason, source_of(peer), address=peer, listener=listener)
+
+    def _failure(self, event: str, reason_code: int, link: Link, **more: str) -> None:
+        reason = rc.name(reason_code).lower().replace(" ", "_")
+        user = link.user or ""
+        self._audit.failure(event, reason, source_of(link.peer()), **more, user=user, **_where(link))
+
+
+def _where(link: Link) -> dict[str, str]:
+    return {"address": link.peer(), "listener": link.listener()}
