@@ -74,6 +74,7 @@ class Upkeep:
         self._retain()
         if compact:
             await self._compact()
+            await self._merge()
 
     def _retain(self) -> None:
         for line in self._journal.apply_retention():
@@ -150,3 +151,16 @@ class Upkeep:
             log.warning(
                 "consumers beyond their limit lose records", segment=segment.path.name, lost_by=lost_by
             )
+
+    async def _merge(self) -> None:
+        """Make one segment of many that compaction has left small, so that their number does not grow for ever."""
+        await asyncio.to_thread(self._journal.remove_leftovers)
+        for group in self._journal.mergeable():
+            try:
+                new = await asyncio.to_thread(self._journal.merge, group)
+            except CorruptBatch as error:
+                log.error("segments cannot be merged: see `headrace journal repair`", error=str(error))
+                return
+            if self._journal.adopt_merged(new, group):
+                await asyncio.to_thread(self._journal.remove_leftovers)
+                log.info("merged", segment=new.path.name, segments=len(group), bytes=new.size)

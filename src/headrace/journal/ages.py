@@ -39,6 +39,12 @@ class Ages:
         born = self._born
         self._born = {one.base_offset: born.get(one.base_offset, now) for one in segments[:-1]}
 
+    def merged(self, group: Sequence[Segment]) -> None:
+        """One segment took the place of these: it is as old as the newest of them."""
+        born = self._born.get(group[-1].base_offset)
+        if born is not None:
+            self._born[group[0].base_offset] = born
+
     def __call__(self, segment: Segment) -> int:
         """Seconds since its newest record, at most; 0 for one that is being written."""
         born = self._born.get(segment.base_offset)

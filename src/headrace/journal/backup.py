@@ -20,7 +20,14 @@ from typing import Literal, Self
 
 from headrace.journal.consumers import DIRECTORY as CONSUMERS
 from headrace.journal.consumers import ConsumerPosition
-from headrace.journal.copying import Likeness, SegmentWriter, copy_consumers, copy_file, write_watermark
+from headrace.journal.copying import (
+    Likeness,
+    SegmentWriter,
+    clipped,
+    copy_consumers,
+    copy_file,
+    write_watermark,
+)
 from headrace.journal.disk import DISK, Disk
 from headrace.journal.errors import CorruptFile, UnknownConsumer
 from headrace.journal.manifest import NAME as MANIFEST
@@ -125,7 +132,7 @@ def _copy(data_dir: Path, target: Path, reader: JournalReader, hold: Hold, disk:
             hold.move(info.base_offset)
             last = min(info.end_offset, end)
             batches = reader.scan(info.base_offset, last, uuid=uuid, epoch=epoch)
-            writer.write(info.base_offset, hold.watched(batches))
+            writer.write(info.base_offset, clipped(hold.watched(batches), info.base_offset, last))
     write_watermark(disk, target, uuid, epoch, end)
     return Manifest(VERSION, uuid, epoch, start, end, time_ns() // 1000, {})
 

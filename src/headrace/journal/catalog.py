@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import errno
 from bisect import bisect_right
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 from threading import Lock
@@ -98,6 +98,9 @@ class Catalog:
         self._files: dict[int, int] = {}  # base offset -> descriptor, least recently opened first
         self._directory = segments[0].path.parent
         self._spare = -1
+        self.leftovers: list[
+            Path
+        ] = []  # by merging: files of segments that another one has taken in, oldest first
         self._take_spare()
 
     @property
@@ -112,7 +115,9 @@ class Catalog:
             self._view = ([*bases, segment.base_offset], [*segments, segment])
 
     def remove_first(self) -> Segment:
-        """Deletes the files of the oldest segment and forgets it. Raises OSError, and then it is still there."""
+        """Deletes the files of the oldest segment and forgets it. Raises OSError, and then it is still there.
+
+        What merging could not remove goes after it: before the merged one has its name durably, they are needed."""
         gone = self._view[1][0]
         with suppress(FileNotFoundError):
             self._disk.unlink(gone.path)
@@ -122,6 +127,8 @@ class Catalog:
         self._close(gone)
         with suppress(FileNotFoundError):
             self._disk.unlink(gone.index_path)
+        with suppress(OSError):
+            self.remove_leftovers()
         return gone
 
     def replace(self, segment: Segment) -> None:
@@ -131,6 +138,26 @@ class Catalog:
             at = bases.index(segment.base_offset)
             self._view = (bases, [*segments[:at], segment, *segments[at + 1 :]])
         self._close(segment)
+
+    def merge(self, new: Segment, group: Sequence[Segment]) -> None:
+        """One segment in the place of these neighbours. Runs on the loop."""
+        with self._lock:
+            bases, segments = self._view
+            at, end = bases.index(group[0].base_offset), bases.index(group[-1].base_offset) + 1
+            merged = [*segments[:at], new, *segments[end:]]
+            self._view = ([segment.base_offset for segment in merged], merged)
+        for segment in group:
+            self._close(segment)
+        self.leftovers += [segment.path for segment in group[1:]]
+
+    def remove_leftovers(self) -> None:
+        """Deletes the files of merged segments. Raises OSError, and then those that are left are still to go."""
+        while self.leftovers:
+            path = self.leftovers[0]
+            for gone in (path, path.with_suffix(INDEX_SUFFIX)):
+                with suppress(FileNotFoundError):
+                    self._disk.unlink(gone)
+            del self.leftovers[0]
 
     def _close(self, segment: Segment) -> None:
         """Nothing is read from this file any more."""

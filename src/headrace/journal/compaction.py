@@ -89,10 +89,11 @@ def rewrite_sparse(
 ) -> Segment:
     """The new segment under its temporary name, synced. Raises CorruptBatch, and OSError on a full disk."""
     new = Segment(segment.path.parent, segment.base_offset)
+    created_us = later_than(disk, segment.path)
     fd = disk.create(temporary_of(new))
     try:
         file = SegmentFile(disk, new, fd, 0, 0)
-        disk.write_fully(fd, [SegmentHeader(uuid, epoch, new.base_offset, time_ns() // 1000).pack()], 0)
+        disk.write_fully(fd, [SegmentHeader(uuid, epoch, new.base_offset, created_us).pack()], 0)
         _copy(disk, segment, SparseWriter(file, seed_of(uuid), epoch), seed_of(uuid), live)
         file.seal(seed_of(uuid))
     except BaseException:
@@ -128,6 +129,20 @@ def count_kept(disk: Disk, segment: Segment) -> int:
         return kept
     finally:
         disk.close(fd)
+
+
+def header_of(disk: Disk, path: Path) -> SegmentHeader:
+    """Raises CorruptFile, UnsupportedFormat, OSError."""
+    fd = disk.open(path)
+    try:
+        return SegmentHeader.unpack(disk.read_fully(fd, SEGMENT_HEADER_SIZE, 0), str(path))
+    finally:
+        disk.close(fd)
+
+
+def later_than(disk: Disk, path: Path) -> int:
+    """A time of creation for what takes the place of this segment, later than its own however the clock was set."""
+    return max(time_ns() // 1000, header_of(disk, path).created_us + 1)
 
 
 def temporary_of(segment: Segment) -> Path:

@@ -15,7 +15,14 @@ from headrace.journal.consumers import DIRECTORY as CONSUMERS
 from headrace.journal.consumers import ConsumerPosition
 from headrace.journal.disk import Disk
 from headrace.journal.reader import DIRECTORY as JOURNAL
-from headrace.journal.segment import Batch, SegmentHeader, base_offset_of, pack_batch_header, seed_of
+from headrace.journal.segment import (
+    Batch,
+    SegmentHeader,
+    base_offset_of,
+    pack_batch_header,
+    seed_of,
+    split_records,
+)
 from headrace.journal.watermark import NAME as WATERMARK
 from headrace.journal.watermark import WatermarkState
 
@@ -86,6 +93,18 @@ class SegmentWriter:
             segment.note(*times)
             segment.end_offset = batch.end_offset
         file.seal(seed)
+
+
+def clipped(batches: Iterator[Batch], start: int, end: int) -> Iterator[Batch]:
+    """Cuts the first and the last batch between two records where they reach beyond `start` and `end`."""
+    for batch in batches:
+        first, last = max(start, batch.base_offset), min(end, batch.end_offset)
+        if (first, last) == (batch.base_offset, batch.end_offset):
+            yield batch
+            continue
+        records = split_records(batch.body)[first - batch.base_offset : last - batch.base_offset]
+        times = (batch.first_timestamp_us, batch.max_timestamp_us)
+        yield Batch(first, last - first, *times, b"".join(records), batch.epoch)
 
 
 def copy_file(disk: Disk, source: Path, target: Path) -> None:

@@ -14,18 +14,18 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable
 from functools import partial
-from itertools import pairwise
 from pathlib import Path
 from uuid import UUID
 
 from headrace.journal.consumers import DIRECTORY as CONSUMERS
 from headrace.journal.consumers import ConsumerPosition
-from headrace.journal.damage import Damage, pieces
+from headrace.journal.damage import Damage, first_damage, pieces
 from headrace.journal.disk import DISK, Disk
 from headrace.journal.errors import CorruptFile, JournalError, UnknownConsumer, UnsupportedFormat
 from headrace.journal.findings import Finding, Remedy, Report, SegmentReport
 from headrace.journal.index import SUFFIX as INDEX_SUFFIX
 from headrace.journal.index import OffsetIndex
+from headrace.journal.merging import taken_in
 from headrace.journal.reader import DIRECTORY
 from headrace.journal.search import find_batches
 from headrace.journal.segment import SEGMENT_HEADER_SIZE, SegmentHeader, base_offset_of, file_name, seed_of
@@ -215,13 +215,40 @@ class _Diagnosis:
         known = self._known_end()
         if bases and bases[0] > start:
             self._missing(start, bases[0])
-        for base, following in pairwise(bases):
-            self._judge(base, following)
+        at = 0
+        while at < len(bases) - 1:
+            merged = self._taken_in(bases[at], bases[at + 1 :])
+            following = at + 1 + len(merged)
+            self._judge(bases[at], bases[following])
+            at = following
         if bases:
             known = self._judge(bases[-1], None, known)
         elif start < known:
             self._missing(start, known)
         self._report.end = known
+
+    def _taken_in(self, base: int, behind: list[int]) -> list[int]:
+        """The segments that an unfinished merge has put into this one, if that is whole: they count no more."""
+        seed = seed_of(self._uuid)
+        try:
+            merged = taken_in(self._disk, self._directory, seed, base, behind)
+            if not merged or not self._is_whole(base, behind[len(merged)]):
+                return []
+        except FileNotFoundError:
+            return []  # retention took it meanwhile
+        except UnsupportedFormat:
+            return []  # which is said of it
+        names = ", ".join(file_name(other) for other in merged)
+        self._report.notes.append(f"{file_name(base)} holds what was merged into it; to be removed: {names}")
+        return merged
+
+    def _is_whole(self, base: int, end: int) -> bool:
+        path = self._directory / file_name(base)
+        fd = self._disk.open(path)
+        try:
+            return first_damage(self._disk, fd, str(path), seed_of(self._uuid), base, end) is None
+        finally:
+            self._disk.close(fd)
 
     def _known_end(self) -> int:
         """Records below it were published: somebody has read them, or may have."""

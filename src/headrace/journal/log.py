@@ -5,7 +5,7 @@ Used by the broker. All methods run on the loop, except where they say otherwise
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,6 +22,7 @@ from headrace.journal.damage import first_damage
 from headrace.journal.disk import Disk
 from headrace.journal.errors import DiskFull, JournalError, OffsetOutOfRange, is_disk_full, is_passing
 from headrace.journal.lock import lock_data_dir
+from headrace.journal.merging import are_adjacent, merge, mergeable
 from headrace.journal.recovery import Recovery
 from headrace.journal.reserve import Reserve
 from headrace.journal.retention import (
@@ -33,7 +34,7 @@ from headrace.journal.retention import (
     lost_by,
     plan,
 )
-from headrace.journal.segment import Batch, seed_of
+from headrace.journal.segment import Batch, file_name, seed_of
 from headrace.journal.snapshot import discard_beyond, positions
 from headrace.journal.synced_disk import SYNCED_DISK
 from headrace.journal.watermark import Watermark
@@ -156,6 +157,8 @@ class SegmentedLog:
         self.next_offset = state.high_watermark
         discard_beyond(self.directory, state.high_watermark, self._report, self._disk)
         self._catalog = Catalog(self._disk, seed_of(state.uuid), found.segments)
+        self._catalog.leftovers = [self.directory / file_name(base) for base in found.taken_in]
+        self._finish_merges()
         self._unverified = found.unverified
         self._ages = Ages(found.segments, 2 * settings.segment_s_max, self._clock)
         self._watermark = Watermark(self._disk, self.data_dir, state)
@@ -337,6 +340,10 @@ class SegmentedLog:
 
     def compactable(self) -> list[Segment]:
         """Segments that retention would drop if no session referred to a record in them; oldest first. Raises OSError."""
+        return [segment for segment in self._over() if segment.kept_records]  # of an empty one nothing can go
+
+    def _over(self) -> list[Segment]:
+        """Those over the limits of retention that are there for references alone."""
         kept = positions(self.directory, self._disk)
         consumers = self._consumers()
         if consumers is None or not kept:
@@ -344,8 +351,7 @@ class SegmentedLog:
         segments = self._catalog.segments
         self._ages.see(segments)
         is_full = bool(self.full) and not self.has_room()
-        found = compactable(segments, self._limits(), kept[0], consumers, self._ages, is_full)
-        return [segment for segment in found if segment.kept_records]  # of an empty one nothing can go
+        return compactable(segments, self._limits(), kept[0], consumers, self._ages, is_full)
 
     def lost_by(self, segment: Segment) -> str:
         """The registered consumers that have not read a segment which is compacted, and how much of it; "" for none."""
@@ -372,6 +378,48 @@ class SegmentedLog:
         self._disk.rename(temporary_of(new), new.path)
         self._catalog.replace(new)
         return old.size - new.size
+
+    # Merging, in the steps that `merging` describes
+
+    def mergeable(self) -> list[list[Segment]]:
+        """Groups of neighbours that compaction has left small; none on a full disk. Raises OSError."""
+        return [] if self.full else mergeable(self._over(), self.settings.segment_bytes_max)
+
+    def merge(self, group: Sequence[Segment]) -> Segment:
+        """Runs on any thread, one at a time. Raises CorruptBatch, OSError."""
+        interval = self.settings.index_interval_bytes
+        return merge(self._disk, group, UUID(self.uuid).bytes, self.epoch, interval)
+
+    def adopt_merged(self, new: Segment, group: Sequence[Segment]) -> bool:
+        """Puts the merged segment into the place of the group; False if retention or compaction was faster. From here
+        on either is right: the old files are removed by `remove_leftovers`."""
+        if not are_adjacent(self._catalog.segments, group):
+            self._disk.unlink(temporary_of(new))
+            return False
+        with suppress(FileNotFoundError):
+            self._disk.unlink(group[0].index_path)
+        self._disk.rename(temporary_of(new), new.path)
+        self._catalog.merge(new, group)
+        self._ages.merged(group)
+        return True
+
+    def remove_leftovers(self) -> None:
+        """Runs on any thread, one at a time, and not beside retention. Raises OSError: the next start, or the segment's
+        end, removes what is left."""
+        if self._catalog.leftovers:
+            self._disk.fsync_directory(self.directory)  # the name of the merged one comes first
+            self._catalog.remove_leftovers()
+
+    def _finish_merges(self) -> None:
+        count = len(self._catalog.leftovers)
+        if not count:
+            return
+        try:
+            self.remove_leftovers()
+        except OSError as error:
+            self._report(f"segments that were merged into another one cannot be removed yet: {error}")
+        else:
+            self._report(f"removed {count} segments that an interrupted merge had put into another one")
 
     def close(self) -> None:
         """Writes what is queued, then a footer; syncs; frees the lock. Waits for the threads that write."""

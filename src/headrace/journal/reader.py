@@ -7,6 +7,7 @@ costs nothing; every call looks at the files as they are now.
 from __future__ import annotations
 
 from collections.abc import Generator, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from uuid import UUID
@@ -16,6 +17,7 @@ from headrace.journal.errors import CorruptBatch, CorruptFile, EpochMismatch, Of
 from headrace.journal.finished import FinishedSegment
 from headrace.journal.index import SUFFIX as INDEX_SUFFIX
 from headrace.journal.index import OffsetIndex
+from headrace.journal.merging import taken_in
 from headrace.journal.segment import (
     BATCH_HEADER_SIZE,
     SEGMENT_HEADER_SIZE,
@@ -32,6 +34,7 @@ from headrace.journal.walk import Walk, read_footer
 from headrace.journal.watermark import WatermarkState, read_state
 
 DIRECTORY = "journal"
+MOVES_MAX = 5  # times in a row that files are moved under a reader: retention and merges are far slower
 
 
 @dataclass(slots=True)
@@ -77,15 +80,29 @@ class JournalReader:
         self._check(self._state(), uuid, epoch)
 
     def segments(self) -> list[SegmentInfo]:
-        """Oldest first; the last one up to the high watermark."""
+        """Oldest first, each from where the one before ends; the last one up to the high watermark."""
+        for _ in range(MOVES_MAX):
+            with suppress(
+                FileNotFoundError
+            ):  # removed, or merged into another one, since the names were read
+                return self._segments()
+        return self._segments()
+
+    def _segments(self) -> list[SegmentInfo]:
         state = self._state()
         bases = self._bases()
-        infos = []
-        for base, end in zip(bases, [*bases[1:], state.high_watermark], strict=True):
+        infos: list[SegmentInfo] = []
+        at = 0
+        while at < len(bases):
+            base, behind = bases[at], bases[at + 1 :]
+            end = behind[0] if behind else state.high_watermark
             info = self._sealed.get(base)
-            if info is None or info.end_offset > end:
+            if info is None or info.end_offset != end:
                 info = self._inspect(base, end, state)
             infos.append(info)
+            at += 1
+            if behind and info.end_offset > end:
+                at += len(taken_in(self._disk, self._directory, seed_of(state.uuid), base, behind))
         return infos
 
     def scan(
@@ -119,10 +136,12 @@ class JournalReader:
         return FinishedSegment(self._disk, self._directory, base_offset)
 
     def _scan(self, start: int, end: int, uuid: str, epoch: int, times: TimeRange | None) -> Iterator[Batch]:
+        vain = 0
         while start < end:
             before = start
             start = yield from self._scan_segment(start, end, uuid, epoch, times)
-            if start == before:
+            vain = vain + 1 if start == before else 0
+            if vain > MOVES_MAX:
                 raise OffsetOutOfRange(start, self.start_offset(), self.high_watermark())
 
     def _scan_segment(
@@ -135,7 +154,7 @@ class JournalReader:
         try:
             fd = self._disk.open(path)
         except FileNotFoundError:
-            return start  # retention was faster; the caller says so
+            return start  # retention was faster, and the caller says so; or another file holds it now
         try:
             header = SegmentHeader.unpack(self._disk.read_fully(fd, SEGMENT_HEADER_SIZE, 0), str(path))
             seed = seed_of(header.uuid)
@@ -146,11 +165,14 @@ class JournalReader:
             walk = Walk(self._disk, fd, seed, *place)
             if times is not None:
                 walk = SelectiveWalk(self._disk, fd, seed, *place, times, end)
-            for batch in walk:
-                if batch.end_offset > start:
-                    yield batch
-                if batch.end_offset >= end:
-                    return batch.end_offset
+            try:
+                for batch in walk:
+                    if batch.end_offset > start:
+                        yield batch
+                    if batch.end_offset >= end:
+                        return batch.end_offset
+            except FileNotFoundError:  # read from afar: another file took its place
+                return max(start, walk.next_offset)
             self._check(self._state(), uuid, epoch)
             if walk.next_offset <= start or walk.is_damaged:
                 raise CorruptBatch(str(path), walk.position, walk.next_offset, walk.stop)

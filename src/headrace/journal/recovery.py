@@ -37,9 +37,15 @@ class Recovered:
     """A log ready to be written: everything in it is synced, and `state` is what to publish."""
 
     def __init__(
-        self, segments: list[Segment], file: SegmentFile, state: WatermarkState, unverified: list[Segment]
+        self,
+        segments: list[Segment],
+        file: SegmentFile,
+        state: WatermarkState,
+        unverified: list[Segment],
+        taken_in: list[int],
     ) -> None:
         self.segments = segments
+        self.taken_in = taken_in
         self.unverified = unverified
         self.file = file
         self.state = state
@@ -79,7 +85,7 @@ class Recovery:
         seed = seed_of(header.uuid)
         loader = SealedLoader(self._disk, self._directory, seed, self._index_interval_bytes, self._report)
         verified_from = self._verified_from(bases)
-        sealed = [loader.load(base, following, base >= verified_from) for base, following in pairwise(bases)]
+        sealed, taken_in = self._load_sealed(loader, bases, verified_from)
         tail = Tail(self._disk, self._directory, bases[-1], seed)
         state = self._judge(header, tail)
         file = self._resume(header, tail, state)
@@ -88,7 +94,20 @@ class Recovery:
         state.high_watermark = state.durable_offset = tail.segment.end_offset
         state.last_timestamp_us = max(segment.max_timestamp_us for segment in [*sealed, file.segment])
         unverified = [segment for segment in sealed if segment.base_offset < verified_from]
-        return Recovered([*sealed, file.segment], file, state, unverified)
+        return Recovered([*sealed, file.segment], file, state, unverified, taken_in)
+
+    def _load_sealed(
+        self, loader: SealedLoader, bases: list[int], verified_from: int
+    ) -> tuple[list[Segment], list[int]]:
+        """All but the last segment; and those that a merge has put into another one, which are to be removed."""
+        sealed: list[Segment] = []
+        taken_in: list[int] = []
+        for at, (base, following) in enumerate(pairwise(bases), 1):
+            if sealed and base < sealed[-1].end_offset:
+                taken_in.append(base)
+            else:
+                sealed.append(loader.load(base, following, base >= verified_from, bases[at:]))
+        return sealed, taken_in
 
     def _read_slots(self) -> list[WatermarkState]:
         try:
@@ -130,7 +149,7 @@ class Recovery:
             state = self._slots[0]
         header = SegmentHeader(state.uuid, state.epoch, 0, time_ns() // 1000)
         file = create_segment(self._disk, self._directory, header, self._allocate_bytes)
-        return Recovered([file.segment], file, state, [])
+        return Recovered([file.segment], file, state, [], [])
 
     def _check_identity(self, uuid: bytes) -> None:
         if self._slots and self._slots[0].uuid != uuid:

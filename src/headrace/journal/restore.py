@@ -12,7 +12,6 @@ was interrupted is run again.
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator
 from pathlib import Path
 from time import time_ns
 
@@ -20,6 +19,7 @@ from headrace.journal.consumers import DIRECTORY as CONSUMERS
 from headrace.journal.copying import (
     Likeness,
     SegmentWriter,
+    clipped,
     copy_consumers,
     copy_file,
     give_to_owner,
@@ -32,7 +32,7 @@ from headrace.journal.lock import NAME as LOCK
 from headrace.journal.lock import lock_data_dir
 from headrace.journal.manifest import VERSION, Manifest, read_manifest
 from headrace.journal.reader import DIRECTORY, JournalReader
-from headrace.journal.segment import Batch, file_name
+from headrace.journal.segment import file_name
 from headrace.journal.snapshot import SUFFIX as SNAPSHOT_SUFFIX
 from headrace.journal.snapshot import SnapshotFile, positions
 from headrace.journal.watermark import NAME as WATERMARK
@@ -113,7 +113,8 @@ def _build(source: Path, made: Path, manifest: Manifest, end: int, kept: list[Pa
     for info in reader.segments():
         if info.base_offset < end or info.base_offset == manifest.start_offset:
             batches = reader.scan(info.base_offset, min(info.end_offset, end))
-            writer.write(info.base_offset, _up_to(batches, end))
+            last = min(info.end_offset, end)
+            writer.write(info.base_offset, clipped(batches, info.base_offset, last))
     for path in kept:
         copy_file(disk, path, made / DIRECTORY / path.name)
     copy_consumers(disk, source, made)
@@ -133,19 +134,6 @@ def _move_up(data_dir: Path, disk: Disk) -> None:
     disk.rename(made / DIRECTORY, data_dir / DIRECTORY)
     disk.fsync_directory(data_dir)
     made.rmdir()
-
-
-def _up_to(batches: Iterator[Batch], end: int) -> Iterator[Batch]:
-    """Cuts the last batch between two records if it reaches beyond `end`."""
-    for batch in batches:
-        if batch.end_offset <= end:
-            yield batch
-            continue
-        at = 0
-        for _ in range(end - batch.base_offset):
-            at += 4 + int.from_bytes(batch.body[at : at + 4], "little")
-        times = (batch.first_timestamp_us, batch.max_timestamp_us)
-        yield Batch(batch.base_offset, end - batch.base_offset, *times, batch.body[:at], batch.epoch)
 
 
 def _snapshots_up_to(directory: Path, end: int) -> list[Path]:

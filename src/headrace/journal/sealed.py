@@ -6,7 +6,7 @@ and an index that is missing or short is rebuilt.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from headrace.journal.active import SegmentFile
@@ -15,6 +15,7 @@ from headrace.journal.damage import first_damage
 from headrace.journal.disk import Disk
 from headrace.journal.errors import CorruptFile, CorruptJournal, is_passing
 from headrace.journal.index import OffsetIndex
+from headrace.journal.merging import taken_in
 from headrace.journal.segment import SEGMENT_HEADER_SIZE, Footer, SegmentHeader, seed_of
 from headrace.journal.walk import Walk, read_footer
 
@@ -48,14 +49,21 @@ class SealedLoader:
         self._index_interval_bytes = index_interval_bytes
         self._report = report
 
-    def load(self, base_offset: int, next_base: int, is_verified: bool = False) -> Segment:
-        """The finished segment that reaches up to `next_base`. Raises CorruptJournal, CorruptFile. `is_verified`: it is
-        read through, with all checksums."""
+    def load(
+        self, base_offset: int, next_base: int, is_verified: bool = False, behind: Sequence[int] = ()
+    ) -> Segment:
+        """The finished segment that reaches up to `next_base`, or further, if it has taken in some of `behind`, the
+        segments from `next_base` on (`merging`). Raises CorruptJournal, CorruptFile. `is_verified`: it is read through,
+        with all checksums."""
         read_header(self._disk, self._directory, base_offset, self._seed)
         segment = Segment(self._directory, base_offset)
         fd = self._disk.open(segment.path, write=True)
         try:
             footer = read_footer(self._disk, fd, self._seed) or self._seal_late(fd, segment, next_base)
+            if footer.end_offset > next_base and taken_in(
+                self._disk, self._directory, self._seed, base_offset, behind
+            ):
+                next_base, is_verified = footer.end_offset, True
             if footer.end_offset != next_base:
                 raise _gap(
                     segment,
