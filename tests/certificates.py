@@ -21,9 +21,14 @@ class Authority:
         self, common_name: str, stem: str | None = None, subject: str | None = None
     ) -> tuple[Path, Path]:
         """A certificate for localhost and 127.0.0.1 with this common name, or this subject: (certificate, key)."""
-        stem = stem or common_name
+        return self._issue(stem or common_name, subject or f"/CN={common_name}", 2)
+
+    def issue_expired(self, common_name: str) -> tuple[Path, Path]:
+        """The same, of yesterday."""
+        return self._issue(common_name, f"/CN={common_name}", -1)
+
+    def _issue(self, stem: str, subject: str, days: int) -> tuple[Path, Path]:
         names = "subjectAltName=DNS:localhost,IP:127.0.0.1"
-        subject = subject or f"/CN={common_name}"
         request = ["-keyout", f"{stem}.key", "-out", f"{stem}.csr", "-subj", subject, "-addext", names]
         self._openssl("req", *_KEY, *request)
         sign = [
@@ -35,7 +40,7 @@ class Authority:
             "-copy_extensions",
             "copy",
             "-days",
-            "2",
+            str(days),
         ]
         self._openssl("x509", "-req", "-in", f"{stem}.csr", *sign, "-out", f"{stem}.pem")
         return self.folder / f"{stem}.pem", self.folder / f"{stem}.key"

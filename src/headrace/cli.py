@@ -13,14 +13,16 @@ from typing import ClassVar
 import click
 import structlog
 
-from headrace.cli_storage import backup_command, ends_with_its_reader, repair_command, restore_command
-from headrace.config import Config, load, show, without_secrets
+from headrace.cli_storage import (
+    backup_command,
+    data_dir_options,
+    ends_with_its_reader,
+    repair_command,
+    restore_command,
+)
+from headrace.config import Config, PipelineConfig, examine, load, show, without_secrets
 from headrace.errors import ConfigError, HeadraceError
 from headrace.journal.errors import JournalError
-
-DATA_DIR = click.option(
-    "--data-dir", type=click.Path(path_type=Path), default=Path("headrace-data"), show_default=True
-)
 
 
 class LazyGroup(click.Group):
@@ -68,15 +70,36 @@ def cli() -> None:
 
 
 def main() -> None:
-    """Entry point: errors of ours become one line on stderr and an exit status."""
+    """Entry point: errors become one line on stderr and an exit status."""
     try:
-        cli(standalone_mode=True)
-    except ConfigError as error:
-        click.echo(f"headrace: {error}", err=True)
+        status = cli.main(prog_name="headrace", standalone_mode=False)
+        sys.exit(status if isinstance(status, int) else 0)
+    except click.exceptions.NoArgsIsHelpError as error:
+        error.show()
         sys.exit(2)
-    except (HeadraceError, JournalError, OSError) as error:
-        click.echo(f"headrace: {error}", err=True)
+    except click.ClickException as error:
+        context = error.ctx if isinstance(error, click.UsageError) else None
+        _say(error.format_message(), "headrace" if context is None else context.command_path)
+        sys.exit(error.exit_code)
+    except click.Abort:
+        _say("aborted")
         sys.exit(1)
+    except ConfigError as error:
+        _say(str(error))
+        sys.exit(2)
+    except BrokenPipeError:
+        sys.exit(1)
+    except OSError as error:
+        reason = error.strerror or str(error)
+        _say(f"{error.filename}: {reason}" if error.filename else reason)
+        sys.exit(1)
+    except (HeadraceError, JournalError) as error:
+        _say(str(error))
+        sys.exit(1)
+
+
+def _say(message: str, command: str = "headrace") -> None:
+    click.echo(f"{command}: {' '.join(message.split())}", err=True)
 
 
 # serve
@@ -158,10 +181,36 @@ def config_group() -> None:
 @click.argument("file", type=click.Path(path_type=Path), required=False)
 @click.option("--config", "config_file", type=click.Path(path_type=Path), help="TOML file")
 @click.option("--set", "sets", multiple=True, metavar="KEY=VALUE")
-def config_check(file: Path | None, config_file: Path | None, sets: tuple[str, ...]) -> None:
-    """Exit 0 if the configuration is good, 2 naming the key if not."""
-    load(config_file or file, list(sets))
+@click.option(
+    "--running", is_flag=True, help="a broker runs with it: its data and its ports are taken, by it"
+)
+@click.option("--keys-only", is_flag=True, help="open nothing: check the keys and their values alone")
+def config_check(
+    file: Path | None, config_file: Path | None, sets: tuple[str, ...], running: bool, keys_only: bool
+) -> None:
+    """Exit 0 if the configuration is good and what it names can be used, else 2 with a line for everything that is wrong:
+    its key, and what is wrong with it."""
+    config, errors = examine(config_file or file, list(sets))
+    wrong = [str(error) for error in errors]
+    if not wrong and not keys_only:
+        from headrace.checking import problems
+
+        wrong = problems(config, running)
+        if config.pipeline != PipelineConfig():
+            wrong += _wrong_with_pipeline(config)
+    for line in wrong:
+        click.echo(f"headrace: {line}", err=True)
+    if wrong:
+        sys.exit(2)
     click.echo("ok")
+
+
+def _wrong_with_pipeline(config: Config) -> list[str]:
+    try:
+        from headrace.cli_pipeline import problems
+    except ModuleNotFoundError as error:
+        return [f"pipeline: {error.name} is not installed: pip install 'headrace[spark]'"]
+    return problems(config)
 
 
 @config_group.command("show")
@@ -185,7 +234,7 @@ def journal() -> None:
 
 
 @journal.command("verify")
-@DATA_DIR
+@data_dir_options
 @ends_with_its_reader
 def journal_verify(data_dir: Path) -> None:
     """Check every batch; exit 1 if something is damaged."""
@@ -198,7 +247,7 @@ def journal_verify(data_dir: Path) -> None:
 
 
 @journal.command("dump")
-@DATA_DIR
+@data_dir_options
 @click.option("--from", "start", type=int, help="first offset  [default: the oldest]")
 @click.option("--to", "end", type=int, help="offset to stop before  [default: the high watermark]")
 @ends_with_its_reader
@@ -283,7 +332,7 @@ def session() -> None:
 
 
 @session.command("list")
-@DATA_DIR
+@data_dir_options
 @click.option("--json", "as_json", is_flag=True)
 @ends_with_its_reader
 def session_list(data_dir: Path, as_json: bool) -> None:
@@ -302,7 +351,7 @@ def session_list(data_dir: Path, as_json: bool) -> None:
 
 
 @session.command("show")
-@DATA_DIR
+@data_dir_options
 @click.option("--tenant", default="default", show_default=True)
 @click.argument("client_id")
 @ends_with_its_reader
@@ -318,7 +367,7 @@ def session_show(data_dir: Path, tenant: str, client_id: str) -> None:
 
 
 @session.command("dump")
-@DATA_DIR
+@data_dir_options
 @ends_with_its_reader
 def session_dump(data_dir: Path) -> None:
     """Sessions, subscriptions, wills and retained messages, a JSON line each: equal lines, equal states."""

@@ -7,7 +7,9 @@ errors to stderr. A job is told what `[pipeline]` and `[pipeline.JOB]` say, and 
 from __future__ import annotations
 
 import json
+import os
 import signal
+import ssl
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
@@ -18,9 +20,9 @@ from typing import Any
 
 import click
 
-from headrace.config import Config, load
+from headrace.config import Config, InvalidKey, load
 from headrace.journal.errors import JournalError
-from headrace_spark.errors import PipelineError
+from headrace_spark.errors import BadOption, PipelineError
 from headrace_spark.jobs import JOBS
 
 _FOLDER = click.Path(file_okay=False, path_type=Path)
@@ -150,11 +152,18 @@ def job_settings(job: str, config: Config) -> Any:
 
 
 @pipeline.command()
-@click.option("--data-dir", type=_FOLDER, required=True, help="Data directory of the broker.")
+@click.option("--config", "config_file", type=click.Path(path_type=Path), help="TOML file.")
+@click.option("--data-dir", type=_FOLDER, help="Data directory of the broker.")
 @click.option("--lake", type=_FOLDER, help="Folder of the Delta tables.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object instead of text.")
-def status(data_dir: Path, lake: Path | None, as_json: bool) -> None:
+def status(config_file: Path | None, data_dir: Path | None, lake: Path | None, as_json: bool) -> None:
     """Show the journal, its consumers and how far the tables are, without starting Spark."""
+    if config_file is not None:
+        config = load(config_file)
+        lake = lake or Path(config.pipeline.lake)
+        data_dir = data_dir or Path(config.data_dir)
+    if data_dir is None:
+        raise click.UsageError("give --data-dir, or a --config that names it")
     with failures_explained():
         from headrace_spark.status import describe, pipeline_status
 
@@ -171,13 +180,60 @@ def status(data_dir: Path, lake: Path | None, as_json: bool) -> None:
 def report(out: Path, days: int, **options: Any) -> None:
     """Write one HTML page, complete in itself, from the tables; without starting Spark."""
     config = configured(options)
+    lake = Path(config.pipeline.lake)
+    if not lake.is_dir():
+        raise InvalidKey("pipeline.lake", f"there is no folder {lake}")
     with failures_explained():
         from headrace_spark.report import write_report
 
-        figures = write_report(Path(config.pipeline.lake), out, days, config.pipeline.metrics.window_s)
+        figures = write_report(lake, out, days, config.pipeline.metrics.window_s)
         for name in figures.missing:
             click.echo(f"table {name} is not there yet", err=True)
         click.echo(str(out))
+
+
+def problems(config: Config) -> list[str]:
+    """What jobs could not use of `[pipeline]`, a line each with its key in front."""
+    from headrace_spark.broker_address import read_password
+    from headrace_spark.cluster import check_master
+    from headrace_spark.jars import jars_folder, missing_jars
+    from headrace_spark.session import check_java
+    from headrace_spark.topic_schemas import load_topic_schemas
+
+    pipeline = config.pipeline
+    steps: list[tuple[str, Callable[[], object]]] = [
+        ("pipeline", check_java),
+        ("pipeline.master", lambda: check_master(pipeline.master)),
+        ("pipeline.token_file", lambda: read_password(pipeline.token_file)),
+        ("pipeline.publish.password_file", lambda: read_password(pipeline.publish.password_file)),
+        ("pipeline.publish.ca_file", lambda: _check_authority(pipeline.publish.ca_file)),
+        ("pipeline.replay.password_file", lambda: read_password(pipeline.replay.password_file)),
+        ("pipeline.replay.ca_file", lambda: _check_authority(pipeline.replay.ca_file)),
+    ]
+    if pipeline.clean.topic_schemas:
+        file = Path(pipeline.clean.topic_schemas)
+        steps.append(("pipeline.clean.topic_schemas", lambda: load_topic_schemas(file)))
+    found = []
+    for key, look in steps:
+        try:
+            look()
+        except (PipelineError, OSError) as error:
+            reason = error.problem if isinstance(error, BadOption) else getattr(error, "strerror", None)
+            value = f"{error.value}: " if isinstance(error, BadOption) else ""
+            found.append(f"{key}: {value}{reason or error}")
+    folder = jars_folder()
+    if folder.is_dir():  # else Spark fetches them
+        found += [f"pipeline: {jar.name} is missing in {folder}" for jar in missing_jars(folder)[:1]]
+    lake = Path(pipeline.lake)
+    if lake.exists() and not (lake.is_dir() and os.access(lake, os.W_OK | os.X_OK)):
+        found.append(f"pipeline.lake: {lake} is no folder that can be written")
+    return found
+
+
+def _check_authority(file: str) -> None:
+    """Raises OSError."""
+    if file:
+        ssl.create_default_context(cafile=file)
 
 
 def stop_on_signals() -> Event:

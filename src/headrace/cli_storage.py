@@ -13,13 +13,27 @@ from typing import Any, TypeVar, cast
 
 import click
 
+from headrace.config import load
 from headrace.journal.backup import backup
 from headrace.journal.repair import DAMAGED, Repair
 from headrace.journal.restore import MAKING, is_interrupted, restore
 
 _PATH = click.Path(path_type=Path)
 Command = TypeVar("Command", bound=Callable[..., Any])
-_DATA_DIR = click.option("--data-dir", type=_PATH, default=Path("headrace-data"), show_default=True)
+
+
+def data_dir_options(command: Command) -> Command:
+    """`--data-dir`, or the configuration that names it: the command gets `data_dir`. Raises InvalidKey."""
+
+    @wraps(command)
+    def located(*arguments: Any, data_dir: Path | None, config_file: Path | None, **options: Any) -> Any:
+        if data_dir is None:
+            data_dir = Path(load(config_file).data_dir)
+        return command(*arguments, data_dir=data_dir, **options)
+
+    named = click.option("--data-dir", type=_PATH, help="where the journal lies  [default: ./headrace-data]")
+    configured = click.option("--config", "config_file", type=_PATH, help="TOML file that names it")
+    return cast(Command, configured(named(located)))
 
 
 def ends_with_its_reader(command: Command) -> Command:
@@ -57,7 +71,7 @@ def ended_by_signals() -> Iterator[None]:
 
 
 @click.command("repair")
-@_DATA_DIR
+@data_dir_options
 @click.option("--dry-run", is_flag=True, help="only show; exit 1 if something is damaged")
 def repair_command(data_dir: Path, dry_run: bool) -> None:
     """Make a damaged journal readable again. Lists every offset that is lost; keeps the damaged files. Refuses while a
@@ -79,7 +93,7 @@ def repair_command(data_dir: Path, dry_run: bool) -> None:
 
 @click.command("backup")
 @click.argument("directory", type=_PATH)
-@_DATA_DIR
+@data_dir_options
 def backup_command(directory: Path, data_dir: Path) -> None:
     """Copy everything acknowledged so far to DIRECTORY, which must be empty or absent. A broker may be running."""
     with ended_by_signals():
@@ -92,7 +106,7 @@ def backup_command(directory: Path, data_dir: Path) -> None:
 
 @click.command("restore")
 @click.argument("directory", type=_PATH)
-@_DATA_DIR
+@data_dir_options
 @click.option("--to-offset", type=int, help="leave out the records from this offset on")
 def restore_command(directory: Path, data_dir: Path, to_offset: int | None) -> None:
     """Make a data directory, which must be empty or absent, from the backup in DIRECTORY. The epoch rises: offsets

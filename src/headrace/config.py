@@ -12,10 +12,11 @@ import difflib
 import ipaddress
 import json
 import os
+import re
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple, TypeVar
 from urllib.parse import urlsplit
 
 import msgspec
@@ -329,6 +330,11 @@ class Endpoint(NamedTuple):
     port: int
 
     @property
+    def shown_host(self) -> str:
+        """As a URL has it."""
+        return f"[{self.host}]" if ":" in self.host else self.host
+
+    @property
     def loopback(self) -> bool:
         """Whether only this machine can reach it; a name other than localhost counts as reachable."""
         if self.host == "localhost":
@@ -371,25 +377,87 @@ def load(
 
     `HEADRACE_DATA_DIR` is the key `data_dir`, `HEADRACE_JOURNAL__RETENTION_BYTES` is `journal.retention_bytes`.
     """
+    config, wrong = examine(file, sets, environment)
+    if wrong:
+        raise wrong[0]
+    return config
+
+
+def examine(
+    file: Path | None = None, sets: list[str] | None = None, environment: Mapping[str, str] = os.environ
+) -> tuple[Config, list[InvalidKey]]:
+    """As `load`, but with everything that is wrong, and a configuration without it. Raises InvalidKey for a file that
+    cannot be read at all."""
     tables = _read(file) if file is not None else {}
+    wrong: list[InvalidKey] = []
     for name in sorted(environment):
-        key = _key_of_variable(name)
-        if key:
-            _assign(tables, f"{key}={environment[name]}")
+        try:
+            key = _key_of_variable(name)
+            if key:
+                _assign(tables, f"{key}={environment[name]}")
+        except InvalidKey as error:
+            wrong.append(error)
     for assignment in sets or []:
-        _assign(tables, assignment)
-    try:
-        config = msgspec.convert(tables, Config)
-    except msgspec.ValidationError as error:
-        raise _named(error) from None
+        try:
+            _assign(tables, assignment)
+        except InvalidKey as error:
+            wrong.append(error)
     spelled_out = "allow_anonymous" in tables
+    bridges = tables.pop("bridge", [])
+    if not (isinstance(bridges, list) and all(isinstance(one, dict) for one in bridges)):
+        wrong.append(InvalidKey("bridge", "expected tables: [[bridge]]"))
+        bridges = []
+    config = _converted(tables, Config, "", wrong) or Config()
     if config.access.password_file and not spelled_out:
         config = msgspec.structs.replace(config, allow_anonymous=False)
         spelled_out = True
-    _check_addresses(config, anonymous_spelled_out=spelled_out)
-    for index, bridge in enumerate(config.bridge):
-        _check_bridge(f"bridge[{index}]", bridge, [other.name for other in config.bridge[:index]])
-    return config
+    known = {error.key for error in wrong}  # what follows from those is not said
+    found = _wrong_addresses(config, anonymous_spelled_out=spelled_out)
+    wrong += [error for error in found if error.key not in known]
+    good: list[BridgeConfig] = []
+    for index, table in enumerate(bridges):
+        bridge = _converted(table, BridgeConfig, f"bridge[{index}]", wrong)
+        if bridge is not None:
+            wrong += _wrong_of_bridge(f"bridge[{index}]", bridge, [other.name for other in good])
+            good.append(bridge)
+    config = msgspec.structs.replace(config, bridge=tuple(good))
+    return config, wrong
+
+
+Table = TypeVar("Table")
+
+
+def _converted(
+    table: dict[str, Any], kind: type[Table], prefix: str, wrong: list[InvalidKey]
+) -> Table | None:
+    """The table as what it should be. Each key that is wrong goes to `wrong` and out of the table; None if what is left
+    is none either."""
+    while True:
+        try:
+            return msgspec.convert(table, kind)
+        except msgspec.ValidationError as error:
+            named, path = _named(error, prefix)
+            if named.key in [other.key for other in wrong]:
+                return None  # it was taken out
+            wrong.append(named)
+            if not _remove(table, path):
+                return None
+
+
+def _remove(table: Any, path: str) -> bool:
+    """Take the value at a path such as `session.page_messages` out, or the list that it is in. Whether anything went:
+    places in a list of tables must stay what they are."""
+    steps = re.findall(r"[^.\[\]]+|\[[0-9]+", path)
+    inside = table
+    for depth, step in enumerate(steps):
+        if step[0] == "[":
+            return False
+        last = depth == len(steps) - 1
+        if last or not isinstance(inside[step], dict):
+            del inside[step]
+            return True
+        inside = inside[step]
+    return False
 
 
 def show(config: Config) -> str:
@@ -488,15 +556,22 @@ def _value(text: str, current: object) -> object:
     return value
 
 
-def _check_addresses(config: Config, *, anonymous_spelled_out: bool) -> None:
+def _wrong_addresses(config: Config, *, anonymous_spelled_out: bool) -> Iterator[InvalidKey]:
     if config.admin:
-        encrypted = endpoint("admin", config.admin, "http", "https").scheme == "https"
-        if encrypted and not config.tls.certificate:
-            raise InvalidKey("tls.certificate", f"{config.admin} needs it")
+        try:
+            encrypted = endpoint("admin", config.admin, "http", "https").scheme == "https"
+            if encrypted and not config.tls.certificate:
+                yield InvalidKey("tls.certificate", f"{config.admin} needs it")
+        except InvalidKey as error:
+            yield error
     for url in config.listeners:
-        reachable = not _listener(config, url).loopback
+        try:
+            reachable = not _listener(config, url).loopback
+        except InvalidKey as error:
+            yield error
+            continue
         if reachable and not anonymous_spelled_out:
-            raise InvalidKey(
+            yield InvalidKey(
                 "allow_anonymous",
                 f"{url} can be reached from other machines; say allow_anonymous=true to let anyone in",
             )
@@ -518,26 +593,29 @@ def _listener(config: Config, url: str) -> Address:
     return address
 
 
-def _check_bridge(key: str, bridge: BridgeConfig, names: list[str]) -> None:
+def _wrong_of_bridge(key: str, bridge: BridgeConfig, names: list[str]) -> Iterator[InvalidKey]:
     if bridge.name in names:
-        raise InvalidKey(f"{key}.name", f"{bridge.name!r} is given twice")
-    encrypted = [_remote(f"{key}.addresses", url).encrypted for url in bridge.addresses]
-    if bridge.tls != BridgeTlsConfig() and not any(encrypted):
-        raise InvalidKey(f"{key}.tls", "none of the addresses is tls:// or wss://")
+        yield InvalidKey(f"{key}.name", f"{bridge.name!r} is given twice")
+    try:
+        encrypted = [_remote(f"{key}.addresses", url).encrypted for url in bridge.addresses]
+        if bridge.tls != BridgeTlsConfig() and not any(encrypted):
+            yield InvalidKey(f"{key}.tls", "none of the addresses is tls:// or wss://")
+    except InvalidKey as error:
+        yield error
     if bridge.tls.key and not bridge.tls.certificate:
-        raise InvalidKey(f"{key}.tls.certificate", "tls.key is the key of it")
+        yield InvalidKey(f"{key}.tls.certificate", "tls.key is the key of it")
     for index, topic in enumerate(bridge.topics):
         wrong = rule(topic).error()
         if wrong is not None:
-            raise InvalidKey(f"{key}.topics[{index}].{wrong[0]}", wrong[1])
+            yield InvalidKey(f"{key}.topics[{index}].{wrong[0]}", wrong[1])
     if bridge.password and bridge.password_file:
-        raise InvalidKey(f"{key}.password", "password_file names it too")
+        yield InvalidKey(f"{key}.password", "password_file names it too")
     if (bridge.password or bridge.password_file) and not bridge.username:
-        raise InvalidKey(f"{key}.username", "a password needs it")
+        yield InvalidKey(f"{key}.username", "a password needs it")
     if bridge.notification_topic and not valid_topic(bridge.notification_topic.encode()):
-        raise InvalidKey(f"{key}.notification_topic", f"{bridge.notification_topic!r} is no topic name")
+        yield InvalidKey(f"{key}.notification_topic", f"{bridge.notification_topic!r} is no topic name")
     if bridge.reconnect_max_s < bridge.reconnect_min_s:
-        raise InvalidKey(f"{key}.reconnect_max_s", "is less than reconnect_min_s")
+        yield InvalidKey(f"{key}.reconnect_max_s", "is less than reconnect_min_s")
 
 
 def _remote(key: str, url: str) -> Location:
@@ -552,18 +630,20 @@ def rule(topic: BridgeTopicConfig) -> Rule:
     return Rule(topic.pattern, topic.direction, topic.qos, topic.local_prefix, topic.remote_prefix)
 
 
-def _named(error: msgspec.ValidationError) -> InvalidKey:
-    """Turn "Expected `int`, got `str` - at `$.session.page_messages`" into an error under that key."""
-    message, _, path = str(error).partition(" - at `$.")
-    key = path.rstrip("`").replace("[...]", "")
+def _named(error: msgspec.ValidationError, table: str = "") -> tuple[InvalidKey, str]:
+    """Turn "Expected `int`, got `str` - at `$.session.page_messages`" into an error under that key, and say which value
+    must go. `table`: where the value that was converted stands."""
+    message, _, path = str(error).partition(" - at `$")
+    path = path.rstrip("`").replace("[...]", "").removeprefix(".")
+    key = f"{table}.{path}".strip(".")
     prefix = "Object contains unknown field `"
     if message.startswith(prefix):
         name = message.removeprefix(prefix).rstrip("`")
-        return _unknown(f"{key}.{name}" if key else name)
+        return _unknown(f"{key}.{name}" if key else name), f"{path}.{name}".strip(".")
     missing = "Object missing required field `"
     if message.startswith(missing):
-        return InvalidKey(f"{key}.{message.removeprefix(missing).rstrip('`')}", "is missing")
-    return InvalidKey(key or "configuration", message[:1].lower() + message[1:])
+        return InvalidKey(f"{key}.{message.removeprefix(missing).rstrip('`')}", "is missing"), path
+    return InvalidKey(key or "configuration", message[:1].lower() + message[1:]), path
 
 
 def _unknown(key: str) -> InvalidKey:

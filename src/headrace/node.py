@@ -28,13 +28,15 @@ from headrace.api.server import CONNECTIONS_MAX, AdminServer, Bounds, admin_serv
 from headrace.bridge.address import parse
 from headrace.bridge.settings import BridgeSettings, RemoteTls
 from headrace.build import PURE, build
-from headrace.config import BridgeConfig, Config, rule
+from headrace.config import BridgeConfig, Config, endpoint, rule
 from headrace.core.broker import Broker
 from headrace.core.interfaces import Clock
 from headrace.core.settings import BrokerSettings
 from headrace.journal.errors import FULL_REASONS, OffsetOutOfRange
 from headrace.journal.log import LogSettings, SegmentedLog
 from headrace.journal.snapshot import newest_chain
+from headrace.naming import keys_named
+from headrace.net.address import parse as parse_listener
 from headrace.net.gate import GateSettings
 from headrace.net.tls import TlsFiles, UnusableCertificate, server_context
 from headrace.recovery import load
@@ -204,10 +206,14 @@ class Node:
         self._not_ready = "starting"
         self._full = ""
         self._admin: AdminServer | None = None
+        self._admin_url = ""
         self._tick_clock()
         self._audit = audit_log(config)
-        access = self._access_control()  # whatever it raises, the journal is not open yet
-        self._log = SegmentedLog.open(Path(config.data_dir), log_settings(config), self._report)
+        with keys_named(config, "access"):  # whatever it raises, the journal is not open yet
+            access = self._access_control()
+        self._check_certificates()
+        with keys_named(config, "data_dir"):
+            self._log = SegmentedLog.open(Path(config.data_dir), log_settings(config), self._report)
         self._journal = LocalJournal(self._log, OffsetOutOfRange, self._report)
         self.watchdog = Watchdog()
         scheduler = LoopScheduler(self._loop, self.watchdog)
@@ -222,7 +228,8 @@ class Node:
         snapshots = Snapshotting(self.broker, self._log, interval_bytes, interval_s, self.watchdog)
         self._upkeep = Upkeep(self.broker, self._log, snapshots, self.watchdog)
         self._bridges = Bridges(self.broker, self._log.uuid, log.info, log.warning)
-        self._doors = Doors(self.broker, door_settings(config), access, log.warning, self._audit)
+        with keys_named(config, "limits"):
+            self._doors = Doors(self.broker, door_settings(config), access, log.warning, self._audit)
 
     def _access_control(self) -> FileAccess | None:
         """None where everybody may do everything. Raises ConfigError."""
@@ -234,6 +241,17 @@ class Node:
         if settings == unset and not asked and not self.config.limits.messages_per_s:
             return None
         return FileAccess(settings, self._audit, self._loop)
+
+    def _check_certificates(self) -> None:
+        """They are read again when a listener opens: what is wrong with them is said before anything is made."""
+        addresses = [parse_listener(url) for url in self.config.listeners]
+        own = door_settings(self.config).tls
+        with keys_named(self.config, "listeners"):
+            for address in addresses:
+                if address.encrypted:
+                    server_context(own.overridden_by(address), "mqtt")
+        with keys_named(self.config, "admin"):
+            self._admin_context()
 
     def _report(self, line: str) -> None:
         log.warning("journal", detail=line)
@@ -321,8 +339,9 @@ class Node:
         log.info(line)
 
     async def _listen(self) -> None:
-        for url in self.config.listeners:
-            self._doors.open(url)
+        with keys_named(self.config, "listeners"):
+            for url in self.config.listeners:
+                self._doors.open(url)
         if self.config.admin:
             more: list[Collector] = [BridgeCollector(self._bridges), ReadsCollector(self._journal)]
             if self._doors.access is not None:
@@ -332,9 +351,12 @@ class Node:
             token_file = self.config.journal.token_file
             journal = JournalRoutes(Path(self.config.data_dir), Path(token_file) if token_file else None)
             app = application(lambda: self._not_ready or self._full, collectors, [journal.mount()])
-            bound = bind(self.config.admin)
+            with keys_named(self.config, "admin"):
+                at = endpoint("admin", self.config.admin, "http", "https")
+                bound, context = bind(self.config.admin, at.host, at.port), self._admin_context()
+            self._admin_url = f"{at.scheme}://{at.shown_host}:{bound.getsockname()[1]}"
             bounds = Bounds(min(CONNECTIONS_MAX, self._doors.admin_max))
-            self._admin = admin_server(app, self._admin_context(), self._doors.report, bounds)
+            self._admin = admin_server(app, context, self._doors.report, bounds)
             self._admin_task = self._loop.create_task(self._admin.serve([bound]))
             while not self._admin.started:
                 if self._admin_task.done():
@@ -382,7 +404,7 @@ class Node:
             version=__version__,
             build=build(),
             listeners=self._doors.urls,
-            admin=self.config.admin or None,
+            admin=self._admin_url or None,
             data_dir=self.config.data_dir,
             durability=self.config.durability,
             promise=promise,

@@ -36,6 +36,8 @@ TESTED_TOGETHER = {
         "headrace/stores/memory.py",
     ],
     "tests/unit/services/test_connection_log.py": ["headrace/core/witness.py"],
+    "tests/e2e/test_mistakes.py": ["headrace/checking.py", "headrace/naming.py"],
+    "tests/unit/net/test_revocation.py": ["headrace/net/der.py"],
     "tests/unit/net/test_websocket.py": ["headrace/websocket.py"],
     "tests/unit/sockets/test_plain.py": ["headrace/sockets/poller.py"],
     "tests/unit/clients/test_endpoint.py": ["headrace/clients/websocket.py"],

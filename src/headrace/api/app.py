@@ -5,7 +5,6 @@ from __future__ import annotations
 import socket
 from collections.abc import Callable, Sequence
 from http import HTTPStatus
-from urllib.parse import urlsplit
 
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 from prometheus_client.registry import CollectorRegistry
@@ -50,14 +49,13 @@ async def _failed(_: Request, error: Exception) -> Response:
     return problem(HTTPStatus.INTERNAL_SERVER_ERROR, type(error).__name__)
 
 
-def bind(endpoint: str) -> socket.socket:
-    """The bound socket of the admin address. Raises OSError when the address is taken."""
-    parts = urlsplit(endpoint)
-    bound = socket.socket(socket.AF_INET6 if ":" in (parts.hostname or "") else socket.AF_INET)
+def bind(url: str, host: str, port: int) -> socket.socket:
+    """The bound socket of the admin address `url`. Raises OSError, with the address, when it is taken or nobody's."""
+    bound = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
     bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
-        bound.bind((parts.hostname or "127.0.0.1", parts.port or 0))
+        bound.bind((host, port))
     except OSError as error:
         bound.close()
-        raise OSError(error.errno, f"{endpoint}: {error.strerror}") from None
+        raise OSError(error.errno, f"{url}: {error.strerror}") from None
     return bound

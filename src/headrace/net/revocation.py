@@ -15,15 +15,11 @@ import base64
 import binascii
 import re
 from pathlib import Path
-from typing import Final
 
 from headrace.errors import HeadraceError
+from headrace.net.der import CONTEXT_0, INTEGER, SEQUENCE, inside, one
 
 _LIST = re.compile(b"-----BEGIN X509 CRL-----(.+?)-----END X509 CRL-----", re.DOTALL)
-_INTEGER: Final = 0x02
-_SEQUENCE: Final = 0x30
-_EXPLICIT_0: Final = 0xA0
-_Element = tuple[int, bytes, bytes]  # tag, content, all of it
 
 
 class NoRevocationList(HeadraceError):
@@ -39,8 +35,8 @@ class RevocationList:
     def names(self, certificate: bytes) -> bool:
         """Whether this certificate (DER) was revoked. Raises NoRevocationList for what is none."""
         try:
-            fields = _inside(_inside(_one(certificate))[0])
-            if fields[0][0] == _EXPLICIT_0:
+            fields = inside(inside(one(certificate))[0])
+            if fields[0][0] == CONTEXT_0:
                 del fields[0]
             serial, issuer = fields[0], fields[2]
         except IndexError:
@@ -63,35 +59,9 @@ def read_revocations(file: Path) -> RevocationList:
 
 
 def _entries(der: bytes) -> set[tuple[bytes, bytes]]:
-    fields = _inside(_inside(_one(der))[0])
-    if fields[0][0] == _INTEGER:
+    fields = inside(inside(one(der))[0])
+    if fields[0][0] == INTEGER:
         del fields[0]
     issuer = fields[1][2]
-    revoked = [field for field in fields[2:] if field[0] == _SEQUENCE]
-    return {(issuer, _inside(entry)[0][1]) for entry in (_inside(revoked[0]) if revoked else [])}
-
-
-def _one(der: bytes) -> _Element:
-    return _elements(der)[0]
-
-
-def _inside(element: _Element) -> list[_Element]:
-    return _elements(element[1])
-
-
-def _elements(der: bytes) -> list[_Element]:
-    """One behind the other. IndexError where bytes are missing."""
-    found: list[_Element] = []
-    at = 0
-    while at < len(der):
-        start, length = at, der[at + 1]
-        at += 2
-        if length & 0x80:
-            count = length & 0x7F
-            length = int.from_bytes(der[at : at + count], "big")
-            at += count
-        if at + length > len(der):
-            raise IndexError("it ends too early")
-        found.append((der[start], der[at : at + length], der[start : at + length]))
-        at += length
-    return found
+    revoked = [field for field in fields[2:] if field[0] == SEQUENCE]
+    return {(issuer, inside(entry)[0][1]) for entry in (inside(revoked[0]) if revoked else [])}

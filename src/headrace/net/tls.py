@@ -22,7 +22,12 @@ FAST = find_spec("aiofastnet") is not None  # else the event loop's own TLS serv
 
 
 class UnusableCertificate(ConfigError):
-    """A certificate, key or CA file is missing, no PEM, or they do not belong together. The message names the file."""
+    """A certificate, key or CA file is missing, no PEM, or they do not belong together. The message names the `file`."""
+
+    def __init__(self, file: str, reason: str) -> None:
+        super().__init__(f"{file}: {reason}")
+        self.file = file
+        self.reason = reason
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,18 +64,20 @@ def server_context(files: TlsFiles, alpn: str) -> ssl.SSLContext:
     context.options |= ssl.OP_NO_COMPRESSION | ssl.OP_NO_RENEGOTIATION
     context.set_alpn_protocols([alpn])
     if not files.certificate:
-        raise UnusableCertificate("a TLS listener needs tls.certificate, or ?cert= in its URL")
+        raise UnusableCertificate("tls.certificate", "a TLS listener needs it, or ?cert= in its URL")
+    _readable(files.certificate)
+    if files.key:
+        _readable(files.key)
     _load(
-        "tls.certificate or ?cert=",
         files.certificate,
         lambda: context.load_cert_chain(files.certificate, files.key or None, password=_no_password),
     )
     if files.client_certificate != "none":
         if not files.ca:
-            raise UnusableCertificate("client certificates need tls.ca, or ?ca= in the listener's URL")
-        _load("tls.ca or ?ca=", files.ca, lambda: context.load_verify_locations(files.ca))
+            raise UnusableCertificate("tls.ca", "client certificates need it, or ?ca= in the listener's URL")
+        _load(files.ca, lambda: context.load_verify_locations(files.ca))
         if files.crl:
-            _load("tls.crl or ?crl=", files.crl, lambda: context.load_verify_locations(files.crl))
+            _load(files.crl, lambda: context.load_verify_locations(files.crl))
             context.verify_flags |= ssl.VERIFY_CRL_CHECK_LEAF
         required = files.client_certificate == "require"
         context.verify_mode = ssl.CERT_REQUIRED if required else ssl.CERT_OPTIONAL
@@ -84,19 +91,39 @@ def revocations(files: TlsFiles) -> RevocationList | None:
     try:
         return read_revocations(Path(files.crl))
     except (OSError, NoRevocationList) as error:
-        raise UnusableCertificate(f"tls.crl or ?crl=: {files.crl}: {error}") from None
+        raise UnusableCertificate(files.crl, getattr(error, "strerror", None) or str(error)) from None
 
 
-def _load(key: str, file: str, load: Callable[[], None]) -> None:
+def _readable(file: str) -> None:
+    """OpenSSL does not say which one of two files is missing."""
+    try:
+        with open(file, "rb"):
+            pass
+    except OSError as error:
+        raise UnusableCertificate(file, error.strerror or str(error)) from None
+
+
+def _load(file: str, load: Callable[[], None]) -> None:
     try:
         load()
     except (OSError, ValueError) as error:  # ssl.SSLError is an OSError
-        raise UnusableCertificate(f"{key}: {file}: {error}") from None
+        raise UnusableCertificate(file, _plain(error)) from None
+
+
+def _plain(error: OSError | ValueError) -> str:
+    """What OpenSSL says, in words."""
+    if isinstance(error, ssl.SSLError):
+        if error.reason == "KEY_VALUES_MISMATCH":
+            return "the key does not belong to this certificate"
+        if error.reason in (None, "NO_START_LINE", "NO_CERTIFICATE_OR_CRL_FOUND", "PEM_LIB"):
+            return "there is no PEM in it that could be used here"
+        return str(error.reason).lower().replace("_", " ")
+    return getattr(error, "strerror", None) or str(error)
 
 
 def _no_password() -> str:
     """OpenSSL would ask at the terminal."""
-    raise UnusableCertificate("the private key is encrypted; headrace has no password for it")
+    raise ValueError("the private key is encrypted; headrace has no password for it")
 
 
 async def connect(

@@ -30,7 +30,7 @@ class Served:
     def __init__(self, bounds: Bounds, context: ssl.SSLContext | None = None) -> None:
         self.told: list[str] = []
         self.never = asyncio.Event()
-        self.bound = bind("http://127.0.0.1:0")
+        self.bound = bind("http://127.0.0.1:0", "127.0.0.1", 0)
         self.port = self.bound.getsockname()[1]
 
         async def body(request: Request) -> Response:

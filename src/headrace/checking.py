@@ -1,0 +1,252 @@
+"""`headrace config check`: opens what the configuration names, as `serve` would, and says everything that is wrong.
+
+Nothing is changed, made or listened on. `running` is for the configuration of a broker that runs: then its data directory
+and its ports are taken, by it.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import socket
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from headrace.bridge.address import parse as parse_remote
+from headrace.bridge.settings import RemoteTls
+from headrace.bridge.tls import UnusableFile, client_context
+from headrace.config import BridgeConfig, Config, InvalidKey, endpoint
+from headrace.errors import ConfigError
+from headrace.journal.disk import DISK
+from headrace.journal.errors import JournalError, NoJournal
+from headrace.journal.lock import NAME as LOCK
+from headrace.journal.lock import check_access
+from headrace.journal.reader import DIRECTORY as SEGMENTS
+from headrace.journal.segment import SEGMENT_HEADER_SIZE, SUFFIX, SegmentHeader
+from headrace.journal.watermark import read_state
+from headrace.naming import key_of_file, keys_named
+from headrace.net.address import Address, parse
+from headrace.net.bound import allow_all_descriptors
+from headrace.net.gate import read_bans
+from headrace.net.tls import TlsFiles, revocations, server_context
+from headrace.net.validity import complaints
+from headrace.node import door_settings
+from headrace.services.acl import read_acl
+from headrace.services.doors import connections_allowed
+from headrace.services.passwords import read_hashes
+
+_MARKS = {SEGMENTS, "watermark", LOCK, "reserve"}
+_UNPRIVILEGED_PORT = 1024
+
+
+def problems(config: Config, running: bool = False) -> list[str]:
+    """What is wrong, a line each with its key in front."""
+    steps = (_access, _certificates, _addresses, _data_dir, _limits, _tokens, _bridges)
+    found = [line for step in steps for line in step(config, running)]
+    return list(dict.fromkeys(found))
+
+
+def _said(config: Config, otherwise: str, look: Callable[[], object]) -> Iterator[str]:
+    """What `look` raises, with its key."""
+    try:
+        with keys_named(config, otherwise):
+            look()
+    except ConfigError as error:
+        text = str(error)
+        yield text if isinstance(error, InvalidKey) or text.startswith(otherwise) else f"{otherwise}: {text}"
+    except OSError as error:
+        yield error.strerror or str(error)
+
+
+def _access(config: Config, _: bool) -> Iterator[str]:
+    access = config.access
+    if access.password_file:
+        yield from _said(config, "access.password_file", lambda: read_hashes(Path(access.password_file)))
+    if access.acl_file:
+        yield from _said(config, "access.acl_file", lambda: read_acl(Path(access.acl_file)))
+    if access.ban_file:
+        yield from _said(config, "access.ban_file", lambda: read_bans(Path(access.ban_file)))
+
+
+# Certificates
+
+
+def _certificates(config: Config, _: bool) -> Iterator[str]:
+    common = door_settings(config).tls
+    for url in config.listeners:
+        address = parse(url)
+        if address.encrypted:
+            yield from _tls(config, "listeners", common.overridden_by(address))
+    if config.tls.certificate:
+        yield from _tls(config, "tls.certificate", common)
+
+
+def _tls(config: Config, otherwise: str, files: TlsFiles) -> Iterator[str]:
+    def look() -> None:
+        server_context(files, "mqtt")
+        revocations(files)
+
+    wrong = list(_said(config, otherwise, look))
+    yield from wrong
+    lists = files.client_certificate != "none"
+    for file in (files.certificate, *([files.ca, files.crl] if lists else [])):
+        if file and not wrong:
+            key = key_of_file(config, file, otherwise)
+            yield from (f"{key}: {file}: {complaint}" for complaint in complaints(Path(file)))
+
+
+# Addresses
+
+
+def _addresses(config: Config, running: bool) -> Iterator[str]:
+    wanted: list[tuple[str, str, Address]] = [("listeners", url, parse(url)) for url in config.listeners]
+    if config.admin:
+        at = endpoint("admin", config.admin, "http", "https")
+        wanted.append(("admin", config.admin, parse(f"tcp://{at.shown_host}:{at.port}")))
+    taken: dict[object, str] = {}
+    for key, url, address in wanted:
+        if address.scheme == "unix":
+            yield from _folder_of_socket(key, url, Path(address.path))
+            continue
+        try:
+            found = socket.getaddrinfo(
+                address.host, address.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+            )
+            family, _, _, _, name = found[0]
+        except OSError as error:
+            yield f"{key}: {url}: {error.strerror or error}"
+            continue
+        if address.port and name in taken:
+            yield f"{key}: {url}: {taken[name]} is the same address"
+        else:
+            taken[name] = url
+            yield from _bound(key, url, family, name, running)
+
+
+def _bound(key: str, url: str, family: int, name: object, running: bool) -> Iterator[str]:
+    with socket.socket(family, socket.SOCK_STREAM) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(name)  # type: ignore[arg-type]
+        except OSError as error:
+            if running and error.errno == errno.EADDRINUSE:
+                return
+            hint = f" (a port below {_UNPRIVILEGED_PORT})" if error.errno == errno.EACCES else ""
+            yield f"{key}: {url}: {error.strerror}{hint}"
+
+
+def _folder_of_socket(key: str, url: str, path: Path) -> Iterator[str]:
+    if not path.parent.is_dir():
+        yield f"{key}: {url}: there is no directory {path.parent}"
+    elif path.exists() and not path.is_socket():
+        yield f"{key}: {url}: is there and no socket"
+    elif not os.access(path.parent, os.W_OK | os.X_OK):
+        yield f"{key}: {url}: {path.parent} is not writable"
+
+
+# Data
+
+
+def _data_dir(config: Config, running: bool) -> Iterator[str]:
+    path = Path(config.data_dir)
+    if not path.is_dir():
+        yield from _could_be_made(path)
+        return
+    names = set(os.listdir(path)) if os.access(path, os.R_OK) else set()
+    if names - {"lost+found"} and not names & _MARKS:
+        yield f"data_dir: {path} holds other files and no journal: {sorted(names)[0]}"
+    try:
+        check_access(DISK, path)
+        _check_formats(path)
+        if not running and LOCK in names:
+            yield from _in_use(path)
+    except JournalError as error:
+        yield f"data_dir: {error}"
+    except OSError as error:
+        yield f"data_dir: {error.filename or path}: {error.strerror}"
+
+
+def _could_be_made(path: Path) -> Iterator[str]:
+    above = path.absolute()
+    while not os.path.lexists(above):
+        above = above.parent
+    if not above.is_dir():
+        yield f"data_dir: {above} is no directory"
+    elif not os.access(above, os.W_OK | os.X_OK):
+        yield f"data_dir: {path} is not there, and {above} is not writable"
+
+
+def _check_formats(data_dir: Path) -> None:
+    """Raises JournalError for what no version up to this one has written, OSError."""
+    for segment in sorted((data_dir / SEGMENTS).glob(f"*{SUFFIX}")):
+        with segment.open("rb") as file:
+            SegmentHeader.unpack(file.read(SEGMENT_HEADER_SIZE), str(segment))
+    try:
+        read_state(DISK, data_dir)
+    except NoJournal:
+        return  # of a broker that never came to its first record
+
+
+def _in_use(data_dir: Path) -> Iterator[str]:
+    fd = os.open(data_dir / LOCK, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        pid = os.pread(fd, 32, 0).decode("ascii", "replace").strip() or "unknown"
+        yield (
+            f"data_dir: another process (pid {pid}) has {data_dir} open; with --running its data and ports are left out"
+        )
+    finally:
+        os.close(fd)
+
+
+# The rest
+
+
+def _limits(config: Config, _: bool) -> Iterator[str]:
+    wanted = config.limits.connections_max
+    yield from _said(config, "limits", lambda: connections_allowed(wanted, allow_all_descriptors()))
+
+
+def _tokens(config: Config, _: bool) -> Iterator[str]:
+    file = config.journal.token_file
+    if file:
+        yield from _readable("journal.token_file", file)
+
+
+def _readable(key: str, file: str) -> Iterator[str]:
+    try:
+        Path(file).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        yield f"{key}: {file}: {getattr(error, 'strerror', None) or 'not UTF-8'}"
+
+
+def _bridges(config: Config, _: bool) -> Iterator[str]:
+    for index, bridge in enumerate(config.bridge):
+        yield from _bridge(f"bridge[{index}]", bridge)
+
+
+def _bridge(key: str, bridge: BridgeConfig) -> Iterator[str]:
+    if bridge.password_file:
+        yield from _readable(f"{key}.password_file", bridge.password_file)
+    tls = bridge.tls
+    files = {"ca": tls.ca, "certificate": tls.certificate, "key": tls.key}
+    missing = [line for name, file in files.items() if file for line in _readable(f"{key}.tls.{name}", file)]
+    yield from missing
+    if not missing:
+        try:
+            client_context(RemoteTls(tls.ca, tls.certificate, tls.key, tls.insecure))
+        except UnusableFile as error:
+            yield f"{key}.tls: {error}"
+        for name in ("ca", "certificate"):
+            if files[name]:
+                found = complaints(Path(files[name]))
+                yield from (f"{key}.tls.{name}: {files[name]}: {complaint}" for complaint in found)
+    for url in bridge.addresses:
+        remote = parse_remote(url)
+        try:
+            if remote.host:
+                socket.getaddrinfo(remote.host, remote.port, type=socket.SOCK_STREAM)
+        except OSError as error:
+            yield f"{key}.addresses: {url}: {error.strerror or error}"
