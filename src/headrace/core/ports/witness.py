@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING
 
 from mypy_extensions import mypyc_attr
 
-from headrace.core.failures import Failures
+from headrace.core.ports.failures import Failures
 
 if TYPE_CHECKING:
-    from headrace.core.interfaces import Link
-    from headrace.core.session import Session
+    from headrace.core.ports.link import Link
+    from headrace.core.state.session import Session
     from headrace.mqtt.packets import Connect
 
 

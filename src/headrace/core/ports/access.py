@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Final
 from mypy_extensions import i64, mypyc_attr
 
 if TYPE_CHECKING:
-    from headrace.core.connect import Sessions
-    from headrace.core.interfaces import Link
+    from headrace.core.inbound.connect import Sessions
+    from headrace.core.ports.link import Link
     from headrace.mqtt.packets import Connect
 
 _REMEMBERED_MAX: Final = 256  # topics of a connection

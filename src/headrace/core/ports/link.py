@@ -1,102 +1,28 @@
-"""The ports of the core: what it needs from the outside, and what the outside sees of it.
+"""A connection as the core sees it: packets come in through `on_*`, bytes go out through `writer`.
 
-Embedded: `stores.local` stands behind `JournalPort`, `net.connection` behind `Link`. Fakes for tests are in
-`stores.memory`. These are base classes rather than protocols because compiled code calls them per message
-(decisions 27).
+`net.connection` stands behind `Link`; the fake for tests is in `storage.memory`. A base class rather than a protocol,
+because compiled code calls it per message (decision 27).
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from librt.strings import BytesWriter, write_i32_be
-from mypy_extensions import i32, i64, mypyc_attr
+from mypy_extensions import i32, i64
 
 from headrace.mqtt.protocol import ServerHandler
 
 if TYPE_CHECKING:
-    from headrace.core.access import Access, Answers
+    from headrace.core.ports.access import Access, Answers
     from headrace.core.broker import Broker
     from headrace.core.commit import Deferred
-    from headrace.core.message import Message
-    from headrace.core.session import Session
-    from headrace.core.subscriptions import Target
-    from headrace.core.timers import Timer
+    from headrace.core.records.message import Message
+    from headrace.core.state.session import Session
+    from headrace.core.state.subscriptions import Target
+    from headrace.core.ports.timers import Timer
     from headrace.errors import ProtocolError
     from headrace.mqtt.packets import Auth, Connect, Disconnect, Publish, Subscribe, Unsubscribe
-
-
-class Clock:
-    """The time as of this tick, set from outside: Unix microseconds and monotonic milliseconds (decisions 17).
-
-    `stale` from the end of a tick until the first connection reads in the next one, which sets `now_us`. The loop last
-    stood still for `stalled_ms`, until `awake_ms`: who was not heard meanwhile was not silent.
-    """
-
-    def __init__(self) -> None:
-        self.now_us: int = 0
-        self.mono_ms: int = 0
-        self.awake_ms: int = 0
-        self.stalled_ms: int = 0
-        self.stale = True
-
-
-class Absent:
-    """Why a journal has no record to give, compared by identity: one of the constants below, no other is ever made.
-
-    NOT_NOW says nothing about the record: the read failed (no descriptor or memory left, an error of the disk), the
-    next one may succeed. Whoever gets it waits and asks again, and writes nothing down. The others are facts and
-    stay true: the record may be dropped, and the drop be journaled.
-    """
-
-    def __init__(self, reason: str) -> None:
-        self.reason = reason
-
-
-NOT_NOW: Final = Absent("it cannot be read now")
-GONE: Final = Absent("retention has taken it, or it was never written")
-OTHER_RECORD: Final = Absent("compaction has taken it, or the record there is of another kind")
-DAMAGED: Final = Absent("its batch does not pass its checks")
-
-
-@mypyc_attr(allow_interpreted_subclasses=True)
-class PageReader:
-    """Reads the pages of long backlogs back; they are records of the journal (`backlog`)."""
-
-    def fetch_page(self, offset: int) -> bytes | Absent:
-        """The values of the PROGRESS record at `offset`, or why there are none."""
-        raise NotImplementedError
-
-
-@mypyc_attr(allow_interpreted_subclasses=True)
-class JournalPort(PageReader):
-    """The log behind group commit. Offsets: a high watermark H says that every record below H is durable."""
-
-    def next_offset(self) -> int:
-        """The offset the next appended record gets."""
-        raise NotImplementedError
-
-    def append(
-        self, body: bytes, records: list[object], first_timestamp_us: int, max_timestamp_us: int
-    ) -> None:
-        """Write a batch; the high watermark comes back through `GroupCommit.on_high_watermark`.
-
-        `records` are those of `body`, None where it is no message, offered to whoever keeps the recent ones in memory.
-        Once they have taken effect, those that nobody waits for become None too.
-        """
-        raise NotImplementedError
-
-    def fetch(self, offset: int) -> Message | Absent:
-        """The message at `offset`; why there is none; or NOT_NOW, and then it is to be asked for again later."""
-        raise NotImplementedError
-
-
-@mypyc_attr(allow_interpreted_subclasses=True)
-class Scheduler:
-    """Asks the event loop to call `Broker.end_tick` once, after what is readable now has been read."""
-
-    def request_tick(self) -> None:
-        raise NotImplementedError
 
 
 class Rendering:

@@ -1,0 +1,1 @@
+"""What clients send: each packet checked, written down, and answered once it is durable."""

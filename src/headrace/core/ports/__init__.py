@@ -1,0 +1,1 @@
+"""What the core needs from outside, and what it is told: base classes, settings, timers, buffers."""

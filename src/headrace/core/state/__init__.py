@@ -1,0 +1,1 @@
+"""What the broker remembers: a fold over the journal, changed by records and by nothing else."""

@@ -1,0 +1,1 @@
+"""Where the broker keeps what it must not lose."""

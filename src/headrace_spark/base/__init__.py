@@ -1,0 +1,1 @@
+"""What every job stands on: the Spark session, settings, errors, progress, queries."""

@@ -1,0 +1,1 @@
+"""Steps of the job `clean`: payloads by schema."""

@@ -1,0 +1,1 @@
+"""Tables to devices: the outbox, the sink, and the publisher behind it."""

@@ -1,0 +1,1 @@
+"""The Delta tables of a lake: definitions, commits, upkeep, state."""

@@ -1,0 +1,1 @@
+"""The journal as a source of Spark, batch and stream, local and over HTTP."""
