@@ -20,7 +20,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from headrace.core import delivery
+from headrace.core.outbound import delivery
 from headrace.mqtt import codec
 from headrace.mqtt.packets import Connect, SubscriptionRequest
 from headrace.mqtt.properties import Properties

@@ -10,14 +10,14 @@ from pathlib import Path
 
 from benchmarks.flood_packets import acknowledgement, connect, publish, subscribe, text, unsubscribe, varint
 from headrace.core.broker import Broker
-from headrace.core.interfaces import Clock, Scheduler
-from headrace.core.settings import BrokerSettings
-from headrace.core.snapshots import SnapshotPass
+from headrace.core.ports.clock import Clock, Scheduler
+from headrace.core.ports.settings import BrokerSettings
+from headrace.core.state.snapshots import SnapshotPass
 from headrace.journal.disk import Disk
 from headrace.journal.log import LogSettings, SegmentedLog
 from headrace.journal.segment import BATCH_HEADER_SIZE, BATCH_MAGIC
 from headrace.mqtt.protocol import ServerProtocol
-from headrace.stores.memory import MemoryJournal, MemoryLink
+from headrace.storage.memory import MemoryJournal, MemoryLink
 
 START_US = 1_790_000_000_000_000
 MANY = 500  # units of a step where one is the smallest that can be done

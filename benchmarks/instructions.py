@@ -23,13 +23,14 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from headrace.core.broker import Broker
-from headrace.core.interfaces import GONE, Absent, Clock, JournalPort, Scheduler
-from headrace.core.message import Message
-from headrace.core.settings import BrokerSettings
+from headrace.core.ports.clock import Clock, Scheduler
+from headrace.core.ports.journal import GONE, Absent, JournalPort
+from headrace.core.ports.settings import BrokerSettings
+from headrace.core.records.message import Message
 from headrace.mqtt import codec, protocol
 from headrace.mqtt.packets import Connect, SubscriptionRequest
 from headrace.mqtt.protocol import ServerProtocol
-from headrace.stores.memory import MemoryLink
+from headrace.storage.memory import MemoryLink
 
 RECORD = Path(__file__).parent / "results" / "instructions.json"
 TOLERANCE = 0.10

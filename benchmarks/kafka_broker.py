@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Final
 
 from demo.services import free_port
-from headrace_spark.jars import jar_files, jars_folder
+from headrace_spark.base.jars import jar_files, jars_folder
 
 Artifacts = tuple[tuple[str, str, str], ...]
 

@@ -20,14 +20,14 @@ from pathlib import Path
 from typing import TypeVar
 
 from benchmarks.machine import machine
-from headrace.core.interfaces import JournalPort
-from headrace.core.message import Message, message_flags
-from headrace.core.replay import PAGE_MESSAGES
-from headrace.core.retained import RetainedStore
-from headrace.core.session import Session
-from headrace.core.subscriptions import Subscription, SubscriptionTree
-from headrace.core.tenant import Tenant
-from headrace.stores.memory import MemoryJournal
+from headrace.core.outbound.retained_replay import PAGE_MESSAGES
+from headrace.core.ports.journal import JournalPort
+from headrace.core.records.message import Message, message_flags
+from headrace.core.state.retained import RetainedStore
+from headrace.core.state.session import Session
+from headrace.core.state.subscriptions import Subscription, SubscriptionTree
+from headrace.core.state.tenant import Tenant
+from headrace.storage.memory import MemoryJournal
 
 RESULT = Path(__file__).parent / "results" / "matching.json"
 BATCH, ROUNDS, SESSIONS = 500, 40, 10_000

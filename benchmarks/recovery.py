@@ -19,14 +19,14 @@ from struct import pack
 from librt.strings import BytesWriter
 
 from benchmarks.sessions import resident_mb
-from headrace.core import fold as fold_module
-from headrace.core.fold import Fold
-from headrace.core.message import Message
-from headrace.core.record import ACKED, SESSION_OPENED, SUBSCRIBED, Event, Progress
+from headrace.core.records.message import Message
+from headrace.core.records.record import ACKED, SESSION_OPENED, SUBSCRIBED, Event, Progress
+from headrace.core.state import state as fold_module
+from headrace.core.state.state import Fold
 from headrace.journal.errors import OffsetOutOfRange
 from headrace.journal.log import LogSettings, SegmentedLog
-from headrace.recovery import load
-from headrace.stores.local import LocalJournal
+from headrace.storage.embedded.local import LocalJournal
+from headrace.storage.embedded.recovery import load
 
 RESULTS = Path(__file__).parent / "results"
 NOW_US = 1_790_000_000_000_000

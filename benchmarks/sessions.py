@@ -15,12 +15,12 @@ import platform
 import time
 from pathlib import Path
 
-from headrace.core import fold as fold_module
-from headrace.core.fold import Fold
-from headrace.core.message import Message
-from headrace.core.record import SESSION_CLOSED, SESSION_OPENED, SUBSCRIBED, Event
-from headrace.core.snapshots import entry_of_session, restore
-from headrace.stores.memory import MemoryJournal
+from headrace.core.records.message import Message
+from headrace.core.records.record import SESSION_CLOSED, SESSION_OPENED, SUBSCRIBED, Event
+from headrace.core.state import state as fold_module
+from headrace.core.state.snapshots import entry_of_session, restore
+from headrace.core.state.state import Fold
+from headrace.storage.memory import MemoryJournal
 
 RESULTS = Path(__file__).parent / "results"
 NOW_US = 1_790_000_000_000_000

@@ -33,9 +33,9 @@ from benchmarks.spark_source import keep
 from benchmarks.telemetry import TOPIC_SCHEMAS, write_journal
 from headrace.cli_pipeline import job_settings
 from headrace.config import load
+from headrace_spark.base.session import close_session, open_session
+from headrace_spark.base.settings import SparkSettings
 from headrace_spark.jobs import module_of
-from headrace_spark.session import close_session, open_session
-from headrace_spark.settings import SparkSettings
 
 JOBS = ("clean", "metrics")
 

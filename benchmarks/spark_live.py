@@ -38,7 +38,7 @@ from benchmarks.spark_source import keep
 from benchmarks.telemetry import PAYLOAD_BYTES
 from demo.services import PYTHON, Service, free_port
 from headrace.journal.reader import JournalReader
-from headrace_spark.journal import registered_offset
+from headrace_spark.source.journal import registered_offset
 
 PATIENCE_S = 180
 POLL_S = 0.2

@@ -45,13 +45,13 @@ from headrace.config import load
 from headrace.journal.disk import Disk
 from headrace.journal.reader import JournalReader
 from headrace.journal.selective import TimeRange
-from headrace_spark.decode import decode_chunk
+from headrace_spark.base.session import close_session, open_session
+from headrace_spark.base.settings import SparkSettings
 from headrace_spark.jobs import archive
-from headrace_spark.reading import wanted_chunks
-from headrace_spark.schema import MESSAGES, arrow_schema
-from headrace_spark.selection import Selection
-from headrace_spark.session import close_session, open_session
-from headrace_spark.settings import SparkSettings
+from headrace_spark.records.decode import decode_chunk
+from headrace_spark.records.schema import MESSAGES, arrow_schema
+from headrace_spark.source.reading import wanted_chunks
+from headrace_spark.source.selection import Selection
 
 RESULTS = Path(__file__).parent / "results"
 ROWS_PER_BATCH = 1_000_000

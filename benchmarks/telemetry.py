@@ -14,8 +14,16 @@ from typing import Final
 
 from librt.strings import BytesWriter
 
-from headrace.core.message import Message
-from headrace.core.record import ACKED, BROKER_STARTED, SESSION_OPENED, SUBSCRIBED, Event, Progress, Record
+from headrace.core.records.message import Message
+from headrace.core.records.record import (
+    ACKED,
+    BROKER_STARTED,
+    SESSION_OPENED,
+    SUBSCRIBED,
+    Event,
+    Progress,
+    Record,
+)
 from headrace.journal.log import LogSettings, SegmentedLog
 
 PAYLOAD_BYTES: Final = 200

@@ -21,8 +21,8 @@ from pyspark.sql import functions as F
 
 from demo.evidence import Reading
 from demo.services import SHORT_LIVED_JVM
-from headrace_spark.session import open_session
-from headrace_spark.settings import SparkSettings
+from headrace_spark.base.session import open_session
+from headrace_spark.base.settings import SparkSettings
 
 
 @dataclass(frozen=True)

@@ -16,10 +16,10 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.streaming.query import StreamingQuery
 
-from headrace_spark.broker_address import BrokerAddress
-from headrace_spark.outbox import Outbox
-from headrace_spark.session import open_session
-from headrace_spark.settings import SparkSettings
+from headrace_spark.base.broker_address import BrokerAddress
+from headrace_spark.base.session import open_session
+from headrace_spark.base.settings import SparkSettings
+from headrace_spark.devices.outbox import Outbox
 
 
 def readings(spark: SparkSession, data_dir: Path) -> DataFrame:
@@ -33,7 +33,7 @@ def readings(spark: SparkSession, data_dir: Path) -> DataFrame:
 
 
 def commands(readings: DataFrame, limit_celsius: float) -> DataFrame:
-    """Readings in, commands out: the columns of `headrace_spark.outgoing`."""
+    """Readings in, commands out: the columns of `headrace_spark.devices.outgoing`."""
     celsius = F.get_json_object(F.col("payload").cast("string"), "$.celsius").cast("double")
     device = F.split("topic", "/")[1]
     return readings.where(F.col("topic").rlike("^site/[^/]+/temp$") & (celsius > limit_celsius)).select(

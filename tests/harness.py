@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from headrace.core.broker import Broker
 from headrace.core.commit import GroupCommit
-from headrace.core.fold import Fold
-from headrace.core.interfaces import Clock
-from headrace.core.message import Message, decode_batch, message_flags
-from headrace.core.record import DROP_BYTES_LIMIT, DROP_EXPIRED, DROP_LIMIT
-from headrace.core.settings import BrokerSettings
-from headrace.core.snapshots import SnapshotPass, entry_of_group, entry_of_session, restore
+from headrace.core.ports.clock import Clock
+from headrace.core.ports.settings import BrokerSettings
+from headrace.core.records.message import Message, decode_batch, message_flags
+from headrace.core.records.record import DROP_BYTES_LIMIT, DROP_EXPIRED, DROP_LIMIT
+from headrace.core.state.snapshots import SnapshotPass, entry_of_group, entry_of_session, restore
+from headrace.core.state.state import Fold
 from headrace.mqtt import codec
 from headrace.mqtt.packets import Connect, SubscriptionRequest, Will
 from headrace.mqtt.properties import Properties
 from headrace.mqtt.protocol import ServerProtocol
-from headrace.stores.memory import ManualScheduler, MemoryJournal, MemoryLink
+from headrace.storage.memory import ManualScheduler, MemoryJournal, MemoryLink
 
 START_US = 1_790_000_000_000_000
 JOURNALED_DROPS = (DROP_LIMIT, DROP_EXPIRED, DROP_BYTES_LIMIT)

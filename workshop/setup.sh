@@ -86,13 +86,13 @@ python_packages() {
 # Spark itself comes with PySpark; Delta's jars come from Maven into the folder where headrace_spark looks for them.
 jars() {
   local folder
-  PYTHONPATH=src .venv/bin/python -m headrace_spark.jars --check >/dev/null 2>&1 && return
-  folder=$(PYTHONPATH=src .venv/bin/python -m headrace_spark.jars)
+  PYTHONPATH=src .venv/bin/python -m headrace_spark.base.jars --check >/dev/null 2>&1 && return
+  folder=$(PYTHONPATH=src .venv/bin/python -m headrace_spark.base.jars)
   say "fetching the Delta jars into $folder"
   mkdir -p "$folder"
   mvn -B -q -U -f jars/pom.xml dependency:copy-dependencies -DoutputDirectory="$folder" -DincludeScope=runtime </dev/null ||
     die "maven could not fetch the jars of jars/pom.xml"
-  PYTHONPATH=src .venv/bin/python -m headrace_spark.jars --check >/dev/null || die "jars are missing in $folder"
+  PYTHONPATH=src .venv/bin/python -m headrace_spark.base.jars --check >/dev/null || die "jars are missing in $folder"
 }
 
 # The MQTT client of browsers, for the tests in Node and in Chromium; its version is in tests/e2e/mqttjs.py.

@@ -143,7 +143,7 @@ def serve(
 
 
 def _bootstrap(snapshot: Path, data_dir: Path) -> None:
-    from headrace.bootstrap import bootstrap
+    from headrace.storage.embedded.bootstrap import bootstrap
 
     count = bootstrap(snapshot, data_dir, lambda line: click.echo(f"headrace: {line}", err=True))
     click.echo(f"headrace: {data_dir} made from {snapshot}: {count} records", err=True)
@@ -271,8 +271,8 @@ def _existing(data_dir: Path) -> Path:
 
 
 def _rows(body: bytes, base_offset: int) -> Iterator[dict[str, object]]:
-    from headrace.core.message import Message, decode_batch
-    from headrace.core.record import Event, Progress
+    from headrace.core.records.message import Message, decode_batch
+    from headrace.core.records.record import Event, Progress
 
     for record in decode_batch(body, base_offset):
         row: dict[str, object] = {"offset": record.offset, "timestamp_us": record.timestamp_us}
@@ -337,8 +337,8 @@ def session() -> None:
 @ends_with_its_reader
 def session_list(data_dir: Path, as_json: bool) -> None:
     """One line a session."""
-    from headrace.recovery import folded
     from headrace.services.sessions import summary
+    from headrace.storage.embedded.recovery import folded
 
     for found in folded(_existing(data_dir)).by_incarnation.values():
         row = summary(found)
@@ -357,8 +357,8 @@ def session_list(data_dir: Path, as_json: bool) -> None:
 @ends_with_its_reader
 def session_show(data_dir: Path, tenant: str, client_id: str) -> None:
     """Everything about one session, as JSON. Exit 1 if there is none."""
-    from headrace.recovery import folded
     from headrace.services.sessions import details
+    from headrace.storage.embedded.recovery import folded
 
     found = folded(_existing(data_dir)).tenant(tenant).sessions.get(client_id)
     if found is None:
@@ -371,8 +371,8 @@ def session_show(data_dir: Path, tenant: str, client_id: str) -> None:
 @ends_with_its_reader
 def session_dump(data_dir: Path) -> None:
     """Sessions, subscriptions, wills and retained messages, a JSON line each: equal lines, equal states."""
-    from headrace.recovery import folded
     from headrace.services.state import lines
+    from headrace.storage.embedded.recovery import folded
 
     for line in lines(folded(_existing(data_dir))):
         click.echo(line)

@@ -22,7 +22,7 @@ import click
 
 from headrace.config import Config, InvalidKey, load
 from headrace.journal.errors import JournalError
-from headrace_spark.errors import BadOption, PipelineError
+from headrace_spark.base.errors import BadOption, PipelineError
 from headrace_spark.jobs import JOBS
 
 _FOLDER = click.Path(file_okay=False, path_type=Path)
@@ -110,8 +110,8 @@ def run_with(job: str, config: Config) -> None:
     """Run a job to its end, with its progress on stderr."""
     stop = stop_on_signals()
     with failures_explained():
-        from headrace_spark.progress import ProgressLine
-        from headrace_spark.runner import run_job
+        from headrace_spark.base.progress import ProgressLine
+        from headrace_spark.base.runner import run_job
 
         settings = job_settings(job, config)
         with ProgressLine(job) as line:
@@ -121,8 +121,8 @@ def run_with(job: str, config: Config) -> None:
 
 def job_settings(job: str, config: Config) -> Any:
     """The settings of one job: the common ones, and every key of its own table under the same name."""
+    from headrace_spark.base.settings import SparkSettings, UpkeepSettings
     from headrace_spark.jobs import module_of
-    from headrace_spark.settings import SparkSettings, UpkeepSettings
 
     pipeline = config.pipeline
     own = getattr(pipeline, job.replace("-", "_"))
@@ -165,7 +165,7 @@ def status(config_file: Path | None, data_dir: Path | None, lake: Path | None, a
     if data_dir is None:
         raise click.UsageError("give --data-dir, or a --config that names it")
     with failures_explained():
-        from headrace_spark.status import describe, pipeline_status
+        from headrace_spark.lake.status import describe, pipeline_status
 
         found = pipeline_status(data_dir, lake)
         click.echo(json.dumps(asdict(found), indent=2) if as_json else describe(found))
@@ -184,7 +184,7 @@ def report(out: Path, days: int, **options: Any) -> None:
     if not lake.is_dir():
         raise InvalidKey("pipeline.lake", f"there is no folder {lake}")
     with failures_explained():
-        from headrace_spark.report import write_report
+        from headrace_spark.report.page import write_report
 
         figures = write_report(lake, out, days, config.pipeline.metrics.window_s)
         for name in figures.missing:
@@ -194,11 +194,11 @@ def report(out: Path, days: int, **options: Any) -> None:
 
 def problems(config: Config) -> list[str]:
     """What jobs could not use of `[pipeline]`, a line each with its key in front."""
-    from headrace_spark.broker_address import read_password
-    from headrace_spark.cluster import check_master
-    from headrace_spark.jars import jars_folder, missing_jars
-    from headrace_spark.session import check_java
-    from headrace_spark.topic_schemas import load_topic_schemas
+    from headrace_spark.base.broker_address import read_password
+    from headrace_spark.base.cluster import check_master
+    from headrace_spark.base.jars import jars_folder, missing_jars
+    from headrace_spark.base.session import check_java
+    from headrace_spark.clean.topic_schemas import load_topic_schemas
 
     pipeline = config.pipeline
     steps: list[tuple[str, Callable[[], object]]] = [

@@ -30,8 +30,8 @@ from headrace.bridge.settings import BridgeSettings, RemoteTls
 from headrace.build import PURE, build
 from headrace.config import BridgeConfig, Config, endpoint, rule
 from headrace.core.broker import Broker
-from headrace.core.interfaces import Clock
-from headrace.core.settings import BrokerSettings
+from headrace.core.ports.clock import Clock
+from headrace.core.ports.settings import BrokerSettings
 from headrace.journal.errors import FULL_REASONS, OffsetOutOfRange
 from headrace.journal.log import LogSettings, SegmentedLog
 from headrace.journal.snapshot import newest_chain
@@ -39,7 +39,6 @@ from headrace.naming import keys_named
 from headrace.net.address import parse as parse_listener
 from headrace.net.gate import GateSettings
 from headrace.net.tls import TlsFiles, UnusableCertificate, server_context
-from headrace.recovery import load
 from headrace.services.access import AccessSettings, FileAccess
 from headrace.services.audit import Audit, AuditCollector
 from headrace.services.bridges import BridgeCollector, Bridges
@@ -50,10 +49,11 @@ from headrace.services.notify import Notifier
 from headrace.services.sys_topics import SystemPublisher
 from headrace.services.ticks import LoopScheduler, Stalls
 from headrace.services.watchdog import Watchdog
-from headrace.snapshotting import Snapshotting
-from headrace.stores.local import LocalJournal
+from headrace.storage.embedded.local import LocalJournal
+from headrace.storage.embedded.recovery import load
+from headrace.storage.embedded.snapshotting import Snapshotting
+from headrace.storage.embedded.upkeep import Upkeep
 from headrace.syscalls import Syncer
-from headrace.upkeep import Upkeep
 
 TIMER_INTERVAL_S = 0.1
 BEHIND_INTERVAL_S = 0.001  # more is due than one pass of the loop should do

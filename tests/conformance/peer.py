@@ -19,7 +19,7 @@ from headrace.mqtt.packets import (
 )
 from headrace.mqtt.properties import Properties
 from headrace.mqtt.protocol import ServerProtocol
-from headrace.stores.memory import MemoryLink
+from headrace.storage.memory import MemoryLink
 
 Heard = Connack | Publish | Suback | Unsuback | Disconnect | Auth | tuple[str, int, int] | str
 

@@ -8,7 +8,7 @@ import pytest
 
 from conformance.peer import Peer
 from harness import Harness
-from headrace.core.settings import BrokerSettings
+from headrace.core.ports.settings import BrokerSettings
 from headrace.mqtt import codec
 from headrace.mqtt.packets import Connack, Connect, Disconnect, Publish, SubscriptionRequest, Will
 from headrace.mqtt.properties import Properties

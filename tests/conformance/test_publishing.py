@@ -6,9 +6,9 @@ import pytest
 
 from conformance.peer import Peer
 from harness import Harness
-from headrace.core.record import DROP_NOT_ACCEPTED, DROP_RETAINED_LIMIT
-from headrace.core.retained import LEVEL_BYTES, LEVELS_FREE
-from headrace.core.settings import BrokerSettings
+from headrace.core.ports.settings import BrokerSettings
+from headrace.core.records.record import DROP_NOT_ACCEPTED, DROP_RETAINED_LIMIT
+from headrace.core.state.retained import LEVEL_BYTES, LEVELS_FREE
 from headrace.mqtt import codec
 from headrace.mqtt.packets import Disconnect, Publish, SubscriptionRequest
 

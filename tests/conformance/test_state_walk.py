@@ -12,7 +12,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from conformance.peer import Heard, Peer
 from harness import Harness
-from headrace.core.settings import BrokerSettings
+from headrace.core.ports.settings import BrokerSettings
 from headrace.mqtt import codec, packets, states
 from headrace.mqtt.packets import Connect, Publish, SubscriptionRequest, Will
 from headrace.mqtt.properties import Properties

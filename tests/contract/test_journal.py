@@ -9,13 +9,13 @@ from struct import pack
 
 import pytest
 
-from headrace.core.interfaces import GONE, NOT_NOW, OTHER_RECORD, JournalPort
-from headrace.core.message import Message, decode_batch
+from headrace.core.ports.journal import GONE, NOT_NOW, OTHER_RECORD, JournalPort
+from headrace.core.records.message import Message, decode_batch
 from headrace.journal.disk import Disk
 from headrace.journal.errors import OffsetOutOfRange
 from headrace.journal.log import LogSettings, SegmentedLog
-from headrace.stores.local import LocalJournal
-from headrace.stores.memory import MemoryJournal
+from headrace.storage.embedded.local import LocalJournal
+from headrace.storage.memory import MemoryJournal
 
 NO_EXPIRY = 0xFFFF_FFFF
 
@@ -33,7 +33,7 @@ class Unreadable(Disk):
 
 
 def message(topic: bytes, payload: bytes) -> bytes:
-    """A message record, byte by byte as `core/record.py` documents it."""
+    """A message record, byte by byte as `core/records/record.py` documents it."""
     length = 36 + len(topic) + len(payload)
     return (
         pack("<IBBHQQIBBHHIH", length, 1, 1, 9, 77, 0, NO_EXPIRY, 0, 0, 0, len(topic), 0, 0) + topic + payload

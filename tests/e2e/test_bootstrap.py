@@ -17,9 +17,9 @@ _WRITE = """
 import sys
 from pathlib import Path
 from librt.strings import BytesWriter
-from headrace.core.message import Message, decode_batch
-from headrace.core.record import Event
-from headrace.journal.bootstrap import write_bootstrap
+from headrace.core.records.message import Message, decode_batch
+from headrace.core.records.record import Event
+from headrace.journal.bootstrap_file import write_bootstrap
 from headrace.journal.reader import JournalReader
 reader = JournalReader(Path(sys.argv[1]))
 end = reader.high_watermark()

@@ -16,8 +16,8 @@ from broker_process import BrokerProcess
 from headrace.cli_pipeline import job_settings
 from headrace.config import load
 from headrace.journal.log import LogSettings, SegmentedLog
-from headrace_spark.session import open_session
-from headrace_spark.settings import SparkSettings
+from headrace_spark.base.session import open_session
+from headrace_spark.base.settings import SparkSettings
 from spark.journals import Made
 
 # Small heaps and the quick compiler: the tests start several Sparks and none of them runs for long.

@@ -8,7 +8,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any
 
-from headrace.core.record import (
+from headrace.core.records.record import (
     ACKED,
     BROKER_STARTED,
     DROP_REASONS,

@@ -9,9 +9,9 @@ from typing import Any
 import pyarrow as pa
 from deltalake import write_deltalake
 
-from headrace_spark.lake_table import LakeTable
-from headrace_spark.schema import arrow_schema
-from headrace_spark.tables import BACKLOG, CONNECTIONS, DELIVERIES, TRAFFIC, USAGE, TableDefinition
+from headrace_spark.lake.lake_table import LakeTable
+from headrace_spark.lake.tables import BACKLOG, CONNECTIONS, DELIVERIES, TRAFFIC, USAGE, TableDefinition
+from headrace_spark.records.schema import arrow_schema
 
 NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)
 MINUTE = timedelta(minutes=1)

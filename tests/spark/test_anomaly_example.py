@@ -15,7 +15,7 @@ from paho.mqtt.enums import CallbackAPIVersion
 from pyspark.sql import SparkSession
 
 from broker_process import ROOT, BrokerProcess, wait_until
-from headrace_spark.broker_address import BrokerAddress
+from headrace_spark.base.broker_address import BrokerAddress
 
 pytestmark = pytest.mark.spark
 WAIT_S = 120

@@ -21,10 +21,10 @@ from pyspark.sql import SparkSession
 
 from headrace.journal.consumers import ConsumerPosition
 from headrace.journal.reader import JournalReader
-from headrace_spark.errors import JournalMissing, LakeConflict, QueryFailed
+from headrace_spark.base.errors import JournalMissing, LakeConflict, QueryFailed
+from headrace_spark.base.progress import Progress
 from headrace_spark.jobs import archive
-from headrace_spark.lake import Lake
-from headrace_spark.progress import Progress
+from headrace_spark.lake.lake import Lake
 from spark.conftest import Writer, settings_of
 from spark.journals import mixed
 

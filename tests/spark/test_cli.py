@@ -14,11 +14,11 @@ from click.testing import CliRunner
 
 from headrace.cli_pipeline import job_settings, pipeline, stop_on_signals
 from headrace.config import load
-from headrace_spark import runner
-from headrace_spark.errors import BadOption
+from headrace_spark.base import runner
+from headrace_spark.base.errors import BadOption
+from headrace_spark.base.progress import Progress
+from headrace_spark.base.settings import RunSettings
 from headrace_spark.jobs import JOBS, module_of
-from headrace_spark.progress import Progress
-from headrace_spark.settings import RunSettings
 from spark.conftest import Writer
 from spark.journals import mixed
 
@@ -142,13 +142,13 @@ def test_errors_are_one_line_with_their_exit_code(monkeypatch: pytest.MonkeyPatc
 
 
 def test_a_missing_extra_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "headrace_spark.status", None)
+    monkeypatch.setitem(sys.modules, "headrace_spark.lake.status", None)
     assert isinstance(
         CliRunner().invoke(pipeline, ["status", "--data-dir", "d"]).exception, ModuleNotFoundError
     )
     monkeypatch.setitem(sys.modules, "deltalake", None)
-    monkeypatch.delitem(sys.modules, "headrace_spark.lake", raising=False)
-    monkeypatch.delitem(sys.modules, "headrace_spark.status", raising=False)
+    monkeypatch.delitem(sys.modules, "headrace_spark.lake.lake", raising=False)
+    monkeypatch.delitem(sys.modules, "headrace_spark.lake.status", raising=False)
     code, _, said = run("status", "--data-dir", "d")
     assert (code, said) == (
         1,

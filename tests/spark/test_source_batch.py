@@ -10,9 +10,9 @@ import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
-from headrace.core.record import Progress
-from headrace_spark.schema import MESSAGES, arrow_schema
-from headrace_spark.selection import microseconds
+from headrace.core.records.record import Progress
+from headrace_spark.records.schema import MESSAGES, arrow_schema
+from headrace_spark.source.selection import microseconds
 from spark.conftest import Writer
 from spark.journals import mixed
 

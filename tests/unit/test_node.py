@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import pytest
 
 import headrace.node
-from headrace.core.failures import Failures
+from headrace.core.ports.failures import Failures
 from headrace.node import BEHIND_INTERVAL_S, TIMER_INTERVAL_S, Node
 from headrace.services.watchdog import Watchdog
 

@@ -10,9 +10,9 @@ import pytest
 from click.testing import CliRunner
 
 from headrace.cli import cli
-from headrace.core.session import Session
+from headrace.core.state.session import Session
 from headrace.journal.inspect import verify
-from headrace.recovery import folded
+from headrace.storage.embedded.recovery import folded
 
 STATE = Path(__file__).parents[1] / "vectors" / "journal" / "state"
 WITHOUT = {"both snapshots": (), "changes": ("*.changes",), "any snapshot": ("*.changes", "*.snapshot")}

@@ -22,10 +22,10 @@ from headrace.bridge.settings import BridgeSettings
 from headrace.bridge.terms import Terms
 from headrace.bridge.tls import UnusableFile, client_context
 from headrace.bridge.topics import TopicMap, subscriptions
-from headrace.bridge.websocket import WebSocketClient
-from headrace.core.bridging import Bridging
+from headrace.bridge.websocket_tunnel import WebSocketClient
 from headrace.core.broker import Broker
-from headrace.core.session import Session
+from headrace.core.inbound.bridging import Bridging
+from headrace.core.state.session import Session
 from headrace.mqtt.packets import VERSION_5, Connect, Will
 from headrace.mqtt.properties import Properties
 from headrace.sockets.keep_alive import ask_silent_peer

@@ -21,13 +21,13 @@ from mypy_extensions import i64
 from headrace.bridge.counters import BridgeCounters
 from headrace.bridge.rendering import BridgeAccess, BridgeRendering
 from headrace.bridge.terms import Terms, refusal_of
-from headrace.core.bridging import Bridging
 from headrace.core.broker import Broker
 from headrace.core.commit import Deferred, Reply
-from headrace.core.interfaces import Link
-from headrace.core.reserving import reserve_chunk
-from headrace.core.session import Session
-from headrace.core.timers import Timer
+from headrace.core.inbound.bridging import Bridging
+from headrace.core.outbound.reserving import reserve_chunk
+from headrace.core.ports.link import Link
+from headrace.core.ports.timers import Timer
+from headrace.core.state.session import Session
 from headrace.errors import ProtocolError
 from headrace.mqtt import codec, packets
 from headrace.mqtt import reason_codes as rc

@@ -14,9 +14,9 @@ from mypy_extensions import i64
 
 from headrace.bridge.counters import BridgeCounters
 from headrace.bridge.topics import TopicMap
-from headrace.core.access import Access
-from headrace.core.interfaces import Link, Rendering
-from headrace.core.message import Message
+from headrace.core.ports.access import Access
+from headrace.core.ports.link import Link, Rendering
+from headrace.core.records.message import Message
 from headrace.mqtt.data_types import text
 
 TRACE_PROPERTY: Final = "bridged-by"

@@ -19,11 +19,11 @@ from websockets.uri import parse_uri
 
 from headrace.address import Location
 from headrace.bridge.link import RemoteLink
-from headrace.websocket import DATA_FRAMES, WebSocketStream
+from headrace.websocket_frames import DATA_FRAMES, WebSocketStream
 
 SUBPROTOCOL: Final = Subprotocol("mqtt")  # [MQTT-6.0.0-3]
 
-_silent = logging.getLogger("headrace.bridge.websocket")
+_silent = logging.getLogger("headrace.bridge.websocket_tunnel")
 _silent.addHandler(logging.NullHandler())
 _silent.propagate = False  # why a connection ended is told once, by the bridge
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from headrace.address import Location, locate_remote
 from headrace.clients.link import Link
-from headrace.clients.websocket import WebSocketClient
+from headrace.clients.websocket_client import WebSocketClient
 from headrace.errors import HeadraceError
 
 PORTS = {"tcp": 1883, "tls": 8883, "ws": 8083, "wss": 8084}

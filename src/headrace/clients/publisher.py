@@ -12,7 +12,7 @@ from mypy_extensions import i16, i64
 
 from headrace.clients.load import HEAD_BYTES, LoadClient, Turn
 from headrace.clients.tally import Tally
-from headrace.core.window import NOT_IN_FLIGHT, Window
+from headrace.core.state.inflight import NOT_IN_FLIGHT, Window
 from headrace.mqtt import codec
 from headrace.mqtt.data_types import text, varint
 from headrace.mqtt.packets import VERSION_5, Connect

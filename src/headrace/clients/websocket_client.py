@@ -16,9 +16,9 @@ from websockets.uri import parse_uri
 
 from headrace.clients.errors import ConnectionLost
 from headrace.clients.link import Link
-from headrace.websocket import DATA_FRAMES, WebSocketStream
+from headrace.websocket_frames import DATA_FRAMES, WebSocketStream
 
-_silent = logging.getLogger("headrace.clients.websocket")
+_silent = logging.getLogger("headrace.clients.websocket_client")
 _silent.addHandler(logging.NullHandler())
 _silent.propagate = False  # why a connection ended is told once, by whoever asked for it
 

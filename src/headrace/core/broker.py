@@ -10,20 +10,26 @@ from typing import Final, cast
 
 from mypy_extensions import i64
 
-from headrace.core.acknowledging import Acknowledging
-from headrace.core.buffers import Buffers
 from headrace.core.commit import BatchListener, Deferred, GroupCommit, Reply
-from headrace.core.connect import Sessions
-from headrace.core.delivery import Delivery
-from headrace.core.drop_events import DropEvents
-from headrace.core.failures import Failures
-from headrace.core.fold import Fold
-from headrace.core.forwarding import Forwarding
-from headrace.core.interfaces import Clock, JournalPort, Link, Scheduler
-from headrace.core.message import Message
-from headrace.core.packet_ids import PacketIds
-from headrace.core.publishing import Publishing
-from headrace.core.record import (
+from headrace.core.inbound.acknowledging import Acknowledging
+from headrace.core.inbound.connect import Sessions
+from headrace.core.inbound.forwarding import Forwarding
+from headrace.core.inbound.publishing import Publishing
+from headrace.core.inbound.subscribing import Subscribing
+from headrace.core.outbound.delivery import Delivery
+from headrace.core.outbound.drop_events import DropEvents
+from headrace.core.outbound.group_delivery import SharedDelivery
+from headrace.core.outbound.routing import Router
+from headrace.core.outbound.system_topics import SystemTopics
+from headrace.core.ports.buffers import Buffers
+from headrace.core.ports.clock import Clock, Scheduler
+from headrace.core.ports.failures import Failures
+from headrace.core.ports.journal import JournalPort
+from headrace.core.ports.link import Link
+from headrace.core.ports.settings import BrokerSettings
+from headrace.core.ports.timers import Timers
+from headrace.core.records.message import Message
+from headrace.core.records.record import (
     FLAG_PRODUCER,
     KIND_EVENT,
     KIND_MESSAGE,
@@ -36,14 +42,10 @@ from headrace.core.record import (
     Event,
     Record,
 )
-from headrace.core.routing import Router
-from headrace.core.session import Session
-from headrace.core.settings import BrokerSettings
-from headrace.core.sharing import SharedDelivery
-from headrace.core.subscribing import Subscribing
-from headrace.core.system_topics import SystemTopics
-from headrace.core.tenant import Tenant
-from headrace.core.timers import Timers
+from headrace.core.state.packet_ids import PacketIds
+from headrace.core.state.session import Session
+from headrace.core.state.state import Fold
+from headrace.core.state.tenant import Tenant
 from headrace.errors import ProtocolError
 from headrace.mqtt import reason_codes as rc
 from headrace.mqtt.codec import (

@@ -12,9 +12,11 @@ from typing import Final
 from librt.strings import BytesWriter, write_i64_le
 from mypy_extensions import i64, mypyc_attr
 
-from headrace.core.interfaces import Clock, JournalPort, Link
-from headrace.core.message import Message
-from headrace.core.record import (
+from headrace.core.ports.clock import Clock
+from headrace.core.ports.journal import JournalPort
+from headrace.core.ports.link import Link
+from headrace.core.records.message import Message
+from headrace.core.records.record import (
     ACKED,
     BOUND,
     DROPPED,

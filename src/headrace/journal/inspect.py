@@ -38,7 +38,7 @@ def dump(
 
 
 def frames(body: bytes) -> Iterator[tuple[int, int]]:
-    """(kind, length) of the records in a batch body, as `core/record.py` frames them; stops where that
+    """(kind, length) of the records in a batch body, as `core/records/record.py` frames them; stops where that
     ends."""
     at = 0
     while at + 5 <= len(body):

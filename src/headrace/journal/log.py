@@ -23,7 +23,7 @@ from headrace.journal.disk import Disk
 from headrace.journal.errors import DiskFull, JournalError, OffsetOutOfRange, is_disk_full, is_passing
 from headrace.journal.lock import lock_data_dir
 from headrace.journal.merging import are_adjacent, merge, mergeable
-from headrace.journal.recovery import Recovery
+from headrace.journal.opening import Recovery
 from headrace.journal.reserve import Reserve
 from headrace.journal.retention import (
     IS_FULL,

@@ -294,7 +294,7 @@ def split_records(body: bytes) -> list[bytes]:
 
 def void_records(count: int, timestamp_us: int) -> bytes:
     """Records that say nothing, in the place of ones that are gone: PROGRESS (kind 3) of subkind 1 without values,
-    as `core/record.py` documents it."""
+    as `core/records/record.py` documents it."""
     return _VOID.pack(_VOID.size - 4, 3, 1, 0, timestamp_us) * count
 
 

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Final
 from mypy_extensions import i64, mypyc_attr
 
 from headrace.core.broker import Broker
-from headrace.core.interfaces import Link
-from headrace.core.timers import Timer
+from headrace.core.ports.link import Link
+from headrace.core.ports.timers import Timer
 from headrace.mqtt.framing import MORE, WHOLE
 from headrace.mqtt.protocol import ServerProtocol
 from headrace.net.remote import has_hung_up, peer_of

@@ -24,7 +24,7 @@ from headrace.net.proxy import read_header
 from headrace.net.remote import peer_of
 from headrace.net.revocation import RevocationList
 from headrace.net.tls import TlsFiles
-from headrace.net.websocket import WebSocketTransport
+from headrace.net.websocket_server import WebSocketTransport
 from headrace.sockets.keep_alive import ask_silent_peer
 from headrace.sockets.plain import PlainTransport
 from headrace.sockets.poller import Poller

@@ -19,13 +19,13 @@ from websockets.server import ServerProtocol
 from websockets.typing import Origin, Subprotocol
 
 from headrace.net.connection import Connection
-from headrace.websocket import DATA_FRAMES, WebSocketStream
+from headrace.websocket_frames import DATA_FRAMES, WebSocketStream
 
 SUBPROTOCOLS: Final = [Subprotocol("mqtt"), Subprotocol("mqttv3.1")]  # [MQTT-6.0.0-3], and MQTT 3.1's
 PATHS: Final = ("/mqtt", "/")
 REQUEST_BYTES_MAX: Final = 16 << 10
 
-_silent = logging.getLogger("headrace.net.websocket")
+_silent = logging.getLogger("headrace.net.websocket_server")
 _silent.addHandler(logging.NullHandler())
 _silent.propagate = False  # bad input is answered, not logged line by line
 

@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
-from headrace.core.access import PENDING, UNLIMITED, Access, Answers, SignIn
-from headrace.core.fold import DEFAULT_TENANT
-from headrace.core.interfaces import Link
-from headrace.core.pace import Pace
+from headrace.core.inbound.pace import Pace
+from headrace.core.ports.access import PENDING, UNLIMITED, Access, Answers, SignIn
+from headrace.core.ports.link import Link
+from headrace.core.state.state import DEFAULT_TENANT
 from headrace.errors import ConfigError
 from headrace.mqtt import reason_codes as rc
 from headrace.net.gate import BANNED, Allowance, Gate

@@ -11,9 +11,9 @@ from prometheus_client.registry import Collector
 from headrace.bridge.bridge import Bridge, Tell
 from headrace.bridge.rendering import trace_of
 from headrace.bridge.settings import BridgeSettings
-from headrace.core.bridging import Bridging
 from headrace.core.broker import Broker
-from headrace.core.record import DROP_REASONS
+from headrace.core.inbound.bridging import Bridging
+from headrace.core.records.record import DROP_REASONS
 
 _STOP_TIMEOUT_S = 2.0
 _COUNTERS = {

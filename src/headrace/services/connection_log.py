@@ -7,9 +7,9 @@ refuses it tells itself.
 
 from __future__ import annotations
 
-from headrace.core.interfaces import Link
-from headrace.core.session import BRIDGE_PREFIX, Session
-from headrace.core.witness import Witness
+from headrace.core.ports.link import Link
+from headrace.core.ports.witness import Witness
+from headrace.core.state.session import BRIDGE_PREFIX, Session
 from headrace.mqtt import reason_codes as rc
 from headrace.mqtt.packets import Connect
 from headrace.net.remote import source_of

@@ -9,8 +9,8 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector, CollectorRegistry
 
 from headrace.core.broker import Broker
-from headrace.core.record import DROP_REASONS
-from headrace.core.tenant import Tenant
+from headrace.core.records.record import DROP_REASONS
+from headrace.core.state.tenant import Tenant
 from headrace.services.doors import Doors
 from headrace.services.watchdog import KINDS, Watchdog
 

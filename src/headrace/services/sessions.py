@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from headrace.core.session import NEVER_EXPIRES, TYPE_NAMES, Session
+from headrace.core.state.session import NEVER_EXPIRES, TYPE_NAMES, Session
 
 
 def summary(session: Session) -> dict[str, object]:

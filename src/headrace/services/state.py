@@ -9,9 +9,9 @@ from __future__ import annotations
 import base64
 import json
 
-from headrace.core.fold import Fold, subscription_row
-from headrace.core.message import Message
-from headrace.core.session import TYPE_NAMES, Session
+from headrace.core.records.message import Message
+from headrace.core.state.session import TYPE_NAMES, Session
+from headrace.core.state.state import Fold, subscription_row
 from headrace.mqtt.packets import Will
 
 

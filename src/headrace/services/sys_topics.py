@@ -11,8 +11,8 @@ from __future__ import annotations
 import math
 
 from headrace.core.broker import Broker
-from headrace.core.fold import DEFAULT_TENANT
-from headrace.core.tenant import Tenant
+from headrace.core.state.state import DEFAULT_TENANT
+from headrace.core.state.tenant import Tenant
 
 MINUTES = (1, 5, 15)
 

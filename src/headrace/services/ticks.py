@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
-from headrace.core.interfaces import Clock, Scheduler
+from headrace.core.ports.clock import Clock, Scheduler
 from headrace.services.watchdog import Watchdog
 
 if TYPE_CHECKING:

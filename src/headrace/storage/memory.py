@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from headrace.core.broker import Broker
-from headrace.core.interfaces import GONE, NOT_NOW, OTHER_RECORD, Absent, JournalPort, Link, Scheduler
-from headrace.core.message import Message, decode_batch
-from headrace.core.record import Progress, Record
+from headrace.core.ports.clock import Scheduler
+from headrace.core.ports.journal import GONE, NOT_NOW, OTHER_RECORD, Absent, JournalPort
+from headrace.core.ports.link import Link
+from headrace.core.records.message import Message, decode_batch
+from headrace.core.records.record import Progress, Record
 from headrace.errors import ProtocolError
 from headrace.mqtt.codec import encode_connack, encode_disconnect
 from headrace.mqtt.protocol import ServerProtocol

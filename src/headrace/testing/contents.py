@@ -11,15 +11,15 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import NamedTuple
 
-from headrace.core.message import Message as Stored
-from headrace.core.message import decode_batch
-from headrace.core.session import Session
+from headrace.core.records.message import Message as Stored
+from headrace.core.records.message import decode_batch
+from headrace.core.state.session import Session
 from headrace.journal.errors import NoJournal
 from headrace.journal.reader import JournalReader
 from headrace.mqtt import packets
 from headrace.mqtt.properties import Properties
 from headrace.mqtt.topics import matches
-from headrace.recovery import folded
+from headrace.storage.embedded.recovery import folded
 
 TENANT = "default"
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Final
 from urllib.parse import urlsplit
 
-from headrace_spark.errors import BadOption
+from headrace_spark.base.errors import BadOption
 
 _PORTS: Final = {"tcp": 1883, "mqtt": 1883, "tls": 8883, "mqtts": 8883}
 

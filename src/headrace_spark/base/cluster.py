@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 
 from pyspark.sql import SparkSession
 
-from headrace_spark.errors import BadOption, EngineMissing
+from headrace_spark.base.errors import BadOption, EngineMissing
 
 REQUIRED: Final = ("librt", "msgspec", "mypy_extensions", "numpy", "pyarrow")
 LOCAL: Final = re.compile(r"local(?:\[(\*|[1-9]\d*)(?:,[1-9]\d*)?\])?")

@@ -2,10 +2,10 @@
 
 They are fetched once by Maven from `jars/pom.xml`, which names the same artifacts and versions::
 
-    JARS=$(python -m headrace_spark.jars)
+    JARS=$(python -m headrace_spark.base.jars)
     mvn -B -q -U -f jars/pom.xml dependency:copy-dependencies -DincludeScope=runtime -DoutputDirectory="$JARS"
 
-`python -m headrace_spark.jars` prints the folder and, with `--check`, exits 1 while a jar is missing there.
+`python -m headrace_spark.base.jars` prints the folder and, with `--check`, exits 1 while a jar is missing there.
 Where the folder does not exist (a wheel installed away from a checkout), Spark resolves `PACKAGES` by itself
 at its first start. This module uses the standard library only, so that the set-up can ask it before anything
 is installed.
@@ -56,7 +56,7 @@ def missing_jars(folder: Path) -> list[Path]:
 def main(arguments: list[str]) -> int:
     folder = jars_folder()
     if arguments not in ([], ["--check"]):
-        print("usage: python -m headrace_spark.jars [--check]", file=sys.stderr)
+        print("usage: python -m headrace_spark.base.jars [--check]", file=sys.stderr)
         return 2
     print(folder)
     return 1 if arguments and missing_jars(folder) else 0

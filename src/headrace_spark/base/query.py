@@ -11,7 +11,7 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql.streaming.listener import StreamingQueryProgress
 from pyspark.sql.streaming.query import StreamingQuery
 
-from headrace_spark.errors import QueryFailed
+from headrace_spark.base.errors import QueryFailed
 
 POLL_S: Final = 0.5
 

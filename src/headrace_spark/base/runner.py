@@ -6,12 +6,12 @@ from threading import Event
 
 from py4j.protocol import Py4JNetworkError
 
-from headrace_spark.cluster import check_master
-from headrace_spark.errors import EngineLost
+from headrace_spark.base.cluster import check_master
+from headrace_spark.base.errors import EngineLost
+from headrace_spark.base.progress import Progress, Report
+from headrace_spark.base.session import close_session, open_session
+from headrace_spark.base.settings import RunSettings
 from headrace_spark.jobs import module_of
-from headrace_spark.progress import Progress, Report
-from headrace_spark.session import close_session, open_session
-from headrace_spark.settings import RunSettings
 
 
 def run_job(job: str, settings: RunSettings, stop: Event, report: Report) -> Progress:

@@ -17,14 +17,14 @@ from typing import Final
 
 from pyspark.sql import SparkSession
 
-from headrace_spark.cluster import LOCAL, check_master, check_workers
-from headrace_spark.errors import EngineMissing
-from headrace_spark.file_source import JournalFiles
-from headrace_spark.jars import PACKAGES, SPARK_VERSION, jar_files, missing_jars
-from headrace_spark.settings import SparkSettings
-from headrace_spark.sink import MqttDataSource
-from headrace_spark.source import JournalDataSource
-from headrace_spark.table_files import MESSAGES_LAYOUT
+from headrace_spark.base.cluster import LOCAL, check_master, check_workers
+from headrace_spark.base.errors import EngineMissing
+from headrace_spark.base.jars import PACKAGES, SPARK_VERSION, jar_files, missing_jars
+from headrace_spark.base.settings import SparkSettings
+from headrace_spark.devices.sink import MqttDataSource
+from headrace_spark.lake.table_files import MESSAGES_LAYOUT
+from headrace_spark.source.file_source import JournalFiles
+from headrace_spark.source.source import JournalDataSource
 
 JAVA_VERSION_MIN: Final = 17
 _COLLECTOR: Final = re.compile(r"-XX:\+Use\w+GC")

@@ -6,12 +6,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from headrace_spark.jars import jars_folder
+from headrace_spark.base.jars import jars_folder
 
 
 @dataclass(frozen=True)
 class SparkSettings:
-    """What `headrace_spark.session` makes a SparkSession from; your own code opens one with `SparkSettings()`."""
+    """What `headrace_spark.base.session` makes a SparkSession from; your own code opens one with `SparkSettings()`."""
 
     master: str = "local[*]"
     app_name: str = "headrace"
@@ -24,7 +24,7 @@ class SparkSettings:
 
 @dataclass(frozen=True, kw_only=True)
 class UpkeepSettings:
-    """When the tables that a job writes are compacted and vacuumed (`headrace_spark.upkeep`)."""
+    """When the tables that a job writes are compacted and vacuumed (`headrace_spark.lake.upkeep`)."""
 
     interval_s: float
     """0: never."""

@@ -18,8 +18,8 @@ from typing import Final
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
-from headrace_spark.schema import MESSAGES
-from headrace_spark.topic_schemas import BROKEN, Kind, TopicSchema, filter_pattern, json_type
+from headrace_spark.clean.topic_schemas import BROKEN, Kind, TopicSchema, filter_pattern, json_type
+from headrace_spark.records.schema import MESSAGES
 
 # What identifies a row and says where it came from; the same in all three tables.
 ORIGIN: Final = (

@@ -42,7 +42,7 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from headrace_spark.errors import PipelineError
+from headrace_spark.base.errors import PipelineError
 
 # Type -> what JSON has for it.
 SCALARS: Final[dict[str, DataType]] = {

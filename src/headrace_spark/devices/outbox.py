@@ -31,9 +31,9 @@ from pyspark.sql.types import (
     StructType,
 )
 
-from headrace_spark.broker_address import BrokerAddress
-from headrace_spark.outgoing import COLUMNS, PRODUCER, SEQUENCE, check_columns
-from headrace_spark.sink import FORMAT, ROW_BITS
+from headrace_spark.base.broker_address import BrokerAddress
+from headrace_spark.devices.outgoing import COLUMNS, PRODUCER, SEQUENCE, check_columns
+from headrace_spark.devices.sink import FORMAT, ROW_BITS
 
 KEPT_BATCHES: Final = 100
 """So many finished batches of a query stay readable; older ones are deleted now and then."""

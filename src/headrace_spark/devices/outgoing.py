@@ -36,9 +36,9 @@ from headrace.mqtt import data_types
 from headrace.mqtt.packets import NO_EXPIRY
 from headrace.mqtt.properties import Properties
 from headrace.mqtt.topics import valid_topic
-from headrace_spark.errors import BadOption, BadRow
-from headrace_spark.publisher import Outgoing
-from headrace_spark.schema import MESSAGES
+from headrace_spark.base.errors import BadOption, BadRow
+from headrace_spark.devices.publisher import Outgoing
+from headrace_spark.records.schema import MESSAGES
 
 PRODUCER: Final = "producer"
 SEQUENCE: Final = "sequence"

@@ -23,8 +23,8 @@ from headrace.mqtt import codec, data_types, reason_codes
 from headrace.mqtt.client_protocol import ClientHandler, ClientProtocol
 from headrace.mqtt.data_types import VARINT_MAX
 from headrace.mqtt.packets import NO_EXPIRY, Connack, Connect, Disconnect
-from headrace_spark.broker_address import BrokerAddress
-from headrace_spark.errors import BrokerRefused, BrokerUnreachable, Superseded
+from headrace_spark.base.broker_address import BrokerAddress
+from headrace_spark.base.errors import BrokerRefused, BrokerUnreachable, Superseded
 
 FLUSH_BYTES: Final = 256 << 10
 _READ_BYTES: Final = 64 << 10

@@ -36,10 +36,10 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from headrace_spark.broker_address import BrokerAddress
-from headrace_spark.errors import BadOption
-from headrace_spark.outgoing import PRODUCER, SEQUENCE, check_columns, message_of, rows_of
-from headrace_spark.publisher import Outgoing, Publisher
+from headrace_spark.base.broker_address import BrokerAddress
+from headrace_spark.base.errors import BadOption
+from headrace_spark.devices.outgoing import PRODUCER, SEQUENCE, check_columns, message_of, rows_of
+from headrace_spark.devices.publisher import Outgoing, Publisher
 
 FORMAT: Final = "headrace-mqtt"
 ROW_BITS: Final = 32

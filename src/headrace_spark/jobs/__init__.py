@@ -1,6 +1,6 @@
 """The jobs: one module each, named here and nowhere else.
 
-A module has three things, which `headrace_spark.runner` uses:
+A module has three things, which `headrace_spark.base.runner` uses:
 
     Settings                                   frozen dataclass below `RunSettings`; its own fields are the keys
                                                of `[pipeline.<job>]`, under the same names

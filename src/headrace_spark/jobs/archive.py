@@ -27,26 +27,26 @@ from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamReader
 
 from headrace.journal.reader import JournalReader
-from headrace_spark.delta_commit import append_files, has_batch
-from headrace_spark.durable import SyncedTable
-from headrace_spark.errors import LakeConflict
-from headrace_spark.file_source import FORMAT as FILES_FORMAT
-from headrace_spark.journal import (
+from headrace_spark.base.errors import LakeConflict
+from headrace_spark.base.progress import Progress, Report
+from headrace_spark.base.query import run_query
+from headrace_spark.base.settings import RunSettings
+from headrace_spark.lake.delta_commit import append_files, has_batch
+from headrace_spark.lake.durable import SyncedTable
+from headrace_spark.lake.lake import PARTITIONED_BY, Checkpoint, Lake
+from headrace_spark.lake.table_files import rows_in
+from headrace_spark.lake.upkeep import Upkeep
+from headrace_spark.records.schema import MESSAGES
+from headrace_spark.source.file_source import FORMAT as FILES_FORMAT
+from headrace_spark.source.journal import (
     commit,
     holds_last,
     journal_of,
     registered_offset,
     source_options,
 )
-from headrace_spark.lake import PARTITIONED_BY, Checkpoint, Lake
-from headrace_spark.options import EARLIEST, check_consumer
-from headrace_spark.progress import Progress, Report
-from headrace_spark.query import run_query
-from headrace_spark.ranges import JournalOffset
-from headrace_spark.schema import MESSAGES
-from headrace_spark.settings import RunSettings
-from headrace_spark.table_files import rows_in
-from headrace_spark.upkeep import Upkeep
+from headrace_spark.source.options import EARLIEST, check_consumer
+from headrace_spark.source.ranges import JournalOffset
 
 JOB: Final = "archive"
 

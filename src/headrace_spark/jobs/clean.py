@@ -26,7 +26,11 @@ from pyspark.sql import functions as F
 from pyspark.sql.streaming.listener import StreamingQueryProgress
 from pyspark.sql.streaming.query import StreamingQuery
 
-from headrace_spark.cleaning import (
+from headrace_spark.base.errors import BadOption, LakeConflict
+from headrace_spark.base.progress import Progress, Report
+from headrace_spark.base.query import run_query
+from headrace_spark.base.settings import RunSettings
+from headrace_spark.clean.cleaning import (
     CHOSEN_ID,
     MESSAGES_READ,
     PLACE,
@@ -36,15 +40,11 @@ from headrace_spark.cleaning import (
     quarantine_rows,
     repeat_rows,
 )
-from headrace_spark.errors import BadOption, LakeConflict
-from headrace_spark.lake import Checkpoint, Lake
-from headrace_spark.lake_table import LakeTable
-from headrace_spark.progress import Progress, Report
-from headrace_spark.query import run_query
-from headrace_spark.settings import RunSettings
-from headrace_spark.tables import CLEAN, QUARANTINE, REPEATS
-from headrace_spark.topic_schemas import TopicSchema, column_type, load_topic_schemas
-from headrace_spark.upkeep import Upkeep
+from headrace_spark.clean.topic_schemas import TopicSchema, column_type, load_topic_schemas
+from headrace_spark.lake.lake import Checkpoint, Lake
+from headrace_spark.lake.lake_table import LakeTable
+from headrace_spark.lake.tables import CLEAN, QUARANTINE, REPEATS
+from headrace_spark.lake.upkeep import Upkeep
 
 JOB: Final = "clean"
 

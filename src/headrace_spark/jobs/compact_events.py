@@ -27,16 +27,16 @@ from delta.tables import DeltaTable
 from pyspark.sql import DataFrame, Row, SparkSession, Window
 from pyspark.sql import functions as F
 
-from headrace.journal.bootstrap import write_bootstrap
+from headrace.journal.bootstrap_file import write_bootstrap
 from headrace.journal.reader import JournalReader
-from headrace_spark.durable import SyncedTable
-from headrace_spark.errors import DataLoss, ForeignOffset
-from headrace_spark.journal import commit, journal_of, register, require_history, source_options
-from headrace_spark.lake import Lake
-from headrace_spark.options import check_consumer
-from headrace_spark.progress import Progress, Report
-from headrace_spark.ranges import JournalOffset
-from headrace_spark.settings import RunSettings
+from headrace_spark.base.errors import DataLoss, ForeignOffset
+from headrace_spark.base.progress import Progress, Report
+from headrace_spark.base.settings import RunSettings
+from headrace_spark.lake.durable import SyncedTable
+from headrace_spark.lake.lake import Lake
+from headrace_spark.source.journal import commit, journal_of, register, require_history, source_options
+from headrace_spark.source.options import check_consumer
+from headrace_spark.source.ranges import JournalOffset
 
 JOB: Final = "compact-events"
 CHECKPOINT: Final = "checkpoint"

@@ -1,7 +1,7 @@
 """The job `metrics`: messages, events and progress -> `traffic`, `devices`, `connections`, `deliveries`, `usage`,
 `backlog`.
 
-It works through ranges of the journal (`headrace_spark.journal_range`). Parts are appended once, by Delta's
+It works through ranges of the journal (`headrace_spark.source.journal_range`). Parts are appended once, by Delta's
 transaction; `devices` and `connections` are merged by key and compared by offset, never added to; `backlog` and
 the job's own `metrics_state` are replaced. `metrics_state` comes last: what it holds is what the next range
 starts from, so a range that was cut off anywhere is done again from the same state to the same end.
@@ -26,32 +26,14 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
-from headrace_spark.counting import Counting, Events
-from headrace_spark.deliveries import Waiting
-from headrace_spark.durable import SyncedTable
-from headrace_spark.errors import QueryFailed
-from headrace_spark.journal import commit, journal_of, register, source_options
-from headrace_spark.journal_range import JournalRange, Ranges
-from headrace_spark.lake import Lake
-from headrace_spark.lake_table import LakeTable
-from headrace_spark.options import check_consumer
-from headrace_spark.packing import PACKED
-from headrace_spark.progress import Progress, Report
-from headrace_spark.ranges import JournalOffset
-from headrace_spark.schema import EVENTS, arrow_schema
-from headrace_spark.session_rows import (
-    backlog_rows,
-    connection_rows,
-    followed_of,
-    in_us,
-    state_of,
-    state_rows,
-)
-from headrace_spark.sessions import EVENTS_READ, KINDS, Connection, Sessions
-from headrace_spark.settings import RunSettings
-from headrace_spark.settling import FOUND, Notes, Settling
-from headrace_spark.table_files import TableFiles
-from headrace_spark.tables import (
+from headrace_spark.base.errors import QueryFailed
+from headrace_spark.base.progress import Progress, Report
+from headrace_spark.base.settings import RunSettings
+from headrace_spark.lake.durable import SyncedTable
+from headrace_spark.lake.lake import Lake
+from headrace_spark.lake.lake_table import LakeTable
+from headrace_spark.lake.table_files import TableFiles
+from headrace_spark.lake.tables import (
     BACKLOG,
     CONNECTIONS,
     DELIVERIES,
@@ -61,9 +43,27 @@ from headrace_spark.tables import (
     USAGE,
     TableDefinition,
 )
-from headrace_spark.traffic import NEWER
-from headrace_spark.upkeep import Upkeep
-from headrace_spark.usage import usage_rows
+from headrace_spark.lake.upkeep import Upkeep
+from headrace_spark.metrics.counting import Counting, Events
+from headrace_spark.metrics.deliveries import Waiting
+from headrace_spark.metrics.packing import PACKED
+from headrace_spark.metrics.session_rows import (
+    backlog_rows,
+    connection_rows,
+    followed_of,
+    in_us,
+    state_of,
+    state_rows,
+)
+from headrace_spark.metrics.sessions import EVENTS_READ, KINDS, Connection, Sessions
+from headrace_spark.metrics.settling import FOUND, Notes, Settling
+from headrace_spark.metrics.traffic import NEWER
+from headrace_spark.metrics.usage import usage_rows
+from headrace_spark.records.schema import EVENTS, arrow_schema
+from headrace_spark.source.journal import commit, journal_of, register, source_options
+from headrace_spark.source.journal_range import JournalRange, Ranges
+from headrace_spark.source.options import check_consumer
+from headrace_spark.source.ranges import JournalOffset
 
 JOB: Final = "metrics"
 

@@ -1,10 +1,10 @@
 """The job `publish`: every row that is appended to a Delta table, once, to devices as an MQTT 5 message.
 
-The table's columns are those of `headrace_spark.outgoing`. Exactly once rests on three things: Spark's checkpoint fixes
-which files of the table make a micro-batch; the outbox keeps the batch with a number for every row before the first one
-leaves; and the broker stores a numbered message once. A message that the broker refuses for good (0x87: the credentials
-do not allow its topic) ends the job with exit code 1 and the topic, and nothing of its topic overtakes it: allow the
-topic, or delete the row from the outbox, and start again.
+The table's columns are those of `headrace_spark.devices.outgoing`. Exactly once rests on three things: Spark's
+checkpoint fixes which files of the table make a micro-batch; the outbox keeps the batch with a number for every row
+before the first one leaves; and the broker stores a numbered message once. A message that the broker refuses for good
+(0x87: the credentials do not allow its topic) ends the job with exit code 1 and the topic, and nothing of its topic
+overtakes it: allow the topic, or delete the row from the outbox, and start again.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.listener import StreamingQueryProgress
 from pyspark.sql.streaming.query import StreamingQuery
 
-from headrace_spark.broker_address import BrokerAddress, read_password
-from headrace_spark.errors import BadOption
-from headrace_spark.lake import Lake
-from headrace_spark.options import check_consumer
-from headrace_spark.outbox import Outbox
-from headrace_spark.progress import Progress, Report
-from headrace_spark.query import run_query
-from headrace_spark.settings import RunSettings
+from headrace_spark.base.broker_address import BrokerAddress, read_password
+from headrace_spark.base.errors import BadOption
+from headrace_spark.base.progress import Progress, Report
+from headrace_spark.base.query import run_query
+from headrace_spark.base.settings import RunSettings
+from headrace_spark.devices.outbox import Outbox
+from headrace_spark.lake.lake import Lake
+from headrace_spark.source.options import check_consumer
 
 JOB: Final = "publish"
 
@@ -96,7 +96,7 @@ def start_query(spark: SparkSession, settings: Settings) -> StreamingQuery:
 
 
 def publish_stream(rows: DataFrame, settings: Settings) -> StreamingQuery:
-    """Publish any stream whose columns are those of `headrace_spark.outgoing`, under the checkpoint `publish-<name>`."""
+    """Publish any stream with the columns of `headrace_spark.devices.outgoing`, under the checkpoint `publish-<name>`."""
     lake = Lake(settings.lake)
     outbox = Outbox(lake.root / "outbox", settings.address, settings.connections, settings.patience_s)
     outbox.create(rows.sparkSession)

@@ -27,14 +27,14 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from headrace.mqtt.topics import valid_filter, valid_topic
-from headrace_spark.broker_address import BrokerAddress, read_password
-from headrace_spark.errors import BadOption, LakeConflict, QueryFailed
-from headrace_spark.lake import Lake
-from headrace_spark.options import check_consumer
-from headrace_spark.outbox import send
-from headrace_spark.outgoing import COLUMNS, PRODUCER, SEQUENCE
-from headrace_spark.progress import Progress, Report
-from headrace_spark.settings import RunSettings
+from headrace_spark.base.broker_address import BrokerAddress, read_password
+from headrace_spark.base.errors import BadOption, LakeConflict, QueryFailed
+from headrace_spark.base.progress import Progress, Report
+from headrace_spark.base.settings import RunSettings
+from headrace_spark.devices.outbox import send
+from headrace_spark.devices.outgoing import COLUMNS, PRODUCER, SEQUENCE
+from headrace_spark.lake.lake import Lake
+from headrace_spark.source.options import check_consumer
 
 JOB: Final = "replay"
 SLOTS: Final = 16

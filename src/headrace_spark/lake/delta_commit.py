@@ -18,7 +18,7 @@ import pyarrow as pa
 from deltalake import DeltaTable as DeltaLog
 from pyspark.sql import SparkSession
 
-from headrace_spark.errors import LakeConflict
+from headrace_spark.base.errors import LakeConflict
 
 _DELTA: Final = "org.apache.spark.sql.delta"
 

@@ -1,6 +1,6 @@
 """A lake: a folder of Delta tables and of the checkpoints of the queries that write them.
 
-    <lake>/messages                          Delta table, schema: `headrace_spark.schema`, partitioned by tenant and date
+    <lake>/messages                          Delta table, schema in `headrace_spark.records.schema`, by tenant and date
     <lake>/_checkpoints/archive-<consumer>   Spark's checkpoint of the archive query
     <lake>/_checkpoints/<journal uuid>.lock  held while somebody archives that journal into this lake
     <lake>/_checkpoints/upkeep-<table>       when it was last compacted and vacuumed: the file's time
@@ -26,9 +26,9 @@ from deltalake.exceptions import DeltaError, TableNotFoundError
 from pyspark.sql import SparkSession
 from pyspark.sql.types import StructType
 
-from headrace_spark.errors import LakeConflict
-from headrace_spark.schema import MESSAGES
-from headrace_spark.table_files import MESSAGES_LAYOUT, TEXT_KEPT, FileLayout
+from headrace_spark.base.errors import LakeConflict
+from headrace_spark.lake.table_files import MESSAGES_LAYOUT, TEXT_KEPT, FileLayout
+from headrace_spark.records.schema import MESSAGES
 
 PARTITIONED_BY: Final = MESSAGES_LAYOUT.partitioned_by
 _STATISTICS: Final = "delta.dataSkippingStatsColumns"

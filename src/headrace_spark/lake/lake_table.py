@@ -15,10 +15,10 @@ from deltalake.exceptions import DeltaError, TableNotFoundError
 from pyspark.sql import DataFrame, DataFrameWriter, SparkSession
 from pyspark.sql.types import StructType
 
-from headrace_spark.delta_commit import append_files, has_batch, paths_of, remove_files
-from headrace_spark.errors import LakeConflict
-from headrace_spark.lake import is_plain, unreadable
-from headrace_spark.tables import TableDefinition
+from headrace_spark.base.errors import LakeConflict
+from headrace_spark.lake.delta_commit import append_files, has_batch, paths_of, remove_files
+from headrace_spark.lake.lake import is_plain, unreadable
+from headrace_spark.lake.tables import TableDefinition
 
 
 class LakeTable:

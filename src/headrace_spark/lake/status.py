@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from headrace.journal.consumers import ConsumerPosition
-from headrace_spark.journal import open_journal
-from headrace_spark.lake import Lake
+from headrace_spark.lake.lake import Lake
+from headrace_spark.source.journal import open_journal
 
 
 @dataclass(frozen=True)

@@ -3,8 +3,8 @@
     <table>/tenant=default/date=2026-11-22/part-<uuid>.snappy.parquet
 
 Types, partitions, compression and statistics are those of Spark's own writer, so that files of both lie side by side
-(`tests/spark/test_table_files.py` compares them). What an attempt that was cut off leaves behind is no part of the table
-and goes with a vacuum.
+(`tests/spark/lake/test_table_files.py` compares them). What an attempt that was cut off leaves behind is no part of the
+table and goes with a vacuum.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from headrace_spark.durable import sync_path
+from headrace_spark.lake.durable import sync_path
 
 # What a task holds before it writes a row group.
 BUFFER_BYTES: Final = 64 << 20

@@ -1,18 +1,18 @@
 """The page `docs/reference/tables.md`, made from the definitions of the tables.
 
-python -m headrace_spark.table_reference > docs/reference/tables.md
+python -m headrace_spark.lake.table_reference > docs/reference/tables.md
 """
 
 from __future__ import annotations
 
 from typing import Final
 
-from headrace_spark.tables import TABLES, TableDefinition
+from headrace_spark.lake.tables import TABLES, TableDefinition
 
 _HEAD: Final = """\
 # Tables that jobs make
-Made from `src/headrace_spark/tables.py` by `python -m headrace_spark.table_reference`. Columns may be added; a column
-never changes its meaning. Times are UTC, sizes bytes. The table `messages`: [delta-table.md](delta-table.md). What
+Made from `src/headrace_spark/lake/tables.py` by `python -m headrace_spark.lake.table_reference`. Columns may be added; a
+column never changes its meaning. Times are UTC, sizes bytes. The table `messages`: [delta-table.md](delta-table.md). What
 writes the others and how to ask them: [clean](../how-to/clean-messages.md), [metrics](../how-to/measure-and-report.md).
 What holds after a crash: [exactly once](exactly-once.md).
 """

@@ -25,14 +25,14 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from headrace_spark.message_columns import DAY_US
-from headrace_spark.schema import MESSAGES, arrow_schema
-from headrace_spark.table_files import FileLayout
+from headrace_spark.lake.table_files import FileLayout
+from headrace_spark.records.message_columns import DAY_US
+from headrace_spark.records.schema import MESSAGES, arrow_schema
 
 
 @dataclass(frozen=True)
 class TableDefinition:
-    """What `headrace_spark.lake_table` makes a Delta table from, and the reference its page."""
+    """What `headrace_spark.lake.lake_table` makes a Delta table from, and the reference its page."""
 
     name: str
     about: str

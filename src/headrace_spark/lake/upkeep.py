@@ -5,7 +5,7 @@ the table do not see it, and whoever reads an older version still finds its file
 they have been out of use for `vacuum_retention_s`.
 
 `messages` says how far it goes by the statistics of its files, which hold only where a file comes from one
-epoch of one journal (`headrace_spark.lake`). A partition with files of several is left as it is.
+epoch of one journal (`headrace_spark.lake.lake`). A partition with files of several is left as it is.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from delta.tables import DeltaTable
 from deltalake import DeltaTable as DeltaLog
 from pyspark.sql import SparkSession
 
-from headrace_spark.settings import UpkeepSettings
+from headrace_spark.base.settings import UpkeepSettings
 
 _SIZE: Final = "spark.databricks.delta.optimize.maxFileSize"
 _SMALL: Final = "spark.databricks.delta.optimize.minFileSize"

@@ -17,10 +17,15 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from pyspark.sql.types import StructType
 
-from headrace.core.record import ACKED, DROP_REASONS, DROPPED, KIND_EVENT, SHARED_DRAWN, SHARED_FINISHED
-from headrace_spark import event_rows
-from headrace_spark.message_columns import Messages
-from headrace_spark.packing import (
+from headrace.core.records.record import (
+    ACKED,
+    DROP_REASONS,
+    DROPPED,
+    KIND_EVENT,
+    SHARED_DRAWN,
+    SHARED_FINISHED,
+)
+from headrace_spark.metrics.packing import (
     ACKNOWLEDGED,
     DRAWN,
     KNOWN,
@@ -40,11 +45,13 @@ from headrace_spark.packing import (
     pack_tables,
     pack_time,
 )  # fmt: skip
-from headrace_spark.progress_rows import Entries, all_entries
-from headrace_spark.queues import Followed, Queues
-from headrace_spark.reading import JournalPartition, all_chunks
-from headrace_spark.schema import MESSAGES, arrow_schema
-from headrace_spark.traffic import LAST_READ, SECOND_US, counted, last_of, last_rows
+from headrace_spark.metrics.queues import Followed, Queues
+from headrace_spark.metrics.traffic import LAST_READ, SECOND_US, counted, last_of, last_rows
+from headrace_spark.records import event_rows
+from headrace_spark.records.message_columns import Messages
+from headrace_spark.records.progress_rows import Entries, all_entries
+from headrace_spark.records.schema import MESSAGES, arrow_schema
+from headrace_spark.source.reading import JournalPartition, all_chunks
 
 _SERIALS_MAX: Final = 10_000_000  # of one `dropped`, so that a damaged count does not fill the memory
 _WINDOWS_TOGETHER: Final = 64

@@ -16,9 +16,8 @@ from typing import Final
 import numpy as np
 import pyarrow as pa
 
-from headrace.core.record import DROP_REASONS, DROP_SESSION_ENDED
-from headrace_spark.chunk import Integers, Mask
-from headrace_spark.packing import (
+from headrace.core.records.record import DROP_REASONS, DROP_SESSION_ENDED
+from headrace_spark.metrics.packing import (
     ACKNOWLEDGED,
     DRAWN,
     KNOWN_ENTRY,
@@ -31,8 +30,9 @@ from headrace_spark.packing import (
     Rows,
     edges,
 )
-from headrace_spark.queues import UNKNOWN, Followed
-from headrace_spark.traffic import SECOND_US
+from headrace_spark.metrics.queues import UNKNOWN, Followed
+from headrace_spark.metrics.traffic import SECOND_US
+from headrace_spark.records.chunk import Integers, Mask
 
 # Of a group the journal does not say why: `not_drawn` is what no member got to acknowledge, because it was dropped from
 # the queue, or because its member takes QoS 0.

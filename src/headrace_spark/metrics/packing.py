@@ -16,8 +16,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql.types import BinaryType, ByteType, LongType, StructField, StructType
 
-from headrace_spark.chunk import Integers
-from headrace_spark.schema import arrow_schema
+from headrace_spark.records.chunk import Integers
+from headrace_spark.records.schema import arrow_schema
 
 Rows = npt.NDArray[Any]
 

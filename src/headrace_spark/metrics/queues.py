@@ -15,9 +15,9 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from headrace_spark.chunk import Integers
-from headrace_spark.message_columns import Messages
-from headrace_spark.packing import NEW_ENTRY, Rows, edges
+from headrace_spark.metrics.packing import NEW_ENTRY, Rows, edges
+from headrace_spark.records.chunk import Integers
+from headrace_spark.records.message_columns import Messages
 
 UNKNOWN: Final = -1
 """The client of sessions that are not followed."""

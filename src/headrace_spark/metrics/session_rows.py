@@ -11,12 +11,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from headrace_spark.chunk import Integers
-from headrace_spark.deliveries import Waiting
-from headrace_spark.packing import NEW_ENTRY, NO_TIME
-from headrace_spark.queues import Followed
-from headrace_spark.sessions import FOREVER, Connection, Sessions
-from headrace_spark.tables import BACKLOG, CONNECTIONS, METRICS_STATE, as_dates
+from headrace_spark.lake.tables import BACKLOG, CONNECTIONS, METRICS_STATE, as_dates
+from headrace_spark.metrics.deliveries import Waiting
+from headrace_spark.metrics.packing import NEW_ENTRY, NO_TIME
+from headrace_spark.metrics.queues import Followed
+from headrace_spark.metrics.sessions import FOREVER, Connection, Sessions
+from headrace_spark.records.chunk import Integers
 
 _LOADED: Final = [
     "kind", "incarnation", "tenant", "client_id", "next_serial", "connected_offset", "connected_timestamp",

@@ -19,8 +19,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql.types import StringType, StructField, StructType
 
-from headrace_spark.deliveries import settle
-from headrace_spark.packing import (
+from headrace_spark.lake.table_files import TableFiles
+from headrace_spark.lake.tables import DELIVERIES, METRICS_STATE, TableDefinition, as_dates, as_times
+from headrace_spark.lake.tables import TRAFFIC as TRAFFIC_TABLE
+from headrace_spark.metrics.deliveries import settle
+from headrace_spark.metrics.packing import (
     DRAWN,
     KNOWN,
     LAST,
@@ -34,12 +37,9 @@ from headrace_spark.packing import (
     unpack_rows,
     unpack_tables,
 )
-from headrace_spark.queues import Followed
-from headrace_spark.schema import MESSAGES, arrow_schema
-from headrace_spark.table_files import TableFiles
-from headrace_spark.tables import DELIVERIES, METRICS_STATE, TableDefinition, as_dates, as_times
-from headrace_spark.tables import TRAFFIC as TRAFFIC_TABLE
-from headrace_spark.traffic import LAST_READ, last_rows, summed
+from headrace_spark.metrics.queues import Followed
+from headrace_spark.metrics.traffic import LAST_READ, last_rows, summed
+from headrace_spark.records.schema import MESSAGES, arrow_schema
 
 FOUND: Final = StructType([StructField("note", StringType()), *(MESSAGES[name] for name in LAST_READ)])
 """A note, or a row of `devices`."""

@@ -13,8 +13,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from headrace_spark.chunk import Mask
-from headrace_spark.message_columns import Messages
+from headrace_spark.records.chunk import Mask
+from headrace_spark.records.message_columns import Messages
 
 LAST_READ: Final = (
     "tenant",

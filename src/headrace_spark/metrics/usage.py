@@ -8,9 +8,9 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa
 
-from headrace_spark.sessions import Connection
-from headrace_spark.settling import HOUR_US, Notes
-from headrace_spark.tables import USAGE, as_dates, as_times
+from headrace_spark.lake.tables import USAGE, as_dates, as_times
+from headrace_spark.metrics.sessions import Connection
+from headrace_spark.metrics.settling import HOUR_US, Notes
 
 MEASURES: Final = (
     "messages_in",

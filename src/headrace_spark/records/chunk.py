@@ -14,7 +14,7 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from headrace.core.record import record_positions
+from headrace.core.records.record import record_positions
 from headrace.errors import CorruptRecord
 from headrace.journal.segment import Batch
 from headrace.journal.selective import TimeRange

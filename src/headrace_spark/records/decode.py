@@ -8,9 +8,9 @@ from typing import Final
 import pyarrow as pa
 
 from headrace.journal.segment import Batch
-from headrace_spark import event_rows, message_columns, progress_rows
-from headrace_spark.chunk import Chunk, chunks
-from headrace_spark.selection import EVER, Selection
+from headrace_spark.records import event_rows, message_columns, progress_rows
+from headrace_spark.records.chunk import Chunk, chunks
+from headrace_spark.source.selection import EVER, Selection
 
 _DECODERS: Final[dict[str, Callable[[Chunk, pa.Schema], Iterator[pa.RecordBatch]]]] = {
     "messages": message_columns.record_batches,

@@ -1,7 +1,7 @@
 """Rows of `events`: EVENT records, and the MESSAGE records that set or clear a retained message.
 
 Events are rare beside messages, so they are decoded one by one into rows; what each kind of row has is said in
-`headrace_spark.schema`. Runs on Spark's Python workers.
+`headrace_spark.records.schema`. Runs on Spark's Python workers.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa
 
-from headrace.core.record import (
+from headrace.core.records.record import (
     BROKER_STARTED,
     FLAG_QOS,
     FLAG_RETAIN,
@@ -38,7 +38,7 @@ from headrace.core.record import (
     record_end,
 )
 from headrace.errors import CorruptRecord
-from headrace_spark.chunk import Chunk
+from headrace_spark.records.chunk import Chunk
 
 ROWS_MAX: Final = 10_000
 _FLAGS_AT: Final = 5

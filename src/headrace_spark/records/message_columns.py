@@ -1,7 +1,7 @@
 """Columns of `messages`, for all MESSAGE records of a chunk at once.
 
 The fixed headers are gathered from the chunk as one NumPy array; and since a record is five byte strings back
-to back (layout: `headrace.core.record`), one Arrow binary array over its bytes, whose values are header gaps
+to back (layout: `headrace.core.records.record`), one Arrow binary array over its bytes, whose values are header gaps
 and fields in turn, gives each text and binary column by taking every sixth value. MQTT 5 properties are
 decoded one by one, where a message has any. Runs on Spark's Python workers.
 """
@@ -17,7 +17,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from headrace.core.record import (
+from headrace.core.records.record import (
     FLAG_DUP,
     FLAG_QOS,
     FLAG_RETAIN,
@@ -28,9 +28,9 @@ from headrace.core.record import (
     NO_EXPIRY_U32,
 )
 from headrace.errors import CorruptRecord
-from headrace_spark.chunk import Chunk, Integers, Mask
-from headrace_spark.publish_properties import PropertyColumns
-from headrace_spark.selection import Selection
+from headrace_spark.records.chunk import Chunk, Integers, Mask
+from headrace_spark.records.publish_properties import PropertyColumns
+from headrace_spark.source.selection import Selection
 
 DAY_US: Final = 86_400_000_000
 
@@ -163,7 +163,7 @@ class Messages:
         return PropertyColumns(self.count, rows, areas)
 
     def message_ids(self) -> pa.StringArray:
-        """Both forms of `headrace_spark.schema`: most messages get the second, all at once."""
+        """Both forms of `headrace_spark.records.schema`: most messages get the second, all at once."""
         offsets, epochs = (pa.array(numbers).cast(pa.string()) for numbers in (self.offsets, self.epochs))
         by_offset = pc.binary_join_element_wise(f"journal:{self.uuid}", epochs, offsets, ":")
         rows, ids = self.properties.message_ids

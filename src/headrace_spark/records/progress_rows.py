@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from headrace.core.record import (
+from headrace.core.records.record import (
     ACKED,
     BACKLOG_PAGE,
     BOUND,
@@ -32,8 +32,8 @@ from headrace.core.record import (
     record_end,
 )
 from headrace.errors import CorruptRecord
-from headrace_spark.chunk import Chunk, Integers
-from headrace_spark.message_columns import DAY_US
+from headrace_spark.records.chunk import Chunk, Integers
+from headrace_spark.records.message_columns import DAY_US
 
 _SUBKIND_AT: Final = 5
 _TIMESTAMP_AT: Final = 8

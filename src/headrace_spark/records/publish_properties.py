@@ -12,7 +12,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from headrace.mqtt.properties import Properties
-from headrace_spark.schema import MESSAGE_ID_PROPERTY
+from headrace_spark.records.schema import MESSAGE_ID_PROPERTY
 
 _PUBLISH: Final = 3
 _PAIR: Final = pa.struct([pa.field("name", pa.string()), pa.field("value", pa.string())])

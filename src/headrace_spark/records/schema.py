@@ -36,7 +36,7 @@ tenant, client and incarnation:
     retained_queued                       message_offset, qos, subscription_id: a retained message put into the
                                           queue of a session
 
-`record` holds the bytes of the whole record, for those who fold it again (`headrace.core.fold`); it is there on
+`record` holds the bytes of the whole record, for those who fold it again (`headrace.core.state.state`); it is there on
 item 0 only. Journals of the first headrace name tenant and client only where a session opens: there they are
 null in the other kinds, and `incarnation` leads to them.
 
@@ -47,7 +47,7 @@ counts the QoS 1 and 2 messages of one session (or of one shared group) from 1.
     released (PUBREL seen)                incarnation, packet_id
     sent_limit                            incarnation, serial: nothing above it was sent
     dropped                               incarnation, serial, count (serial up to serial + count - 1), reason, one
-                                          of `DROP_REASONS` of `headrace.core.record`; `expired` is one of them
+                                          of `DROP_REASONS` of `headrace.core.records.record`; `expired` is one of them
     bound                                 incarnation, serial, packet_id
     shared_drawn                          group_id, serial, incarnation, packet_id, qos
     shared_finished, shared_received      group_id, serial
@@ -75,7 +75,7 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from headrace_spark.errors import BadOption
+from headrace_spark.base.errors import BadOption
 
 MESSAGE_ID_PROPERTY: Final = "message-id"
 

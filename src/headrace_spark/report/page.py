@@ -7,8 +7,8 @@ from html import escape
 from pathlib import Path
 from typing import Final
 
-from headrace_spark.charts import bars, lines, number
-from headrace_spark.report_figures import Figures, collect
+from headrace_spark.report.charts import bars, lines, number
+from headrace_spark.report.figures import Figures, collect
 
 _JOBS: Final = {"quarantine": "clean"}
 _STYLE: Final = """

@@ -2,8 +2,8 @@
 
 Takes the options of `headrace-journal` for a stream of `messages`, and `table`: the folder of the Delta table that the
 files are for, under the same path on driver and workers. Its rows are Delta's `add` actions, one for each file
-(`headrace_spark.table_files`); whoever runs the query commits them (`headrace_spark.delta_commit`). So the messages
-themselves never pass through the JVM. Offsets, and with them the checkpoint, are those of `headrace-journal`.
+(`headrace_spark.lake.table_files`); whoever runs the query commits them (`headrace_spark.lake.delta_commit`). So the
+messages themselves never pass through the JVM. Offsets, and with them the checkpoint, are those of `headrace-journal`.
 """
 
 # ruff: noqa: N802  (the names of methods are Spark's)
@@ -18,11 +18,11 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
 from pyspark.sql.types import StringType, StructField, StructType
 
-from headrace_spark.errors import BadOption
-from headrace_spark.options import SourceOptions
-from headrace_spark.schema import MESSAGES
-from headrace_spark.stream import StreamReader
-from headrace_spark.table_files import MESSAGES_LAYOUT, TableFiles
+from headrace_spark.base.errors import BadOption
+from headrace_spark.lake.table_files import MESSAGES_LAYOUT, TableFiles
+from headrace_spark.records.schema import MESSAGES
+from headrace_spark.source.options import SourceOptions
+from headrace_spark.source.stream import StreamReader
 
 FORMAT: Final = "headrace-journal-files"
 ACTIONS: Final = StructType([StructField("action", StringType())])

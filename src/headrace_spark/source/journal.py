@@ -13,13 +13,13 @@ from headrace.journal.consumers import ConsumerPosition
 from headrace.journal.errors import EpochMismatch, NoJournal, OffsetOutOfRange, UnknownConsumer
 from headrace.journal.reader import JournalReader
 from headrace.journal.selective import TimeRange
-from headrace_spark.chunk import chunks
-from headrace_spark.errors import BadOption, DataLoss, ForeignOffset, JournalMissing
-from headrace_spark.options import TOKEN_VARIABLE
-from headrace_spark.ranges import JournalOffset
-from headrace_spark.remote import RemoteJournal, is_remote
-from headrace_spark.selection import EVER
-from headrace_spark.settings import RunSettings
+from headrace_spark.base.errors import BadOption, DataLoss, ForeignOffset, JournalMissing
+from headrace_spark.base.settings import RunSettings
+from headrace_spark.records.chunk import chunks
+from headrace_spark.source.options import TOKEN_VARIABLE
+from headrace_spark.source.ranges import JournalOffset
+from headrace_spark.source.remote import RemoteJournal, is_remote
+from headrace_spark.source.selection import EVER
 
 
 def open_journal(location: Path | str, token: str = "") -> JournalReader:

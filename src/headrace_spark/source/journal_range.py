@@ -12,11 +12,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from headrace.journal.reader import JournalReader
-from headrace_spark.errors import LakeConflict
-from headrace_spark.journal import holds_last, readable_from
-from headrace_spark.lake_table import LakeTable
-from headrace_spark.ranges import end_within, split
-from headrace_spark.reading import JournalPartition
+from headrace_spark.base.errors import LakeConflict
+from headrace_spark.lake.lake_table import LakeTable
+from headrace_spark.source.journal import holds_last, readable_from
+from headrace_spark.source.ranges import end_within, split
+from headrace_spark.source.reading import JournalPartition
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,7 @@ class JournalRange:
     end: int
 
     def partitions(self, tasks: int) -> list[JournalPartition]:
-        """In at most so many parts, for `headrace_spark.reading.all_chunks`."""
+        """In at most so many parts, for `headrace_spark.source.reading.all_chunks`."""
         journal = self.journal
         return [
             JournalPartition(journal.location, journal.uuid, journal.epoch, start, end)

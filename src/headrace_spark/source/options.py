@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import Final
 
 from headrace.mqtt.topics import SHARE_PREFIX, filter_error
-from headrace_spark.errors import BadOption
-from headrace_spark.schema import SCHEMAS
-from headrace_spark.selection import Selection, microseconds
+from headrace_spark.base.errors import BadOption
+from headrace_spark.records.schema import SCHEMAS
+from headrace_spark.source.selection import Selection, microseconds
 
 EARLIEST: Final = "earliest"
 LATEST: Final = "latest"

@@ -9,12 +9,12 @@ from pyspark.sql.datasource import InputPartition
 from pyspark.sql.types import StructType
 
 from headrace.journal.reader import JournalReader
-from headrace_spark.errors import BadOption
-from headrace_spark.journal import offset_at, readable_from
-from headrace_spark.options import EARLIEST, LATEST, Position, SourceOptions
-from headrace_spark.ranges import SegmentRange, overlapping, shares, split, split_at
-from headrace_spark.reading import JournalPartition, read_partition
-from headrace_spark.schema import arrow_schema, check_columns
+from headrace_spark.base.errors import BadOption
+from headrace_spark.records.schema import arrow_schema, check_columns
+from headrace_spark.source.journal import offset_at, readable_from
+from headrace_spark.source.options import EARLIEST, LATEST, Position, SourceOptions
+from headrace_spark.source.ranges import SegmentRange, overlapping, shares, split, split_at
+from headrace_spark.source.reading import JournalPartition, read_partition
 
 
 class RangeReader:

@@ -12,7 +12,7 @@ from itertools import pairwise
 from typing import Any, Final, Protocol
 
 from headrace.journal.selective import TimeRange
-from headrace_spark.errors import ForeignOffset
+from headrace_spark.base.errors import ForeignOffset
 
 # Below this a second task costs more (a process to feed, a file in the table) than it wins.
 TASK_RECORDS_MIN: Final = 50_000

@@ -13,13 +13,13 @@ import pyarrow as pa
 from pyspark.sql.datasource import InputPartition
 
 from headrace.journal.reader import JournalReader
-from headrace_spark.chunk import Chunk, chunks
-from headrace_spark.decode import decode_chunk
-from headrace_spark.journal import open_journal, readable_from, require_history
-from headrace_spark.options import SourceOptions
-from headrace_spark.ranges import JournalOffset
-from headrace_spark.selection import Selection
-from headrace_spark.topic_index import SUFFIX, StaleIndex, TopicIndex, build, prune
+from headrace_spark.records.chunk import Chunk, chunks
+from headrace_spark.records.decode import decode_chunk
+from headrace_spark.source.journal import open_journal, readable_from, require_history
+from headrace_spark.source.options import SourceOptions
+from headrace_spark.source.ranges import JournalOffset
+from headrace_spark.source.selection import Selection
+from headrace_spark.source.topic_index import SUFFIX, StaleIndex, TopicIndex, build, prune
 
 
 @dataclass

@@ -21,7 +21,7 @@ from headrace.journal.consumers import ConsumerPosition
 from headrace.journal.disk import Disk
 from headrace.journal.reader import DIRECTORY, JournalReader
 from headrace.journal.watermark import NAME as WATERMARK
-from headrace_spark.errors import BadOption, JournalUnreachable
+from headrace_spark.base.errors import BadOption, JournalUnreachable
 
 SCHEMES: Final = ("headrace", "headraces")
 DEFAULT_PORT: Final = 18830  # of the broker's admin listener

@@ -32,12 +32,12 @@ from pyspark.sql.datasource import (
 from pyspark.sql.types import StructType
 
 from headrace.journal.reader import JournalReader
-from headrace_spark.journal import open_all
-from headrace_spark.options import SourceOptions
-from headrace_spark.planning import RangeReader, offset_of
-from headrace_spark.ranges import shares
-from headrace_spark.schema import select
-from headrace_spark.stream import StreamReader
+from headrace_spark.records.schema import select
+from headrace_spark.source.journal import open_all
+from headrace_spark.source.options import SourceOptions
+from headrace_spark.source.planning import RangeReader, offset_of
+from headrace_spark.source.ranges import shares
+from headrace_spark.source.stream import StreamReader
 
 
 class JournalDataSource(DataSource):

@@ -1,7 +1,7 @@
 """The journal as a stream: offsets of micro-batches, their limits, and the consumer that retention waits for.
 
 One `StreamReader` runs in a Python process beside Spark's driver for the life of the query; its `read` runs on
-workers. Offsets are by journal (`headrace_spark.ranges.StreamOffset`), so that one query can read many brokers.
+workers. Offsets are by journal (`headrace_spark.source.ranges.StreamOffset`), so that one query can read many brokers.
 """
 
 # ruff: noqa: N802  (the names of methods are Spark's)
@@ -22,8 +22,8 @@ from pyspark.sql.streaming.datasource import (
 from pyspark.sql.types import StructType
 
 from headrace.journal.reader import JournalReader
-from headrace_spark.errors import BadOption, ForeignOffset
-from headrace_spark.journal import (
+from headrace_spark.base.errors import BadOption, ForeignOffset
+from headrace_spark.source.journal import (
     commit,
     open_all,
     readable_from,
@@ -31,9 +31,9 @@ from headrace_spark.journal import (
     registered_offset,
     require_history,
 )
-from headrace_spark.options import EARLIEST, LATEST, SourceOptions
-from headrace_spark.planning import RangeReader, offset_of
-from headrace_spark.ranges import (
+from headrace_spark.source.options import EARLIEST, LATEST, SourceOptions
+from headrace_spark.source.planning import RangeReader, offset_of
+from headrace_spark.source.ranges import (
     JournalOffset,
     SegmentRange,
     StreamOffset,

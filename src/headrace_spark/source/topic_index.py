@@ -35,12 +35,12 @@ from zlib import crc32
 import numpy as np
 import numpy.typing as npt
 
-from headrace.core.record import KIND_MESSAGE
+from headrace.core.records.record import KIND_MESSAGE
 from headrace.journal.finished import FinishedSegment
 from headrace.journal.segment import BATCH_HEADER_SIZE, SEGMENT_HEADER_SIZE
-from headrace_spark.chunk import CHUNK_BYTES_MAX, CHUNK_RECORDS_MAX, Chunk, grouped
-from headrace_spark.message_columns import Messages
-from headrace_spark.selection import Selection
+from headrace_spark.records.chunk import CHUNK_BYTES_MAX, CHUNK_RECORDS_MAX, Chunk, grouped
+from headrace_spark.records.message_columns import Messages
+from headrace_spark.source.selection import Selection
 
 VERSION: Final = 1
 SUFFIX: Final = ".topics"

@@ -15,7 +15,7 @@ from headrace.mqtt import codec
 from headrace.mqtt.packets import Connect, SubscriptionRequest, Will
 from headrace.mqtt.properties import Properties
 from headrace.mqtt.protocol import ServerProtocol
-from headrace.stores.memory import MemoryLink
+from headrace.storage.memory import MemoryLink
 
 if TYPE_CHECKING:
     from faults.model.reference import Reference

@@ -19,7 +19,7 @@ from random import Random
 from faults.model.actor import NO, Actor
 from faults.model.reference import GROUP, LastWill, Reference
 from faults.model.world import Violation, World
-from headrace.core.settings import BrokerSettings
+from headrace.core.ports.settings import BrokerSettings
 
 NAMES = ("c1", "c2", "c3", "c4")
 TOPICS = ("t/1", "t/2", "u/1")

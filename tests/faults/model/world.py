@@ -11,14 +11,15 @@ from random import Random
 
 from headrace.core.broker import Broker
 from headrace.core.commit import Barrier
-from headrace.core.interfaces import NOT_NOW, OTHER_RECORD, Absent, Clock, JournalPort
-from headrace.core.message import Message, decode_batch
-from headrace.core.record import Progress, Record
-from headrace.core.settings import BrokerSettings
-from headrace.core.snapshots import SnapshotPass, restore
+from headrace.core.ports.clock import Clock
+from headrace.core.ports.journal import NOT_NOW, OTHER_RECORD, Absent, JournalPort
+from headrace.core.ports.settings import BrokerSettings
+from headrace.core.records.message import Message, decode_batch
+from headrace.core.records.record import Progress, Record
+from headrace.core.state.snapshots import SnapshotPass, restore
 from headrace.errors import NotReadableNow
-from headrace.services.references import References
-from headrace.stores.memory import ManualScheduler
+from headrace.storage.embedded.references import References
+from headrace.storage.memory import ManualScheduler
 
 START_US = 1_790_000_000_000_000
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from headrace_spark.broker_address import BrokerAddress, read_password
-from headrace_spark.errors import BadOption
+from headrace_spark.base.broker_address import BrokerAddress, read_password
+from headrace_spark.base.errors import BadOption
 
 
 @pytest.mark.parametrize(

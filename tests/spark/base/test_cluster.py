@@ -18,10 +18,10 @@ from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
 from broker_process import free_port, wait_until
-from headrace_spark import cluster
-from headrace_spark.cluster import check_master, check_workers
-from headrace_spark.errors import BadOption, EngineMissing
-from headrace_spark.lake import Lake
+from headrace_spark.base import cluster
+from headrace_spark.base.cluster import check_master, check_workers
+from headrace_spark.base.errors import BadOption, EngineMissing
+from headrace_spark.lake.lake import Lake
 from spark.conftest import Writer
 from spark.journals import mixed
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from headrace_spark.errors import BadOption, QueryFailed
+from headrace_spark.base.errors import BadOption, QueryFailed
 
 TRACE = """[STREAM_FAILED] Query [id = 1] terminated with exception: Traceback (most recent call last):
   File "/x/headrace_spark/source.py", line 100, in latestOffset
@@ -19,8 +19,8 @@ Streaming Query: [id = 1]
 @pytest.mark.parametrize(
     ("last", "message", "code"),
     [
-        ("headrace_spark.errors.DataLoss: offsets 5 to 9 are gone", "offsets 5 to 9 are gone", 1),
-        ("headrace_spark.errors.BadOption: option a='b': c", "option a='b': c", 2),
+        ("headrace_spark.base.errors.DataLoss: offsets 5 to 9 are gone", "offsets 5 to 9 are gone", 1),
+        ("headrace_spark.base.errors.BadOption: option a='b': c", "option a='b': c", 2),
         ("headrace.journal.errors.CorruptBatch: f, byte 3: bad", "f, byte 3: bad", 1),
         ("headrace.errors.CorruptRecord: too short", "too short", 1),
     ],

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from headrace_spark.jars import ARTIFACTS, PACKAGES, jar_files, jars_folder, main, missing_jars
+from headrace_spark.base.jars import ARTIFACTS, PACKAGES, jar_files, jars_folder, main, missing_jars
 
-POM = Path(__file__).parents[2] / "jars" / "pom.xml"
+POM = Path(__file__).parents[3] / "jars" / "pom.xml"
 NAMESPACE = {"m": "http://maven.apache.org/POM/4.0.0"}
 
 
@@ -46,7 +46,7 @@ def test_missing_jars_are_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_the_set_up_can_ask_without_pyspark() -> None:
-    code = "import sys, headrace_spark.jars; sys.exit('pyspark' in sys.modules or 'headrace' in sys.modules)"
+    code = "import sys, headrace_spark.base.jars; sys.exit('pyspark' in sys.modules or 'headrace' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code]).returncode == 0
 
 

@@ -7,8 +7,8 @@ import io
 import pytest
 from rich.console import Console
 
-from headrace_spark import progress as module
-from headrace_spark.progress import Progress, ProgressLine
+from headrace_spark.base import progress as module
+from headrace_spark.base.progress import Progress, ProgressLine
 
 
 def lines(

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from pyspark.errors import StreamingQueryException
 
-from headrace_spark.errors import QueryFailed
-from headrace_spark.query import run_query
+from headrace_spark.base.errors import QueryFailed
+from headrace_spark.base.query import run_query
 
 
 class PlayedQuery:

@@ -8,11 +8,11 @@ from types import SimpleNamespace
 
 import pytest
 
-from headrace_spark import runner
-from headrace_spark.errors import BadOption, EngineLost
-from headrace_spark.progress import Progress, Report
-from headrace_spark.runner import run_job
-from headrace_spark.settings import RunSettings
+from headrace_spark.base import runner
+from headrace_spark.base.errors import BadOption, EngineLost
+from headrace_spark.base.progress import Progress, Report
+from headrace_spark.base.runner import run_job
+from headrace_spark.base.settings import RunSettings
 from spark.conftest import settings_of
 
 DONE = Progress(7, 7, 0, 1.0)

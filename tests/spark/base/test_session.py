@@ -7,10 +7,16 @@ from pathlib import Path
 
 import pytest
 
-from headrace_spark.errors import EngineMissing
-from headrace_spark.jars import PACKAGES, jar_files
-from headrace_spark.session import check_java, is_local, package_archive, session_configuration, spark_master
-from headrace_spark.settings import SparkSettings
+from headrace_spark.base.errors import EngineMissing
+from headrace_spark.base.jars import PACKAGES, jar_files
+from headrace_spark.base.session import (
+    check_java,
+    is_local,
+    package_archive,
+    session_configuration,
+    spark_master,
+)
+from headrace_spark.base.settings import SparkSettings
 
 
 @pytest.mark.parametrize(
@@ -85,5 +91,9 @@ def test_recent_java_passes(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> 
 
 def test_workers_of_a_cluster_get_the_sources() -> None:
     names = zipfile.ZipFile(package_archive()).namelist()
-    assert {"headrace_spark/source.py", "headrace/core/record.py", "headrace/journal/reader.py"} <= set(names)
+    assert {
+        "headrace_spark/source/source.py",
+        "headrace/core/records/record.py",
+        "headrace/journal/reader.py",
+    } <= set(names)
     assert all(name.endswith(".py") for name in names)

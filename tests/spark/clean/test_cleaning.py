@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
-from headrace_spark.cleaning import (
+from headrace_spark.clean.cleaning import (
     MESSAGES_READ,
     clean_rows,
     judge,
@@ -16,8 +16,8 @@ from headrace_spark.cleaning import (
     quarantine_rows,
     repeat_rows,
 )
-from headrace_spark.schema import MESSAGES
-from headrace_spark.topic_schemas import parse_topic_schemas
+from headrace_spark.clean.topic_schemas import parse_topic_schemas
+from headrace_spark.records.schema import MESSAGES
 
 pytestmark = pytest.mark.spark
 

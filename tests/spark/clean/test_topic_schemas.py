@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from headrace_spark.topic_schemas import (
+from headrace_spark.clean.topic_schemas import (
     BadTopicSchema,
     column_type,
     filter_pattern,

@@ -9,9 +9,9 @@ from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
 from broker_process import BrokerProcess
-from headrace_spark.broker_address import BrokerAddress
-from headrace_spark.outbox import OUTBOX, Outbox, numbered
-from spark.devices import received, subscribe
+from headrace_spark.base.broker_address import BrokerAddress
+from headrace_spark.devices.outbox import OUTBOX, Outbox, numbered
+from spark.device_clients import received, subscribe
 
 pytestmark = pytest.mark.spark
 

@@ -9,10 +9,10 @@ import pytest
 from pyspark.sql.types import IntegerType, LongType, StringType, StructField, StructType
 
 from headrace.mqtt.properties import Properties
-from headrace_spark.errors import BadOption, BadRow
-from headrace_spark.outgoing import check_columns, message_of, rows_of
-from headrace_spark.publisher import Outgoing
-from headrace_spark.schema import MESSAGES
+from headrace_spark.base.errors import BadOption, BadRow
+from headrace_spark.devices.outgoing import check_columns, message_of, rows_of
+from headrace_spark.devices.publisher import Outgoing
+from headrace_spark.records.schema import MESSAGES
 
 PUBLISH = 3
 

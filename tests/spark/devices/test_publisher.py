@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from broker_process import BrokerProcess, free_port, headrace
-from headrace_spark.broker_address import BrokerAddress
-from headrace_spark.errors import BrokerRefused, BrokerUnreachable, Superseded
-from headrace_spark.publisher import Outgoing, Publisher
-from spark.devices import received, subscribe
+from headrace_spark.base.broker_address import BrokerAddress
+from headrace_spark.base.errors import BrokerRefused, BrokerUnreachable, Superseded
+from headrace_spark.devices.publisher import Outgoing, Publisher
+from spark.device_clients import received, subscribe
 
 
 def address(

@@ -10,9 +10,9 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
 from broker_process import BrokerProcess
-from headrace_spark.errors import BadOption, QueryFailed
-from headrace_spark.sink import SinkOptions
-from spark.devices import received, subscribe
+from headrace_spark.base.errors import BadOption, QueryFailed
+from headrace_spark.devices.sink import SinkOptions
+from spark.device_clients import received, subscribe
 
 pytestmark = pytest.mark.spark
 

@@ -14,12 +14,12 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 from pyspark.sql import DataFrame, SparkSession
 
-from headrace_spark.decode import decode
-from headrace_spark.errors import BadOption, LakeConflict, QueryFailed
+from headrace_spark.base.errors import BadOption, LakeConflict, QueryFailed
+from headrace_spark.clean.topic_schemas import BadTopicSchema
 from headrace_spark.jobs import clean
-from headrace_spark.lake_table import LakeTable
-from headrace_spark.schema import MESSAGES, arrow_schema
-from headrace_spark.topic_schemas import BadTopicSchema
+from headrace_spark.lake.lake_table import LakeTable
+from headrace_spark.records.decode import decode
+from headrace_spark.records.schema import MESSAGES, arrow_schema
 from spark.conftest import settings_of
 from spark.journals import Made, message, user_properties
 

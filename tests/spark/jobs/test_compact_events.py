@@ -14,18 +14,18 @@ from deltalake import DeltaTable
 from librt.strings import BytesWriter
 from pyspark.sql import SparkSession
 
-from headrace.bootstrap import folded
-from headrace.core.fold import Fold
-from headrace.core.message import decode_batch
-from headrace.core.record import SESSION_CLOSED, SESSION_OPENED, SESSION_RESUMED, Event
-from headrace.journal.bootstrap import BootstrapFile
+from headrace.core.records.message import decode_batch
+from headrace.core.records.record import SESSION_CLOSED, SESSION_OPENED, SESSION_RESUMED, Event
+from headrace.core.state.state import Fold
+from headrace.journal.bootstrap_file import BootstrapFile
 from headrace.journal.consumers import ConsumerPosition
 from headrace.journal.log import LogSettings, SegmentedLog
 from headrace.services.state import lines
-from headrace_spark.errors import DataLoss, ForeignOffset, JournalMissing
+from headrace.storage.embedded.bootstrap import folded
+from headrace_spark.base.errors import DataLoss, ForeignOffset, JournalMissing
 from headrace_spark.jobs import compact_events as job
 from spark.conftest import Writer, settings_of
-from unit.core.test_fold import FILTERS, SUBSCRIBERS, TOPICS, History
+from unit.core.state.test_state import FILTERS, SUBSCRIBERS, TOPICS, History
 
 pytestmark = pytest.mark.spark
 

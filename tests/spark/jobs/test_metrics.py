@@ -17,11 +17,11 @@ from pyspark.sql import SparkSession
 from broker_process import BrokerProcess, make_broker, wait_until
 from headrace.journal.consumers import ConsumerPosition
 from headrace.journal.reader import JournalReader
-from headrace_spark.errors import BadOption, LakeConflict
+from headrace_spark.base.errors import BadOption, LakeConflict
 from headrace_spark.jobs import metrics
-from headrace_spark.lake_table import LakeTable
-from headrace_spark.tables import DELIVERIES
-from headrace_spark.usage import MEASURES
+from headrace_spark.lake.lake_table import LakeTable
+from headrace_spark.lake.tables import DELIVERIES
+from headrace_spark.metrics.usage import MEASURES
 from spark.conftest import settings_of
 
 pytestmark = pytest.mark.spark

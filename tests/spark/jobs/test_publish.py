@@ -16,10 +16,10 @@ import pytest
 from pyspark.sql import SparkSession
 
 from broker_process import BrokerProcess, wait_until
-from headrace_spark.errors import BadOption, QueryFailed
+from headrace_spark.base.errors import BadOption, QueryFailed
 from headrace_spark.jobs import publish as job
 from spark.conftest import settings_of
-from spark.devices import received, subscribe
+from spark.device_clients import received, subscribe
 
 pytestmark = pytest.mark.spark
 WAIT_S = 120

@@ -17,13 +17,13 @@ from pyspark.sql import functions as F
 from broker_process import BrokerProcess
 from e2e.wire import USER_PROPERTY
 from headrace.mqtt.topics import matches
-from headrace_spark.errors import BadOption, BrokerUnreachable, LakeConflict, QueryFailed
+from headrace_spark.base.errors import BadOption, BrokerUnreachable, LakeConflict, QueryFailed
 from headrace_spark.jobs import replay as job
-from headrace_spark.lake import Lake
+from headrace_spark.lake.lake import Lake
 from spark.conftest import settings_of
-from spark.devices import received, subscribe
+from spark.device_clients import received, subscribe
 from spark.journals import mixed
-from spark.test_lake import UUID, append
+from spark.lake.test_lake import UUID, append
 
 pytestmark = pytest.mark.spark
 MADE = mixed(400)

@@ -9,12 +9,12 @@ from delta.tables import DeltaTable as SparkTable
 from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
-from headrace_spark.delta_commit import append_files, has_batch
-from headrace_spark.errors import LakeConflict
-from headrace_spark.lake import Lake
-from headrace_spark.table_files import rows_in
+from headrace_spark.base.errors import LakeConflict
+from headrace_spark.lake.delta_commit import append_files, has_batch
+from headrace_spark.lake.lake import Lake
+from headrace_spark.lake.table_files import rows_in
 from spark.journals import mixed
-from spark.test_table_files import rows_of, write
+from spark.lake.test_table_files import rows_of, write
 
 pytestmark = pytest.mark.spark
 

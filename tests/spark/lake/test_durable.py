@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
-from headrace_spark.durable import SyncedTable, sync_path
+from headrace_spark.lake.durable import SyncedTable, sync_path
 
 
 class Syncs:

@@ -10,10 +10,10 @@ import pyarrow as pa
 import pytest
 from deltalake import CommitProperties, Transaction, write_deltalake
 
-from headrace_spark.decode import decode
-from headrace_spark.errors import LakeConflict
-from headrace_spark.lake import JournalEnd, Lake
-from headrace_spark.schema import MESSAGES, arrow_schema
+from headrace_spark.base.errors import LakeConflict
+from headrace_spark.lake.lake import JournalEnd, Lake
+from headrace_spark.records.decode import decode
+from headrace_spark.records.schema import MESSAGES, arrow_schema
 from spark.journals import Made, mixed
 
 UUID = "6f9619ff-8b86-d011-b42d-00c04fc964ff"

@@ -9,11 +9,11 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 from pyspark.sql import SparkSession
 
-from headrace_spark.errors import LakeConflict
-from headrace_spark.lake_table import LakeTable
-from headrace_spark.schema import arrow_schema
-from headrace_spark.table_files import TableFiles
-from headrace_spark.tables import BACKLOG, CLEAN, REPEATS
+from headrace_spark.base.errors import LakeConflict
+from headrace_spark.lake.lake_table import LakeTable
+from headrace_spark.lake.table_files import TableFiles
+from headrace_spark.lake.tables import BACKLOG, CLEAN, REPEATS
+from headrace_spark.records.schema import arrow_schema
 
 
 @pytest.mark.spark

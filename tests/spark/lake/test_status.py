@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from headrace_spark.errors import JournalMissing
-from headrace_spark.journal import open_journal, register
-from headrace_spark.lake import Lake
-from headrace_spark.status import describe, pipeline_status
+from headrace_spark.base.errors import JournalMissing
+from headrace_spark.lake.lake import Lake
+from headrace_spark.lake.status import describe, pipeline_status
+from headrace_spark.source.journal import open_journal, register
 from spark.conftest import Writer
 from spark.journals import mixed
-from spark.test_lake import append
+from spark.lake.test_lake import append
 
 
 def test_the_journal_and_its_consumers(journal: Writer) -> None:

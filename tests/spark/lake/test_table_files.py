@@ -14,12 +14,12 @@ import pytest
 from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
-from headrace_spark import table_files as module
-from headrace_spark.decode import decode
-from headrace_spark.delta_commit import append_files
-from headrace_spark.lake import Lake
-from headrace_spark.schema import MESSAGES, arrow_schema
-from headrace_spark.table_files import MESSAGES_LAYOUT, FileLayout, TableFiles, rows_in
+from headrace_spark.lake import table_files as module
+from headrace_spark.lake.delta_commit import append_files
+from headrace_spark.lake.lake import Lake
+from headrace_spark.lake.table_files import MESSAGES_LAYOUT, FileLayout, TableFiles, rows_in
+from headrace_spark.records.decode import decode
+from headrace_spark.records.schema import MESSAGES, arrow_schema
 from spark.journals import MIDNIGHT_US, Made, message, mixed
 
 UUID = "6f9619ff-8b86-d011-b42d-00c04fc964ff"

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from headrace_spark.table_reference import reference
-from headrace_spark.tables import TABLES
+from headrace_spark.lake.table_reference import reference
+from headrace_spark.lake.tables import TABLES
 
-PAGE = Path(__file__).parents[2] / "docs" / "reference" / "tables.md"
+PAGE = Path(__file__).parents[3] / "docs" / "reference" / "tables.md"
 
 
 def test_the_page_is_what_the_definitions_give() -> None:
     assert PAGE.read_text(encoding="utf-8") == reference(), (
-        "stale: python -m headrace_spark.table_reference > docs/reference/tables.md"
+        "stale: python -m headrace_spark.lake.table_reference > docs/reference/tables.md"
     )
 
 

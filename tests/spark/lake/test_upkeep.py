@@ -10,11 +10,11 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 from pyspark.sql import SparkSession
 
-from headrace_spark.decode import decode
-from headrace_spark.lake import Lake
-from headrace_spark.schema import MESSAGES, arrow_schema
-from headrace_spark.settings import UpkeepSettings
-from headrace_spark.upkeep import Upkeep
+from headrace_spark.base.settings import UpkeepSettings
+from headrace_spark.lake.lake import Lake
+from headrace_spark.lake.upkeep import Upkeep
+from headrace_spark.records.decode import decode
+from headrace_spark.records.schema import MESSAGES, arrow_schema
 from spark.journals import Made, message
 
 pytestmark = pytest.mark.spark

@@ -7,11 +7,11 @@ from itertools import product
 import pytest
 
 from headrace.mqtt.topics import matches
-from headrace_spark.chunk import chunks
-from headrace_spark.message_columns import Messages
-from headrace_spark.queues import Queues
-from headrace_spark.session_rows import followed_of
-from headrace_spark.sessions import Sessions
+from headrace_spark.metrics.queues import Queues
+from headrace_spark.metrics.session_rows import followed_of
+from headrace_spark.metrics.sessions import Sessions
+from headrace_spark.records.chunk import chunks
+from headrace_spark.records.message_columns import Messages
 from spark.journals import Made, message
 
 LEVELS = ("a", "b", "", "$a")
@@ -98,8 +98,8 @@ def test_many_receivers_are_worked_on_in_parts(monkeypatch: pytest.MonkeyPatch) 
     published = [(tenant, "x", topic, 1) for tenant in ("default", "acme") for topic in "abcab"]
     whole = entries(sessions, *published)
     assert len(whole) == 5 * 2 + 5
-    monkeypatch.setattr("headrace_spark.queues._HITS_MAX", 3)
-    monkeypatch.setattr("headrace_spark.queues._REMEMBERED_MAX", 2)
+    monkeypatch.setattr("headrace_spark.metrics.queues._HITS_MAX", 3)
+    monkeypatch.setattr("headrace_spark.metrics.queues._REMEMBERED_MAX", 2)
     parts = entries(sessions, *published)
     assert parts != whole
     assert sorted(parts) == sorted(whole)

@@ -15,18 +15,18 @@ import pyarrow.parquet as pq
 import pytest
 
 from headrace.journal.reader import JournalReader
-from headrace_spark.counting import Counting, Events
-from headrace_spark.deliveries import Waiting
-from headrace_spark.delta_commit import paths_of
-from headrace_spark.packing import PACKED
-from headrace_spark.reading import JournalPartition
-from headrace_spark.schema import EVENTS, arrow_schema
-from headrace_spark.session_rows import backlog_rows, followed_of, in_us, state_of, state_rows
-from headrace_spark.sessions import EVENTS_READ, KINDS, Sessions
-from headrace_spark.settling import Notes, Settling, whole_keys
-from headrace_spark.table_files import TableFiles
-from headrace_spark.tables import METRICS_STATE
-from headrace_spark.usage import MEASURES, usage_rows
+from headrace_spark.lake.delta_commit import paths_of
+from headrace_spark.lake.table_files import TableFiles
+from headrace_spark.lake.tables import METRICS_STATE
+from headrace_spark.metrics.counting import Counting, Events
+from headrace_spark.metrics.deliveries import Waiting
+from headrace_spark.metrics.packing import PACKED
+from headrace_spark.metrics.session_rows import backlog_rows, followed_of, in_us, state_of, state_rows
+from headrace_spark.metrics.sessions import EVENTS_READ, KINDS, Sessions
+from headrace_spark.metrics.settling import Notes, Settling, whole_keys
+from headrace_spark.metrics.usage import MEASURES, usage_rows
+from headrace_spark.records.schema import EVENTS, arrow_schema
+from headrace_spark.source.reading import JournalPartition
 from spark.conftest import Writer
 from spark.histories import History
 
@@ -166,7 +166,7 @@ def check_usage(history: History, rows: list[dict[str, Any]]) -> None:
 
 @pytest.mark.parametrize("batch_rows", [1, 2, 3, 100])
 def test_rows_of_one_key_stay_together(batch_rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("headrace_spark.settling._BYTES_MAX", 0)
+    monkeypatch.setattr("headrace_spark.metrics.settling._BYTES_MAX", 0)
     keys = [0, 0, 0, 1, 2, 2, 2, 2, 2, 3]
     rows = pa.table({"family": [int(n > 1) for n in keys], "key": keys})
     found = [table["key"].to_pylist() for table in whole_keys(iter(rows.to_batches(batch_rows)))]

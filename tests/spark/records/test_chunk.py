@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from headrace_spark import chunk as module
-from headrace_spark.chunk import Chunk, chunks
+from headrace_spark.records import chunk as module
+from headrace_spark.records.chunk import Chunk, chunks
 from spark.journals import mixed
 
 

@@ -12,10 +12,10 @@ from librt.strings import BytesWriter
 
 from headrace.errors import CorruptRecord
 from headrace.journal.segment import Batch
-from headrace_spark import chunk as module
-from headrace_spark.decode import decode
-from headrace_spark.message_columns import client_message_id
-from headrace_spark.schema import arrow_schema, select
+from headrace_spark.records import chunk as module
+from headrace_spark.records.decode import decode
+from headrace_spark.records.message_columns import client_message_id
+from headrace_spark.records.schema import arrow_schema, select
 from spark.journals import message, mixed
 
 UUID = "6f9619ff-8b86-d011-b42d-00c04fc964ff"

@@ -7,7 +7,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from headrace.core.record import (
+from headrace.core.records.record import (
     BROKER_STARTED,
     RETAINED_EXPIRED,
     RETAINED_QUEUED,
@@ -23,9 +23,9 @@ from headrace.core.record import (
     Record,
 )
 from headrace.errors import CorruptRecord
-from headrace_spark import event_rows
-from headrace_spark.decode import decode
-from headrace_spark.schema import EVENTS, arrow_schema, select
+from headrace_spark.records import event_rows
+from headrace_spark.records.decode import decode
+from headrace_spark.records.schema import EVENTS, arrow_schema, select
 from spark.journals import EPOCH, MIDNIGHT_US, Made, message, mixed
 
 UUID = "6f9619ff-8b86-d011-b42d-00c04fc964ff"

@@ -8,7 +8,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from headrace.core.record import (
+from headrace.core.records.record import (
     ACKED,
     BACKLOG_PAGE,
     BOUND,
@@ -25,8 +25,8 @@ from headrace.core.record import (
 )
 from headrace.errors import CorruptRecord
 from headrace.journal.segment import Batch, void_records
-from headrace_spark.decode import decode
-from headrace_spark.schema import arrow_schema, select
+from headrace_spark.records.decode import decode
+from headrace_spark.records.schema import arrow_schema, select
 from spark.journals import MIDNIGHT_US, Made, message
 
 UUID = "6f9619ff-8b86-d011-b42d-00c04fc964ff"

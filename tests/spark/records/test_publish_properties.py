@@ -8,8 +8,8 @@ import pytest
 
 from headrace.errors import ProtocolError
 from headrace.mqtt.properties import Properties
-from headrace_spark.publish_properties import PropertyColumns
-from headrace_spark.schema import MESSAGES, arrow_schema
+from headrace_spark.records.publish_properties import PropertyColumns
+from headrace_spark.records.schema import MESSAGES, arrow_schema
 
 
 def area(content_type: str | None = None, *pairs: tuple[str, str]) -> bytes:

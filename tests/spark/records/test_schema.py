@@ -6,8 +6,8 @@ import pyarrow as pa
 import pytest
 from pyspark.sql.types import LongType, StringType, StructField, StructType
 
-from headrace_spark.errors import BadOption
-from headrace_spark.schema import MESSAGES, arrow_schema, check_columns, select
+from headrace_spark.base.errors import BadOption
+from headrace_spark.records.schema import MESSAGES, arrow_schema, check_columns, select
 
 
 def test_every_column_says_what_it_is() -> None:

@@ -12,12 +12,12 @@ from click.testing import CliRunner
 from deltalake import write_deltalake
 
 from headrace.cli_pipeline import pipeline
-from headrace_spark.charts import lines
-from headrace_spark.errors import LakeConflict
-from headrace_spark.lake_table import LakeTable
-from headrace_spark.report import page
-from headrace_spark.report_figures import Usage, collect, percentile, with_gaps
-from headrace_spark.tables import BACKLOG, CONNECTIONS, DELIVERIES, QUARANTINE, TRAFFIC, USAGE
+from headrace_spark.base.errors import LakeConflict
+from headrace_spark.lake.lake_table import LakeTable
+from headrace_spark.lake.tables import BACKLOG, CONNECTIONS, DELIVERIES, QUARANTINE, TRAFFIC, USAGE
+from headrace_spark.report.charts import lines
+from headrace_spark.report.figures import Usage, collect, percentile, with_gaps
+from headrace_spark.report.page import page
 from spark.lakes import EVIL, MINUTE, NOW, small_lake
 
 

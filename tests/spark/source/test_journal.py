@@ -8,8 +8,8 @@ import pytest
 
 from headrace.journal.consumers import ConsumerPosition
 from headrace.journal.reader import JournalReader
-from headrace_spark.errors import DataLoss, ForeignOffset, JournalMissing
-from headrace_spark.journal import (
+from headrace_spark.base.errors import DataLoss, ForeignOffset, JournalMissing
+from headrace_spark.source.journal import (
     commit,
     holds_last,
     open_journal,
@@ -18,7 +18,7 @@ from headrace_spark.journal import (
     registered_offset,
     require_history,
 )
-from headrace_spark.ranges import JournalOffset
+from headrace_spark.source.ranges import JournalOffset
 from spark.conftest import Writer
 from spark.journals import mixed
 

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from headrace_spark.errors import BadOption
-from headrace_spark.options import OPTIONS, Position, SourceOptions, check_consumer
-from headrace_spark.selection import Selection
+from headrace_spark.base.errors import BadOption
+from headrace_spark.source.options import OPTIONS, Position, SourceOptions, check_consumer
+from headrace_spark.source.selection import Selection
 
 
 def test_defaults() -> None:
@@ -96,7 +96,7 @@ def test_the_token_and_the_cache_have_homes(monkeypatch: pytest.MonkeyPatch, tmp
 
 
 def test_the_reference_shows_every_option() -> None:
-    page = Path(__file__).parents[2] / "docs/reference/spark-source.md"
+    page = Path(__file__).parents[3] / "docs/reference/spark-source.md"
     rows = [line for line in page.read_text(encoding="utf-8").splitlines() if line.startswith("| `")]
     assert rows[: len(OPTIONS)] == [f"| `{name}` | {meaning} |" for name, meaning in OPTIONS.items()]
 

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from headrace.journal.reader import SegmentInfo
 from headrace.journal.selective import TimeRange
-from headrace_spark.errors import ForeignOffset
-from headrace_spark.ranges import (
+from headrace_spark.base.errors import ForeignOffset
+from headrace_spark.source.ranges import (
     JournalOffset,
     StreamOffset,
     bytes_between,

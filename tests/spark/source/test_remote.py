@@ -17,12 +17,12 @@ from pyspark.sql import SparkSession
 from broker_process import BrokerProcess, headrace
 from headrace.journal.consumers import ConsumerPosition
 from headrace.journal.reader import JournalReader
-from headrace_spark.errors import BadOption, JournalUnreachable
+from headrace_spark.base.errors import BadOption, JournalUnreachable
+from headrace_spark.base.settings import RunSettings
 from headrace_spark.jobs import archive
-from headrace_spark.journal import journal_of, open_journal
-from headrace_spark.ranges import StreamOffset
-from headrace_spark.remote import Endpoint, RemoteJournal
-from headrace_spark.settings import RunSettings
+from headrace_spark.source.journal import journal_of, open_journal
+from headrace_spark.source.ranges import StreamOffset
+from headrace_spark.source.remote import Endpoint, RemoteJournal
 from spark.conftest import settings_of
 
 pytestmark = pytest.mark.spark

@@ -19,7 +19,7 @@ from pyspark.sql.datasource import (
 )
 
 from headrace.journal.selective import TimeRange
-from headrace_spark.selection import EVER, Selection, microseconds
+from headrace_spark.source.selection import EVER, Selection, microseconds
 
 MOMENT = datetime(2025, 10, 10, tzinfo=UTC)
 AT_US = 1_760_054_400_000_000

@@ -10,10 +10,10 @@ import pytest
 from headrace.journal.log import LogSettings
 from headrace.journal.reader import JournalReader
 from headrace.journal.snapshot import SnapshotWriter
-from headrace_spark import topic_index
-from headrace_spark.reading import indexed, scanned, wanted_chunks
-from headrace_spark.selection import Selection
-from headrace_spark.topic_index import TopicIndex
+from headrace_spark.source import topic_index
+from headrace_spark.source.reading import indexed, scanned, wanted_chunks
+from headrace_spark.source.selection import Selection
+from headrace_spark.source.topic_index import TopicIndex
 from spark.conftest import Writer
 from spark.journals import Made, message, mixed
 

@@ -11,7 +11,7 @@ from headrace.bridge.link import RemoteLink
 from headrace.bridge.rendering import trace_of
 from headrace.bridge.terms import Terms
 from headrace.bridge.topics import Rule, TopicMap, subscriptions
-from headrace.core.bridging import Bridging
+from headrace.core.inbound.bridging import Bridging
 from headrace.mqtt import codec
 from headrace.mqtt.packets import Connect
 from headrace.mqtt.properties import Properties

@@ -15,7 +15,7 @@ from headrace.bridge.bridge import Bridge
 from headrace.bridge.link import PENDING_BYTES_MAX, RemoteLink
 from headrace.bridge.settings import BridgeSettings, RemoteTls
 from headrace.bridge.topics import Rule
-from headrace.core.bridging import Bridging
+from headrace.core.inbound.bridging import Bridging
 from headrace.mqtt import codec
 from unit.bridge.remote import FakeTransport, Remote
 

@@ -6,8 +6,8 @@ import pytest
 
 from harness import Harness
 from headrace.bridge.topics import Rule
-from headrace.core.message import Message
-from headrace.core.settings import BrokerSettings
+from headrace.core.ports.settings import BrokerSettings
+from headrace.core.records.message import Message
 from headrace.mqtt import codec
 from headrace.mqtt import reason_codes as rc
 from headrace.mqtt.data_types import text

@@ -8,7 +8,7 @@ from headrace.bridge.rendering import BridgeAccess, BridgeRendering, trace_of
 from headrace.bridge.topics import Rule, TopicMap
 from headrace.mqtt.data_types import text
 from headrace.mqtt.publish import TopicAliases, decode_publish
-from headrace.stores.memory import MemoryLink
+from headrace.storage.memory import MemoryLink
 
 TOPICS = TopicMap([Rule("b/#", "out", 2, "a/", "far/away/")])
 TRACE = trace_of("1234")

@@ -12,7 +12,7 @@ from websockets.typing import Subprotocol
 
 from harness import Harness
 from headrace.bridge.address import parse
-from headrace.bridge.websocket import WebSocketClient
+from headrace.bridge.websocket_tunnel import WebSocketClient
 from headrace.mqtt import codec
 from unit.bridge.remote import FakeTransport, Remote
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from harness import Client, Harness
-from headrace.core.message import Message, decode_batch
-from headrace.core.record import DROP_EXPIRED, DROP_LIMIT
-from headrace.core.settings import BrokerSettings
+from headrace.core.ports.settings import BrokerSettings
+from headrace.core.records.message import Message, decode_batch
+from headrace.core.records.record import DROP_EXPIRED, DROP_LIMIT
 from headrace.mqtt import codec
 from headrace.mqtt.packets import Will
 

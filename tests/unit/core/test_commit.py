@@ -8,9 +8,10 @@ import headrace.core.commit
 from harness import Client, Harness
 from headrace.core.broker import Broker
 from headrace.core.commit import Deferred
-from headrace.core.interfaces import Absent, Clock, JournalPort
-from headrace.core.message import Message
-from headrace.stores.memory import ManualScheduler, MemoryJournal
+from headrace.core.ports.clock import Clock
+from headrace.core.ports.journal import Absent, JournalPort
+from headrace.core.records.message import Message
+from headrace.storage.memory import ManualScheduler, MemoryJournal
 
 INTERPRETED = str(headrace.core.commit.__file__).endswith(".py")
 

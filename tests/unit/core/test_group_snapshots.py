@@ -7,8 +7,8 @@ from collections.abc import Callable
 import pytest
 
 from harness import Client, Harness, state
-from headrace.core.settings import BrokerSettings
-from headrace.core.snapshots import SnapshotPass
+from headrace.core.ports.settings import BrokerSettings
+from headrace.core.state.snapshots import SnapshotPass
 from headrace.mqtt import codec
 from headrace.mqtt.packets import SubscriptionRequest
 from headrace.mqtt.properties import Properties

@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 from harness import Client, Harness
 from headrace.core.broker import TIMERS_AT_ONCE
-from headrace.core.replay import PAGE_MESSAGES
+from headrace.core.outbound.retained_replay import PAGE_MESSAGES
 
 PAIRS, WINDOW, FLEET, RETAINED = 100, 16, 1300, 2000
 

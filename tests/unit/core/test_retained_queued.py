@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from harness import Client, Harness, state
-from headrace.core.inflight import OutboundQueue
-from headrace.core.session import Session
-from headrace.core.settings import BrokerSettings
+from headrace.core.ports.settings import BrokerSettings
+from headrace.core.state.queue import OutboundQueue
+from headrace.core.state.session import Session
 
 RETAINED = 600  # more than two pages
 

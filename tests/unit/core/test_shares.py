@@ -6,8 +6,8 @@ import pytest
 
 from harness import Client, Harness
 from headrace.core.commit import ENTRY_BYTES, SHARE_BYTES_LEAST, SHARE_BYTES_MAX, SHARES_BYTES_MAX
-from headrace.core.publishing import DELIVERIES_MAX, LET_GO_AT_ONCE
-from headrace.core.settings import BrokerSettings
+from headrace.core.inbound.publishing import DELIVERIES_MAX, LET_GO_AT_ONCE
+from headrace.core.ports.settings import BrokerSettings
 from headrace.mqtt import codec
 from headrace.mqtt.packets import SubscriptionRequest
 

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from headrace.journal import bootstrap as module
-from headrace.journal.bootstrap import BootstrapFile, write_bootstrap
+from headrace.journal import bootstrap_file as module
+from headrace.journal.bootstrap_file import BootstrapFile, write_bootstrap
 from headrace.journal.errors import CorruptFile, UnsupportedFormat
 from headrace.journal.snapshot import SnapshotWriter
 

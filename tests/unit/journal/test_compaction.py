@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from headrace.core.message import decode_batch
-from headrace.core.record import KIND_PROGRESS
+from headrace.core.records.message import decode_batch
+from headrace.core.records.record import KIND_PROGRESS
 from headrace.journal.backup import backup
 from headrace.journal.compaction import is_worth_it
 from headrace.journal.consumers import ConsumerPosition

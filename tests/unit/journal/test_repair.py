@@ -8,8 +8,8 @@ from zlib import crc32
 
 import pytest
 
-from headrace.core.message import decode_batch
-from headrace.core.record import KIND_PROGRESS
+from headrace.core.records.message import decode_batch
+from headrace.core.records.record import KIND_PROGRESS
 from headrace.journal.consumers import ConsumerPosition
 from headrace.journal.disk import DISK, Disk
 from headrace.journal.errors import CorruptJournal, JournalError, JournalLocked, NoJournal

@@ -16,7 +16,7 @@ from headrace.mqtt import codec
 from headrace.mqtt.packets import Connect, Will
 from headrace.mqtt.properties import Properties
 from headrace.net.connection import STRANGERS_BYTES_MAX, Connection, ConnectionSet
-from headrace.net.websocket import WebSocketTransport
+from headrace.net.websocket_server import WebSocketTransport
 
 
 class Socket:

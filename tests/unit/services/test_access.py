@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 
-from headrace.core.access import PENDING, SignIn
 from headrace.core.broker import Broker
-from headrace.core.interfaces import Clock
-from headrace.core.record import SESSION_OPENED, Event
-from headrace.core.settings import BrokerSettings
+from headrace.core.ports.access import PENDING, SignIn
+from headrace.core.ports.clock import Clock
+from headrace.core.ports.settings import BrokerSettings
+from headrace.core.records.record import SESSION_OPENED, Event
 from headrace.errors import ConfigError
 from headrace.mqtt import reason_codes as rc
 from headrace.mqtt.packets import Connect
@@ -25,7 +25,7 @@ from headrace.services import verifying
 from headrace.services.access import REFUSAL_STEP_S, AccessSettings, FileAccess
 from headrace.services.audit import Audit
 from headrace.services.passwords import hash_password, read_hashes, write_hashes
-from headrace.stores.memory import ManualScheduler, MemoryJournal, MemoryLink
+from headrace.storage.memory import ManualScheduler, MemoryJournal, MemoryLink
 
 
 class Loop:

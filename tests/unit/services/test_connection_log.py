@@ -8,7 +8,7 @@ import pytest
 
 from conformance.peer import Peer
 from harness import Harness
-from headrace.core.settings import BrokerSettings
+from headrace.core.ports.settings import BrokerSettings
 from headrace.services.audit import INTERVAL_S, LINES_MAX, Audit
 from headrace.services.connection_log import ConnectionLog
 

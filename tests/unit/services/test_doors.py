@@ -15,15 +15,15 @@ import pytest
 
 from certificates import Authority
 from headrace.core.broker import Broker
-from headrace.core.interfaces import Clock
-from headrace.core.settings import BrokerSettings
+from headrace.core.ports.clock import Clock
+from headrace.core.ports.settings import BrokerSettings
 from headrace.errors import ConfigError
 from headrace.net.gate import GateSettings
 from headrace.net.tls import TlsFiles, UnusableCertificate
 from headrace.services.access import AccessSettings, FileAccess
 from headrace.services.audit import Audit
 from headrace.services.doors import Doors, DoorSettings, connections_allowed
-from headrace.stores.memory import ManualScheduler, MemoryJournal
+from headrace.storage.memory import ManualScheduler, MemoryJournal
 
 NO_FILES = TlsFiles("", "", "", "none")
 

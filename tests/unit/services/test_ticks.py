@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 
-from headrace.core.interfaces import Clock
+from headrace.core.ports.clock import Clock
 from headrace.services.ticks import READ_MS, STALL_MS, LoopScheduler, Stalls
 from headrace.services.watchdog import LIMIT_S, Watchdog
 

@@ -8,15 +8,15 @@ from __future__ import annotations
 from mypy_extensions import i64, mypyc_attr
 
 from headrace.core.commit import Deferred, GroupCommit, Reply
-from headrace.core.delivery import Delivery
-from headrace.core.inflight import REF_QOS, OutboundQueue
-from headrace.core.interfaces import Link
-from headrace.core.packet_ids import DIRECT_IDS
-from headrace.core.record import DROP_REFUSED
-from headrace.core.session import Session
-from headrace.core.shared import Draw
-from headrace.core.sharing import SharedDelivery
-from headrace.core.window import NOT_IN_FLIGHT
+from headrace.core.outbound.delivery import Delivery
+from headrace.core.outbound.group_delivery import SharedDelivery
+from headrace.core.ports.link import Link
+from headrace.core.records.record import DROP_REFUSED
+from headrace.core.state.groups import Draw
+from headrace.core.state.inflight import NOT_IN_FLIGHT
+from headrace.core.state.packet_ids import DIRECT_IDS
+from headrace.core.state.queue import REF_QOS, OutboundQueue
+from headrace.core.state.session import Session
 from headrace.errors import ProtocolError
 from headrace.mqtt import reason_codes as rc
 from headrace.mqtt.codec import PUBREL, encode_pubrel

@@ -11,8 +11,8 @@ from headrace.mqtt import reason_codes as rc
 from headrace.mqtt.publish import payload_is_text
 
 if TYPE_CHECKING:
-    from headrace.core.settings import BrokerSettings
-    from headrace.core.tenant import Tenant
+    from headrace.core.ports.settings import BrokerSettings
+    from headrace.core.state.tenant import Tenant
     from headrace.mqtt.packets import Publish, Will
 
 # The first two are the broker's own; nobody can subscribe to the third: such a filter is a shared subscription.

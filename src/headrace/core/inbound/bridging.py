@@ -10,17 +10,17 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from headrace.core.commit import Deferred
-from headrace.core.fold import DEFAULT_TENANT, subscription_from, subscription_row
-from headrace.core.record import SESSION_CLOSED, SESSION_OPENED, SUBSCRIBED, UNSUBSCRIBED, Event
-from headrace.core.replay import DirectRetained, QueuedRetained, first_page, sizes_of
-from headrace.core.session import APPLICATION, BRIDGE_PREFIX, NEVER_EXPIRES, Session
-from headrace.core.subscriptions import Subscription
+from headrace.core.outbound.retained_replay import DirectRetained, QueuedRetained, first_page, sizes_of
+from headrace.core.records.record import SESSION_CLOSED, SESSION_OPENED, SUBSCRIBED, UNSUBSCRIBED, Event
+from headrace.core.state.session import APPLICATION, BRIDGE_PREFIX, NEVER_EXPIRES, Session
+from headrace.core.state.state import DEFAULT_TENANT, subscription_from, subscription_row
+from headrace.core.state.subscriptions import Subscription
 from headrace.mqtt.packets import Connect
 from headrace.mqtt.properties import Properties
 
 if TYPE_CHECKING:
     from headrace.core.broker import Broker
-    from headrace.core.interfaces import Link
+    from headrace.core.ports.link import Link
 
 
 class Bridging:

@@ -8,14 +8,14 @@ from __future__ import annotations
 import fnmatch
 from typing import TYPE_CHECKING
 
-from headrace.core.reserving import reserve_chunk
-from headrace.core.session import APPLICATION, DEVICE
+from headrace.core.outbound.reserving import reserve_chunk
+from headrace.core.state.session import APPLICATION, DEVICE
 from headrace.mqtt import reason_codes as rc
 from headrace.mqtt.codec import encode_connack
 
 if TYPE_CHECKING:
-    from headrace.core.interfaces import Link
-    from headrace.core.settings import BrokerSettings
+    from headrace.core.ports.link import Link
+    from headrace.core.ports.settings import BrokerSettings
     from headrace.mqtt.packets import Connect
     from headrace.mqtt.properties import Properties
 

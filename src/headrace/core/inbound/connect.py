@@ -11,14 +11,17 @@ from typing import TYPE_CHECKING, Final
 
 from mypy_extensions import i64
 
-from headrace.core.access import PENDING, Access, SignIn
-from headrace.core.admission import Admission
 from headrace.core.commit import Deferred, GroupCommit
-from headrace.core.connack import Grants
-from headrace.core.delivery import Delivery
-from headrace.core.fold import DEFAULT_TENANT, Fold, will_fields
-from headrace.core.interfaces import Clock, Link
-from headrace.core.record import (
+from headrace.core.inbound.admission import Admission
+from headrace.core.inbound.connack import Grants
+from headrace.core.inbound.wills import Wills
+from headrace.core.outbound.delivery import Delivery
+from headrace.core.ports.access import PENDING, Access, SignIn
+from headrace.core.ports.clock import Clock
+from headrace.core.ports.link import Link
+from headrace.core.ports.timers import Timer, Timers
+from headrace.core.ports.witness import Testimony
+from headrace.core.records.record import (
     BROKER_STARTED,
     DROP_SESSION_ENDED,
     SESSION_CLOSED,
@@ -27,19 +30,17 @@ from headrace.core.record import (
     SESSION_RESUMED,
     Event,
 )
-from headrace.core.session import BRIDGE_PREFIX, NEVER_EXPIRES, Session
-from headrace.core.timers import Timer, Timers
-from headrace.core.wills import Wills
-from headrace.core.witness import Testimony
+from headrace.core.state.session import BRIDGE_PREFIX, NEVER_EXPIRES, Session
+from headrace.core.state.state import DEFAULT_TENANT, Fold, will_fields
 from headrace.errors import ProtocolError
 from headrace.mqtt import reason_codes as rc
 from headrace.mqtt.codec import encode_connack, encode_disconnect
 from headrace.mqtt.properties import Properties
 
 if TYPE_CHECKING:
-    from headrace.core.settings import BrokerSettings
-    from headrace.core.shared import Group
-    from headrace.core.tenant import Tenant
+    from headrace.core.ports.settings import BrokerSettings
+    from headrace.core.state.groups import Group
+    from headrace.core.state.tenant import Tenant
     from headrace.mqtt.packets import Connect, Disconnect
 
 TAKEN_OVER: Final = "taken over"

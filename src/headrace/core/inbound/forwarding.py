@@ -12,15 +12,15 @@ from typing import Final
 
 from mypy_extensions import i64
 
-from headrace.core.access import may_publish
 from headrace.core.commit import GroupCommit
-from headrace.core.fan_out import FEW, takes_as_it_is
-from headrace.core.interfaces import Link
-from headrace.core.message import Message
-from headrace.core.publishing import Publishing
-from headrace.core.routing import Router, targets_of
-from headrace.core.session import Session
-from headrace.core.settings import BrokerSettings
+from headrace.core.inbound.publishing import Publishing
+from headrace.core.outbound.fan_out import FEW, takes_as_it_is
+from headrace.core.outbound.routing import Router, targets_of
+from headrace.core.ports.access import may_publish
+from headrace.core.ports.link import Link
+from headrace.core.ports.settings import BrokerSettings
+from headrace.core.records.message import Message
+from headrace.core.state.session import Session
 from headrace.mqtt.packets import plain_publish
 from headrace.mqtt.topics import TOPIC_BYTES_MAX
 

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from typing import Final
 
-from headrace.core.access import Answers
-from headrace.core.interfaces import Link
-from headrace.core.timers import Timer
+from headrace.core.ports.access import Answers
+from headrace.core.ports.link import Link
+from headrace.core.ports.timers import Timer
 
 _SECOND_MS: Final = 1000
 

@@ -10,8 +10,6 @@ from typing import Final
 
 from mypy_extensions import i64
 
-from headrace.core.access import may_publish
-from headrace.core.admission import Admission
 from headrace.core.commit import (
     ENTRY_BYTES,
     SHARE_BYTES_LEAST,
@@ -21,13 +19,16 @@ from headrace.core.commit import (
     GroupCommit,
     Reply,
 )
-from headrace.core.interfaces import Clock, Link
-from headrace.core.message import Message, message_flags
-from headrace.core.producers import MALFORMED, NEW, REPEATED, SEQUENCE_MARK, is_sequenced
-from headrace.core.record import DROP_NOT_ACCEPTED, DROP_RETAINED_LIMIT, FLAG_PRODUCER, FLAG_QOS
-from headrace.core.routing import Router, targets_of
-from headrace.core.session import Session
-from headrace.core.settings import BrokerSettings
+from headrace.core.inbound.admission import Admission
+from headrace.core.outbound.routing import Router, targets_of
+from headrace.core.ports.access import may_publish
+from headrace.core.ports.clock import Clock
+from headrace.core.ports.link import Link
+from headrace.core.ports.settings import BrokerSettings
+from headrace.core.records.message import Message, message_flags
+from headrace.core.records.record import DROP_NOT_ACCEPTED, DROP_RETAINED_LIMIT, FLAG_PRODUCER, FLAG_QOS
+from headrace.core.state.producers import MALFORMED, NEW, REPEATED, SEQUENCE_MARK, is_sequenced
+from headrace.core.state.session import Session
 from headrace.errors import ProtocolError
 from headrace.mqtt import reason_codes as rc
 from headrace.mqtt.codec import PUBACK, PUBCOMP, PUBREC, encode_puback, encode_pubrec

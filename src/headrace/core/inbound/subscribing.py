@@ -5,10 +5,7 @@ from __future__ import annotations
 from mypy_extensions import i64
 
 from headrace.core.commit import Deferred, GroupCommit, Reply
-from headrace.core.fold import subscription_from
-from headrace.core.interfaces import Clock, Link
-from headrace.core.record import SUBSCRIBED, UNSUBSCRIBED, Event
-from headrace.core.replay import (
+from headrace.core.outbound.retained_replay import (
     SUBSCRIPTION_BYTES,
     DirectRetained,
     QueuedRetained,
@@ -16,9 +13,13 @@ from headrace.core.replay import (
     sizes_of,
     toll_of,
 )
-from headrace.core.session import Session
-from headrace.core.settings import BrokerSettings
-from headrace.core.subscriptions import Subscription, memory_of
+from headrace.core.ports.clock import Clock
+from headrace.core.ports.link import Link
+from headrace.core.ports.settings import BrokerSettings
+from headrace.core.records.record import SUBSCRIBED, UNSUBSCRIBED, Event
+from headrace.core.state.session import Session
+from headrace.core.state.state import subscription_from
+from headrace.core.state.subscriptions import Subscription, memory_of
 from headrace.errors import ProtocolError
 from headrace.mqtt import reason_codes as rc
 from headrace.mqtt.codec import encode_suback, encode_unsuback

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from headrace.core.message import Message, message_flags
-from headrace.core.record import (
+from headrace.core.records.message import Message, message_flags
+from headrace.core.records.record import (
     DROP_NOT_ACCEPTED,
     DROP_RETAINED_LIMIT,
     FLAG_WILL,
@@ -18,11 +18,12 @@ from headrace.core.record import (
 )
 
 if TYPE_CHECKING:
-    from headrace.core.access import Access
-    from headrace.core.admission import Admission
     from headrace.core.commit import GroupCommit
-    from headrace.core.interfaces import Clock, Link
-    from headrace.core.session import Session
+    from headrace.core.inbound.admission import Admission
+    from headrace.core.ports.access import Access
+    from headrace.core.ports.clock import Clock
+    from headrace.core.ports.link import Link
+    from headrace.core.state.session import Session
     from headrace.mqtt.packets import Will
 
 

@@ -11,19 +11,16 @@ from typing import TYPE_CHECKING, Final
 
 from mypy_extensions import i64
 
-from headrace.core.access import may_receive
-from headrace.core.backlog import REF_OFFSET_SHIFT
 from headrace.core.commit import GroupCommit
-from headrace.core.inflight import (
-    REF_IDS_MAX,
-    REF_QOS,
-    REF_RETAIN,
-    OutboundQueue,
-    reference,
-)
-from headrace.core.interfaces import NOT_NOW, Absent, Clock, JournalPort, Link
-from headrace.core.message import Message
-from headrace.core.record import (
+from headrace.core.outbound.reserving import Reserving
+from headrace.core.outbound.spilling import Spilling
+from headrace.core.outbound.unread import FAILURES_AT_ONCE, Unread
+from headrace.core.ports.access import may_receive
+from headrace.core.ports.clock import Clock
+from headrace.core.ports.journal import NOT_NOW, Absent, JournalPort
+from headrace.core.ports.link import Link
+from headrace.core.records.message import Message
+from headrace.core.records.record import (
     DROP_BYTES_LIMIT,
     DROP_EXPIRED,
     DROP_LIMIT,
@@ -36,17 +33,22 @@ from headrace.core.record import (
     FLAG_QOS,
     FLAG_RETAIN,
 )
-from headrace.core.reserving import Reserving
-from headrace.core.session import APPLICATION, Session
-from headrace.core.spilling import Spilling
-from headrace.core.unread import FAILURES_AT_ONCE, Unread
-from headrace.core.window import NOT_IN_FLIGHT
+from headrace.core.state.backlog import REF_OFFSET_SHIFT
+from headrace.core.state.inflight import NOT_IN_FLIGHT
+from headrace.core.state.queue import (
+    REF_IDS_MAX,
+    REF_QOS,
+    REF_RETAIN,
+    OutboundQueue,
+    reference,
+)
+from headrace.core.state.session import APPLICATION, Session
 from headrace.mqtt.codec import encode_pubrel
 
 if TYPE_CHECKING:
-    from headrace.core.settings import BrokerSettings
-    from headrace.core.sharing import SharedDelivery
-    from headrace.core.subscriptions import Target
+    from headrace.core.outbound.group_delivery import SharedDelivery
+    from headrace.core.ports.settings import BrokerSettings
+    from headrace.core.state.subscriptions import Target
 
 _CHUNK_LIMIT: Final = 16_384
 

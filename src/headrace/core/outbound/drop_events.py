@@ -14,14 +14,14 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from headrace.core.message import Message, message_flags
-from headrace.core.record import DROP_REASONS
+from headrace.core.records.message import Message, message_flags
+from headrace.core.records.record import DROP_REASONS
 from headrace.mqtt.topics import TOPIC_BYTES_MAX
 
 if TYPE_CHECKING:
     from headrace.core.commit import GroupCommit
-    from headrace.core.interfaces import Clock
-    from headrace.core.tenant import Tenant
+    from headrace.core.ports.clock import Clock
+    from headrace.core.state.tenant import Tenant
 
 EVERY_MS: Final = 1000
 AT_ONCE: Final = 256  # the rest goes with the next timer

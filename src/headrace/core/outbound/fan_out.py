@@ -15,17 +15,17 @@ from typing import TYPE_CHECKING, Final
 
 from mypy_extensions import i64
 
-from headrace.core.access import may_receive
 from headrace.core.commit import ENTRY_BYTES, GroupCommit
-from headrace.core.record import DROP_QOS0_SLOW
+from headrace.core.ports.access import may_receive
+from headrace.core.records.record import DROP_QOS0_SLOW
 from headrace.mqtt.packets import VERSION_5
 
 if TYPE_CHECKING:
-    from headrace.core.interfaces import Link
-    from headrace.core.message import Message
-    from headrace.core.routing import Router
-    from headrace.core.subscriptions import Target
-    from headrace.core.tenant import Tenant
+    from headrace.core.outbound.routing import Router
+    from headrace.core.ports.link import Link
+    from headrace.core.records.message import Message
+    from headrace.core.state.subscriptions import Target
+    from headrace.core.state.tenant import Tenant
 
 FEW: Final = (
     8  # sessions: a message for no more than these is given to them at once, whatever else there is to do

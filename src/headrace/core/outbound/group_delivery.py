@@ -11,15 +11,14 @@ from typing import TYPE_CHECKING
 
 from mypy_extensions import i64
 
-from headrace.core.access import may_draw, may_receive
-from headrace.core.backlog import REF_OFFSET_SHIFT
 from headrace.core.commit import Deferred, GroupCommit
-from headrace.core.delivery import Delivery
-from headrace.core.inflight import REF_QOS, REF_RETAIN, reference
-from headrace.core.interfaces import NOT_NOW, Clock, JournalPort, Link
-from headrace.core.message import Message
-from headrace.core.packet_ids import free_draw_id, has_free_id
-from headrace.core.record import (
+from headrace.core.outbound.delivery import Delivery
+from headrace.core.ports.access import may_draw, may_receive
+from headrace.core.ports.clock import Clock
+from headrace.core.ports.journal import NOT_NOW, JournalPort
+from headrace.core.ports.link import Link
+from headrace.core.records.message import Message
+from headrace.core.records.record import (
     DROP_BYTES_LIMIT,
     DROP_EXPIRED,
     DROP_PERMISSION,
@@ -31,15 +30,18 @@ from headrace.core.record import (
     FLAG_QOS,
     FLAG_RETAIN,
 )
-from headrace.core.session import Session
-from headrace.core.shared import REF_MAYBE_SENT, ROUND_ROBIN, STICKY, Draw, Group
+from headrace.core.state.backlog import REF_OFFSET_SHIFT
+from headrace.core.state.groups import REF_MAYBE_SENT, ROUND_ROBIN, STICKY, Draw, Group
+from headrace.core.state.packet_ids import free_draw_id, has_free_id
+from headrace.core.state.queue import REF_QOS, REF_RETAIN, reference
+from headrace.core.state.session import Session
 from headrace.errors import ProtocolError
 from headrace.mqtt import reason_codes as rc
 from headrace.mqtt.codec import encode_pubrel
 
 if TYPE_CHECKING:
-    from headrace.core.settings import BrokerSettings
-    from headrace.core.tenant import Tenant
+    from headrace.core.ports.settings import BrokerSettings
+    from headrace.core.state.tenant import Tenant
 
 
 class SharedDelivery:

@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING, Final
 from mypy_extensions import i64
 
 from headrace.core.commit import Deferred, GroupCommit
-from headrace.core.packet_ids import Bound, free_bound_id, has_id_to_spare
+from headrace.core.state.packet_ids import Bound, free_bound_id, has_id_to_spare
 
 if TYPE_CHECKING:
-    from headrace.core.delivery import Delivery
-    from headrace.core.inflight import OutboundQueue
-    from headrace.core.interfaces import Link
-    from headrace.core.session import Session
+    from headrace.core.outbound.delivery import Delivery
+    from headrace.core.ports.link import Link
+    from headrace.core.state.queue import OutboundQueue
+    from headrace.core.state.session import Session
 
 _CHUNK_MIN: Final = 32
 _CHUNK_MAX: Final = 1024

@@ -11,16 +11,17 @@ from typing import TYPE_CHECKING, Final
 from mypy_extensions import i64
 
 from headrace.core.commit import ENTRY_BYTES, Deferred, GroupCommit
-from headrace.core.delivery import Delivery
-from headrace.core.inflight import reference
-from headrace.core.interfaces import Clock, Link
-from headrace.core.message import Message
-from headrace.core.record import FLAG_QOS, RETAINED_QUEUED, Event
-from headrace.core.retained_tree import VISITS_MAX, RetainedWalk
+from headrace.core.outbound.delivery import Delivery
+from headrace.core.ports.clock import Clock
+from headrace.core.ports.link import Link
+from headrace.core.records.message import Message
+from headrace.core.records.record import FLAG_QOS, RETAINED_QUEUED, Event
+from headrace.core.state.queue import reference
+from headrace.core.state.retained_tree import VISITS_MAX, RetainedWalk
 
 if TYPE_CHECKING:
-    from headrace.core.session import Session
-    from headrace.core.subscriptions import Subscription
+    from headrace.core.state.session import Session
+    from headrace.core.state.subscriptions import Subscription
 
 PAGE_MESSAGES: Final = 256
 SUBSCRIPTION_BYTES: Final = 300  # of memory that a subscription takes, about, beside its filter

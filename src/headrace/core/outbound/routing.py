@@ -12,23 +12,23 @@ from typing import TYPE_CHECKING, Final
 
 from mypy_extensions import i64
 
-from headrace.core.backlog import REF_OFFSET_SHIFT
 from headrace.core.commit import UNFINISHED, GroupCommit
-from headrace.core.delivery import Delivery
-from headrace.core.fan_out import FanOut
-from headrace.core.fold import for_publisher
-from headrace.core.inflight import OutboundQueue, reference
-from headrace.core.interfaces import Link
-from headrace.core.message import Message
-from headrace.core.record import FLAG_QOS, FLAG_RETAIN
-from headrace.core.sharing import SharedDelivery
-from headrace.core.subscriptions import SubscriptionTree, Target
-from headrace.core.tenant import Tenant
-from headrace.core.window import NOT_IN_FLIGHT
+from headrace.core.outbound.delivery import Delivery
+from headrace.core.outbound.fan_out import FanOut
+from headrace.core.outbound.group_delivery import SharedDelivery
+from headrace.core.ports.link import Link
+from headrace.core.records.message import Message
+from headrace.core.records.record import FLAG_QOS, FLAG_RETAIN
+from headrace.core.state.backlog import REF_OFFSET_SHIFT
+from headrace.core.state.inflight import NOT_IN_FLIGHT
+from headrace.core.state.queue import OutboundQueue, reference
+from headrace.core.state.state import for_publisher
+from headrace.core.state.subscriptions import SubscriptionTree, Target
+from headrace.core.state.tenant import Tenant
 
 if TYPE_CHECKING:
     from headrace.core.broker import Broker
-    from headrace.core.settings import BrokerSettings
+    from headrace.core.ports.settings import BrokerSettings
 
 
 _REMEMBERED_TARGETS_MAX: Final = 64  # on a connection: for more of them a look-up is nothing

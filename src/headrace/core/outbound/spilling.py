@@ -9,16 +9,16 @@ from typing import TYPE_CHECKING
 
 from mypy_extensions import i64
 
-from headrace.core.backlog import Behind
 from headrace.core.commit import Deferred, GroupCommit
-from headrace.core.interfaces import Clock
-from headrace.core.record import BACKLOG_PAGE, SHARED_BACKLOG_PAGE, Progress
+from headrace.core.ports.clock import Clock
+from headrace.core.records.record import BACKLOG_PAGE, SHARED_BACKLOG_PAGE, Progress
+from headrace.core.state.backlog import Behind
 
 if TYPE_CHECKING:
-    from headrace.core.backlog import Backlog
-    from headrace.core.inflight import OutboundQueue
-    from headrace.core.settings import BrokerSettings
-    from headrace.core.shared import Group
+    from headrace.core.ports.settings import BrokerSettings
+    from headrace.core.state.backlog import Backlog
+    from headrace.core.state.groups import Group
+    from headrace.core.state.queue import OutboundQueue
 
 
 class Spilling:

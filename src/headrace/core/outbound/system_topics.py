@@ -7,13 +7,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from headrace.core.message import Message, message_flags
+from headrace.core.records.message import Message, message_flags
 from headrace.mqtt.topics import matches
 
 if TYPE_CHECKING:
-    from headrace.core.delivery import Delivery
-    from headrace.core.interfaces import Clock
-    from headrace.core.tenant import Tenant
+    from headrace.core.outbound.delivery import Delivery
+    from headrace.core.ports.clock import Clock
+    from headrace.core.state.tenant import Tenant
 
 
 class SystemTopics:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 from mypy_extensions import i64
 
 if TYPE_CHECKING:
-    from headrace.core.session import Session
+    from headrace.core.state.session import Session
 
 RETRY_MIN_MS: Final = 100
 RETRY_MAX_MS: Final = 5000

@@ -14,13 +14,13 @@ from mypy_extensions import i32, i64
 from headrace.mqtt.protocol import ServerHandler
 
 if TYPE_CHECKING:
-    from headrace.core.ports.access import Access, Answers
     from headrace.core.broker import Broker
     from headrace.core.commit import Deferred
+    from headrace.core.ports.access import Access, Answers
+    from headrace.core.ports.timers import Timer
     from headrace.core.records.message import Message
     from headrace.core.state.session import Session
     from headrace.core.state.subscriptions import Target
-    from headrace.core.ports.timers import Timer
     from headrace.errors import ProtocolError
     from headrace.mqtt.packets import Auth, Connect, Disconnect, Publish, Subscribe, Unsubscribe
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from librt.strings import BytesWriter, write_i16_be, write_i32_be, write_i64_le
 from mypy_extensions import i16, i32, i64, mypyc_attr, u8
 
-from headrace.core.record import (
+from headrace.core.records.record import (
     FLAG_DUP,
     FLAG_QOS,
     FLAG_RETAIN,
@@ -29,7 +29,7 @@ from headrace.errors import CorruptRecord
 from headrace.mqtt.topics import TOPIC_BYTES_MAX
 
 if TYPE_CHECKING:
-    from headrace.core.interfaces import Link
+    from headrace.core.ports.link import Link
 
 
 @mypyc_attr(acyclic=True)

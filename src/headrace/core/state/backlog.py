@@ -25,7 +25,7 @@ from typing import Final, cast
 from librt.strings import read_i64_le
 from mypy_extensions import i64
 
-from headrace.core.interfaces import NOT_NOW, Absent, PageReader
+from headrace.core.ports.journal import NOT_NOW, Absent, PageReader
 from headrace.errors import CorruptRecord, NotReadableNow
 
 REF_OFFSET_SHIFT: Final = 20

@@ -10,9 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from headrace.core.fold import subscription_row, will_fields
-from headrace.core.message import Message
-from headrace.core.record import (
+from headrace.core.records.message import Message
+from headrace.core.records.record import (
     FLAG_PRODUCER,
     SESSION_CLOSED,
     SESSION_OPENED,
@@ -20,10 +19,11 @@ from headrace.core.record import (
     Event,
     Record,
 )
+from headrace.core.state.state import subscription_row, will_fields
 
 if TYPE_CHECKING:
-    from headrace.core.fold import Fold
-    from headrace.core.session import Session
+    from headrace.core.state.session import Session
+    from headrace.core.state.state import Fold
 
 _VERSION_5 = 5
 

@@ -14,14 +14,14 @@ from zlib import crc32
 
 from mypy_extensions import i64
 
-from headrace.core.backlog import Backlog
-from headrace.core.inflight import REF_QOS
-from headrace.core.session import Session
-from headrace.core.subscriptions import Subscription
+from headrace.core.state.backlog import Backlog
+from headrace.core.state.queue import REF_QOS
+from headrace.core.state.session import Session
+from headrace.core.state.subscriptions import Subscription
 
 if TYPE_CHECKING:
-    from headrace.core.message import Message
-    from headrace.core.tenant import Tenant
+    from headrace.core.records.message import Message
+    from headrace.core.state.tenant import Tenant
 
 REF_MAYBE_SENT: Final = (
     0x8  # a group's references carry no subscription identifiers: their lowest bit is free

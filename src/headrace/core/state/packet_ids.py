@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 from mypy_extensions import i64
 
 if TYPE_CHECKING:
-    from headrace.core.session import Session
+    from headrace.core.state.session import Session
 
 DIRECT_IDS: Final = 49_151
 UPPER_ID_FIRST: Final = DIRECT_IDS + 1

@@ -20,7 +20,7 @@ from typing import Final
 
 from mypy_extensions import i64
 
-from headrace.core.message import Message
+from headrace.core.records.message import Message
 from headrace.mqtt.publish import user_property
 
 ID_PROPERTY: Final = b"producer-id"

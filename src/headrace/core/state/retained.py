@@ -5,8 +5,8 @@ from __future__ import annotations
 import heapq
 from typing import Final
 
-from headrace.core.message import Message
-from headrace.core.retained_tree import RetainedTree, RetainedWalk
+from headrace.core.records.message import Message
+from headrace.core.state.retained_tree import RetainedTree, RetainedWalk
 
 # Of a topic's levels LEVELS_FREE are thought to be part of its message; what there is beyond takes memory of its own.
 LEVELS_FREE: Final = 8

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from headrace.core.message import Message
+    from headrace.core.records.message import Message
 
 VISITS_MAX: Final = 4096  # levels looked at in one piece of a walk, whether or not something was found
 _WIDE: Final = 128  # children that a walk may copy at once

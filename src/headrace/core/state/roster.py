@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from headrace.core.session import Session
+    from headrace.core.state.session import Session
 
 
 class Roster:

@@ -1,7 +1,7 @@
 """A session: what outlives the connection of a client.
 
 A session is identified by its *incarnation*, the offset of its `opened` record (decisions 4). Everything durable in it is
-a fold over journal records; `fold` does that, `snapshots` writes it down.
+a fold over journal records; `state` does that, `snapshots` writes it down.
 """
 
 from __future__ import annotations
@@ -10,16 +10,16 @@ from typing import TYPE_CHECKING, Final
 
 from mypy_extensions import i64
 
-from headrace.core.inflight import REF_IDS_MAX, OutboundQueue
-from headrace.core.record import DROP_REASONS, NORMAL_DROPS
-from headrace.core.subscriptions import memory_of
+from headrace.core.records.record import DROP_REASONS, NORMAL_DROPS
+from headrace.core.state.queue import REF_IDS_MAX, OutboundQueue
+from headrace.core.state.subscriptions import memory_of
 
 if TYPE_CHECKING:
-    from headrace.core.interfaces import Link
-    from headrace.core.shared import Draw, Group
-    from headrace.core.subscriptions import Subscription
-    from headrace.core.tenant import Tenant
-    from headrace.core.timers import Timer
+    from headrace.core.ports.link import Link
+    from headrace.core.ports.timers import Timer
+    from headrace.core.state.groups import Draw, Group
+    from headrace.core.state.subscriptions import Subscription
+    from headrace.core.state.tenant import Tenant
     from headrace.mqtt.packets import Will
 
 # What a session remembers of the sets of identifiers that its references name. Beyond that they are those of its

@@ -22,14 +22,21 @@ from typing import Final, cast
 import msgspec
 from librt.strings import BytesWriter
 
-from headrace.core.backlog import REF_OFFSET_SHIFT
 from headrace.core.commit import GroupCommit
-from headrace.core.fold import NONE_LISTED, Fold, subscription_from, subscription_row, will_fields, will_from
-from headrace.core.message import Message, decode_record
-from headrace.core.session import Session
-from headrace.core.shared import Group
-from headrace.core.subscriptions import Subscription
-from headrace.core.tenant import Tenant
+from headrace.core.records.message import Message, decode_record
+from headrace.core.state.backlog import REF_OFFSET_SHIFT
+from headrace.core.state.groups import Group
+from headrace.core.state.session import Session
+from headrace.core.state.state import (
+    NONE_LISTED,
+    Fold,
+    subscription_from,
+    subscription_row,
+    will_fields,
+    will_from,
+)
+from headrace.core.state.subscriptions import Subscription
+from headrace.core.state.tenant import Tenant
 from headrace.errors import CorruptRecord
 from headrace.mqtt.topics import split_share
 

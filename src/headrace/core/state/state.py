@@ -13,12 +13,9 @@ from typing import TYPE_CHECKING, Final, cast
 from librt.strings import read_i64_le
 from mypy_extensions import i64
 
-from headrace.core.backlog import Page
-from headrace.core.inflight import OutboundQueue, reference
-from headrace.core.interfaces import PageReader
-from headrace.core.message import Message, decode_record, encode_varint
-from headrace.core.packet_ids import PacketIds
-from headrace.core.record import (
+from headrace.core.ports.journal import PageReader
+from headrace.core.records.message import Message, decode_record, encode_varint
+from headrace.core.records.record import (
     ACKED,
     BACKLOG_PAGE,
     BOUND,
@@ -54,11 +51,14 @@ from headrace.core.record import (
     Record,
     record_end,
 )
-from headrace.core.roster import Roster
-from headrace.core.session import Session
-from headrace.core.shared import Group
-from headrace.core.subscriptions import Subscription, Target, memory_of
-from headrace.core.tenant import Tenant
+from headrace.core.state.backlog import Page
+from headrace.core.state.groups import Group
+from headrace.core.state.packet_ids import PacketIds
+from headrace.core.state.queue import OutboundQueue, reference
+from headrace.core.state.roster import Roster
+from headrace.core.state.session import Session
+from headrace.core.state.subscriptions import Subscription, Target, memory_of
+from headrace.core.state.tenant import Tenant
 from headrace.mqtt.packets import Will
 from headrace.mqtt.topics import SHARE_PREFIX, split_share
 

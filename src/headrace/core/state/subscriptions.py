@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 from mypy_extensions import i64
 
 if TYPE_CHECKING:
-    from headrace.core.session import Session
+    from headrace.core.state.session import Session
 
 # What is remembered: so many topics and so many targets; one made for a session with several matching filters is more.
 _ROUTES_MAX: Final = 100_000

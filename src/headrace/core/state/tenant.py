@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from headrace.core.backlog import BacklogSpace
-from headrace.core.packet_ids import PacketIds
-from headrace.core.producers import Producers
-from headrace.core.retained import RetainedStore
-from headrace.core.subscriptions import SubscriptionTree
+from headrace.core.state.backlog import BacklogSpace
+from headrace.core.state.packet_ids import PacketIds
+from headrace.core.state.producers import Producers
+from headrace.core.state.retained import RetainedStore
+from headrace.core.state.subscriptions import SubscriptionTree
 
 if TYPE_CHECKING:
-    from headrace.core.interfaces import PageReader
-    from headrace.core.session import Session
-    from headrace.core.shared import Group
+    from headrace.core.ports.journal import PageReader
+    from headrace.core.state.groups import Group
+    from headrace.core.state.session import Session
 
 
 class Counters:

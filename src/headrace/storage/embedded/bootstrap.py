@@ -16,13 +16,13 @@ from pathlib import Path
 
 from librt.strings import BytesWriter
 
-from headrace.core.compacted import records
-from headrace.core.fold import Fold
-from headrace.core.interfaces import GONE, Absent, PageReader
-from headrace.core.message import decode_record
-from headrace.core.record import Record
+from headrace.core.ports.journal import GONE, Absent, PageReader
+from headrace.core.records.message import decode_record
+from headrace.core.records.record import Record
+from headrace.core.state.compacted import records
+from headrace.core.state.state import Fold
 from headrace.errors import CorruptRecord, HeadraceError
-from headrace.journal.bootstrap import BootstrapFile
+from headrace.journal.bootstrap_file import BootstrapFile
 from headrace.journal.disk import DISK
 from headrace.journal.errors import CorruptFile
 from headrace.journal.log import LogSettings, SegmentedLog

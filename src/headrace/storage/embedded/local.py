@@ -12,9 +12,9 @@ from collections.abc import Callable
 from time import monotonic
 from typing import Protocol
 
-from headrace.core.interfaces import DAMAGED, GONE, NOT_NOW, OTHER_RECORD, Absent, JournalPort
-from headrace.core.message import Message, decode_message
-from headrace.core.record import KIND_MESSAGE, KIND_PROGRESS, SHORT_HEADER_SIZE, record_end
+from headrace.core.ports.journal import DAMAGED, GONE, NOT_NOW, OTHER_RECORD, Absent, JournalPort
+from headrace.core.records.message import Message, decode_message
+from headrace.core.records.record import KIND_MESSAGE, KIND_PROGRESS, SHORT_HEADER_SIZE, record_end
 
 
 class ReadBatch(Protocol):

@@ -10,10 +10,10 @@ from collections.abc import Callable, Iterable
 from functools import partial
 from pathlib import Path
 
-from headrace.core.fold import Fold
-from headrace.core.interfaces import DAMAGED, GONE, OTHER_RECORD, Absent, PageReader
-from headrace.core.record import KIND_PROGRESS, SHORT_HEADER_SIZE
-from headrace.core.snapshots import restore
+from headrace.core.ports.journal import DAMAGED, GONE, OTHER_RECORD, Absent, PageReader
+from headrace.core.records.record import KIND_PROGRESS, SHORT_HEADER_SIZE
+from headrace.core.state.snapshots import restore
+from headrace.core.state.state import Fold
 from headrace.journal.errors import CorruptBatch, CorruptFile, OffsetOutOfRange
 from headrace.journal.reader import JournalReader
 from headrace.journal.segment import Batch, split_records

@@ -20,10 +20,10 @@ from array import array
 from collections.abc import Iterable, Iterator
 from itertools import chain, islice
 
-from headrace.core.backlog import REF_OFFSET_SHIFT, Backlog
-from headrace.core.fold import Fold
-from headrace.core.session import Session
-from headrace.core.shared import Group
+from headrace.core.state.backlog import REF_OFFSET_SHIFT, Backlog
+from headrace.core.state.groups import Group
+from headrace.core.state.session import Session
+from headrace.core.state.state import Fold
 from headrace.errors import NotReadableNow
 
 SLICE_REFERENCES = 2000

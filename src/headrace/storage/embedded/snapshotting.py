@@ -14,7 +14,7 @@ import time
 
 from headrace.core.broker import Broker
 from headrace.core.commit import Barrier, GroupCommit
-from headrace.core.snapshots import SnapshotPass
+from headrace.core.state.snapshots import SnapshotPass
 from headrace.journal.log import SegmentedLog
 from headrace.journal.snapshot import SnapshotWriter
 from headrace.services.watchdog import Watchdog

@@ -16,19 +16,19 @@ from typing import TYPE_CHECKING
 
 import structlog
 
-from headrace.core.record import ACKED, Progress
+from headrace.core.records.record import ACKED, Progress
 from headrace.errors import NotReadableNow
 from headrace.journal.compaction import is_worth_it
 from headrace.journal.errors import CorruptBatch
-from headrace.services.references import References
-from headrace.snapshotting import durable
+from headrace.storage.embedded.references import References
+from headrace.storage.embedded.snapshotting import durable
 
 if TYPE_CHECKING:
     from headrace.core.broker import Broker
     from headrace.journal.catalog import Segment
     from headrace.journal.log import SegmentedLog
     from headrace.services.watchdog import Watchdog
-    from headrace.snapshotting import Snapshotting
+    from headrace.storage.embedded.snapshotting import Snapshotting
 
 COMPACTED_OFFSETS = 4_000_000  # looked at together, at a byte each
 RELIEF_INTERVAL_S = 2.0  # of snapshots on a full disk, at least; four times as long as they take

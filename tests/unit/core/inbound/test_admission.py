@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from headrace.core.admission import Admission
-from headrace.core.settings import BrokerSettings
-from headrace.core.tenant import Tenant
+from headrace.core.inbound.admission import Admission
+from headrace.core.ports.settings import BrokerSettings
+from headrace.core.state.tenant import Tenant
 from headrace.mqtt.packets import NO_EXPIRY, Publish, Will
-from headrace.stores.memory import MemoryJournal
+from headrace.storage.memory import MemoryJournal
 
 
 @pytest.mark.parametrize(

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from harness import Harness
-from headrace.core.bridging import Bridging
-from headrace.core.session import APPLICATION, NEVER_EXPIRES, Session
-from headrace.core.settings import BrokerSettings
+from headrace.core.inbound.bridging import Bridging
+from headrace.core.ports.settings import BrokerSettings
+from headrace.core.state.session import APPLICATION, NEVER_EXPIRES, Session
 from headrace.mqtt import codec
 from headrace.mqtt.packets import Connect
-from headrace.stores.memory import MemoryLink
+from headrace.storage.memory import MemoryLink
 
 
 def opened(harness: Harness, filters: dict[str, int]) -> Session:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from harness import Client, Harness
-from headrace.core.record import DROP_QOS0_SLOW, DROP_TOO_LARGE
-from headrace.core.settings import BrokerSettings
+from headrace.core.ports.settings import BrokerSettings
+from headrace.core.records.record import DROP_QOS0_SLOW, DROP_TOO_LARGE
 from headrace.mqtt import codec
 
 

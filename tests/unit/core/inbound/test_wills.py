@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from harness import Client, Harness
-from headrace.core.access import Access, SignIn
-from headrace.core.interfaces import Link
-from headrace.core.record import DROP_NOT_ACCEPTED
+from headrace.core.ports.access import Access, SignIn
+from headrace.core.ports.link import Link
+from headrace.core.records.record import DROP_NOT_ACCEPTED
 from headrace.mqtt.packets import Will
 
 NEVER = 0xFFFFFFFF

@@ -6,9 +6,9 @@ import json
 from hashlib import sha256
 
 from harness import Client, Harness
-from headrace.core.drop_events import topic_of
-from headrace.core.message import Message
-from headrace.core.settings import BrokerSettings
+from headrace.core.outbound.drop_events import topic_of
+from headrace.core.ports.settings import BrokerSettings
+from headrace.core.records.message import Message
 from headrace.mqtt.packets import Will
 
 

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-import headrace.core.fan_out
+import headrace.core.outbound.fan_out
 from harness import Client, Harness
-from headrace.core.fan_out import JOB_BYTES_MAX, LANES_BYTES_MAX, WRITE_WORK
-from headrace.core.message import Message
-from headrace.core.record import DROP_QOS0_SLOW
-from headrace.core.routing import Router
-from headrace.core.settings import BrokerSettings
-from headrace.core.snapshots import SnapshotPass
-from headrace.core.tenant import Tenant
+from headrace.core.outbound.fan_out import JOB_BYTES_MAX, LANES_BYTES_MAX, WRITE_WORK
+from headrace.core.outbound.routing import Router
+from headrace.core.ports.settings import BrokerSettings
+from headrace.core.records.message import Message
+from headrace.core.records.record import DROP_QOS0_SLOW
+from headrace.core.state.snapshots import SnapshotPass
+from headrace.core.state.tenant import Tenant
 from headrace.mqtt import codec
 from headrace.mqtt.packets import Will
 
@@ -228,7 +228,7 @@ def test_a_snapshot_does_not_wait_for_it() -> None:
 
 
 @pytest.mark.skipif(
-    not headrace.core.fan_out.__file__.endswith(".py"), reason="compiled, it cannot be replaced"
+    not headrace.core.outbound.fan_out.__file__.endswith(".py"), reason="compiled, it cannot be replaced"
 )
 def test_a_lane_goes_on_after_a_turn_that_fails() -> None:
     """Its publisher is let go, and what it sends later is not put behind something that never leaves."""

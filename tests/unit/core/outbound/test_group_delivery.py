@@ -7,7 +7,7 @@ from collections import Counter
 import pytest
 
 from harness import Client, Harness
-from headrace.core.settings import BrokerSettings
+from headrace.core.ports.settings import BrokerSettings
 from headrace.mqtt import codec
 
 

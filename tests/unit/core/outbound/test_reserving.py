@@ -5,15 +5,15 @@ from __future__ import annotations
 import pytest
 
 from harness import Client, Harness, state
-from headrace.core.backlog import BacklogSpace
-from headrace.core.fold import Fold
-from headrace.core.inflight import OutboundQueue, reference
-from headrace.core.packet_ids import PacketIds
-from headrace.core.record import BOUND, SENT_LIMIT, Progress
-from headrace.core.session import Session
-from headrace.core.settings import BrokerSettings
+from headrace.core.ports.settings import BrokerSettings
+from headrace.core.records.record import BOUND, SENT_LIMIT, Progress
+from headrace.core.state.backlog import BacklogSpace
+from headrace.core.state.packet_ids import PacketIds
+from headrace.core.state.queue import OutboundQueue, reference
+from headrace.core.state.session import Session
+from headrace.core.state.state import Fold
 from headrace.mqtt import codec
-from headrace.stores.memory import MemoryJournal
+from headrace.storage.memory import MemoryJournal
 
 FEW = 8
 

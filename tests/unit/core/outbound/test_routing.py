@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from harness import Client, Harness, state
-from headrace.core.settings import BrokerSettings
-from headrace.core.snapshots import SnapshotPass
+from headrace.core.ports.settings import BrokerSettings
+from headrace.core.state.snapshots import SnapshotPass
 
 AT_ONCE, SESSIONS = 10, 95
 

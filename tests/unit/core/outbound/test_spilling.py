@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from harness import Client, Harness
-from headrace.core.backlog import Backlog
-from headrace.core.message import Message
-from headrace.core.record import (
+from headrace.core.ports.settings import BrokerSettings
+from headrace.core.records.message import Message
+from headrace.core.records.record import (
     BACKLOG_PAGE,
     DROP_BYTES_LIMIT,
     DROP_TENANT_BYTES_LIMIT,
@@ -15,8 +15,8 @@ from headrace.core.record import (
     SHARED_BACKLOG_PAGE,
     Progress,
 )
-from headrace.core.settings import BrokerSettings
-from headrace.services.references import References
+from headrace.core.state.backlog import Backlog
+from headrace.storage.embedded.references import References
 
 PAGE = 8
 MESSAGES = 200

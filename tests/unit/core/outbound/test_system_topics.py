@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from conformance.peer import Peer
 from harness import Harness
-from headrace.core.message import Message
+from headrace.core.records.message import Message
 from headrace.mqtt.packets import Publish, SubscriptionRequest
 
 

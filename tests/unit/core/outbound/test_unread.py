@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from harness import Client, Harness
-from headrace.core.record import DROP_LIMIT, DROPPED, SHARED_FINISHED, Progress
-from headrace.core.settings import BrokerSettings
-from headrace.core.unread import FAILURES_AT_ONCE, RETRY_MAX_MS
+from headrace.core.outbound.unread import FAILURES_AT_ONCE, RETRY_MAX_MS
+from headrace.core.ports.settings import BrokerSettings
+from headrace.core.records.record import DROP_LIMIT, DROPPED, SHARED_FINISHED, Progress
 
 PAGE = 4
 

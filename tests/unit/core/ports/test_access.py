@@ -6,17 +6,17 @@ import pytest
 from librt.strings import BytesWriter
 
 from harness import START_US, Client, Harness
-from headrace.core.access import PENDING, Access, SignIn
-from headrace.core.compacted import records
-from headrace.core.fold import Fold
-from headrace.core.interfaces import Link
-from headrace.core.message import decode_batch
-from headrace.core.record import DROP_PERMISSION
-from headrace.core.session import APPLICATION, DEVICE
+from headrace.core.ports.access import PENDING, Access, SignIn
+from headrace.core.ports.link import Link
+from headrace.core.records.message import decode_batch
+from headrace.core.records.record import DROP_PERMISSION
+from headrace.core.state.compacted import records
+from headrace.core.state.session import APPLICATION, DEVICE
+from headrace.core.state.state import Fold
 from headrace.mqtt import codec
 from headrace.mqtt.packets import Connect, Will
 from headrace.mqtt.properties import Properties
-from headrace.stores.memory import MemoryLink
+from headrace.storage.memory import MemoryLink
 
 PUBLISH, PUBACK, PUBREC, PUBCOMP, SUBACK, CONNACK = 0x30, 0x40, 0x50, 0x70, 0x90, 0x20
 

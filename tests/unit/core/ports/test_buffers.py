@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from librt.strings import BytesWriter
 
-from headrace.core.buffers import KEPT_BYTES_MAX, KEPT_MAX, Buffers
+from headrace.core.ports.buffers import KEPT_BYTES_MAX, KEPT_MAX, Buffers
 
 
 def holding(size: int) -> BytesWriter:

@@ -11,13 +11,13 @@ import pytest
 
 import headrace.core.broker
 from harness import Client, Harness, state
-from headrace.core.access import Access, SignIn
-from headrace.core.backlog import Backlog
-from headrace.core.failures import PLACES, Failures
-from headrace.core.interfaces import Link, Rendering
-from headrace.core.message import Message
-from headrace.core.settings import BrokerSettings
-from headrace.core.timers import RETRY_MS
+from headrace.core.ports.access import Access, SignIn
+from headrace.core.ports.failures import PLACES, Failures
+from headrace.core.ports.link import Link, Rendering
+from headrace.core.ports.settings import BrokerSettings
+from headrace.core.ports.timers import RETRY_MS
+from headrace.core.records.message import Message
+from headrace.core.state.backlog import Backlog
 from headrace.mqtt import codec
 from headrace.mqtt import reason_codes as rc
 from headrace.mqtt.packets import SubscriptionRequest, Will

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from harness import Harness
 from headrace.core.broker import TIMERS_AT_ONCE
-from headrace.core.timers import Timer, Timers
+from headrace.core.ports.timers import Timer, Timers
 from headrace.mqtt.packets import Will
 
 

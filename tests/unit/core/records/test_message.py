@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from librt.strings import BytesWriter
 
 from harness import START_US, message
-from headrace.core.message import Message, encode_varint
+from headrace.core.records.message import Message, encode_varint
 from headrace.mqtt.codec import encode_publish
 from headrace.mqtt.data_types import varint
 

@@ -11,12 +11,12 @@ from typing import Any
 import pytest
 from librt.strings import BytesWriter
 
-from headrace.core.message import Message, decode_batch, decode_record
-from headrace.core.record import Event, Progress, Record, record_positions
+from headrace.core.records.message import Message, decode_batch, decode_record
+from headrace.core.records.record import Event, Progress, Record, record_positions
 from headrace.errors import CorruptRecord
 
 VECTORS = json.loads(
-    (Path(__file__).parents[2] / "vectors/records/format_1.json").read_text(encoding="utf-8")
+    (Path(__file__).parents[3] / "vectors/records/format_1.json").read_text(encoding="utf-8")
 )
 
 

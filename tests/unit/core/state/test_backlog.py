@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.core.backlog import Backlog, BacklogSpace, Page, pack_page
-from headrace.core.inflight import reference
-from headrace.core.interfaces import GONE, NOT_NOW, Absent, PageReader
+from headrace.core.ports.journal import GONE, NOT_NOW, Absent, PageReader
+from headrace.core.state.backlog import Backlog, BacklogSpace, Page, pack_page
+from headrace.core.state.queue import reference
 from headrace.errors import CorruptRecord, NotReadableNow
 
 PAGE = 4

@@ -7,12 +7,12 @@ from hypothesis import strategies as st
 from librt.strings import BytesWriter
 
 from harness import START_US, Harness
-from headrace.core.compacted import records
-from headrace.core.fold import Fold
-from headrace.core.message import decode_batch
+from headrace.core.records.message import decode_batch
+from headrace.core.state.compacted import records
+from headrace.core.state.state import Fold
 from headrace.mqtt.packets import Will
 from headrace.services.state import lines
-from unit.core.test_fold import History, steps
+from unit.core.state.test_state import History, steps
 
 
 def again(harness: Harness) -> Fold:

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.core.window import NOT_IN_FLIGHT, Window
+from headrace.core.state.inflight import NOT_IN_FLIGHT, Window
 
 REFERENCES = st.integers(1, (1 << 63) - 1)
 STEPS = st.lists(

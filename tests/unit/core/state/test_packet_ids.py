@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from headrace.core.packet_ids import (
+from headrace.core.state.groups import Draw, Group
+from headrace.core.state.packet_ids import (
     UPPER_ID_FIRST,
     UPPER_ID_LAST,
     UPPER_IDS,
@@ -12,10 +13,9 @@ from headrace.core.packet_ids import (
     free_draw_id,
     has_free_id,
 )
-from headrace.core.session import Session
-from headrace.core.shared import Draw, Group
-from headrace.core.tenant import Tenant
-from headrace.stores.memory import MemoryJournal
+from headrace.core.state.session import Session
+from headrace.core.state.tenant import Tenant
+from headrace.storage.memory import MemoryJournal
 
 
 def session_with(ids: PacketIds) -> tuple[Session, Bound, Group]:

@@ -7,14 +7,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from harness import START_US, Client, Harness, message, recover, state
-from headrace.core import producers as module
-from headrace.core.access import Access
-from headrace.core.fold import Fold
-from headrace.core.interfaces import Link
-from headrace.core.message import Message, decode_batch
-from headrace.core.producers import NEW, ORDINARY, REPEATED, Producers
-from headrace.core.record import FLAG_PRODUCER
-from headrace.core.settings import BrokerSettings
+from headrace.core.ports.access import Access
+from headrace.core.ports.link import Link
+from headrace.core.ports.settings import BrokerSettings
+from headrace.core.records.message import Message, decode_batch
+from headrace.core.records.record import FLAG_PRODUCER
+from headrace.core.state import producers as module
+from headrace.core.state.producers import NEW, ORDINARY, REPEATED, Producers
+from headrace.core.state.state import Fold
 from headrace.mqtt import codec
 from headrace.mqtt.properties import Properties
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.core.backlog import BacklogSpace
-from headrace.core.inflight import OutboundQueue
-from headrace.core.packet_ids import DIRECT_IDS
-from headrace.stores.memory import MemoryJournal
+from headrace.core.state.backlog import BacklogSpace
+from headrace.core.state.packet_ids import DIRECT_IDS
+from headrace.core.state.queue import OutboundQueue
+from headrace.storage.memory import MemoryJournal
 
 SPACE = BacklogSpace(MemoryJournal())
 

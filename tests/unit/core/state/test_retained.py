@@ -6,8 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from harness import message
-from headrace.core.message import Message
-from headrace.core.retained import LEVEL_BYTES, LEVELS_FREE, RetainedStore
+from headrace.core.records.message import Message
+from headrace.core.state.retained import LEVEL_BYTES, LEVELS_FREE, RetainedStore
 from headrace.mqtt.topics import matches, valid_filter
 
 LEVELS = st.sampled_from(["a", "b", "", "$x"])

@@ -6,8 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from harness import message
-from headrace.core.message import Message
-from headrace.core.retained_tree import VISITS_MAX, RetainedTree, RetainedWalk
+from headrace.core.records.message import Message
+from headrace.core.state.retained_tree import VISITS_MAX, RetainedTree, RetainedWalk
 from headrace.mqtt.topics import matches
 
 NAMES = st.sampled_from(["a", "b", "c", "$d", ""])

@@ -5,10 +5,10 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.core.roster import Roster
-from headrace.core.session import Session
-from headrace.core.tenant import Tenant
-from headrace.stores.memory import MemoryJournal
+from headrace.core.state.roster import Roster
+from headrace.core.state.session import Session
+from headrace.core.state.tenant import Tenant
+from headrace.storage.memory import MemoryJournal
 
 CHANGES = st.lists(st.one_of(st.none(), st.integers(0, 30)))  # add one, or remove one of these
 

@@ -7,10 +7,10 @@ from collections.abc import Iterator
 import pytest
 
 from harness import Client, Harness, state
-from headrace.core.message import encode_varint
-from headrace.core.session import ID_SETS_BYTES_MAX, ID_SETS_MAX, IDS_LOOKED_UP, Session
-from headrace.core.tenant import Tenant
-from headrace.stores.memory import MemoryJournal
+from headrace.core.records.message import encode_varint
+from headrace.core.state.session import ID_SETS_BYTES_MAX, ID_SETS_MAX, IDS_LOOKED_UP, Session
+from headrace.core.state.tenant import Tenant
+from headrace.storage.memory import MemoryJournal
 
 
 def session() -> Session:

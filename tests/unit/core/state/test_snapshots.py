@@ -8,10 +8,10 @@ import pytest
 from msgspec import msgpack
 
 from harness import Client, Harness, state
-from headrace.core.fold import Fold
-from headrace.core.message import Message
-from headrace.core.settings import BrokerSettings
-from headrace.core.snapshots import RETAINED_AT_ONCE, SLICE_WORK, SnapshotPass, restore
+from headrace.core.ports.settings import BrokerSettings
+from headrace.core.records.message import Message
+from headrace.core.state.snapshots import RETAINED_AT_ONCE, SLICE_WORK, SnapshotPass, restore
+from headrace.core.state.state import Fold
 from headrace.mqtt import codec
 from headrace.mqtt.packets import Will
 

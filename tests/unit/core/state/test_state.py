@@ -6,8 +6,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from harness import Client, Harness, recover, state
-from headrace.core.fold import Fold
-from headrace.core.settings import BrokerSettings
+from headrace.core.ports.settings import BrokerSettings
+from headrace.core.state.state import Fold
 from headrace.mqtt import codec
 
 SUBSCRIBERS = ["s1", "s2"]

@@ -5,11 +5,11 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.core.session import Session
-from headrace.core.subscriptions import Subscription, SubscriptionTree
-from headrace.core.tenant import Tenant
+from headrace.core.state.session import Session
+from headrace.core.state.subscriptions import Subscription, SubscriptionTree
+from headrace.core.state.tenant import Tenant
 from headrace.mqtt.topics import matches, valid_filter
-from headrace.stores.memory import MemoryJournal
+from headrace.storage.memory import MemoryJournal
 
 LEVELS = st.sampled_from(["a", "b", "", "$x"])
 TOPICS = st.lists(LEVELS, min_size=1, max_size=4).map("/".join).filter(bool)

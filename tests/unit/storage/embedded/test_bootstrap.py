@@ -8,13 +8,13 @@ import pytest
 from librt.strings import BytesWriter
 
 from harness import START_US, Harness
-from headrace import bootstrap as module
-from headrace.bootstrap import DataDirNotEmpty, bootstrap
-from headrace.core.compacted import records
-from headrace.journal.bootstrap import write_bootstrap
+from headrace.core.state.compacted import records
+from headrace.journal.bootstrap_file import write_bootstrap
 from headrace.journal.errors import CorruptFile
-from headrace.recovery import folded
 from headrace.services.state import lines
+from headrace.storage.embedded import bootstrap as module
+from headrace.storage.embedded.bootstrap import DataDirNotEmpty, bootstrap
+from headrace.storage.embedded.recovery import folded
 
 UUID = "6f9619ff-8b86-d011-b42d-00c04fc964ff"
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 from librt.strings import BytesWriter
 
-from headrace.core.interfaces import DAMAGED, GONE, NOT_NOW, Absent
-from headrace.core.message import Message, message_flags
+from headrace.core.ports.journal import DAMAGED, GONE, NOT_NOW, Absent
+from headrace.core.records.message import Message, message_flags
 from headrace.errors import CorruptRecord
 from headrace.journal.errors import UnsupportedFormat
-from headrace.stores import local
-from headrace.stores.local import LocalJournal
+from headrace.storage.embedded import local
+from headrace.storage.embedded.local import LocalJournal
 
 
 class Gone(Exception):

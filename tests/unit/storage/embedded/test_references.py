@@ -7,10 +7,10 @@ from collections.abc import Callable
 import pytest
 
 from harness import Client, Harness
-from headrace.core.message import Message
-from headrace.core.settings import BrokerSettings
+from headrace.core.ports.settings import BrokerSettings
+from headrace.core.records.message import Message
 from headrace.errors import NotReadableNow
-from headrace.services.references import References
+from headrace.storage.embedded.references import References
 
 PAGE = 4
 

@@ -10,15 +10,15 @@ import pytest
 
 from harness import message
 from headrace.core.broker import Broker
-from headrace.core.interfaces import Clock
-from headrace.core.settings import BrokerSettings
+from headrace.core.ports.clock import Clock
+from headrace.core.ports.settings import BrokerSettings
 from headrace.journal.errors import OffsetOutOfRange
 from headrace.journal.log import LogSettings, SegmentedLog
 from headrace.journal.snapshot import newest_chain
 from headrace.services.watchdog import Watchdog
-from headrace.snapshotting import CHANGES_MAX, FULL_SHARE_OF_JOURNAL, Snapshotting, durable
-from headrace.stores.local import LocalJournal
-from headrace.stores.memory import ManualScheduler
+from headrace.storage.embedded.local import LocalJournal
+from headrace.storage.embedded.snapshotting import CHANGES_MAX, FULL_SHARE_OF_JOURNAL, Snapshotting, durable
+from headrace.storage.memory import ManualScheduler
 
 
 class Running:

@@ -12,18 +12,18 @@ import pytest
 
 from harness import message
 from headrace.core.broker import Broker
-from headrace.core.interfaces import Clock
-from headrace.core.message import Message
-from headrace.core.settings import BrokerSettings
+from headrace.core.ports.clock import Clock
+from headrace.core.ports.settings import BrokerSettings
+from headrace.core.records.message import Message
 from headrace.journal.consumers import ConsumerPosition
 from headrace.journal.disk import Disk
 from headrace.journal.errors import OffsetOutOfRange
 from headrace.journal.log import LogSettings, SegmentedLog
 from headrace.services.watchdog import Watchdog
-from headrace.snapshotting import Snapshotting, durable
-from headrace.stores.local import LocalJournal
-from headrace.stores.memory import ManualScheduler
-from headrace.upkeep import Upkeep
+from headrace.storage.embedded.local import LocalJournal
+from headrace.storage.embedded.snapshotting import Snapshotting, durable
+from headrace.storage.embedded.upkeep import Upkeep
+from headrace.storage.memory import ManualScheduler
 
 CAPACITY = 2 << 20
 TURNS_MAX = 400
