@@ -34,6 +34,8 @@ GIB = 1024 * MIB
 DAY_S = 24 * 3600
 UINT32_MAX = 0xFFFF_FFFF  # in a session expiry: does not expire (MQTT 5, 3.1.2.11.2)
 
+PACKET_BYTES_MAX = 2_000_000  # as Mosquitto has it since 2.1
+
 Count = Annotated[int, msgspec.Meta(ge=0)]
 Positive = Annotated[int, msgspec.Meta(ge=1)]
 UInt16 = Annotated[int, msgspec.Meta(ge=0, le=0xFFFF)]
@@ -96,8 +98,7 @@ class SessionConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
 class LimitsConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """`[limits]`: what one connection, and all of them together, may take."""
 
-    # A payload of 1 MiB fits together with its topic and properties.
-    packet_bytes_max: Annotated[int, msgspec.Meta(ge=128, le=268_435_460)] = MIB + 64 * KIB
+    packet_bytes_max: Annotated[int, msgspec.Meta(ge=128, le=268_435_460)] = PACKET_BYTES_MAX
     connections_max: Count = 0  # 0: as many as the limit of open files allows, at most 100 000
     connect_timeout_s: Annotated[float, msgspec.Meta(gt=0)] = 10.0
     tcp_keep_alive_s: Annotated[int, msgspec.Meta(ge=0, le=32_767)] = 120  # of the sockets; 0: none
@@ -181,7 +182,7 @@ class BridgeConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     session_expiry_s: UInt32 = UINT32_MAX  # how long it keeps what it has for us (version 5)
     keep_alive_s: UInt16 = 60
     inflight_max: Annotated[int, msgspec.Meta(ge=1, le=49_151)] = 256  # also capped by its Receive Maximum
-    packet_bytes_max: Annotated[int, msgspec.Meta(ge=128, le=268_435_460)] = MIB + 64 * KIB
+    packet_bytes_max: Annotated[int, msgspec.Meta(ge=128, le=268_435_460)] = PACKET_BYTES_MAX
     try_private: bool = True  # 3.1.1: say that we are a bridge (bit 7 of the level), as Mosquitto does
     notifications: Literal["both", "local", "none"] = "both"
     notification_topic: str = ""  # there; "": $SYS/broker/connection/CLIENT_ID/state

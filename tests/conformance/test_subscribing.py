@@ -469,3 +469,20 @@ def test_filters_count_by_what_they_take() -> None:
     assert 0 < session.filter_bytes <= 200_000
     client.feed(codec.encode_unsubscribe(4, 1, [request.filter for request in deep]))
     assert session.filter_bytes == session.subscribing == session.subscribing_bytes == 0
+
+
+def test_queue_as_emqx_has_it() -> None:
+    """`$queue/FILTER` and `$share/$queue/FILTER` are one group; either name ends a subscription to it."""
+    harness = Harness()
+    members = [Peer(harness, name) for name in "ab"]
+    members[0].subscribe("$queue/plant/+")
+    members[1].subscribe("$share/$queue/plant/+")
+    publisher = Peer(harness, "p")
+    for number in range(4):
+        publisher.publish("plant/boiler", str(number).encode(), 1, packet_id=number + 1)
+    got = [[packet.payload for packet in member.publishes()] for member in members]
+    assert sorted(got[0] + got[1]) == [b"0", b"1", b"2", b"3"]
+    assert got[0]
+    assert got[1]
+    assert codes(unsubscribe(members[1], "$queue/plant/+")) == [0]
+    assert publisher.publish("$queue/plant/boiler", b"x", 1) == [("PUBACK", 7, 0x87)]

@@ -9,12 +9,21 @@ from __future__ import annotations
 
 from typing import Final
 
-from headrace.mqtt.topics import SHARE_PREFIX, TOPIC_BYTES_MAX, checked_topic, filter_error, matches
+from headrace.mqtt.topics import (
+    QUEUE_PREFIX,
+    SHARE_PREFIX,
+    TOPIC_BYTES_MAX,
+    checked_topic,
+    filter_error,
+    matches,
+)
 
 IN: Final = "in"
 OUT: Final = "out"
 BOTH: Final = "both"
 _CACHE_TOPICS_MAX: Final = 16_384
+
+_SHARED = (SHARE_PREFIX, QUEUE_PREFIX)
 
 
 class Rule:
@@ -42,9 +51,9 @@ class Rule:
         for key, prefix in (("local_prefix", self.local_prefix), ("remote_prefix", self.remote_prefix)):
             if "+" in prefix or "#" in prefix:
                 return key, "has a wildcard"
-            if prefix.startswith(SHARE_PREFIX):
+            if prefix.startswith(_SHARED):
                 return key, "a bridge has no shared subscriptions"
-        if self.pattern.startswith(SHARE_PREFIX):
+        if self.pattern.startswith(_SHARED):
             return "pattern", "a bridge has no shared subscriptions"
         for topic_filter in (self.local_filter, self.remote_filter):
             wrong = filter_error(topic_filter)

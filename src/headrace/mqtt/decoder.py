@@ -22,7 +22,7 @@ from headrace.mqtt.packets import (
     Unsubscribe,
 )
 from headrace.mqtt.properties import Properties, read_properties
-from headrace.mqtt.topics import malformed_filter, share_error
+from headrace.mqtt.topics import in_long_form, malformed_filter, share_error
 
 
 def expect_end(pos: i64, end: i64) -> None:
@@ -57,7 +57,7 @@ def decode_subscribe(buf: bytes, pos: i64, end: i64, version: i64) -> Subscribe:
 
 
 def _filter(raw: bytes) -> str:
-    topic_filter = decode_name(raw)  # [MQTT-3.8.3-1] [MQTT-3.10.3-1]
+    topic_filter = in_long_form(decode_name(raw))  # [MQTT-3.8.3-1] [MQTT-3.10.3-1]
     wrong = malformed_filter(topic_filter)
     if wrong:
         raise MalformedPacket(wrong)

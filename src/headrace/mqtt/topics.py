@@ -12,6 +12,7 @@ from headrace.errors import MalformedPacket
 from headrace.mqtt.data_types import decode_name
 
 SHARE_PREFIX: Final = "$share/"
+QUEUE_PREFIX: Final = "$queue/"
 TOPIC_BYTES_MAX: Final = 65_535
 _CACHE_TOPICS_MAX: Final = 16_384
 _CACHE_TOPIC_BYTES_MAX: Final = 256
@@ -79,6 +80,11 @@ def _wildcard_error(topic_filter: str) -> str:
         if "+" in level and level != "+":
             return "+ is not a whole level"  # [MQTT-4.7.1-2]
     return ""
+
+
+def in_long_form(topic_filter: str) -> str:
+    """`$queue/FILTER`, as EMQX's clients write it, is the shared subscription `$share/$queue/FILTER`, as it is there."""
+    return SHARE_PREFIX + topic_filter if topic_filter.startswith(QUEUE_PREFIX) else topic_filter
 
 
 def share_error(topic_filter: str) -> str:

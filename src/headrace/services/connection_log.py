@@ -1,8 +1,8 @@
 """How connections and sessions begin and end, in the audit log: one line each. Runs on the loop.
 
 `connected`, `disconnected`, `taken over` and `session ended` are news, as Mosquitto's users know them; `refused`, `turned
-away`, `publish rejected` and `subscribe rejected` are failures, told whatever the log's level is. What access control
-refuses it tells itself.
+away`, `packet rejected` (one that is too large), `publish rejected`, `subscribe rejected` and `publish not delayed` are
+failures, told whatever the log's level is. What access control refuses it tells itself.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from headrace.mqtt.packets import Connect
 from headrace.net.remote import source_of
 from headrace.services.audit import Audit
 
+CLIENTS_MAX = 10_000  # that are remembered, to be told of something once
 VERSIONS = {3: "3.1", 4: "3.1.1", 5: "5.0"}
 
 
@@ -24,6 +25,7 @@ class ConnectionLog(Witness):
     def __init__(self, audit: Audit) -> None:
         super().__init__()
         self._audit = audit
+        self._told_of_delay: set[str] = set()
 
     def connected(self, link: Link, packet: Connect, present: bool) -> None:
         client = link.client_id
@@ -40,6 +42,8 @@ class ConnectionLog(Witness):
 
     def disconnected(self, link: Link, session: Session, reason: str, reason_code: int) -> None:
         client = session.client_id
+        if reason_code == rc.PACKET_TOO_LARGE and reason != "disconnected":  # we have ended it
+            self._failure("packet rejected", reason_code, link, client=client, detail=reason)
         if client.startswith(BRIDGE_PREFIX) or not self._audit.takes_news("disconnected", client):
             return
         if reason_code > 0 and reason == "disconnected":
@@ -63,6 +67,20 @@ class ConnectionLog(Witness):
 
     def rejected(self, link: Link, what: str, topic: str, reason_code: int) -> None:
         self._failure(f"{what} rejected", reason_code, link, client=link.client_id, topic=topic)
+
+    def not_delayed(self, link: Link, topic: str) -> None:
+        client = link.client_id
+        if client in self._told_of_delay:
+            return
+        if len(self._told_of_delay) >= CLIENTS_MAX:
+            self._told_of_delay.clear()
+        self._told_of_delay.add(client)
+        detail = "$delayed/ is a topic as any other here: nothing is delayed"
+        where = _where(link)
+        source = source_of(link.peer())
+        self._audit.failure(
+            "publish not delayed", "topic", source, client=client, topic=topic, detail=detail, **where
+        )
 
     def turned_away(self, peer: str, listener: str, reason: str) -> None:
         """A listener did not let somebody in, or has cut off who had not said CONNECT."""

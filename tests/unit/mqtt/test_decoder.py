@@ -37,6 +37,25 @@ def test_a_shared_subscription_without_no_local() -> None:
     assert decode_subscribe(raw, 0, len(raw), 5).filters[0].retain_as_published
 
 
+def subscribing_to(topic_filter: bytes, options: int = 1) -> bytes:
+    return b"\x00\x01\x00" + len(topic_filter).to_bytes(2, "big") + topic_filter + bytes((options,))
+
+
+def test_queue_is_the_short_form_of_a_shared_subscription() -> None:
+    for short, long in (
+        (b"$queue/a/+", "$share/$queue/a/+"),
+        (b"$queue", "$queue"),
+        (b"$queued/a", "$queued/a"),
+    ):
+        raw = subscribing_to(short)
+        assert decode_subscribe(raw, 0, len(raw), 5).filters[0].filter == long
+        assert decode_unsubscribe(raw, 0, len(raw) - 1, 5).filters == [long]
+    for raw in (subscribing_to(b"$queue/"), subscribing_to(b"$queue/a", 5)):  # no filter; No Local
+        with pytest.raises(ProtocolError) as refused:
+            decode_subscribe(raw, 0, len(raw), 5)
+        assert refused.value.reason_code == 0x82
+
+
 @pytest.mark.parametrize("code", range(256))
 def test_auth_codes(code: int) -> None:
     raw = bytes((code,))

@@ -140,3 +140,32 @@ def test_a_witness_that_fails_costs_nobody_anything() -> None:
     peer.subscribe("t")
     assert log.harness.broker.failures.counts["log"] == 1
     assert log.harness.broker.sessions.connected == 1
+
+
+def test_a_packet_that_is_too_large_is_told_with_its_size_and_the_limit() -> None:
+    log = Log()
+    Peer(log.harness, "c").publish("a", bytes(1 << 20), 1)
+    ((event, more),) = log.failures
+    assert (event, more["reason"], more["client"]) == ("packet rejected", "packet_too_large", "c")
+    assert more["detail"].startswith("packet of 10485")
+    assert more["detail"].endswith("bytes, 1048576 are accepted")
+
+
+def test_who_says_itself_that_a_packet_was_too_large_is_no_failure_of_its_own() -> None:
+    log = Log()
+    Peer(log.harness, "c").send(b"\xe0\x02\x95\x00")
+    assert (log.failures, log.events()[-1]) == ([], "disconnected")
+
+
+def test_that_nothing_is_delayed_is_told_once_for_a_client() -> None:
+    log = Log()
+    monitor = Peer(log.harness, "m")
+    monitor.subscribe("$delayed/#")
+    peer = Peer(log.harness, "c")
+    for qos in (0, 1, 1):
+        log.now += INTERVAL_S
+        peer.publish("$delayed/5/a", b"1", qos)
+    assert [(event, more["client"], more["topic"]) for event, more in log.failures] == [
+        ("publish not delayed", "c", "$delayed/5/a")
+    ]
+    assert len(monitor.publishes()) == 3

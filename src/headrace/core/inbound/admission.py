@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from headrace.core.state.tenant import Tenant
     from headrace.mqtt.packets import Publish, Will
 
-# The first two are the broker's own; nobody can subscribe to the third: such a filter is a shared subscription.
-CLOSED_TOPICS: Final = (b"$SYS/", b"$events/", b"$share/")
+# The first two are the broker's own; nobody can subscribe to the others: such a filter is a shared subscription.
+CLOSED_TOPICS: Final = (b"$SYS/", b"$events/", b"$share/", b"$queue/")
 _CONNECTION: Final = b"$SYS/broker/connection/"  # NAME/state: where others' bridges say whether they are up
 
 

@@ -43,6 +43,7 @@ DELIVERIES_MAX: Final = (
 LET_GO_AT_ONCE: Final = 50  # of those held back: each parses what was read before
 _PARKED_LEAST: Final = 64  # messages that wait for space, before those of closed connections are looked for
 _DOLLAR: Final = 0x24
+_DELAYED: Final = b"$delayed/"
 _REASON_FITS: Final = 64  # an acknowledgement with the longest of our reason strings is shorter
 
 
@@ -97,11 +98,7 @@ class Publishing:
         retain = packet.retain
         topic = packet.topic
         if retain or topic[0] == _DOLLAR or self._format_check or len(topic) >= self._deep:
-            code = self.admission.refusal(link.version, session.tenant, packet)
-            if code:
-                self._reject(link, session, packet, code)
-                testimony = link.broker.sessions.testimony
-                testimony.rejected(link, "publish", topic.decode("utf-8"), code)
+            if self._refuses(link, session, packet):
                 return
             retain = retain and self._keeps(session, packet)
         message = self.message_of(link, session, packet, retain)
@@ -130,6 +127,18 @@ class Publishing:
         if packet.qos == 2:
             self._note_incoming(session, packet.packet_id, offset)
         self.keep_pace(link)
+
+    def _refuses(self, link: Link, session: Session, packet: Publish) -> bool:
+        """Whether a PUBLISH that is not like most of them was refused, and answered."""
+        testimony = link.broker.sessions.testimony
+        code = self.admission.refusal(link.version, session.tenant, packet)
+        if code:
+            self._reject(link, session, packet, code)
+            testimony.rejected(link, "publish", packet.topic.decode("utf-8"), code)
+            return True
+        if packet.topic.startswith(_DELAYED):
+            testimony.not_delayed(link, packet.topic.decode("utf-8"))
+        return False
 
     def message_of(self, link: Link, session: Session, packet: Publish, retain: bool) -> Message:
         return Message(

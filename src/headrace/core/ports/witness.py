@@ -39,6 +39,9 @@ class Witness:
     def rejected(self, link: Link, what: str, topic: str, reason_code: int) -> None:
         """A PUBLISH or a subscription was refused, and access control has not told why."""
 
+    def not_delayed(self, link: Link, topic: str) -> None:
+        """A PUBLISH went to a topic that makes EMQX wait, and makes no difference here."""
+
 
 class Testimony:
     """Tells a witness, if there is one."""
@@ -86,6 +89,13 @@ class Testimony:
         if self.witness is not None:
             try:
                 self.witness.rejected(link, what, topic, reason_code)
+            except Exception as error:  # noqa: BLE001
+                self._failed(link.client_id, error)
+
+    def not_delayed(self, link: Link, topic: str) -> None:
+        if self.witness is not None:
+            try:
+                self.witness.not_delayed(link, topic)
             except Exception as error:  # noqa: BLE001
                 self._failed(link.client_id, error)
 
