@@ -126,6 +126,7 @@ class Client:
         expiry_s: int = 0xFFFFFFFF,
         will: Will | None = None,
         sync: bool = True,
+        username: str | None = None,
     ) -> None:
         self.harness = harness
         self.version = version
@@ -139,7 +140,8 @@ class Client:
         self.packets: list[tuple[int, bytes]] = []
         self.next_id = 1
         self.feed(
-            codec.encode_connect(Connect(version, client_id, clean, 0, None, None, will, properties)), sync
+            codec.encode_connect(Connect(version, client_id, clean, 0, username, None, will, properties)),
+            sync,
         )
 
     def feed(self, data: bytes, sync: bool = True) -> None:

@@ -139,7 +139,7 @@ def serve(
         _bootstrap(snapshot, Path(config.data_dir))
     from headrace.node import run
 
-    sys.exit(run(config))
+    sys.exit(run(config, lambda: load(config_file, options)))
 
 
 def _bootstrap(snapshot: Path, data_dir: Path) -> None:

@@ -103,7 +103,13 @@ class LimitsConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     connect_timeout_s: Annotated[float, msgspec.Meta(gt=0)] = 10.0
     tcp_keep_alive_s: Annotated[int, msgspec.Meta(ge=0, le=32_767)] = 120  # of the sockets; 0: none
     connections_per_s: Annotated[float, msgspec.Meta(ge=0)] = 0.0  # new ones of one address; 0: any number
+    accepts_per_s: Annotated[float, msgspec.Meta(ge=0)] = 0.0  # new ones of a listener; others wait
     messages_per_s: Count = 0  # that one connection may publish; 0: any number
+    # Of all connections with the same user name together; 0: any number.
+    user_messages_per_s: Count = 0
+    user_connections_max: Count = 0
+    user_subscriptions_max: Count = 0  # of their sessions, also while they are away
+    over_rate: Literal["wait", "disconnect"] = "wait"  # what comes of who publishes more than it may
     write_buffer_high: Annotated[int, msgspec.Meta(ge=KIB)] = MIB
     pending_bytes_max: Annotated[int, msgspec.Meta(ge=64 * KIB)] = 16 * MIB
     keep_alive_max_s: UInt16 = 0  # 0: whatever the client asks for
@@ -459,6 +465,46 @@ def _remove(table: Any, path: str) -> bool:
             return True
         inside = inside[step]
     return False
+
+
+# What a running broker takes over when it reads its configuration again.
+RELOADED = {
+    "limits": (
+        *(
+            "connections_per_s",
+            "accepts_per_s",
+            "messages_per_s",
+            "subscriptions_max",
+            "subscription_bytes_max",
+        ),
+        *("user_messages_per_s", "user_connections_max", "user_subscriptions_max", "over_rate"),
+    ),
+    "access": ("ban_after_failures", "ban_window_s", "ban_s", "connects_per_minute"),
+}
+
+
+def reloaded(running: Config, fresh: Config) -> tuple[Config, list[str]]:
+    """`running` with the limits of `fresh`, and the keys in which the two still differ: these need a restart."""
+    limits = {key: getattr(fresh.limits, key) for key in RELOADED["limits"]}
+    access = {key: getattr(fresh.access, key) for key in RELOADED["access"]}
+    merged = msgspec.structs.replace(
+        running,
+        limits=msgspec.structs.replace(running.limits, **limits),
+        access=msgspec.structs.replace(running.access, **access),
+    )
+    return merged, _differing("", msgspec.to_builtins(merged), msgspec.to_builtins(fresh))
+
+
+def _differing(name: str, one: dict[str, Any], other: dict[str, Any]) -> list[str]:
+    found = []
+    for key in sorted({*one, *other}):
+        path = f"{name}.{key}" if name else key
+        first, second = one.get(key), other.get(key)
+        if isinstance(first, dict) and isinstance(second, dict):
+            found += _differing(path, first, second)
+        elif first != second:
+            found.append(path)
+    return found
 
 
 def show(config: Config) -> str:

@@ -15,6 +15,7 @@ import ssl
 import sys
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import structlog
@@ -28,10 +29,11 @@ from headrace.api.server import CONNECTIONS_MAX, AdminServer, Bounds, admin_serv
 from headrace.bridge.address import parse
 from headrace.bridge.settings import BridgeSettings, RemoteTls
 from headrace.build import PURE, build
-from headrace.config import BridgeConfig, Config, endpoint, rule
+from headrace.config import BridgeConfig, Config, endpoint, reloaded, rule
 from headrace.core.broker import Broker
 from headrace.core.ports.clock import Clock
 from headrace.core.ports.settings import BrokerSettings
+from headrace.errors import ConfigError
 from headrace.journal.errors import FULL_REASONS, OffsetOutOfRange
 from headrace.journal.log import LogSettings, SegmentedLog
 from headrace.journal.snapshot import newest_chain
@@ -39,7 +41,7 @@ from headrace.naming import keys_named
 from headrace.net.address import parse as parse_listener
 from headrace.net.gate import GateSettings
 from headrace.net.tls import TlsFiles, UnusableCertificate, server_context
-from headrace.services.access import AccessSettings, FileAccess
+from headrace.services.access import AccessSettings, FileAccess, UserLimits
 from headrace.services.audit import Audit, AuditCollector
 from headrace.services.bridges import BridgeCollector, Bridges
 from headrace.services.doors import Doors, DoorSettings
@@ -95,6 +97,7 @@ def broker_settings(config: Config) -> BrokerSettings:
     settings.topic_levels_max = limits.topic_levels_max
     settings.filter_levels_max = limits.filter_levels_max
     settings.subscriptions_max = limits.subscriptions_max
+    settings.user_subscriptions_max = limits.user_subscriptions_max
     settings.subscription_bytes_max = limits.subscription_bytes_max
     settings.topic_alias_outbound = limits.topic_alias_outbound
     settings.payload_format_check = limits.payload_format_check
@@ -138,11 +141,12 @@ def door_settings(config: Config) -> DoorSettings:
         limits.tcp_keep_alive_s,
         gate=gate,
         messages_per_s=limits.messages_per_s,
+        accepts_per_s=limits.accepts_per_s,
     )
 
 
 def access_settings(config: Config) -> AccessSettings:
-    access = config.access
+    access, limits = config.access, config.limits
     return AccessSettings(
         password_file=access.password_file,
         acl_file=access.acl_file,
@@ -151,6 +155,7 @@ def access_settings(config: Config) -> AccessSettings:
         remember_s=access.remember_s,
         patience_s=0.8 * config.limits.connect_timeout_s,
         connects_per_minute=access.connects_per_minute,
+        users=UserLimits(limits.user_connections_max, limits.user_messages_per_s, limits.over_rate),
     )
 
 
@@ -189,12 +194,30 @@ def bridge_settings(bridge: BridgeConfig, tcp_keep_alive_s: int) -> BridgeSettin
     )
 
 
+# Limits that nobody keeps where access control is off.
+OF_ACCESS = ("messages_per_s", "user_messages_per_s", "user_connections_max", "user_subscriptions_max")
+
+
+def _access_is_needed(config: Config) -> bool:
+    """Whether anything is asked of clients, or counted for them by name."""
+    settings = access_settings(config)
+    if settings != AccessSettings(patience_s=settings.patience_s):
+        return True
+    urls = config.listeners
+    return any(getattr(config.limits, key) for key in OF_ACCESS) or any(
+        option in url for url in urls for option in ("identity=", "messages_per_s=")
+    )
+
+
 class Node:
     """One broker. With `owns_process` false it is a part of somebody else's program, whose signals and garbage collector
     it leaves alone."""
 
-    def __init__(self, config: Config, owns_process: bool = True) -> None:
+    def __init__(
+        self, config: Config, owns_process: bool = True, reread: Callable[[], Config] | None = None
+    ) -> None:
         self.config = config
+        self._reread = reread
         self.ready = asyncio.Event()
         self._owns_process = owns_process
         self._notifier = Notifier(os.environ if owns_process else {})
@@ -233,14 +256,9 @@ class Node:
 
     def _access_control(self) -> FileAccess | None:
         """None where everybody may do everything. Raises ConfigError."""
-        settings = access_settings(self.config)
-        asked = any(
-            option in url for url in self.config.listeners for option in ("identity=", "messages_per_s=")
-        )
-        unset = AccessSettings(patience_s=settings.patience_s)
-        if settings == unset and not asked and not self.config.limits.messages_per_s:
+        if not _access_is_needed(self.config):
             return None
-        return FileAccess(settings, self._audit, self._loop)
+        return FileAccess(access_settings(self.config), self._audit, self._loop)
 
     def _check_certificates(self) -> None:
         """They are read again when a listener opens: what is wrong with them is said before anything is made."""
@@ -381,9 +399,34 @@ class Node:
             return [self.config.admin]
         return []
 
+    def _reload_limits(self) -> list[str]:
+        """Read the configuration again and keep its limits from now on. Returns what could not be reloaded."""
+        if self._reread is None:
+            return []
+        try:
+            merged, differing = reloaded(self.config, self._reread())
+        except ConfigError as error:
+            log.warning("configuration not reloaded, the old one stays", error=str(error))
+            return ["configuration"]
+        if self._doors.access is None and _access_is_needed(merged):
+            differing += [f"limits.{key}" for key in OF_ACCESS if getattr(merged.limits, key)]
+            differing += ["access.connects_per_minute"] if merged.access.connects_per_minute else []
+        self.config = merged
+        limits, settings = merged.limits, self.broker.settings
+        settings.subscriptions_max = limits.subscriptions_max
+        settings.subscription_bytes_max = limits.subscription_bytes_max
+        settings.user_subscriptions_max = limits.user_subscriptions_max
+        if self._doors.access is not None:
+            self._doors.access.limit(access_settings(merged))
+        self._doors.limit(door_settings(merged))
+        if differing:
+            log.warning("some changes of the configuration need a restart", keys=differing)
+        return []
+
     def _reload(self) -> None:
         """SIGHUP."""
-        failed = self._doors.reload()
+        failed = self._reload_limits()
+        failed += self._doors.reload()
         failed += self._reload_admin()
         self._bridges.reload()
         if failed:
@@ -534,13 +577,16 @@ class Node:
             log.error("no snapshot at the stop; the next start replays the journal", error=str(error))
 
 
-def run(config: Config) -> int:
-    """Run a node on uvloop in this thread; returns the exit status. Raises JournalError, OSError at start."""
+def run(config: Config, reread: Callable[[], Config] | None = None) -> int:
+    """Run a node on uvloop in this thread; returns the exit status. `reread` gives the configuration of now, at SIGHUP.
+
+    Raises JournalError, OSError at start.
+    """
     # The journal's writer must get the interpreter soon after its system call returns (decisions 23).
     sys.setswitchinterval(SWITCH_INTERVAL_S)
     gc.set_threshold(*GC_THRESHOLDS)
 
     async def main() -> int:
-        return await Node(config).run()
+        return await Node(config, reread=reread).run()
 
     return uvloop.run(main())

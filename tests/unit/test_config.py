@@ -13,12 +13,14 @@ import pytest
 
 from headrace.config import (
     HIDDEN,
+    RELOADED,
     BridgeConfig,
     Config,
     Endpoint,
     InvalidKey,
     endpoint,
     load,
+    reloaded,
     show,
     without_secrets,
 )
@@ -232,6 +234,25 @@ def test_every_scheme_is_a_listener() -> None:
         "unix:///run/mqtt.sock",
     ]
     assert load(None, [f"listeners={json.dumps(urls)}"]).listeners == tuple(urls)
+
+
+def test_limits_are_taken_over_and_what_needs_a_restart_is_named() -> None:
+    running = load(None, ["limits.packet_bytes_max=5000"])
+    fresh = load(
+        None,
+        [
+            "limits.user_messages_per_s=9",
+            "access.ban_s=5",
+            "limits.packet_bytes_max=6000",
+            "admin=http://[::1]:1",
+        ],
+    )
+    merged, differing = reloaded(running, fresh)
+    assert (merged.limits.user_messages_per_s, merged.access.ban_s) == (9, 5.0)
+    assert (merged.limits.packet_bytes_max, merged.admin) == (5000, "")
+    assert differing == ["admin", "limits.packet_bytes_max"]
+    for table, keys in RELOADED.items():
+        assert set(keys) <= set(getattr(Config(), table).__struct_fields__)
 
 
 def test_the_reference_lists_every_key_with_its_default() -> None:

@@ -34,6 +34,8 @@ class Options:
     pending_bytes_max: int = 0
     connect_timeout_s: float = 0.0
     messages_per_s: int = 0
+    accepts_per_s: float = 0.0
+    subscriptions_max: int = 0
     mode: int = 0o660  # of a Unix socket
 
 

@@ -59,6 +59,7 @@ class Connection(Link, Receiver):
         self.source = source
         self._transport: PlainTransport | asyncio.Transport | None = None
         self.messages_per_s = listener.messages_per_s
+        self.subscriptions_max = listener.subscriptions_max
         self.packet_bytes_max = listener.packet_bytes_max or settings.packet_bytes_max
         self._protocol = ServerProtocol(self, int(self.packet_bytes_max), settings.topic_alias_maximum)
         self._protocol.reason_strings = settings.reason_strings
@@ -365,6 +366,7 @@ class ConnectionSet:
         self.parent = parent
         self.url = ""
         self.messages_per_s = 0
+        self.subscriptions_max = 0
         self.open: set[Connection] = set()
         self.accepted = 0
         self.strangers_bytes: i64 = 0  # counted at the node's set alone

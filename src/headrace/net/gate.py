@@ -10,7 +10,7 @@ from __future__ import annotations
 import ipaddress
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from headrace.errors import ConfigError
@@ -44,6 +44,11 @@ class Allowance:
         self._burst = burst
         self._clock = clock
         self._left: dict[str, tuple[float, float]] = {}  # tokens, and when that was
+
+    def wait_s(self, key: str) -> float:
+        """How long until there is one; 0.0 if there is."""
+        tokens, at = self._left.get(key, (self._burst, 0.0))
+        return max(0.0, (1.0 - tokens) / self._per_s - (self._clock() - at)) if tokens < 1.0 else 0.0
 
     def take(self, key: str) -> bool:
         """Whether there was one left."""
@@ -85,13 +90,22 @@ class Gate:
         self._clock = clock
         self._banned = Networks([])
         self._until: dict[str, float] = {}
-        rate = settings.connections_per_s
-        self._coming = Allowance(rate, max(10.0, rate), clock) if rate else None
-        failures = settings.ban_after_failures
+        self._coming: Allowance | None = None
         self._failing: Allowance | None = None
-        if failures:
-            self._failing = Allowance(failures / settings.ban_window_s, failures - 1, clock)
+        self._failures = (0, 0.0)
+        self.limit(settings)
         self.reload()
+
+    def limit(self, settings: GateSettings) -> None:
+        """Keep these limits from now on, and the ban file that there is. Bans stay as long as they were meant to."""
+        rate, failures, before = settings.connections_per_s, settings.ban_after_failures, self._settings
+        if self._coming is None or rate != before.connections_per_s:
+            self._coming = Allowance(rate, max(10.0, rate), self._clock) if rate else None
+        per_s = failures / settings.ban_window_s
+        if self._failing is None or (failures, per_s) != self._failures:
+            self._failing = Allowance(per_s, failures - 1, self._clock) if failures else None
+        self._failures = failures, per_s
+        self._settings = replace(settings, ban_file=before.ban_file)
 
     def reload(self) -> None:
         """Read the ban file. Raises InvalidBans, which names the key."""

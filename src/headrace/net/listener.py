@@ -16,10 +16,10 @@ import traceback
 from collections.abc import Callable
 
 from headrace.net import tls
-from headrace.net.address import Address
+from headrace.net.address import Address, Options
 from headrace.net.bound import bind, release
 from headrace.net.connection import Connection, ConnectionSet
-from headrace.net.gate import BANNED, Gate
+from headrace.net.gate import BANNED, Allowance, Gate
 from headrace.net.proxy import read_header
 from headrace.net.remote import peer_of
 from headrace.net.revocation import RevocationList
@@ -59,6 +59,8 @@ class ListenerSet(ConnectionSet):
 
     takes_identity = False
     gate: Gate | None = None
+    accepts: Allowance | None = None  # how many in a second; others wait in the backlog
+    held_back = 0  # times that accepting waited for this
     revocations: RevocationList | None = None
     pending = 0
     report: Report | None = None
@@ -136,6 +138,11 @@ class Listener:
         self.url = connections.url = address.url(port)
         self._loop.add_reader(self._socket, self._accept)
 
+    @property
+    def options(self) -> Options:
+        """What its URL asks for."""
+        return self._address.options
+
     def _read_certificates(self, files: TlsFiles) -> ssl.SSLContext | None:
         if not self._address.encrypted:
             return None
@@ -158,7 +165,12 @@ class Listener:
             task.cancel()
 
     def _accept(self) -> None:
-        for _ in range(ACCEPT_BURST):
+        for number in range(ACCEPT_BURST):
+            wait_s = self._wait_s()
+            if wait_s:
+                if number == 0:  # else the next call sees whether somebody waits
+                    self._hold_back(wait_s)
+                return
             try:
                 accepted, address = self._socket.accept()
             except (BlockingIOError, InterruptedError):
@@ -166,19 +178,29 @@ class Listener:
             except OSError as error:
                 if error.errno in OF_THE_CLIENT:
                     continue
-                self._pause(error)
+                self._report("accepting pauses", f"{self.url}: {error.strerror}")
+                self._pause(PAUSE_S)
                 return
             peer = peer_of(address)
-            if self._proxied or not self.connections.refuses(peer):
-                self._admit(accepted, peer)
-            else:
+            if not self._proxied and self.connections.refuses(peer):
                 accepted.close()
+                continue
+            if self.connections.accepts is not None:
+                self.connections.accepts.take("")
+            self._admit(accepted, peer)
 
-    def _pause(self, error: OSError) -> None:
+    def _hold_back(self, seconds: float) -> None:
+        self.connections.held_back += 1
+        self._report("more connections than a listener accepts in a second", self.url)
+        self._pause(seconds)
+
+    def _wait_s(self) -> float:
+        return 0.0 if self.connections.accepts is None else self.connections.accepts.wait_s("")
+
+    def _pause(self, seconds: float) -> None:
         """Clients wait in the backlog; the readable socket must not keep the loop busy meanwhile."""
-        self._report("accepting pauses", f"{self.url}: {error.strerror}")
         self._loop.remove_reader(self._socket)
-        self._paused = self._loop.call_later(PAUSE_S, self._resume)
+        self._paused = self._loop.call_later(seconds, self._resume)
 
     def _resume(self) -> None:
         self._paused = None

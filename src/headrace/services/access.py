@@ -7,15 +7,15 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TypeVar
 
-from headrace.core.inbound.pace import Pace
+from headrace.core.inbound.pace import Budget, Pace
 from headrace.core.ports.access import PENDING, UNLIMITED, Access, Answers, SignIn
 from headrace.core.ports.link import Link
 from headrace.core.state.state import DEFAULT_TENANT
-from headrace.errors import ConfigError
+from headrace.errors import ConfigError, ProtocolError
 from headrace.mqtt import reason_codes as rc
 from headrace.net.gate import BANNED, Allowance, Gate
 from headrace.net.remote import source_of
@@ -33,6 +33,16 @@ ANONYMOUS, CERTIFICATE, PASSWORD, NAME_ONLY = "anonymous", "certificate", "passw
 
 
 @dataclass(frozen=True, slots=True)
+class UserLimits:
+    """What all connections with the same user name may take together; 0: no limit. `over_rate`: "wait", or "disconnect"
+    where who publishes more than it may, by this limit or by that of its connection, is ended."""
+
+    connections_max: int = 0
+    messages_per_s: int = 0
+    over_rate: str = "wait"
+
+
+@dataclass(frozen=True, slots=True)
 class AccessSettings:
     """`client_ids`: "any", or "first-user" where a client id belongs to the user who opened its session."""
 
@@ -43,13 +53,14 @@ class AccessSettings:
     remember_s: float = REMEMBER_S
     patience_s: float = 8.0  # how long a CONNECT waits for a hash before it is refused
     connects_per_minute: float = 0.0  # of one client id; 0: as often as it likes
+    users: UserLimits = field(default_factory=UserLimits)
 
 
 class Known:
     """What access control remembers of a connection: how it signed in, the line of the password file that was right, and
     what it may do until the ACL is read again."""
 
-    __slots__ = ("acl", "grants", "line", "named", "pace", "way")
+    __slots__ = ("acl", "grants", "line", "named", "pace", "pace_of", "share", "user", "way")
 
     def __init__(self, way: str, line: str | None = None) -> None:
         self.way = way
@@ -58,6 +69,25 @@ class Known:
         self.acl: Acl | None = None
         self.grants: Grants | None = None
         self.pace: Pace | None = None
+        self.share: Budget | None = None  # that of its user, as long as it draws on it
+        self.pace_of: tuple[int, UserLimits] | None = None  # the limits that it keeps
+        self.user: _User | None = None  # with whom it is counted
+
+    def let_go(self) -> None:
+        """Draw on the budget of its user no more."""
+        if self.share is not None:
+            self.share.shares -= 1
+            self.share = None
+
+
+class _User:
+    """Connections with the same user name."""
+
+    __slots__ = ("budget", "connections")
+
+    def __init__(self) -> None:
+        self.connections = 0
+        self.budget: Budget | None = None
 
 
 class FileAccess(Access):
@@ -70,8 +100,9 @@ class FileAccess(Access):
         self._loop = loop
         self.verifying = Verifying(loop, settings.patience_s)
         self.gate: Gate | None = None  # told of failed logins
-        often = settings.connects_per_minute
-        self._connects = Allowance(often / 60, max(1.0, often), time.monotonic) if often else None
+        self._connects: Allowance | None = None
+        self._users: dict[str, _User] = {}  # who is connected
+        self.limit(settings)
         self._passwords: PasswordFile | None = None
         self._acl: Acl | None = None
         self.reload()
@@ -87,6 +118,18 @@ class FileAccess(Access):
                 passwords.take_over(self._passwords)
         acl = _read("access.acl_file", files.acl_file, read_acl) if files.acl_file else None
         self._passwords, self._acl = passwords, acl
+        self.generation += 1
+
+    def limit(self, settings: AccessSettings) -> None:
+        """Keep these limits from now on. Who is connected stays; files are another matter (`reload`)."""
+        often = settings.connects_per_minute
+        if self._connects is None or often != self._settings.connects_per_minute:
+            self._connects = Allowance(often / 60, max(1.0, often), time.monotonic) if often else None
+        users = settings.users
+        if users.messages_per_s != self._settings.users.messages_per_s:
+            for user in self._users.values():
+                user.budget = None
+        self._settings = replace(self._settings, connects_per_minute=often, users=users)
         self.generation += 1
 
     def must_go(self, link: Link) -> str:
@@ -182,9 +225,40 @@ class FileAccess(Access):
             return self._refuse(request, rc.CLIENT_IDENTIFIER_NOT_VALID, "client_id")
         if self._settings.client_ids == "first-user" and not self._owns(link, client_id):
             return self._refuse(request, rc.CLIENT_IDENTIFIER_NOT_VALID, "client_id_of_another")
+        if not self._counts(link, known, client_id):
+            return self._refuse(request, rc.QUOTA_EXCEEDED, "user_connections")
         link.grants = known
         self.audit.success("login", known.way, source_of(request.peer), **_signing(request))
         return rc.SUCCESS
+
+    def _counts(self, link: Link, known: Known, client_id: str) -> bool:
+        """Count a connection with those of its user. False: they are as many as they may be, and it takes over none of
+        them."""
+        name = link.user
+        if name is None or link.closed:
+            return True
+        user = self._users.get(name)
+        most = self._settings.users.connections_max
+        if user is not None and most and user.connections >= most:
+            session = link.broker.fold.tenant(DEFAULT_TENANT).sessions.get(client_id)
+            before = None if session is None else session.link
+            if before is None or before.user != name:
+                return False
+        if user is None:
+            user = self._users[name] = _User()
+        user.connections += 1
+        known.user = user
+        return True
+
+    def left(self, link: Link) -> None:
+        known = link.grants
+        if not isinstance(known, Known) or known.user is None:
+            return
+        user, known.user = known.user, None
+        user.connections -= 1
+        known.let_go()
+        if not user.connections and self._users.get(link.user or "") is user:
+            del self._users[link.user or ""]
 
     def _owns(self, link: Link, client_id: str) -> bool:
         """Whether a client id is this user's, or nobody's yet."""
@@ -230,13 +304,37 @@ class FileAccess(Access):
         self.audit.failure("denied", action, _source(link), **more, topic=topic.decode("utf-8"))
 
     def overdrawn(self, link: Link, answers: Answers) -> None:
-        if not link.messages_per_s:
+        known, users = self._known(link), self._settings.users
+        limits = (link.messages_per_s, users)
+        if known.pace_of != limits:
+            known.pace_of, known.pace = limits, self._pace(link, known)
+        pace = known.pace
+        if pace is None:
             answers.left = UNLIMITED
             return
-        known = self._known(link)
-        if known.pace is None:
-            known.pace = Pace(link, link.messages_per_s)
-        known.pace.overdrawn(answers)
+        waited = pace.waits
+        if not pace.overdrawn(answers, users.over_rate == "wait"):
+            return
+        if not waited:
+            reason = "user_messages_per_s" if not link.messages_per_s else "messages_per_s"
+            self.audit.failure("too many messages", reason, _source(link), **_named(link, link.client_id))
+        if users.over_rate != "wait":
+            raise ProtocolError(rc.MESSAGE_RATE_TOO_HIGH, "more messages a second than are allowed")
+
+    def _pace(self, link: Link, known: Known) -> Pace | None:
+        """What a connection keeps to: the budgets of its own and of its user."""
+        known.let_go()
+        now_ms, budgets = link.broker.clock.mono_ms, []
+        if link.messages_per_s:
+            budgets.append(Budget(link.messages_per_s, now_ms))
+        together, user = self._settings.users.messages_per_s, known.user
+        if together and user is not None:
+            if user.budget is None:
+                user.budget = Budget(together, now_ms)
+            known.share = user.budget
+            known.share.shares += 1
+            budgets.append(known.share)
+        return Pace(link, budgets) if budgets else None
 
     def _known(self, link: Link) -> Known:
         known = link.grants

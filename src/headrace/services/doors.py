@@ -5,14 +5,14 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from headrace.core.broker import Broker
 from headrace.errors import ConfigError
-from headrace.net.address import parse
+from headrace.net.address import Options, parse
 from headrace.net.bound import allow_all_descriptors, reserve, room_for_connections
 from headrace.net.connection import Connection, ConnectionSet
-from headrace.net.gate import BANNED, Gate, GateSettings
+from headrace.net.gate import BANNED, Allowance, Gate, GateSettings
 from headrace.net.incidents import Incidents
 from headrace.net.listener import Listener, ListenerSet
 from headrace.net.tls import TlsFiles, UnusableCertificate
@@ -38,7 +38,8 @@ class DoorSettings:
     tls: TlsFiles
     tcp_keep_alive_s: int = 0
     gate: GateSettings = field(default_factory=GateSettings)
-    messages_per_s: int = 0
+    messages_per_s: int = 0  # of one connection
+    accepts_per_s: float = 0.0  # of one listener
 
 
 def connections_allowed(wanted: int, descriptors: int) -> int:
@@ -116,9 +117,8 @@ class Doors:
             self._all,
             options.pending_bytes_max or settings.pending_bytes_max,
         )
-        connections.gate = self.gate
         connections.note_away = self._log.turned_away
-        connections.messages_per_s = options.messages_per_s or settings.messages_per_s
+        self._limit(connections, options)
         report = self._incidents.report
         self._listeners.append(
             Listener(
@@ -131,6 +131,34 @@ class Doors:
                 settings.tcp_keep_alive_s,
             )
         )
+
+    def _limit(self, connections: ListenerSet, options: Options) -> None:
+        """What a listener lets in, and what its clients may do in a second."""
+        settings = self._settings
+        connections.gate = self.gate
+        connections.messages_per_s = options.messages_per_s or settings.messages_per_s
+        connections.subscriptions_max = options.subscriptions_max
+        rate = options.accepts_per_s or settings.accepts_per_s
+        connections.accepts = Allowance(rate, max(1.0, rate), time.monotonic) if rate else None
+
+    def limit(self, settings: DoorSettings) -> None:
+        """Keep the limits of these from now on, for those who are here as well."""
+        self._settings = replace(
+            self._settings,
+            gate=replace(settings.gate, ban_file=self._settings.gate.ban_file),
+            messages_per_s=settings.messages_per_s,
+            accepts_per_s=settings.accepts_per_s,
+        )
+        if self.gate is not None:
+            self.gate.limit(self._settings.gate)
+        elif self._settings.gate != GateSettings():
+            self.gate = Gate(self._settings.gate)
+            if self.access is not None:
+                self.access.gate = self.gate
+        for listener in self._listeners:
+            self._limit(listener.connections, listener.options)
+            for connection in listener.connections.open:
+                connection.messages_per_s = listener.connections.messages_per_s
 
     def _connection(self, connections: ListenerSet, source: str) -> Connection:
         # The loop may have stood still since the clock was set, and the time to CONNECT begins now.

@@ -179,12 +179,18 @@ class DoorsCollector(Collector):
             "Connections not let in, or cut off",
             labels=["listener", "reason"],
         )
+        waits = CounterMetricFamily(
+            "headrace_listener_held_back",
+            "Times that accepting waited for accepts_per_s",
+            labels=["listener"],
+        )
         for url, connections in listeners:
+            waits.add_metric([url], connections.held_back)
             accepted.add_metric([url], connections.accepted)
             now.add_metric([url], len(connections.open))
             for reason, count in connections.turned_away.items():
                 away.add_metric([url, reason], count)
-        yield from (accepted, now, away)
+        yield from (accepted, now, away, waits)
 
 
 def registry(broker: Broker, doors: Doors, watchdog: Watchdog, *others: Collector) -> CollectorRegistry:

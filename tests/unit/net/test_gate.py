@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from headrace.net import gate as module
-from headrace.net.gate import Gate, GateSettings, InvalidBans, read_bans
+from headrace.net.gate import Allowance, Gate, GateSettings, InvalidBans, read_bans
 
 
 class Time:
@@ -52,6 +52,30 @@ def test_failures_ban_for_a_time(clock: Time) -> None:
     clock.now += 600.0
     assert gate.refusal("[2001:db8::4]:1") == ""
     assert not any(gate.failed("unix") for _ in range(9))
+
+
+def test_limits_change_while_bans_stay(clock: Time) -> None:
+    gate = Gate(GateSettings(ban_after_failures=2, ban_s=600.0), clock)
+    assert [gate.failed("192.0.2.1:1") for _ in range(2)] == [False, True]
+    assert not gate.failed("192.0.2.2:1")
+    gate.limit(GateSettings(ban_after_failures=2, ban_s=60.0))
+    assert gate.failed("192.0.2.2:1")  # its first failure is not forgotten
+    gate.limit(GateSettings(connections_per_s=1.0))
+    assert not any(gate.failed("192.0.2.3:1") for _ in range(9))
+    assert [gate.refusal(f"192.0.2.{host}:1") for host in (1, 2)] == ["banned", "banned"]
+    assert [gate.refusal("192.0.2.4:1") for _ in range(11)][-2:] == ["", "address_rate"]
+    clock.now += 60.0
+    assert [gate.refusal(f"192.0.2.{host}:1") for host in (1, 2)] == ["banned", ""]
+
+
+def test_how_long_until_there_is_one_again(clock: Time) -> None:
+    allowance = Allowance(2.0, 2.0, clock)
+    assert [allowance.wait_s(""), allowance.take(""), allowance.take("")] == [0.0, True, True]
+    assert allowance.wait_s("") == 0.5
+    clock.now += 0.25
+    assert allowance.wait_s("") == 0.25
+    clock.now += 0.25
+    assert (allowance.wait_s(""), allowance.take("")) == (0.0, True)
 
 
 def test_without_a_limit_nobody_is_banned() -> None:

@@ -18,7 +18,7 @@ from headrace.core.broker import Broker
 from headrace.core.ports.clock import Clock
 from headrace.core.ports.settings import BrokerSettings
 from headrace.errors import ConfigError
-from headrace.net.gate import GateSettings
+from headrace.net.gate import Allowance, GateSettings
 from headrace.net.tls import TlsFiles, UnusableCertificate
 from headrace.services.access import AccessSettings, FileAccess
 from headrace.services.audit import Audit
@@ -139,6 +139,61 @@ def test_who_is_banned_costs_neither_a_handshake_nor_a_connection(
         counts = listener.connections
         assert (counts.turned_away["banned"], counts.turned_away["handshake"]) == (1, 0)
         assert (counts.accepted, counts.pending) == (0, 0)
+        doors.stop_accepting()
+        doors.close()
+
+    assert run(body).lines == []
+
+
+def test_a_listener_accepts_so_many_in_a_second_and_the_others_wait() -> None:
+    """They are in the backlog meanwhile, and nobody is refused. A reload lets the rest in."""
+
+    async def body(broker: Broker, told: Told) -> None:
+        settings = DoorSettings(100, 60.0, 1 << 20, NO_FILES, accepts_per_s=0.001)
+        doors = Doors(broker, settings, None, told)
+        doors.open("tcp://127.0.0.1:0?accepts_per_s=3")
+        (listener,) = doors.listeners
+        listener.connections.accepts = Allowance(0.5, 3.0, asyncio.get_running_loop().time)
+        port = int(listener.url.partition("?")[0].rpartition(":")[2])
+        held = [await asyncio.open_connection("127.0.0.1", port) for _ in range(4)]
+        async with asyncio.timeout(10):
+            while not listener.connections.held_back:
+                await asyncio.sleep(0)
+        assert listener.connections.accepted == 3
+        async with asyncio.timeout(10):
+            while listener.connections.accepted < 4:
+                await asyncio.sleep(0.01)
+        assert sum(listener.connections.turned_away.values()) == 0
+        doors.stop_accepting()
+        doors.close()
+        for _, writer in held:
+            writer.close()
+
+    told = run(body)
+    assert [line.partition(" {")[0] for line in told.lines] == [
+        "more connections than a listener accepts in a second"
+    ]
+
+
+def test_limits_are_taken_over_by_who_is_connected() -> None:
+    async def body(broker: Broker, told: Told) -> None:
+        doors = Doors(broker, DoorSettings(100, 60.0, 1 << 20, NO_FILES), None, told)
+        for option in ("", "?messages_per_s=7", "?accepts_per_s=2.5&subscriptions_max=5"):
+            doors.open(f"tcp://127.0.0.1:0{option}")
+        plain, paced, rated = doors.listeners
+        _, writer = await asyncio.open_connection("127.0.0.1", int(plain.url.rpartition(":")[2]))
+        while not plain.connections.open:
+            await asyncio.sleep(0)
+        gate = GateSettings(connections_per_s=5.0)
+        doors.limit(DoorSettings(1, 1.0, 1, NO_FILES, gate=gate, messages_per_s=3, accepts_per_s=9.0))
+        (connection,) = plain.connections.open
+        assert connection.messages_per_s == 3
+        assert [found.connections.messages_per_s for found in doors.listeners] == [3, 7, 3]
+        assert rated.connections.subscriptions_max == 5
+        assert paced.connections.gate is doors.gate is not None
+        doors.limit(DoorSettings(1, 1.0, 1, NO_FILES))
+        assert [found.connections.accepts is None for found in doors.listeners] == [True, True, False]
+        writer.close()
         doors.stop_accepting()
         doors.close()
 

@@ -53,6 +53,7 @@ _REFUSALS_311 = {
     rc.SERVER_UNAVAILABLE: rc.CONNACK_SERVER_UNAVAILABLE,
     rc.SERVER_BUSY: rc.CONNACK_SERVER_UNAVAILABLE,
     rc.CONNECTION_RATE_EXCEEDED: rc.CONNACK_SERVER_UNAVAILABLE,
+    rc.QUOTA_EXCEEDED: rc.CONNACK_SERVER_UNAVAILABLE,
 }
 
 
@@ -282,6 +283,8 @@ class Sessions:
             self._detach(link, session)
             self._close(session, "connection lost", -1)
             self.testimony.disconnected(link, session, link.why_cut() or "connection lost", -1)
+        elif link.access is not None:
+            link.access.left(link)
 
     def protocol_error(self, link: Link, error: ProtocolError) -> None:
         """Answer with the reason code the version knows, close that connection only (P9)."""
@@ -303,6 +306,8 @@ class Sessions:
             session.tenant.counters.disconnects += 1
         link.session = None
         link.ready = False
+        if link.access is not None:
+            link.access.left(link)
         if link.timer is not None:
             link.timer.cancel()
             link.timer = None

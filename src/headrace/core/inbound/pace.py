@@ -1,55 +1,110 @@
-"""How many messages a second a connection may publish: beyond that nothing is read from it until the second is over.
+"""How many messages a second may be published, by a connection and by all connections of a user: beyond that nothing is
+read from a connection until its debt is paid.
 
-Nothing is lost and nobody is refused; what was read already counts against the next seconds.
+Nothing is lost and nobody is refused; what was read already counts against the time that comes.
 """
 
 from __future__ import annotations
 
 from typing import Final
 
+from mypy_extensions import i64
+
 from headrace.core.ports.access import Answers
 from headrace.core.ports.link import Link
 from headrace.core.ports.timers import Timer
 
 _SECOND_MS: Final = 1000
+_WAIT_MS: Final = 50  # at least: timers are no finer
+
+
+class Budget:
+    """So many messages a second, of which as many as one second's may be saved up. `shares`: how many draw on it."""
+
+    def __init__(self, per_s: int, now_ms: int) -> None:
+        self.per_s: i64 = per_s
+        self.shares: i64 = 0
+        self._left: i64 = per_s
+        self._since_ms: i64 = now_ms
+
+    def left(self, now_ms: i64) -> i64:
+        """What may be drawn now."""
+        more: i64 = (now_ms - self._since_ms) * self.per_s // _SECOND_MS
+        if self._left + more >= self.per_s:
+            self._left = self.per_s
+            self._since_ms = now_ms
+        elif more > 0:
+            self._left += more
+            self._since_ms += more * _SECOND_MS // self.per_s
+        return self._left
+
+    def draw(self, count: i64) -> None:
+        self._left -= count
+
+    def portion(self) -> i64:
+        """What one of them takes at a time, so that what it does not use is missed by nobody."""
+        return max(1, self.per_s // (2 * max(1, self.shares)))
+
+    def wait_ms(self, count: i64) -> i64:
+        """How long until so many may be drawn, if nobody else draws; a second at most."""
+        return min(_SECOND_MS, max(_WAIT_MS, (count - self._left) * _SECOND_MS // self.per_s + 1))
 
 
 class Pace(Timer):
-    """Of one connection, made when it publishes first."""
+    """Of one connection, made when it publishes first. Draws on all of its budgets at once."""
 
-    def __init__(self, link: Link, per_s: int) -> None:
+    def __init__(self, link: Link, budgets: list[Budget]) -> None:
         super().__init__()
         self._link = link
-        self._per_s = per_s
-        self._since_ms = link.broker.clock.mono_ms - _SECOND_MS
-        self._waits = False
+        self._budgets = budgets
+        self.waits = False
 
-    def overdrawn(self, answers: Answers) -> None:
-        """One more message came than was allowed for: allow for more, or stop reading."""
+    def overdrawn(self, answers: Answers, waiting: bool = True) -> bool:
+        """One more message came than was allowed for: allow for more, or, where it may wait, stop reading. Whether it is
+        more than is allowed now."""
         now_ms = self._link.broker.clock.mono_ms
-        if not self._waits and now_ms - self._since_ms >= _SECOND_MS:
+        if not self.waits:
             self._renew(answers, now_ms)
-        if answers.left < 0:
+        if answers.left >= 0:
+            return False
+        if waiting:
             self._link.pause_reading()
-            if not self._waits:
-                self._waits = True
-                self._link.broker.timers.schedule(self._since_ms + _SECOND_MS, self)
+            if not self.waits:
+                self.waits = True
+                self._wait(answers, now_ms)
+        return True
 
-    def _renew(self, answers: Answers, now_ms: int) -> None:
-        more = (now_ms - self._since_ms) * self._per_s // _SECOND_MS
-        self._since_ms = now_ms
-        answers.left = min(answers.left + more, self._per_s)
+    def _portion(self) -> i64:
+        portion: i64 = self._budgets[0].portion()
+        for budget in self._budgets:
+            portion = min(portion, budget.portion())
+        return portion
+
+    def _renew(self, answers: Answers, now_ms: i64) -> None:
+        granted: i64 = self._portion() - answers.left
+        for budget in self._budgets:
+            granted = min(granted, budget.left(now_ms))
+        if granted > 0:
+            for budget in self._budgets:
+                budget.draw(granted)
+            answers.left += granted
+
+    def _wait(self, answers: Answers, now_ms: i64) -> None:
+        wait_ms: i64 = _WAIT_MS
+        for budget in self._budgets:
+            wait_ms = max(wait_ms, budget.wait_ms(self._portion() - answers.left))
+        self._link.broker.timers.schedule(int(now_ms + wait_ms), self)
 
     def fire(self, now_ms: int) -> None:
-        """A second is over: read on, unless what was read already takes longer."""
+        """Read on once the debt is paid and a portion is there: not a message at a time."""
         link = self._link
         answers = link.answers
         if link.closed or answers is None:
             return
         link.last_seen_ms = now_ms  # its silence is ours
         self._renew(answers, now_ms)
-        if answers.left < 0 or link.held_back:
-            link.broker.timers.schedule(now_ms + _SECOND_MS, self)
+        if answers.left < self._portion() or link.held_back:
+            self._wait(answers, now_ms)
         else:
-            self._waits = False
+            self.waits = False
             link.resume_reading()

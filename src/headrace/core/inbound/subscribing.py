@@ -46,7 +46,7 @@ class Subscribing:
         codes: list[int] = []
         rows: list[list[object]] = []
         fresh: list[Subscription] = []
-        room = _Room(session, link.broker.settings)
+        room = _Room(session, link, link.broker.settings)
         for request in packet.filters:
             code = self._grant(link, request, room)
             codes.append(code)
@@ -122,11 +122,13 @@ def _note_refused(link: Link, session: Session, topic_filter: str, code: int) ->
 
 
 class _Room:
-    """What one SUBSCRIBE adds to its session, within the limits of a session."""
+    """What one SUBSCRIBE adds to its session, within the limits of a session, of the listener and of the user."""
 
-    def __init__(self, session: Session, settings: BrokerSettings) -> None:
+    def __init__(self, session: Session, link: Link, settings: BrokerSettings) -> None:
         self._session = session
-        self._most: i64 = settings.subscriptions_max
+        self._owner = session.owner
+        self._most: i64 = link.subscriptions_max or settings.subscriptions_max
+        self._most_owned: i64 = settings.user_subscriptions_max
         self._most_bytes: i64 = settings.subscription_bytes_max
         self._new: set[str] = set()
         self._bytes: i64 = 0
@@ -148,6 +150,10 @@ class _Room:
         taken = session.filter_bytes + session.subscribing_bytes + self._bytes + memory
         if (self._most and count >= self._most) or (self._most_bytes and taken > self._most_bytes):
             return False
+        if self._owner is not None and self._most_owned:
+            owned: i64 = session.tenant.owned.get(self._owner, 0) + len(self._new)
+            if owned >= self._most_owned:
+                return False
         self._new.add(topic_filter)
         self._bytes += memory
         return True
@@ -155,12 +161,18 @@ class _Room:
     def begin(self) -> None:
         """They are on their way through the journal: those of the next packet find less room."""
         self._session.subscribing += len(self._new)
+        self._count_owned(len(self._new))
         self._session.subscribing_bytes += self._bytes
 
     def end(self) -> None:
         """They have taken effect, and are counted with what the session has."""
         self._session.subscribing -= len(self._new)
+        self._count_owned(-len(self._new))
         self._session.subscribing_bytes -= self._bytes
+
+    def _count_owned(self, more: int) -> None:
+        if self._owner is not None and more:
+            self._session.tenant.count_owned(self._owner, more)
 
 
 def _as_bridge(request: SubscriptionRequest) -> None:

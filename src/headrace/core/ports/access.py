@@ -95,8 +95,11 @@ class Access:
         """A PUBLISH or a will was refused because `may_publish` said so."""
 
     def overdrawn(self, link: Link, answers: Answers) -> None:
-        """A message came beyond those that `answers.left` allowed for."""
+        """A message came beyond those that `answers.left` allowed for. Raises ProtocolError where that must end it."""
         answers.left = UNLIMITED
+
+    def left(self, link: Link) -> None:
+        """A connection that was let in has ended, or its session has left it; told once or more often."""
 
     def may_subscribe(self, link: Link, topic_filter: str) -> bool:
         """False if nothing, or for a shared subscription not everything, that the filter matches may be received."""

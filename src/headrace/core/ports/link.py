@@ -77,6 +77,7 @@ class Link(ServerHandler):
         # without a certificate and where nobody asks for one.
         self.identity: str | None = ""
         self.messages_per_s: int = 0  # that it may publish; 0: as many as it likes
+        self.subscriptions_max: int = 0  # of its session; 0: as the settings say
         self.access: Access | None = None  # who is asked what it may do; None: everything
         self.user: str | None = None  # whom access control knows it as; None: nobody in particular
         self.client_id = ""

@@ -169,10 +169,28 @@ class Session:
     def drops_by_name(self) -> dict[str, int]:
         return {DROP_REASONS[reason]: count for reason, count in (self.dropped or {}).items()}
 
+    def count_owned(self, more: int) -> None:
+        """Its owner has so many subscriptions more, or fewer; those of a session that has ended count no more."""
+        owner = self.owner
+        if owner is not None and more and not self.ended:
+            self.tenant.count_owned(owner, more)
+
+    def end(self) -> None:
+        """It has ended: its subscriptions, which go later, are its owner's no more."""
+        self.count_owned(-len(self.subscriptions or {}))
+        self.ended = True
+
+    def own(self, user: str) -> None:
+        """It belongs to this user, if it belongs to nobody yet."""
+        if self.owner is None:
+            self.owner = user
+            self.count_owned(len(self.subscriptions or {}))
+
     def subscribe(self, subscription: Subscription) -> None:
         self.changed = True
         if self.subscriptions is None:
             self.subscriptions = {}
         if subscription.filter not in self.subscriptions:
             self.filter_bytes += memory_of(subscription.filter)
+            self.count_owned(1)
         self.subscriptions[subscription.filter] = subscription

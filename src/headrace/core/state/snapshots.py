@@ -208,7 +208,9 @@ def _restore_session(fold: Fold, value: list[object]) -> None:
     for reason, count in cast(list[list[int]], value[13]):
         session.count_drop(reason, count)
     if len(value) > 15:
-        session.owner = cast("str | None", value[15])
+        owner = cast("str | None", value[15])
+        if owner is not None:
+            session.own(owner)
     if value[14] is not None:
         bound = cast(list[int], value[16]) if len(value) > 16 else []
         _restore_queue(session, cast(list[object], value[14]), bound)

@@ -72,8 +72,8 @@ NONE_LISTED: Final = 1 << 62
 def _note_owner(session: Session, event: Event) -> None:
     """The first user keeps it."""
     user = event.fields.get("u")
-    if session.owner is None and isinstance(user, str):
-        session.owner = user
+    if isinstance(user, str):
+        session.own(user)
 
 
 def will_fields(will: Will | None) -> object:
@@ -229,7 +229,7 @@ class Fold:
     def leave(self, session: Session) -> None:
         """As `ended`, when the record is appended. Its subscriptions are left for `sweep`: whoever routes live asks
         whether a session has ended. Its groups are left for `departed`: the next member may be on its way."""
-        session.ended = True
+        session.end()
         for group in session.groups or []:
             if session.subscriptions is not None:
                 session.subscriptions.pop(group.carrier.client_id, None)
@@ -269,7 +269,7 @@ class Fold:
         """Take a session out of the directory, and what it has out of queues. What may fail for want of memory comes
         last: what is left of it then is done by `departed`."""
         tenant = session.tenant
-        session.ended = True
+        session.end()
         if tenant.sessions.get(session.client_id) is session:
             del tenant.sessions[session.client_id]
         if self.by_incarnation.pop(session.incarnation, None) is session:
@@ -361,6 +361,7 @@ class Fold:
             session.tenant.tree.remove(topic_filter, session)
         del subscriptions[topic_filter]  # last: what raises before is tried again
         session.filter_bytes -= memory_of(topic_filter)
+        session.count_owned(-1)
 
     def group(self, tenant: Tenant, key: str, group_id: int) -> Group:
         """The group of a shared subscription, made under `group_id` if there is none."""

@@ -54,12 +54,21 @@ class Tenant:
         self.counters = Counters()
         self.space = BacklogSpace(pages)
         self.ids = PacketIds() if ids is None else ids
+        self.owned: dict[str, int] = {}  # user -> subscriptions of the sessions that belong to it
         # (client id, DropReason) -> messages not yet told of; None: nobody is told (`drop_events`)
         self.drops: dict[tuple[str, int], int] | None = None
 
     def is_heard(self, topic: bytes) -> bool:
         """Whether any subscription, shared or not, matches this topic."""
         return bool(self.tree.match(topic)) or (bool(self.groups) and bool(self.shared_tree.match(topic)))
+
+    def count_owned(self, user: str, more: int) -> None:
+        """The sessions of a user have so many subscriptions more, or fewer."""
+        count = self.owned.get(user, 0) + more
+        if count:
+            self.owned[user] = count
+        else:
+            self.owned.pop(user, None)
 
     def count_drop(self, reason: int, count: int) -> None:
         dropped = self.counters.dropped
