@@ -41,21 +41,22 @@ class Spilling:
         """The head keeps a page full: it is what goes out next."""
         behind = backlog.split(self._page, head_serial)
         while behind.loose() >= self.limit:
-            first = behind.first + behind.pending
+            kept = _PageKept(behind, behind.first + behind.pending, self._page)
             values = behind.next_page(owner, self._page)
-            offset = self._commit.append(Progress(subkind, self._clock.now_us, values))
-            self._commit.defer(_PageKept(behind, offset, first, self._page))
+            kept.offset = self._commit.append(Progress(subkind, self._clock.now_us, values))
+            self._commit.defer(kept)
+            behind.pending += self._page  # last: what failed before is tried again
 
 
 class _PageKept(Deferred):
     """A page is durable: its references need not stay in memory."""
 
-    def __init__(self, behind: Behind, offset: int, first: i64, count: i64) -> None:
+    def __init__(self, behind: Behind, first: i64, count: i64) -> None:
         super().__init__()
+        self.offset = -1
         self._behind = behind
-        self._offset = offset
         self._first = first
         self._count = count
 
     def run(self) -> None:
-        self._behind.kept(self._offset, self._first, self._count)
+        self._behind.kept(self.offset, self._first, self._count)

@@ -89,9 +89,8 @@ class Behind:
         return len(self.refs) - self.pending
 
     def next_page(self, owner: int, count: int) -> bytes:
-        """The values of a record with the oldest `count` loose references, which are pending from now on."""
+        """The values of a record with the oldest `count` loose references. They are pending once it is appended."""
         start = self.pending
-        self.pending = start + count
         return pack_page(
             owner, self.first + start, self.refs[start : start + count], self.sizes[start : start + count]
         )

@@ -5,6 +5,8 @@ from __future__ import annotations
 import pytest
 
 from harness import Client, Harness
+from headrace.core.outbound.spilling import Spilling
+from headrace.core.ports.clock import Clock
 from headrace.core.ports.settings import BrokerSettings
 from headrace.core.records.message import Message
 from headrace.core.records.record import (
@@ -199,3 +201,36 @@ def test_a_session_that_ends_leaves_its_bytes_to_the_others() -> None:
     assert harness.broker.fold.tenant("default").space.bytes > 0
     harness.client("away", clean=True)
     assert harness.broker.fold.tenant("default").space.bytes == 0
+
+
+@pytest.mark.parametrize("topic_filter", ["t", "$share/g/t"])
+def test_a_page_that_could_not_be_appended_is_tried_again(topic_filter: str) -> None:
+    """Its references would stay in memory, and those of all pages behind it, until the queue has drained."""
+    harness = harness_of_small_pages()
+    away(harness, topic_filter)
+    publish(harness, 2 * PAGE - 1)
+    smaller = BrokerSettings()
+    smaller.backlog_page = PAGE // 2
+    clock = Clock()
+    clock.now_us = 1 << 70  # no record can be made with that time
+    spilling = Spilling(harness.broker.commit, clock, smaller)
+    tenant = harness.broker.fold.tenant("default")
+
+    def spill() -> None:
+        if tenant.groups:
+            spilling.spill_group(next(iter(tenant.groups.values())))
+        else:
+            session = tenant.sessions["away"]
+            spilling.spill_queue(session.incarnation, session.outbound())
+
+    with pytest.raises(ValueError, match="too large"):
+        spill()
+    clock.now_us = harness.now_us
+    spill()
+    harness.sync()
+    backlog = backlog_of(harness)
+    assert len(backlog.in_memory()) < 2 * PAGE - 1
+    publish(harness)
+    assert len(backlog.in_memory()) <= 3 * PAGE
+    assert backlog.behind is not None
+    assert backlog.behind.pending == 0

@@ -49,6 +49,7 @@ class Queue:
                 first = behind.first + behind.pending
                 offset = (1 << 40) + len(self.written)
                 self.pages.values[offset] = behind.next_page(7, PAGE)
+                behind.pending += PAGE
                 self.written.append((offset, self.pages.values[offset]))
                 self.pending.append((behind, offset, first))
 
