@@ -21,6 +21,7 @@ from headrace.core.ports.clock import Clock
 from headrace.core.ports.link import Link
 from headrace.core.ports.timers import Timer, Timers
 from headrace.core.ports.witness import Testimony
+from headrace.core.records.elapsed import CLOCK_SET_US, elapsed_us
 from headrace.core.records.record import (
     BROKER_STARTED,
     DROP_SESSION_ENDED,
@@ -341,7 +342,7 @@ class Sessions:
 
     def await_return(self, session: Session, grace_ms: int) -> None:
         """Start the timer of a closed session: its will delay or its expiry, whichever is first."""
-        gone_ms = max(0, (self._clock.now_us - session.closed_at_us) // 1000)
+        gone_ms = elapsed_us(session.closed_at_us, self._clock.now_us) // 1000
         begin_ms = self._clock.mono_ms + grace_ms
         expires_ms = begin_ms + max(0, session.expiry_s * 1000 - gone_ms)
         due_ms = expires_ms
@@ -366,10 +367,13 @@ class Sessions:
         self._wills.fire(session, self.access)
         if session.expiry_s == NEVER_EXPIRES:
             return
-        gone_us = self._clock.now_us - session.closed_at_us
+        closed_us, now_us = session.closed_at_us, self._clock.now_us
+        was_unset = (
+            closed_us < CLOCK_SET_US <= now_us
+        )  # the time of day says nothing, the other clock has had its time
         if self._clock.mono_ms < expires_ms - 200:
             self._await(session, expires_ms, expires_ms)
-        elif gone_us >= session.expiry_s * 1_000_000 - 200_000:
+        elif was_unset or now_us - closed_us >= session.expiry_s * 1_000_000 - 200_000:
             self.expired += 1
             self.end(session, "expired")
         else:

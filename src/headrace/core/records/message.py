@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from librt.strings import BytesWriter, write_i16_be, write_i32_be, write_i64_le
 from mypy_extensions import i16, i32, i64, mypyc_attr, u8
 
+from headrace.core.records.elapsed import elapsed_us
 from headrace.core.records.record import (
     FLAG_DUP,
     FLAG_QOS,
@@ -90,7 +91,8 @@ class Message(Record):
 
     def expired(self, now_us: int) -> bool:
         """True once the Message Expiry Interval has passed, counted from the receive time (decisions 17)."""
-        return self.message_expiry_s >= 0 and now_us >= self.timestamp_us + self.message_expiry_s * 1_000_000
+        expiry: i64 = self.message_expiry_s
+        return expiry >= 0 and elapsed_us(self.timestamp_us, now_us) >= expiry * 1_000_000
 
     def encode_into(self, out: BytesWriter) -> None:
         """Append the MESSAGE record (layout: `record`); five 64-bit words make the header."""
@@ -166,7 +168,7 @@ class Message(Record):
         if self.message_expiry_s >= 0:
             # The interval sent is the received one less the time spent waiting here [MQTT-3.3.2-6].
             # A clock that was set back makes it no longer than it was.
-            waited: int = max(0, now_us - self.timestamp_us) // 1_000_000
+            waited: int = elapsed_us(self.timestamp_us, now_us) // 1_000_000
             left: int = max(0, self.message_expiry_s - waited)
             out.append(0x02)
             out.write(left.to_bytes(4, "big"))

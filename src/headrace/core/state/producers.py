@@ -8,8 +8,8 @@ refused one look stored.
 
 What is known is a fold over the records, which carry the properties and a flag that says so: `apply` is called for
 each one when it is durable, live and in recovery alike. The bounds are part of the fold, so that everybody who reads
-the journal forgets the same producers: the longest unused ones beyond `PRODUCERS_MAX` a tenant, and those that have
-sent nothing for `EXPIRY_US`.
+the journal forgets the same producers: the longest unused ones beyond `PRODUCERS_MAX` a tenant. None is forgotten for its
+age: that is the time of day's word, and a clock that is set ahead for a moment would forget all of them.
 """
 
 from __future__ import annotations
@@ -31,8 +31,6 @@ ID_BYTES_MAX: Final = 128
 SEQUENCE_DIGITS_MAX: Final = 19
 SEQUENCE_MAX: Final = (1 << 63) - 1
 PRODUCERS_MAX: Final = 100_000
-EXPIRY_US: Final = 7 * 86_400 * 1_000_000
-_FORGOTTEN_AT_ONCE: Final = 2  # of the expired ones: more than one a message, so that they do not gather
 _PER_ENTRY: Final = 1_000
 
 ORDINARY: Final = 0
@@ -93,18 +91,8 @@ class Producers:
         producer.last_us = message.timestamp_us
         if self._on_their_way.get(key, sequence + 1) <= sequence:
             del self._on_their_way[key]
-        self._forget(message.timestamp_us)
-
-    def _forget(self, now_us: i64) -> None:
-        """Of what is durable alone, so that a replay forgets the same."""
-        known = self._known
-        if len(known) > self._most:
-            known.popitem(last=False)
-        for _ in range(_FORGOTTEN_AT_ONCE):
-            oldest = next(iter(known))
-            if known[oldest].last_us >= now_us - EXPIRY_US:
-                return
-            known.popitem(last=False)
+        if len(self._known) > self._most:  # of what is durable alone, so that a replay forgets the same
+            self._known.popitem(last=False)
 
     # Snapshots
 

@@ -129,7 +129,7 @@ class RetainedStore:
         found: list[Message] = []
         while self._expiring and len(found) < count and self._expiring[0][0] <= now_us:
             message = self._by_offset.get(heapq.heappop(self._expiring)[1])
-            if message is not None:
+            if message is not None and message.expired(now_us):
                 found.append(message)
         return found
 
