@@ -10,7 +10,9 @@ others, and of the journal, which is kept from the older full one on, no more th
 from __future__ import annotations
 
 import asyncio
+import math
 import time
+from collections.abc import Callable
 
 from headrace.core.broker import Broker
 from headrace.core.commit import Barrier, GroupCommit
@@ -22,6 +24,7 @@ from headrace.services.watchdog import Watchdog
 SHARE_OF_JOURNAL = 4
 FULL_SHARE_OF_JOURNAL = 16
 CHANGES_MAX = 32  # files behind a full one
+RETRY_S = 5.0  # after one that failed, at least; four times as long as it took
 
 
 STUCK_S = 5.0
@@ -47,8 +50,15 @@ class Snapshotting:
     """Takes one snapshot at a time."""
 
     def __init__(
-        self, broker: Broker, log: SegmentedLog, interval_bytes: int, interval_s: float, watchdog: Watchdog
+        self,
+        broker: Broker,
+        log: SegmentedLog,
+        interval_bytes: int,
+        interval_s: float,
+        watchdog: Watchdog,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
+        self._clock = clock
         self._watchdog = watchdog
         self._fold = broker.fold
         self._commit = broker.commit
@@ -62,11 +72,14 @@ class Snapshotting:
         self._full_at_bytes = 0
         self._changes = 0
         self._at_bytes = 0
-        self._at_s = time.monotonic()
+        self._at_s = self._clock()
+        self._retry_at = math.inf  # after one that failed
 
     def due(self) -> bool:
+        if self._clock() >= self._retry_at:
+            return True
         grown = self._commit.bytes - self._at_bytes
-        old = time.monotonic() - self._at_s >= self._interval_s
+        old = self._clock() - self._at_s >= self._interval_s
         enough = max(self._interval_bytes, SHARE_OF_JOURNAL * self._size)
         return grown >= enough or (old and grown > 0)
 
@@ -74,9 +87,20 @@ class Snapshotting:
         return self._commit.bytes - self._full_at_bytes >= FULL_SHARE_OF_JOURNAL * self._full_size
 
     async def take(self, full: bool = False) -> None:
-        """Write one, with everything if `full`, and tell the journal what the broker still needs. Raises OSError."""
+        """Write one, with everything if `full`, and tell the journal what the broker still needs. Raises OSError. What
+        fails is tried again soon: as long as it does, retention deletes nothing and a start replays more and more."""
+        began = self._clock()
+        try:
+            await self._take(full)
+        except BaseException:
+            now = self._clock()
+            self._retry_at = now + max(RETRY_S, 4 * (now - began))
+            raise
+        self._retry_at = math.inf
+
+    async def _take(self, full: bool) -> None:
         self._at_bytes = self._commit.bytes
-        self._at_s = time.monotonic()
+        self._at_s = self._clock()
         is_full = full or self._must_be_full or self._changes >= CHANGES_MAX or self._full_is_cheap()
         if not is_full and self._commit.high_watermark == self._position:
             return

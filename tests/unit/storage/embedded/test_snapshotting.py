@@ -17,7 +17,13 @@ from headrace.journal.log import LogSettings, SegmentedLog
 from headrace.journal.snapshot import newest_chain
 from headrace.services.watchdog import Watchdog
 from headrace.storage.embedded.local import LocalJournal
-from headrace.storage.embedded.snapshotting import CHANGES_MAX, FULL_SHARE_OF_JOURNAL, Snapshotting, durable
+from headrace.storage.embedded.snapshotting import (
+    CHANGES_MAX,
+    FULL_SHARE_OF_JOURNAL,
+    RETRY_S,
+    Snapshotting,
+    durable,
+)
 from headrace.storage.memory import ManualScheduler
 
 
@@ -31,7 +37,8 @@ class Running:
         self.broker = Broker(
             LocalJournal(self.log, OffsetOutOfRange), ManualScheduler(), clock, BrokerSettings()
         )
-        self.snapshots = Snapshotting(self.broker, self.log, 1000, 3600, Watchdog())
+        self.now = 0.0
+        self.snapshots = Snapshotting(self.broker, self.log, 1000, 3600, Watchdog(), lambda: self.now)
 
     def start(self) -> None:
         """Within the loop."""
@@ -146,3 +153,28 @@ def test_due_after_bytes_but_not_before_four_times_its_size(running: Running) ->
         assert running.snapshots.due()
 
     asyncio.run(run())
+
+
+def test_one_that_failed_is_tried_again_soon(running: Running, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not after as many bytes as if it had succeeded: until then nothing of the journal could be deleted."""
+
+    async def run() -> None:
+        running.start()
+        await running.publish(b"x" * 1000)
+        assert running.snapshots.due()
+        with monkeypatch.context() as patched:
+            patched.setattr("headrace.storage.embedded.snapshotting.SnapshotWriter.commit", _no_descriptor)
+            with pytest.raises(OSError, match="too many"):
+                await running.take()
+        assert not running.snapshots.due(), "not at once"
+        running.now += RETRY_S
+        assert running.snapshots.due()
+        assert await running.take() == [None]
+        running.now += RETRY_S
+        assert not running.snapshots.due()
+
+    asyncio.run(run())
+
+
+def _no_descriptor(*_: object) -> None:
+    raise OSError(24, "too many open files")
