@@ -4,8 +4,9 @@ A backup is a directory laid out as a data directory, with a `manifest.json` tha
 the backup is not complete. It is taken while a broker runs and is consistent: snapshots first, then the high
 watermark, then every segment up to it, each batch checked on the way.
 
-A registered consumer position holds the segments while they are copied. It moves on with them, is removed
-however the backup ends, and has a lease: what a backup leaves that is killed holds nothing for long.
+A registered consumer position holds the segments while they are copied. It moves on with them and is removed
+however the backup ends. A lock says that the backup lives, so one that is killed holds nothing any more; where a lock
+cannot be asked for, a lease says it later.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from time import monotonic, time, time_ns
 from typing import Literal, Self
 
 from headrace.journal.consumers import DIRECTORY as CONSUMERS
-from headrace.journal.consumers import ConsumerPosition
+from headrace.journal.consumers import Alive, ConsumerPosition, is_alive, remove_dead
 from headrace.journal.copying import (
     Likeness,
     SegmentWriter,
@@ -52,10 +53,12 @@ class Hold:
         self._disk = disk
         self._uuid, self._epoch = reader.uuid, reader.epoch
         self._renewed = monotonic()
+        self._alive: Alive | None = None
 
     def __enter__(self) -> Self:
         _remove_left_over(self._data_dir, self._disk)
         try:
+            self._alive = Alive(self._data_dir, self.name, self._disk)
             ConsumerPosition.register(
                 self._data_dir,
                 self.name,
@@ -73,8 +76,10 @@ class Hold:
     def __exit__(self, *_: object) -> Literal[False]:
         with suppress(UnknownConsumer):
             ConsumerPosition.remove(self._data_dir, self.name, self._disk)
+        if self._alive is not None:
+            self._alive.end()
         for name in self._disk.names(self._data_dir / CONSUMERS):
-            if name.startswith(f"{self.name}."):  # what a signal interrupted
+            if name.startswith((f"{self.name}.", f".{self.name}.")):  # what a signal interrupted
                 self._disk.unlink(self._data_dir / CONSUMERS / name)
         return False
 
@@ -138,17 +143,29 @@ def _copy(data_dir: Path, target: Path, reader: JournalReader, hold: Hold, disk:
 
 
 def _remove_left_over(data_dir: Path, disk: Disk) -> None:
-    """Positions of backups that were killed, and whose lease has run out."""
-    for name in ConsumerPosition.names(data_dir, disk):
-        with suppress(UnknownConsumer, CorruptFile):
-            found = ConsumerPosition.read(data_dir, name, disk)
-            if name.startswith(_NAME) and found.has_expired(time_ns() // 1000):
-                ConsumerPosition.remove(data_dir, name, disk)
+    """What backups left that were killed."""
     oldest = time() - LEASE_S
-    for path in (data_dir / CONSUMERS).glob(f"{_NAME}*.tmp"):
-        with suppress(FileNotFoundError):
-            if path.stat().st_mtime < oldest:
-                disk.unlink(path)
+    for path in sorted((data_dir / CONSUMERS).glob(f"*{_NAME}*")):  # the locks come first
+        name = path.name.lstrip(".").partition(".")[0]
+        if not name.startswith(_NAME):
+            continue
+        with suppress(FileNotFoundError, UnknownConsumer, CorruptFile):
+            if path.suffix == ".alive":
+                _remove_dead(data_dir, name, disk)
+            elif path.suffix == ".tmp":
+                if is_alive(data_dir, name, disk) is None and path.stat().st_mtime < oldest:
+                    disk.unlink(path)
+            elif not ConsumerPosition.read(data_dir, name, disk).counts(data_dir, disk):
+                remove_dead(data_dir, name, disk)
+
+
+def _remove_dead(data_dir: Path, name: str, disk: Disk) -> None:
+    """All of a backup whose lock nobody holds any more; the lock last."""
+    if is_alive(data_dir, name, disk) is not False:
+        return
+    for path in (data_dir / CONSUMERS).glob(f"{name}.*.tmp"):
+        disk.unlink(path)
+    remove_dead(data_dir, name, disk)
 
 
 def _make_empty(target: Path) -> bool:

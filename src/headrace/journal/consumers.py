@@ -14,6 +14,9 @@
     56   4  lease in seconds: after so long without a commit nobody waits for it any more. 0: none, it counts until
             it is removed or reaches its limits
     60   4  zero
+
+Whoever has a lease may hold a lock beside it, `.<name>.alive`, for as long as it lives (`Alive`). Then that says whether
+it counts, at once and whatever the clock of the wall says, and the lease is for what cannot look at the lock.
 """
 
 from __future__ import annotations
@@ -143,13 +146,19 @@ class ConsumerPosition:
 
     @staticmethod
     def list(data_dir: Path, disk: Disk = DISK) -> list[ConsumerPosition]:
-        """All that count, by name: a lease that ran out does not. Raises CorruptFile."""
-        now_us = _now_us()
+        """All that count, by name: one with a lease does not when its process is gone. Raises CorruptFile."""
         found = []
         for name in ConsumerPosition.names(data_dir, disk):
             with suppress(UnknownConsumer):  # it was removed meanwhile
                 found.append(ConsumerPosition.read(data_dir, name, disk))
-        return [position for position in found if not position.has_expired(now_us)]
+        return [position for position in found if position.counts(data_dir, disk)]
+
+    def counts(self, data_dir: Path, disk: Disk = DISK) -> bool:
+        """Whether anybody still waits for it."""
+        if not self.lease_s:
+            return True
+        alive = is_alive(data_dir, self.name, disk)
+        return not self.has_expired(_now_us()) if alive is None else alive
 
     @staticmethod
     def names(data_dir: Path, disk: Disk = DISK) -> builtins.list[str]:
@@ -163,6 +172,59 @@ class ConsumerPosition:
             VERSION, self.epoch, uuid, self.offset, self.updated_us, self.registered_us, self.lease_s
         )
         return _FILE.pack(_MAGIC, crc32(rest), rest)
+
+
+class Alive:
+    """Says that the process behind a position lives: a lock that the system takes away with the process."""
+
+    def __init__(self, data_dir: Path, name: str, disk: Disk = DISK) -> None:
+        """Before the position is registered. Without locks in this file system the lease decides."""
+        self._disk = disk
+        self._path = _alive_path(data_dir, name)
+        disk.make_directory(self._path.parent)
+        self._fd = disk.create(self._path)
+        try:
+            if not disk.lock(self._fd):
+                self.end()
+        except OSError:
+            self.end()
+        except BaseException:
+            self.end()
+            raise
+
+    def end(self) -> None:
+        """After the position was removed."""
+        fd, self._fd = self._fd, -1
+        if fd >= 0:
+            self._disk.close(fd)
+            with suppress(FileNotFoundError):
+                self._disk.unlink(self._path)
+
+
+def is_alive(data_dir: Path, name: str, disk: Disk = DISK) -> bool | None:
+    """Whether the process behind a position lives; None if there is no lock that tells."""
+    try:
+        fd = disk.open(_alive_path(data_dir, name))
+    except OSError:
+        return None
+    try:
+        return not disk.lock(fd)
+    except OSError:
+        return None
+    finally:
+        disk.close(fd)
+
+
+def remove_dead(data_dir: Path, name: str, disk: Disk = DISK) -> None:
+    """What a process left that was killed: its position, and the lock behind that."""
+    with suppress(UnknownConsumer):
+        ConsumerPosition.remove(data_dir, name, disk)
+    with suppress(FileNotFoundError):
+        disk.unlink(_alive_path(data_dir, name))
+
+
+def _alive_path(data_dir: Path, name: str) -> Path:
+    return data_dir / DIRECTORY / f".{name}.alive"
 
 
 def _unpack(data: bytes, path: Path) -> ConsumerPosition:

@@ -163,14 +163,17 @@ def test_however_a_backup_ends_nothing_of_it_is_left(tmp_path: Path) -> None:
     backup(tmp_path / "data", tmp_path / "copy")
 
 
-def test_what_a_killed_backup_leaves_holds_nothing_for_long(tmp_path: Path) -> None:
+def test_what_a_killed_backup_leaves_holds_nothing(tmp_path: Path) -> None:
     started = running(tmp_path / "data")
     number = 0
     while not (left := ConsumerPosition.names(tmp_path / "data")):
         number += 1
         target = tmp_path / f"copy-{number}"
         assert killed(lambda disk, to=target: backup(tmp_path / "data", to, disk), number)  # type: ignore[misc]
-    assert [position.name for position in ConsumerPosition.list(tmp_path / "data")] == left
+    assert ConsumerPosition.list(tmp_path / "data") == [], "at once: its lock is gone"
+    (tmp_path / "data" / "consumers" / f".{left[0]}.alive").unlink()
+    found = ConsumerPosition.list(tmp_path / "data")
+    assert [position.name for position in found] == left, "where there is no lock, the lease says it"
     position = ConsumerPosition.read(tmp_path / "data", left[0])
     assert not position.has_expired(position.updated_us + LEASE_S * 1_000_000)
     assert position.has_expired(position.updated_us + (LEASE_S + 1) * 1_000_000)
@@ -192,3 +195,28 @@ def test_a_backup_lets_go_of_what_it_has_copied(tmp_path: Path) -> None:
         assert ConsumerPosition.read(tmp_path / "data", hold.name).offset == 12
     assert ConsumerPosition.names(tmp_path / "data") == []
     started.log.close()
+
+
+def test_a_living_backup_holds_whatever_the_clock_says(tmp_path: Path) -> None:
+    """The lease is judged by the clock of the wall, which may be set ahead; the lock is not."""
+    started = running(tmp_path / "data")
+    with Hold(tmp_path / "data", JournalReader(tmp_path / "data")) as hold:
+        position = ConsumerPosition.read(tmp_path / "data", hold.name)
+        aged = replace(position, updated_us=1)
+        (tmp_path / "data" / "consumers" / hold.name).write_bytes(aged.pack())
+        assert [one.name for one in ConsumerPosition.list(tmp_path / "data")] == [hold.name]
+    assert not list((tmp_path / "data" / "consumers").iterdir())
+    started.log.close()
+
+
+def test_every_end_by_sigkill_holds_nothing(tmp_path: Path) -> None:
+    running(tmp_path / "data").log.close()
+    number = 0
+    while True:
+        number += 1
+        target = tmp_path / f"copy-{number}"
+        if not killed(lambda disk, to=target: backup(tmp_path / "data", to, disk), number):  # type: ignore[misc]
+            break
+        assert ConsumerPosition.list(tmp_path / "data") == [], number
+    assert number > 30
+    assert not list((tmp_path / "data" / "consumers").iterdir())
