@@ -34,6 +34,7 @@ class LazyGroup(click.Group):
         "pub": ("headrace.clients.cli", "pub"),
         "sub": ("headrace.clients.cli", "sub"),
         "passwd": ("headrace.services.passwd", "passwd"),
+        "trace": ("headrace.cli_watch", "trace"),
     }
 
     def list_commands(self, ctx: click.Context) -> list[str]:

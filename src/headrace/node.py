@@ -25,7 +25,9 @@ from prometheus_client.registry import Collector
 from headrace import __version__
 from headrace.api.app import application, bind
 from headrace.api.journal import JournalRoutes
+from headrace.api.operations import TraceRoutes
 from headrace.api.server import CONNECTIONS_MAX, AdminServer, Bounds, admin_server
+from headrace.api.tokens import Tokens
 from headrace.bridge.address import parse
 from headrace.bridge.settings import BridgeSettings, RemoteTls
 from headrace.build import PURE, build
@@ -367,8 +369,11 @@ class Node:
                 more.append(AuditCollector(self._audit, verifying))
             collectors = registry(self.broker, self._doors, self.watchdog, *more)
             token_file = self.config.journal.token_file
-            journal = JournalRoutes(Path(self.config.data_dir), Path(token_file) if token_file else None)
-            app = application(lambda: self._not_ready or self._full, collectors, [journal.mount()])
+            tokens = Path(token_file) if token_file else None
+            journal = JournalRoutes(Path(self.config.data_dir), tokens)
+            traces = TraceRoutes(self._doors.tracing, Tokens(tokens))
+            routes = [journal.mount(), *traces.routes()]
+            app = application(lambda: self._not_ready or self._full, collectors, routes)
             with keys_named(self.config, "admin"):
                 at = endpoint("admin", self.config.admin, "http", "https")
                 bound, context = bind(self.config.admin, at.host, at.port), self._admin_context()

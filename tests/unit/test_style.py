@@ -41,6 +41,12 @@ TESTED_TOGETHER = {
     "tests/e2e/test_mistakes.py": ["headrace/checking.py", "headrace/naming.py"],
     "tests/unit/net/test_revocation.py": ["headrace/net/der.py"],
     "tests/unit/net/test_websocket_server.py": ["headrace/websocket_frames.py"],
+    "tests/e2e/test_trace.py": [
+        "headrace/api/operations.py",
+        "headrace/cli_watch.py",
+        "headrace/console/trace.py",
+        "headrace/services/tap.py",
+    ],
     "tests/unit/sockets/test_plain.py": ["headrace/sockets/poller.py"],
     "tests/unit/clients/test_endpoint.py": ["headrace/clients/websocket_client.py"],
     "tests/unit/clients/test_bench.py": [

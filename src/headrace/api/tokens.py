@@ -32,7 +32,8 @@ class Tokens:
         """Why whoever sent this Authorization header may not do what needs `role`; None if they may."""
         if self._file is None:
             return problem(
-                HTTPStatus.FORBIDDEN, "reading the journal over HTTP needs the key journal.token_file"
+                HTTPStatus.FORBIDDEN,
+                "this needs a token, and the key journal.token_file names no file of them",
             )
         try:
             lines = self._file.read_text(encoding="utf-8").splitlines()

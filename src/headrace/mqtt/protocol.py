@@ -69,6 +69,12 @@ class ServerProtocol(PacketStream):
         self._handler = _NOBODY
         self._peer = _NOBODY
 
+    def hand_to(self, handler: ServerHandler) -> None:
+        """From the next packet on this one is called; nobody, once the stream has stopped."""
+        if self._handler is not _NOBODY:
+            self._handler = handler
+            self._peer = handler
+
     def authenticated(self) -> None:
         """The CONNACK of an extended authentication was sent: every packet is allowed now."""
         if self.state == states.AUTHENTICATING:

@@ -7,7 +7,7 @@ which calls the broker; writes are joined and leave once per tick.
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, cast
 
 from mypy_extensions import i64, mypyc_attr
 
@@ -15,12 +15,13 @@ from headrace.core.broker import Broker
 from headrace.core.ports.link import Link
 from headrace.core.ports.timers import Timer
 from headrace.mqtt.framing import MORE, WHOLE
-from headrace.mqtt.protocol import ServerProtocol
+from headrace.mqtt.protocol import ServerHandler, ServerProtocol
 from headrace.net.remote import has_hung_up, peer_of
 from headrace.sockets.plain import PlainTransport, Receiver
 
 if TYPE_CHECKING:
     import asyncio
+    from collections.abc import Callable
 
     from headrace.errors import ProtocolError
     from headrace.mqtt.packets import Connect
@@ -325,6 +326,16 @@ class Connection(Link, Receiver):
         self._protocol.release()
         if self._protocol.outcome != WHOLE:
             self._unfinished()
+
+    def route_through(
+        self, handler: ServerHandler, around: Callable[[asyncio.Transport], asyncio.Transport] | None
+    ) -> None:
+        """Packets go to `handler` from now on, and bytes to what `around` makes of the transport, where there is one: a
+        trace listens in. Who is not traced pays nothing for it."""
+        self._protocol.hand_to(handler)
+        transport = self._transport
+        if around is not None and transport is not None:
+            self._transport = around(cast("asyncio.Transport", transport))
 
     def listener(self) -> str:
         return self._set.url

@@ -65,6 +65,8 @@ class ListenerSet(ConnectionSet):
     pending = 0
     report: Report | None = None
     note_away: NoteAway | None = None
+    came: Callable[[Connection], None] | None = None  # told of each connection
+    went: Callable[[Connection], None] | None = None
 
     def report_error(self, error: Exception) -> None:
         if self.report is not None:
@@ -73,6 +75,8 @@ class ListenerSet(ConnectionSet):
     def add(self, connection: Connection) -> None:
         self.pending -= 1
         super().add(connection)
+        if self.came is not None:
+            self.came(connection)
         if self.gate is not None and self.gate.bans(connection.peer()):  # since it was accepted
             connection.turn_away(BANNED)
 
@@ -82,6 +86,11 @@ class ListenerSet(ConnectionSet):
         if refusal:
             self.turn_away(refusal)
         return bool(refusal)
+
+    def discard(self, connection: Connection) -> None:
+        super().discard(connection)
+        if self.went is not None:
+            self.went(connection)
 
     def cut_off(self, connection: Connection, reason: str) -> None:
         super().cut_off(connection, reason)

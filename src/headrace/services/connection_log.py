@@ -14,59 +14,53 @@ from headrace.mqtt import reason_codes as rc
 from headrace.mqtt.packets import Connect
 from headrace.net.remote import source_of
 from headrace.services.audit import Audit
+from headrace.services.tracing import Tracing
 
 CLIENTS_MAX = 10_000  # that are remembered, to be told of something once
 VERSIONS = {3: "3.1", 4: "3.1.1", 5: "5.0"}
 
 
 class ConnectionLog(Witness):
-    """Writes to `audit`. A line is put together only if there is room for it."""
+    """Writes to `audit`, and to the traces of `tracing`. A line is put together only if somebody is to read it."""
 
-    def __init__(self, audit: Audit) -> None:
+    def __init__(self, audit: Audit, tracing: Tracing | None = None) -> None:
         super().__init__()
         self._audit = audit
+        self._tracing = tracing
         self._told_of_delay: set[str] = set()
 
     def connected(self, link: Link, packet: Connect, present: bool) -> None:
-        client = link.client_id
-        if self._audit.takes_news("connected", client):
-            self._audit.news(
-                "connected",
-                client,
-                **_where(link),
-                user=link.user or packet.username or "",
-                version=VERSIONS.get(packet.version, ""),
-                keep_alive_s=str(packet.keep_alive_s),
-                session="resumed" if present else "new",
-            )
+        more = {
+            "user": link.user or packet.username or "",
+            "version": VERSIONS.get(packet.version, ""),
+            "keep_alive_s": str(packet.keep_alive_s),
+            "session": "resumed" if present else "new",
+        }
+        self._news("connected", link.client_id, link, more)
 
     def disconnected(self, link: Link, session: Session, reason: str, reason_code: int) -> None:
-        client = session.client_id
         if reason_code == rc.PACKET_TOO_LARGE and reason != "disconnected":  # we have ended it
-            self._failure("packet rejected", reason_code, link, client=client, detail=reason)
-        if client.startswith(BRIDGE_PREFIX) or not self._audit.takes_news("disconnected", client):
+            self._failure("packet rejected", reason_code, link, session.client_id, detail=reason)
+        if session.client_id.startswith(BRIDGE_PREFIX):
             return
         if reason_code > 0 and reason == "disconnected":
             reason = rc.name(reason_code)
-        kept = "ended" if session.ended else "kept"
-        self._audit.news("disconnected", client, reason=reason, **_where(link), session=kept)
+        more = {"reason": reason, "session": "ended" if session.ended else "kept"}
+        self._news("disconnected", session.client_id, link, more)
 
     def taken_over(self, link: Link, session: Session, by: Link) -> None:
-        client = session.client_id
-        if self._audit.takes_news("taken over", client):
-            self._audit.news("taken over", client, **_where(link), by=by.peer())
+        self._news("taken over", session.client_id, link, {"by": by.peer()})
 
     def session_ended(self, session: Session, reason: str) -> None:
-        client = session.client_id
-        if self._audit.takes_news("session ended", client):
-            waiting = 0 if session.queue is None else session.queue.unfinished()
-            self._audit.news("session ended", client, reason=reason, dropped=str(waiting) if waiting else "")
+        waiting = 0 if session.queue is None else session.queue.unfinished()
+        more = {"reason": reason, "dropped": str(waiting) if waiting else ""}
+        self._news("session ended", session.client_id, None, more)
 
     def refused(self, link: Link, client_id: str, reason_code: int, detail: str) -> None:
-        self._failure("refused", reason_code, link, client=client_id, detail=detail)
+        self._failure("refused", reason_code, link, client_id, detail=detail)
 
     def rejected(self, link: Link, what: str, topic: str, reason_code: int) -> None:
-        self._failure(f"{what} rejected", reason_code, link, client=link.client_id, topic=topic)
+        self._failure(f"{what} rejected", reason_code, link, link.client_id, topic=topic)
 
     def not_delayed(self, link: Link, topic: str) -> None:
         client = link.client_id
@@ -86,11 +80,23 @@ class ConnectionLog(Witness):
         """A listener did not let somebody in, or has cut off who had not said CONNECT."""
         if reason != "error":  # which is told with its traceback
             self._audit.failure("turned away", reason, source_of(peer), address=peer, listener=listener)
+        if self._tracing is not None and self._tracing.traces:
+            self._tracing.event("turned away", "", peer, {"reason": reason, "listener": listener})
 
-    def _failure(self, event: str, reason_code: int, link: Link, **more: str) -> None:
+    def _news(self, event: str, client: str, link: Link | None, more: dict[str, str]) -> None:
+        if self._audit.takes_news(event, client):
+            where = {} if link is None else _where(link)
+            self._audit.news(event, client, **where, **more)
+        if self._tracing is not None and self._tracing.traces:
+            self._tracing.event(event, client, "" if link is None else link.peer(), more)
+
+    def _failure(self, event: str, reason_code: int, link: Link, client: str, **more: str) -> None:
         reason = rc.name(reason_code).lower().replace(" ", "_")
-        user = link.user or ""
-        self._audit.failure(event, reason, source_of(link.peer()), **more, user=user, **_where(link))
+        peer = link.peer()
+        more |= {"user": link.user or "", **_where(link)}
+        self._audit.failure(event, reason, source_of(peer), client=client, **more)
+        if self._tracing is not None and self._tracing.traces:
+            self._tracing.event(event, client, peer, {"reason": reason, **more})
 
 
 def _where(link: Link) -> dict[str, str]:

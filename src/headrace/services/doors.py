@@ -20,6 +20,7 @@ from headrace.services.access import FileAccess
 from headrace.services.audit import Audit
 from headrace.services.connection_log import ConnectionLog
 from headrace.services.evicting import Evicting
+from headrace.services.tracing import Tracing
 from headrace.sockets.poller import HAS_EPOLL, Poller
 
 CONNECTIONS_MAX = 100_000  # where nothing else is said
@@ -89,7 +90,9 @@ class Doors:
             access.gate = self.gate
         if audit is None:
             audit = Audit(warn) if access is None else access.audit
-        self._log = ConnectionLog(audit)
+        loop = asyncio.get_running_loop()
+        self.tracing = Tracing(lambda: list(self._all.open), loop)
+        self._log = ConnectionLog(audit, self.tracing)
         broker.sessions.testimony.witness = self._log
         self._evicting = Evicting(broker, audit, self._judge, asyncio.get_running_loop().call_soon)
 
@@ -118,6 +121,7 @@ class Doors:
             options.pending_bytes_max or settings.pending_bytes_max,
         )
         connections.note_away = self._log.turned_away
+        connections.came, connections.went = self.tracing.came, self.tracing.went
         self._limit(connections, options)
         report = self._incidents.report
         self._listeners.append(

@@ -1,0 +1,101 @@
+"""What the admin HTTP lets who operates a broker do: traces.
+
+    POST   /v1/traces      {"kind": "client" | "topic" | "address", "pattern", "seconds"}: begins one, 201 {"id"}
+    GET    /v1/traces/ID   {"rows", "left_out", "over"}: what came since the last time
+    DELETE /v1/traces/ID   ends it; who does not ask for five seconds has, too
+
+Each wants a bearer token with the role `operate` (`tokens`). Runs on the loop; the tokens are read on a thread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from http import HTTPStatus
+from typing import Annotated
+
+import msgspec
+from starlette.concurrency import run_in_threadpool
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+
+from headrace.api.problem import problem
+from headrace.api.tokens import OPERATE, Tokens
+from headrace.services.tracing import InvalidTrace, Tracing
+
+BODY_BYTES_MAX = 4096
+Answer = Callable[[Request, bytes], Response]
+
+
+class TraceRequest(msgspec.Struct, frozen=True):
+    """The body that begins a trace."""
+
+    kind: str
+    pattern: str
+    seconds: Annotated[float, msgspec.Meta(gt=0)] = 60.0
+
+
+def guarded(tokens: Tokens, role: str, answer: Answer) -> Callable[[Request], object]:
+    """An endpoint for whoever has a token of that role, which is asked before a body is read."""
+
+    async def endpoint(request: Request) -> Response:
+        given = request.headers.get("authorization", "")
+        refusal = await run_in_threadpool(tokens.refusal, given, role)
+        if refusal is not None:
+            return refusal
+        body = b""
+        try:
+            async for part in request.stream():
+                body += part
+                if len(body) > BODY_BYTES_MAX:
+                    detail = f"the body is longer than {BODY_BYTES_MAX} bytes"
+                    return problem(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, detail)
+        except ClientDisconnect:
+            return Response()  # nobody is there to read it
+        try:
+            return answer(request, body)
+        except (ValueError, msgspec.MsgspecError) as error:
+            return problem(HTTPStatus.BAD_REQUEST, str(error))
+
+    return endpoint
+
+
+class TraceRoutes:
+    """The endpoints of one node's traces."""
+
+    def __init__(self, tracing: Tracing, tokens: Tokens) -> None:
+        self._tracing = tracing
+        self._tokens = tokens
+
+    def routes(self) -> list[Route]:
+        def route(path: str, answer: Answer, method: str) -> Route:
+            return Route(path, guarded(self._tokens, OPERATE, answer), methods=[method])
+
+        return [
+            route("/v1/traces", self._begin, "POST"),
+            route("/v1/traces/{id}", self._take, "GET"),
+            route("/v1/traces/{id}", self._end, "DELETE"),
+        ]
+
+    def _begin(self, _request: Request, body: bytes) -> Response:
+        asked = msgspec.json.decode(body, type=TraceRequest)
+        try:
+            trace = self._tracing.begin(asked.kind, asked.pattern, asked.seconds)
+        except InvalidTrace as error:
+            return problem(HTTPStatus.BAD_REQUEST, str(error))
+        return JSONResponse({"id": trace.id}, HTTPStatus.CREATED)
+
+    def _take(self, request: Request, _body: bytes) -> Response:
+        trace = self._tracing.find(request.path_params["id"])
+        if trace is None:
+            return problem(HTTPStatus.NOT_FOUND, "this trace is over")
+        if trace.ends():
+            self._tracing.end(trace)
+        rows, left_out = trace.take()
+        return JSONResponse({"rows": rows, "left_out": left_out, "over": trace.over})
+
+    def _end(self, request: Request, _body: bytes) -> Response:
+        trace = self._tracing.find(request.path_params["id"])
+        if trace is not None:
+            self._tracing.end(trace)
+        return Response(status_code=HTTPStatus.NO_CONTENT)

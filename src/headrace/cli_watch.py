@@ -1,0 +1,87 @@
+"""`headrace status`, `top` and `trace`: a running broker seen through its admin HTTP."""
+
+from __future__ import annotations
+
+import ssl
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+
+from headrace.cli_storage import ends_with_its_reader
+from headrace.config import endpoint, load
+from headrace.console.admin import AdminClient, token_of
+
+ADMIN = "http://127.0.0.1:18830"
+Command = TypeVar("Command", bound=Callable[..., Any])
+
+
+def of_a_broker(command: Command) -> Command:
+    """The options that say which broker, and what lets in there."""
+    options = (
+        click.option("--admin", metavar="URL", help=f"its admin address  [default: {ADMIN}]"),
+        click.option(
+            "--config",
+            "config_file",
+            type=click.Path(path_type=Path, exists=True, dir_okay=False),
+            help="take the admin address and the token file from the broker's configuration",
+        ),
+        click.option(
+            "--token-file",
+            type=click.Path(path_type=Path, exists=True, dir_okay=False),
+            help="file with a token of journal.token_file",
+        ),
+        click.option(
+            "--ca-file",
+            type=click.Path(path_type=Path, exists=True, dir_okay=False),
+            help="PEM of who signs its certificate, for https",
+        ),
+    )
+    for option in reversed(options):
+        command = option(command)
+    return command
+
+
+def client_for(
+    admin: str | None, config_file: Path | None, token_file: Path | None, ca_file: Path | None
+) -> AdminClient:
+    """A client for these options. Raises InvalidKey, OSError."""
+    if config_file is not None:
+        config = load(config_file, [])
+        admin = admin or config.admin or None
+        if token_file is None and config.journal.token_file:
+            token_file = Path(config.journal.token_file)
+    found = endpoint("--admin", admin or ADMIN, "http", "https")
+    context = None
+    if found.scheme == "https":
+        context = ssl.create_default_context(cafile=None if ca_file is None else str(ca_file))
+    return AdminClient(found.host, found.port, context, "" if token_file is None else token_of(token_file))
+
+
+@click.command()
+@click.argument("kind", type=click.Choice(["client", "topic", "address"]))
+@click.argument("pattern")
+@click.option("--seconds", type=click.FloatRange(0, 3600, min_open=True), default=60.0, show_default=True)
+@click.option("--json", "as_json", is_flag=True, help="a JSON object a line")
+@of_a_broker
+@ends_with_its_reader
+def trace(
+    kind: str,
+    pattern: str,
+    seconds: float,
+    as_json: bool,
+    admin: str | None,
+    config_file: Path | None,
+    token_file: Path | None,
+    ca_file: Path | None,
+) -> None:
+    """Show what some clients send and get, packet by packet, for a limited time.
+
+    PATTERN is a shell pattern of client ids ("sensor-*"), a topic filter ("a/+/c"), or an address or network
+    ("192.0.2.0/24"). Needs a token with the role `operate`.
+    """
+    from headrace.console.trace import follow
+
+    client = client_for(admin, config_file, token_file, ca_file)
+    follow(client, kind, pattern, seconds, as_json, click.echo)
