@@ -1,7 +1,13 @@
-"""A queue that is fair to where its entries come from: round robin over sources, and over users within a source.
+"""A queue that is fair to where its entries come from, and to whom they are about.
+
+Whoever comes new is among the next few, however many wait: turns go to the source that has waited longest of those who
+had none yet, to a user (the one who had none for longest, and of its sources the newest), to the newest source, and to
+those who had turns before, one after the other; within a source round robin over users. So neither many entries of one
+source, nor many sources at one user, nor many of both that came before keep a newcomer waiting.
 
 Bounded in entries and bytes. A source may take as much as is left for all others together, so whoever comes new finds
-room however much one source has sent. Pure: no clock, no thread.
+room however much one source has sent; where many sources have filled it, who waited longest makes room. Pure: no clock,
+no thread.
 """
 
 from __future__ import annotations
@@ -10,6 +16,8 @@ from collections import OrderedDict, deque
 from typing import Generic, TypeVar
 
 Item = TypeVar("Item")
+_OLDEST, _USER, _NEWEST, _SERVED = range(4)
+_TURNS = 4
 
 
 class _Source(Generic[Item]):
@@ -25,7 +33,11 @@ class FairQueue(Generic[Item]):
     def __init__(self, entries_max: int, bytes_max: int) -> None:
         self._entries_max = entries_max
         self._bytes_max = bytes_max
-        self._sources: OrderedDict[str, _Source[Item]] = OrderedDict()
+        self._sources: dict[str, _Source[Item]] = {}
+        self._fresh: OrderedDict[str, None] = OrderedDict()  # sources that had no turn yet, the newest last
+        self._served: OrderedDict[str, None] = OrderedDict()  # the others; who had the last turn is last
+        self._users: OrderedDict[str, dict[str, int]] = OrderedDict()  # -> entries by source, the newest last
+        self._turn = 0
         self.entries = 0
         self.bytes = 0
 
@@ -36,16 +48,36 @@ class FairQueue(Generic[Item]):
 
     def put(self, source: str, user: str, item: Item, size: int) -> None:
         """The last of its user. `has_room` was asked."""
-        held = self._sources.setdefault(source, _Source())
+        held = self._sources.get(source)
+        if held is None:
+            held = self._sources[source] = _Source()
+            self._fresh[source] = None
         held.users.setdefault(user, deque()).append((item, size))
+        about = self._users.get(user)
+        if about is None:
+            about = self._users[user] = {}
+            self._users.move_to_end(user, last=False)
+        about[source] = about.get(source, 0) + 1
         self._count(held, 1, size)
 
     def take(self) -> Item:
         """Whose turn it is. Raises KeyError if nobody waits."""
-        source = next(iter(self._sources), None)
-        if source is None:
+        if not self.entries:
             raise KeyError("nobody waits")
-        return self._take_from(source)
+        while True:
+            turn, self._turn = self._turn, (self._turn + 1) % _TURNS
+            if turn == _USER:
+                user = next(iter(self._users))
+                return self._take_from(next(reversed(self._users[user])), user)
+            if turn == _SERVED and self._served:
+                return self._take_from(next(iter(self._served)))
+            if turn in (_OLDEST, _NEWEST) and self._fresh:
+                waiting = self._fresh if turn == _OLDEST else reversed(self._fresh)
+                return self._take_from(next(iter(waiting)))
+
+    def displaced(self) -> Item | None:
+        """Who has waited longest of those who had no turn yet; it leaves. None if all of them had one."""
+        return self._take_from(next(iter(self._fresh))) if self._fresh else None
 
     def oldest_of(self, source: str) -> Item | None:
         """Whose turn it is next in this source; it stays."""
@@ -55,20 +87,35 @@ class FairQueue(Generic[Item]):
     def drop_oldest_of(self, source: str) -> None:
         self._take_from(source)
 
-    def _take_from(self, source: str) -> Item:
+    def _take_from(self, source: str, user: str | None = None) -> Item:
         held = self._sources[source]
-        user, waiting = next(iter(held.users.items()))
+        if user is None:
+            user = next(iter(held.users))
+        waiting = held.users[user]
         item, size = waiting.popleft()
         if waiting:
             held.users.move_to_end(user)
         else:
             del held.users[user]
+        self._note_turn(source, user)
         self._count(held, -1, -size)
+        self._fresh.pop(source, None)
+        self._served.pop(source, None)
         if held.entries:
-            self._sources.move_to_end(source)
+            self._served[source] = None
         else:
             del self._sources[source]
         return item
+
+    def _note_turn(self, source: str, user: str) -> None:
+        about = self._users[user]
+        about[source] -= 1
+        if not about[source]:
+            del about[source]
+        if about:
+            self._users.move_to_end(user)
+        else:
+            del self._users[user]
 
     def _count(self, held: _Source[Item], entries: int, size: int) -> None:
         held.entries += entries

@@ -1,7 +1,7 @@
 """Password hashes on threads: whose turn it is, and what becomes of those who do not wait. Runs on the loop.
 
-A hash takes tens of milliseconds on purpose, so strangers must not fill the queue for those who belong here. Turns go
-round by source and by user; who has hung up is dropped before it costs a hash; and while many strangers with unknown
+A hash takes tens of milliseconds on purpose, so strangers must not fill the queue for those who belong here. Whoever
+comes new is among the next few that have a turn (`fairness`), and where strangers have filled the queue the oldest goes; who has hung up is dropped before it costs a hash; and while many strangers with unknown
 names wait, most are answered after the time that a hash took lately instead of after one of their own: in the same turn,
 just as late, without the work. Who tries one unknown name several times at once has each hashed, as with a known one.
 """
@@ -85,7 +85,7 @@ class Verifying:
         """Have it checked when its turn comes. False: there is no room for more from there."""
         if not self._queue.has_room(attempt.source, attempt.size):
             self._sweep(attempt.source)
-            if not self._queue.has_room(attempt.source, attempt.size):
+            if not self._queue.has_room(attempt.source, attempt.size) and not self._make_room(attempt):
                 return False
         if not attempt.passwords.knows(attempt.user):
             attempt.known = False
@@ -128,6 +128,23 @@ class Verifying:
                 return
             self._queue.drop_oldest_of(source)
             self._drop(attempt)
+
+    def _make_room(self, attempt: Attempt) -> bool:
+        """Many sources have filled the queue: for one of which nothing waits, who has waited longest goes."""
+        if self._queue.oldest_of(attempt.source) is not None:
+            return False
+        for _ in range(_SWEPT):
+            oldest = self._queue.displaced()
+            if oldest is None:
+                return False
+            told = oldest.waits
+            oldest.waits = False
+            self._drop(oldest)
+            if told:
+                oldest.verified(None)
+            if self._queue.has_room(attempt.source, attempt.size):
+                return True
+        return False
 
     def _drop(self, attempt: Attempt) -> None:
         self.dropped += 1

@@ -21,6 +21,48 @@ def test_turns_go_round_by_source_and_within_it_by_user() -> None:
         queue.take()
 
 
+@pytest.mark.parametrize("users", ["one name", "their own name", "a name of many"])
+def test_whoever_comes_new_is_among_the_next_few(users: str) -> None:
+    """Ten thousand strangers from as many addresses were here before: in turns, not in milliseconds."""
+    names = {"one name": lambda _: "ada", "their own name": str, "a name of many": lambda n: f"{n % 100}"}
+    queue: FairQueue[str] = FairQueue(20_000, 1_000_000)
+    for number in range(10_000):
+        queue.put(f"192.0.{number >> 8}.{number & 255}", names[users](number), "stranger", 1)
+    for turn in range(8):
+        queue.put(f"home {turn}", "ada" if turn % 2 else "bob", "ours", 1)
+        assert "ours" in [queue.take() for _ in range(4)]
+
+
+def test_who_is_about_another_user_is_among_the_next_few_while_strangers_keep_coming() -> None:
+    """A hundred more of them for each turn: the newest is never ours, and the oldest neither."""
+    queue: FairQueue[str] = FairQueue(100_000, 1_000_000)
+    sources = iter(range(1 << 30))
+
+    def knock() -> None:
+        for _ in range(100):
+            queue.put(f"{next(sources)}", "admin", "stranger", 1)
+
+    for _ in range(20):
+        knock()
+    queue.put("home", "bob", "ours", 1)
+    taken = []
+    for _ in range(4):
+        knock()
+        taken.append(queue.take())
+    assert "ours" in taken
+
+
+def test_who_waited_longest_without_a_turn_makes_room() -> None:
+    queue: FairQueue[int] = FairQueue(3, 1000)
+    for number in range(3):
+        queue.put(f"{number}", "ada", number, 1)
+    assert not queue.has_room("home", 1)
+    assert queue.displaced() == 0
+    assert queue.has_room("home", 1)
+    assert [queue.displaced() for _ in range(3)] == [1, 2, None]
+    assert (queue.entries, queue._users, queue._sources, queue._served) == (0, {}, {}, {})
+
+
 def test_a_new_source_finds_room_however_much_another_sends() -> None:
     queue: FairQueue[int] = FairQueue(100, 1_000_000)
     taken = 0
@@ -50,7 +92,7 @@ def test_everything_comes_out_once_and_each_user_s_in_order(steps: list[tuple[st
             taken.append(oldest)
     while queue.entries:
         taken.append(queue.take())
-    assert (queue.entries, queue.bytes) == (0, 0)
+    assert (queue.entries, queue.bytes, len(queue._users), len(queue._fresh)) == (0, 0, 0, 0)
     assert sorted(taken) == sorted(put)
     for key in {(source, user) for source, user, _ in put}:
         assert [one for one in taken if one[:2] == key] == [one for one in put if one[:2] == key]

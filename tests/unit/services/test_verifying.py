@@ -115,6 +115,20 @@ def test_ten_thousand_strangers_cost_a_few_hashes_and_a_login_waits_for_a_few(cr
     assert {"ada", "bob"} <= set(crowd.passwords.hashed[: THREADS + 4])
 
 
+@pytest.mark.parametrize("user", ["bob", "ada"])
+def test_strangers_from_as_many_addresses_delay_a_login_by_a_few_hashes(crowd: Crowd, user: str) -> None:
+    """More than the queue takes guess at a known name, each from an address of its own: every guess would be hashed. Whoever
+    comes then is neither refused nor behind them, be it at that very name."""
+    for number in range(WAITING_MAX + 500):
+        assert crowd.knock("ada", source=f"10.0.{number >> 8}.{number & 255}", password=b"wrong")
+    assert len(crowd.answers) == 500 - THREADS  # those that made room were told at once
+    assert {right for _, right in crowd.answers} == {None}
+    assert crowd.knock(user, source="198.51.100.7")
+    while (user, True) not in crowd.answers:
+        crowd.open(len(crowd.answers) + 1)
+    assert len(crowd.passwords.hashed) <= 2 * THREADS + 4
+
+
 def test_a_login_from_the_strangers_own_address_waits_for_their_few_hashes_only(crowd: Crowd) -> None:
     for number in range(3000):
         assert crowd.knock(f"stranger {number}")
