@@ -13,6 +13,7 @@ from typing import ClassVar
 import click
 import structlog
 
+from headrace.cli_mosquitto import from_mosquitto
 from headrace.cli_storage import (
     backup_command,
     data_dir_options,
@@ -319,6 +320,7 @@ def _plain(value: object) -> object:
     return value
 
 
+config_group.add_command(from_mosquitto)
 journal.add_command(repair_command)
 cli.add_command(backup_command)
 cli.add_command(restore_command)

@@ -724,4 +724,6 @@ def _toml(value: object) -> str:
         return "[" + ", ".join(_toml(item) for item in value) + "]"
     if isinstance(value, dict):
         return "{ " + ", ".join(f"{key} = {_toml(item)}" for key, item in value.items()) + " }"
-    return json.dumps(value)  # for strings, numbers and booleans TOML writes what JSON writes
+    return json.dumps(
+        value, ensure_ascii=False
+    )  # for strings, numbers and booleans TOML writes what JSON writes

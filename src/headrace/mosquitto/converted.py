@@ -1,0 +1,68 @@
+"""What a conversion has made so far: our keys, and a remark for every line that could not become one."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from typing import Any
+
+from headrace.mosquitto.lines import Line
+
+Table = dict[str, Any]
+
+
+@dataclass
+class Converted:
+    """`tables` as TOML has them. `remarks`: place, what stands there, and what became of it."""
+
+    tables: Table = field(default_factory=dict)
+    remarks: list[str] = field(default_factory=list)
+
+    def set(self, key: str, value: object) -> None:
+        """`session.inflight_max` is a key of the table `session`."""
+        table, _, name = key.rpartition(".")
+        (self.tables.setdefault(table, {}) if table else self.tables)[name] = value
+
+    def get(self, key: str) -> Any:
+        table, _, name = key.rpartition(".")
+        return (self.tables.get(table, {}) if table else self.tables).get(name)
+
+    def remark(self, line: Line, why: str) -> None:
+        value = "(a secret)" if "password" in line.option and "file" not in line.option else line.value
+        self.remarks.append(f"{line.place}: {line.option} {value}".rstrip() + f": {why}")
+
+    def toml(self) -> str:
+        """As a file: keys, tables, bridges, with the remarks in front."""
+        said = [
+            "# " + "".join(one if one.isprintable() else "?" for one in remark) for remark in self.remarks
+        ]
+        head = (
+            ["# Made from mosquitto.conf. What has no counterpart, or is not quite the same:", *said]
+            if said
+            else []
+        )
+        lines = _table("", self.tables)
+        return "\n".join([*head, *([""] if head else []), *lines]) + "\n"
+
+
+def _table(name: str, table: Table) -> list[str]:
+    inner = {key: value for key, value in table.items() if isinstance(value, dict)}
+    lists = {key: value for key, value in table.items() if _is_tables(value)}
+    lines = [
+        f"{key} = {json.dumps(value, ensure_ascii=False)}"
+        for key, value in table.items()
+        if key not in inner and key not in lists
+    ]
+    for key, value in inner.items():
+        if value:
+            path = f"{name}.{key}".lstrip(".")
+            lines += ["", f"[{path}]", *_table(path, value)]
+    for key, value in lists.items():
+        path = f"{name}.{key}".lstrip(".")
+        for one in value:
+            lines += ["", f"[[{path}]]", *_table(path, one)]
+    return lines
+
+
+def _is_tables(value: object) -> bool:
+    return isinstance(value, list) and bool(value) and all(isinstance(one, dict) for one in value)

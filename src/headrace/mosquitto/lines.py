@@ -1,0 +1,69 @@
+"""mosquitto.conf taken apart: one option a line, its value behind the first space; `include_dir` reads more files."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from headrace.errors import ConfigError
+
+
+class InvalidLine(ConfigError):
+    """The file cannot be read, or a value cannot be understood. The message has file and line."""
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """An option where it stands."""
+
+    file: Path
+    number: int
+    option: str
+    value: str
+
+    @property
+    def place(self) -> str:
+        return f"{self.file}:{self.number}"
+
+    def text(self) -> str:
+        """The value. Raises InvalidLine if there is none."""
+        if not self.value:
+            raise InvalidLine(f"{self.place}: {self.option} needs a value")
+        return self.value
+
+    def flag(self) -> bool:
+        """Raises InvalidLine."""
+        word = self.value.lower()
+        if word not in ("true", "false", "1", "0"):
+            raise InvalidLine(f"{self.place}: {self.option} {self.value}: true or false is needed")
+        return word in ("true", "1")
+
+    def integer(self) -> int:
+        """Raises InvalidLine."""
+        try:
+            return int(self.value)
+        except ValueError:
+            raise InvalidLine(f"{self.place}: {self.option} {self.value}: no number") from None
+
+
+def read_lines(file: Path, depth: int = 0) -> Iterator[Line]:
+    """Every option of a file and of those it includes, in Mosquitto's order. Raises InvalidLine."""
+    try:
+        text = file.read_text(encoding="utf-8")
+    except OSError as error:
+        raise InvalidLine(f"{file}: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise InvalidLine(f"{file}: not UTF-8") from None
+    for number, raw in enumerate(text.split("\n"), 1):
+        stripped = raw.strip()
+        if not stripped or stripped.startswith("#"):
+            continue
+        option, _, value = stripped.partition(" ")
+        line = Line(file, number, option, value.strip())
+        if option == "include_dir" and depth == 0:
+            folder = Path(line.text())
+            for included in sorted(folder.glob("*.conf")):
+                yield from read_lines(included, depth + 1)
+        else:
+            yield line
