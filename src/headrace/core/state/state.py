@@ -214,9 +214,11 @@ class Fold:
         session.closed_at_us = event.timestamp_us
         if not event.number("will"):
             session.will = None
+        limit = event.number("lim")
+        session.opened_limit = limit  # a queue that begins behind this record was promised nothing
         queue = session.queue
         if queue is not None:
-            queue.close(event.number("lim"))
+            queue.close(limit)
         for group in session.groups or []:
             group.give_back(session)
 
