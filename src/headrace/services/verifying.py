@@ -1,9 +1,10 @@
 """Password hashes on threads: whose turn it is, and what becomes of those who do not wait. Runs on the loop.
 
 A hash takes tens of milliseconds on purpose, so strangers must not fill the queue for those who belong here. Whoever
-comes new is among the next few that have a turn (`fairness`), and where strangers have filled the queue the oldest goes; who has hung up is dropped before it costs a hash; and while many strangers with unknown
-names wait, most are answered after the time that a hash took lately instead of after one of their own: in the same turn,
-just as late, without the work. Who tries one unknown name several times at once has each hashed, as with a known one.
+comes new is among the next few that have a turn (`fairness`), and where strangers have filled the queue the oldest goes;
+who has hung up is dropped before it costs a hash; and while many strangers with unknown names wait, most are answered
+after the time that a hash took lately instead of after one of their own: in the same turn, just as late, without the
+work. Who tries one unknown name several times at once has each hashed, as with a known one.
 """
 
 from __future__ import annotations

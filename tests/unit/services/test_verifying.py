@@ -117,8 +117,8 @@ def test_ten_thousand_strangers_cost_a_few_hashes_and_a_login_waits_for_a_few(cr
 
 @pytest.mark.parametrize("user", ["bob", "ada"])
 def test_strangers_from_as_many_addresses_delay_a_login_by_a_few_hashes(crowd: Crowd, user: str) -> None:
-    """More than the queue takes guess at a known name, each from an address of its own: every guess would be hashed. Whoever
-    comes then is neither refused nor behind them, be it at that very name."""
+    """More than the queue takes guess at a known name, each from an address of its own: every guess would be hashed.
+    Whoever comes then is neither refused nor behind them, be it at that very name."""
     for number in range(WAITING_MAX + 500):
         assert crowd.knock("ada", source=f"10.0.{number >> 8}.{number & 255}", password=b"wrong")
     assert len(crowd.answers) == 500 - THREADS  # those that made room were told at once

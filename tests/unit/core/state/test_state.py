@@ -129,7 +129,12 @@ class History:
 @settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.lists(steps, min_size=1, max_size=40))
 @example(
-    [("connect", "s1", 4, 1), ("subscribe", "s1", "a/+", 1), ("publish", "a/1", 1, False, False), ("lose", "s1")]
+    [
+        ("connect", "s1", 4, 1),
+        ("subscribe", "s1", "a/+", 1),
+        ("publish", "a/1", 1, False, False),
+        ("lose", "s1"),
+    ]
 ).via("a queue that begins behind the record of its session's close")
 def test_the_state_is_the_fold_of_the_journal(history: list[tuple[object, ...]]) -> None:
     run = History()
