@@ -21,13 +21,14 @@ def test_turns_go_round_by_source_and_within_it_by_user() -> None:
         queue.take()
 
 
-@pytest.mark.parametrize("users", ["one name", "their own name", "a name of many"])
-def test_whoever_comes_new_is_among_the_next_few(users: str) -> None:
+@pytest.mark.parametrize(
+    "name", ["ada", "{0}", "{1}"], ids=["one name", "each a name of its own", "a hundred names"]
+)
+def test_whoever_comes_new_is_among_the_next_few(name: str) -> None:
     """Ten thousand strangers from as many addresses were here before: in turns, not in milliseconds."""
-    names = {"one name": lambda _: "ada", "their own name": str, "a name of many": lambda n: f"{n % 100}"}
     queue: FairQueue[str] = FairQueue(20_000, 1_000_000)
     for number in range(10_000):
-        queue.put(f"192.0.{number >> 8}.{number & 255}", names[users](number), "stranger", 1)
+        queue.put(f"192.0.{number >> 8}.{number & 255}", name.format(number, number % 100), "stranger", 1)
     for turn in range(8):
         queue.put(f"home {turn}", "ada" if turn % 2 else "bob", "ours", 1)
         assert "ours" in [queue.take() for _ in range(4)]
