@@ -195,9 +195,10 @@ class Broker(BatchListener):
         self._flush()
 
     def _apply_message(self, message: Message) -> i64:
-        link = message.link
+        link: Link | None = None
         session: Session | None = None
-        if link is not None:
+        if message.link is not None:
+            link = cast(Link, message.link)
             message.link = None
             session = link.session
             try:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from headrace.core.ports.link import Link
 from headrace.core.ports.witness import Witness
-from headrace.core.state.session import BRIDGE_PREFIX, Session
+from headrace.core.state.session import BRIDGE_PREFIX
 from headrace.mqtt import reason_codes as rc
 from headrace.mqtt.packets import Connect
 from headrace.net.remote import source_of
@@ -38,23 +38,22 @@ class ConnectionLog(Witness):
         }
         self._news("connected", link.client_id, link, more)
 
-    def disconnected(self, link: Link, session: Session, reason: str, reason_code: int) -> None:
+    def disconnected(self, link: Link, client_id: str, kept: bool, reason: str, reason_code: int) -> None:
         if reason_code == rc.PACKET_TOO_LARGE and reason != "disconnected":  # we have ended it
-            self._failure("packet rejected", reason_code, link, session.client_id, detail=reason)
-        if session.client_id.startswith(BRIDGE_PREFIX):
+            self._failure("packet rejected", reason_code, link, client_id, detail=reason)
+        if client_id.startswith(BRIDGE_PREFIX):
             return
         if reason_code > 0 and reason == "disconnected":
             reason = rc.name(reason_code)
-        more = {"reason": reason, "session": "ended" if session.ended else "kept"}
-        self._news("disconnected", session.client_id, link, more)
+        more = {"reason": reason, "session": "kept" if kept else "ended"}
+        self._news("disconnected", client_id, link, more)
 
-    def taken_over(self, link: Link, session: Session, by: Link) -> None:
-        self._news("taken over", session.client_id, link, {"by": by.peer()})
+    def taken_over(self, link: Link, client_id: str, by: Link) -> None:
+        self._news("taken over", client_id, link, {"by": by.peer()})
 
-    def session_ended(self, session: Session, reason: str) -> None:
-        waiting = 0 if session.queue is None else session.queue.unfinished()
+    def session_ended(self, client_id: str, waiting: int, reason: str) -> None:
         more = {"reason": reason, "dropped": str(waiting) if waiting else ""}
-        self._news("session ended", session.client_id, None, more)
+        self._news("session ended", client_id, None, more)
 
     def refused(self, link: Link, client_id: str, reason_code: int, detail: str) -> None:
         self._failure("refused", reason_code, link, client_id, detail=detail)

@@ -11,10 +11,9 @@ from headrace.core.commit import Deferred, GroupCommit, Reply
 from headrace.core.outbound.delivery import Delivery
 from headrace.core.outbound.group_delivery import SharedDelivery
 from headrace.core.ports.link import Link
-from headrace.core.records.record import DROP_REFUSED
+from headrace.core.records.record import DIRECT_IDS, DROP_REFUSED
 from headrace.core.state.groups import Draw
 from headrace.core.state.inflight import NOT_IN_FLIGHT
-from headrace.core.state.packet_ids import DIRECT_IDS
 from headrace.core.state.queue import REF_QOS, OutboundQueue
 from headrace.core.state.session import Session
 from headrace.errors import ProtocolError

@@ -16,7 +16,7 @@ from headrace.core.inbound.admission import Admission
 from headrace.core.inbound.connack import Grants
 from headrace.core.inbound.wills import Wills
 from headrace.core.outbound.delivery import Delivery
-from headrace.core.ports.access import PENDING, Access, SignIn
+from headrace.core.ports.access import PENDING, Access, SignIn, SignInListener
 from headrace.core.ports.clock import Clock
 from headrace.core.ports.link import Link
 from headrace.core.ports.timers import Timer, Timers
@@ -58,7 +58,7 @@ _REFUSALS_311 = {
 }
 
 
-class Sessions:
+class Sessions(SignInListener):
     """Opens, resumes, closes and ends sessions."""
 
     def __init__(
@@ -196,7 +196,7 @@ class Sessions:
         self._detach(link, session)
         self._close(session, TAKEN_OVER, rc.SESSION_TAKEN_OVER)
         link.close()
-        self.testimony.taken_over(link, session, by)
+        self.testimony.taken_over(link, session.client_id, by)
 
     def _forget(self, session: Session) -> None:
         """A transient session that a crash left for its will: the client is back, so neither is wanted (decisions 15)."""
@@ -274,7 +274,7 @@ class Sessions:
             if packet.reason_code == rc.NORMAL_DISCONNECTION:  # any other code publishes it (3.1.2.5)
                 session.will = None  # [MQTT-3.14.4-3]
             self._close(session, "disconnected", packet.reason_code)
-            self.testimony.disconnected(link, session, "disconnected", packet.reason_code)
+            self._tell_end(link, session, "disconnected", packet.reason_code)
         link.close()
 
     def connection_lost(self, link: Link) -> None:
@@ -283,7 +283,7 @@ class Sessions:
         if session is not None:
             self._detach(link, session)
             self._close(session, "connection lost", -1)
-            self.testimony.disconnected(link, session, link.why_cut() or "connection lost", -1)
+            self._tell_end(link, session, link.why_cut() or "connection lost", -1)
         elif link.access is not None:
             link.access.left(link)
 
@@ -295,10 +295,13 @@ class Sessions:
         if session is not None:
             self._detach(link, session)
             self._close(session, error.message, error.reason_code)
-            self.testimony.disconnected(link, session, error.message, error.reason_code)
+            self._tell_end(link, session, error.message, error.reason_code)
         else:
             self.testimony.refused(link, link.client_id, error.reason_code, error.message)
         link.close()
+
+    def _tell_end(self, link: Link, session: Session, reason: str, code: int) -> None:
+        self.testimony.disconnected(link, session.client_id, not session.ended, reason, code)
 
     def _detach(self, link: Link, session: Session) -> None:
         if session.link is link:
@@ -393,7 +396,8 @@ class Sessions:
         _add_reason(fields, reason, code)
         self._commit.append(Event(SESSION_ENDED, self._clock.now_us, fields))
         if session.persistent:
-            self.testimony.session_ended(session, reason)
+            waiting = 0 if queue is None else queue.unfinished()
+            self.testimony.session_ended(session.client_id, waiting, reason)
         groups = list(session.groups or [])
         try:
             self._fold.leave(session)
@@ -446,7 +450,7 @@ class Sessions:
         if session is not None:
             self._detach(link, session)
             self._close(session, why, code)
-            self.testimony.disconnected(link, session, why, code)
+            self._tell_end(link, session, why, code)
         link.close()
 
     def keep_alive_over(self, link: Link) -> None:

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Final
 from mypy_extensions import i64, mypyc_attr
 
 if TYPE_CHECKING:
-    from headrace.core.inbound.connect import Sessions
     from headrace.core.ports.link import Link
     from headrace.mqtt.packets import Connect
 
@@ -22,12 +21,20 @@ UNLIMITED: Final = 1 << 60
 PENDING: Final = -1  # no reason code: the answer comes through SignIn.answer
 
 
+class SignInListener:
+    """Who goes on with a CONNECT once access control has answered."""
+
+    def signed_in(self, link: Link, packet: Connect, reason_code: int) -> None:
+        """Let the client in where the code is 0, else refuse it."""
+        raise NotImplementedError
+
+
 @mypyc_attr(allow_interpreted_subclasses=True)
 class SignIn:
     """A CONNECT whose credentials are looked at. The client's later packets wait on its connection."""
 
-    def __init__(self, sessions: Sessions, link: Link, packet: Connect) -> None:
-        self._sessions = sessions
+    def __init__(self, listener: SignInListener, link: Link, packet: Connect) -> None:
+        self._listener = listener
         self._packet = packet
         self.link = link
         self.peer = link.peer()
@@ -50,7 +57,7 @@ class SignIn:
         """The late answer: 0, or why the client is refused. On the loop; nothing happens if the client has gone."""
         link = self.link
         if not link.closed:
-            self._sessions.signed_in(link, self._packet, reason_code)
+            self._listener.signed_in(link, self._packet, reason_code)
             link.release()
 
 

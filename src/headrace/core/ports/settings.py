@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from headrace.core.state.packet_ids import DIRECT_IDS, UPPER_IDS
+from headrace.core.records.record import DIRECT_IDS, UPPER_IDS
 
 
 class BrokerSettings:

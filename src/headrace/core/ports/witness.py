@@ -13,7 +13,6 @@ from headrace.core.ports.failures import Failures
 
 if TYPE_CHECKING:
     from headrace.core.ports.link import Link
-    from headrace.core.state.session import Session
     from headrace.mqtt.packets import Connect
 
 
@@ -27,14 +26,15 @@ class Witness:
     def refused(self, link: Link, client_id: str, reason_code: int, detail: str) -> None:
         """A connection was not let in, and access control has not told why."""
 
-    def disconnected(self, link: Link, session: Session, reason: str, reason_code: int) -> None:
-        """A connection with a session has ended. `reason_code` is MQTT 5's, -1 if neither side gave one."""
+    def disconnected(self, link: Link, client_id: str, kept: bool, reason: str, reason_code: int) -> None:
+        """A connection with a session has ended; `kept`: the session has not. `reason_code` is MQTT 5's, -1 if neither
+        side gave one."""
 
-    def taken_over(self, link: Link, session: Session, by: Link) -> None:
+    def taken_over(self, link: Link, client_id: str, by: Link) -> None:
         """The connection of a client has ended since `by` has come with the same client id."""
 
-    def session_ended(self, session: Session, reason: str) -> None:
-        """A session that outlived its connection is over."""
+    def session_ended(self, client_id: str, waiting: int, reason: str) -> None:
+        """A session that outlived its connection is over, with so many messages that it had not got."""
 
     def rejected(self, link: Link, what: str, topic: str, reason_code: int) -> None:
         """A PUBLISH or a subscription was refused, and access control has not told why."""
@@ -64,26 +64,26 @@ class Testimony:
             except Exception as error:  # noqa: BLE001
                 self._failed(client_id, error)
 
-    def disconnected(self, link: Link, session: Session, reason: str, reason_code: int) -> None:
+    def disconnected(self, link: Link, client_id: str, kept: bool, reason: str, reason_code: int) -> None:
         if self.witness is not None:
             try:
-                self.witness.disconnected(link, session, reason, reason_code)
+                self.witness.disconnected(link, client_id, kept, reason, reason_code)
             except Exception as error:  # noqa: BLE001
-                self._failed(session.client_id, error)
+                self._failed(client_id, error)
 
-    def taken_over(self, link: Link, session: Session, by: Link) -> None:
+    def taken_over(self, link: Link, client_id: str, by: Link) -> None:
         if self.witness is not None:
             try:
-                self.witness.taken_over(link, session, by)
+                self.witness.taken_over(link, client_id, by)
             except Exception as error:  # noqa: BLE001
-                self._failed(session.client_id, error)
+                self._failed(client_id, error)
 
-    def session_ended(self, session: Session, reason: str) -> None:
+    def session_ended(self, client_id: str, waiting: int, reason: str) -> None:
         if self.witness is not None:
             try:
-                self.witness.session_ended(session, reason)
+                self.witness.session_ended(client_id, waiting, reason)
             except Exception as error:  # noqa: BLE001
-                self._failed(session.client_id, error)
+                self._failed(client_id, error)
 
     def rejected(self, link: Link, what: str, topic: str, reason_code: int) -> None:
         if self.witness is not None:

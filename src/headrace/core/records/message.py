@@ -7,8 +7,6 @@ them (decisions 26).
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from librt.strings import BytesWriter, write_i16_be, write_i32_be, write_i64_le
 from mypy_extensions import i16, i32, i64, mypyc_attr, u8
 
@@ -29,17 +27,14 @@ from headrace.core.records.record import (
 from headrace.errors import CorruptRecord
 from headrace.mqtt.topics import TOPIC_BYTES_MAX
 
-if TYPE_CHECKING:
-    from headrace.core.ports.link import Link
-
 
 @mypyc_attr(acyclic=True)
 class Message(Record):
     """A published message.
 
-    `origin` is tenant + client id in UTF-8 (`tenant_len` splits it); `message_expiry_s` is -1 for none; `link` is where
-    the acknowledgement goes, None once nobody waits for it. `waits`: it is in somebody's backlog, from where it is
-    fetched by its offset.
+    `origin` is tenant + client id in UTF-8 (`tenant_len` splits it); `message_expiry_s` is -1 for none; `link` is the
+    `ports.link.Link` where the acknowledgement goes, None once nobody waits for it. `waits`: it is in somebody's backlog,
+    from where it is fetched by its offset.
     """
 
     def __init__(
@@ -69,7 +64,7 @@ class Message(Record):
         self.properties = properties
         self.message_expiry_s: i64 = message_expiry_s
         self.payload = payload
-        self.link: Link | None = None
+        self.link: object | None = None
         self.waits = False
 
     @property

@@ -96,6 +96,12 @@ PROGRESS_WIDTH: Final = {
     BOUND: 3,
 }
 
+# Packet ids towards subscribers: those that follow from serial numbers, and above them those that records give.
+DIRECT_IDS: Final = 49_151
+UPPER_ID_FIRST: Final = DIRECT_IDS + 1
+UPPER_ID_LAST: Final = 0xFFFE  # the last one is left to what a bridge says of itself
+UPPER_IDS: Final = UPPER_ID_LAST - DIRECT_IDS
+
 # Why a message was dropped: counted per session, per tenant and in /metrics, under these names.
 DROP_LIMIT: Final = 1
 DROP_EXPIRED: Final = 2

@@ -6,17 +6,14 @@ the draws of shared subscriptions, and to a direct entry whose computed id an ol
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from mypy_extensions import i64
 
+from headrace.core.records.record import DIRECT_IDS, UPPER_ID_FIRST, UPPER_ID_LAST, UPPER_IDS
+
 if TYPE_CHECKING:
     from headrace.core.state.session import Session
-
-DIRECT_IDS: Final = 49_151
-UPPER_ID_FIRST: Final = DIRECT_IDS + 1
-UPPER_ID_LAST: Final = 0xFFFE  # the last one is left to what a bridge says of itself
-UPPER_IDS: Final = UPPER_ID_LAST - DIRECT_IDS
 
 
 class PacketIds:

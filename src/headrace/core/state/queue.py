@@ -17,9 +17,10 @@ from typing import Final
 
 from mypy_extensions import i64
 
+from headrace.core.records.record import DIRECT_IDS
 from headrace.core.state.backlog import REF_OFFSET_SHIFT, Backlog, BacklogSpace
 from headrace.core.state.inflight import NOT_IN_FLIGHT, Window
-from headrace.core.state.packet_ids import DIRECT_IDS, Bound
+from headrace.core.state.packet_ids import Bound
 
 REF_RETAIN: Final = 0x4
 REF_QOS: Final = 0x3

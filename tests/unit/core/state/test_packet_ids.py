@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
+from headrace.core.records.record import UPPER_ID_FIRST, UPPER_ID_LAST, UPPER_IDS
 from headrace.core.state.groups import Draw, Group
 from headrace.core.state.packet_ids import (
-    UPPER_ID_FIRST,
-    UPPER_ID_LAST,
-    UPPER_IDS,
     Bound,
     PacketIds,
     free_bound_id,

@@ -5,8 +5,8 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
+from headrace.core.records.record import DIRECT_IDS
 from headrace.core.state.backlog import BacklogSpace
-from headrace.core.state.packet_ids import DIRECT_IDS
 from headrace.core.state.queue import OutboundQueue
 from headrace.storage.memory import MemoryJournal
 
