@@ -35,7 +35,7 @@ class Location:
         return self.url(self.port)
 
     def url(self, port: int) -> str:
-        """With this port."""
+        """The address as a URL, with this port."""
         if self.scheme == "unix":
             return f"unix://{self.path}"
         host = f"[{self.host}]" if ":" in self.host else self.host

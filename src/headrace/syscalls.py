@@ -28,7 +28,7 @@ def read(fd: int) -> bytes | None:
 
 
 def write(fd: int, data: bytes | bytearray) -> int:
-    """How many bytes the system took of `data`, 0 when it has no room. Raises OSError."""
+    """Write, and return how many bytes the system took of `data`, 0 when it has no room. Raises OSError."""
     try:
         return os.write(fd, data)
     except BlockingIOError:
@@ -36,7 +36,7 @@ def write(fd: int, data: bytes | bytearray) -> int:
 
 
 def ready(epoll: select.epoll) -> bytes:
-    """Which descriptors are ready now, at most `READY_MAX`: descriptor and events, i32 in native order, of each.
+    """Return which descriptors are ready now, at most `READY_MAX`: descriptor and events, i32 in native order, of each.
 
     Raises OSError.
     """
@@ -72,7 +72,7 @@ class Syncer:
         os.close(self.fd)
 
     def serve(self) -> None:
-        """Until `stop`."""
+        """Serve until `stop`."""
         while True:
             self._begun.acquire()
             if self._stopping:
@@ -126,7 +126,7 @@ class Syncer:
         return self._outcome
 
     def wait(self) -> None:
-        """Until the job is done that was begun, before its `result` is asked for."""
+        """Wait until the job is done that was begun, before its `result` is asked for."""
         self._done.acquire()
         self._done.release()
 

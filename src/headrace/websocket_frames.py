@@ -22,7 +22,7 @@ _SLICE_BYTES: Final = 2 << 10  # some 340 frames at most
 
 
 class Above(Shape):
-    """Who reads and writes the byte stream: a connection or a link, which a socket's transport could call as well."""
+    """Reads and writes the byte stream: a connection or a link, which a socket's transport could call as well."""
 
     def pause_writing(self) -> None: ...
     def resume_writing(self) -> None: ...

@@ -96,7 +96,8 @@ class JournalFiles:
             return segment.read(first, length), size, segment.key
 
     def _readable(self, segment: FinishedSegment, last: int) -> int:
-        """Where the batches below the high watermark end. Looked up again only for what lies behind the last answer."""
+        """Return where the batches below the high watermark end. Looked up again only for what lies behind the last
+        answer."""
         base, size = self._end
         if base != segment.base_offset or last >= size:
             infos = self.reader.segments()
@@ -138,7 +139,7 @@ class JournalRoutes:
     def _guarded(
         self, answer: Callable[[Request, bytes], Response], role: str = READ
     ) -> Callable[[Request], object]:
-        """On a thread, for whoever has a token of that role, which is asked before a body is read.
+        """Run a request on a thread, for whoever has a token of that role, which is asked before a body is read.
 
         What goes wrong becomes a problem document.
         """

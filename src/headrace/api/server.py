@@ -88,7 +88,7 @@ class BoundedHttp(H11Protocol):
         super().on_response_complete()
 
     def send_400_response(self, msg: str) -> None:
-        """As a problem document; when an answer is under way already, there is nothing left to say."""
+        """Answer as a problem document; when an answer is under way already, there is nothing left to say."""
         body = json.dumps(content(HTTPStatus.BAD_REQUEST, msg)).encode()
         headers = [
             ("content-type", PROBLEM_JSON),
@@ -147,7 +147,7 @@ class Accepting:
             task.cancel()
 
     async def wait_closed(self) -> None:
-        """Nothing is left to wait for."""
+        """Return at once: nothing is left to wait for."""
 
     def _accept(self) -> None:
         try:

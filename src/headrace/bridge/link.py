@@ -106,7 +106,7 @@ class RemoteLink(Link):
             self.failed(error)
 
     def _share(self) -> None:
-        """More than its share of a pass came: read no more, and take turns with the others."""
+        """Read no more, and take turns with the others, once more than a share of a pass came."""
         if self._protocol.outcome == MORE and not self._in_turn:
             self._in_turn = True
             if self._reading and self._transport is not None:
@@ -313,7 +313,7 @@ class RemoteLink(Link):
         self._on_up(self._present)
 
     def fail(self, reason: str) -> None:
-        """It is over, for this reason."""
+        """End the link for this reason."""
         self._reason = self._reason or reason
         self.broker.on_connection_lost(self)
         self.close()
@@ -437,7 +437,7 @@ class _Remote(ClientHandler):
 
 
 class _Attached(Deferred):
-    """That the session is attached is durable."""
+    """Knows when it is durable that the session is attached."""
 
     def __init__(self, link: RemoteLink) -> None:
         super().__init__(link)

@@ -30,7 +30,8 @@ def trace_of(broker_id: str) -> bytes:
 
 
 class BridgeRendering(Rendering):
-    """For one connection. `trace` is b"" before version 5; `retain`: whether the remote broker takes that flag."""
+    """Renders for one connection. `trace` is b"" before version 5; `retain`: whether the remote broker takes that
+    flag."""
 
     def __init__(self, topics: TopicMap, trace: bytes, retain: bool, counters: BridgeCounters) -> None:
         self._topics = topics

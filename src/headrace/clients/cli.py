@@ -40,7 +40,7 @@ _SETTINGS = {"help_option_names": ["--help"], "max_content_width": 110}
 
 
 class Failed(click.ClickException):
-    """Something did not go as asked: exit code 1 and one line."""
+    """Says that something did not go as asked: exit code 1 and one line."""
 
     exit_code = 1
 

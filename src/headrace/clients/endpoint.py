@@ -33,7 +33,7 @@ class Endpoint:
 
     @property
     def plain(self) -> bool:
-        """Whether what MQTT says goes over the socket as it is."""
+        """Return whether what MQTT says goes over the socket as it is."""
         return not self.path and self.tls is None
 
     async def connect(self) -> socket.socket:

@@ -29,7 +29,8 @@ HEAD_BYTES: Final = 16
 
 
 class Turn:
-    """Who has read something in this turn of the loop: at its end, which `call_soon` finds, each of them answers."""
+    """Knows who has read something in this turn of the loop: at its end, which `call_soon` finds, each of them
+    answers."""
 
     def __init__(self, call_soon: Callable[[Callable[[], None]], object]) -> None:
         self._call_soon = call_soon

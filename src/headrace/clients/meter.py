@@ -18,7 +18,7 @@ class Meter:
         self._task = None if self._progress is None else self._progress.add_task("", total=None, remark="")
 
     def stage(self, name: str, total: float) -> None:
-        """Something begins that is done at `total`."""
+        """Begin a stage that is done at `total`."""
         if self._progress is not None and self._task is not None:
             self._progress.reset(self._task, description=name, total=total, remark="")
         elif sys.stderr.isatty():

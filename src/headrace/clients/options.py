@@ -66,7 +66,7 @@ class PropertyCommand(click.Command):
 
 
 def connection_options(command: Command) -> Command:
-    """Where to connect, as whom, with which Will."""
+    """Add the options that say where to connect, as whom, with which Will."""
     for option in reversed(_OPTIONS):
         command = option(command)
     return command
@@ -120,8 +120,8 @@ _OPTIONS = [
 
 
 def endpoint_from(options: dict[str, Any]) -> Endpoint:
-    """Where to connect, and how: over TLS too if no URL says otherwise and a CA, a certificate or `insecure` is given.
-    UnusableFile if a certificate is none."""
+    """Return where to connect, and how: over TLS too if no URL says otherwise and a CA, a certificate or `insecure`
+    is given. UnusableFile if a certificate is none."""
     given = [name for name in ("ca", "cert", "key", "insecure") if options[name]]
     url = options["url"] or f"{'tls' if given else 'tcp'}://{DEFAULT_HOST}"
     try:
@@ -182,7 +182,7 @@ def connect_from(options: dict[str, Any], receive_maximum: int | None = None) ->
 
 
 def _password(options: dict[str, Any]) -> bytes | None:
-    """From the command line, a file, or, for a user, the environment."""
+    """Return the password from the command line, a file, or, for a user, the environment."""
     file = options["password_file"]
     if options["password"] is not None:
         if file is not None:

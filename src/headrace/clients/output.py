@@ -23,7 +23,7 @@ from headrace.mqtt.properties import Properties
 
 
 class OutputClosed(HeadraceError):
-    """Nobody reads stdout any more."""
+    """Says that nobody reads stdout any more."""
 
 
 class Output:

@@ -42,7 +42,7 @@ class Plan:
 
     @property
     def copies(self) -> int:
-        """How often each message is delivered."""
+        """Return how often each message is delivered."""
         return self.pairs if self.mode == "fan-out" else 1
 
     @property

@@ -21,8 +21,9 @@ _IDS: Final = 65_535
 
 
 class Publisher(LoadClient):
-    """Once `filling`, it keeps `window` messages unacknowledged. `left` is how many it may still send then, negative
-    without a limit. `unacked` holds the send time of each under its serial number, of which the packet id is a view."""
+    """Keeps, once `filling`, `window` messages unacknowledged. `left` is how many it may still send then, negative
+    without a limit. `unacked` holds the send time of each under its serial number, of which the packet id is a
+    view."""
 
     def __init__(
         self,

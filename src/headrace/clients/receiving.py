@@ -33,7 +33,7 @@ class Wanted:
     written: int = 0
 
     def judge(self, message: Publish) -> Verdict:
-        """In the order of mosquitto_sub."""
+        """Decide what becomes of a message, in the order of mosquitto_sub."""
         if self.retained_only and not message.retain:
             return Verdict.END
         if self.no_retained and message.retain:
@@ -47,7 +47,7 @@ class Wanted:
 
 
 async def write_all(client: MqttClient, wanted: Wanted, output: Output) -> None:
-    """Until there are enough, or the connection ends. Each message is acknowledged when it is written.
+    """Write messages until there are enough, or the connection ends. Each is acknowledged when it is written.
 
     Raises ConnectionLost, OutputClosed.
     """

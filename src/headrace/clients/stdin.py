@@ -18,7 +18,7 @@ _CHUNK_BYTES = 64 << 10
 
 
 async def lines() -> AsyncIterator[bytes]:
-    """Without their ends; what stands behind the last end is a line, too."""
+    """Yield the lines without their ends; what stands behind the last end is a line, too."""
     rest: list[bytes] = []
     async for chunk in _chunks():
         first, *more = chunk.split(b"\n")
@@ -31,7 +31,7 @@ async def lines() -> AsyncIterator[bytes]:
 
 
 async def whole() -> bytes:
-    """All of it."""
+    """Return all of stdin."""
     return b"".join([chunk async for chunk in _chunks()])
 
 

@@ -63,7 +63,7 @@ class Window:
         self._ids.discard(packet_id)
 
     def fail(self, why: Exception) -> None:
-        """Nobody who waits will get a place any more."""
+        """Tell all who wait that nobody will get a place any more."""
         while self._waiting:
             place = self._waiting.popleft()
             if not place.done():

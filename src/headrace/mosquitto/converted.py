@@ -32,7 +32,7 @@ class Converted:
         self.remarks.append(f"{line.place}: {line.option} {value}".rstrip() + f": {why}")
 
     def toml(self) -> str:
-        """As a file: keys, tables, bridges, with the remarks in front."""
+        """Return it as a file: keys, tables, bridges, with the remarks in front."""
         said = [
             "# " + "".join(one if one.isprintable() else "?" for one in remark) for remark in self.remarks
         ]

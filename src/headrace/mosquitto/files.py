@@ -31,7 +31,7 @@ def usable_passwords(file: Path) -> tuple[list[str], list[str]]:
 
 
 def can_verify(hashed: str) -> bool:
-    """Whether a password can be compared with this hash."""
+    """Return whether a password can be compared with this hash."""
     try:
         if hashed.startswith("$argon2"):
             extract_parameters(hashed)

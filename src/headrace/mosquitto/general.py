@@ -45,7 +45,7 @@ def _persistence(line: Line, converted: Converted) -> None:
 
 
 def _location(line: Line, converted: Converted) -> None:
-    """Not Mosquitto's own folder: what lies there is not read."""
+    """Say that Mosquitto's own folder is not used: what lies there is not read."""
     wanted = PurePosixPath(line.text())
     ours = wanted.parent / "headrace" if wanted.name == "mosquitto" else wanted / "headrace"
     converted.set("data_dir", str(ours))

@@ -92,7 +92,7 @@ def encode_pingresp() -> bytes:
 
 
 def encode_disconnect(version: int, reason_code: int = 0, properties: Properties | None = None) -> bytes:
-    """In 3.x only a client sends it, and it says nothing but goodbye."""
+    """Encode a DISCONNECT: in 3.x only a client sends it, and it says nothing but goodbye."""
     if version != 5 or (reason_code == 0 and properties is None):
         return b"\xe0\x00"
     if properties is None:

@@ -92,8 +92,8 @@ def read_binary(buf: bytes, pos: i64, end: i64) -> bytes:
 
 
 def stands_at(buf: bytes, pos: i64, wanted: bytes) -> bool:
-    """Whether `wanted` stands at `pos` in `buf`, which is long enough. In place and by words: to cut it out and
-    compare is 250 instructions, this 40."""
+    """Return whether `wanted` stands at `pos` in `buf`, which is long enough. In place and by words: to cut it out
+    and compare is 250 instructions, this 40."""
     size: i64 = len(wanted)
     at: i64 = 0
     while at + 8 <= size:
@@ -127,7 +127,7 @@ def decode_name(raw: bytes) -> str:
 
 
 def name_is_clean(text: str) -> bool:
-    """Whether `text` may name a client, a user or a topic."""
+    """Return whether `text` may name a client, a user or a topic."""
     return _NOT_IN_NAMES.search(text) is None and _SURROGATE.search(text) is None
 
 

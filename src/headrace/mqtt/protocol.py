@@ -70,7 +70,7 @@ class ServerProtocol(PacketStream):
         self._peer = _NOBODY
 
     def hand_to(self, handler: ServerHandler) -> None:
-        """From the next packet on this one is called; nobody, once the stream has stopped."""
+        """Call this one from the next packet on; nobody, once the stream has stopped."""
         if self._handler is not _NOBODY:
             self._handler = handler
             self._peer = handler
@@ -94,7 +94,7 @@ class ServerProtocol(PacketStream):
         return encode_connack(self.version, False, error.connack_code, None) if error.connack_code else b""
 
     def _refusal_5(self, error: ProtocolError, connack_sent: bool) -> bytes:
-        """With a Reason String where the broker gives them, the client did not decline them
+        """Encode a refusal, with a Reason String where the broker gives them, the client did not decline them
         [MQTT-3.1.2-29] and it fits [MQTT-3.14.2-3]."""
         properties: Properties | None = None
         if self.reason_strings and (self._wants_reasons or not connack_sent):
@@ -165,8 +165,8 @@ class ServerProtocol(PacketStream):
 
 
 def _payload_of_plain(data: bytes, first: i64, pos: i64, end: i64, version: i64) -> i64:
-    """Where the payload of a plain PUBLISH begins, -1 if it is none. One with a longer Remaining Length than needed is
-    none either: as it came it must not go to others [MQTT-1.5.5-1]."""
+    """Return where the payload of a plain PUBLISH begins, -1 if it is none. One with a longer Remaining Length than
+    needed is none either: as it came it must not go to others [MQTT-1.5.5-1]."""
     if first != _PLAIN_PUBLISH or data[pos - 1] == 0 or pos + 3 > end:
         return -1
     topic_size = read_u16(data, pos, end)

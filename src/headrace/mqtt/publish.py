@@ -150,7 +150,7 @@ def scan(buf: bytes, pos: i64, end: i64, packet_type: i64, from_server: bool) ->
 
 
 def payload_is_text(properties: bytes) -> bool:
-    """Whether checked properties of a PUBLISH or Will say that the payload is UTF-8 (3.3.2.3.2)."""
+    """Return whether checked properties of a PUBLISH or Will say that the payload is UTF-8 (3.3.2.3.2)."""
     pos: i64 = 0
     end: i64 = len(properties)
     while pos < end:
@@ -184,7 +184,7 @@ def _check_place(identifier: i64, packet_type: i64, from_server: bool) -> None:
 
 
 def _take(found: Forwardable, buf: bytes, behind: i64, identifier: i64) -> bool:
-    """Whether this property, which ends at `behind`, is for the broker and not for the subscribers."""
+    """Return whether this property, which ends at `behind`, is for the broker and not for the subscribers."""
     if identifier == props.MESSAGE_EXPIRY_INTERVAL:
         found.message_expiry_s = read_u32(buf, behind - 4, behind)
     elif identifier == props.TOPIC_ALIAS:

@@ -51,7 +51,7 @@ def valid_topic(topic: bytes) -> bool:
 
 
 def valid_filter(topic_filter: str) -> bool:
-    """Whether this is a well-formed topic filter, `$share/name/filter` included."""
+    """Return whether this is a well-formed topic filter, `$share/name/filter` included."""
     return filter_error(topic_filter) == ""
 
 

@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 
 @trait
 class Receiver:
-    """Who is above a transport: an asyncio protocol. Compiled ones that are read from all the time are called without a
-    look-up by name when they say that they are one."""
+    """Stands above a transport: an asyncio protocol. Compiled ones that are read from all the time are called without
+    a look-up by name when they say that they are one."""
 
     def connection_made(self, transport: PlainTransport | asyncio.Transport) -> None:
         raise NotImplementedError
@@ -133,7 +133,7 @@ class PlainTransport(Watched):
             self._receiver.pause_writing()
 
     def _send(self, data: bytes | bytearray) -> int:
-        """How many bytes the system took. Ends the connection where it refuses them."""
+        """Send, and return how many bytes the system took. Ends the connection where it refuses them."""
         try:
             return self._poller.write(self._fd, data)
         except OSError as error:
@@ -162,7 +162,7 @@ class PlainTransport(Watched):
         return 0 if waiting is None else len(waiting)
 
     def set_write_buffer_limits(self, high: int) -> None:
-        """Above `high` bytes the receiver is told to pause, at a quarter of it to go on."""
+        """Set the marks: above `high` bytes the receiver is told to pause, at a quarter of it to go on."""
         self._high = high
         self._low = high // 4
 
@@ -202,7 +202,7 @@ class PlainTransport(Watched):
             self._socket.close()
 
     def get_extra_info(self, name: str, default: object = None) -> object:
-        """Of asyncio's names `peername` and `socket`."""
+        """Return `peername` and `socket`, of asyncio's names."""
         if name == "socket":
             return self._socket
         if name != "peername":

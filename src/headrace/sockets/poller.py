@@ -62,7 +62,7 @@ class Poller:
         loop.add_reader(self._epoll.fileno(), self.poll)
 
     def watch(self, fd: int, before: i64, after: i64, transport: Watched) -> None:
-        """From now on `fd` is watched for the events of the mask `after` in place of `before`; 0: not at all.
+        """Watch `fd` from now on for the events of the mask `after` in place of `before`; 0: not at all.
 
         Raises OSError, and then nothing has changed: the system has a limit of what may be watched, and of memory.
         """
@@ -78,7 +78,7 @@ class Poller:
             self._epoll.unregister(fd)
 
     def watch_signal(self, fd: int, call: Callable[[], None]) -> None:
-        """From now on `call` is called, in turn with the sockets, after each write to the eventfd `fd`."""
+        """Call `call` from now on, in turn with the sockets, after each write to the eventfd `fd`."""
         self.watch(fd, 0, READABLE | _EACH_TIME, _Signal(call))
 
     def poll(self) -> None:

@@ -59,19 +59,19 @@ class Contents:
         return [message for message in self._messages if topic == "#" or matches(topic, message.topic)]
 
     def published(self, topic: str, count: int) -> Callable[[], bool]:
-        """Whether there are `count` such messages, to be asked again and again."""
+        """Return whether there are `count` such messages, to be asked again and again."""
         return lambda: len(self.messages(topic)) >= count
 
     def connected(self, client_id: str) -> Callable[[], bool]:
-        """Whether a client of that id is connected."""
+        """Return whether a client of that id is connected."""
         return lambda: self._is_connected(client_id)
 
     def disconnected(self, client_id: str) -> Callable[[], bool]:
-        """Whether no client of that id is connected: its session has ended, or waits for its return."""
+        """Return whether no client of that id is connected: its session has ended, or waits for its return."""
         return lambda: not self._is_connected(client_id)
 
     def subscribed(self, topic: str, client_id: str | None) -> Callable[[], bool]:
-        """Whether the client, or with None any session, has subscribed to exactly this topic filter."""
+        """Return whether the client, or with None any session, has subscribed to exactly this topic filter."""
         return lambda: any(
             topic in (session.subscriptions or {})
             for session in self._sessions()

@@ -94,7 +94,7 @@ class BrokerProcess:
 
     @property
     def admin_url(self) -> str:
-        """Where `/metrics` is, unless `admin` is among the settings."""
+        """Return where `/metrics` is, unless `admin` is among the settings."""
         return f"http://{HOST}:{self.admin_port}"
 
     @property
@@ -103,7 +103,7 @@ class BrokerProcess:
 
     @property
     def pid(self) -> int:
-        """Of the process that was started last. Raises RuntimeError before the first start."""
+        """Return the pid of the process that was started last. Raises RuntimeError before the first start."""
         return self._started().pid
 
     @property
@@ -267,7 +267,7 @@ class BrokerProcess:
         return self._process
 
     def _has_failed(self) -> bool:
-        """Whether the broker has ended without having been asked to."""
+        """Return whether the broker has ended without having been asked to."""
         return self._process is not None and self._process.poll() not in (None, 0, -signal.SIGKILL)
 
 

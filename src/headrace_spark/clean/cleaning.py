@@ -198,7 +198,8 @@ def _object(fields: Mapping[str, Kind], parsed: Column) -> Column:
 
 
 def _value(kind: Kind, parsed: Column) -> Column:
-    """As the table has it: numbers since 1970 become timestamps, at any depth; a time that cannot be is null."""
+    """Return the value as the table has it: numbers since 1970 become timestamps, at any depth; a time that cannot be
+    is null."""
     if isinstance(kind, str):
         return _scalar(kind, parsed)
     if isinstance(kind, dict):

@@ -83,7 +83,7 @@ class TopicSchema:
 
 
 def load_topic_schemas(file: Path) -> tuple[TopicSchema, ...]:
-    """In the order of the file. Raises BadTopicSchema."""
+    """Return the schemas in the order of the file. Raises BadTopicSchema."""
     try:
         tables = tomllib.loads(file.read_text(encoding="utf-8"))
     except OSError as error:

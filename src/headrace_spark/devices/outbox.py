@@ -58,7 +58,7 @@ OUTBOX: Final = StructType(
 
 @dataclass(frozen=True)
 class Outbox:
-    """Where the rows are kept and where they go. `connections` tasks publish at a time."""
+    """Says where the rows are kept and where they go. `connections` tasks publish at a time."""
 
     table: Path
     address: BrokerAddress

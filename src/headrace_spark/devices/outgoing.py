@@ -78,7 +78,7 @@ def check_columns(schema: StructType) -> None:
 
 
 def rows_of(batch: pa.RecordBatch) -> Iterator[dict[str, Any]]:
-    """Its rows, with the columns that matter here."""
+    """Return its rows, with the columns that matter here."""
     kept = [name for name in batch.schema.names if name in _TYPES]
     columns = [batch.column(name).to_pylist() for name in kept]
     for values in zip(*columns, strict=True):

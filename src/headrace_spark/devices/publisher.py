@@ -57,7 +57,7 @@ class Outgoing:
 
 
 class _Passing(Exception):
-    """This connection is over; another one may do."""
+    """Says that this connection is over; another one may do."""
 
 
 class Publisher(ClientHandler):
@@ -160,7 +160,7 @@ class Publisher(ClientHandler):
         return more
 
     def _is_due(self) -> bool:
-        """Whether the rate lets a message leave now; then the next one is due an interval later."""
+        """Return whether the rate lets a message leave now; then the next one is due an interval later."""
         now_s = time.monotonic()
         if now_s < self._due_s:
             return False
@@ -168,7 +168,7 @@ class Publisher(ClientHandler):
         return True
 
     def _idle_s(self, more: bool) -> float:
-        """How long there is nothing to do but to wait for the broker."""
+        """Return how long there is nothing to do but to wait for the broker."""
         if len(self._waiting) >= self._window or (self._waiting and not more and not self._again):
             return self._patience_s
         return max(0.0, self._due_s - time.monotonic()) if self._interval_s else 0.0

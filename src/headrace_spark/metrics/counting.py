@@ -63,7 +63,7 @@ _STATE_ROWS: Final = 100_000
 
 @dataclass(frozen=True)
 class Counting:
-    """For `mapInArrow`: numbers of partitions -> PACKED. What a worker is told travels with it."""
+    """Counts, for `mapInArrow`: numbers of partitions -> PACKED. What a worker is told travels with it."""
 
     partitions: Sequence[JournalPartition]
     state_files: Sequence[str]
@@ -163,7 +163,7 @@ class LastMessages:
 
 @dataclass(frozen=True)
 class Events:
-    """For `mapInArrow`: numbers of partitions -> the events of sessions and subscriptions."""
+    """Reads, for `mapInArrow`: numbers of partitions -> the events of sessions and subscriptions."""
 
     partitions: Sequence[JournalPartition]
     token: str

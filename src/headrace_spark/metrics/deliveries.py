@@ -52,7 +52,7 @@ _GROUPS: Final = ["window_us", "client", "outcome", "step"]
 
 @dataclass(frozen=True)
 class Waiting:
-    """Of one session: the number of its next message, how many wait for it, and since when (None: not known)."""
+    """Knows of one session the number of its next message, how many wait for it, and since when (None: not known)."""
 
     incarnation: int
     next_serial: int
@@ -213,7 +213,7 @@ def _first(queued: Queued, keys: Integers) -> tuple[Queued, Integers]:
 
 
 def _find(keys: Integers, wanted: Integers) -> tuple[Integers, Mask]:
-    """Where each one is among keys in order, and whether it is there at all."""
+    """Return where each one is among keys in order, and whether it is there at all."""
     if not len(keys):
         return np.zeros(len(wanted), np.int64), np.zeros(len(wanted), np.bool_)
     at = np.minimum(np.searchsorted(keys, wanted), len(keys) - 1)

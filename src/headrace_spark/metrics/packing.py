@@ -62,7 +62,7 @@ _SCHEMA: Final = arrow_schema(PACKED)
 
 
 def edges(keys: Integers) -> Integers:
-    """Where runs of equal keys begin, and the end of all."""
+    """Return where runs of equal keys begin, and the end of all."""
     if not len(keys):
         return np.zeros(1, np.int64)
     return np.concatenate([[0], np.flatnonzero(keys[1:] != keys[:-1]) + 1, [len(keys)]])
@@ -101,7 +101,7 @@ def unpack_rows(packed: pa.Table, part: int) -> Rows:
 
 
 def _values(bodies: pa.BinaryArray) -> pa.Buffer:
-    """Of all rows: Arrow keeps them back to back."""
+    """Return the values of all rows: Arrow keeps them back to back."""
     _, ends, values = bodies.buffers()
     bounds = np.frombuffer(ends, np.int32)[bodies.offset : bodies.offset + len(bodies) + 1]
     return values.slice(int(bounds[0]), int(bounds[-1] - bounds[0]))

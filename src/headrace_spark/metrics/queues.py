@@ -51,7 +51,7 @@ class Followed:
     """NEW_ENTRY rows: retained messages that were put into queues."""
 
     def sessions_of(self, incarnations: Integers) -> Integers:
-        """Which session; UNKNOWN where it is none of them."""
+        """Return which session; UNKNOWN where it is none of them."""
         if not len(self.incarnations):
             return np.full(len(incarnations), UNKNOWN)
         at = np.minimum(np.searchsorted(self.incarnations, incarnations), len(self.incarnations) - 1)
@@ -101,7 +101,7 @@ class Queues:
         level.here.append(number)
 
     def subscriptions(self, tenant: str, topic: str) -> Integers:
-        """Those whose filter matches (section 4.7 of the specification)."""
+        """Return the subscriptions whose filter matches (section 4.7 of the specification)."""
         key = tenant, topic
         found = self._found.get(key)
         if found is None:
@@ -150,7 +150,7 @@ class Queues:
         return np.repeat(rows, times), np.concatenate(found)[np.repeat(begins, times) + within]
 
     def _put(self, messages: Messages, rows: Integers, subscriptions: Integers) -> Rows:
-        """By session, then by offset."""
+        """Put the entries in order: by session, then by offset."""
         followed = self._followed
         offsets = messages.offsets[rows]
         wanted = (offsets >= followed.begins[subscriptions]) & (offsets < followed.untils[subscriptions])

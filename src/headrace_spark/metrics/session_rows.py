@@ -34,7 +34,7 @@ def state_of(files: Iterable[Path]) -> Iterator[dict[str, Any]]:
 
 
 def in_us(rows: pa.Table, name: str) -> pa.Table:
-    """With a column of times as numbers."""
+    """Return the rows with a column of times as numbers."""
     numbers = rows[name].cast(_US).cast(pa.int64())
     return rows.set_column(rows.schema.get_field_index(name), name, numbers)
 

@@ -33,7 +33,7 @@ def group_of(group_id: int) -> int:
 
 @dataclass(slots=True)
 class Session:
-    """Or a group. `next_serial`: of its next message; `ended_us`: when it ended in this range.
+    """Stands for a session or a group. `next_serial`: of its next message; `ended_us`: when it ended in this range.
 
     What a transient one (it ends with its connection) acknowledges, the journal does not hear.
     """
@@ -75,7 +75,7 @@ class Connection:
 
 
 class Sessions:
-    """As the rows of `metrics_state` tell of them, then `apply` what happened."""
+    """Begin as the rows of `metrics_state` tell of them, then `apply` what happened."""
 
     def __init__(self, state: Iterable[Row]) -> None:
         self.all: dict[int, Session] = {}
@@ -116,7 +116,7 @@ class Sessions:
         return {incarnation: session for incarnation, session in self.all.items() if session.ended_us is None}
 
     def online(self, incarnation: int) -> Connection | None:
-        """Its connection at the end."""
+        """Return whether it is connected at the end."""
         return self._online.get(incarnation)
 
     def apply(self, row: Row) -> None:

@@ -79,7 +79,7 @@ class Notes:
 
 @dataclass(frozen=True)
 class Settling:
-    """For `mapInArrow`: rows of `packing`, by family and key -> FOUND."""
+    """Settles, for `mapInArrow`: rows of `packing`, by family and key -> FOUND."""
 
     lake: Path
     followed: Followed

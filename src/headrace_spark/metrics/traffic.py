@@ -74,7 +74,7 @@ def summed(parts: Sequence[pa.Table]) -> pa.Table:
 
 
 def last_of(messages: Messages) -> Mask:
-    """Which messages of a chunk are the last of their client on their topic."""
+    """Return which messages of a chunk are the last of their client on their topic."""
     _, topics = messages.topic_pairs
     keys = topics * len(messages.client_ids.dictionary) + messages.client_ids.indices.to_numpy()
     _, from_end = np.unique(keys[::-1], return_index=True)
@@ -84,7 +84,7 @@ def last_of(messages: Messages) -> Mask:
 
 
 def last_rows(rows: pa.Table) -> pa.Table:
-    """Of rows of `devices`, out of one journal, the last for each client and topic."""
+    """Return, of rows of `devices` out of one journal, the last for each client and topic."""
     last = rows.group_by(["tenant", "client_id", "topic"], use_threads=False).aggregate(
         [("journal_offset", "max")]
     )

@@ -83,7 +83,7 @@ class Chunk:
 
     @cached_property
     def timestamps_us(self) -> Integers:
-        """Of all kinds of records: they have it in the same place."""
+        """Return the times of all kinds of records: they have it in the same place."""
         if len(self.at) and self.at[-1] + _TIMESTAMP_AT + 8 > len(self.body):
             raise CorruptRecord(f"the record at offset {self.offsets[-1]} is shorter than its header")
         return self.windows("<i8", _TIMESTAMP_AT)

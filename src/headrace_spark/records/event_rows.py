@@ -109,7 +109,7 @@ def _retained(body: bytes, at: int, end: int) -> tuple[int, list[Row]]:
 
 
 def _session(event: Event, offset: int) -> Row:
-    """Whose event it is. The record that opens a session is its incarnation."""
+    """Return whose event it is. The record that opens a session is its incarnation."""
     fields = event.fields
     opened = event.subkind == SESSION_OPENED
     return {

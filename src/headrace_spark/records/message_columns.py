@@ -75,7 +75,7 @@ class Messages:
         return Messages(self._chunk.only(wanted))
 
     def rows(self, schema: pa.Schema) -> pa.RecordBatch:
-        """Of at least one message."""
+        """Return the rows of at least one message."""
         return pa.RecordBatch.from_arrays([_COLUMNS[name](self) for name in schema.names], schema=schema)
 
     @cached_property
@@ -91,7 +91,7 @@ class Messages:
 
     @cached_property
     def _bounds(self) -> Integers:
-        """Where each field of each message begins, and the gap behind it."""
+        """Return where each field of each message begins, and the gap behind it."""
         bounds = np.empty((self.count, _STRIDE), np.int64)
         bounds[:, _TENANT] = self._at + MESSAGE_HEADER_SIZE
         for field, length in enumerate(
@@ -163,7 +163,7 @@ class Messages:
         return PropertyColumns(self.count, rows, areas)
 
     def message_ids(self) -> pa.StringArray:
-        """Both forms of `headrace_spark.records.schema`: most messages get the second, all at once."""
+        """Return both forms of `headrace_spark.records.schema`: most messages get the second, all at once."""
         offsets, epochs = (pa.array(numbers).cast(pa.string()) for numbers in (self.offsets, self.epochs))
         by_offset = pc.binary_join_element_wise(f"journal:{self.uuid}", epochs, offsets, ":")
         rows, ids = self.properties.message_ids

@@ -29,7 +29,7 @@ class PropertyColumns:
 
     @cached_property
     def _spread(self) -> pa.Array:
-        """For each row the index of its properties, null where it has none."""
+        """Return for each row the index of its properties, null where it has none."""
         index = np.zeros(self._count, np.int32)
         index[self._rows] = np.arange(len(self._rows))
         absent = np.ones(self._count, np.bool_)

@@ -168,7 +168,8 @@ def _traffic(parts: pa.Table, window_s: int) -> Traffic:
 
 
 def with_gaps(rates: list[tuple[datetime, float]], window: timedelta) -> list[tuple[datetime, float]]:
-    """Where nothing was published there is no row: a zero at both ends of such a gap, so that a line falls to it."""
+    """Return where nothing was published there is no row: a zero at both ends of such a gap, so that a line falls to
+    it."""
     filled: list[tuple[datetime, float]] = []
     for at, rate in rates:
         if filled and at - filled[-1][0] > window:
@@ -235,7 +236,7 @@ def _connections(rows: pa.Table, since: datetime, until: datetime) -> Connection
 
 
 def _usage(parts: pa.Table) -> list[Usage]:
-    """By tenant, those that published most first."""
+    """Return the usage by tenant, those that published most first."""
     measures = [measure.name for measure in fields(Usage)[1:]]
     sums = parts.group_by("tenant").aggregate([(name, "sum") for name in measures]).to_pylist()
     tenants = [Usage(str(row["tenant"]), *(row[f"{name}_sum"] for name in measures)) for row in sums]

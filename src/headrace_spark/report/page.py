@@ -85,7 +85,7 @@ def _tiles(figures: Figures) -> str:
 
 
 def _percent(share: float) -> str:
-    """Never 100 % unless it is all of them."""
+    """Return the share in percent, never 100 % unless it is all of them."""
     return "100 %" if share == 1 else f"{min(share * 100, 99.9999):.4f} %"
 
 
