@@ -234,8 +234,8 @@ class Delivery:
             self.sharing.resend(session, link)
         if queue is not None:
             self._pump_queue(session, link, queue)
-        if session.groups and self.sharing is not None:
-            self.sharing.pump(session)
+        if link.awaiting and self.sharing is not None:
+            self.sharing.pump(session, link)
 
     def _pump_queue(self, session: Session, link: Link, queue: OutboundQueue) -> None:
         if link.unread:
@@ -431,8 +431,8 @@ class Delivery:
         queue = session.queue
         if queue is not None:
             queue.start_resend()
-        if session.draws and self.sharing is not None:
-            self.sharing.resumed(session)  # before `pump` draws anything new
+        if (session.draws or session.groups) and self.sharing is not None:
+            self.sharing.resumed(session, link)  # before `pump` draws anything new
         self.pump(session)
 
 

@@ -113,14 +113,18 @@ class SharedDelivery:
     def serve(self, group: Group, message: Message) -> None:
         """`message` joined the queue: as long as members have room, they draw."""
         passed: list[Session] = []  # by them, the head
-        while group.waiting and not group.unread and not group.nobody:
-            chosen = self._choose(group, message, passed, True)
-            if chosen is None:
-                return
-            if self._draw(group, chosen):
-                passed = []
-            else:
-                passed.append(chosen)
+        try:
+            while group.waiting and not group.unread and not group.nobody:
+                chosen = self._choose(group, message, passed, True)
+                if chosen is None:
+                    return
+                if self._draw(group, chosen):
+                    passed = []
+                else:
+                    passed.append(chosen)
+        finally:
+            if group.waiting:
+                group.await_room()
 
     def _choose(self, group: Group, message: Message, passed: list[Session], stored: bool) -> Session | None:
         """The member that the configured strategy gives a message to, None if none can take it now. `stored`: it is in
@@ -161,24 +165,43 @@ class SharedDelivery:
         if stored:
             group.nobody = not any(self._ready(session) for session in group.order())
 
-    def pump(self, session: Session) -> None:
-        """A member got room: let it draw from its groups in turn, one page at most."""
-        budget = self._settings.page_messages
-        for group in session.groups or []:
-            if group.nobody and self._ready(session):
-                group.nobody = False
-            while (
-                group.waiting
-                and budget
-                and not group.unread
-                and self._ready(session)
-                and _admitted(group, session)
-            ):
-                budget -= 1
-                if not self._draw(group, session):
-                    break
-        if budget == 0 and session.link is not None:
-            self._delivery.feed_later(session, session.link)
+    def pump(self, session: Session, link: Link) -> None:
+        """A member got room: let it draw from those of its groups in which something waits, in turn: one page at most,
+        counting what it draws and where it looks."""
+        awaiting = link.awaiting
+        left: i64 = self._settings.page_messages
+        while awaiting and left > 0 and link.looked_at < len(awaiting):
+            if not self._ready(session):
+                break
+            group, _ = awaiting.popitem(last=False)
+            if session not in group.members:
+                continue
+            group.nobody = False
+            drawn = self._draw_some(group, session, left)
+            left -= drawn + 1
+            link.looked_at = 0 if drawn else link.looked_at + 1
+            if group.waiting:
+                awaiting[group] = None
+            else:
+                group.awaited = False
+        if left > 0:
+            link.looked_at = 0
+        else:
+            self._delivery.feed_later(session, link)
+
+    def _draw_some(self, group: Group, session: Session, most: i64) -> i64:
+        """Let a member draw up to so many entries of one group; returns how many it took or dropped."""
+        drawn: i64 = 0
+        while (
+            drawn < most
+            and group.waiting
+            and not group.unread
+            and self._ready(session)
+            and _admitted(group, session)
+            and self._draw(group, session)
+        ):
+            drawn += 1
+        return drawn
 
     def go_on(self, group: Group) -> None:
         """The next entry could not be read, and perhaps it can be now."""
@@ -186,7 +209,7 @@ class SharedDelivery:
             link = session.link
             if link is not None:
                 try:
-                    self.pump(session)
+                    self.pump(session, link)
                 except Exception as error:  # noqa: BLE001  it costs this member its connection
                     link.broker.contain("unread", link, error)
 
@@ -270,10 +293,14 @@ class SharedDelivery:
             return
         draw.session.tenant.counters.publishes_sent += 1
 
-    def resumed(self, session: Session) -> None:
-        """QoS 2 completes with its member: all that it has is to be sent again."""
-        draws = session.draws or {}
-        session.redraw = {packet_id: draws[packet_id] for packet_id in reversed(draws)}
+    def resumed(self, session: Session, link: Link) -> None:
+        """QoS 2 completes with its member: all that it has is to be sent again. Then it draws where something waits."""
+        draws = session.draws
+        if draws:
+            session.redraw = {packet_id: draws[packet_id] for packet_id in reversed(draws)}
+        for group in session.groups or []:
+            if group.waiting:
+                link.awaits(group)
 
     def resend(self, session: Session, link: Link) -> None:
         """PUBLISH with DUP, or PUBREL, again, as far as the window allows [MQTT-3.3.4-9]."""

@@ -6,6 +6,7 @@ because compiled code calls it per message (decision 27).
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from typing import TYPE_CHECKING
 
 from librt.strings import BytesWriter, write_i32_be
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from headrace.core.ports.access import Access, Answers
     from headrace.core.ports.timers import Timer
     from headrace.core.records.message import Message
+    from headrace.core.state.groups import Group
     from headrace.core.state.session import Session
     from headrace.core.state.subscriptions import Target
     from headrace.errors import ProtocolError
@@ -85,6 +87,10 @@ class Link(ServerHandler):
         self.grants: object | None = None  # what access control remembers of it
         self.timer: Timer | None = None
         self.waiting: list[Deferred] | None = None  # until the socket drains
+        # Of its session's shared subscriptions, those in which something waits for a member with room, the one whose turn
+        # it is first; and how many were looked at since one of them gave something.
+        self.awaiting: OrderedDict[Group, None] | None = None
+        self.looked_at: i64 = 0
         self.bridge = False  # 3.x: the client said that it is another broker's bridge
         self.rendering: Rendering | None = None  # None: as they are
         self.alias_maximum: i64 = 0  # topic aliases towards the client
@@ -124,6 +130,13 @@ class Link(ServerHandler):
             self.waiting = []
         self.waiting.append(deferred)
         self.broker.commit.charge(self, deferred.weight)
+
+    def awaits(self, group: Group) -> None:
+        """Something waits in this group: its session is a member, and draws when it has room."""
+        if self.awaiting is None:
+            self.awaiting = OrderedDict()
+        self.awaiting[group] = None
+        self.looked_at = 0
 
     def deaf(self) -> bool:
         """Whether we have stopped reading, or have not looked at what was read: then its silence is ours."""

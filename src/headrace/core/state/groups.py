@@ -89,6 +89,7 @@ class Group:
         self.applied: int = -1
         self.unread = False  # its next entry cannot be read now
         self.nobody = False  # no member had room; one that gets some draws by itself, and then somebody has
+        self.awaited = False  # its members' connections know that something waits, or waited
         self._order: list[Session] | None = None  # of the members, until one joins or leaves
         self._turn: int = 0
         self._sticky: Session | None = None
@@ -121,6 +122,7 @@ class Group:
         """An entry that nobody has in flight any more, or not yet."""
         heapq.heappush(self._returned_order, serial)
         self.returned[serial] = ref
+        self.await_room()
 
     def _first_returned(self) -> int:
         order = self._returned_order
@@ -183,14 +185,12 @@ class Group:
             return
         found.session.forget_draw(found)
 
-    def give_back(self, session: Session) -> None:
-        """A member's connection ended: its unacknowledged QoS 1 entries go back to the head of the queue."""
-        for draw in list((session.draws or {}).values()):
-            if draw.group is self and draw.ref & REF_QOS == 1:
-                self.had[draw.serial] = _had_with(draw)
-                self.put_back(draw.serial, draw.full_ref | REF_MAYBE_SENT)
-                self.drawn.pop(draw.serial, None)
-                session.forget_draw(draw)
+    def give_back(self, draw: Draw) -> None:
+        """A member's connection ended: an unacknowledged QoS 1 entry that it has goes back to the head of the queue."""
+        self.had[draw.serial] = _had_with(draw)
+        self.put_back(draw.serial, draw.full_ref | REF_MAYBE_SENT)
+        self.drawn.pop(draw.serial, None)
+        draw.session.forget_draw(draw)
 
     def dissolve(self) -> int:
         """The last member has left: what waits is dropped, what is in flight completes. Returns how many were dropped."""
@@ -215,6 +215,14 @@ class Group:
         """Somebody has joined or left."""
         self.nobody = False
         self._order = None
+
+    def await_room(self) -> None:
+        """Something waits: each member that is connected looks here when it has room."""
+        if not self.awaited:
+            self.awaited = True
+            for session in self.order():
+                if session.link is not None:
+                    session.link.awaits(self)
 
     def order(self) -> list[Session]:
         """The members, as they joined."""
@@ -248,6 +256,16 @@ class Group:
             return min(ready, key=_in_flight)
         key = message.topic if strategy == HASH_TOPIC else message.origin
         return ready[crc32(key) % len(ready)]
+
+
+def give_back(session: Session) -> None:
+    """A connection ended: what its session has unacknowledged at QoS 1 goes back to the groups that it is a member of."""
+    groups = session.groups
+    if not groups or not session.draws:
+        return
+    for draw in list(session.draws.values()):
+        if draw.ref & REF_QOS == 1 and draw.group in groups:
+            draw.group.give_back(draw)
 
 
 def _had_with(draw: Draw) -> list[int]:

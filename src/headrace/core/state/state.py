@@ -52,7 +52,7 @@ from headrace.core.records.record import (
     record_end,
 )
 from headrace.core.state.backlog import Page
-from headrace.core.state.groups import Group
+from headrace.core.state.groups import Group, give_back
 from headrace.core.state.packet_ids import PacketIds
 from headrace.core.state.queue import OutboundQueue, reference
 from headrace.core.state.roster import Roster
@@ -219,8 +219,7 @@ class Fold:
         queue = session.queue
         if queue is not None:
             queue.close(limit)
-        for group in session.groups or []:
-            group.give_back(session)
+        give_back(session)
 
     def ended(self, session: Session, at: int) -> None:
         """The session is gone: its queue, its subscriptions, its place in the directory. `at`: offset of the record."""
@@ -287,8 +286,7 @@ class Fold:
     def _hand_back(self, session: Session) -> None:
         """What a session that has ended has in flight of groups: QoS 1 to the other members, QoS 2 to nobody else
         [MQTT-4.8.2-5]."""
-        for group in session.groups or []:
-            group.give_back(session)
+        give_back(session)
         for draw in list((session.draws or {}).values()):
             draw.group.finish(draw.serial)
             session.count_drop(DROP_SESSION_ENDED, 1)
@@ -323,8 +321,7 @@ class Fold:
                     queue.replay_sent_up_to(queue.sent_limit)
                     queue.close(queue.last_sent())
                 session.opened_limit = 0
-                for group in session.groups or []:
-                    group.give_back(session)
+                give_back(session)
             if session.queue is not None:
                 session.queue.settle()
         dissolved, self._dissolved, self._replays = self._dissolved, [], False
@@ -386,6 +383,8 @@ class Fold:
         if session.groups is None:
             session.groups = {}
         session.groups[group] = None
+        if group.waiting and session.link is not None:
+            session.link.awaits(group)
 
     def _leave(self, session: Session, topic_filter: str, at: int) -> None:
         """What the member has in flight completes with it; the last member takes the queue along."""
@@ -396,6 +395,8 @@ class Fold:
         group.changed_members()
         if session.groups is not None:
             session.groups.pop(group, None)
+        if session.link is not None and session.link.awaiting is not None:
+            session.link.awaiting.pop(group, None)
         if not group.members:
             self._dissolve(group, at)
 

@@ -255,3 +255,61 @@ def test_who_had_an_entry_is_remembered_of_a_few_members_only() -> None:
     client = harness.client("m3", version=5)
     client.ack(client.publishes()[0][0])
     assert not group.had
+
+
+def test_a_member_of_many_groups_looks_only_where_something_waits() -> None:
+    harness = Harness()
+    member = harness.client("m", version=5, receive_maximum=1)
+    groups = 2 * harness.settings.page_messages + 50
+    for number in range(groups):
+        member.subscribe(f"$share/g{number}/t/{number}", 1)
+    assert not member.link.awaiting
+    publisher = harness.client("p", clean=True)
+    for number in range(groups):
+        publisher.publish(f"t/{number}", b"%d" % number)
+    assert member.link.awaiting is not None
+    assert len(member.link.awaiting) == groups - 1
+    got = []
+    while found := member.publishes():
+        got += [payload for _, payload, _, _ in found]
+        member.ack(found[-1][0])
+    assert got == [b"%d" % number for number in range(groups)]
+    assert not member.link.awaiting
+    member.feed(codec.encode_unsubscribe(5, 9, ["$share/g0/t/0"]))
+    assert member.link.session is not None
+    assert len(member.link.session.groups or {}) == groups - 1
+
+
+def test_groups_of_a_member_with_little_room_have_their_turns() -> None:
+    harness = Harness()
+    member = harness.client("m", version=5, receive_maximum=1)
+    for name in "ab":
+        member.subscribe(f"$share/{name}/{name}", 1)
+    publisher = harness.client("p", clean=True)
+    for number in range(3):
+        publisher.publish("a", b"a%d" % number)
+    for number in range(3):
+        publisher.publish("b", b"b%d" % number)
+    got = []
+    while found := member.publishes():
+        got += [payload for _, payload, _, _ in found]
+        member.ack(found[-1][0])
+    assert got == [b"a0", b"a1", b"b0", b"a2", b"b1", b"b2"]
+
+
+def test_what_waits_in_a_group_is_forgotten_with_the_membership_and_found_again_by_the_next_connection() -> (
+    None
+):
+    harness = Harness()
+    member = harness.client("m", version=5, receive_maximum=1)
+    member.subscribe("$share/a/t", 1)
+    member.subscribe("$share/b/t", 1)
+    publisher = harness.client("p", clean=True)
+    for payload in (b"0", b"1"):
+        publisher.publish("t", payload)
+    member.feed(codec.encode_unsubscribe(5, 9, ["$share/a/t"]))
+    assert list(member.link.awaiting or []) == [harness.broker.fold.tenant("default").groups["$share/b/t"]]
+    member.lose()
+    back = harness.client("m", version=5, receive_maximum=5)
+    assert [payload for _, payload, _, _ in back.publishes()] == [b"0", b"0", b"1"]
+    assert not back.link.awaiting
