@@ -145,7 +145,7 @@ class Client:
         )
 
     def feed(self, data: bytes, sync: bool = True) -> None:
-        self.link.broker.clock.now_us = self.harness.now_us + self.harness.set_by_us
+        self.link.host.clock.now_us = self.harness.now_us + self.harness.set_by_us
         self.protocol.receive_data(data)
         if sync:
             self.harness.sync()
@@ -238,13 +238,13 @@ class Client:
     def lose(self) -> None:
         """The connection breaks."""
         self.link.closed = True
-        self.link.broker.on_connection_lost(self.link)
+        self.link.host.on_connection_lost(self.link)
         self.harness.sync()
 
     def lose_unsynced(self) -> None:
         """The connection breaks before what it sent is durable."""
         self.link.closed = True
-        self.link.broker.on_connection_lost(self.link)
+        self.link.host.on_connection_lost(self.link)
 
     def _id(self) -> int:
         self.next_id += 1

@@ -124,7 +124,7 @@ class Peer(ClientHandler):
 
     def lose(self) -> None:
         self.link.closed = True
-        self.link.broker.on_connection_lost(self.link)
+        self.link.host.on_connection_lost(self.link)
         self.harness.sync()
 
     # ClientHandler

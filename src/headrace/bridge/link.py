@@ -21,11 +21,10 @@ from mypy_extensions import i64
 from headrace.bridge.counters import BridgeCounters
 from headrace.bridge.rendering import BridgeAccess, BridgeRendering
 from headrace.bridge.terms import Terms, refusal_of
-from headrace.core.broker import Broker
-from headrace.core.commit import Deferred, Reply
+from headrace.core.commit import Deferred
 from headrace.core.inbound.bridging import Bridging
 from headrace.core.outbound.reserving import reserve_chunk
-from headrace.core.ports.link import Link
+from headrace.core.ports.link import Host, Link
 from headrace.core.ports.timers import Timer
 from headrace.core.state.session import Session
 from headrace.errors import ProtocolError
@@ -53,7 +52,7 @@ class RemoteLink(Link):
 
     def __init__(
         self,
-        broker: Broker,
+        host: Host,
         bridging: Bridging,
         session: Session,
         connect: Connect,
@@ -62,7 +61,7 @@ class RemoteLink(Link):
         on_up: Callable[[bool], None],
         on_end: Callable[[str], None],
     ) -> None:
-        super().__init__(broker)
+        super().__init__(host)
         self._bridging = bridging
         self._for = session
         self._connect = connect
@@ -93,12 +92,12 @@ class RemoteLink(Link):
 
     def connection_made(self, transport: asyncio.Transport) -> None:
         self._transport = transport
-        transport.set_write_buffer_limits(high=self.broker.settings.write_buffer_high)
+        transport.set_write_buffer_limits(high=self.host.settings.write_buffer_high)
         transport.write(self._protocol.connect(self._connect))
 
     def data_received(self, data: bytes) -> None:
-        self.broker.clock.now_us = time.time_ns() // 1000
-        self.broker.bytes_received += len(data)
+        self.host.clock.now_us = time.time_ns() // 1000
+        self.host.bytes_received += len(data)
         try:
             self._protocol.receive_data(data)
             self._share()
@@ -111,7 +110,7 @@ class RemoteLink(Link):
             self._in_turn = True
             if self._reading and self._transport is not None:
                 self._transport.pause_reading()
-            self.broker.take_turns(self)
+            self.host.take_turns(self)
 
     def read_on(self) -> None:
         self._in_turn = False
@@ -147,7 +146,7 @@ class RemoteLink(Link):
             self._linger.cancel()
         lost = str(error) if error is not None else "the remote broker closed the connection"
         try:
-            self.broker.on_connection_lost(self)
+            self.host.on_connection_lost(self)
         finally:
             self._on_end(self._reason or lost)
 
@@ -156,7 +155,7 @@ class RemoteLink(Link):
 
     def resume_writing(self) -> None:
         self.paused = False
-        self.broker.on_writable(self)
+        self.host.on_writable(self)
 
     # Link
 
@@ -167,12 +166,12 @@ class RemoteLink(Link):
         self.out = None
         transport = self._transport
         if transport is not None:
-            self.broker.bytes_sent += len(out)
+            self.host.bytes_sent += len(out)
             try:
                 transport.write(out.getvalue())
             except Exception as error:  # noqa: BLE001  the others have something to write, too
                 self.failed(error)
-            self.broker.buffers.give_back(out)
+            self.host.buffers.give_back(out)
             if self._closing:
                 transport.close()
             else:
@@ -196,7 +195,7 @@ class RemoteLink(Link):
         if transport is not None:
             # A broker that never reads must not keep the socket.
             self._linger = _Linger(self)
-            self.broker.timers.schedule(self.broker.clock.mono_ms + _LINGER_MS, self._linger)
+            self.host.timers.schedule(self.host.clock.mono_ms + _LINGER_MS, self._linger)
 
     def abort(self) -> None:
         transport = self._transport
@@ -246,7 +245,7 @@ class RemoteLink(Link):
             self.fail(refusal)
             return
         self._present = packet.session_present
-        window: i64 = min(self._terms.inflight_max, self.broker.settings.inflight_max)
+        window: i64 = min(self._terms.inflight_max, self.host.settings.inflight_max)
         if properties.receive_maximum is not None:
             window = min(window, properties.receive_maximum)
         self.window = window
@@ -301,21 +300,21 @@ class RemoteLink(Link):
         if self._awaited and self._awaited.pop(packet_id, None) is not None:
             self._go_on()
             return
-        self.broker.on_puback(self, packet_id, reason_code)
+        self.host.on_puback(self, packet_id, reason_code)
 
     def _go_on(self) -> None:
         """Everything of the handshake is answered: NOT-ACKED first, then the backlog, then live."""
         if self._awaited or self.ready:
             return
         self.ready = True
-        self.broker.delivery.resumed(self._for, self)
+        self._bridging.resumed(self, self._for)
         self._bridging.send_retained(self, self._for)
         self._on_up(self._present)
 
     def fail(self, reason: str) -> None:
         """End the link for this reason."""
         self._reason = self._reason or reason
-        self.broker.on_connection_lost(self)
+        self.host.on_connection_lost(self)
         self.close()
 
     def say_goodbye(self) -> None:
@@ -348,7 +347,7 @@ class RemoteLink(Link):
         if self.version == packets.VERSION_5:
             packet.properties += terms.trace
         try:
-            self.broker.on_publish(self, packet)
+            self.host.on_publish(self, packet)
         except ProtocolError as error:
             # The remote broker passes on what its publishers say of a payload: no reason to part, and to part again.
             if error.reason_code != rc.PAYLOAD_FORMAT_INVALID:
@@ -357,13 +356,13 @@ class RemoteLink(Link):
     def _settle(self, packet: Publish) -> None:
         """Acknowledge without taking, in its place behind earlier acknowledgements."""
         if packet.qos == 1:
-            self.broker.commit.defer(Reply(self, codec.encode_puback(int(self.version), packet.packet_id)))
+            self._bridging.reply(self, codec.encode_puback(int(self.version), packet.packet_id))
         elif packet.qos == 2:
-            self.broker.commit.defer(Reply(self, codec.encode_pubrec(int(self.version), packet.packet_id)))
+            self._bridging.reply(self, codec.encode_pubrec(int(self.version), packet.packet_id))
 
     def on_protocol_error(self, error: ProtocolError) -> None:
         self._reason = self._reason or f"protocol error: {error}"
-        self.broker.on_protocol_error(self, error)
+        self.host.on_protocol_error(self, error)
 
     def disconnected(self, packet: Disconnect) -> None:
         why = packet.properties.reason_string or rc.name(packet.reason_code)
@@ -374,7 +373,7 @@ class RemoteLink(Link):
     def _start_ping(self, keep_alive_s: int) -> None:
         if keep_alive_s:
             self._ping = _Ping(self, keep_alive_s * 1000)
-            self.broker.timers.schedule(self.broker.clock.mono_ms + keep_alive_s * 1000, self._ping)
+            self.host.timers.schedule(self.host.clock.mono_ms + keep_alive_s * 1000, self._ping)
 
     def _stop_ping(self) -> None:
         if self._ping is not None:
@@ -464,4 +463,4 @@ class _Ping(Timer):
 
     def fire(self, now_ms: int) -> None:
         if self._link.ping():
-            self._link.broker.timers.schedule(now_ms + self._interval_ms, self)
+            self._link.host.timers.schedule(now_ms + self._interval_ms, self)

@@ -12,6 +12,7 @@ from mypy_extensions import i64
 
 from headrace.core.commit import BatchListener, Deferred, GroupCommit, Reply
 from headrace.core.inbound.acknowledging import Acknowledging
+from headrace.core.inbound.bridging import Bridging
 from headrace.core.inbound.connect import Sessions
 from headrace.core.inbound.forwarding import Forwarding
 from headrace.core.inbound.publishing import Publishing
@@ -19,15 +20,14 @@ from headrace.core.inbound.subscribing import Subscribing
 from headrace.core.outbound.delivery import Delivery
 from headrace.core.outbound.drop_events import DropEvents
 from headrace.core.outbound.group_delivery import SharedDelivery
+from headrace.core.outbound.retained_replay import RetainedReplay
 from headrace.core.outbound.routing import Router
 from headrace.core.outbound.system_topics import SystemTopics
-from headrace.core.ports.buffers import Buffers
 from headrace.core.ports.clock import Clock, Scheduler
 from headrace.core.ports.failures import Failures
 from headrace.core.ports.journal import JournalPort
-from headrace.core.ports.link import Link
+from headrace.core.ports.link import Host, Link
 from headrace.core.ports.settings import BrokerSettings
-from headrace.core.ports.timers import Timers
 from headrace.core.records.message import Message
 from headrace.core.records.record import (
     FLAG_PRODUCER,
@@ -70,30 +70,29 @@ _STEP_PLACES: Final[list[str]] = ["journal", "delivery", "flush", "delivery", "s
 _STEPS: Final = 6
 
 
-class Broker(BatchListener):
+class Broker(Host, BatchListener):
     """One node's MQTT behaviour over its ports."""
 
     def __init__(
         self, journal: JournalPort, scheduler: Scheduler, clock: Clock, settings: BrokerSettings
     ) -> None:
-        self.clock = clock
-        self.settings = settings
+        super().__init__(clock, settings)
         self.fold = Fold(journal, PacketIds(settings.direct_ids, settings.upper_ids))
-        self.timers = Timers()
         self.commit = GroupCommit(journal, clock, settings.deliveries_at_once)
         self.delivery = Delivery(self.commit, journal, clock, settings)
         self.sharing = SharedDelivery(self.delivery, self.commit, journal, clock, settings)
         self.delivery.sharing = self.sharing
-        self.router = Router(self.delivery, self.sharing, self.commit, settings)
-        self.router.broker = self
+        self.router = Router(self.delivery, self.sharing, self.commit, self)
         self.sessions = Sessions(self.fold, self.commit, self.delivery, self.timers, clock, settings)
         self.system = SystemTopics(self.delivery, clock)
+        self.retained = RetainedReplay(self.commit, self.delivery, self.system, clock)
         self.drop_events = DropEvents(self.commit, clock)
-        self.publishing = Publishing(self.commit, self.router, self.sessions.admission, clock, settings)
+        self.publishing = Publishing(
+            self.commit, self.router, self.sessions.admission, self.sessions.testimony, self
+        )
         self.forwarding = Forwarding(self.publishing, self.router, self.commit, settings)
         self.acknowledging = Acknowledging(self.commit, self.delivery, self.sharing)
-        self.subscribing = Subscribing(self.commit, clock)
-        self.buffers = Buffers()
+        self.subscribing = Subscribing(self.commit, self.retained, self.sessions.testimony, self)
         self._scheduler = scheduler
         self._tick_requested = False
         self._dirty: list[Link] = []
@@ -101,12 +100,13 @@ class Broker(BatchListener):
         self.failures = Failures()
         self.sessions.testimony.failures = self.failures
         self._broken: list[Link] = []  # something raised on their behalf: to be closed
-        self.slow = 0  # connections whose socket is above its high mark
         self.behind = False  # timers are due that the last call of `on_timer` left
         self.ticks = 0
-        self.bytes_received = 0  # of whole packets, as `$SYS` wants them; counted per read and per write
-        self.bytes_sent = 0
         self.commit.attach(self)
+
+    def bridging(self) -> Bridging:
+        """What opens and attaches the sessions of our own bridges."""
+        return Bridging(self.fold, self.commit, self.sessions, self.retained, self)
 
     # CONNECT, DISCONNECT and the end of a connection: `connect`
 
@@ -365,6 +365,9 @@ class Broker(BatchListener):
         failed = self.failures.journal_failed
         if self.commit.failed is not None and failed is not None:
             failed(error)
+
+    def charge(self, link: Link, weight: i64) -> None:
+        self.commit.charge(link, weight)
 
     def hold_back(self, link: Link) -> None:
         self.publishing.hold_back(link)

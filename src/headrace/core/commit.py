@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Final
 
 from librt.strings import BytesWriter, write_i64_le
-from mypy_extensions import i64, mypyc_attr
+from mypy_extensions import i64, mypyc_attr, trait
 
 from headrace.core.ports.clock import Clock
 from headrace.core.ports.journal import JournalPort
@@ -121,6 +121,7 @@ class Answer(Deferred):
         self._link.acknowledge(self._first_byte, self._packet_id)
 
 
+@trait
 class BatchListener:
     """Who applies durable records (the broker)."""
 

@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Final, cast
 
 from mypy_extensions import i64, mypyc_attr
 
-from headrace.core.broker import Broker
-from headrace.core.ports.link import Link
+from headrace.core.ports.link import Host, Link
 from headrace.core.ports.timers import Timer
 from headrace.mqtt.framing import MORE, WHOLE
 from headrace.mqtt.protocol import ServerHandler, ServerProtocol
@@ -53,9 +52,9 @@ class Connection(Link, Receiver):
     `source` is "host:port" of the client, as it was accepted or as a PROXY header has it; "": the transport is asked.
     """
 
-    def __init__(self, broker: Broker, listener: ConnectionSet, source: str = "") -> None:
-        super().__init__(broker)
-        settings = broker.settings
+    def __init__(self, host: Host, listener: ConnectionSet, source: str = "") -> None:
+        super().__init__(host)
+        settings = host.settings
         self._set = listener
         self.source = source
         self._transport: PlainTransport | asyncio.Transport | None = None
@@ -65,7 +64,7 @@ class Connection(Link, Receiver):
         self._protocol = ServerProtocol(self, int(self.packet_bytes_max), settings.topic_alias_maximum)
         self._protocol.reason_strings = settings.reason_strings
         self._protocol.packets_at_once = _PACKETS_AT_ONCE
-        self._since_ms = broker.clock.mono_ms
+        self._since_ms = host.clock.mono_ms
         self.made = False
         self._pending_bytes_max = listener.pending_bytes_max
         self._closing = False
@@ -83,26 +82,26 @@ class Connection(Link, Receiver):
         self._transport = transport
         self.made = True
         self._set.add(self)
-        transport.set_write_buffer_limits(high=self.broker.settings.write_buffer_high)
+        transport.set_write_buffer_limits(high=self.host.settings.write_buffer_high)
         try:
             self.identity = self._set.identity_of(transport)
         except Exception as error:  # noqa: BLE001  without a name it must not be let in
             self.failed(error)
         deadline = _ConnectDeadline(self)
         self.timer = deadline
-        self.broker.timers.schedule(self._since_ms + self._set.connect_timeout_ms, deadline)
+        self.host.timers.schedule(self._since_ms + self._set.connect_timeout_ms, deadline)
 
     def data_received(self, data: bytes) -> None:
-        broker = self.broker
-        clock = broker.clock
+        host = self.host
+        clock = host.clock
         if clock.stale:
             clock.stale = False
             now_us = time.time_ns() // 1000
             if not 0 <= now_us - clock.now_us <= _STILL_US:
                 clock.mono_ms = time.monotonic_ns() // 1_000_000
             clock.now_us = now_us
-            broker.request_tick()
-        broker.bytes_received += len(data)
+            host.request_tick()
+        host.bytes_received += len(data)
         try:
             if self._aside is None and len(data) <= _SHARE_BYTES:
                 self._protocol.receive_data(data)
@@ -118,7 +117,7 @@ class Connection(Link, Receiver):
     def _unfinished(self) -> None:
         """The parser has handled its share of packets, or holds a part of one: no sign of life [MQTT-3.1.2-22]."""
         if self._protocol.outcome == MORE:
-            self.last_seen_ms = self.broker.clock.mono_ms
+            self.last_seen_ms = self.host.clock.mono_ms
             if self._aside is None:
                 self._keep_aside(b"")
                 self._take_turn()
@@ -157,7 +156,7 @@ class Connection(Link, Receiver):
     def _take_turn(self) -> None:
         if not self._in_turn:
             self._in_turn = True
-            self.broker.take_turns(self)
+            self.host.take_turns(self)
 
     def read_on(self) -> None:
         try:
@@ -178,7 +177,7 @@ class Connection(Link, Receiver):
             self._aside_at = min(start + _SHARE_BYTES, len(aside))
             protocol.receive_data(aside[start : start + _SHARE_BYTES])
         if protocol.outcome == WHOLE:
-            self.last_seen_ms = self.broker.clock.mono_ms
+            self.last_seen_ms = self.host.clock.mono_ms
         else:
             self._unfinished()
         aside = self._aside
@@ -203,7 +202,7 @@ class Connection(Link, Receiver):
 
     def connection_lost(self, error: Exception | None) -> None:
         self.closed = True
-        self.broker.slow -= self.paused
+        self.host.slow -= self.paused
         self.paused = False
         self._aside = None
         self.out = None
@@ -214,16 +213,16 @@ class Connection(Link, Receiver):
         if self.timer is not None:
             self.timer.cancel()
             self.timer = None
-        self.broker.on_connection_lost(self)
+        self.host.on_connection_lost(self)
 
     def pause_writing(self) -> None:
         self.paused = True
-        self.broker.slow += 1
+        self.host.slow += 1
 
     def resume_writing(self) -> None:
         self.paused = False
-        self.broker.slow -= 1
-        self.broker.on_writable(self)
+        self.host.slow -= 1
+        self.host.on_writable(self)
 
     # Link
 
@@ -234,12 +233,12 @@ class Connection(Link, Receiver):
         self.out = None
         transport = self._transport
         if transport is not None:
-            self.broker.bytes_sent += len(out)
+            self.host.bytes_sent += len(out)
             try:
                 transport.write(out.getvalue())
             except Exception as error:  # noqa: BLE001  the others have something to write, too
                 self.failed(error)
-            self.broker.buffers.give_back(out)
+            self.host.buffers.give_back(out)
             if self._closing:
                 transport.close()
             else:
@@ -268,7 +267,7 @@ class Connection(Link, Receiver):
         if transport is not None:
             # A peer that never reads must not keep the socket: cut it off after the linger time.
             self.timer = _Linger(self)
-            self.broker.timers.schedule(self.broker.clock.mono_ms + _LINGER_MS, self.timer)
+            self.host.timers.schedule(self.host.clock.mono_ms + _LINGER_MS, self.timer)
 
     def abort(self) -> None:
         transport = self._transport
@@ -292,7 +291,7 @@ class Connection(Link, Receiver):
 
     def on_connect(self, packet: Connect) -> None:
         self._charge(0)
-        self.broker.on_connect(self, packet)
+        self.host.on_connect(self, packet)
 
     def refuse(self, error: ProtocolError) -> None:
         answer = self._protocol.refusal(error, self.ready)
@@ -310,7 +309,7 @@ class Connection(Link, Receiver):
         transport = self._transport
         if self._held:
             self._held = False
-            self.last_seen_ms = self.broker.clock.mono_ms
+            self.last_seen_ms = self.host.clock.mono_ms
             if self._aside is not None:
                 self._take_turn()
             elif transport is not None and not self._closing:

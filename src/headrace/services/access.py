@@ -14,7 +14,6 @@ from typing import TypeVar
 from headrace.core.inbound.pace import Budget, Pace
 from headrace.core.ports.access import PENDING, UNLIMITED, Access, Answers, SignIn
 from headrace.core.ports.link import Link
-from headrace.core.state.state import DEFAULT_TENANT
 from headrace.errors import ConfigError, ProtocolError
 from headrace.mqtt import reason_codes as rc
 from headrace.net.gate import BANNED, Allowance, Gate
@@ -223,27 +222,24 @@ class FileAccess(Access):
         known.named = bool(client_id)
         if known.named and self._acl is not None and not self._acl.may_be(link.user, client_id):
             return self._refuse(request, rc.CLIENT_IDENTIFIER_NOT_VALID, "client_id")
-        if self._settings.client_ids == "first-user" and not self._owns(link, client_id):
+        if self._settings.client_ids == "first-user" and request.owner() not in (None, link.user):
             return self._refuse(request, rc.CLIENT_IDENTIFIER_NOT_VALID, "client_id_of_another")
-        if not self._counts(link, known, client_id):
+        if not self._counts(request, known):
             return self._refuse(request, rc.QUOTA_EXCEEDED, "user_connections")
         link.grants = known
         self.audit.success("login", known.way, source_of(request.peer), **_signing(request))
         return rc.SUCCESS
 
-    def _counts(self, link: Link, known: Known, client_id: str) -> bool:
+    def _counts(self, request: SignIn, known: Known) -> bool:
         """Count a connection with those of its user. False: they are as many as they may be, and it takes over none of
         them."""
-        name = link.user
-        if name is None or link.closed:
+        name = request.link.user
+        if name is None or request.link.closed:
             return True
         user = self._users.get(name)
         most = self._settings.users.connections_max
-        if user is not None and most and user.connections >= most:
-            session = link.broker.fold.tenant(DEFAULT_TENANT).sessions.get(client_id)
-            before = None if session is None else session.link
-            if before is None or before.user != name:
-                return False
+        if user is not None and most and user.connections >= most and request.user_before() != name:
+            return False
         if user is None:
             user = self._users[name] = _User()
         user.connections += 1
@@ -259,11 +255,6 @@ class FileAccess(Access):
         known.let_go()
         if not user.connections and self._users.get(link.user or "") is user:
             del self._users[link.user or ""]
-
-    def _owns(self, link: Link, client_id: str) -> bool:
-        """Whether a client id is this user's, or nobody's yet."""
-        session = link.broker.fold.tenant(DEFAULT_TENANT).sessions.get(client_id)
-        return session is None or session.owner is None or session.owner == link.user
 
     def _refuse(self, request: SignIn, code: int, why: str) -> int:
         source = source_of(request.peer)
@@ -324,7 +315,7 @@ class FileAccess(Access):
     def _pace(self, link: Link, known: Known) -> Pace | None:
         """What a connection keeps to: the budgets of its own and of its user."""
         known.let_go()
-        now_ms, budgets = link.broker.clock.mono_ms, []
+        now_ms, budgets = link.host.clock.mono_ms, []
         if link.messages_per_s:
             budgets.append(Budget(link.messages_per_s, now_ms))
         together, user = self._settings.users.messages_per_s, known.user

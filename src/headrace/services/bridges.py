@@ -12,7 +12,6 @@ from headrace.bridge.bridge import Bridge, Tell
 from headrace.bridge.rendering import trace_of
 from headrace.bridge.settings import BridgeSettings
 from headrace.core.broker import Broker
-from headrace.core.inbound.bridging import Bridging
 from headrace.core.records.record import DROP_REASONS
 
 _STOP_TIMEOUT_S = 2.0
@@ -39,7 +38,7 @@ class Bridges:
 
     def open(self, configured: Sequence[BridgeSettings]) -> None:
         """Make the sessions, with their subscriptions. Before anybody can publish, so that nothing is missed."""
-        bridging = Bridging(self._broker)
+        bridging = self._broker.bridging()
         if configured:
             self._broker.publishing.trace = trace_of(self._broker_id)
         for session in bridging.retire({settings.name for settings in configured}):

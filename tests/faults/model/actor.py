@@ -150,7 +150,7 @@ class Actor:
         link = self.link
         if link is not None and not link.closed:
             link.closed = True
-            link.broker.on_connection_lost(link)
+            link.host.on_connection_lost(link)
             self._connection_ended()
         self._gone()
 

@@ -11,7 +11,6 @@ from headrace.bridge.link import RemoteLink
 from headrace.bridge.rendering import trace_of
 from headrace.bridge.terms import Terms
 from headrace.bridge.topics import Rule, TopicMap, subscriptions
-from headrace.core.inbound.bridging import Bridging
 from headrace.mqtt import codec
 from headrace.mqtt.packets import Connect
 from headrace.mqtt.properties import Properties
@@ -78,7 +77,7 @@ class Remote:
         self.harness = harness
         self.version = version
         rules = RULES if rules is None else rules
-        bridging = Bridging(harness.broker)
+        bridging = harness.broker.bridging()
         outward = subscriptions(rules, outward=True)
         self.session = bridging.open("b", outward)
         harness.sync()

@@ -15,7 +15,6 @@ from headrace.bridge.bridge import Bridge
 from headrace.bridge.link import PENDING_BYTES_MAX, RemoteLink
 from headrace.bridge.settings import BridgeSettings, RemoteTls
 from headrace.bridge.topics import Rule
-from headrace.core.inbound.bridging import Bridging
 from headrace.mqtt import codec
 from unit.bridge.remote import FakeTransport, Remote
 
@@ -55,7 +54,7 @@ class Watched:
         self.bridge = Bridge(
             replace(settings(*urls), connect_timeout_s=timeout_s),
             self.harness.broker,
-            Bridging(self.harness.broker),
+            self.harness.broker.bridging(),
             "id",
             lambda *_, **__: None,
             self._warn,
@@ -200,7 +199,7 @@ def test_the_end_is_told_whatever_goes_wrong_in_it(monkeypatch: pytest.MonkeyPat
         def on_connection_lost(self, link: RemoteLink) -> None:
             raise RuntimeError("a defect")
 
-    monkeypatch.setattr(remote.link, "broker", Broken())
+    monkeypatch.setattr(remote.link, "host", Broken())
     with pytest.raises(RuntimeError):
         remote.link.connection_lost(None)
     assert remote.ended

@@ -52,7 +52,7 @@ def flood(client: Client, packets: bytes, most: int = 400) -> int:
             return number
         at = number * READ if len(whole) > READ else 0
         client.protocol.receive_data(whole[at : at + READ])
-        client.link.broker.end_tick()
+        client.harness.broker.end_tick()
     return most
 
 

@@ -214,7 +214,7 @@ def test_what_waits_for_its_turn_keeps_its_place_to_the_byte(share: int) -> None
 @pytest.mark.interpreted
 def test_an_error_of_ours_in_one_turn_costs_that_connection_alone() -> None:
     client, other = flooding(), flooding()
-    other.connection.broker.end_tick()
+    other.harness.broker.end_tick()
     client.connection._protocol = None  # type: ignore[assignment]
     client.harness.broker.take_turns(other.connection)
     before = other.parsed
@@ -231,7 +231,7 @@ class Refusing(Transport):
 
 def test_an_error_of_ours_in_one_write_costs_that_connection_alone() -> None:
     client, other = Client(), Client()
-    client.connection.broker = other.connection.broker
+    client.connection.host = other.connection.host
     client.connection._transport = Refusing()  # type: ignore[assignment]
     client.transport = client.connection._transport  # type: ignore[assignment]
     for one in (client, other):

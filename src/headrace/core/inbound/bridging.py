@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from headrace.core.commit import Deferred
-from headrace.core.outbound.retained_replay import DirectRetained, QueuedRetained, first_page, sizes_of
+from headrace.core.commit import Deferred, GroupCommit, Reply
+from headrace.core.outbound.retained_replay import RetainedReplay, first_page, sizes_of
 from headrace.core.records.record import SESSION_CLOSED, SESSION_OPENED, SUBSCRIBED, UNSUBSCRIBED, Event
 from headrace.core.state.session import APPLICATION, BRIDGE_PREFIX, NEVER_EXPIRES, Session
 from headrace.core.state.state import DEFAULT_TENANT, subscription_from, subscription_row
@@ -19,16 +19,24 @@ from headrace.mqtt.packets import Connect
 from headrace.mqtt.properties import Properties
 
 if TYPE_CHECKING:
-    from headrace.core.broker import Broker
-    from headrace.core.ports.link import Link
+    from headrace.core.inbound.connect import Sessions
+    from headrace.core.ports.link import Host, Link
+    from headrace.core.state.state import Fold
 
 
 class Bridging:
     """Opens and attaches the sessions of bridges."""
 
-    def __init__(self, broker: Broker) -> None:
-        self._broker = broker
-        self._tenant = broker.fold.tenant(DEFAULT_TENANT)
+    def __init__(
+        self, fold: Fold, commit: GroupCommit, sessions: Sessions, retained: RetainedReplay, host: Host
+    ) -> None:
+        self._fold = fold
+        self._commit = commit
+        self._sessions = sessions
+        self._retained = retained
+        self._clock = host.clock
+        self._settings = host.settings
+        self._tenant = fold.tenant(DEFAULT_TENANT)
 
     def open(self, name: str, filters: dict[str, int]) -> Session:
         """The session of the bridge `name`, subscribed to exactly these filters (local ones, with their QoS).
@@ -54,12 +62,12 @@ class Bridging:
                 continue
             queue = session.queue
             if queue is None or not queue.unfinished():
-                self._broker.sessions.end(session, "bridge removed")
+                self._sessions.end(session, "bridge removed")
                 continue
             left.append(session)
             self._unsubscribe(session, list(session.subscriptions or {}))
             if session.expiry_s == NEVER_EXPIRES:
-                self._expire_after(session, self._broker.settings.v311_session_expiry_s)
+                self._expire_after(session, self._settings.v311_session_expiry_s)
         return left
 
     def attach(self, link: Link, session: Session, version: int, fresh: bool, then: Deferred) -> None:
@@ -68,7 +76,7 @@ class Bridging:
         `fresh`: it holds no session for us, so the packet ids of its QoS 2 messages start anew, and an old one must
         not make a new message look like a repetition.
         """
-        sessions, commit = self._broker.sessions, self._broker.commit
+        sessions, commit = self._sessions, self._commit
         packet = Connect(version, session.client_id, False, 0)
         sessions.resume(session, packet, NEVER_EXPIRES, link)
         if fresh and session.incoming:
@@ -81,12 +89,18 @@ class Bridging:
 
     def send_retained(self, link: Link, session: Session) -> None:
         """Retained messages at QoS 0 do not wait in the queue: the other broker gets the current ones again."""
-        broker = self._broker
-        below: int = broker.commit.high_watermark
-        direct = DirectRetained(broker.delivery, broker.commit, broker.clock, session, link, below)
+        direct = self._retained.direct(session, link, self._commit.high_watermark)
         for subscription in (session.subscriptions or {}).values():
             direct.add(subscription)
         direct.run()
+
+    def resumed(self, link: Link, session: Session) -> None:
+        """The link is attached: what its session holds flows."""
+        self._retained.delivery.resumed(session, link)
+
+    def reply(self, link: Link, answer: bytes) -> None:
+        """Send an answer behind what was appended before it."""
+        self._commit.defer(Reply(link, answer))
 
     def _opened(self, client_id: str) -> Session:
         fields: dict[str, object] = {
@@ -98,25 +112,24 @@ class Bridging:
             "w": None,
             "lim": 0,
         }
-        event = Event(SESSION_OPENED, self._broker.clock.now_us, fields)
-        self._broker.commit.append(event)
-        session = self._broker.fold.opened(event)
+        event = Event(SESSION_OPENED, self._clock.now_us, fields)
+        self._commit.append(event)
+        session = self._fold.opened(event)
         self._expire_after(session, NEVER_EXPIRES)
         return session
 
     def _expire_after(self, session: Session, expiry_s: int) -> None:
         """The session is away, and runs out after so many seconds."""
-        broker = self._broker
         if session.timer is not None:
             session.timer.cancel()
             session.timer = None
         queue = session.queue
         limit = 0 if queue is None else queue.last_sent()
         fields: dict[str, object] = {"inc": session.incarnation, "ex": expiry_s, "lim": limit, "will": 0}
-        event = Event(SESSION_CLOSED, broker.clock.now_us, fields)
-        broker.commit.append(event)
-        broker.fold.closed(session, event)
-        broker.sessions.await_return(session, 0)
+        event = Event(SESSION_CLOSED, self._clock.now_us, fields)
+        self._commit.append(event)
+        self._fold.closed(session, event)
+        self._sessions.await_return(session, 0)
 
     def _subscribe(self, session: Session, filters: dict[str, int]) -> None:
         wanted = {name: _row(name, qos) for name, qos in filters.items()}
@@ -125,23 +138,22 @@ class Bridging:
         rows = [row for name, row in wanted.items() if held.get(name) != row]
         if not rows:
             return
-        broker = self._broker
         fresh = [subscription_from(session, row) for row in rows if row[0] not in held]
-        listed = first_page(session, fresh, broker.clock.now_us)
+        listed = first_page(session, fresh, self._clock.now_us)
         fields: dict[str, object] = {
             "inc": session.incarnation,
             "subs": rows,
             "ret": listed,
             "rs": sizes_of(session, listed),
         }
-        below = broker.commit.next_offset
-        broker.commit.append(Event(SUBSCRIBED, broker.clock.now_us, fields))
-        broker.commit.defer(_Subscribed(broker, session, fresh, below, set(listed[::3])))
+        below = self._commit.next_offset
+        self._commit.append(Event(SUBSCRIBED, self._clock.now_us, fields))
+        self._commit.defer(_Subscribed(self._retained, session, fresh, below, set(listed[::3])))
 
     def _unsubscribe(self, session: Session, filters: list[str]) -> None:
         if filters:
             fields: dict[str, object] = {"inc": session.incarnation, "f": filters}
-            self._broker.commit.append(Event(UNSUBSCRIBED, self._broker.clock.now_us, fields))
+            self._commit.append(Event(UNSUBSCRIBED, self._clock.now_us, fields))
 
 
 def _row(topic_filter: str, qos: int) -> list[object]:
@@ -153,20 +165,22 @@ class _Subscribed(Deferred):
     """New subscriptions are durable and applied: queue the retained messages that their record does not list."""
 
     def __init__(
-        self, broker: Broker, session: Session, fresh: list[Subscription], below: int, listed: set[int]
+        self,
+        retained: RetainedReplay,
+        session: Session,
+        fresh: list[Subscription],
+        below: int,
+        listed: set[int],
     ) -> None:
         super().__init__()
-        self._broker = broker
+        self._retained = retained
         self._session = session
         self._fresh = fresh
         self._below = below
         self._listed = listed
 
     def run(self) -> None:
-        broker = self._broker
-        queued = QueuedRetained(
-            broker.commit, broker.clock, self._session, self._below, self._listed, _Queued()
-        )
+        queued = self._retained.queued(self._session, self._below, self._listed, _Queued())
         for subscription in self._fresh:
             queued.add(subscription)
         queued.run()

@@ -118,6 +118,14 @@ class Sessions(SignInListener):
         else:
             self._admit(link, packet)
 
+    def owner_of(self, client_id: str) -> str | None:
+        session = self._fold.tenant(DEFAULT_TENANT).sessions.get(client_id)
+        return None if session is None else session.owner
+
+    def user_before(self, client_id: str) -> str | None:
+        session = self._fold.tenant(DEFAULT_TENANT).sessions.get(client_id)
+        return None if session is None or session.link is None else session.link.user
+
     def _admit(self, link: Link, packet: Connect) -> None:
         """Find or make the session, answer with CONNACK."""
         tenant = self._fold.tenant(DEFAULT_TENANT)
@@ -499,7 +507,7 @@ class _KeepAlive(Timer):
 
     def fire(self, now_ms: int) -> None:
         link = self._link
-        clock = link.broker.clock
+        clock = link.host.clock
         if link.deaf():
             link.last_seen_ms = now_ms
         due_ms = link.last_seen_ms + link.keep_alive_ms

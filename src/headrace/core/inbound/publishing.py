@@ -22,9 +22,8 @@ from headrace.core.commit import (
 from headrace.core.inbound.admission import Admission
 from headrace.core.outbound.routing import Router, targets_of
 from headrace.core.ports.access import may_publish
-from headrace.core.ports.clock import Clock
-from headrace.core.ports.link import Link
-from headrace.core.ports.settings import BrokerSettings
+from headrace.core.ports.link import Host, Link
+from headrace.core.ports.witness import Testimony
 from headrace.core.records.message import Message, message_flags
 from headrace.core.records.record import DROP_NOT_ACCEPTED, DROP_RETAINED_LIMIT, FLAG_PRODUCER, FLAG_QOS
 from headrace.core.state.producers import MALFORMED, NEW, REPEATED, SEQUENCE_MARK, is_sequenced
@@ -55,14 +54,17 @@ class Publishing:
         commit: GroupCommit,
         router: Router,
         admission: Admission,
-        clock: Clock,
-        settings: BrokerSettings,
+        testimony: Testimony,
+        host: Host,
     ) -> None:
+        settings = host.settings
         self.commit = commit
         self.router = router
         self.admission = admission
-        self.clock = clock
+        self.clock = host.clock
         self.settings = settings
+        self._testimony = testimony
+        self._host = host
         self._format_check = settings.payload_format_check
         self._deep: i64 = (
             settings.topic_levels_max or TOPIC_BYTES_MAX + 1
@@ -130,14 +132,13 @@ class Publishing:
 
     def _refuses(self, link: Link, session: Session, packet: Publish) -> bool:
         """Whether a PUBLISH that is not like most of them was refused, and answered."""
-        testimony = link.broker.sessions.testimony
         code = self.admission.refusal(link.version, session.tenant, packet)
         if code:
             self._reject(link, session, packet, code)
-            testimony.rejected(link, "publish", packet.topic.decode("utf-8"), code)
+            self._testimony.rejected(link, "publish", packet.topic.decode("utf-8"), code)
             return True
         if packet.topic.startswith(_DELAYED):
-            testimony.not_delayed(link, packet.topic.decode("utf-8"))
+            self._testimony.not_delayed(link, packet.topic.decode("utf-8"))
         return False
 
     def message_of(self, link: Link, session: Session, packet: Publish, retain: bool) -> Message:
@@ -310,7 +311,7 @@ class Publishing:
                 try:
                     self._take_up(item)
                 except Exception as error:  # noqa: BLE001  it costs this connection, and the others' messages go on
-                    item.link.broker.contain("read", item.link, error)
+                    self._host.contain("read", item.link, error)
         self.let_go()
 
     def _take_up(self, item: _Parked) -> None:
@@ -376,7 +377,7 @@ class Publishing:
             else:
                 self._let_go.append(link)
         if self._let_go:
-            self._let_go[0].broker.request_tick()
+            self._host.request_tick()
 
     def _waits(self, link: Link) -> bool:
         if link.parked or self.commit.pending_memory > self.settings.commit_bytes_max:
@@ -397,9 +398,9 @@ class Publishing:
                 try:
                     link.release()
                 except Exception as error:  # noqa: BLE001
-                    link.broker.contain("read", link, error)
+                    self._host.contain("read", link, error)
         if self._let_go:
-            self._let_go[0].broker.request_tick()
+            self._host.request_tick()
 
 
 class _Parked:

@@ -5,17 +5,18 @@ from __future__ import annotations
 from mypy_extensions import i64
 
 from headrace.core.commit import Deferred, GroupCommit, Reply
+from headrace.core.outbound.delivery import Delivery
 from headrace.core.outbound.retained_replay import (
     SUBSCRIPTION_BYTES,
     DirectRetained,
-    QueuedRetained,
+    RetainedReplay,
     first_page,
     sizes_of,
     toll_of,
 )
-from headrace.core.ports.clock import Clock
-from headrace.core.ports.link import Link
+from headrace.core.ports.link import Host, Link
 from headrace.core.ports.settings import BrokerSettings
+from headrace.core.ports.witness import Testimony
 from headrace.core.records.record import SUBSCRIBED, UNSUBSCRIBED, Event
 from headrace.core.state.session import Session
 from headrace.core.state.state import subscription_from
@@ -30,9 +31,14 @@ from headrace.mqtt.topics import SHARE_PREFIX, filter_error, split_share
 class Subscribing:
     """Subscriptions on their way in and out."""
 
-    def __init__(self, commit: GroupCommit, clock: Clock) -> None:
+    def __init__(
+        self, commit: GroupCommit, retained: RetainedReplay, testimony: Testimony, host: Host
+    ) -> None:
         self.commit = commit
-        self.clock = clock
+        self.clock = host.clock
+        self._retained = retained
+        self._testimony = testimony
+        self._settings = host.settings
 
     def subscribe(self, link: Link, packet: Subscribe) -> None:
         session = link.session
@@ -46,12 +52,12 @@ class Subscribing:
         codes: list[int] = []
         rows: list[list[object]] = []
         fresh: list[Subscription] = []
-        room = _Room(session, link, link.broker.settings)
+        room = _Room(session, link, self._settings)
         for request in packet.filters:
             code = self._grant(link, request, room)
             codes.append(code)
             if code >= 0x80:
-                _note_refused(link, session, request.filter, code)
+                self._note_refused(link, session, request.filter, code)
             if code <= 2:
                 if link.bridge:
                     _as_bridge(request)
@@ -75,7 +81,9 @@ class Subscribing:
         suback = encode_suback(link.version, packet.packet_id, codes)
         room.begin()
         toll = toll_of(session, fresh) if fresh else 0
-        self.commit.defer(_Subscribed(link, session, fresh, held, listed, below, suback, room, toll))
+        self.commit.defer(
+            _Subscribed(self._retained, link, session, fresh, held, listed, below, suback, room, toll)
+        )
         if toll:
             self.commit.charge(link, toll)
 
@@ -89,13 +97,18 @@ class Subscribing:
     def _grant(self, link: Link, request: SubscriptionRequest, room: _Room) -> int:
         if filter_error(request.filter):
             return rc.TOPIC_FILTER_INVALID
-        levels_max = link.broker.settings.filter_levels_max
+        levels_max = self._settings.filter_levels_max
         if levels_max and split_share(request.filter)[1].count("/") >= levels_max:
             return rc.QUOTA_EXCEEDED
         access = link.access
         if access is not None and not access.may_subscribe(link, request.filter):
             return rc.NOT_AUTHORIZED
         return request.qos if room.takes(request.filter) else rc.QUOTA_EXCEEDED
+
+    def _note_refused(self, link: Link, session: Session, topic_filter: str, code: int) -> None:
+        session.tenant.counters.refuse("subscribe", code)
+        if code != rc.NOT_AUTHORIZED:  # of that access control tells
+            self._testimony.rejected(link, "subscribe", topic_filter, code)
 
     def unsubscribe(self, link: Link, packet: Unsubscribe) -> None:
         session = link.session
@@ -113,12 +126,6 @@ class Subscribing:
         fields["f"] = packet.filters
         self.commit.append(Event(UNSUBSCRIBED, self.clock.now_us, fields))
         self.commit.defer(_Unsubscribed(link, packet_id, packet.filters, held))
-
-
-def _note_refused(link: Link, session: Session, topic_filter: str, code: int) -> None:
-    session.tenant.counters.refuse("subscribe", code)
-    if code != rc.NOT_AUTHORIZED:  # of that access control tells
-        link.broker.sessions.testimony.rejected(link, "subscribe", topic_filter, code)
 
 
 class _Room:
@@ -246,6 +253,7 @@ class _Subscribed(Deferred):
 
     def __init__(
         self,
+        retained: RetainedReplay,
         link: Link,
         session: Session,
         fresh: list[Subscription],
@@ -257,6 +265,7 @@ class _Subscribed(Deferred):
         toll: i64,
     ) -> None:
         super().__init__(link, len(suback) + _memory_of([subscription.filter for subscription in fresh]))
+        self._retained = retained
         self._link = link
         self._session = session
         self._fresh = fresh
@@ -269,13 +278,10 @@ class _Subscribed(Deferred):
 
     def run(self) -> None:
         self._room.end()
-        link, broker, session, below = self._link, self._link.broker, self._session, self._below
-        direct = DirectRetained(
-            broker.delivery, broker.commit, broker.clock, session, link, below, self._toll
-        )
-        then = _Suback(link, self._suback, direct)
-        listed = set(self._listed[::3])
-        queued = QueuedRetained(broker.commit, broker.clock, session, below, listed, then)
+        retained, link, session, below = self._retained, self._link, self._session, self._below
+        direct = retained.direct(session, link, below, self._toll)
+        then = _Suback(retained.delivery, link, self._suback, direct)
+        queued = retained.queued(session, below, set(self._listed[::3]), then)
         for subscription in self._fresh:
             if subscription.retain_handling == 1 and subscription.filter in self._held.found:
                 continue  # [MQTT-3.3.1-10]
@@ -288,8 +294,9 @@ class _Subscribed(Deferred):
 class _Suback(Deferred):
     """SUBACK, then the retained messages that do not go through the queue."""
 
-    def __init__(self, link: Link, suback: bytes, direct: DirectRetained) -> None:
+    def __init__(self, delivery: Delivery, link: Link, suback: bytes, direct: DirectRetained) -> None:
         super().__init__(link, len(suback))
+        self._delivery = delivery
         self._link = link
         self._suback = suback
         self._direct = direct
@@ -298,5 +305,5 @@ class _Suback(Deferred):
         self._link.send(self._suback)
         session = self._link.session
         if session is not None:
-            self._link.broker.delivery.pump(session)
+            self._delivery.pump(session)
         self._direct.run()

@@ -339,7 +339,7 @@ class Delivery:
             except Exception as error:  # noqa: BLE001  it costs this connection, and those behind it have their turn
                 link = session.link
                 if link is not None:
-                    link.broker.contain("unread", link, error)
+                    link.host.contain("unread", link, error)
             if successes >= self._settings.deliveries_at_once:
                 break
         self.unread.tried(sessions[tried:], failures, successes, now_ms)
@@ -422,7 +422,7 @@ class Delivery:
                 try:
                     self.pump(session)
                 except Exception as error:  # noqa: BLE001  it costs this connection, and those behind it go on
-                    link.broker.contain("delivery", link, error)
+                    link.host.contain("delivery", link, error)
             left -= counters.publishes_sent
         return len(self.hungry) > 0
 

@@ -94,7 +94,7 @@ class SharedDelivery:
         except Exception as error:
             if link is None:
                 raise
-            link.broker.contain("group", link, error)
+            link.host.contain("group", link, error)
 
     def _keep_limit(self, group: Group) -> None:
         while group.backlog.bytes > self._settings.application_backlog_bytes_max:
@@ -211,7 +211,7 @@ class SharedDelivery:
                 try:
                     self.pump(session, link)
                 except Exception as error:  # noqa: BLE001  it costs this member its connection
-                    link.broker.contain("unread", link, error)
+                    link.host.contain("unread", link, error)
 
     def _wait_for_read(self, group: Group) -> None:
         """The next entry cannot be read now: nothing is drawn until `go_on`."""
@@ -289,7 +289,7 @@ class SharedDelivery:
         try:
             self._delivery.write(link, message, qos, draw.packet_id, first, ids)
         except Exception as error:  # noqa: BLE001  it may be half written: this member's connection goes, no other
-            link.broker.contain("group", link, error)
+            link.host.contain("group", link, error)
             return
         draw.session.tenant.counters.publishes_sent += 1
 

@@ -12,6 +12,7 @@ from mypy_extensions import i64
 
 from headrace.core.commit import ENTRY_BYTES, Deferred, GroupCommit
 from headrace.core.outbound.delivery import Delivery
+from headrace.core.outbound.system_topics import SystemTopics
 from headrace.core.ports.clock import Clock
 from headrace.core.ports.link import Link
 from headrace.core.records.message import Message
@@ -109,6 +110,24 @@ class Pages:
         return page
 
 
+class RetainedReplay:
+    """What it takes to send retained messages to a new subscription, and the two ways to do it."""
+
+    def __init__(self, commit: GroupCommit, delivery: Delivery, system: SystemTopics, clock: Clock) -> None:
+        self.commit = commit
+        self.delivery = delivery
+        self.system = system
+        self.clock = clock
+
+    def queued(self, session: Session, below: int, listed: set[int], then: Deferred) -> QueuedRetained:
+        """Through the queue of a persistent session; then `then` runs. `listed`: offsets that are in its record."""
+        return QueuedRetained(self, session, below, listed, then)
+
+    def direct(self, session: Session, link: Link, below: int, toll: i64 = 0) -> DirectRetained:
+        """Straight to a connection. `toll`: bytes that its SUBSCRIBE was charged, which are given back at the end."""
+        return DirectRetained(self, session, link, below, toll)
+
+
 class QueuedRetained(Deferred):
     """Journals the pages behind the first one, then lets SUBACK go: an acknowledged subscription has them all.
 
@@ -117,16 +136,15 @@ class QueuedRetained(Deferred):
 
     def __init__(
         self,
-        commit: GroupCommit,
-        clock: Clock,
+        parts: RetainedReplay,
         session: Session,
         below: int,
         listed: set[int],
         then: Deferred,
     ) -> None:
         super().__init__(then.payer, 64 * len(listed))
-        self._commit = commit
-        self._clock = clock
+        self._commit = parts.commit
+        self._clock = parts.clock
         self._session = session
         self._listed = listed  # offsets that are in the `subscribed` record
         self._then = then
@@ -186,21 +204,19 @@ class DirectRetained(Deferred):
 
     def __init__(
         self,
-        delivery: Delivery,
-        commit: GroupCommit,
-        clock: Clock,
+        parts: RetainedReplay,
         session: Session,
         link: Link,
         below: int,
-        toll: i64 = 0,
+        toll: i64,
     ) -> None:
-        """`toll`: bytes that its SUBSCRIBE was charged, which are given back at the end."""
         super().__init__(link)
         self._toll: i64 = toll
         self._work: i64 = 1
-        self._delivery = delivery
-        self._commit = commit
-        self._clock = clock
+        self._delivery = parts.delivery
+        self._commit = parts.commit
+        self._clock = parts.clock
+        self._topics = parts.system
         self._session = session
         self._link = link
         self._pages = Pages(session, below)
@@ -213,7 +229,7 @@ class DirectRetained(Deferred):
         self._pages.add(subscription)
         self.weight += SUBSCRIPTION_BYTES + len(subscription.filter)
         if subscription.filter.startswith("$SYS/"):
-            for message in self._link.broker.system.matching(subscription.filter):
+            for message in self._topics.matching(subscription.filter):
                 self._system.append((message, subscription))
 
     def work(self) -> i64:

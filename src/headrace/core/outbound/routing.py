@@ -8,7 +8,7 @@ sessions goes to some of them at a time; meanwhile it is `unfinished`, and nothi
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from mypy_extensions import i64
 
@@ -16,7 +16,7 @@ from headrace.core.commit import UNFINISHED, GroupCommit
 from headrace.core.outbound.delivery import Delivery
 from headrace.core.outbound.fan_out import FanOut
 from headrace.core.outbound.group_delivery import SharedDelivery
-from headrace.core.ports.link import Link
+from headrace.core.ports.link import Host, Link
 from headrace.core.records.message import Message
 from headrace.core.records.record import FLAG_QOS, FLAG_RETAIN
 from headrace.core.state.backlog import REF_OFFSET_SHIFT
@@ -26,30 +26,22 @@ from headrace.core.state.state import for_publisher
 from headrace.core.state.subscriptions import SubscriptionTree, Target
 from headrace.core.state.tenant import Tenant
 
-if TYPE_CHECKING:
-    from headrace.core.broker import Broker
-    from headrace.core.ports.settings import BrokerSettings
-
-
 _REMEMBERED_TARGETS_MAX: Final = 64  # on a connection: for more of them a look-up is nothing
 
 
 class Router:
     """Durable messages in, queue entries out."""
 
-    def __init__(
-        self, delivery: Delivery, sharing: SharedDelivery, commit: GroupCommit, settings: BrokerSettings
-    ) -> None:
+    def __init__(self, delivery: Delivery, sharing: SharedDelivery, commit: GroupCommit, host: Host) -> None:
         self._delivery = delivery
         self._sharing = sharing
-        self._at_once: i64 = settings.deliveries_at_once
-        self.fan_out = FanOut(self, commit, self._at_once, settings.write_buffer_high)
+        self._at_once: i64 = host.settings.deliveries_at_once
+        self.fan_out = FanOut(self, commit, self._at_once, host.settings.write_buffer_high)
         self._rest: _Rest | None = None
-        self.broker: Broker | None = None
+        self._host = host
 
     def _contain(self, place: str, link: Link | None, error: Exception) -> None:
-        if self.broker is not None:
-            self.broker.contain(place, link, error)
+        self._host.contain(place, link, error)
 
     def unfinished(self) -> bool:
         return self._rest is not None

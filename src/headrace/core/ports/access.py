@@ -28,6 +28,14 @@ class SignInListener:
         """Let the client in where the code is 0, else refuse it."""
         raise NotImplementedError
 
+    def owner_of(self, client_id: str) -> str | None:
+        """The user whom the session of a client id belongs to; None: nobody, or there is none."""
+        raise NotImplementedError
+
+    def user_before(self, client_id: str) -> str | None:
+        """The user of the connection that one with this client id takes over; None: nobody, or there is none."""
+        raise NotImplementedError
+
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class SignIn:
@@ -52,6 +60,14 @@ class SignIn:
         for name, value in packet.properties.user_properties:
             size += len(name) + len(value)
         return size
+
+    def owner(self) -> str | None:
+        """The user whom the session that it asks for belongs to, if there is one."""
+        return self._listener.owner_of(self.client_id)
+
+    def user_before(self) -> str | None:
+        """The user of the connection that it takes over, if there is one."""
+        return self._listener.user_before(self.client_id)
 
     def answer(self, reason_code: int) -> None:
         """The late answer: 0, or why the client is refused. On the loop; nothing happens if the client has gone."""

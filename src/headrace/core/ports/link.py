@@ -1,7 +1,8 @@
 """A connection as the core sees it: packets come in through `on_*`, bytes go out through `writer`.
 
-`net.connection` stands behind `Link`; the fake for tests is in `storage.memory`. A base class rather than a protocol,
-because compiled code calls it per message (decision 27).
+`net.connection` stands behind `Link`; the fake for tests is in `storage.memory`. `Host` is the other side: whoever serves
+links, in production `core.broker`. Base classes rather than protocols, because compiled code calls them per message
+(decision 27).
 """
 
 from __future__ import annotations
@@ -12,13 +13,15 @@ from typing import TYPE_CHECKING
 from librt.strings import BytesWriter, write_i32_be
 from mypy_extensions import i32, i64
 
+from headrace.core.ports.buffers import Buffers
+from headrace.core.ports.clock import Clock
+from headrace.core.ports.settings import BrokerSettings
+from headrace.core.ports.timers import Timer, Timers
 from headrace.mqtt.protocol import ServerHandler
 
 if TYPE_CHECKING:
-    from headrace.core.broker import Broker
     from headrace.core.commit import Deferred
     from headrace.core.ports.access import Access, Answers
-    from headrace.core.ports.timers import Timer
     from headrace.core.records.message import Message
     from headrace.core.state.groups import Group
     from headrace.core.state.session import Session
@@ -39,6 +42,92 @@ class Rendering:
         raise NotImplementedError
 
 
+class Host:
+    """Whoever serves links: what all of them share, and where their packets go.
+
+    `slow` counts the links whose socket is above its high mark, `bytes_received` and `bytes_sent` those of whole packets.
+    """
+
+    def __init__(self, clock: Clock, settings: BrokerSettings) -> None:
+        self.clock = clock
+        self.settings = settings
+        self.timers = Timers()
+        self.buffers = Buffers()
+        self.slow = 0
+        self.bytes_received = 0  # as `$SYS` wants them; counted per read and per write
+        self.bytes_sent = 0
+
+    def request_tick(self) -> None:
+        """Have the end of a tick called after what is readable now has been read."""
+        raise NotImplementedError
+
+    def note_dirty(self, link: Link) -> None:
+        """A link has bytes to write at the end of this tick."""
+        raise NotImplementedError
+
+    def take_turns(self, link: Link) -> None:
+        """A link has read more than its share: it goes on in the next pass, when the others were read."""
+        raise NotImplementedError
+
+    def charge(self, link: Link, weight: i64) -> None:
+        """Count so many bytes, which are kept on behalf of a link, against its share."""
+        raise NotImplementedError
+
+    def contain(self, place: str, link: Link | None, error: Exception) -> None:
+        """Something failed at this place (`failures.PLACES`): it costs this connection, or nobody if there is none."""
+        raise NotImplementedError
+
+    def on_writable(self, link: Link) -> None:
+        """The socket's buffer fell below its low mark."""
+        raise NotImplementedError
+
+    def on_connection_lost(self, link: Link) -> None:
+        raise NotImplementedError
+
+    # A packet of the client, in the order of section 3
+
+    def on_connect(self, link: Link, packet: Connect) -> None:
+        raise NotImplementedError
+
+    def on_publish(self, link: Link, packet: Publish) -> None:
+        raise NotImplementedError
+
+    def on_plain_publish(self, link: Link, topic: bytes, packet: bytes, payload_at: i64) -> None:
+        """A PUBLISH at QoS 0 with a topic and a payload alone, as the bytes it came in."""
+        raise NotImplementedError
+
+    def on_puback(self, link: Link, packet_id: int, reason_code: int) -> None:
+        raise NotImplementedError
+
+    def on_pubrec(self, link: Link, packet_id: int, reason_code: int) -> None:
+        raise NotImplementedError
+
+    def on_pubrel(self, link: Link, packet_id: int) -> None:
+        raise NotImplementedError
+
+    def on_pubcomp(self, link: Link, packet_id: int, reason_code: int) -> None:
+        raise NotImplementedError
+
+    def on_subscribe(self, link: Link, packet: Subscribe) -> None:
+        raise NotImplementedError
+
+    def on_unsubscribe(self, link: Link, packet: Unsubscribe) -> None:
+        raise NotImplementedError
+
+    def on_pingreq(self, link: Link) -> None:
+        raise NotImplementedError
+
+    def on_disconnect(self, link: Link, packet: Disconnect) -> None:
+        raise NotImplementedError
+
+    def on_auth(self, link: Link, packet: Auth) -> None:
+        raise NotImplementedError
+
+    def on_protocol_error(self, link: Link, error: ProtocolError) -> None:
+        """What came is not MQTT, or not allowed: answer as the version knows it, and end the connection."""
+        raise NotImplementedError
+
+
 class Link(ServerHandler):
     """A connection as the core sees it: packets come in through `on_*`, bytes go out through `writer`.
 
@@ -47,9 +136,9 @@ class Link(ServerHandler):
     sent, `paused` that the socket's buffer is above its high mark.
     """
 
-    def __init__(self, broker: Broker) -> None:
+    def __init__(self, host: Host) -> None:
         super().__init__()
-        self.broker = broker
+        self.host = host
         self.session: Session | None = None
         self.version: i64 = 0
         self.out: BytesWriter | None = None
@@ -74,7 +163,7 @@ class Link(ServerHandler):
         self.keep_alive_ms: int = 0
         self.last_seen_ms: int = 0
         self.problem_information = True
-        self.packet_bytes_max: i64 = broker.settings.packet_bytes_max
+        self.packet_bytes_max: i64 = host.settings.packet_bytes_max
         # The name in the client's certificate, where the listener takes it as user name: None if there is none in it, ""
         # without a certificate and where nobody asks for one.
         self.identity: str | None = ""
@@ -103,10 +192,10 @@ class Link(ServerHandler):
         """The bytes to be written at the end of the tick. Marks the link as having some."""
         if not self.dirty:
             self.dirty = True
-            self.broker.note_dirty(self)
+            self.host.note_dirty(self)
         out = self.out
         if out is None:
-            out = self.broker.buffers.take()
+            out = self.host.buffers.take()
             self.out = out
         return out
 
@@ -129,7 +218,7 @@ class Link(ServerHandler):
         if self.waiting is None:
             self.waiting = []
         self.waiting.append(deferred)
-        self.broker.commit.charge(self, deferred.weight)
+        self.host.charge(self, deferred.weight)
 
     def awaits(self, group: Group) -> None:
         """Something waits in this group: its session is a member, and draws when it has room."""
@@ -192,40 +281,40 @@ class Link(ServerHandler):
     # ServerHandler: in packet order, from within the protocol's receive_data.
 
     def on_connect(self, packet: Connect) -> None:
-        self.broker.on_connect(self, packet)
+        self.host.on_connect(self, packet)
 
     def on_publish(self, packet: Publish) -> None:
-        self.broker.on_publish(self, packet)
+        self.host.on_publish(self, packet)
 
     def on_plain_publish(self, topic: bytes, packet: bytes, payload_at: i64) -> None:
-        self.broker.on_plain_publish(self, topic, packet, payload_at)
+        self.host.on_plain_publish(self, topic, packet, payload_at)
 
     def on_puback(self, packet_id: int, reason_code: int) -> None:
-        self.broker.on_puback(self, packet_id, reason_code)
+        self.host.on_puback(self, packet_id, reason_code)
 
     def on_pubrec(self, packet_id: int, reason_code: int) -> None:
-        self.broker.on_pubrec(self, packet_id, reason_code)
+        self.host.on_pubrec(self, packet_id, reason_code)
 
     def on_pubrel(self, packet_id: int, reason_code: int) -> None:
-        self.broker.on_pubrel(self, packet_id)
+        self.host.on_pubrel(self, packet_id)
 
     def on_pubcomp(self, packet_id: int, reason_code: int) -> None:
-        self.broker.on_pubcomp(self, packet_id, reason_code)
+        self.host.on_pubcomp(self, packet_id, reason_code)
 
     def on_subscribe(self, packet: Subscribe) -> None:
-        self.broker.on_subscribe(self, packet)
+        self.host.on_subscribe(self, packet)
 
     def on_unsubscribe(self, packet: Unsubscribe) -> None:
-        self.broker.on_unsubscribe(self, packet)
+        self.host.on_unsubscribe(self, packet)
 
     def on_pingreq(self) -> None:
-        self.broker.on_pingreq(self)
+        self.host.on_pingreq(self)
 
     def on_disconnect(self, packet: Disconnect) -> None:
-        self.broker.on_disconnect(self, packet)
+        self.host.on_disconnect(self, packet)
 
     def on_auth(self, packet: Auth) -> None:
-        self.broker.on_auth(self, packet)
+        self.host.on_auth(self, packet)
 
     def on_protocol_error(self, error: ProtocolError) -> None:
-        self.broker.on_protocol_error(self, error)
+        self.host.on_protocol_error(self, error)

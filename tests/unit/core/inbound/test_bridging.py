@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from harness import Harness
-from headrace.core.inbound.bridging import Bridging
 from headrace.core.ports.settings import BrokerSettings
 from headrace.core.state.session import APPLICATION, NEVER_EXPIRES, Session
 from headrace.mqtt import codec
@@ -12,7 +11,7 @@ from headrace.storage.memory import MemoryLink
 
 
 def opened(harness: Harness, filters: dict[str, int]) -> Session:
-    session = Bridging(harness.broker).open("b", filters)
+    session = harness.broker.bridging().open("b", filters)
     harness.sync()
     return session
 
@@ -59,12 +58,12 @@ def test_a_bridge_that_is_not_configured_any_more_expires() -> None:
     session = opened(harness, {"t": 1})
     publisher = harness.client("p")
     publisher.publish("t", b"x")
-    assert Bridging(harness.broker).retire(set()) == [session]
+    assert harness.broker.bridging().retire(set()) == [session]
     harness.sync()
     publisher.publish("t", b"y")
     assert backlog(session) == 1, "nothing new goes in"
     harness.advance(20 * 86_400)
-    assert Bridging(harness.broker).retire(set()) == [session]
+    assert harness.broker.bridging().retire(set()) == [session]
     harness.advance(11 * 86_400)
     assert session.ended
 
@@ -73,7 +72,7 @@ def test_one_that_comes_back_in_time_has_its_messages() -> None:
     harness = Harness()
     opened(harness, {"t": 1})
     harness.client("p").publish("t", b"x")
-    Bridging(harness.broker).retire(set())
+    harness.broker.bridging().retire(set())
     harness.crash()
     session = opened(harness, {"t": 1})
     harness.advance(100 * 86_400)
@@ -84,7 +83,7 @@ def test_one_that_comes_back_in_time_has_its_messages() -> None:
 def test_one_without_messages_ends_at_once() -> None:
     harness = Harness()
     session = opened(harness, {"t": 1})
-    assert Bridging(harness.broker).retire(set()) == []
+    assert harness.broker.bridging().retire(set()) == []
     assert session.ended
 
 

@@ -31,7 +31,7 @@ def publish(client: Client, count: int, qos: int) -> None:
     for number in range(count):
         topic = f"t/{number % 3}".encode()
         client.feed(codec.encode_publish(4, topic, b"x", qos, False, False, number + 1 if qos else 0), False)
-    client.link.broker.end_tick()
+    client.harness.broker.end_tick()
 
 
 @pytest.mark.parametrize("qos", [0, 1])

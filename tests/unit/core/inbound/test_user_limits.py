@@ -53,7 +53,7 @@ def publish(client: Client, count: int) -> None:
     for _ in range(count):
         if not client.link.closed:
             client.feed(codec.encode_publish(client.version, b"t", b"x", 0, False, False, 0), False)
-    client.link.broker.end_tick()
+    client.harness.broker.end_tick()
 
 
 def test_connections_of_a_user_share_its_messages_a_second() -> None:
