@@ -31,10 +31,10 @@ from headrace.net.bound import allow_all_descriptors
 from headrace.net.gate import read_bans
 from headrace.net.tls import TlsFiles, revocations, server_context
 from headrace.net.validity import complaints
-from headrace.node import door_settings
 from headrace.services.acl import read_acl
 from headrace.services.doors import connections_allowed
 from headrace.services.passwords import read_hashes
+from headrace.wiring import door_settings
 
 _MARKS = {SEGMENTS, "watermark", LOCK, "reserve"}
 _UNPRIVILEGED_PORT = 1024

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import logging
 import os
 import signal
 import ssl
@@ -28,25 +27,21 @@ from headrace.api.journal import JournalRoutes
 from headrace.api.operations import TraceRoutes
 from headrace.api.server import CONNECTIONS_MAX, AdminServer, Bounds, admin_server
 from headrace.api.tokens import Tokens
-from headrace.bridge.address import parse
-from headrace.bridge.settings import BridgeSettings, RemoteTls
 from headrace.build import PURE, build
-from headrace.config import BridgeConfig, Config, endpoint, reloaded, rule
+from headrace.config import Config, endpoint, reloaded
 from headrace.core.broker import Broker
 from headrace.core.ports.clock import Clock
-from headrace.core.ports.settings import BrokerSettings
 from headrace.errors import ConfigError
 from headrace.journal.errors import FULL_REASONS, OffsetOutOfRange
-from headrace.journal.log import LogSettings, SegmentedLog
+from headrace.journal.log import SegmentedLog
 from headrace.journal.snapshot import newest_chain
 from headrace.naming import keys_named
 from headrace.net.address import parse as parse_listener
-from headrace.net.gate import GateSettings
-from headrace.net.tls import TlsFiles, UnusableCertificate, server_context
-from headrace.services.access import AccessSettings, FileAccess, UserLimits
-from headrace.services.audit import Audit, AuditCollector
+from headrace.net.tls import UnusableCertificate, server_context
+from headrace.services.access import FileAccess
+from headrace.services.audit import AuditCollector
 from headrace.services.bridges import BridgeCollector, Bridges
-from headrace.services.doors import Doors, DoorSettings
+from headrace.services.doors import Doors
 from headrace.services.failures import FailureLog
 from headrace.services.metrics import ReadsCollector, registry
 from headrace.services.notify import Notifier
@@ -58,6 +53,16 @@ from headrace.storage.embedded.recovery import load
 from headrace.storage.embedded.snapshotting import Snapshotting
 from headrace.storage.embedded.upkeep import Upkeep
 from headrace.syscalls import Syncer
+from headrace.wiring import (
+    OF_ACCESS,
+    access_is_needed,
+    access_settings,
+    audit_log,
+    bridge_settings,
+    broker_settings,
+    door_settings,
+    log_settings,
+)
 
 TIMER_INTERVAL_S = 0.1
 BEHIND_INTERVAL_S = 0.001  # more is due than one pass of the loop should do
@@ -70,145 +75,6 @@ ADMIN_STOP_TIMEOUT_S = 5.0
 GC_THRESHOLDS = (10_000, 1_000_000, 100)
 
 log = structlog.get_logger("headrace")
-
-
-def broker_settings(config: Config) -> BrokerSettings:
-    """The core's plain numbers from the configuration."""
-    settings = BrokerSettings()
-    session, limits = config.session, config.limits
-    settings.backlog_messages_max = session.backlog_messages_max
-    settings.backlog_bytes_max = session.backlog_bytes_max
-    settings.tenant_backlog_bytes_max = limits.tenant_backlog_bytes_max
-    settings.application_backlog_bytes_max = session.application_backlog_bytes_max
-    settings.default_message_expiry_s = session.default_message_expiry_s
-    settings.session_expiry_max_s = session.session_expiry_max_s
-    settings.v311_session_expiry_s = session.v311_session_expiry_s
-    settings.receive_maximum = session.receive_maximum
-    settings.inflight_max = session.inflight_max
-    settings.page_messages = session.page_messages
-    settings.restart_grace_ms = int(session.restart_grace_s * 1000)
-    settings.application_client_ids = list(session.application_client_ids)
-    settings.application_user_names = list(session.application_user_names)
-    settings.session_type_property = session.session_type_property
-    settings.packet_bytes_max = limits.packet_bytes_max
-    settings.write_buffer_high = limits.write_buffer_high
-    settings.keep_alive_max_s = limits.keep_alive_max_s
-    settings.topic_alias_maximum = limits.topic_alias_maximum
-    settings.retained_messages_max = limits.retained_messages_max
-    settings.retained_bytes_max = limits.retained_bytes_max
-    settings.topic_levels_max = limits.topic_levels_max
-    settings.filter_levels_max = limits.filter_levels_max
-    settings.subscriptions_max = limits.subscriptions_max
-    settings.user_subscriptions_max = limits.user_subscriptions_max
-    settings.subscription_bytes_max = limits.subscription_bytes_max
-    settings.topic_alias_outbound = limits.topic_alias_outbound
-    settings.payload_format_check = limits.payload_format_check
-    settings.reason_strings = config.reason_strings
-    settings.drop_events = config.drop_events
-    settings.response_information = config.response_information
-    settings.refuse_when_full = config.journal.full_disk == "refuse"
-    settings.allow_anonymous = config.allow_anonymous
-    return settings
-
-
-def log_settings(config: Config) -> LogSettings:
-    journal = config.journal
-    return LogSettings(
-        durability=config.durability,
-        segment_bytes_max=journal.segment_bytes_max,
-        retention_bytes=journal.retention_bytes,
-        retention_s=journal.retention_s,
-        consumer_retention_bytes=journal.consumer_retention_bytes,
-        consumer_retention_s=journal.consumer_retention_s,
-        reserve_bytes=journal.reserve_bytes,
-    )
-
-
-def door_settings(config: Config) -> DoorSettings:
-    limits, tls = config.limits, config.tls
-    files = TlsFiles(tls.certificate, tls.key, tls.ca, tls.client_certificate, tls.minimum_version, tls.crl)
-    access = config.access
-    gate = GateSettings(
-        access.ban_file,
-        access.ban_after_failures,
-        access.ban_window_s,
-        access.ban_s,
-        limits.connections_per_s,
-    )
-    return DoorSettings(
-        limits.connections_max,
-        limits.connect_timeout_s,
-        limits.pending_bytes_max,
-        files,
-        limits.tcp_keep_alive_s,
-        gate=gate,
-        messages_per_s=limits.messages_per_s,
-        accepts_per_s=limits.accepts_per_s,
-    )
-
-
-def access_settings(config: Config) -> AccessSettings:
-    access, limits = config.access, config.limits
-    return AccessSettings(
-        password_file=access.password_file,
-        acl_file=access.acl_file,
-        allow_anonymous=config.allow_anonymous,
-        client_ids=access.client_ids,
-        remember_s=access.remember_s,
-        patience_s=0.8 * config.limits.connect_timeout_s,
-        connects_per_minute=access.connects_per_minute,
-        users=UserLimits(limits.user_connections_max, limits.user_messages_per_s, limits.over_rate),
-    )
-
-
-def audit_log(config: Config) -> Audit:
-    """Its lines go where the log's do: failures whatever the log's level, the rest at `info`."""
-    level = structlog.make_filtering_bound_logger(logging.INFO)
-    tell = structlog.wrap_logger(structlog.WriteLogger(sys.stderr), wrapper_class=level).info
-    news = logging.getLevelNamesMapping()[config.log.level.upper()] <= logging.INFO
-    return Audit(tell, config.log.audit, tell_news=log.info if news else None)
-
-
-def bridge_settings(bridge: BridgeConfig, tcp_keep_alive_s: int) -> BridgeSettings:
-    tls = bridge.tls
-    return BridgeSettings(
-        name=bridge.name,
-        addresses=tuple(parse(url) for url in bridge.addresses),
-        rules=tuple(rule(topic) for topic in bridge.topics),
-        version=5 if bridge.version == "5.0" else 4,
-        client_id=bridge.client_id,
-        username=bridge.username,
-        password=bridge.password,
-        password_file=bridge.password_file,
-        clean_session=bridge.clean_session,
-        session_expiry_s=bridge.session_expiry_s,
-        keep_alive_s=bridge.keep_alive_s,
-        inflight_max=bridge.inflight_max,
-        packet_bytes_max=bridge.packet_bytes_max,
-        try_private=bridge.try_private,
-        notifications=bridge.notifications,
-        notification_topic=bridge.notification_topic,
-        connect_timeout_s=bridge.connect_timeout_s,
-        reconnect_min_s=bridge.reconnect_min_s,
-        reconnect_max_s=bridge.reconnect_max_s,
-        tls=RemoteTls(tls.ca, tls.certificate, tls.key, tls.insecure),
-        tcp_keep_alive_s=tcp_keep_alive_s,
-    )
-
-
-# Limits that nobody keeps where access control is off.
-OF_ACCESS = ("messages_per_s", "user_messages_per_s", "user_connections_max", "user_subscriptions_max")
-
-
-def _access_is_needed(config: Config) -> bool:
-    """Whether anything is asked of clients, or counted for them by name."""
-    settings = access_settings(config)
-    if settings != AccessSettings(patience_s=settings.patience_s):
-        return True
-    urls = config.listeners
-    return any(getattr(config.limits, key) for key in OF_ACCESS) or any(
-        option in url for url in urls for option in ("identity=", "messages_per_s=")
-    )
 
 
 class Node:
@@ -258,7 +124,7 @@ class Node:
 
     def _access_control(self) -> FileAccess | None:
         """None where everybody may do everything. Raises ConfigError."""
-        if not _access_is_needed(self.config):
+        if not access_is_needed(self.config):
             return None
         return FileAccess(access_settings(self.config), self._audit, self._loop)
 
@@ -413,7 +279,7 @@ class Node:
         except ConfigError as error:
             log.warning("configuration not reloaded, the old one stays", error=str(error))
             return ["configuration"]
-        if self._doors.access is None and _access_is_needed(merged):
+        if self._doors.access is None and access_is_needed(merged):
             differing += [f"limits.{key}" for key in OF_ACCESS if getattr(merged.limits, key)]
             differing += ["access.connects_per_minute"] if merged.access.connects_per_minute else []
         self.config = merged

@@ -64,7 +64,7 @@ class LogSettings:
     segment_s_max: int = 24 * 3600
     retention_bytes: int = 4 << 30
     retention_s: int = 7 * 24 * 3600
-    consumer_retention_bytes: int = 16 << 30
+    consumer_retention_bytes: int = 32 << 30
     consumer_retention_s: int = 30 * 24 * 3600
     index_interval_bytes: int = 16 << 10
     reserve_bytes: int = 16 << 20

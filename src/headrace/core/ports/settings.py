@@ -27,7 +27,7 @@ class BrokerSettings:
         self.application_client_ids: list[str] = []
         self.application_user_names: list[str] = []
         self.session_type_property: bool = True
-        self.packet_bytes_max: int = 1 << 20
+        self.packet_bytes_max: int = 2_000_000
         self.write_buffer_high: int = 1 << 20
         self.keep_alive_max_s: int = 0
         self.topic_alias_maximum: int = 10
