@@ -16,7 +16,7 @@ ROWS ?=
 QUICK ?=
 PEER ?=
 
-.PHONY: help setup test check unit spark fuzz demo bench bench-spark bench-neighbours bench-curves soak counts torture \
+.PHONY: help setup deb test check unit spark fuzz demo bench bench-spark bench-neighbours bench-curves soak counts torture \
 	torture-faults torture-clock torture-spark clean
 
 help:  ## print the targets
@@ -27,6 +27,9 @@ setup:  ## system packages, .venv, the Delta jars and the compiled headrace: lea
 
 test: setup  ## format, lint, types, import rules, every test in both builds, the Spark tests, a small demo
 	@workshop/test.sh
+
+deb: setup  ## a Debian package in dist/: the broker, its service, man pages and completions, for this machine's Python
+	@workshop/deb.sh dist
 
 check: setup  ## format, lint, types and import rules only
 	@workshop/test.sh check

@@ -52,6 +52,7 @@ system_packages() {
   have haproxy || missing+=(haproxy)
   have valgrind || missing+=(valgrind)
   have openssl || missing+=(openssl)
+  have groff || missing+=(groff-base)
   have chromium || missing+=(chromium)
   have node || missing+=(nodejs)
   have npm || missing+=(npm)

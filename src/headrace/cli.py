@@ -66,9 +66,16 @@ def _print_version(ctx: click.Context, _option: click.Parameter, wanted: bool) -
 
 
 @click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
-@click.option("--version", is_flag=True, is_eager=True, expose_value=False, callback=_print_version)
+@click.option(
+    "--version",
+    is_flag=True,
+    is_eager=True,
+    expose_value=False,
+    callback=_print_version,
+    help="Show version and build and exit.",
+)
 def cli() -> None:
-    """headrace: an MQTT broker that makes every acknowledged message durable first."""
+    """An MQTT broker that makes every acknowledged message durable first."""
 
 
 def main() -> None:
