@@ -43,7 +43,7 @@ from headrace.core.records.record import (
     Record,
 )
 from headrace.core.state.packet_ids import PacketIds
-from headrace.core.state.session import Session
+from headrace.core.state.session import Session, session_of
 from headrace.core.state.state import Fold
 from headrace.core.state.tenant import Tenant
 from headrace.errors import ProtocolError
@@ -118,6 +118,7 @@ class Broker(Host, BatchListener):
 
     def on_connection_lost(self, link: Link) -> None:
         self.sessions.connection_lost(link)
+        self.commit.forget(link)
 
     def on_auth(self, link: Link, packet: Auth) -> None:
         raise ProtocolError(rc.PROTOCOL_ERROR, "no authentication exchange is in progress")
@@ -200,7 +201,7 @@ class Broker(Host, BatchListener):
         if message.link is not None:
             link = cast(Link, message.link)
             message.link = None
-            session = link.session
+            session = session_of(link)
             try:
                 self.publishing.acknowledge(link, message)
             except Exception as error:  # noqa: BLE001  who waits for the message does not wait for this
@@ -366,9 +367,6 @@ class Broker(Host, BatchListener):
         if self.commit.failed is not None and failed is not None:
             failed(error)
 
-    def charge(self, link: Link, weight: i64) -> None:
-        self.commit.charge(link, weight)
-
     def hold_back(self, link: Link) -> None:
         self.publishing.hold_back(link)
 
@@ -407,15 +405,11 @@ class Broker(Host, BatchListener):
 
     def on_writable(self, link: Link) -> None:
         """The socket's buffer fell below its low mark."""
-        session = link.session
+        session = session_of(link)
         link.hungry = False
         if session is not None and session.link is link:
             self.delivery.pump(session)
-        if link.waiting is not None:
-            waiting, link.waiting = link.waiting, None
-            for deferred in waiting:
-                link.deferred -= deferred.weight
-                self.commit.defer(deferred)
+        self.commit.writable(link)
 
     def on_timer(self) -> None:
         """What time has decided, a bounded part of it; `behind` says that more is due now."""

@@ -176,6 +176,7 @@ class GroupCommit:
         self._progress = [BytesWriter() for _ in range(PROGRESS_SUBKINDS)]
         self._progress_pending = False
         self._next_applied: i64 = self._next  # the offset of the first record that has not taken effect
+        self._until_writable: dict[Link, list[Deferred]] = {}
         self.deferred_bytes: i64 = (
             0  # what waits on behalf of connections, as it is counted against their shares
         )
@@ -243,6 +244,28 @@ class GroupCommit:
         if payer is not None:
             self.deferred_bytes += deferred.weight
             self.charge(payer, deferred.weight)
+
+    # What waits for a connection's socket to drain
+
+    def when_writable(self, link: Link, deferred: Deferred) -> None:
+        """Defer `deferred` once the socket's buffer has drained; never, if the connection ends before."""
+        waiting = self._until_writable.get(link)
+        if waiting is None:
+            waiting = self._until_writable[link] = []
+        waiting.append(deferred)
+        self.charge(link, deferred.weight)
+
+    def writable(self, link: Link) -> None:
+        """The socket's buffer has drained."""
+        waiting = self._until_writable.pop(link, None)
+        if waiting is not None:
+            for deferred in waiting:
+                link.deferred -= deferred.weight
+                self.defer(deferred)
+
+    def forget(self, link: Link) -> None:
+        """The connection has ended."""
+        self._until_writable.pop(link, None)
 
     # Shares: whatever a client makes wait here is counted against it until it has taken effect.
 

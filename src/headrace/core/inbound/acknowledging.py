@@ -15,7 +15,7 @@ from headrace.core.records.record import DIRECT_IDS, DROP_REFUSED
 from headrace.core.state.groups import Draw
 from headrace.core.state.inflight import NOT_IN_FLIGHT
 from headrace.core.state.queue import REF_QOS, OutboundQueue
-from headrace.core.state.session import Session
+from headrace.core.state.session import Session, session_of
 from headrace.errors import ProtocolError
 from headrace.mqtt import reason_codes as rc
 from headrace.mqtt.codec import PUBREL, encode_pubrel
@@ -30,7 +30,7 @@ class Acknowledging:
         self.sharing = sharing
 
     def puback(self, link: Link, packet_id: int, reason_code: int) -> None:
-        session = link.session
+        session = session_of(link)
         if session is None:
             return
         if packet_id > DIRECT_IDS:
@@ -51,7 +51,7 @@ class Acknowledging:
 
     def pubrec(self, link: Link, packet_id: int, reason_code: int) -> None:
         """PUBREC: from here on PUBREL is what is repeated, so it leaves only when that is durable."""
-        session = link.session
+        session = session_of(link)
         if session is None:
             return
         draw = _draw_of(session, packet_id)
@@ -80,7 +80,7 @@ class Acknowledging:
         self.commit.defer(_Release(session, link, serial, packet_id))
 
     def pubcomp(self, link: Link, packet_id: int, reason_code: int) -> None:
-        session = link.session
+        session = session_of(link)
         if session is None:
             return
         draw = _draw_of(session, packet_id)

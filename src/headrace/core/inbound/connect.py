@@ -31,7 +31,7 @@ from headrace.core.records.record import (
     SESSION_RESUMED,
     Event,
 )
-from headrace.core.state.session import BRIDGE_PREFIX, NEVER_EXPIRES, Session
+from headrace.core.state.session import BRIDGE_PREFIX, NEVER_EXPIRES, Session, session_of
 from headrace.core.state.state import DEFAULT_TENANT, Fold, will_fields
 from headrace.errors import ProtocolError
 from headrace.mqtt import reason_codes as rc
@@ -245,8 +245,7 @@ class Sessions(SignInListener):
         self._fold.resumed(session, event)
 
     def attach(self, link: Link, session: Session, packet: Connect, answer: Properties) -> None:
-        session.link = link
-        link.session = session
+        session.attach(link)
         self.connected += 1
         session.tenant.counters.connects += 1
         keep_alive_s = answer.server_keep_alive or packet.keep_alive_s  # [MQTT-3.2.2-22]
@@ -273,7 +272,7 @@ class Sessions(SignInListener):
     # The end of a connection
 
     def disconnect(self, link: Link, packet: Disconnect) -> None:
-        session = link.session
+        session = session_of(link)
         if session is not None:
             self._detach(link, session)
             expiry = packet.properties.session_expiry_interval
@@ -287,7 +286,7 @@ class Sessions(SignInListener):
 
     def connection_lost(self, link: Link) -> None:
         """The connection is gone without DISCONNECT."""
-        session = link.session
+        session = session_of(link)
         if session is not None:
             self._detach(link, session)
             self._close(session, "connection lost", -1)
@@ -297,7 +296,7 @@ class Sessions(SignInListener):
 
     def protocol_error(self, link: Link, error: ProtocolError) -> None:
         """Answer with the reason code the version knows, close that connection only (P9)."""
-        session = link.session
+        session = session_of(link)
         self._fold.tenant(DEFAULT_TENANT).counters.protocol_errors += 1
         link.refuse(error)
         if session is not None:
@@ -313,7 +312,7 @@ class Sessions(SignInListener):
 
     def _detach(self, link: Link, session: Session) -> None:
         if session.link is link:
-            session.link = None
+            session.detach()
             self.connected -= 1
             session.tenant.counters.disconnects += 1
         link.session = None
@@ -446,13 +445,12 @@ class Sessions(SignInListener):
                 self._commit.sent_limit(session.incarnation, queue.last_sent())
                 queue.close(queue.last_sent())
                 session.changed = True
-            link.session = None
-            session.link = None
+            session.detach()
             link.close()
 
     def put_out(self, link: Link, code: int, why: str) -> None:
         """End a connection that may not stay: DISCONNECT with a reason code where the version has one, and its will."""
-        session = link.session
+        session = session_of(link)
         if link.version == 5 and link.ready:  # before CONNACK nothing else is sent [MQTT-3.2.0-1]
             link.send(encode_disconnect(5, code))
         if session is not None:

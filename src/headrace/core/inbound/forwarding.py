@@ -20,7 +20,7 @@ from headrace.core.ports.access import may_publish
 from headrace.core.ports.link import Link
 from headrace.core.ports.settings import BrokerSettings
 from headrace.core.records.message import Message
-from headrace.core.state.session import Session
+from headrace.core.state.session import Session, session_of
 from headrace.mqtt.packets import plain_publish
 from headrace.mqtt.topics import TOPIC_BYTES_MAX
 
@@ -45,10 +45,10 @@ class Forwarding:
 
     def publish(self, link: Link, topic: bytes, packet: bytes, payload_at: i64) -> None:
         """Forward a plain PUBLISH. `packet` is all of it, its payload begins at `payload_at`."""
-        session = link.session
+        session = session_of(link)
         if session is None:
             return
-        targets = targets_of(link, session.tenant.tree, topic)
+        targets = targets_of(session, session.tenant.tree, topic)
         if not self._passes(link, session, topic) or (
             len(targets) > FEW and not self._fan_out.begins(len(targets))
         ):

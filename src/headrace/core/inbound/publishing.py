@@ -27,7 +27,7 @@ from headrace.core.ports.witness import Testimony
 from headrace.core.records.message import Message, message_flags
 from headrace.core.records.record import DROP_NOT_ACCEPTED, DROP_RETAINED_LIMIT, FLAG_PRODUCER, FLAG_QOS
 from headrace.core.state.producers import MALFORMED, NEW, REPEATED, SEQUENCE_MARK, is_sequenced
-from headrace.core.state.session import Session
+from headrace.core.state.session import Session, session_of
 from headrace.errors import ProtocolError
 from headrace.mqtt import reason_codes as rc
 from headrace.mqtt.codec import PUBACK, PUBCOMP, PUBREC, encode_puback, encode_pubrec
@@ -78,7 +78,7 @@ class Publishing:
 
     def publish(self, link: Link, packet: Publish, plain: bytes | None = None) -> None:
         """PUBLISH. `plain` is the packet as it came, where it may leave so (`forwarding`)."""
-        session = link.session
+        session = session_of(link)
         if session is None:
             return
         if self.storage_full and (packet.qos or packet.retain) and self._put_off(link, session, packet):
@@ -326,7 +326,7 @@ class Publishing:
         An id that we do not know is one whose PUBCOMP was lost: the exchange is complete, and the client is told so
         [MQTT-4.3.3-11] (0x92 would make it report a failure that did not happen).
         """
-        session = link.session
+        session = session_of(link)
         if session is None:
             return
         incoming = session.incoming
@@ -354,8 +354,8 @@ class Publishing:
             link.acknowledge(PUBREC, packet_id)
 
     def _unheard(self, link: Link, message: Message) -> bool:
-        session = link.session
-        if session is None or targets_of(link, session.tenant.tree, message.topic):
+        session = session_of(link)
+        if session is None or targets_of(session, session.tenant.tree, message.topic):
             return False
         return not session.tenant.is_heard(message.topic)
 

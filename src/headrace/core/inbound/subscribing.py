@@ -18,7 +18,7 @@ from headrace.core.ports.link import Host, Link
 from headrace.core.ports.settings import BrokerSettings
 from headrace.core.ports.witness import Testimony
 from headrace.core.records.record import SUBSCRIBED, UNSUBSCRIBED, Event
-from headrace.core.state.session import Session
+from headrace.core.state.session import Session, session_of
 from headrace.core.state.state import subscription_from
 from headrace.core.state.subscriptions import Subscription, memory_of
 from headrace.errors import ProtocolError
@@ -41,7 +41,7 @@ class Subscribing:
         self._settings = host.settings
 
     def subscribe(self, link: Link, packet: Subscribe) -> None:
-        session = link.session
+        session = session_of(link)
         if session is None:
             return
         self._check_answer(link, len(packet.filters))
@@ -111,7 +111,7 @@ class Subscribing:
             self._testimony.rejected(link, "subscribe", topic_filter, code)
 
     def unsubscribe(self, link: Link, packet: Unsubscribe) -> None:
-        session = link.session
+        session = session_of(link)
         if session is None:
             return
         self._check_answer(link, len(packet.filters))
@@ -303,7 +303,7 @@ class _Suback(Deferred):
 
     def run(self) -> None:
         self._link.send(self._suback)
-        session = self._link.session
+        session = session_of(self._link)
         if session is not None:
             self._delivery.pump(session)
         self._direct.run()

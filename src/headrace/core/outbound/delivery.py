@@ -234,7 +234,7 @@ class Delivery:
             self.sharing.resend(session, link)
         if queue is not None:
             self._pump_queue(session, link, queue)
-        if link.awaiting and self.sharing is not None:
+        if session.awaiting and self.sharing is not None:
             self.sharing.pump(session, link)
 
     def _pump_queue(self, session: Session, link: Link, queue: OutboundQueue) -> None:

@@ -168,9 +168,9 @@ class SharedDelivery:
     def pump(self, session: Session, link: Link) -> None:
         """A member got room: let it draw from those of its groups in which something waits, in turn: one page at most,
         counting what it draws and where it looks."""
-        awaiting = link.awaiting
+        awaiting = session.awaiting
         left: i64 = self._settings.page_messages
-        while awaiting and left > 0 and link.looked_at < len(awaiting):
+        while awaiting and left > 0 and session.looked_at < len(awaiting):
             if not self._ready(session):
                 break
             group, _ = awaiting.popitem(last=False)
@@ -179,13 +179,13 @@ class SharedDelivery:
             group.nobody = False
             drawn = self._draw_some(group, session, left)
             left -= drawn + 1
-            link.looked_at = 0 if drawn else link.looked_at + 1
+            session.looked_at = 0 if drawn else session.looked_at + 1
             if group.waiting:
                 awaiting[group] = None
             else:
                 group.awaited = False
         if left > 0:
-            link.looked_at = 0
+            session.looked_at = 0
         else:
             self._delivery.feed_later(session, link)
 
@@ -300,7 +300,7 @@ class SharedDelivery:
             session.redraw = {packet_id: draws[packet_id] for packet_id in reversed(draws)}
         for group in session.groups or []:
             if group.waiting:
-                link.awaits(group)
+                session.awaits(group)
 
     def resend(self, session: Session, link: Link) -> None:
         """PUBLISH with DUP, or PUBREL, again, as far as the window allows [MQTT-3.3.4-9]."""

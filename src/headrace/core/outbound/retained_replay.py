@@ -241,7 +241,7 @@ class DirectRetained(Deferred):
         if link.closed or self._session.link is not link:
             return
         if link.paused:
-            link.when_writable(self)
+            self._commit.when_writable(link, self)
             return
         for message, subscription in self._system:
             self._one(message, subscription)

@@ -22,11 +22,12 @@ from headrace.core.records.record import FLAG_QOS, FLAG_RETAIN
 from headrace.core.state.backlog import REF_OFFSET_SHIFT
 from headrace.core.state.inflight import NOT_IN_FLIGHT
 from headrace.core.state.queue import OutboundQueue, reference
+from headrace.core.state.session import Session, session_of
 from headrace.core.state.state import for_publisher
-from headrace.core.state.subscriptions import SubscriptionTree, Target
+from headrace.core.state.subscriptions import Route, SubscriptionTree, Target
 from headrace.core.state.tenant import Tenant
 
-_REMEMBERED_TARGETS_MAX: Final = 64  # on a connection: for more of them a look-up is nothing
+_REMEMBERED_TARGETS_MAX: Final = 64  # in a session: for more of them a look-up is nothing
 
 
 class Router:
@@ -63,7 +64,9 @@ class Router:
     def route(self, tenant: Tenant, message: Message, publisher: Link | None) -> i64:
         """Give a message to the sessions of its topic, as `apply` does."""
         try:
-            targets = targets_of(publisher, tenant.tree, message.topic)
+            targets = targets_of(
+                None if publisher is None else session_of(publisher), tenant.tree, message.topic
+            )
         except Exception as error:  # noqa: BLE001
             self._contain("apply", None, error)
             targets = tenant.tree.match(message.topic)  # what fails twice is there to stay
@@ -82,7 +85,7 @@ class Router:
     def route_qos0(self, tenant: Tenant, message: Message, packet: bytes | None, publisher: Link) -> i64:
         """Give a message at QoS 0 to the sessions of its topic: at once, or when it is its turn. `packet` is the PUBLISH
         as it came, where it may leave so."""
-        targets = targets_of(publisher, tenant.tree, message.topic)
+        targets = targets_of(session_of(publisher), tenant.tree, message.topic)
         return self._route_qos0(tenant, message, targets, packet, publisher)
 
     def _route_qos0(
@@ -193,18 +196,21 @@ class _Rest:
         self.at: i64 = 0
 
 
-def targets_of(publisher: Link | None, tree: SubscriptionTree, topic: bytes) -> list[Target]:
-    """Those of `tree.match`. A connection mostly publishes to the topic of the time before, which is one object: without
-    a look-up it is 150 instructions less."""
+def targets_of(publisher: Session | None, tree: SubscriptionTree, topic: bytes) -> list[Target]:
+    """Those of `tree.match`. A client mostly publishes to the topic of the time before, which is one object: without a
+    look-up it is 150 instructions less."""
     if publisher is None:
         return tree.match(topic)
     route = publisher.route
-    if route is None or publisher.route_topic is not topic or publisher.route_changes != tree.changes:
-        route = tree.match(topic)
-        if len(route) > _REMEMBERED_TARGETS_MAX:
-            publisher.route = None  # the tree remembers it, once for all who publish there
-            return route
-        publisher.route = route
-        publisher.route_topic = topic
-        publisher.route_changes = tree.changes
-    return route
+    if route is not None and route.topic is topic and route.changes == tree.changes:
+        return route.targets
+    targets = tree.match(topic)
+    if len(targets) > _REMEMBERED_TARGETS_MAX:
+        publisher.route = None  # the tree remembers it, once for all who publish there
+    elif route is None:
+        publisher.route = Route(topic, tree.changes, targets)
+    else:
+        route.topic = topic
+        route.changes = tree.changes
+        route.targets = targets
+    return targets

@@ -7,7 +7,6 @@ links, in production `core.broker`. Base classes rather than protocols, because 
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from typing import TYPE_CHECKING
 
 from librt.strings import BytesWriter, write_i32_be
@@ -20,12 +19,8 @@ from headrace.core.ports.timers import Timer, Timers
 from headrace.mqtt.protocol import ServerHandler
 
 if TYPE_CHECKING:
-    from headrace.core.commit import Deferred
     from headrace.core.ports.access import Access, Answers
     from headrace.core.records.message import Message
-    from headrace.core.state.groups import Group
-    from headrace.core.state.session import Session
-    from headrace.core.state.subscriptions import Target
     from headrace.errors import ProtocolError
     from headrace.mqtt.packets import Auth, Connect, Disconnect, Publish, Subscribe, Unsubscribe
 
@@ -67,10 +62,6 @@ class Host:
 
     def take_turns(self, link: Link) -> None:
         """A link has read more than its share: it goes on in the next pass, when the others were read."""
-        raise NotImplementedError
-
-    def charge(self, link: Link, weight: i64) -> None:
-        """Count so many bytes, which are kept on behalf of a link, against its share."""
         raise NotImplementedError
 
     def contain(self, place: str, link: Link | None, error: Exception) -> None:
@@ -139,7 +130,7 @@ class Link(ServerHandler):
     def __init__(self, host: Host) -> None:
         super().__init__()
         self.host = host
-        self.session: Session | None = None
+        self.session: object | None = None  # the `state.session.Session` that is attached to it
         self.version: i64 = 0
         self.out: BytesWriter | None = None
         self.dirty = False
@@ -175,18 +166,10 @@ class Link(ServerHandler):
         self.answers: Answers | None = None  # of access control, since its rules changed
         self.grants: object | None = None  # what access control remembers of it
         self.timer: Timer | None = None
-        self.waiting: list[Deferred] | None = None  # until the socket drains
-        # Of its session's shared subscriptions, those in which something waits for a member with room, the one whose turn
-        # it is first; and how many were looked at since one of them gave something.
-        self.awaiting: OrderedDict[Group, None] | None = None
-        self.looked_at: i64 = 0
         self.bridge = False  # 3.x: the client said that it is another broker's bridge
         self.rendering: Rendering | None = None  # None: as they are
         self.alias_maximum: i64 = 0  # topic aliases towards the client
         self.aliases: dict[bytes, int] | None = None
-        self.route: list[Target] | None = None  # who got the topic it published last (`routing`)
-        self.route_topic = b""
-        self.route_changes: i64 = 0
 
     def writer(self) -> BytesWriter:
         """The bytes to be written at the end of the tick. Marks the link as having some."""
@@ -212,20 +195,6 @@ class Link(ServerHandler):
         """Bytes that wait for the end of the tick."""
         out = self.out
         return 0 if out is None else len(out)
-
-    def when_writable(self, deferred: Deferred) -> None:
-        """Run `deferred` once the socket's buffer has drained; never, if the connection ends before."""
-        if self.waiting is None:
-            self.waiting = []
-        self.waiting.append(deferred)
-        self.host.charge(self, deferred.weight)
-
-    def awaits(self, group: Group) -> None:
-        """Something waits in this group: its session is a member, and draws when it has room."""
-        if self.awaiting is None:
-            self.awaiting = OrderedDict()
-        self.awaiting[group] = None
-        self.looked_at = 0
 
     def deaf(self) -> bool:
         """Whether we have stopped reading, or have not looked at what was read: then its silence is ours."""

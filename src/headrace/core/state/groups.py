@@ -222,7 +222,7 @@ class Group:
             self.awaited = True
             for session in self.order():
                 if session.link is not None:
-                    session.link.awaits(self)
+                    session.awaits(self)
 
     def order(self) -> list[Session]:
         """The members, as they joined."""

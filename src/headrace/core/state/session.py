@@ -6,13 +6,14 @@ a fold over journal records; `state` does that, `snapshots` writes it down.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from collections import OrderedDict
+from typing import TYPE_CHECKING, Final, cast
 
 from mypy_extensions import i64
 
 from headrace.core.records.record import DROP_REASONS, NORMAL_DROPS
 from headrace.core.state.queue import REF_IDS_MAX, OutboundQueue
-from headrace.core.state.subscriptions import memory_of
+from headrace.core.state.subscriptions import Route, memory_of
 
 if TYPE_CHECKING:
     from headrace.core.ports.link import Link
@@ -55,6 +56,12 @@ class Session:
         self.owner: str | None = None  # the user who opened it, or came first where it had none
         self.opened_limit: int = 0  # sent_limit of the `opened` record, until there is a queue
         self.link: Link | None = None
+        # While it is connected: to whom goes what its client published to last (`routing`); of its shared subscriptions,
+        # those in which something waits for a member with room, the one whose turn it is first; and how many were looked
+        # at since one of them gave something.
+        self.route: Route | None = None
+        self.awaiting: OrderedDict[Group, None] | None = None
+        self.looked_at: i64 = 0
         self.ended: bool = False
         self.closed_at_us: int = 0
         self.subscriptions: dict[str, Subscription] | None = None
@@ -99,6 +106,27 @@ class Session:
             queue.reserving = self.opened_limit
             self.queue = queue
         return queue
+
+    def attach(self, link: Link) -> None:
+        """Its client is connected."""
+        self.link = link
+        link.session = self
+
+    def detach(self) -> None:
+        """Its client is connected no more: forget what was for its connection."""
+        if self.link is not None:
+            self.link.session = None
+        self.link = None
+        self.route = None
+        self.awaiting = None
+        self.looked_at = 0
+
+    def awaits(self, group: Group) -> None:
+        """Something waits in this group: the session is a member, and draws when it has room."""
+        if self.awaiting is None:
+            self.awaiting = OrderedDict()
+        self.awaiting[group] = None
+        self.looked_at = 0
 
     def window_used(self) -> i64:
         """Messages sent and not finished, against the client's Receive Maximum."""
@@ -194,3 +222,8 @@ class Session:
             self.filter_bytes += memory_of(subscription.filter)
             self.count_owned(1)
         self.subscriptions[subscription.filter] = subscription
+
+
+def session_of(link: Link) -> Session | None:
+    """The session that is attached to a link."""
+    return cast("Session | None", link.session)

@@ -384,7 +384,7 @@ class Fold:
             session.groups = {}
         session.groups[group] = None
         if group.waiting and session.link is not None:
-            session.link.awaits(group)
+            session.awaits(group)
 
     def _leave(self, session: Session, topic_filter: str, at: int) -> None:
         """What the member has in flight completes with it; the last member takes the queue along."""
@@ -395,8 +395,8 @@ class Fold:
         group.changed_members()
         if session.groups is not None:
             session.groups.pop(group, None)
-        if session.link is not None and session.link.awaiting is not None:
-            session.link.awaiting.pop(group, None)
+        if session.awaiting is not None:
+            session.awaiting.pop(group, None)
         if not group.members:
             self._dissolve(group, at)
 

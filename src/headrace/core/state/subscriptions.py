@@ -41,6 +41,15 @@ class Target:
         self.members: list[Subscription] | None = None
 
 
+class Route:
+    """Who gets what is published to one topic, while the tree's `changes` are so many."""
+
+    def __init__(self, topic: bytes, changes: i64, targets: list[Target]) -> None:
+        self.topic = topic
+        self.changes: i64 = changes
+        self.targets = targets
+
+
 class Subscription(Target):
     """One filter of one session with its options (3.8.3.1). `subscription_id` 0 is none."""
 
