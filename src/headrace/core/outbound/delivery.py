@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 from mypy_extensions import i64
 
 from headrace.core.commit import GroupCommit
-from headrace.core.outbound.reserving import Reserving
+from headrace.core.outbound.reserving import Pump, Reserving
 from headrace.core.outbound.spilling import Spilling
 from headrace.core.outbound.unread import FAILURES_AT_ONCE, Unread
 from headrace.core.ports.access import may_receive
@@ -46,8 +46,8 @@ from headrace.core.state.session import APPLICATION, Session
 from headrace.mqtt.codec import encode_pubrel
 
 if TYPE_CHECKING:
-    from headrace.core.outbound.group_delivery import SharedDelivery
     from headrace.core.ports.settings import BrokerSettings
+    from headrace.core.state.groups import Group
     from headrace.core.state.subscriptions import Target
 
 _CHUNK_LIMIT: Final = 16_384
@@ -60,7 +60,27 @@ def _size(link: Link, message: Message, qos: i64, ids: bytes) -> i64:
     return message.rendered_size(link.version, qos, ids)
 
 
-class Delivery:
+class Sharing:
+    """Whoever gives a session what waits in its shared subscriptions (`group_delivery`)."""
+
+    def resend(self, session: Session, link: Link) -> None:
+        """PUBLISH with DUP, or PUBREL, again, as far as the window allows [MQTT-3.3.4-9]."""
+        raise NotImplementedError
+
+    def pump(self, session: Session, link: Link) -> None:
+        """A member got room: let it draw."""
+        raise NotImplementedError
+
+    def go_on(self, group: Group) -> None:
+        """The next entry could not be read, and perhaps it can be now."""
+        raise NotImplementedError
+
+    def resumed(self, session: Session, link: Link) -> None:
+        """A member is connected again: what it has in flight is to be sent again, then it draws."""
+        raise NotImplementedError
+
+
+class Delivery(Pump):
     """Sends queue entries to connected sessions and keeps queues inside their limits."""
 
     def __init__(
@@ -73,7 +93,7 @@ class Delivery:
         self._high: i64 = settings.write_buffer_high
         self.hungry: list[Session] = []
         self.unread = Unread()
-        self.sharing: SharedDelivery | None = None
+        self.sharing: Sharing | None = None
         self.spilling = Spilling(commit, clock, settings)
         self.reserving = Reserving(commit, self)
 

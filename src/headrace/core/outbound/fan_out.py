@@ -21,7 +21,6 @@ from headrace.core.records.record import DROP_QOS0_SLOW
 from headrace.mqtt.packets import VERSION_5
 
 if TYPE_CHECKING:
-    from headrace.core.outbound.routing import Router
     from headrace.core.ports.link import Link
     from headrace.core.records.message import Message
     from headrace.core.state.subscriptions import Target
@@ -70,11 +69,25 @@ class _Lane:
         self.jobs: deque[_Job] = deque()
 
 
+class Offering:
+    """Whoever gives a message to one session, and to the groups (`routing`)."""
+
+    def offer(self, target: Target, message: Message) -> None:
+        raise NotImplementedError
+
+    def offer_to_groups(self, tenant: Tenant, message: Message) -> None:
+        raise NotImplementedError
+
+    def missed(self, target: Target, message: Message, error: Exception) -> None:
+        """A session could not be given a message."""
+        raise NotImplementedError
+
+
 class FanOut:
     """The lanes. `left` is how many deliveries to more than a few sessions this pass may still begin with."""
 
-    def __init__(self, router: Router, commit: GroupCommit, at_once: i64, high: i64) -> None:
-        self._router = router
+    def __init__(self, offering: Offering, commit: GroupCommit, at_once: i64, high: i64) -> None:
+        self._offering = offering
         self._commit = commit
         self._at_once: i64 = at_once
         self._high: i64 = high
@@ -164,7 +177,7 @@ class FanOut:
             try:
                 self._give(job, target)
             except Exception as error:  # noqa: BLE001  it costs that session's connection
-                self._router.missed(target, job.messages[0], error)
+                self._offering.missed(target, job.messages[0], error)
         if job.at >= len(job.targets):
             lane.jobs.popleft()
             self._end(job)
@@ -182,7 +195,7 @@ class FanOut:
                 counters.publishes_sent += len(job.messages)
                 return
         for message in job.messages:
-            self._router.offer(target, message)
+            self._offering.offer(target, message)
 
     def _end(self, job: _Job) -> None:
         """All sessions have it: the groups get it too, and it is taken off its publisher's share."""
@@ -192,7 +205,7 @@ class FanOut:
             payer.deferred -= job.weight
             self._commit.deferred_bytes -= job.weight
         for message in job.messages:
-            self._router.offer_to_groups(job.tenant, message)
+            self._offering.offer_to_groups(job.tenant, message)
 
 
 def takes_as_it_is(receiver: Link, target: Target, version: i64, size: i64, topic: bytes, high: i64) -> bool:

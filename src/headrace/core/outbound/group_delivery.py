@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from mypy_extensions import i64
 
 from headrace.core.commit import Deferred, GroupCommit
-from headrace.core.outbound.delivery import Delivery
+from headrace.core.outbound.delivery import Delivery, Sharing
 from headrace.core.ports.access import may_draw, may_receive
 from headrace.core.ports.clock import Clock
 from headrace.core.ports.journal import NOT_NOW, JournalPort
@@ -31,8 +31,8 @@ from headrace.core.records.record import (
     FLAG_RETAIN,
 )
 from headrace.core.state.backlog import REF_OFFSET_SHIFT
+from headrace.core.state.free_ids import free_draw_id, has_free_id
 from headrace.core.state.groups import REF_MAYBE_SENT, ROUND_ROBIN, STICKY, Draw, Group
-from headrace.core.state.packet_ids import free_draw_id, has_free_id
 from headrace.core.state.queue import REF_QOS, REF_RETAIN, reference
 from headrace.core.state.session import Session
 from headrace.errors import ProtocolError
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from headrace.core.state.tenant import Tenant
 
 
-class SharedDelivery:
+class SharedDelivery(Sharing):
     """Draws, acknowledgements and limits of groups."""
 
     def __init__(

@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Final
 from mypy_extensions import i64
 
 from headrace.core.commit import Deferred, GroupCommit
-from headrace.core.state.packet_ids import Bound, free_bound_id, has_id_to_spare
+from headrace.core.state.free_ids import free_bound_id, has_id_to_spare
+from headrace.core.state.packet_ids import Bound
 
 if TYPE_CHECKING:
-    from headrace.core.outbound.delivery import Delivery
     from headrace.core.ports.link import Link
     from headrace.core.state.queue import OutboundQueue
     from headrace.core.state.session import Session
@@ -30,12 +30,20 @@ def reserve_chunk(window: int) -> int:
     return max(_CHUNK_MIN, min(_CHUNK_MAX, 2 * window))
 
 
+class Pump:
+    """Whoever sends a session what it has room for (`delivery`)."""
+
+    def pump(self, session: Session) -> None:
+        """Send what waits, as far as the window of its connection allows."""
+        raise NotImplementedError
+
+
 class Reserving:
     """Raises the limits of sessions, and gives ids to entries whose own may be taken."""
 
-    def __init__(self, commit: GroupCommit, delivery: Delivery) -> None:
+    def __init__(self, commit: GroupCommit, pump: Pump) -> None:
         self._commit = commit
-        self._delivery = delivery
+        self._pump = pump
 
     def raise_limit(self, session: Session, link: Link, queue: OutboundQueue, serial: i64) -> None:
         """Ask the journal for a `sent_limit` a chunk beyond `serial`, the next one to be sent."""
@@ -48,7 +56,7 @@ class Reserving:
         queue.reserving = limit
         if session.persistent:
             self._commit.sent_limit(session.incarnation, limit)
-        self._commit.defer(_LimitRaised(self._delivery, session, limit))
+        self._commit.defer(_LimitRaised(self._pump, session, limit))
 
     def move_boundary(self, session: Session, queue: OutboundQueue) -> None:
         """Move the boundary on, once the acknowledgements noted so far are durable. However long an entry is held, it
@@ -58,7 +66,7 @@ class Reserving:
         boundary = queue.next_boundary()
         if boundary > queue.boundary:
             queue.boundary_moves = True
-            self._commit.defer(_BoundaryMoved(self._delivery, session, boundary, queue.held_below(boundary)))
+            self._commit.defer(_BoundaryMoved(self._pump, session, boundary, queue.held_below(boundary)))
 
     def limit_of_resumed(self, session: Session, chunk: i64) -> int:
         """The `sent_limit` of a session whose client is back: CONNACK waits for it and for the ids that go with it."""
@@ -106,9 +114,9 @@ class Reserving:
 class _LimitRaised(Deferred):
     """A new `sent_limit` is durable."""
 
-    def __init__(self, delivery: Delivery, session: Session, limit: int) -> None:
+    def __init__(self, pump: Pump, session: Session, limit: int) -> None:
         super().__init__(session.link)
-        self._delivery = delivery
+        self._pump = pump
         self._session = session
         self._limit = limit
 
@@ -117,17 +125,15 @@ class _LimitRaised(Deferred):
         if queue is not None and queue.reserving == self._limit:
             queue.sent_limit = self._limit
             if queue.backlog.count:
-                self._delivery.pump(self._session)
+                self._pump.pump(self._session)
 
 
 class _BoundaryMoved(Deferred):
     """The acknowledgements below the boundary are durable, but for those of the held entries."""
 
-    def __init__(
-        self, delivery: Delivery, session: Session, boundary: int, held: dict[int, int] | None
-    ) -> None:
+    def __init__(self, pump: Pump, session: Session, boundary: int, held: dict[int, int] | None) -> None:
         super().__init__(session.link)
-        self._delivery = delivery
+        self._pump = pump
         self._session = session
         self._boundary = boundary
         self._held = held
@@ -137,4 +143,4 @@ class _BoundaryMoved(Deferred):
         if queue is not None:
             queue.set_boundary(self._boundary, self._held)
             if queue.backlog.count:
-                self._delivery.pump(self._session)
+                self._pump.pump(self._session)

@@ -14,7 +14,7 @@ from mypy_extensions import i64
 
 from headrace.core.commit import UNFINISHED, GroupCommit
 from headrace.core.outbound.delivery import Delivery
-from headrace.core.outbound.fan_out import FanOut
+from headrace.core.outbound.fan_out import FanOut, Offering
 from headrace.core.outbound.group_delivery import SharedDelivery
 from headrace.core.ports.link import Host, Link
 from headrace.core.records.message import Message
@@ -30,7 +30,7 @@ from headrace.core.state.tenant import Tenant
 _REMEMBERED_TARGETS_MAX: Final = 64  # in a session: for more of them a look-up is nothing
 
 
-class Router:
+class Router(Offering):
     """Durable messages in, queue entries out."""
 
     def __init__(self, delivery: Delivery, sharing: SharedDelivery, commit: GroupCommit, host: Host) -> None:

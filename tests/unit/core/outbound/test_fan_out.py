@@ -248,7 +248,7 @@ def test_a_lane_goes_on_after_a_turn_that_fails() -> None:
     publisher = of.client("p")
     router = of.broker.router
     fan_out = router.fan_out
-    fan_out._router = Failing(of.broker.delivery, of.broker.sharing, of.broker.commit, of.broker)
+    fan_out._offering = Failing(of.broker.delivery, of.broker.sharing, of.broker.commit, of.broker)
     for number in range(3):
         publisher.feed(packet(b"%d" % number), sync=False)
         publisher.feed(packet(b"%d" % number, b"nobody"), sync=False)

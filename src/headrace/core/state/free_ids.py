@@ -1,0 +1,68 @@
+"""Which packet id above the direct ones is free in a session: for a draw of a shared subscription, or for a direct entry.
+
+Draws and direct entries take them from opposite ends of the range, each in turn (docs/adr/0003, 0011).
+"""
+
+from __future__ import annotations
+
+from headrace.core.records.record import UPPER_ID_FIRST, UPPER_ID_LAST
+from headrace.core.state.packet_ids import Bound
+from headrace.core.state.session import Session
+
+
+def has_free_id(session: Session) -> bool:
+    """Whether one more entry can get an id above the direct ones."""
+    return _used(session) < session.tenant.ids.upper
+
+
+def has_id_to_spare(session: Session) -> bool:
+    """Whether an entry that does not exist yet may have one: not more than half of them are used so, and no draw waits
+    for what does not come."""
+    return 2 * (_used(session) + 1) <= session.tenant.ids.upper
+
+
+def _used(session: Session) -> int:
+    used = 0
+    if session.draws is not None:
+        used = len(session.draws)
+    queue = session.queue
+    if queue is not None and queue.bound is not None:
+        used += len(queue.bound.ids)
+    return used
+
+
+def free_draw_id(session: Session) -> int:
+    """An id for a draw, 0 when all are taken. They are used in turn, so that one is not soon seen again."""
+    packet_id = _free_id(session, session.next_shared_id, 1)
+    if packet_id:
+        session.next_shared_id = _beside(packet_id, 1)
+    return packet_id
+
+
+def free_bound_id(session: Session, bound: Bound) -> int:
+    """An id for a direct entry, 0 when all are taken; from the other end than draws."""
+    packet_id = _free_id(session, bound.next_id, -1)
+    if packet_id:
+        bound.next_id = _beside(packet_id, -1)
+    return packet_id
+
+
+def _free_id(session: Session, start: int, step: int) -> int:
+    """The search is one look in the mean: each turn through the range passes every taken one once."""
+    if not has_free_id(session):
+        return 0
+    draws = session.draws
+    queue = session.queue
+    bound = None if queue is None else queue.bound
+    packet_id = start if start >= UPPER_ID_FIRST else UPPER_ID_FIRST
+    while (draws is not None and packet_id in draws) or (bound is not None and packet_id in bound.serials):
+        packet_id = _beside(packet_id, step)
+    return packet_id
+
+
+def _beside(packet_id: int, step: int) -> int:
+    """The next id of the range in this direction; behind its end comes the other end."""
+    beside = packet_id + step
+    if beside > UPPER_ID_LAST:
+        return UPPER_ID_FIRST
+    return UPPER_ID_LAST if beside < UPPER_ID_FIRST else beside
