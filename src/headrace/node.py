@@ -22,22 +22,23 @@ import uvloop
 from prometheus_client.registry import Collector
 
 from headrace import __version__
+from headrace.api.admin import Admin
 from headrace.api.app import application, bind
 from headrace.api.journal import JournalRoutes
 from headrace.api.operations import TraceRoutes
-from headrace.api.server import CONNECTIONS_MAX, AdminServer, Bounds, admin_server
+from headrace.api.server import CONNECTIONS_MAX, Bounds
 from headrace.api.tokens import Tokens
 from headrace.build import PURE, build
-from headrace.config import Config, endpoint, reloaded
+from headrace.config import Config, endpoint
 from headrace.core.broker import Broker
 from headrace.core.ports.clock import Clock
-from headrace.errors import ConfigError
 from headrace.journal.errors import FULL_REASONS, OffsetOutOfRange
 from headrace.journal.log import SegmentedLog
 from headrace.journal.snapshot import newest_chain
 from headrace.naming import keys_named
 from headrace.net.address import parse as parse_listener
-from headrace.net.tls import UnusableCertificate, server_context
+from headrace.net.tls import server_context
+from headrace.reloading import Reloading
 from headrace.services.access import FileAccess
 from headrace.services.audit import AuditCollector
 from headrace.services.bridges import BridgeCollector, Bridges
@@ -45,6 +46,7 @@ from headrace.services.doors import Doors
 from headrace.services.failures import FailureLog
 from headrace.services.metrics import ReadsCollector, registry
 from headrace.services.notify import Notifier
+from headrace.services.repeating import Repeating, repeat
 from headrace.services.sys_topics import SystemPublisher
 from headrace.services.ticks import LoopScheduler, Stalls
 from headrace.services.watchdog import Watchdog
@@ -54,7 +56,6 @@ from headrace.storage.embedded.snapshotting import Snapshotting
 from headrace.storage.embedded.upkeep import Upkeep
 from headrace.syscalls import Syncer
 from headrace.wiring import (
-    OF_ACCESS,
     access_is_needed,
     access_settings,
     audit_log,
@@ -69,7 +70,6 @@ BEHIND_INTERVAL_S = 0.001  # more is due than one pass of the loop should do
 HOUSEKEEPING_INTERVAL_S = 1.0
 SWITCH_INTERVAL_S = 0.0005
 DRAIN_TIMEOUT_S = 10.0
-ADMIN_STOP_TIMEOUT_S = 5.0
 # The collector looks at what is new, a millisecond's worth at a time, and never again at what has outlived that: 200 000
 # retained messages would take it 160 ms. Nothing of ours needs it; connections, sessions and scrapes leave no cycles.
 GC_THRESHOLDS = (10_000, 1_000_000, 100)
@@ -85,19 +85,16 @@ class Node:
         self, config: Config, owns_process: bool = True, reread: Callable[[], Config] | None = None
     ) -> None:
         self.config = config
-        self._reread = reread
         self.ready = asyncio.Event()
         self._owns_process = owns_process
         self._notifier = Notifier(os.environ if owns_process else {})
-        self._ended = False
         self.clock = Clock()
         self._loop = asyncio.get_running_loop()
         self._stopping = asyncio.Event()
         self._failure: BaseException | None = None
         self._not_ready = "starting"
         self._full = ""
-        self._admin: AdminServer | None = None
-        self._admin_url = ""
+        self._rounds: list[Repeating] = []
         self._tick_clock()
         self._audit = audit_log(config)
         with keys_named(config, "access"):  # whatever it raises, the journal is not open yet
@@ -121,6 +118,8 @@ class Node:
         self._bridges = Bridges(self.broker, self._log.uuid, log.info, log.warning)
         with keys_named(config, "limits"):
             self._doors = Doors(self.broker, door_settings(config), access, log.warning, self._audit)
+        self._admin = Admin(self._admin_context)
+        self._reloading = Reloading(config, reread, self.broker, self._doors, self._bridges, self._admin)
 
     def _access_control(self) -> FileAccess | None:
         """None where everybody may do everything. Raises ConfigError."""
@@ -173,14 +172,14 @@ class Node:
         await self._listen()
         self._tick_clock()
         self._stalls = Stalls(self.clock)
-        self._timer()
+        self._repeat("timer", self._time, TIMER_INTERVAL_S)
         if self.config.sys_interval_s:
-            system = SystemPublisher(self.broker, __version__, time.monotonic())
-            self._publish_system(system)
+            self._publish_system()
         self._bridges.start()
         self._not_ready = ""
         self._announce()
-        housekeeping = self._loop.create_task(self._housekeeping())
+        upkeep = repeat(self.broker.failures, self._upkeep.turn, HOUSEKEEPING_INTERVAL_S, _not_kept)
+        housekeeping = self._loop.create_task(upkeep)
         try:
             await self._stopping.wait()
         finally:
@@ -191,7 +190,7 @@ class Node:
         """Only the main thread can; a node in another one is ended by `stop`."""
         for number in (signal.SIGTERM, signal.SIGINT):
             self._loop.add_signal_handler(number, self._stopping.set)
-        self._loop.add_signal_handler(signal.SIGHUP, self._reload)
+        self._loop.add_signal_handler(signal.SIGHUP, self._reloading.run)
 
     def _recover(self) -> None:
         started = time.monotonic()
@@ -240,70 +239,18 @@ class Node:
             traces = TraceRoutes(self._doors.tracing, Tokens(tokens))
             routes = [journal.mount(), *traces.routes()]
             app = application(lambda: self._not_ready or self._full, collectors, routes)
+            bounds = Bounds(min(CONNECTIONS_MAX, self._doors.admin_max))
             with keys_named(self.config, "admin"):
                 at = endpoint("admin", self.config.admin, "http", "https")
-                bound, context = bind(self.config.admin, at.host, at.port), self._admin_context()
-            self._admin_url = f"{at.scheme}://{at.shown_host}:{bound.getsockname()[1]}"
-            bounds = Bounds(min(CONNECTIONS_MAX, self._doors.admin_max))
-            self._admin = admin_server(app, context, self._doors.report, bounds)
-            self._admin_task = self._loop.create_task(self._admin.serve([bound]))
-            while not self._admin.started:
-                if self._admin_task.done():
-                    self._admin_task.result()
-                await asyncio.sleep(0.001)
+                bound = bind(self.config.admin, at.host, at.port)
+                url = f"{at.scheme}://{at.shown_host}:{bound.getsockname()[1]}"
+                await self._admin.open(bound, url, app, self._doors.report, bounds)
 
     def _admin_context(self) -> ssl.SSLContext | None:
         """Raises UnusableCertificate."""
         if not self.config.admin.startswith("https:"):
             return None
         return server_context(door_settings(self.config).tls, "http/1.1")
-
-    def _reload_admin(self) -> list[str]:
-        """Returns what could not be reloaded."""
-        try:
-            if self._admin is not None:
-                self._admin.reload(self._admin_context())
-        except UnusableCertificate as error:
-            log.warning(
-                "certificate not reloaded, the old one stays", listener=self.config.admin, error=str(error)
-            )
-            return [self.config.admin]
-        return []
-
-    def _reload_limits(self) -> list[str]:
-        """Read the configuration again and keep its limits from now on. Returns what could not be reloaded."""
-        if self._reread is None:
-            return []
-        try:
-            merged, differing = reloaded(self.config, self._reread())
-        except ConfigError as error:
-            log.warning("configuration not reloaded, the old one stays", error=str(error))
-            return ["configuration"]
-        if self._doors.access is None and access_is_needed(merged):
-            differing += [f"limits.{key}" for key in OF_ACCESS if getattr(merged.limits, key)]
-            differing += ["access.connects_per_minute"] if merged.access.connects_per_minute else []
-        self.config = merged
-        limits, settings = merged.limits, self.broker.settings
-        settings.subscriptions_max = limits.subscriptions_max
-        settings.subscription_bytes_max = limits.subscription_bytes_max
-        settings.user_subscriptions_max = limits.user_subscriptions_max
-        if self._doors.access is not None:
-            self._doors.access.limit(access_settings(merged))
-        self._doors.limit(door_settings(merged))
-        if differing:
-            log.warning("some changes of the configuration need a restart", keys=differing)
-        return []
-
-    def _reload(self) -> None:
-        """SIGHUP."""
-        failed = self._reload_limits()
-        failed += self._doors.reload()
-        failed += self._reload_admin()
-        self._bridges.reload()
-        if failed:
-            log.error("not reloaded", failed=failed)
-        else:
-            log.info("reloaded")
 
     def _announce(self) -> None:
         promise = {
@@ -318,20 +265,19 @@ class Node:
             version=__version__,
             build=build(),
             listeners=self._doors.urls,
-            admin=self._admin_url or None,
+            admin=self._admin.url or None,
             data_dir=self.config.data_dir,
             durability=self.config.durability,
             promise=promise,
         )
         self._notifier.ready(f"accepts clients on {', '.join(self._doors.urls)}")
         if self._notifier.watchdog_s:
-            self._tell_alive()
+            self._repeat("timer", self._tell_alive, self._notifier.watchdog_s)
         self.ready.set()
 
-    def _tell_alive(self) -> None:
-        if not self._ended:
-            self._notifier.alive()
-            self._loop.call_later(self._notifier.watchdog_s, self._tell_alive)
+    def _tell_alive(self) -> float:
+        self._notifier.alive()
+        return self._notifier.watchdog_s
 
     # The journal's thread calls these; the loop does the work
 
@@ -373,42 +319,29 @@ class Node:
 
     # While it runs
 
-    def _timer(self) -> None:
-        """Armed again whatever happens: keep alives, wills and expiries hang on it."""
-        if self._ended:
-            return
-        wait_s = TIMER_INTERVAL_S
-        try:
-            self._tick_clock()
-            if self._stalls.timers_may_run():
-                self._on_timer()
-            if self.broker.behind:
-                wait_s = BEHIND_INTERVAL_S
-            self._audit.flush()
-        except Exception as error:  # noqa: BLE001
-            self.broker.failures.note("timer", "", error)
-        finally:
-            self._loop.call_later(wait_s, self._timer)
+    def _time(self) -> float:
+        """Fire what is due. Returns the seconds until the next look."""
+        self._tick_clock()
+        if self._stalls.timers_may_run():
+            self._on_timer()
+        self._audit.flush()
+        return BEHIND_INTERVAL_S if self.broker.behind else TIMER_INTERVAL_S
 
-    def _publish_system(self, system: SystemPublisher) -> None:
-        if self._ended:
-            return
-        try:
-            self.watchdog.watched("system", system.publish)(time.monotonic())
-        except Exception as error:  # noqa: BLE001
-            self.broker.failures.note("system", "", error)
-        finally:
-            self._loop.call_later(self.config.sys_interval_s, self._publish_system, system)
+    def _repeat(self, place: str, turn: Callable[[], float], otherwise_s: float) -> None:
+        repeating = Repeating(self._loop, self.broker.failures, place, turn, otherwise_s)
+        self._rounds.append(repeating)
+        repeating.start()
 
-    async def _housekeeping(self) -> None:
-        while True:
-            await asyncio.sleep(HOUSEKEEPING_INTERVAL_S)
-            try:
-                await self._upkeep.turn()
-            except OSError as error:
-                log.error("housekeeping failed; the journal keeps what it needs", error=str(error))
-            except Exception as error:  # noqa: BLE001  retention and snapshots must go on
-                self.broker.failures.note("housekeeping", "", error)
+    def _publish_system(self) -> None:
+        interval_s = self.config.sys_interval_s
+        system = SystemPublisher(self.broker, __version__, time.monotonic())
+        publish = self.watchdog.watched("system", system.publish)
+
+        def turn() -> float:
+            publish(time.monotonic())
+            return interval_s
+
+        self._repeat("system", turn, interval_s)
 
     # Stop
 
@@ -423,29 +356,34 @@ class Node:
             await self._settle()
             await self._last_snapshot()
         self._doors.close()
-        if self._admin is not None:
-            self._admin.should_exit = True
-            await asyncio.wait((self._admin_task,), timeout=ADMIN_STOP_TIMEOUT_S)
+        await self._admin.close()
         self._log.close()
-        self._ended = True
+        self._end_rounds()
         log.info("stopped", clean=self._failure is None)
         return 0 if self._failure is None else 1
 
     def _abandon(self) -> None:
         """Give up ports, files and the lock: the start has failed, or the program has cancelled the task."""
-        self._ended = True
+        self._end_rounds()
         if self._not_ready != "stopping":
             self._doors.stop_accepting()
             self._doors.close()
-        if self._admin is not None:
-            self._admin.should_exit = True
+        self._admin.end()
         self._log.close()
+
+    def _end_rounds(self) -> None:
+        for repeating in self._rounds:
+            repeating.stop()
 
     async def _last_snapshot(self) -> None:
         try:
             await self._upkeep.snapshot(compact=False)
         except OSError as error:
             log.error("no snapshot at the stop; the next start replays the journal", error=str(error))
+
+
+def _not_kept(error: OSError) -> None:
+    log.error("housekeeping failed; the journal keeps what it needs", error=str(error))
 
 
 def run(config: Config, reread: Callable[[], Config] | None = None) -> int:

@@ -1,0 +1,88 @@
+"""What SIGHUP reads again: what cannot be read stays as it was and is named, the rest is reloaded all the same."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import msgspec
+import pytest
+from structlog.testing import capture_logs
+
+from headrace.config import Config, InvalidKey, LimitsConfig
+from headrace.core.ports.settings import BrokerSettings
+from headrace.net.tls import UnusableCertificate
+from headrace.reloading import Reloading
+
+RUNNING = Config(admin="https://127.0.0.1:0")
+
+
+class Parts:
+    """Stand-ins for the parts of a node: what they were told, and what they answer."""
+
+    def __init__(self) -> None:
+        self.fresh: Config | Exception = RUNNING
+        self.settings = BrokerSettings()
+        self.door_limits: list[object] = []
+        self.not_reloaded: list[str] = []
+        self.bridges_reloaded = 0
+        self.certificate: Exception | None = None
+        self.doors = SimpleNamespace(
+            access=None, reload=lambda: list(self.not_reloaded), limit=self.door_limits.append
+        )
+
+    def reread(self) -> Config:
+        if isinstance(self.fresh, Exception):
+            raise self.fresh
+        return self.fresh
+
+    def reload(self) -> None:
+        if self.certificate is not None:
+            raise self.certificate
+
+    def reload_bridges(self) -> None:
+        self.bridges_reloaded += 1
+
+    def reloading(self) -> Reloading:
+        broker = SimpleNamespace(settings=self.settings)
+        bridges = SimpleNamespace(reload=self.reload_bridges)
+        admin = SimpleNamespace(reload=self.reload)
+        return Reloading(RUNNING, self.reread, broker, self.doors, bridges, admin)  # type: ignore[arg-type]
+
+
+def test_limits_are_those_of_the_file_from_now_on() -> None:
+    parts = Parts()
+    limits = LimitsConfig(subscriptions_max=7, subscription_bytes_max=8)
+    parts.fresh = msgspec.structs.replace(RUNNING, limits=limits)
+    reloading = parts.reloading()
+    with capture_logs() as lines:
+        reloading.run()
+    assert [line["event"] for line in lines] == ["reloaded"]
+    assert (parts.settings.subscriptions_max, parts.settings.subscription_bytes_max) == (7, 8)
+    assert reloading.config.limits.subscriptions_max == 7
+    assert len(parts.door_limits) == parts.bridges_reloaded == 1
+
+
+def test_what_needs_a_restart_is_named() -> None:
+    parts = Parts()
+    limits = LimitsConfig(user_messages_per_s=5)
+    parts.fresh = msgspec.structs.replace(RUNNING, limits=limits, data_dir="elsewhere")
+    with capture_logs() as lines:
+        parts.reloading().run()
+    assert lines[0]["keys"] == ["data_dir", "limits.user_messages_per_s"]
+
+
+@pytest.mark.parametrize("wrong", ["configuration", "doors", "certificate"])
+def test_what_cannot_be_read_is_named_and_the_rest_reloaded(wrong: str) -> None:
+    parts = Parts()
+    if wrong == "configuration":
+        parts.fresh = InvalidKey("limits.x", "no such key")
+    elif wrong == "doors":
+        parts.not_reloaded = ["access.acl_file"]
+    else:
+        parts.certificate = UnusableCertificate("server.pem", "expired")
+    with capture_logs() as lines:
+        parts.reloading().run()
+    named = {"configuration": "configuration", "doors": "access.acl_file", "certificate": RUNNING.admin}
+    assert lines[-1]["event"] == "not reloaded"
+    assert lines[-1]["failed"] == [named[wrong]]
+    assert parts.bridges_reloaded == 1
