@@ -223,7 +223,7 @@ class Broker(Host, BatchListener):
             return 1
         if subkind == SESSION_ENDED:
             if self.fold.departing:
-                self.fold.departed(event.number("inc"), event.offset)
+                self.sessions.hand_out(self.fold.departed(event.number("inc"), event.offset))
             return 0
         if subkind not in (SUBSCRIBED, UNSUBSCRIBED, RETAINED_QUEUED):
             return 0

@@ -346,7 +346,7 @@ class Sessions(SignInListener):
         event = Event(SESSION_CLOSED, now_us, fields)
         self._commit.append(event)
         self._fold.closed(session, event)
-        self._serve(list(session.groups or []))
+        self.hand_out(list(session.groups or []))
         if reason != TAKEN_OVER:
             self.await_return(session, 0)
 
@@ -409,15 +409,13 @@ class Sessions(SignInListener):
         try:
             self._fold.leave(session)
         finally:
-            self._serve(groups)
+            self.hand_out(groups)
 
-    def _serve(self, groups: list[Group]) -> None:
-        """What a member gave back goes to the others at the end of the tick."""
+    def hand_out(self, groups: list[Group]) -> None:
+        """What a member gave back to these goes to the others at the end of the tick."""
         for group in groups:
             if group.returned:
-                for member in group.members:
-                    if member.link is not None:
-                        self._delivery.feed_later(member, member.link)
+                self._delivery.hand_out_later(group)
 
     # Start and stop of the broker
 

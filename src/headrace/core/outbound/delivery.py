@@ -75,6 +75,10 @@ class Sharing:
         """The next entry could not be read, and perhaps it can be now."""
         raise NotImplementedError
 
+    def hand_out(self, group: Group, most: i64) -> bool:
+        """Give what waits to those who have room, `most` entries of it; True if there is more to do."""
+        raise NotImplementedError
+
     def resumed(self, session: Session, link: Link) -> None:
         """A member is connected again: what it has in flight is to be sent again, then it draws."""
         raise NotImplementedError
@@ -254,7 +258,7 @@ class Delivery(Pump):
             self.sharing.resend(session, link)
         if queue is not None:
             self._pump_queue(session, link, queue)
-        if session.awaiting and self.sharing is not None:
+        if (session.awaiting or session.shut) and self.sharing is not None:
             self.sharing.pump(session, link)
 
     def _pump_queue(self, session: Session, link: Link, queue: OutboundQueue) -> None:
@@ -437,7 +441,9 @@ class Delivery(Pump):
             counters = session.tenant.counters
             left -= 1 - counters.publishes_sent
             link = session.link
-            if link is not None and link.hungry and not link.paused:
+            if session.group is not None:
+                self._hand_out(session.group)
+            elif link is not None and link.hungry and not link.paused:
                 link.hungry = False
                 try:
                     self.pump(session)
@@ -445,6 +451,18 @@ class Delivery(Pump):
                     link.host.contain("delivery", link, error)
             left -= counters.publishes_sent
         return len(self.hungry) > 0
+
+    def hand_out_later(self, group: Group) -> None:
+        """At the end of this tick, what waits in a group goes to the members that have room. It is among the hungry as
+        its `carrier`."""
+        if not group.hungry:
+            group.hungry = True
+            self.hungry.append(group.carrier)
+
+    def _hand_out(self, group: Group) -> None:
+        group.hungry = False
+        if self.sharing is not None and self.sharing.hand_out(group, self._settings.page_messages):
+            self.hand_out_later(group)
 
     def resumed(self, session: Session, link: Link) -> None:
         """The connection is ready: everything in flight is to be sent again, oldest first, then the backlog."""

@@ -1,12 +1,13 @@
 """Delivery of shared subscriptions: which member gets the next entry of a group, and when.
 
 Runs on the loop. Entries are drawn by members that have quota, so a slow member holds up nobody; with several ready the
-configured strategy chooses. With every member away, messages stay in the group's queue.
+configured strategy chooses. With every member away, messages stay in the group's queue. A member that was found without
+room is not asked again before it has some: so a message and an acknowledgement cost the same however many members a group
+has, and groups a member, but for the strategies that compare all members.
 """
 
 from __future__ import annotations
 
-from itertools import chain
 from typing import TYPE_CHECKING
 
 from mypy_extensions import i64
@@ -15,7 +16,7 @@ from headrace.core.commit import Deferred, GroupCommit
 from headrace.core.outbound.delivery import Delivery, Sharing
 from headrace.core.ports.access import may_draw, may_receive
 from headrace.core.ports.clock import Clock
-from headrace.core.ports.journal import NOT_NOW, JournalPort
+from headrace.core.ports.journal import NOT_NOW, Absent, JournalPort
 from headrace.core.ports.link import Link
 from headrace.core.records.message import Message
 from headrace.core.records.record import (
@@ -79,7 +80,7 @@ class SharedDelivery(Sharing):
         self.serve(group, message)
 
     def _offer_qos0(self, group: Group, message: Message) -> None:
-        session = self._choose(group, message, [], False)
+        session = self._choose(group, message, {}, False)
         if session is None:
             group.tenant.count_drop(DROP_QOS0_AWAY, 1)
             return
@@ -112,21 +113,16 @@ class SharedDelivery(Sharing):
 
     def serve(self, group: Group, message: Message) -> None:
         """`message` joined the queue: as long as members have room, they draw."""
-        passed: list[Session] = []  # by them, the head
-        try:
-            while group.waiting and not group.unread and not group.nobody:
-                chosen = self._choose(group, message, passed, True)
-                if chosen is None:
-                    return
-                if self._draw(group, chosen):
-                    passed = []
-                else:
-                    passed.append(chosen)
-        finally:
-            if group.waiting:
-                group.await_room()
+        passed: dict[Session, None] = {}  # by them, the head
+        while group.waiting and not group.unread and group.free:
+            chosen = self._choose(group, message, passed, True)
+            if chosen is None:
+                return
+            self._try_draw(group, chosen, passed)
 
-    def _choose(self, group: Group, message: Message, passed: list[Session], stored: bool) -> Session | None:
+    def _choose(
+        self, group: Group, message: Message, passed: dict[Session, None], stored: bool
+    ) -> Session | None:
         """The member that the configured strategy gives a message to, None if none can take it now. `stored`: it is in
         the group's queue, and needs room in a window."""
         strategy = self._settings.shared_strategy
@@ -135,39 +131,63 @@ class SharedDelivery(Sharing):
             if kept is not None and self._takes(group, kept, message, stored) and kept not in passed:
                 return kept
         if strategy in (STICKY, ROUND_ROBIN):
-            order, start = group.in_turn()
-            for place in chain(range(start, len(order)), range(start)):
-                session = order[place]
-                if self._takes(group, session, message, stored) and session not in passed:
-                    group.took(place)
-                    if strategy == STICKY:
-                        group.keep(session)
-                    return session
-            self._note_nobody(group, stored)
-            return None
+            session = self._in_turn(group, message, passed, stored)
+            if session is not None and strategy == STICKY:
+                group.keep(session)
+            return session
         ready = [
             session
             for session in group.order()
             if self._takes(group, session, message, stored) and session not in passed
         ]
         if not ready:
-            self._note_nobody(group, stored)
+            self._in_turn(group, message, passed, stored)  # so that those without room are not asked again
             return None
         return group.choose(ready, strategy, message)
 
+    def _in_turn(
+        self, group: Group, message: Message | None, passed: dict[Session, None], stored: bool
+    ) -> Session | None:
+        """The next member that can take a message. `message` is needed for one that is not `stored` alone."""
+        turns = group.free if stored else group.open
+        left: i64 = len(turns)
+        while left > 0:
+            left -= 1
+            session = next(iter(turns))
+            if not (self._ready(session) if stored else self._writable(session)):
+                group.found_none(session, stored)
+                continue
+            turns.move_to_end(session)
+            if session not in passed and self._allowed(group, session, None if stored else message):
+                return session
+        return None
+
     def _takes(self, group: Group, session: Session, message: Message, stored: bool) -> bool:
         if stored:
-            return self._ready(session) and _admitted(group, session)
-        return self._writable(session) and _admitted(group, session) and _may_read(session, message)
+            return self._ready(session) and self._allowed(group, session, None)
+        return self._writable(session) and self._allowed(group, session, message)
 
-    def _note_nobody(self, group: Group, stored: bool) -> None:
-        """Ask nobody again before somebody gets room, and draws: unless it is rights that are missing."""
-        if stored:
-            group.nobody = not any(self._ready(session) for session in group.order())
+    def _allowed(self, group: Group, session: Session, message: Message | None) -> bool:
+        """Whether its rights are enough for an entry of the group, and for this message. Who cannot be judged is not, and
+        loses its connection."""
+        try:
+            return _admitted(group, session) and (message is None or _may_read(session, message))
+        except Exception as error:  # noqa: BLE001  the others have their turn
+            self._failed(session, error)
+            return False
+
+    def _failed(self, session: Session, error: Exception) -> None:
+        link = session.link
+        if link is not None:
+            link.host.contain("group", link, error)
 
     def pump(self, session: Session, link: Link) -> None:
-        """A member got room: let it draw from those of its groups in which something waits, in turn: one page at most,
+        """A member got room: let it draw from those of its groups that found it without, in turn: one page at most,
         counting what it draws and where it looks."""
+        if session.shut and self._writable(session):
+            for group in session.shut:
+                group.open[session] = None
+            session.shut = None
         awaiting = session.awaiting
         left: i64 = self._settings.page_messages
         while awaiting and left > 0 and session.looked_at < len(awaiting):
@@ -176,14 +196,12 @@ class SharedDelivery(Sharing):
             group, _ = awaiting.popitem(last=False)
             if session not in group.members:
                 continue
-            group.nobody = False
+            group.free[session] = None
             drawn = self._draw_some(group, session, left)
             left -= drawn + 1
             session.looked_at = 0 if drawn else session.looked_at + 1
             if group.waiting:
                 awaiting[group] = None
-            else:
-                group.awaited = False
         if left > 0:
             session.looked_at = 0
         else:
@@ -198,20 +216,47 @@ class SharedDelivery(Sharing):
             and not group.unread
             and self._ready(session)
             and _admitted(group, session)
-            and self._draw(group, session)
         ):
+            serial, ref = group.head()
+            message = self._fetch(group, ref)
+            if message is NOT_NOW or not self._give(group, session, serial, ref, message):
+                break
             drawn += 1
         return drawn
 
+    def hand_out(self, group: Group, most: i64) -> bool:
+        """Give what waits to those who have room, in turn, `most` entries of it; True if there is more to do."""
+        passed: dict[Session, None] = {}
+        while group.waiting and not group.unread:
+            if most == 0:
+                return True
+            most -= 1
+            session = self._in_turn(group, None, passed, True)
+            if session is None:
+                return False
+            self._try_draw(group, session, passed)
+        return False
+
+    def _try_draw(self, group: Group, session: Session, passed: dict[Session, None]) -> None:
+        """Let a member draw the head. If it may not read it, or fails at it, it is among those who passed it on."""
+        serial, ref = group.head()
+        message = self._fetch(group, ref)
+        if message is NOT_NOW:
+            return
+        try:
+            drawn = self._give(group, session, serial, ref, message)
+        except Exception as error:  # noqa: BLE001  it costs this member its connection
+            self._failed(session, error)
+            drawn = False
+        if drawn:
+            passed.clear()
+        else:
+            passed[session] = None
+
     def go_on(self, group: Group) -> None:
         """The next entry could not be read, and perhaps it can be now."""
-        for session in list(group.members):
-            link = session.link
-            if link is not None:
-                try:
-                    self.pump(session, link)
-                except Exception as error:  # noqa: BLE001  it costs this member its connection
-                    link.host.contain("unread", link, error)
+        if self.hand_out(group, self._settings.page_messages):
+            self._delivery.hand_out_later(group)
 
     def _wait_for_read(self, group: Group) -> None:
         """The next entry cannot be read now: nothing is drawn until `go_on`."""
@@ -236,13 +281,17 @@ class SharedDelivery(Sharing):
         """May it be given an entry now? Besides room it needs a packet id that is free."""
         return self._room(session) and has_free_id(session)
 
-    def _draw(self, group: Group, session: Session) -> bool:
-        """Give the head to a member, or drop it with its reason. False if it stays: this member may not read it."""
-        serial, ref = group.head()
+    def _fetch(self, group: Group, ref: int) -> Message | Absent:
+        """The message of the head. If it cannot be read now, the group waits for that."""
         message = self._journal.fetch(ref >> REF_OFFSET_SHIFT) if ref else NOT_NOW
-        link = session.link
-        if message is NOT_NOW or link is None:
+        if message is NOT_NOW:
             self._wait_for_read(group)
+        return message
+
+    def _give(self, group: Group, session: Session, serial: int, ref: int, message: Message | Absent) -> bool:
+        """Give the head to a member, or drop it with its reason. False if it stays: this member may not read it."""
+        link = session.link
+        if link is None:
             return False
         if not isinstance(message, Message):
             group.pop_head()
@@ -299,8 +348,11 @@ class SharedDelivery(Sharing):
         if draws:
             session.redraw = {packet_id: draws[packet_id] for packet_id in reversed(draws)}
         for group in session.groups or []:
+            group.open[session] = None
             if group.waiting:
                 session.awaits(group)
+            else:
+                group.free[session] = None
 
     def resend(self, session: Session, link: Link) -> None:
         """PUBLISH with DUP, or PUBREL, again, as far as the window allows [MQTT-3.3.4-9]."""

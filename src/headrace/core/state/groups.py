@@ -9,6 +9,7 @@ QoS 1 entries return to the head of the queue; QoS 2 completes with its member.
 from __future__ import annotations
 
 import heapq
+from collections import OrderedDict
 from typing import TYPE_CHECKING, Final
 from zlib import crc32
 
@@ -88,10 +89,13 @@ class Group:
         self._returned_order: list[int] = []  # heap of their serials; may name some that are gone again
         self.applied: int = -1
         self.unread = False  # its next entry cannot be read now
-        self.nobody = False  # no member had room; one that gets some draws by itself, and then somebody has
-        self.awaited = False  # its members' connections know that something waits, or waited
+        self.hungry = False  # what was given back is to go to those who have room
+        # Members that may have room for an entry of the queue, and those that may be given a message at QoS 0, which
+        # takes none of a window: whose turn it is first. Who is found to have none is taken out until it has some, so
+        # that nobody is asked again and again, however many the members are.
+        self.free: OrderedDict[Session, None] = OrderedDict()
+        self.open: OrderedDict[Session, None] = OrderedDict()
         self._order: list[Session] | None = None  # of the members, until one joins or leaves
-        self._turn: int = 0
         self._sticky: Session | None = None
 
     def push(self, ref: int, size: int) -> None:
@@ -122,7 +126,6 @@ class Group:
         """An entry that nobody has in flight any more, or not yet."""
         heapq.heappush(self._returned_order, serial)
         self.returned[serial] = ref
-        self.await_room()
 
     def _first_returned(self) -> int:
         order = self._returned_order
@@ -211,18 +214,30 @@ class Group:
 
     # Which member
 
-    def changed_members(self) -> None:
-        """Somebody has joined or left."""
-        self.nobody = False
+    def join(self, session: Session, subscription: Subscription) -> None:
+        """A member more, or one that has subscribed anew. If something waits, it looks here when it has room."""
+        self.members[session] = subscription
         self._order = None
+        self.free[session] = None
+        self.open[session] = None
+        if self.waiting and session.link is not None:
+            session.awaits(self)
 
-    def await_room(self) -> None:
-        """Something waits: each member that is connected looks here when it has room."""
-        if not self.awaited:
-            self.awaited = True
-            for session in self.order():
-                if session.link is not None:
-                    session.awaits(self)
+    def leave(self, session: Session) -> None:
+        """A member less."""
+        self.members.pop(session, None)
+        self._order = None
+        self.free.pop(session, None)
+        self.open.pop(session, None)
+
+    def found_none(self, session: Session, stored: bool) -> None:
+        """A member whose turn it was has no room, for an entry of the queue or for a message that is not `stored`."""
+        if stored:
+            del self.free[session]
+            session.awaits(self)
+        else:
+            del self.open[session]
+            session.shut_out(self)
 
     def order(self) -> list[Session]:
         """The members, as they joined."""
@@ -231,16 +246,6 @@ class Group:
             order = list(self.members)
             self._order = order
         return order
-
-    def in_turn(self) -> tuple[list[Session], int]:
-        """The members and the place of the one whose turn it is: for a strategy that takes the first that is ready from
-        there on, and looks at no more of them."""
-        order = self.order()
-        return order, self._turn % len(order) if order else 0
-
-    def took(self, place: int) -> None:
-        """The member at this place of the order has had its turn."""
-        self._turn = place + 1
 
     def kept(self) -> Session | None:
         """The member that the strategy `sticky` stays with, None if it has none or that one has left the group."""

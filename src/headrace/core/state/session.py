@@ -57,11 +57,12 @@ class Session:
         self.opened_limit: int = 0  # sent_limit of the `opened` record, until there is a queue
         self.link: Link | None = None
         # While it is connected: to whom goes what its client published to last (`routing`); of its shared subscriptions,
-        # those in which something waits for a member with room, the one whose turn it is first; and how many were looked
-        # at since one of them gave something.
+        # those that found it without room, the one whose turn it is first; how many were looked at since one of them gave
+        # something; and those that found its socket full for a message at QoS 0.
         self.route: Route | None = None
         self.awaiting: OrderedDict[Group, None] | None = None
         self.looked_at: i64 = 0
+        self.shut: dict[Group, None] | None = None
         self.ended: bool = False
         self.closed_at_us: int = 0
         self.subscriptions: dict[str, Subscription] | None = None
@@ -120,13 +121,20 @@ class Session:
         self.route = None
         self.awaiting = None
         self.looked_at = 0
+        self.shut = None
 
     def awaits(self, group: Group) -> None:
-        """Something waits in this group: the session is a member, and draws when it has room."""
+        """It is a member of this group, and looks there when it has room."""
         if self.awaiting is None:
             self.awaiting = OrderedDict()
         self.awaiting[group] = None
         self.looked_at = 0
+
+    def shut_out(self, group: Group) -> None:
+        """It is a member of this group, and gets nothing of it at QoS 0 before its socket has drained."""
+        if self.shut is None:
+            self.shut = {}
+        self.shut[group] = None
 
     def window_used(self) -> i64:
         """Messages sent and not finished, against the client's Receive Maximum."""

@@ -240,14 +240,18 @@ class Fold:
             self._leaving.append(session)
         self._depart(session)
 
-    def departed(self, incarnation: int, at: int) -> None:
-        """The `ended` record at offset `at` has taken effect: the session is in no group any more."""
+    def departed(self, incarnation: int, at: int) -> list[Group]:
+        """The `ended` record at offset `at` has taken effect: the session is in no group any more. Returns those that it
+        was in."""
         session = self.departing.pop(incarnation, None)
-        if session is not None:
-            if session.draws:
-                self._hand_back(session)  # something failed when it left
-            for group in list(session.groups or []):
-                self._leave(session, group.carrier.client_id, at)
+        if session is None:
+            return []
+        if session.draws:
+            self._hand_back(session)  # something failed when it left
+        groups = list(session.groups or [])
+        for group in groups:
+            self._leave(session, group.carrier.client_id, at)
+        return groups
 
     def changed_departing(self, event: Event) -> None:
         """A `subscribed` or `unsubscribed` record of a session that ended after it was appended: groups are made and kept
@@ -378,25 +382,23 @@ class Fold:
         self.add_member(self.group(session.tenant, subscription.filter, group_id), session, subscription)
 
     def add_member(self, group: Group, session: Session, subscription: Subscription) -> None:
-        group.members[session] = subscription
-        group.changed_members()
+        group.join(session, subscription)
         if session.groups is None:
             session.groups = {}
         session.groups[group] = None
-        if group.waiting and session.link is not None:
-            session.awaits(group)
 
     def _leave(self, session: Session, topic_filter: str, at: int) -> None:
         """What the member has in flight completes with it; the last member takes the queue along."""
         group = session.tenant.groups.get(topic_filter)
         if group is None:
             return
-        group.members.pop(session, None)
-        group.changed_members()
+        group.leave(session)
         if session.groups is not None:
             session.groups.pop(group, None)
         if session.awaiting is not None:
             session.awaiting.pop(group, None)
+        if session.shut is not None:
+            session.shut.pop(group, None)
         if not group.members:
             self._dissolve(group, at)
 

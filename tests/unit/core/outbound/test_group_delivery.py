@@ -2,14 +2,24 @@
 
 from __future__ import annotations
 
+import sys
 from collections import Counter
+from collections.abc import Callable
+from types import FrameType
 
 import pytest
 
+import headrace.core.broker
 from harness import Client, Harness
+from headrace.core.ports.access import Access, SignIn
+from headrace.core.ports.link import Link
 from headrace.core.ports.settings import BrokerSettings
 from headrace.core.state.session import session_of
 from headrace.mqtt import codec
+from headrace.mqtt.packets import SubscriptionRequest
+from headrace.mqtt.properties import Properties
+
+COMPILED = not str(headrace.core.broker.__file__).endswith(".py")
 
 
 def members(harness: Harness, count: int, qos: int = 1, version: int = 5, window: int = 20) -> list[Client]:
@@ -318,3 +328,137 @@ def test_what_waits_in_a_group_is_forgotten_with_the_membership_and_found_again_
     resumed = session_of(back.link)
     assert resumed is not None
     assert not resumed.awaiting
+
+
+def calls_of(work: Callable[[], object]) -> int:
+    """How many functions of ours it calls: what it costs, whatever else the machine does."""
+    count = 0
+
+    def note(frame: FrameType, event: str, argument: object) -> None:
+        nonlocal count
+        count += event == "call"
+
+    sys.setprofile(note)
+    try:
+        work()
+    finally:
+        sys.setprofile(None)
+    return count
+
+
+def in_many_groups(count: int, window: int) -> tuple[Harness, Client]:
+    harness = Harness()
+    member = harness.client("m", version=5, receive_maximum=window)
+    requests = [SubscriptionRequest(f"$share/g{number}/t", 1) for number in range(count)]
+    member.feed(codec.encode_subscribe(5, 1, requests, Properties()))
+    return harness, member
+
+
+@pytest.mark.skipif(COMPILED, reason="compiled code is not profiled")
+@pytest.mark.parametrize("window", [2, 1000])
+def test_an_acknowledgement_costs_the_same_however_many_groups_its_session_is_in(window: int) -> None:
+    costs = []
+    for count in (10, 400):
+        harness, member = in_many_groups(count, window)
+        harness.client("p", clean=True).publish("t", b"x")
+        first, second, *_ = [packet_id for packet_id, _, _, _ in member.publishes()]
+        member.ack(first)
+        costs.append(calls_of(lambda member=member, second=second: member.ack(second)))  # type: ignore[misc]
+    assert costs[0] == costs[1]
+
+
+def test_a_member_of_many_groups_gets_what_waits_in_all_of_them_in_turn() -> None:
+    harness, member = in_many_groups(5, 2)
+    publisher = harness.client("p", clean=True)
+    for number in range(2):
+        publisher.publish("t", b"%d" % number)
+    came = []
+    while packets := member.publishes():
+        came += [payload for _, payload, _, _ in packets]
+        member.ack(packets[0][0])
+        if len(packets) == 2:
+            member.ack(packets[1][0])
+    assert came == [b"0"] * 5 + [b"1"] * 5
+
+
+@pytest.mark.skipif(COMPILED, reason="compiled code is not profiled")
+@pytest.mark.parametrize("qos", [0, 1])
+@pytest.mark.parametrize("state", ["away", "full"])
+def test_a_message_costs_the_same_however_many_members_cannot_take_it(qos: int, state: str) -> None:
+    costs = []
+    for count in (10, 200):
+        harness = Harness()
+        clients = members(harness, count, window=1)
+        publisher = harness.client("p", clean=True)
+        if state == "away":
+            for client in clients:
+                client.lose()
+        else:
+            for _ in range(count):
+                publisher.publish("t/x", b"fills")
+        for _ in range(2):
+            publisher.publish("t/x", b"x", qos)
+        costs.append(calls_of(lambda publisher=publisher: publisher.publish("t/x", b"x", qos)))  # type: ignore[misc]
+    assert costs[0] == costs[1]
+
+
+@pytest.mark.skipif(COMPILED, reason="compiled code is not profiled")
+def test_members_who_leave_together_are_not_each_told_of_each_other() -> None:
+    costs = []
+    for count in (20, 200):
+        harness = Harness()
+        clients = members(harness, count, window=1)
+        publisher = harness.client("p", clean=True)
+        for _ in range(count):
+            publisher.publish("t/x", b"x")
+        costs.append(calls_of(clients[0].lose_unsynced))
+    assert costs[0] == costs[1]
+
+
+def test_a_member_whose_socket_has_drained_gets_qos0_again() -> None:
+    harness = Harness()
+    (member,) = members(harness, 1, window=1)
+    publisher = harness.client("p", clean=True)
+    publisher.publish("t/x", b"fills the window")
+    member.publishes()
+    member.link.paused = True
+    publisher.publish("t/x", b"lost", 0)
+    member.link.paused = False
+    harness.broker.on_writable(member.link)
+    publisher.publish("t/x", b"comes", 0)
+    assert [payload for _, payload, _, _ in member.publishes()] == [b"comes"]
+
+
+class Failing(Access):
+    """Fails when it is asked about one client."""
+
+    victim = ""
+
+    def authenticate(self, request: SignIn) -> int:
+        return 0
+
+    def may_publish(self, link: Link, topic: bytes) -> bool:
+        return True
+
+    def may_receive(self, link: Link, topic: bytes) -> bool:
+        if link.client_id == self.victim:
+            raise ValueError(topic)
+        return True
+
+    def may_subscribe(self, link: Link, topic_filter: str) -> bool:
+        return True
+
+
+@pytest.mark.parametrize("qos", [0, 1, 2])
+def test_a_member_that_fails_costs_the_others_nothing(qos: int) -> None:
+    harness = Harness()
+    access = Failing()
+    harness.broker.sessions.access = access
+    clients = members(harness, 3, qos=2)
+    publisher = harness.client("p", clean=True)
+    access.victim = "m0"
+    for number in range(4):
+        publisher.publish("t/x", b"%d" % number, qos)
+    assert [client.link.closed for client in clients] == [True, False, False]
+    came = [payload for client in clients for _, payload, _, _ in client.publishes()]
+    assert sorted(came) == [b"0", b"1", b"2", b"3"]
