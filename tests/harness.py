@@ -127,6 +127,8 @@ class Client:
         will: Will | None = None,
         sync: bool = True,
         username: str | None = None,
+        keep_alive_s: int = 0,
+        method: str | None = None,
     ) -> None:
         self.harness = harness
         self.version = version
@@ -137,10 +139,13 @@ class Client:
         if version == 5:
             properties.receive_maximum = receive_maximum
             properties.session_expiry_interval = 0 if clean else expiry_s
+            properties.authentication_method = method
         self.packets: list[tuple[int, bytes]] = []
         self.next_id = 1
         self.feed(
-            codec.encode_connect(Connect(version, client_id, clean, 0, username, None, will, properties)),
+            codec.encode_connect(
+                Connect(version, client_id, clean, keep_alive_s, username, None, will, properties)
+            ),
             sync,
         )
 

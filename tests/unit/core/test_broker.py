@@ -9,24 +9,12 @@ from headrace.core.ports.settings import BrokerSettings
 from headrace.core.records.message import Message, decode_batch
 from headrace.core.records.record import DROP_EXPIRED, DROP_LIMIT
 from headrace.mqtt import codec
-from headrace.mqtt.packets import Will
 
 PUBACK, PUBREC, PUBREL, PUBCOMP, SUBACK, CONNACK = 0x40, 0x50, 0x62, 0x70, 0x90, 0x20
 
 
 def payloads(client: Client) -> list[bytes]:
     return [payload for _, payload, _, _ in client.publishes()]
-
-
-def test_no_puback_before_the_record_is_durable() -> None:
-    harness = Harness()
-    publisher = harness.client("p")
-    publisher.take()
-    packet_id = publisher.publish("t", b"x", sync=False)
-    harness.broker.end_tick()
-    assert publisher.take() == []
-    harness.sync()
-    assert publisher.take() == [(PUBACK, packet_id.to_bytes(2, "big"))]
 
 
 def test_offline_messages_come_back_in_order_with_stable_packet_ids() -> None:
@@ -50,35 +38,6 @@ def test_offline_messages_come_back_in_order_with_stable_packet_ids() -> None:
         (b"5", True),
     ]
     assert [again[0][0], again[1][0]] == [first[0][0], first[2][0]]
-
-
-def test_after_a_clean_disconnect_only_what_was_sent_has_dup() -> None:
-    harness = Harness()
-    subscriber = harness.client("s", version=5, receive_maximum=2)
-    subscriber.subscribe("t")
-    publisher = harness.client("p", clean=True)
-    for n in range(4):
-        publisher.publish("t", b"%d" % n)
-    subscriber.lose()
-    again = harness.client("s", version=5, receive_maximum=9).publishes()
-    assert [(p, d) for _, p, d, _ in again] == [(b"0", True), (b"1", True), (b"2", False), (b"3", False)]
-
-
-def test_qos2_repeat_before_pubrel_is_one_message() -> None:
-    harness = Harness()
-    subscriber = harness.client("s")
-    subscriber.subscribe("t", 2)
-    publisher = harness.client("p")
-    data = codec.encode_publish(4, b"t", b"once", 2, False, False, 7)
-    publisher.feed(data)
-    publisher.feed(data)
-    assert [first for first, _ in publisher.take()] == [CONNACK, PUBREC, PUBREC]
-    harness.crash()
-    publisher = harness.client("p")
-    publisher.feed(codec.encode_publish(4, b"t", b"once", 2, False, True, 7))
-    publisher.feed(codec.encode_pubrel(4, 7))
-    assert [first for first, _ in publisher.take()] == [CONNACK, PUBREC, PUBCOMP]
-    assert payloads(harness.client("s")) == [b"once"]
 
 
 def test_pubrel_is_what_comes_again_after_pubrec() -> None:
@@ -129,96 +88,6 @@ def test_expired_messages_are_dropped_when_met_and_counted() -> None:
     assert harness.broker.fold.tenants["default"].sessions["s"].dropped == {DROP_EXPIRED: 1}
 
 
-def test_retained_is_replaced_deleted_and_survives() -> None:
-    harness = Harness()
-    publisher = harness.client("p", clean=True)
-    publisher.publish("a/1", b"old", 1, True)
-    publisher.publish("a/1", b"new", 1, True)
-    publisher.publish("a/2", b"gone", 0, True)
-    publisher.publish("a/2", b"", 0, True)
-    harness.crash()
-    subscriber = harness.client("s")
-    subscriber.subscribe("a/#")
-    ((first, body),) = [packet for packet in subscriber.take() if packet[0] >> 4 == 3]
-    assert first & 1
-    assert body.endswith(b"new")
-
-
-def test_will_fires_on_loss_not_on_disconnect_and_a_return_cancels_its_delay() -> None:
-    harness = Harness()
-    watcher = harness.client("w")
-    watcher.subscribe("will/#")
-    harness.client("a", will=Will("will/a", b"a")).disconnect()
-    harness.client("b", will=Will("will/b", b"b")).lose()
-    assert payloads(watcher) == [b"b"]
-    harness.client("c", version=5, will=Will("will/c", b"c", delay_s=5)).lose()
-    harness.advance(3)
-    harness.client("c", version=5)
-    harness.advance(10)
-    assert payloads(watcher) == []
-    harness.client("d", version=5, will=Will("will/d", b"d", delay_s=5)).lose()
-    harness.advance(6)
-    assert payloads(watcher) == [b"d"]
-
-
-def test_a_will_of_a_connection_open_at_a_crash_fires_after_the_grace() -> None:
-    harness = Harness()
-    harness.client("w").subscribe("will/#")
-    harness.client("a", clean=True, will=Will("will/a", b"a", 1))
-    harness.client("b", will=Will("will/b", b"b", 1))
-    harness.crash()
-    watcher = harness.client("w")
-    harness.client("b")
-    harness.advance(0.5)
-    assert payloads(watcher) == []
-    harness.advance(2)
-    assert payloads(watcher) == [b"a"]
-
-
-def test_a_session_expires() -> None:
-    harness = Harness()
-    harness.client("s", version=5, expiry_s=10).subscribe("t")
-    harness.client("s", version=5, expiry_s=10).lose()
-    harness.advance(5)
-    assert "s" in harness.broker.fold.tenants["default"].sessions
-    harness.crash()
-    harness.advance(8)
-    assert "s" not in harness.broker.fold.tenants["default"].sessions
-
-
-def test_takeover_keeps_the_session_and_closes_the_old_connection() -> None:
-    harness = Harness()
-    old = harness.client("s", version=5)
-    old.subscribe("t")
-    old.take()
-    new = harness.client("s", version=5)
-    assert old.take() == [(0xE0, b"\x8e")]
-    assert old.link.closed
-    assert new.take()[0][1][:2] == b"\x01\x00"
-
-
-def test_no_local_and_overlapping_subscriptions() -> None:
-    harness = Harness()
-    client = harness.client("s", version=5)
-    client.subscribe("t", 1, no_local=1)
-    client.publish("t", b"mine")
-    assert payloads(client) == []
-    client.subscribe("#", 2)
-    client.publish("t", b"again", 2)
-    assert [(payload, qos) for _, payload, _, qos in client.publishes()] == [(b"again", 2)]
-
-
-def test_qos0_keeps_its_place_behind_a_retained_one() -> None:
-    harness = Harness()
-    subscriber = harness.client("s", clean=True)
-    subscriber.subscribe("t", 0)
-    publisher = harness.client("p", clean=True)
-    publisher.publish("t", b"1", 0, True, sync=False)
-    publisher.publish("t", b"2", 0, False, sync=False)
-    harness.sync()
-    assert payloads(subscriber) == [b"1", b"2"]
-
-
 def test_packet_ids_wrap_and_stay_clear_of_what_is_in_flight() -> None:
     harness = Harness()
     subscriber = harness.client("s")
@@ -245,35 +114,6 @@ def test_packet_ids_wrap_and_stay_clear_of_what_is_in_flight() -> None:
             subscriber.feed(codec.encode_puback(4, packet_id), sync=False)
         harness.sync()
     assert seen >= 55_000 - 10_000  # the limit of the backlog may have dropped some, counted
-
-
-def test_qos0_keeps_its_place_while_another_one_waits() -> None:
-    harness = Harness()
-    subscriber = harness.client("s")
-    subscriber.subscribe("t", qos=0)
-    publisher, other = harness.client("p"), harness.client("o")
-    publisher.publish("t", b"1", qos=0, retain=True, sync=False)
-    harness.broker.end_tick()
-    publisher.publish("t", b"2", qos=0, sync=False)  # waits, with what belongs to the next batch
-    other.publish("u", b"x", sync=False)
-    harness.journal.durable = harness.journal.next_offset()
-    harness.broker.commit.on_high_watermark(harness.journal.durable)
-    publisher.publish("t", b"3", qos=0, sync=False)
-    harness.sync()
-    assert payloads(subscriber) == [b"1", b"2", b"3"]
-
-
-def test_a_retained_message_in_the_same_batch_as_a_subscription_behind_it_is_not_missed() -> None:
-    """It took effect first, so it does not come to the subscription on its own."""
-    for persistent in (True, False):
-        harness = Harness()
-        publisher = harness.client("p", clean=True)
-        for payload in (b"old", b"new"):
-            subscriber = harness.client(f"s-{payload.decode()}", clean=not persistent)
-            publisher.publish("t", payload, retain=True, sync=False)
-            subscriber.feed(b"\x82\x06\x00\x01\x00\x01t\x01", sync=False)
-            harness.sync()
-            assert [found for _, found, _, _ in subscriber.publishes()][-1:] == [payload]
 
 
 def test_the_next_batch_takes_along_what_came_because_of_the_one_before() -> None:

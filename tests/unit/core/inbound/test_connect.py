@@ -1,0 +1,222 @@
+"""CONNECT and the end of a connection: who is let in, what the session keeps, when it and its will end."""
+
+from __future__ import annotations
+
+import pytest
+
+from harness import Client, Harness
+from headrace.core.ports.settings import BrokerSettings
+from headrace.core.state.session import Session
+from headrace.mqtt import codec
+from headrace.mqtt.packets import Will
+from headrace.mqtt.properties import Properties
+
+CONNACK = 0x20
+ACCEPTED, RESUMED = b"\x00\x00", b"\x01\x00"
+
+
+def payloads(client: Client) -> list[bytes]:
+    return [payload for _, payload, _, _ in client.publishes()]
+
+
+def answer(client: Client) -> bytes:
+    """Flags and code of the CONNACK that the client got."""
+    first, body = client.take()[0]
+    assert first == CONNACK
+    return body[:2]
+
+
+def session(harness: Harness, client_id: str = "s") -> Session | None:
+    return harness.broker.fold.tenants["default"].sessions.get(client_id)
+
+
+# Who is let in
+
+
+@pytest.mark.parametrize(
+    ("version", "clean", "code"), [(4, False, 2), (3, True, 2), (4, True, 0), (5, False, 0)]
+)
+def test_an_empty_client_id_gets_a_name_where_the_version_allows_it(
+    version: int, clean: bool, code: int
+) -> None:
+    harness = Harness()
+    client = harness.client("", clean=clean, version=version)
+    assert client.link.client_id.startswith("headrace-") == (code == 0)
+    assert answer(client) == bytes((0, code))
+    assert client.link.closed == bool(code)
+
+
+@pytest.mark.parametrize(("version", "code"), [(3, 5), (4, 5), (5, 0x87)])
+def test_a_broker_without_strangers_refuses_them_in_the_words_of_the_version(version: int, code: int) -> None:
+    settings = BrokerSettings()
+    settings.allow_anonymous = False
+    harness = Harness(settings)
+    client = harness.client("s", version=version)
+    assert answer(client) == bytes((0, code))
+    assert client.link.closed
+    assert session(harness) is None
+
+
+@pytest.mark.parametrize(("version", "code"), [(4, 2), (5, 0x85)])
+def test_nobody_takes_over_the_session_of_a_bridge(version: int, code: int) -> None:
+    assert answer(Harness().client("$bridge/roof", version=version)) == bytes((0, code))
+
+
+def test_a_method_of_authentication_that_nobody_knows_is_refused() -> None:
+    assert answer(Harness().client("s", version=5, method="SCRAM")) == b"\x00\x8c"
+
+
+# What the session keeps
+
+
+@pytest.mark.parametrize("version", [4, 5])
+def test_session_present_says_whether_there_was_one(version: int) -> None:
+    harness = Harness()
+    assert answer(harness.client("s", version=version)) == ACCEPTED
+    assert answer(harness.client("s", version=version)) == RESUMED
+    harness.crash()
+    assert answer(harness.client("s", version=version)) == RESUMED
+    assert answer(harness.client("s", version=version, clean=True)) == ACCEPTED
+
+
+def test_version_3_1_has_no_session_present() -> None:
+    harness = Harness()
+    harness.client("s", version=3)
+    assert answer(harness.client("s", version=3)) == ACCEPTED
+
+
+def test_a_clean_start_forgets_what_the_session_had() -> None:
+    harness = Harness()
+    harness.client("s").subscribe("t")
+    harness.client("s").lose()
+    harness.client("p", clean=True).publish("t", b"x")
+    harness.client("s", clean=True).disconnect()
+    harness.crash()
+    again = harness.client("s")
+    assert answer(again) == ACCEPTED
+    assert payloads(again) == []
+
+
+@pytest.mark.parametrize("expiry_s", [0, 30])
+def test_connack_waits_for_the_journal_where_the_session_stays(expiry_s: int) -> None:
+    harness = Harness()
+    client = harness.client("s", version=5, expiry_s=expiry_s, sync=False)
+    assert bool(client.take()) == (expiry_s == 0)
+    harness.sync()
+    assert bool(client.take()) == (expiry_s != 0)
+
+
+def test_a_disconnect_may_shorten_the_expiry() -> None:
+    harness = Harness()
+    client = harness.client("s", version=5, expiry_s=1000)
+    properties = Properties()
+    properties.session_expiry_interval = 5
+    client.feed(codec.encode_disconnect(5, 0, properties))
+    harness.advance(4)
+    assert session(harness) is not None
+    harness.advance(2)
+    assert session(harness) is None
+
+
+def test_after_a_clean_disconnect_only_what_was_sent_has_dup() -> None:
+    harness = Harness()
+    subscriber = harness.client("s", version=5, receive_maximum=2)
+    subscriber.subscribe("t")
+    publisher = harness.client("p", clean=True)
+    for n in range(4):
+        publisher.publish("t", b"%d" % n)
+    subscriber.lose()
+    again = harness.client("s", version=5, receive_maximum=9).publishes()
+    assert [(p, d) for _, p, d, _ in again] == [(b"0", True), (b"1", True), (b"2", False), (b"3", False)]
+
+
+def test_a_session_expires() -> None:
+    harness = Harness()
+    harness.client("s", version=5, expiry_s=10).subscribe("t")
+    harness.client("s", version=5, expiry_s=10).lose()
+    harness.advance(5)
+    assert "s" in harness.broker.fold.tenants["default"].sessions
+    harness.crash()
+    harness.advance(8)
+    assert "s" not in harness.broker.fold.tenants["default"].sessions
+
+
+def test_takeover_keeps_the_session_and_closes_the_old_connection() -> None:
+    harness = Harness()
+    old = harness.client("s", version=5)
+    old.subscribe("t")
+    old.take()
+    new = harness.client("s", version=5)
+    assert old.take() == [(0xE0, b"\x8e")]
+    assert old.link.closed
+    assert new.take()[0][1][:2] == b"\x01\x00"
+
+
+# When a will is published
+
+
+def test_will_fires_on_loss_not_on_disconnect_and_a_return_cancels_its_delay() -> None:
+    harness = Harness()
+    watcher = harness.client("w")
+    watcher.subscribe("will/#")
+    harness.client("a", will=Will("will/a", b"a")).disconnect()
+    harness.client("b", will=Will("will/b", b"b")).lose()
+    assert payloads(watcher) == [b"b"]
+    harness.client("c", version=5, will=Will("will/c", b"c", delay_s=5)).lose()
+    harness.advance(3)
+    harness.client("c", version=5)
+    harness.advance(10)
+    assert payloads(watcher) == []
+    harness.client("d", version=5, will=Will("will/d", b"d", delay_s=5)).lose()
+    harness.advance(6)
+    assert payloads(watcher) == [b"d"]
+
+
+def test_a_will_of_a_connection_open_at_a_crash_fires_after_the_grace() -> None:
+    harness = Harness()
+    harness.client("w").subscribe("will/#")
+    harness.client("a", clean=True, will=Will("will/a", b"a", 1))
+    harness.client("b", will=Will("will/b", b"b", 1))
+    harness.crash()
+    watcher = harness.client("w")
+    harness.client("b")
+    harness.advance(0.5)
+    assert payloads(watcher) == []
+    harness.advance(2)
+    assert payloads(watcher) == [b"a"]
+
+
+@pytest.mark.parametrize(("code", "published"), [(0x00, False), (0x04, True), (0x80, True)])
+def test_a_disconnect_says_whether_the_will_is_published(code: int, published: bool) -> None:
+    harness = Harness()
+    watcher = harness.client("w")
+    watcher.subscribe("will")
+    client = harness.client("s", version=5, will=Will("will", b"last words"))
+    client.feed(codec.encode_disconnect(5, code))
+    assert payloads(watcher) == [b"last words"] * published
+
+
+def test_a_will_goes_when_its_session_ends_before_its_delay_is_over() -> None:
+    harness = Harness()
+    watcher = harness.client("w")
+    watcher.subscribe("will")
+    harness.client("s", version=5, expiry_s=2, will=Will("will", b"x", delay_s=100)).lose()
+    harness.advance(1)
+    assert payloads(watcher) == []
+    harness.advance(2)
+    assert payloads(watcher) == [b"x"]
+    assert session(harness) is None
+
+
+# Silence
+
+
+def test_silence_of_one_and_a_half_keep_alives_ends_the_connection_and_not_the_session() -> None:
+    harness = Harness()
+    client = harness.client("s", keep_alive_s=10)
+    ended = []
+    for step_s in (14, 2):
+        harness.advance(step_s)
+        ended.append(client.link.closed)
+    assert ended == [False, True]
+    assert session(harness) is not None
