@@ -41,6 +41,7 @@ PINGREQ = packet(0xC0)
 LEVELS = 15  # of a topic that 2 ** 15 filters match
 STORM_CONNECTIONS = 64
 HALF_CONNECTIONS = 4000
+MANY = 50  # that flood at once
 
 
 class Address(NamedTuple):
@@ -139,6 +140,16 @@ def one(blocks: Callable[[], Blocks], version: int = 4, reads: bool = True, webs
 
     def start(flood: Flood) -> None:
         flood.open(Line(connect(b"flood", version), blocks(), reads, websocket))
+
+    return start
+
+
+def many(blocks: Callable[[], Blocks], connections: int = MANY) -> Start:
+    """So many connections that say these blocks, all at once."""
+
+    def start(flood: Flood) -> None:
+        for number in range(connections):
+            flood.open(Line(connect(b"flood-%d" % number), blocks()))
 
     return start
 
@@ -322,6 +333,10 @@ FLOODS: dict[str, Start] = {
     "identifiers": identifiers,
     "deep-topics": one(lambda: ever_new(lambda number: publish(b"/%d" % number * 5000), 20)),
     "matching-many": matching_many,
+    "many-pings": many(lambda: same(PINGREQ)),
+    "many-qos0": many(publishing(0)),
+    "many-qos1": many(publishing(1)),
+    "many-subscribe": many(lambda: same(subscribe(1, [b"flood/+/#"]), unsubscribe(2, [b"flood/+/#"]))),
     "reconnect": storming(lambda number: connect(b"storm-%d" % (number % 1000))),
     "takeover": storming(lambda _: connect(b"storm", clean=False)),
     "sessions-new": storming(sessions),

@@ -42,7 +42,6 @@ STATE_ID: Final = (
     65_535  # the packet id of "1" on the state topic, which no message has; SUBSCRIBE uses those below
 )
 _LINGER_MS: Final = 5000
-_PACKETS_AT_ONCE: Final = 1024  # in a pass of the loop, as `net.connection` has it
 PENDING_BYTES_MAX: Final = 16 << 20  # answers that the remote broker does not read
 _SUBSCRIPTION_IDENTIFIER: Final = b"\x0b"
 
@@ -72,7 +71,6 @@ class RemoteLink(Link):
         self._remote = _Remote(self)
         aliases = connect.properties.topic_alias_maximum or 0
         self._protocol = ClientProtocol(self._remote, terms.packet_bytes_max, aliases)
-        self._protocol.packets_at_once = _PACKETS_AT_ONCE
         self._in_turn = False
         self._transport: asyncio.Transport | None = None
         self._present = False
@@ -99,6 +97,7 @@ class RemoteLink(Link):
         self.host.clock.now_us = time.time_ns() // 1000
         self.host.bytes_received += len(data)
         try:
+            self._protocol.packets_at_once = self.host.share
             self._protocol.receive_data(data)
             self._share()
         except Exception as error:  # noqa: BLE001  it must not cost the others, whatever the transport makes of it
@@ -117,6 +116,7 @@ class RemoteLink(Link):
         if not self._reading:
             return
         try:
+            self._protocol.packets_at_once = self.host.share
             self._protocol.go_on()
             self._share()
         except Exception as error:  # noqa: BLE001

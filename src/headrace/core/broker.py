@@ -17,6 +17,7 @@ from headrace.core.inbound.connect import Sessions
 from headrace.core.inbound.forwarding import Forwarding
 from headrace.core.inbound.publishing import Publishing
 from headrace.core.inbound.subscribing import Subscribing
+from headrace.core.inbound.turns import Turns
 from headrace.core.outbound.delivery import Delivery
 from headrace.core.outbound.drop_events import DropEvents
 from headrace.core.outbound.group_delivery import SharedDelivery
@@ -96,7 +97,7 @@ class Broker(Host, BatchListener):
         self._scheduler = scheduler
         self._tick_requested = False
         self._dirty: list[Link] = []
-        self._turns: list[Link] = []
+        self.turns = Turns(self)
         self.failures = Failures()
         self.sessions.testimony.failures = self.failures
         self._broken: list[Link] = []  # something raised on their behalf: to be closed
@@ -355,7 +356,7 @@ class Broker(Host, BatchListener):
                 if step < _STEPS:
                     step = _STEPS
                     self.publishing.read_on()
-                    if self._turns:
+                    if self.turns.waiting:
                         self._take_turns()
             except Exception as error:  # noqa: BLE001  the other steps are others' work
                 self._step_failed(_STEP_PLACES[step - 1], error)
@@ -372,20 +373,13 @@ class Broker(Host, BatchListener):
 
     def take_turns(self, link: Link) -> None:
         """A link has read more than its share: it goes on in the next pass, when the others were read."""
-        self._turns.append(link)
+        self.turns.take(link)
         self.request_tick()
 
     def _take_turns(self) -> None:
-        turns = self._turns
-        self._turns = []
-        for link in turns:
-            if link.held_back:
-                self._turns.append(link)  # nothing of it is parsed before it is let go
-                continue
-            try:
-                link.read_on()
-            except Exception as error:  # noqa: BLE001
-                self.contain("read", link, error)
+        self.turns.go_on()
+        if self.turns.waiting:
+            self.request_tick()
 
     def _flush(self) -> None:
         if self._dirty:

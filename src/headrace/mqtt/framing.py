@@ -78,6 +78,7 @@ class PacketStream:
         self._held = False
         self._spent = False
         self.packets_at_once: i64 = UNLIMITED
+        self._left: i64 = UNLIMITED
         self.outcome: i64 = WHOLE
 
     @property
@@ -124,6 +125,10 @@ class PacketStream:
             self._rest = None
             self.receive_data(bytes(rest))
 
+    def spend(self, units: i64) -> None:
+        """Called by a handler: the packet in hand costs as much as so many more of them."""
+        self._left -= units
+
     def stop(self) -> None:
         """Ignore what is still in the buffer and whatever comes."""
         self.state = states.CLOSED
@@ -139,7 +144,7 @@ class PacketStream:
     def _parse(self, data: bytes) -> None:
         pos: i64 = 0
         size: i64 = len(data)
-        left: i64 = self.packets_at_once
+        self._left = self.packets_at_once
         while pos + 1 < size:
             first: i64 = data[pos]
             length: i64 = data[pos + 1]
@@ -171,8 +176,8 @@ class PacketStream:
             if self.state == states.CLOSED:
                 return
             pos = end
-            left -= 1
-            if self._held or left == 0:
+            self._left -= 1
+            if self._held or self._left <= 0:
                 self._interrupt(data, pos)
                 return
         if pos < size:

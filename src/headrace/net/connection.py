@@ -26,9 +26,9 @@ if TYPE_CHECKING:
     from headrace.mqtt.packets import Connect
 
 _LINGER_MS: Final = 5000
-# What one connection gets parsed in a pass of the loop, some 400 small packets: a few milliseconds at most.
+# What one connection gets parsed in a pass of the loop, some 400 small packets: a few milliseconds at most. How many
+# packets of them is a question of how many others there are (`core.inbound.turns`).
 _SHARE_BYTES: Final = 32 << 10
-_PACKETS_AT_ONCE: Final = 1024
 PENDING_BYTES_MAX: Final = 16 << 20
 # What all who have not been let in yet may make us hold of their CONNECT, beyond the few bytes that most need.
 _STRANGER_BYTES: Final = 4 << 10
@@ -63,7 +63,6 @@ class Connection(Link, Receiver):
         self.packet_bytes_max = listener.packet_bytes_max or settings.packet_bytes_max
         self._protocol = ServerProtocol(self, int(self.packet_bytes_max), settings.topic_alias_maximum)
         self._protocol.reason_strings = settings.reason_strings
-        self._protocol.packets_at_once = _PACKETS_AT_ONCE
         self._since_ms = host.clock.mono_ms
         self.made = False
         self._pending_bytes_max = listener.pending_bytes_max
@@ -104,6 +103,7 @@ class Connection(Link, Receiver):
         host.bytes_received += len(data)
         try:
             if self._aside is None and len(data) <= _SHARE_BYTES:
+                self._protocol.packets_at_once = host.share
                 self._protocol.receive_data(data)
                 if self._protocol.outcome == WHOLE:
                     self.last_seen_ms = clock.mono_ms
@@ -171,6 +171,7 @@ class Connection(Link, Receiver):
             return
         protocol = self._protocol
         start: i64 = self._aside_at
+        protocol.packets_at_once = self.host.share
         if protocol.outcome == MORE:
             protocol.go_on()
         else:
@@ -322,9 +323,13 @@ class Connection(Link, Receiver):
 
     def release(self) -> None:
         self.resume_reading()
+        self._protocol.packets_at_once = self.host.share
         self._protocol.release()
         if self._protocol.outcome != WHOLE:
             self._unfinished()
+
+    def spend(self, units: i64) -> None:
+        self._protocol.spend(units)
 
     def route_through(
         self, handler: ServerHandler, around: Callable[[asyncio.Transport], asyncio.Transport] | None

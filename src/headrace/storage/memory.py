@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from mypy_extensions import i64
+
 from headrace.core.broker import Broker
 from headrace.core.ports.clock import Scheduler
 from headrace.core.ports.journal import GONE, NOT_NOW, OTHER_RECORD, Absent, JournalPort
@@ -129,6 +131,10 @@ class MemoryLink(Link):
         self.reading = True
         if self.parser is not None:
             self.parser.release()
+
+    def spend(self, units: i64) -> None:
+        if self.parser is not None:
+            self.parser.spend(units)
 
     def peer(self) -> str:
         return "memory"

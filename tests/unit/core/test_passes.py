@@ -11,6 +11,8 @@ from collections.abc import Callable
 from harness import Client, Harness
 from headrace.core.broker import TIMERS_AT_ONCE
 from headrace.core.outbound.retained_replay import PAGE_MESSAGES
+from headrace.mqtt import codec
+from headrace.mqtt.framing import MORE
 
 PAIRS, WINDOW, FLEET, RETAINED = 100, 16, 1300, 2000
 
@@ -116,3 +118,29 @@ def test_sessions_that_expire_together() -> None:
         passes.step(broker.on_timer)
         passes.run()
     assert 0 < passes.most_journaled <= TIMERS_AT_ONCE
+
+
+def test_a_message_that_very_many_filters_match_counts_as_what_it_costs() -> None:
+    """One client matches 1 024 filters with each message, and no topic comes twice."""
+    harness = Harness()
+    client = harness.client("many")
+    levels = 10
+    for number in range(1 << levels):
+        client.subscribe("/".join("+" if number >> level & 1 else "a" for level in range(levels)), 0)
+    publisher, broker = harness.client("p", clean=True), harness.broker
+    counters = broker.fold.tenant("default").counters
+    publisher.protocol.packets_at_once = broker.share
+    before = counters.publishes_received
+    topics = [b"/".join([b"a"] * (levels - 1) + [b"%d" % number]) for number in range(400)]
+    publisher.feed(b"".join(codec.encode_publish(4, topic, b"x") for topic in topics[:200]), sync=False)
+    assert publisher.protocol.outcome == MORE
+    assert 0 < counters.publishes_received - before <= 1 + 8 * broker.share // 1024
+    durable = harness.client("durable", clean=True)
+    durable.feed(
+        b"".join(codec.encode_publish(4, topic, b"x", 1, packet_id=1) for topic in topics[200:]), sync=False
+    )
+    broker.end_tick()
+    harness.journal.durable = len(harness.journal.records)
+    before = counters.publishes_sent
+    broker.commit.on_high_watermark(harness.journal.durable)
+    assert 0 < counters.publishes_sent - before <= 1 + 8 * harness.settings.deliveries_at_once // 1024

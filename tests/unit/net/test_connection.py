@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from harness import Harness
+from headrace.core.ports.link import WORK_AT_ONCE
 from headrace.mqtt import codec
 from headrace.mqtt.packets import Connect
 from headrace.net.connection import REASONS, STRANGERS_BYTES_MAX, Connection, ConnectionSet
@@ -44,9 +45,11 @@ class Transport:
 
 
 class Client:
-    def __init__(self, pending_bytes_max: int = 1000) -> None:
-        self.harness = Harness()
-        self.node = ConnectionSet(10, 1000)
+    def __init__(
+        self, pending_bytes_max: int = 1000, harness: Harness | None = None, node: ConnectionSet | None = None
+    ) -> None:
+        self.harness = harness or Harness()
+        self.node = node or ConnectionSet(10, 1000)
         self.listener = ConnectionSet(10, 1000, 0, self.node, pending_bytes_max)
         self.connection = Connection(self.harness.broker, self.listener)
         self.transport = Transport()
@@ -222,6 +225,28 @@ def test_an_error_of_ours_in_one_turn_costs_that_connection_alone() -> None:
     assert client.transport.aborted
     assert client.listener.turned_away == counted(error=1)
     assert other.parsed > before
+
+
+def test_fifty_that_send_without_a_pause_share_one_pass() -> None:
+    """They all come in the same one; each goes on, and one that says little is read between any two passes."""
+    harness = Harness()
+    node = ConnectionSet(100, 1000)
+    clients = [Client(1 << 20, harness, node) for _ in range(50)]
+    counters = harness.broker.fold.tenant("default").counters
+    for number, client in enumerate(clients):
+        client.send(codec.encode_connect(Connect(4, f"c{number}", keep_alive_s=0)))
+    seen = counters.publishes_received
+    for client in clients:
+        client.connection.data_received(codec.encode_publish(4, b"t", b"x") * 5000)
+    assert counters.publishes_received - seen <= 6 * WORK_AT_ONCE  # 1 + 1 + 1/2 + 1/3 ... of a pass
+    while len(harness.broker.turns.waiting) == 50:
+        seen = counters.publishes_received
+        harness.broker.end_tick()
+        assert 0 < counters.publishes_received - seen <= WORK_AT_ONCE
+    while harness.broker.turns.waiting:
+        harness.broker.end_tick()
+    assert counters.publishes_received == 50 * 5000
+    assert all(client.transport.reading for client in clients)
 
 
 class Refusing(Transport):

@@ -48,7 +48,10 @@ class Forwarding:
         session = session_of(link)
         if session is None:
             return
-        targets = targets_of(session, session.tenant.tree, topic)
+        tree = session.tenant.tree
+        targets = targets_of(session, tree, topic)
+        if tree.worked:
+            link.spend(tree.take_work())
         if not self._passes(link, session, topic) or (
             len(targets) > FEW and not self._fan_out.begins(len(targets))
         ):

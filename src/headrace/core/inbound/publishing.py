@@ -237,7 +237,7 @@ class Publishing:
             link.routed_later += 1  # until it has gone, what comes after it waits too
             self.commit.defer(_RouteLater(self.router, link, session, message, plain))
         else:
-            self.router.route_qos0(session.tenant, message, plain, link)
+            link.spend(self.router.route_qos0(session.tenant, message, plain, link))
 
     def _repeated(self, link: Link, session: Session, packet_id: int) -> bool:
         """QoS 2: an id seen before its PUBREL is the same message [MQTT-4.3.3-10]."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from mypy_extensions import i64
 
 from headrace.core.commit import Deferred, GroupCommit, Reply
@@ -27,6 +29,8 @@ from headrace.mqtt.codec import encode_suback, encode_unsuback
 from headrace.mqtt.packets import Subscribe, SubscriptionRequest, Unsubscribe
 from headrace.mqtt.topics import SHARE_PREFIX, filter_error, split_share
 
+_FILTER_WORK: Final = 2  # of a filter in a packet, beside the packet: it goes through the journal
+
 
 class Subscribing:
     """Subscriptions on their way in and out."""
@@ -45,6 +49,7 @@ class Subscribing:
         if session is None:
             return
         self._check_answer(link, len(packet.filters))
+        link.spend(_FILTER_WORK * len(packet.filters))
         if link.version == 5 and session.incoming is not None and packet.packet_id in session.incoming:
             in_use = [rc.PACKET_IDENTIFIER_IN_USE] * len(packet.filters)
             self.commit.defer(Reply(link, encode_suback(5, packet.packet_id, in_use)))
@@ -115,6 +120,7 @@ class Subscribing:
         if session is None:
             return
         self._check_answer(link, len(packet.filters))
+        link.spend(_FILTER_WORK * len(packet.filters))
         packet_id = packet.packet_id
         if link.version == 5 and session.incoming is not None and packet_id in session.incoming:
             in_use = [rc.PACKET_IDENTIFIER_IN_USE] * len(packet.filters)

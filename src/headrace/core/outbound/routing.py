@@ -80,7 +80,7 @@ class Router(Offering):
                 self._rest = _Rest(tenant, message, targets)
                 return self.go_on()
         self._give(tenant, message, targets)
-        return count + 1
+        return count + 1 + tenant.tree.take_work()
 
     def route_qos0(self, tenant: Tenant, message: Message, packet: bytes | None, publisher: Link) -> i64:
         """Give a message at QoS 0 to the sessions of its topic: at once, or when it is its turn. `packet` is the PUBLISH
@@ -99,9 +99,9 @@ class Router(Offering):
         fan_out = self.fan_out
         if fan_out.waits(message.incarnation) or not fan_out.begins(len(targets)):
             fan_out.add(tenant, message, targets, packet, publisher)
-            return 1
+            return 1 + tenant.tree.take_work()
         self._give(tenant, message, targets)
-        return len(targets) + 1
+        return len(targets) + 1 + tenant.tree.take_work()
 
     def go_on(self) -> i64:
         """With what is unfinished."""

@@ -7,7 +7,7 @@ links, in production `core.broker`. Base classes rather than protocols, because 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from librt.strings import BytesWriter, write_i32_be
 from mypy_extensions import i32, i64
@@ -23,6 +23,11 @@ if TYPE_CHECKING:
     from headrace.core.records.message import Message
     from headrace.errors import ProtocolError
     from headrace.mqtt.packets import Auth, Connect, Disconnect, Publish, Subscribe, Unsubscribe
+
+
+WORK_AT_ONCE: Final = (
+    1024  # small packets that are handled in a pass of the loop of all who send without a pause
+)
 
 
 class Rendering:
@@ -41,6 +46,7 @@ class Host:
     """Whoever serves links: what all of them share, and where their packets go.
 
     `slow` counts the links whose socket is above its high mark, `bytes_received` and `bytes_sent` those of whole packets.
+    `share` is what a link may have done when it is read, in small packets (`core.inbound.turns`).
     """
 
     def __init__(self, clock: Clock, settings: BrokerSettings) -> None:
@@ -49,6 +55,7 @@ class Host:
         self.timers = Timers()
         self.buffers = Buffers()
         self.slow = 0
+        self.share: i64 = WORK_AT_ONCE
         self.bytes_received = 0  # as `$SYS` wants them; counted per read and per write
         self.bytes_sent = 0
 
@@ -230,6 +237,10 @@ class Link(ServerHandler):
 
     def release(self) -> None:
         raise NotImplementedError
+
+    def spend(self, units: i64) -> None:
+        """The packet that is handled now costs as much as so many more small ones: fewer are handled behind it in this
+        pass. Says nothing where no packet is being handled."""
 
     def peer(self) -> str:
         """The remote address, for logs."""

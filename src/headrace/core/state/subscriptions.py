@@ -18,6 +18,7 @@ _ROUTES_MAX: Final = 100_000
 _ROUTED_TARGETS_MAX: Final = 1 << 20
 _MERGED_TARGET: Final = 32
 _ROUTE_TOPIC_BYTES_MAX: Final = 256  # longer topics are matched anew: what is remembered stays small
+_LOOKS: Final = 8  # levels looked at, or filters found, that cost as much as a delivery
 _PLUS: Final = b"+"
 _HASH: Final = b"#"
 
@@ -83,14 +84,18 @@ def merge(members: list[Subscription]) -> Target:
     first = members[0]
     if len(members) == 1:
         return first
-    ids = b"".join(sorted([member.ids for member in members]))  # equal ones too (3.3.2.3.8)
-    qos = max([member.qos for member in members])
+    ids: list[bytes] = []
+    qos = 0
     rap = False
     no_local = False
     for member in members:
+        qos = max(qos, member.qos)
         rap = rap or member.retain_as_published
         no_local = no_local or member.no_local
-    target = Target(first.session, qos, rap, ids, no_local)
+        if member.ids:
+            ids.append(member.ids)
+    ids.sort()  # equal ones too (3.3.2.3.8)
+    target = Target(first.session, qos, rap, b"".join(ids), no_local)
     target.members = members
     return target
 
@@ -169,6 +174,7 @@ class SubscriptionTree:
         self._routed: i64 = 0  # targets in there
         self.count = 0
         self.changes: i64 = 0  # a match that is remembered elsewhere holds as long as this stays
+        self.worked: i64 = 0  # what matches have cost since `take_work`, in deliveries of a message
 
     def add(self, topic_filter: str, subscription: Subscription) -> bool:
         """Add or replace; True when it is new. The filter is valid and not shared."""
@@ -266,6 +272,12 @@ class SubscriptionTree:
                 self._remember(topic, route)
         return route
 
+    def take_work(self) -> i64:
+        """What matches have cost since the last call, in deliveries of a message: those that were remembered nothing."""
+        work = self.worked
+        self.worked = 0
+        return work
+
     def _remember(self, topic: bytes, route: list[Target]) -> None:
         targets = _weight(route)
         if len(self._routes) >= _ROUTES_MAX or self._routed + targets > _ROUTED_TARGETS_MAX:
@@ -293,9 +305,10 @@ class SubscriptionTree:
         root = self._root
         if not root.empty():
             # A filter that starts with a wildcard does not match a $-topic [MQTT-4.7.2-1].
-            _collect(root, topic.split(b"/"), topic.startswith(b"$"), found)
+            self.worked += _collect(root, topic.split(b"/"), topic.startswith(b"$"), found) // _LOOKS
         if len(found) < 2:
             return list(found)
+        self.worked += len(found) // _LOOKS
         by_session: dict[Session, list[Subscription]] = {}
         for subscription in found:
             members = by_session.get(subscription.session)
@@ -311,16 +324,19 @@ def _weight(route: list[Target]) -> i64:
     found: i64 = len(route)
     for target in route:
         if target.members is not None:
-            found += _MERGED_TARGET
+            found += _MERGED_TARGET + len(target.members)
     return found
 
 
-def _collect(root: _Node, levels: list[bytes], dollar: bool, found: list[Subscription]) -> None:
-    """Every filter that matches. A list of nodes per level instead of recursion: filters may be deep."""
+def _collect(root: _Node, levels: list[bytes], dollar: bool, found: list[Subscription]) -> i64:
+    """Every filter that matches; returns how many levels of the tree were looked at. A list of nodes per level instead of
+    recursion: filters may be deep."""
     at = [root]
+    looks: i64 = 0
     for depth, level in enumerate(levels):
         hidden = dollar and depth == 0
         below: list[_Node] = []
+        looks += len(at)
         for node in at:
             rest = node.rest
             if rest is not None and not hidden:
@@ -336,7 +352,7 @@ def _collect(root: _Node, levels: list[bytes], dollar: bool, found: list[Subscri
                 if child is not None:
                     below.append(child)
         if not below:
-            return
+            return looks
         at = below
     for node in at:
         rest, here = node.rest, node.here
@@ -344,3 +360,4 @@ def _collect(root: _Node, levels: list[bytes], dollar: bool, found: list[Subscri
             found.extend(rest.values())  # `a/#` matches `a` too (4.7.1.2)
         if here is not None:
             found.extend(here.values())
+    return looks

@@ -102,3 +102,16 @@ def test_routes_with_targets_of_their_own_count_more() -> None:
     for number in range(1000):
         assert len(tree.match(b"d/%d" % number)) == 100
     assert len(tree._routes) <= (1 << 20) // (100 * 33)
+
+
+def test_a_match_says_what_it_cost_once() -> None:
+    tree = SubscriptionTree()
+    one = session()
+    for number in range(1 << 8):
+        levels = "/".join("+" if number >> level & 1 else "a" for level in range(8))
+        tree.add(levels, subscription(one, levels))
+    assert len(tree.match(b"/".join([b"a"] * 8))) == 1
+    work = tree.take_work()
+    assert (255 + 256) // 16 < work <= 255 + 256
+    assert len(tree.match(b"/".join([b"a"] * 8))) == 1  # remembered
+    assert tree.take_work() == 0

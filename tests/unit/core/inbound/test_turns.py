@@ -1,0 +1,94 @@
+"""Who sends without a pause: a share of a pass each, and all of them together no more than a pass."""
+
+from __future__ import annotations
+
+from harness import Harness
+from headrace.core.inbound.turns import SHARE_LEAST, Turns
+from headrace.core.ports.link import WORK_AT_ONCE
+from headrace.storage.memory import MemoryLink
+
+
+class Flood(MemoryLink):
+    """Always has more: takes its share at each turn, and stands in line again."""
+
+    def __init__(self, harness: Harness, turns: Turns) -> None:
+        super().__init__(harness.broker)
+        self.turns = turns
+        self.work = 0
+
+    def read_on(self) -> None:
+        self.work += int(self.host.share)
+        self.turns.take(self)
+
+
+def crowd(count: int) -> tuple[Turns, list[Flood]]:
+    harness = Harness()
+    turns = Turns(harness.broker)
+    floods = [Flood(harness, turns) for _ in range(count)]
+    for flood in floods:
+        turns.take(flood)
+    return turns, floods
+
+
+def test_one_has_the_pass_for_itself() -> None:
+    turns, (flood,) = crowd(1)
+    turns.go_on()
+    assert flood.work == WORK_AT_ONCE
+
+
+def test_fifty_share_a_pass() -> None:
+    turns, floods = crowd(50)
+    for _ in range(10):
+        turns.go_on()
+    assert {flood.work for flood in floods} == {10 * (WORK_AT_ONCE // 50)}
+
+
+def test_those_whom_the_pass_has_no_room_for_come_first_in_the_next_one() -> None:
+    turns, floods = crowd(1000)
+    before = 0
+    for _ in range(1000 * SHARE_LEAST // WORK_AT_ONCE + 1):
+        turns.go_on()
+        done = sum(flood.work for flood in floods)
+        assert 0 < done - before <= WORK_AT_ONCE
+        before = done
+    assert min(flood.work for flood in floods) == SHARE_LEAST
+    assert max(flood.work for flood in floods) <= 2 * SHARE_LEAST
+
+
+def test_a_crowd_that_has_gone_is_forgotten_bit_by_bit() -> None:
+    """Who has been read to its end reads on, and is back at once: until then the share is not everybody's."""
+    turns, floods = crowd(100)
+    turns.waiting.clear()
+    turns.go_on()
+    assert floods[0].host.share < 2 * (WORK_AT_ONCE // 100)
+    for _ in range(100):
+        turns.go_on()
+    assert floods[0].host.share == WORK_AT_ONCE
+    turns.take(floods[0])
+    assert floods[0].host.share == WORK_AT_ONCE
+
+
+def test_who_is_held_back_keeps_its_place_and_takes_nothing() -> None:
+    turns, (first, second) = crowd(2)
+    first.held_back = True
+    for _ in range(3):
+        turns.go_on()
+    assert first.work == 0
+    assert second.work == 3 * (WORK_AT_ONCE // 2)
+    first.held_back = False
+    turns.go_on()
+    assert first.work == WORK_AT_ONCE // 2
+
+
+def test_an_error_in_one_turn_leaves_the_others_theirs() -> None:
+    class Broken(Flood):
+        def read_on(self) -> None:
+            raise RuntimeError("unexpected")
+
+    turns, (flood,) = crowd(1)
+    broken = Broken(Harness(), turns)
+    turns.take(broken)
+    turns.take(flood)
+    turns.go_on()
+    assert broken.broken
+    assert flood.work
