@@ -187,6 +187,7 @@ class FileAccess(Access):
             request.size,
             lambda right: self._verified(request, came, passwords, right),
             link.hung_up,
+            link.abort,
         )
         if not self.verifying.submit(attempt):
             return self._refuse(request, rc.SERVER_BUSY, "busy")

@@ -1,10 +1,11 @@
 """Password hashes on threads: whose turn it is, and what becomes of those who do not wait. Runs on the loop.
 
 A hash takes tens of milliseconds on purpose, so strangers must not fill the queue for those who belong here. Whoever
-comes new is among the next few that have a turn (`fairness`), and where strangers have filled the queue the oldest goes;
-who has hung up is dropped before it costs a hash; and while many strangers with unknown names wait, most are answered
-after the time that a hash took lately instead of after one of their own: in the same turn, just as late, without the
-work. Who tries one unknown name several times at once has each hashed, as with a known one.
+comes new is among the next few that have a turn (`fairness`), and where strangers have filled the queue the oldest goes.
+Who has hung up is dropped before it costs a hash, and its connection ended: each newcomer has some of those who wait
+looked at, so that they are gone as fast as they come. While many strangers with unknown names wait, most are answered
+after the time that a hash took lately instead of after one of their own: in their turn, just as late, without the work.
+Who tries one unknown name several times at once has each hashed, as with a known one.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ LOOKED_AT_MAX = 200  # entries in a pass of the loop
 _GUESS_S = 0.03  # where no hash was made yet
 LOOK_S = 0.5
 _SWEPT = 16  # of a source that has no room
+_LOOKED_AFTER = 2  # of those who wait, with each newcomer: so they cannot become more than about half as many
 
 
 class Loop(Protocol):
@@ -44,7 +46,7 @@ class Loop(Protocol):
 @dataclass(slots=True, weakref_slot=True, eq=False)
 class Attempt:
     """A user name and a password to be checked against `passwords`. `verified` is told the answer, None if there was no
-    telling; `abandoned` says whether it is still wanted."""
+    telling; `abandoned` says whether nobody waits for it any more, and `forget` ends its connection then."""
 
     passwords: PasswordFile
     user: str
@@ -53,8 +55,8 @@ class Attempt:
     size: int
     verified: Callable[[bool | None], None]
     abandoned: Callable[[], bool]
+    forget: Callable[[], object]
     known: bool = True
-    hashed: bool = True
     waits: bool = True
 
 
@@ -68,12 +70,13 @@ class Verifying:
         self._patience_s = patience_s
         self._clock = clock
         self._ages: deque[tuple[float, weakref.ref[Attempt]]] = deque()
+        self._round: deque[weakref.ref[Attempt]] = deque()  # who is looked after next
         self._looking = False
         self._threads = ThreadPoolExecutor(THREADS, "passwords")
         self._queue: FairQueue[Attempt] = FairQueue(WAITING_MAX, WAITING_BYTES_MAX)
         self._running = 0
-        self._strangers: Counter[str] = Counter()  # unknown names under way, and how often
-        self._hashed_strangers = 0
+        self._names: Counter[str] = Counter()  # unknown ones that wait or are being hashed, and how often
+        self._strangers = 0  # that wait
         self._lately: deque[float] = deque(maxlen=32)  # seconds that hashes took
         self._closed = False
         self.dropped = 0  # attempts that were abandoned, or had waited too long, before their turn
@@ -84,17 +87,19 @@ class Verifying:
 
     def submit(self, attempt: Attempt) -> bool:
         """Have it checked when its turn comes. False: there is no room for more from there."""
+        self._look_after_some()
         if not self._queue.has_room(attempt.source, attempt.size):
             self._sweep(attempt.source)
             if not self._queue.has_room(attempt.source, attempt.size) and not self._make_room(attempt):
                 return False
         if not attempt.passwords.knows(attempt.user):
             attempt.known = False
-            attempt.hashed = self._hashed_strangers < STRANGERS_HASHED or self._strangers[attempt.user] > 0
-            self._hashed_strangers += attempt.hashed
-            self._strangers[attempt.user] += 1
+            self._names[attempt.user] += 1
+            self._strangers += 1
         self._queue.put(attempt.source, attempt.user, attempt, attempt.size)
-        self._ages.append((self._clock(), weakref.ref(attempt)))
+        itself = weakref.ref(attempt)
+        self._ages.append((self._clock(), itself))
+        self._round.append(itself)
         if not self._looking:
             self._looking = True
             self._loop.call_later(LOOK_S, self._give_up_old)
@@ -105,6 +110,18 @@ class Verifying:
         self._closed = True
         self._threads.shutdown(wait=False, cancel_futures=True)
 
+    def _look_after_some(self) -> None:
+        """Who has hung up must not keep a connection, and its place, until its turn."""
+        for _ in range(min(_LOOKED_AFTER, len(self._round))):
+            reference = self._round.popleft()
+            attempt = reference()
+            if attempt is None or not attempt.waits:
+                continue
+            if attempt.abandoned():
+                self._abandon(attempt)
+            else:
+                self._round.append(reference)
+
     def _give_up_old(self) -> None:
         """An answer that comes too late is none: the connection would have been cut without one."""
         until = self._clock() - self._patience_s
@@ -114,8 +131,7 @@ class Verifying:
             if attempt is not None and attempt.waits:
                 if came > until:
                     break
-                attempt.waits = False
-                attempt.verified(None)
+                self._give_up(attempt)
             self._ages.popleft()
         self._looking = bool(self._ages) and not self._closed
         if self._looking:
@@ -128,7 +144,8 @@ class Verifying:
             if attempt is None or (attempt.waits and not attempt.abandoned()):
                 return
             self._queue.drop_oldest_of(source)
-            self._drop(attempt)
+            if attempt.waits:
+                self._abandon(attempt)
 
     def _make_room(self, attempt: Attempt) -> bool:
         """Many sources have filled the queue: for one of which nothing waits, who has waited longest goes."""
@@ -138,26 +155,36 @@ class Verifying:
             oldest = self._queue.displaced()
             if oldest is None:
                 return False
-            told = oldest.waits
-            oldest.waits = False
-            self._drop(oldest)
-            if told:
-                oldest.verified(None)
+            if oldest.waits:
+                self._give_up(oldest)
             if self._queue.has_room(attempt.source, attempt.size):
                 return True
         return False
 
-    def _drop(self, attempt: Attempt) -> None:
-        self.dropped += 1
+    # How an attempt ends. One that waits no more may still be in the queue, where its turn passes over it.
+
+    def _give_up(self, attempt: Attempt) -> None:
+        self._wait_no_more(attempt)
         self._left(attempt)
+        self.dropped += 1
+        attempt.verified(None)
+
+    def _abandon(self, attempt: Attempt) -> None:
+        self._wait_no_more(attempt)
+        self._left(attempt)
+        self.dropped += 1
+        attempt.forget()
+
+    def _wait_no_more(self, attempt: Attempt) -> None:
+        attempt.waits = False
+        self._strangers -= not attempt.known
 
     def _left(self, attempt: Attempt) -> None:
         if attempt.known:
             return
-        self._hashed_strangers -= attempt.hashed
-        self._strangers[attempt.user] -= 1
-        if not self._strangers[attempt.user]:
-            del self._strangers[attempt.user]
+        self._names[attempt.user] -= 1
+        if not self._names[attempt.user]:
+            del self._names[attempt.user]
 
     def _advance(self) -> None:
         """Give free threads something to do."""
@@ -168,17 +195,24 @@ class Verifying:
                 return
             looked_at += 1
             attempt = self._queue.take()
-            if not attempt.waits or attempt.abandoned():
-                self._drop(attempt)
+            if not attempt.waits:
                 continue
-            attempt.waits = False
-            if attempt.hashed:
+            if attempt.abandoned():
+                self._abandon(attempt)
+                continue
+            hashed = self._is_worth_a_hash(attempt)
+            self._wait_no_more(attempt)
+            if hashed:
                 self._running += 1
                 self._threads.submit(_timed, attempt).add_done_callback(
                     lambda done, attempt=attempt: self._tell(attempt, done)  # type: ignore[misc]
                 )
             else:
                 self._loop.call_later(random.choice(self._lately or (_GUESS_S,)), self._refuse, attempt)
+
+    def _is_worth_a_hash(self, attempt: Attempt) -> bool:
+        """Decided in its turn, so that however many strangers have come all but a few are passed over at once."""
+        return attempt.known or self._strangers <= STRANGERS_HASHED or self._names[attempt.user] > 1
 
     def _refuse(self, attempt: Attempt) -> None:
         """The time of a hash is over."""

@@ -252,6 +252,23 @@ def test_a_source_that_fills_the_queue_is_told_to_come_later(
     assert door.answer("ada", "right") == 0
 
 
+def test_the_connection_of_an_abandoned_connect_ends(
+    tmp_path: Path, broker: Broker, loop: Loop, make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    access = make(password_file=passwords(tmp_path, ada="right"))
+    attempts: list[verifying.Attempt] = []
+
+    def submit(attempt: verifying.Attempt) -> bool:
+        attempts.append(attempt)
+        return True
+
+    monkeypatch.setattr(access.verifying, "submit", submit)
+    request = Door(broker, access, loop).ask("ada", "wrong")
+    assert not request.link.closed
+    attempts[0].forget()
+    assert request.link.closed
+
+
 def test_what_is_verified_while_the_password_changes_is_not_let_in(
     tmp_path: Path, broker: Broker, loop: Loop, make: Make
 ) -> None:

@@ -60,6 +60,7 @@ class Crowd:
         self.queue = Verifying(self.loop, 8.0, lambda: self.now)
         self.answers: list[tuple[str, bool | None]] = []
         self.gone: set[str] = set()
+        self.forgotten: list[str] = []  # whose connections were ended
 
     def knock(
         self, user: str, source: str = "192.0.2.1", password: bytes = b"right", size: int = 100
@@ -73,6 +74,7 @@ class Crowd:
                 size,
                 lambda right: self.answers.append((user, right)),
                 lambda: user in self.gone,
+                lambda: self.forgotten.append(user),
             )
         )
 
@@ -110,8 +112,9 @@ def test_ten_thousand_strangers_cost_a_few_hashes_and_a_login_waits_for_a_few(cr
     crowd.open(known + 2)
     assert len(crowd.answers) == known + 2
     assert {right for user, right in crowd.answers if user.startswith("stranger")} == {False}
-    assert len([user for user in crowd.passwords.hashed if user.startswith("stranger")]) == STRANGERS_HASHED
-    assert len([delay for delay in crowd.loop.delays if delay != LOOK_S]) == known - STRANGERS_HASHED
+    hashed = [user for user in crowd.passwords.hashed if user.startswith("stranger")]
+    assert len(hashed) == THREADS + STRANGERS_HASHED  # those that came while nobody waited, and the last ones
+    assert len([delay for delay in crowd.loop.delays if delay != LOOK_S]) == known - len(hashed)
     assert {"ada", "bob"} <= set(crowd.passwords.hashed[: THREADS + 4])
 
 
@@ -168,6 +171,33 @@ def test_who_has_hung_up_costs_no_hash(crowd: Crowd) -> None:
     assert crowd.passwords.hashed.count("admin") == THREADS
     assert ("ada", True) in crowd.answers
     assert crowd.queue.dropped == 2300 - THREADS
+
+
+def test_strangers_that_keep_coming_are_passed_over_as_fast_as_they_come(crowd: Crowd) -> None:
+    """A hundred more for each hash: however many there are, what waits does not grow, nor do connections with it."""
+    crowd.passwords.gate.set()
+    number = 0
+    for _ in range(50):
+        for _ in range(100):
+            assert crowd.knock(f"stranger {number}", source=f"10.0.{number >> 8}.{number & 255}")
+            number += 1
+        done = len(crowd.passwords.hashed)
+        while crowd.queue.waiting > STRANGERS_HASHED or len(crowd.passwords.hashed) == done:
+            crowd.loop.run()
+    crowd.open(number)
+    assert {right for _, right in crowd.answers} == {False}
+    assert len(crowd.passwords.hashed) <= 50 * (THREADS + STRANGERS_HASHED)
+
+
+def test_the_connections_of_who_has_hung_up_end_while_others_come(crowd: Crowd) -> None:
+    """Guesses at a known name have to be hashed, and those who wait for that would be here for seconds."""
+    for number in range(3000):
+        crowd.knock("admin", source=f"10.0.{number >> 8}.{number & 255}", password=b"guess")
+    crowd.gone.add("admin")
+    for number in range(1500):
+        crowd.knock("ada", source=f"10.1.{number >> 8}.{number & 255}", password=b"guess")
+    assert crowd.forgotten == ["admin"] * (3000 - THREADS)
+    assert crowd.answers == []
 
 
 def test_a_source_without_room_gets_that_of_its_own_who_have_gone(crowd: Crowd) -> None:

@@ -217,6 +217,10 @@ class Link(ServerHandler):
         """Send what is buffered, then close; nothing is read any more."""
         raise NotImplementedError
 
+    def abort(self) -> None:
+        """End it now: nobody reads what is buffered."""
+        self.close()
+
     def refuse(self, error: ProtocolError) -> None:
         """Send what this version answers to `error`, if anything."""
         raise NotImplementedError
