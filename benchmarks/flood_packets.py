@@ -33,14 +33,17 @@ def connect(
     clean: bool = True,
     will: tuple[bytes, bytes] | None = None,
     expiry_s: int = 0,
+    login: tuple[bytes, bytes] | None = None,
 ) -> bytes:
-    """CONNECT without keep alive; a will is of QoS 1 and retained."""
-    flags = (2 if clean else 0) | (0x2C if will else 0)
+    """CONNECT without keep alive; a will is of QoS 1 and retained, `login` user name and password."""
+    flags = (2 if clean else 0) | (0x2C if will else 0) | (0xC0 if login else 0)
     body = b"\x00\x04MQTT" + bytes([version, flags, 0, 0])
     body += (b"\x05\x11" + struct.pack(">I", expiry_s)) if version == 5 else b""
     body += text(client_id)
     if will:
         body += (b"\x00" if version == 5 else b"") + text(will[0]) + text(will[1])
+    if login:
+        body += text(login[0]) + text(login[1])
     return packet(0x10, body)
 
 
