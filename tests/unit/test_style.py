@@ -60,7 +60,7 @@ TESTED_TOGETHER = {
         "headrace/services/tap.py",
     ],
     "tests/unit/sockets/test_plain.py": ["headrace/sockets/poller.py"],
-    "tests/unit/clients/test_endpoint.py": ["headrace/clients/websocket_client.py"],
+    "tests/unit/bridge/test_websocket_client.py": ["headrace/websocket_client.py"],
     "tests/unit/clients/test_bench.py": [
         "headrace/clients/away.py",
         "headrace/clients/crew.py",

@@ -22,13 +22,13 @@ from headrace.bridge.settings import BridgeSettings
 from headrace.bridge.terms import Terms
 from headrace.bridge.tls import UnusableFile, client_context
 from headrace.bridge.topics import TopicMap, subscriptions
-from headrace.bridge.websocket_tunnel import WebSocketClient
 from headrace.core.broker import Broker
 from headrace.core.inbound.bridging import Bridging
 from headrace.core.state.session import Session
 from headrace.mqtt.packets import VERSION_5, Connect, Will
 from headrace.mqtt.properties import Properties
 from headrace.sockets.keep_alive import ask_silent_peer
+from headrace.websocket_client import WebSocketClient
 
 _ABORT_S: Final = 5.0
 _REASONS_MAX: Final = 64  # the words are the remote broker's, and it may have many
@@ -160,7 +160,7 @@ class Bridge:
         loop = asyncio.get_running_loop()
         protocol: object = link
         if address.websocket:
-            protocol = WebSocketClient(link, address, self.settings.packet_bytes_max, loop.call_soon)
+            protocol = WebSocketClient(link, str(address), self.settings.packet_bytes_max, loop.call_soon)
         context = client_context(self.settings.tls) if address.encrypted else None
 
         def make() -> asyncio.Protocol:

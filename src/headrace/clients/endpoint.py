@@ -11,9 +11,10 @@ import ssl
 from dataclasses import dataclass
 
 from headrace.address import Location, locate_remote
+from headrace.clients.errors import ConnectionLost
 from headrace.clients.link import Link
-from headrace.clients.websocket_client import WebSocketClient
 from headrace.errors import HeadraceError
+from headrace.websocket_client import WebSocketClient
 
 PORTS = {"tcp": 1883, "tls": 8883, "ws": 8083, "wss": 8084}
 
@@ -64,9 +65,43 @@ class Endpoint:
             return
         host = f"[{self.host}]" if ":" in self.host else self.host
         scheme = "ws" if self.tls is None else "wss"
-        socket = WebSocketClient(link, f"{scheme}://{host}:{self.port}{self.path}")
+        upgrade = _Upgrade(link)
+        socket = WebSocketClient(upgrade, f"{scheme}://{host}:{self.port}{self.path}", None, loop.call_soon)
         await loop.create_connection(lambda: socket, self.host, self.port, ssl=self.tls)  # type: ignore[type-var]
-        await socket.upgraded
+        try:
+            await upgrade.done
+        except BaseException:
+            socket.abort()
+            raise
+
+
+class _Upgrade:
+    """A link over a WebSocket. `done` is when MQTT may be spoken; ConnectionLost if it never may."""
+
+    def __init__(self, link: Link) -> None:
+        self._link = link
+        self.done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.data_received = link.data_received
+        self.pause_writing = link.pause_writing
+        self.resume_writing = link.resume_writing
+
+    def connection_made(self, transport: asyncio.Transport) -> None:
+        self._link.connection_made(transport)
+        self.done.set_result(None)
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self.fail(str(error or "the server closed it"))
+        self._link.connection_lost(error)
+
+    def fail(self, reason: str) -> None:
+        if not self.done.done():
+            self.done.set_exception(ConnectionLost(reason))
+
+    def failed(self, error: Exception) -> None:
+        self.fail(f"{type(error).__name__}: {error}")
+
+    def bound_pending(self) -> None:
+        """Look at nothing: a client reads what it asked for."""
 
 
 def parse(url: str) -> Location:

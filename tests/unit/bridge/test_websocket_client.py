@@ -11,9 +11,8 @@ from websockets.server import ServerProtocol
 from websockets.typing import Subprotocol
 
 from harness import Harness
-from headrace.bridge.address import parse
-from headrace.bridge.websocket_tunnel import WebSocketClient
 from headrace.mqtt import codec
+from headrace.websocket_client import WebSocketClient
 from unit.bridge.remote import FakeTransport, Remote
 
 
@@ -24,7 +23,7 @@ class Upgraded:
         self.remote = Remote(Harness(), rules=[])
         self.socket = FakeTransport()
         self.turns: list[Callable[[], None]] = []
-        self.client = WebSocketClient(self.remote.link, parse("ws://h:1/there"), 1 << 20, self.turns.append)
+        self.client = WebSocketClient(self.remote.link, "ws://h:1/there", 1 << 20, self.turns.append)
         self.server = ServerProtocol(subprotocols=[Subprotocol(name) for name in subprotocols])
         self.client.connection_made(self.socket)
 
