@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 
 from broker_process import BrokerProcess, headrace, wait_until
@@ -19,6 +20,11 @@ WINDOW = {SESSION_EXPIRY: 600, RECEIVE_MAXIMUM: 4}
 
 def used(broker: BrokerProcess) -> int:
     return sum(path.stat().st_blocks * 512 for path in (broker.data_dir / "journal").glob("*.log"))
+
+
+def freed(broker: BrokerProcess) -> int:
+    """Bytes, by compaction alone."""
+    return sum(map(int, re.findall(r"compacted.*freed_bytes=(\d+)", broker.stderr)))
 
 
 def test_disk_use_stays_near_what_is_live(
@@ -39,7 +45,6 @@ def test_disk_use_stays_near_what_is_live(
         publisher.deliver("rare", b"%03d" % number)
         busy()
     sent = 60 * 50 * 4000
-    assert used(broker) > sent // 4, "the first message holds all that came after it"
 
     snapshots: set[str] = set()
 
@@ -51,14 +56,17 @@ def test_disk_use_stays_near_what_is_live(
             busy()
         return used(broker) < sent // 8
 
-    wait_until(is_small, "compacted", 30)
-    assert "compacted" in broker.stderr
+    wait_until(is_small, "compacted", 60)
+    # Compaction begins while a slow machine still publishes, so only its own words tell what it had to free.
+    assert freed(broker) > sent // 2
+    oldest = min(path.name for path in (broker.data_dir / "journal").glob("*.log"))
+    assert oldest == f"{0:020d}.log", "the first message holds all that came after it"
 
     def are_few() -> bool:
         is_small()
         return len(list((broker.data_dir / "journal").glob("*.log"))) < 20
 
-    wait_until(are_few, "merged", 30)
+    wait_until(are_few, "merged", 60)
     assert "merged" in broker.stderr
     broker.kill()
     assert headrace("journal", "verify", "--data-dir", str(broker.data_dir)).returncode == 0
