@@ -102,6 +102,9 @@ def main() -> None:
         reason = error.strerror or str(error)
         _say(f"{error.filename}: {reason}" if error.filename else reason)
         sys.exit(1)
+    except MemoryError:
+        _say("not enough memory")
+        sys.exit(1)
     except (HeadraceError, JournalError) as error:
         _say(str(error))
         sys.exit(1)

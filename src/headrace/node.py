@@ -32,7 +32,7 @@ from headrace.build import PURE, build
 from headrace.config import Config, endpoint
 from headrace.core.broker import Broker
 from headrace.core.ports.clock import Clock
-from headrace.journal.errors import FULL_REASONS, OffsetOutOfRange
+from headrace.journal.errors import FULL_REASONS, OffsetOutOfRange, reason_of
 from headrace.journal.log import SegmentedLog
 from headrace.journal.snapshot import newest_chain
 from headrace.naming import keys_named
@@ -378,8 +378,8 @@ class Node:
     async def _last_snapshot(self) -> None:
         try:
             await self._upkeep.snapshot(compact=False)
-        except OSError as error:
-            log.error("no snapshot at the stop; the next start replays the journal", error=str(error))
+        except (OSError, MemoryError) as error:
+            log.error("no snapshot at the stop; the next start replays the journal", error=reason_of(error))
 
 
 def _not_kept(error: OSError) -> None:

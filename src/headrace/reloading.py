@@ -43,6 +43,12 @@ class Reloading:
 
     def run(self) -> None:
         """Reload everything, and say what could not be."""
+        try:
+            self._run()
+        except MemoryError:
+            log.error("not reloaded for want of memory: send SIGHUP again")
+
+    def _run(self) -> None:
         failed = self._limits() + self._doors.reload() + self._certificate()
         self._bridges.reload()
         if failed:

@@ -65,7 +65,7 @@ class Syncer:
         self._done = Semaphore(0)
         self._job: tuple[int, Sequence[bytes], int, int, int] = (-1, (), 0, 0, 0)
         self._index: tuple[int, bytes, int] = (-1, b"", 0)
-        self._outcome: int | OSError = 0
+        self._outcome: int | OSError | MemoryError = 0
         self._stopping = False
 
     def __del__(self) -> None:
@@ -79,7 +79,7 @@ class Syncer:
                 return
             try:
                 self._outcome = self._execute()
-            except OSError as error:
+            except (OSError, MemoryError) as error:
                 self._outcome = error
             self._done.release()
             os.eventfd_write(self.fd, 1)
@@ -118,10 +118,10 @@ class Syncer:
         self._begun.release()
 
     def result(self) -> int | None:
-        """What `write_and_sync` returns or raises, once a job; None while it is not done. Raises OSError."""
+        """What `write_and_sync` returns or raises, once a job; None while it is not done. Raises OSError, MemoryError."""
         if not self._done.acquire(blocking=False):
             return None
-        if isinstance(self._outcome, OSError):
+        if isinstance(self._outcome, OSError | MemoryError):
             raise self._outcome
         return self._outcome
 

@@ -115,7 +115,7 @@ class SegmentFile:
         wanted, zeroed, growth, entries = self._begun
         try:
             done = syncer.result()
-        except OSError:
+        except (OSError, MemoryError):
             return False
         if done is None:
             return None
@@ -163,7 +163,7 @@ class SegmentFile:
     def write_index(self, entries: bytes) -> None:
         """Adds to the `.index` file, which other processes may use to start in the middle. Never synced, and
         the journal does without it: what cannot be written is left out."""
-        with suppress(OSError):
+        with suppress(OSError, MemoryError):
             if self._index_fd < 0:
                 self._index_fd = self._disk.create(self.segment.index_path)
             self._index_size = self._disk.write_fully(self._index_fd, [entries], self._index_size)
@@ -189,7 +189,7 @@ def begin_segment(disk: Disk, directory: Path, header: SegmentHeader, allocate_b
         file = SegmentFile(disk, segment, fd, allocate_bytes, 0)
         file.preallocate(SEGMENT_HEADER_SIZE)
         disk.write_fully(fd, [header.pack()], 0)
-    except OSError:
+    except (OSError, MemoryError):
         disk.close(fd)
         disk.unlink(_temporary(segment))
         raise

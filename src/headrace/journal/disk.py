@@ -179,7 +179,7 @@ class Disk:
             finally:
                 self.close(fd)
             self.rename(temporary, path)
-        except OSError:
+        except (OSError, MemoryError):
             with suppress(OSError):
                 self.unlink(temporary)
             raise

@@ -130,9 +130,16 @@ def is_disk_full(error: OSError) -> bool:
 _PASSING = (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EAGAIN, errno.EINTR, errno.ENOBUFS)
 
 
-def is_passing(error: OSError) -> bool:
+def is_passing(error: OSError | MemoryError) -> bool:
     """The system lacked what the call needs: space, a descriptor, memory. Nothing was done, and it may be tried again."""
-    return is_disk_full(error) or error.errno in _PASSING
+    return isinstance(error, MemoryError) or is_disk_full(error) or error.errno in _PASSING
+
+
+def reason_of(error: OSError | MemoryError) -> str:
+    """What the system would say: Python gives no words to want of memory."""
+    if isinstance(error, MemoryError):
+        return os.strerror(errno.ENOMEM)
+    return str(error.strerror or error)
 
 
 def synced(done: int) -> int:

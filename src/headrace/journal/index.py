@@ -37,8 +37,15 @@ class OffsetIndex:
         return len(self.offsets)
 
     def add(self, offset: int, position: int) -> None:
-        self.positions.append(position)
-        self.offsets.append(offset)
+        """For want of memory an entry is left out: its batch is found from the one before. Raises MemoryError if there
+        is none."""
+        try:
+            self.positions.append(position)
+            self.offsets.append(offset)
+        except MemoryError:
+            del self.positions[len(self.offsets) :]
+            if not self.offsets:
+                raise
 
     def span(self, offset: int, end: int) -> tuple[int, int, int]:
         """(base offset, position, end position) of the stretch that holds `offset`; `end` ends the last one.

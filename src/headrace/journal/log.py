@@ -20,7 +20,14 @@ from headrace.journal.compaction import count_kept, rewrite_sparse, temporary_of
 from headrace.journal.consumers import ConsumerPosition
 from headrace.journal.damage import first_damage
 from headrace.journal.disk import Disk
-from headrace.journal.errors import DiskFull, JournalError, OffsetOutOfRange, is_disk_full, is_passing
+from headrace.journal.errors import (
+    DiskFull,
+    JournalError,
+    OffsetOutOfRange,
+    is_disk_full,
+    is_passing,
+    reason_of,
+)
 from headrace.journal.lock import lock_data_dir
 from headrace.journal.merging import are_adjacent, merge, mergeable
 from headrace.journal.opening import Recovery
@@ -442,10 +449,11 @@ class SegmentedLog:
         try:
             self._writer.finish()
             self._watermark.replace()
-        except OSError as error:
+        except (OSError, MemoryError) as error:
             if not is_passing(error):
                 raise
-            self._report(f"no space for the marks of a clean stop ({error}); the next start repairs that")
+            reason = reason_of(error)
+            self._report(f"no space for the marks of a clean stop ({reason}); the next start repairs that")
 
     def _drain(self) -> None:
         self._writer.queue.put(None)

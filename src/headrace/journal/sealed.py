@@ -13,7 +13,7 @@ from headrace.journal.active import SegmentFile
 from headrace.journal.catalog import Segment
 from headrace.journal.damage import first_damage
 from headrace.journal.disk import Disk
-from headrace.journal.errors import CorruptFile, CorruptJournal, is_passing
+from headrace.journal.errors import CorruptFile, CorruptJournal, is_passing, reason_of
 from headrace.journal.index import OffsetIndex
 from headrace.journal.merging import taken_in
 from headrace.journal.segment import SEGMENT_HEADER_SIZE, Footer, SegmentHeader, seed_of
@@ -117,10 +117,11 @@ class SealedLoader:
         thin = dense.thinned(self._index_interval_bytes)
         try:
             self._disk.replace(segment.index_path, thin.pack(self._seed))
-        except OSError as error:
+        except (OSError, MemoryError) as error:
             if not is_passing(error):
                 raise
-            self._report(f"no space for {segment.index_path.name} ({error}): it is made at a later start")
+            reason = reason_of(error)
+            self._report(f"no space for {segment.index_path.name} ({reason}): it is made at a later start")
         else:
             self._report(f"rebuilt {segment.index_path.name} by reading its segment")
         return thin

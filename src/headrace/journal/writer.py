@@ -23,6 +23,7 @@ descriptor for the next segment. A sync that failed is never tried again.
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from queue import Empty, SimpleQueue
 from threading import Event
@@ -32,7 +33,15 @@ from typing import TYPE_CHECKING, TypeVar
 from headrace.journal.active import SegmentFile, begin_segment, name_segment
 from headrace.journal.catalog import Catalog
 from headrace.journal.disk import Disk
-from headrace.journal.errors import NO_RESERVE, DiskFull, SyncFailed, WriteFailed, is_disk_full, is_passing
+from headrace.journal.errors import (
+    NO_RESERVE,
+    DiskFull,
+    SyncFailed,
+    WriteFailed,
+    is_disk_full,
+    is_passing,
+    reason_of,
+)
 from headrace.journal.index import pack_entry
 from headrace.journal.reserve import Reserve
 from headrace.journal.segment import (
@@ -149,7 +158,10 @@ class GroupWriter:
             if not file.has_index:
                 return False
             entries = pack_entry(base, position, self._seed)
-        file.begin(syncer, header, body, position, end, entries)
+        try:
+            file.begin(syncer, header, body, position, end, entries)
+        except (OSError, MemoryError):  # there is no job then
+            return False
         self._syncing = pending
         return True
 
@@ -295,24 +307,24 @@ class GroupWriter:
             self._disk.write_fully(file.fd, buffers, position)
 
     def _with_room(self, step: Callable[[], Result]) -> Result:
-        """Does what may find the disk full or descriptors used up, again and again until it does not. Syncs are not among
-        it."""
+        """Does what may find the disk full, descriptors or memory used up, again and again until it does not. Syncs are
+        not among it."""
         while True:
             try:
                 return step()
             except SyncFailed:
                 raise
-            except OSError as error:
+            except (OSError, MemoryError) as error:
                 if not is_passing(error):
                     raise
                 self._make_room(error)
 
-    def _make_room(self, error: OSError) -> None:
+    def _make_room(self, error: OSError | MemoryError) -> None:
         """Gives the reserve away for a full disk; without one, waits. Raises the error if the log is to be closed."""
         if not self.full:
-            self._say_full(str(error.strerror or error))
+            self._say_full(reason_of(error))
         self._regain_at = monotonic() + RETRY_S
-        given = is_disk_full(error) and self._reserve.release()
+        given = isinstance(error, OSError) and is_disk_full(error) and self._reserve.release()
         if not given and self.closing.wait(RETRY_S):
             raise error
 
@@ -355,7 +367,8 @@ class GroupWriter:
         self._with_room(partial(self.file.write_footer, self._seed))
         self.file.sync_footer()
         self.file.close()
-        self.file.segment.index = self.file.segment.index.thinned(self._index_interval_bytes)
+        with suppress(MemoryError):  # then it stays as large as it is
+            self.file.segment.index = self.file.segment.index.thinned(self._index_interval_bytes)
         self._durable_offset = base_offset
         header = SegmentHeader(self._uuid, self._epoch, base_offset, time_ns() // 1000)
         directory = self.file.segment.path.parent
@@ -374,10 +387,10 @@ class GroupWriter:
 
 
 def _named(error: BaseException) -> BaseException:
-    if not isinstance(error, OSError):
+    if not isinstance(error, OSError | MemoryError):
         return error
-    kind = DiskFull if is_disk_full(error) else WriteFailed
-    named = kind(f"the journal cannot be written: {error}")
+    kind = DiskFull if isinstance(error, OSError) and is_disk_full(error) else WriteFailed
+    named = kind(f"the journal cannot be written: {reason_of(error)}")
     named.__cause__ = error
     return named
 

@@ -70,6 +70,9 @@ class ListenerSet(ConnectionSet):
 
     def report_error(self, error: Exception) -> None:
         if self.report is not None:
+            if isinstance(error, MemoryError):  # where it was missing says nothing
+                self.report("a connection ended for want of memory", "")
+                return
             self.report("an error of ours ended a connection", "".join(traceback.format_exception(error)))
 
     def add(self, connection: Connection) -> None:

@@ -24,11 +24,9 @@ class FailureLog:
             self._untold[place] = self._untold.get(place, 0) + 1
             return
         self._told_at[place] = now
-        self._tell(
-            "something failed that should not; it was contained",
-            place=place,
-            client_id=client_id,
-            error=repr(error),
-            more=self._untold.pop(place, 0),
-            trace="".join(traceback.format_exception(error)),
-        )
+        said: dict[str, object] = {"place": place, "client_id": client_id, "more": self._untold.pop(place, 0)}
+        if isinstance(error, MemoryError):  # where it was missing says nothing
+            self._tell("not enough memory; it was contained", **said)
+            return
+        said |= {"error": repr(error), "trace": "".join(traceback.format_exception(error))}
+        self._tell("something failed that should not; it was contained", **said)

@@ -91,6 +91,9 @@ class Poller:
                 continue  # ended by one before it
             try:
                 transport.on_ready(i64(read_i32_le(ready, pos + 4)))
+            except MemoryError:
+                self.loop.call_exception_handler({"message": "a connection ends for want of memory"})
+                transport.abort()
             except Exception as error:  # noqa: BLE001  it must not cost the others
                 self.loop.call_exception_handler({"message": "connection failed", "exception": error})
                 transport.abort()

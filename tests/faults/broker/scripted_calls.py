@@ -27,6 +27,8 @@ _SIZE = _HEAD.size + 8 * len(CALLS) * len(KINDS)
 # What the manual pages let each call fail with; "short" moves a part of the bytes.
 _PASSING = (errno.EINTR,)
 _NO_DESCRIPTOR = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)
+_RECEIVING = (errno.ECONNRESET, errno.ENOMEM, SHORT, *_PASSING)
+_SENDING = (errno.EPIPE, errno.ENOBUFS, errno.ENOMEM, SHORT, *_PASSING)
 ERRORS: dict[tuple[str, str], tuple[int, ...]] = {
     ("open", "data"): (*_NO_DESCRIPTOR, errno.EIO, errno.ENOSPC, *_PASSING),
     ("read", "data"): (errno.EIO, errno.ENOMEM, SHORT, *_PASSING),
@@ -48,8 +50,11 @@ ERRORS: dict[tuple[str, str], tuple[int, ...]] = {
     ("statvfs", "data"): (errno.EIO, errno.ENOMEM),
     ("flock", "data"): (errno.ENOLCK, *_PASSING),
     ("accept", "sockets"): (*_NO_DESCRIPTOR, errno.ENOBUFS, errno.ECONNABORTED, *_PASSING),
-    ("recv", "sockets"): (errno.ECONNRESET, errno.ENOMEM, SHORT, *_PASSING),
-    ("send", "sockets"): (errno.EPIPE, errno.ENOBUFS, errno.ENOMEM, SHORT, *_PASSING),
+    ("recv", "sockets"): _RECEIVING,
+    ("send", "sockets"): _SENDING,
+    ("read", "sockets"): _RECEIVING,  # the interpreted build uses sockets as files
+    ("write", "sockets"): _SENDING,
+    ("fstat", "sockets"): (errno.EIO, errno.ENOMEM),
     ("socket", "sockets"): _NO_DESCRIPTOR,
     ("setsockopt", "sockets"): (errno.EINVAL, errno.ENOBUFS),
     ("getpeername", "sockets"): (errno.ENOTCONN, errno.ENOBUFS),

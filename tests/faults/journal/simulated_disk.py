@@ -14,6 +14,7 @@ from random import Random
 from headrace.journal.disk import Disk
 
 SECTOR = 512
+WANT_OF_MEMORY = -1  # MemoryError in the place of an OSError
 
 
 class PowerCut(BaseException):
@@ -83,7 +84,8 @@ class _Mapped:
 
 
 class SimulatedDisk(Disk):
-    """`cut_after` counts changing calls down to the power cut; `failures` maps a call's name to an errno."""
+    """`cut_after` counts changing calls down to the power cut; `failures` maps a call's name to an errno, or to
+    WANT_OF_MEMORY."""
 
     def __init__(self, seed: int = 0) -> None:
         self.rng = Random(seed)
@@ -132,7 +134,10 @@ class SimulatedDisk(Disk):
             raise PowerCut
         self.cut_after -= 1
         if call in self.failures:
-            raise OSError(self.failures[call], errno.errorcode[self.failures[call]])
+            code = self.failures[call]
+            if code == WANT_OF_MEMORY:
+                raise MemoryError
+            raise OSError(code, errno.errorcode[code])
 
     def _sync(self, call: str, fd: int) -> None:
         try:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import errno
+import os
 from dataclasses import replace
 
 import pytest
 
 from faults.journal.crash_run import DATA_DIR, SMALL, Run, content, reopened
-from faults.journal.simulated_disk import SimulatedDisk
+from faults.journal.simulated_disk import WANT_OF_MEMORY, SimulatedDisk
 from headrace.journal.errors import DiskFull, WriteFailed
 
 
@@ -125,15 +126,16 @@ def test_closing_waits_for_the_syncer() -> None:
     assert reopened(disk)[0] == [b"a", b"b", b"c"]
 
 
+@pytest.mark.parametrize("code", [errno.EINTR, errno.ENOMEM, WANT_OF_MEMORY])
 @pytest.mark.parametrize("call", ["pwritev", "allocate"])
-def test_what_the_syncer_cannot_write_the_thread_does_again(call: str) -> None:
+def test_what_the_syncer_cannot_write_the_thread_does_again(call: str, code: int) -> None:
     disk = SimulatedDisk()
     run = Run(disk, settings=replace(SMALL, segment_bytes_max=1 << 25), syncer=True)
     assert run.syncer is not None
     first = b"x" * ((16 << 20) - 1000)  # nearly all that is preallocated
     second = b"y" * (2000 if call == "allocate" else 20)
     run.append([first])
-    disk.failures[call] = errno.EINTR
+    disk.failures[call] = code
     run.log.append(second, 1, 1, 1)
     run.syncer.wait()
     disk.failures.clear()
@@ -144,7 +146,9 @@ def test_what_the_syncer_cannot_write_the_thread_does_again(call: str) -> None:
 
 
 @pytest.mark.parametrize("call", ["create", "allocate", "pwritev", "rename", "fsync_directory"])
-@pytest.mark.parametrize("code", [errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EINTR, errno.ENOSPC])
+@pytest.mark.parametrize(
+    "code", [errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EINTR, errno.ENOSPC, WANT_OF_MEMORY]
+)
 @pytest.mark.parametrize("syncer", [False, True])
 def test_a_segment_that_cannot_be_begun_now_is_begun_later(call: str, code: int, syncer: bool) -> None:
     """Want of descriptors, of memory or of space ends nobody; nothing is acknowledged meanwhile."""
@@ -156,7 +160,8 @@ def test_a_segment_that_cannot_be_begun_now_is_begun_later(call: str, code: int,
     run.log.append(sent[1], 1, 1, 1)
     run.log.append(sent[2], 1, 1, 1)
     run.wait_for(lambda: bool(run.full))
-    assert run.full == [errno.errorcode[code]]
+    said = os.strerror(errno.ENOMEM) if code == WANT_OF_MEMORY else errno.errorcode[code]
+    assert run.full == [said]
     assert run.acknowledged == 1
     disk.failures.clear()
     run.wait_for(lambda: run.acknowledged == 3 and run.full[-1] == "")
@@ -166,11 +171,12 @@ def test_a_segment_that_cannot_be_begun_now_is_begun_later(call: str, code: int,
     assert reopened(disk)[0] == sent
 
 
-def test_closing_does_not_wait_for_descriptors() -> None:
+@pytest.mark.parametrize("code", [errno.EMFILE, WANT_OF_MEMORY])
+def test_closing_does_not_wait_for_descriptors_or_memory(code: int) -> None:
     disk = SimulatedDisk()
     run = Run(disk)
     assert run.append([b"x" * 3000]) == 1
-    disk.failures["create"] = errno.EMFILE
+    disk.failures["create"] = code
     run.log.append(b"y" * 3000, 1, 1, 1)
     run.wait_for(lambda: bool(run.full))
     run.log.close()

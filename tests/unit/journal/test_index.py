@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from array import array
+
 import pytest
 
 from headrace.journal.index import OffsetIndex
@@ -24,6 +26,28 @@ def test_span_is_the_stretch_that_holds_the_offset() -> None:
     assert index.span(500, 999) == (20, 300, 999)
     with pytest.raises(IndexError):
         index.span(9, 999)
+
+
+class _Short(array):  # type: ignore[type-arg]
+    """An array that cannot grow."""
+
+    def append(self, value: int, /) -> None:
+        raise MemoryError
+
+
+def test_an_entry_there_is_no_memory_for_is_left_out() -> None:
+    index = index_of((10, 64))
+    index.offsets = _Short("Q", index.offsets)
+    index.add(13, 200)
+    assert index.span(13, 999) == (10, 64, 999)
+    assert list(index.positions) == [64]
+    index.offsets = array("Q", index.offsets)
+    index.add(20, 300)
+    assert index.span(19, 999) == (10, 64, 300)
+    empty = OffsetIndex()
+    empty.offsets = _Short("Q")
+    with pytest.raises(MemoryError):
+        empty.add(10, 64)
 
 
 def test_thinned_keeps_the_first_and_about_one_an_interval() -> None:

@@ -28,3 +28,9 @@ def test_each_place_is_told_once_in_a_while_with_its_traceback() -> None:
         ("apply", "c2", 2),
     ]
     assert "test_failures.py" in str(told[0]["trace"])
+
+
+def test_want_of_memory_is_no_bug() -> None:
+    told: list[tuple[str, dict[str, object]]] = []
+    FailureLog(lambda line, **fields: told.append((line, fields))).report("apply", "c1", MemoryError())
+    assert told == [("not enough memory; it was contained", {"place": "apply", "client_id": "c1", "more": 0})]

@@ -36,8 +36,10 @@ class Reader(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         self.nested = True
         self.received += data
-        self.on_data(data)
-        self.nested = False
+        try:
+            self.on_data(data)
+        finally:
+            self.nested = False
 
     def eof_received(self) -> bool:
         self.calls.append("eof")
@@ -445,3 +447,20 @@ def test_ten_thousand_at_once() -> None:
         run(main)
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, most))
+
+
+def test_want_of_memory_costs_one_connection_and_no_traceback() -> None:
+    async def body(pair: Pair) -> None:
+        said: list[dict[str, object]] = []
+        pair.loop.set_exception_handler(lambda _, context: said.append(context))
+
+        def wants(data: bytes) -> None:
+            raise MemoryError
+
+        pair.reader.on_data = wants
+        await pair.send(b"hello")
+        await pair.lost()
+        pair.loop.set_exception_handler(None)
+        assert said == [{"message": "a connection ends for want of memory"}]
+
+    with_pair(body)

@@ -165,7 +165,10 @@ class LocalJournal(JournalPort):
                     return loaded
                 frames = loaded
             self._last = frames
-        return frames.message(offset)
+        try:
+            return frames.message(offset)
+        except MemoryError as error:
+            return self._judged(offset, error)
 
     def fetch_page(self, offset: int) -> bytes | Absent:
         frames = self._kept(offset)
@@ -174,7 +177,10 @@ class LocalJournal(JournalPort):
             if isinstance(loaded, Absent):
                 return loaded
             frames = loaded
-        return frames.page(offset)
+        try:
+            return frames.page(offset)
+        except MemoryError as error:
+            return self._judged(offset, error)
 
     def _kept(self, offset: int) -> _Frames | None:
         """Among the batches read last."""
@@ -213,7 +219,8 @@ class LocalJournal(JournalPort):
         now = self._clock()
         if now - self._failure_said_at >= FAILURE_SAID_EVERY_S:
             self._failure_said_at = now
-            self._report(f"offset {offset} cannot be read now, whoever needs it waits: {error}")
+            reason = str(error) or "not enough memory"
+            self._report(f"offset {offset} cannot be read now, whoever needs it waits: {reason}")
         return NOT_NOW
 
     def _say_damage(self, offset: int, error: Exception) -> None:

@@ -126,7 +126,7 @@ class Snapshotting:
             raise
         try:
             await asyncio.to_thread(writer.commit, self._commit.high_watermark)
-        except OSError:
+        except (OSError, MemoryError):
             writer.abandon()
             raise
 
