@@ -37,23 +37,60 @@ def _packet_id(buf: bytes, pos: i64, end: i64) -> i64:
     return packet_id
 
 
+class Filters:
+    """A SUBSCRIBE or UNSUBSCRIBE, whose filters are decoded some at a time: many small packets in one (MQTT-3.8.4-5)."""
+
+    def __init__(self, buf: bytes, pos: i64, end: i64, version: i64, packet_type: i64) -> None:
+        self.packet_type: i64 = packet_type
+        self._buf = buf
+        self._end: i64 = end
+        self._version: i64 = version
+        self._packet_id = _packet_id(buf, pos, end)
+        self._properties = Properties()
+        pos += 2
+        if version == 5:
+            self._properties, pos = read_properties(buf, pos, end, packet_type)
+        if pos >= end:  # [MQTT-3.8.3-2] [MQTT-3.10.3-2]
+            raise MalformedPacket(f"{packets.NAMES[packet_type]} without a topic filter")
+        self._pos: i64 = pos
+
+    @property
+    def done(self) -> bool:
+        return self._pos >= self._end
+
+    def subscribe(self, most: i64, before: Subscribe | None = None) -> Subscribe:
+        """The next filters, so many at most; `before` is the part that came last."""
+        identifiers = self._properties.subscription_identifiers
+        packet = Subscribe(self._packet_id, [], identifiers[0] if identifiers else 0, self._properties)
+        while self._pos < self._end and most > 0:
+            most -= 1
+            raw = self._next()
+            if self._pos >= self._end:
+                raise MalformedPacket("topic filter without options")
+            packet.filters.append(_request(_filter(raw), self._buf[self._pos], self._version))
+            self._pos += 1
+        packet.more = self._pos < self._end
+        packet.answer = None if before is None else before.answer
+        return packet
+
+    def unsubscribe(self, most: i64, before: Unsubscribe | None = None) -> Unsubscribe:
+        """As `subscribe`."""
+        packet = Unsubscribe(self._packet_id, [], self._properties)
+        while self._pos < self._end and most > 0:
+            most -= 1
+            packet.filters.append(_filter(self._next()))
+        packet.more = self._pos < self._end
+        packet.answer = None if before is None else before.answer
+        return packet
+
+    def _next(self) -> bytes:
+        raw = read_binary(self._buf, self._pos, self._end)
+        self._pos += 2 + len(raw)
+        return raw
+
+
 def decode_subscribe(buf: bytes, pos: i64, end: i64, version: i64) -> Subscribe:
-    packet = Subscribe(_packet_id(buf, pos, end), [], 0, Properties())
-    pos += 2
-    if version == 5:
-        packet.properties, pos = read_properties(buf, pos, end, packets.SUBSCRIBE)
-        if packet.properties.subscription_identifiers:
-            packet.subscription_id = packet.properties.subscription_identifiers[0]
-    while pos < end:
-        raw = read_binary(buf, pos, end)
-        pos += 2 + len(raw)
-        if pos >= end:
-            raise MalformedPacket("topic filter without options")
-        packet.filters.append(_request(_filter(raw), buf[pos], version))
-        pos += 1
-    if not packet.filters:
-        raise MalformedPacket("SUBSCRIBE without a topic filter")  # [MQTT-3.8.3-2]
-    return packet
+    return Filters(buf, pos, end, version, packets.SUBSCRIBE).subscribe(end)
 
 
 def _filter(raw: bytes) -> str:
@@ -85,17 +122,7 @@ def _request(topic_filter: str, options: i64, version: i64) -> SubscriptionReque
 
 
 def decode_unsubscribe(buf: bytes, pos: i64, end: i64, version: i64) -> Unsubscribe:
-    packet = Unsubscribe(_packet_id(buf, pos, end), [], Properties())
-    pos += 2
-    if version == 5:
-        packet.properties, pos = read_properties(buf, pos, end, packets.UNSUBSCRIBE)
-    while pos < end:
-        raw = read_binary(buf, pos, end)
-        pos += 2 + len(raw)
-        packet.filters.append(_filter(raw))
-    if not packet.filters:
-        raise MalformedPacket("UNSUBSCRIBE without a topic filter")  # [MQTT-3.10.3-2]
-    return packet
+    return Filters(buf, pos, end, version, packets.UNSUBSCRIBE).unsubscribe(end)
 
 
 def decode_disconnect(buf: bytes, pos: i64, end: i64, version: i64) -> Disconnect:

@@ -79,6 +79,7 @@ class PacketStream:
         self._spent = False
         self.packets_at_once: i64 = UNLIMITED
         self._left: i64 = UNLIMITED
+        self._unfinished = False  # of a long packet, only a part was handled
         self.outcome: i64 = WHOLE
 
     @property
@@ -120,10 +121,29 @@ class PacketStream:
     def go_on(self) -> None:
         """Handle what waits, as far as one call may: after `release`, and after the outcome MORE."""
         self._spent = False
+        if self._unfinished and not self._finished():
+            return
         rest = self._rest
         if rest is not None:
             self._rest = None
             self.receive_data(bytes(rest))
+
+    def _finished(self) -> bool:
+        """Handle more of the packet that was handled in part; True when that was the last of it and others may follow."""
+        self.outcome = WHOLE
+        self._left = self.packets_at_once
+        try:
+            self._next_part()
+        except ProtocolError as error:
+            self._refuse(error)
+        if self._unfinished and not self._held:
+            self._spent = True
+            self.outcome = MORE
+        return not self._unfinished and not self._held and self.state != states.CLOSED
+
+    def _next_part(self) -> None:
+        """Of a packet that left `_unfinished` behind: handle as much as `_left` allows."""
+        raise NotImplementedError
 
     def spend(self, units: i64) -> None:
         """Called by a handler: the packet in hand costs as much as so many more of them."""
@@ -134,6 +154,7 @@ class PacketStream:
         self.state = states.CLOSED
         self.outcome = WHOLE
         self._rest = None
+        self._unfinished = False
 
     def _refuse(self, error: ProtocolError) -> None:
         if self.state != states.CLOSED:
@@ -187,7 +208,7 @@ class PacketStream:
         """Handle nothing more now: what is behind `pos` waits for `release` or `go_on`."""
         if self._held:
             self._rest = bytearray(data[pos:])
-        elif pos < len(data):
+        elif pos < len(data) or self._unfinished:
             self._rest = bytearray(data[pos:])
             self._spent = True
             self.outcome = MORE

@@ -146,7 +146,8 @@ class SubscriptionRequest:
 
 
 class Subscribe:
-    """`subscription_id` is 0 when there is none."""
+    """`subscription_id` is 0 when there is none. One with very many filters comes in parts that have the same packet id:
+    `more` says that another one follows, and `answer`, which is for whoever answers, goes from one to the next."""
 
     def __init__(
         self, packet_id: int, filters: list[SubscriptionRequest], subscription_id: int, properties: Properties
@@ -155,13 +156,19 @@ class Subscribe:
         self.filters = filters
         self.subscription_id = subscription_id
         self.properties = properties
+        self.more = False
+        self.answer: object | None = None
 
 
 class Unsubscribe:
+    """`more` and `answer` as in `Subscribe`."""
+
     def __init__(self, packet_id: int, filters: list[str], properties: Properties) -> None:
         self.packet_id = packet_id
         self.filters = filters
         self.properties = properties
+        self.more = False
+        self.answer: object | None = None
 
 
 class Disconnect:

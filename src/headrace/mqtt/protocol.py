@@ -11,7 +11,7 @@ from headrace.mqtt import packets, states
 from headrace.mqtt.codec import encode_connack, encode_disconnect
 from headrace.mqtt.connect import decode_connect, protocol_level
 from headrace.mqtt.data_types import read_u16
-from headrace.mqtt.decoder import decode_auth, decode_disconnect, decode_subscribe, decode_unsubscribe
+from headrace.mqtt.decoder import Filters, decode_auth, decode_disconnect
 from headrace.mqtt.framing import PacketStream, PeerHandler, no_content, reserved_flags
 from headrace.mqtt.packets import Auth, Connect, Disconnect, Subscribe, Unsubscribe, plain_publish
 from headrace.mqtt.properties import Properties
@@ -39,6 +39,8 @@ class ServerHandler(PeerHandler):
 
 
 _PLAIN_PUBLISH: Final = 0x30  # its first byte: QoS 0, not retained
+_FILTER_WORK: Final = 2  # of a filter, in small packets: it goes through the journal
+_FILTERS_LEAST: Final = 16  # that are handled at once, however little a call may do
 _NOBODY: Final = ServerHandler()
 # What a stranger may make us hold: the longest client id, user name, password, will topic and will payload together.
 CONNECT_BYTES_MAX: Final = 512 << 10
@@ -62,12 +64,16 @@ class ServerProtocol(PacketStream):
         self.reason_strings = False
         self._wants_reasons = True
         self._client_limit: i64 = 0
+        self._filters: Filters | None = None  # of a packet that is handled in parts
+        self._subscribed: Subscribe | None = None  # its last part
+        self._unsubscribed: Unsubscribe | None = None
 
     def stop(self) -> None:
         """Ignore whatever comes, and let go of the handler: the two would keep each other alive."""
         super().stop()
         self._handler = _NOBODY
         self._peer = _NOBODY
+        self._filters = None
 
     def hand_to(self, handler: ServerHandler) -> None:
         """Call this one from the next packet on; nobody, once the stream has stopped."""
@@ -125,16 +131,41 @@ class ServerProtocol(PacketStream):
             if pos != end:
                 raise no_content(packet_type)
             handler.on_pingreq()
-        elif packet_type == packets.SUBSCRIBE:
-            handler.on_subscribe(decode_subscribe(data, pos, end, self.version))
-        elif packet_type == packets.UNSUBSCRIBE:
-            handler.on_unsubscribe(decode_unsubscribe(data, pos, end, self.version))
+        elif packet_type in (packets.SUBSCRIBE, packets.UNSUBSCRIBE):
+            self._filters = Filters(data, pos, end, self.version, packet_type)
+            self._next_part()
         elif packet_type == packets.CONNECT:
             self._connect(first & 15, data, pos, end)
         elif packet_type == packets.DISCONNECT:
             self._disconnect(data, pos, end)
         else:
             self._auth(data, pos, end)
+
+    def _next_part(self) -> None:
+        """Of a SUBSCRIBE or UNSUBSCRIBE: as many filters as this call may handle. Who asks for more is served in parts,
+        as if several packets had come [MQTT-3.8.4-5]: what is wrong in a later one undoes nothing."""
+        filters = self._filters
+        if filters is None:
+            return
+        most: i64 = max(_FILTERS_LEAST, self._left // _FILTER_WORK)
+        if filters.packet_type == packets.SUBSCRIBE:
+            asked = filters.subscribe(most, self._subscribed)
+            self._note_part(asked.more, len(asked.filters))
+            self._subscribed = asked if asked.more else None
+            self._handler.on_subscribe(asked)
+        else:
+            left = filters.unsubscribe(most, self._unsubscribed)
+            self._note_part(left.more, len(left.filters))
+            self._unsubscribed = left if left.more else None
+            self._handler.on_unsubscribe(left)
+
+    def _note_part(self, more: bool, count: i64) -> None:
+        self.spend(_FILTER_WORK * count)
+        self._unfinished = more
+        if more:
+            self._left = 0
+        else:
+            self._filters = None
 
     def _connect(self, flags: i64, data: bytes, pos: i64, end: i64) -> None:
         self.version = protocol_level(data, pos, end)

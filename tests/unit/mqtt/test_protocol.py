@@ -6,10 +6,11 @@ import pytest
 
 from headrace.errors import ProtocolError
 from headrace.mqtt import codec, states
-from headrace.mqtt.packets import Connect, Disconnect
+from headrace.mqtt.framing import MORE, WHOLE
+from headrace.mqtt.packets import Connect, Disconnect, Subscribe, SubscriptionRequest, Unsubscribe
 from headrace.mqtt.properties import Properties
 from headrace.mqtt.protocol import ServerHandler, ServerProtocol
-from unit.mqtt.wire import Server, method
+from unit.mqtt.wire import Server, ServerRecorder, feed, method
 
 
 @pytest.mark.parametrize("version", [3, 4, 5])
@@ -93,3 +94,77 @@ def test_the_will_is_left_to_the_handler() -> None:
     side.protocol.receive_data(codec.encode_disconnect(5, 4))
     assert side.handler.events == [("Disconnect", {"reason_code": 4, "properties": {}})]
     assert Disconnect(4, Properties()).reason_code == 4
+
+
+FILTERS = [SubscriptionRequest(f"f/{number}", number % 3) for number in range(100)]
+
+
+class Parts(ServerRecorder):
+    """Keeps the parts as they come, and writes something on the first one."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.parts: list[Subscribe | Unsubscribe] = []
+
+    def on_subscribe(self, packet: Subscribe) -> None:
+        packet.answer = packet.answer or "of the first part"
+        self.parts.append(packet)
+
+    def on_unsubscribe(self, packet: Unsubscribe) -> None:
+        packet.answer = packet.answer or "of the first part"
+        self.parts.append(packet)
+
+
+@pytest.mark.parametrize("step", [1, 7, 100_000])
+@pytest.mark.parametrize("leaving", [False, True])
+def test_a_packet_with_many_filters_is_handled_in_parts(step: int, leaving: bool) -> None:
+    handler = Parts()
+    protocol = ServerProtocol(handler, 1 << 20, 0)
+    protocol.receive_data(codec.encode_connect(Connect(4, "a")))
+    protocol.packets_at_once = 64
+    handler.events.clear()
+    names = [request.filter for request in FILTERS]
+    packet = codec.encode_unsubscribe(4, 9, names) if leaving else codec.encode_subscribe(4, 9, FILTERS)
+    protocol.receive_data(packet)
+    feed(protocol, codec.PINGREQ * 3, step)
+    calls = 1
+    while protocol.outcome == MORE:
+        assert (len(handler.parts), handler.events) == (calls, [])
+        protocol.go_on()
+        calls += 1
+    assert [len(part.filters) for part in handler.parts] == [32, 32, 32, 4]
+    assert [part.more for part in handler.parts] == [True, True, True, False]
+    assert {(part.packet_id, part.answer) for part in handler.parts} == {(9, "of the first part")}
+    assert [_name(found) for part in handler.parts for found in part.filters] == names
+    assert handler.events == [(12, 0, 0)] * 3
+
+
+def _name(found: SubscriptionRequest | str) -> str:
+    return found if isinstance(found, str) else found.filter
+
+
+def test_what_is_wrong_in_a_later_part_undoes_nothing_and_is_the_end() -> None:
+    side = Server(5)
+    side.protocol.packets_at_once = 64
+    packet = codec.encode_subscribe(5, 9, [*FILTERS[:40], SubscriptionRequest("a/#/b", 0)])
+    side.protocol.receive_data(packet + codec.PINGREQ)
+    assert (len(side.handler.events), side.protocol.outcome) == (1, MORE)
+    side.protocol.go_on()
+    assert (side.code, side.protocol.outcome) == (0x81, WHOLE)
+    side.protocol.go_on()
+    assert len(side.handler.events) == 1
+
+
+def test_parts_wait_while_the_stream_is_held() -> None:
+    side = Server(4)
+    side.protocol.packets_at_once = 64
+    side.protocol.receive_data(codec.encode_subscribe(4, 9, FILTERS))
+    side.protocol.hold()
+    side.protocol.receive_data(codec.PINGREQ)
+    seen = len(side.handler.events)
+    side.protocol.release()
+    assert len(side.handler.events) == seen + 1
+    while side.protocol.outcome == MORE:
+        side.protocol.go_on()
+    assert side.handler.events[-1] == (12, 0, 0)
+    assert len(side.handler.events) == 5

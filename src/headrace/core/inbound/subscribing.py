@@ -29,7 +29,18 @@ from headrace.mqtt.codec import encode_suback, encode_unsuback
 from headrace.mqtt.packets import Subscribe, SubscriptionRequest, Unsubscribe
 from headrace.mqtt.topics import SHARE_PREFIX, filter_error, split_share
 
-_FILTER_WORK: Final = 2  # of a filter in a packet, beside the packet: it goes through the journal
+_ADDED: Final = 4  # subscriptions whose retained messages are to be looked for: as much as one delivery
+
+
+class _Answer:
+    """What the filters of one SUBSCRIBE or UNSUBSCRIBE come to, which may come in parts."""
+
+    def __init__(self, in_use: bool) -> None:
+        self.in_use = in_use  # its packet id is that of a QoS 2 message under way
+        self.codes: list[int] = []
+        self.filters = 0
+        self.open: i64 = 0  # parts that are on their way through the journal
+        self.suback = b""  # once the last part has come
 
 
 class Subscribing:
@@ -48,19 +59,18 @@ class Subscribing:
         session = session_of(link)
         if session is None:
             return
-        self._check_answer(link, len(packet.filters))
-        link.spend(_FILTER_WORK * len(packet.filters))
-        if link.version == 5 and session.incoming is not None and packet.packet_id in session.incoming:
-            in_use = [rc.PACKET_IDENTIFIER_IN_USE] * len(packet.filters)
-            self.commit.defer(Reply(link, encode_suback(5, packet.packet_id, in_use)))
+        answer = self._answer_to(link, session, packet.answer, packet.packet_id, len(packet.filters))
+        packet.answer = answer
+        if answer.in_use:
+            if not packet.more:
+                self.commit.defer(Reply(link, encode_suback(5, packet.packet_id, answer.codes)))
             return
-        codes: list[int] = []
         rows: list[list[object]] = []
         fresh: list[Subscription] = []
         room = _Room(session, link, self._settings)
         for request in packet.filters:
             code = self._grant(link, request, room)
-            codes.append(code)
+            answer.codes.append(code)
             if code >= 0x80:
                 self._note_refused(link, session, request.filter, code)
             if code <= 2:
@@ -83,14 +93,29 @@ class Subscribing:
             if listed:
                 fields["rs"] = sizes_of(session, listed)
             self.commit.append(Event(SUBSCRIBED, self.clock.now_us, fields))
-        suback = encode_suback(link.version, packet.packet_id, codes)
+        answer.open += 1
+        if not packet.more:
+            answer.suback = encode_suback(link.version, packet.packet_id, answer.codes)
         room.begin()
         toll = toll_of(session, fresh) if fresh else 0
         self.commit.defer(
-            _Subscribed(self._retained, link, session, fresh, held, listed, below, suback, room, toll)
+            _Subscribed(self._retained, link, session, fresh, held, listed, below, answer, room, toll)
         )
         if toll:
             self.commit.charge(link, toll)
+
+    def _answer_to(
+        self, link: Link, session: Session, answer: object | None, packet_id: int, filters: int
+    ) -> _Answer:
+        """The answer that so many more filters belong to."""
+        if not isinstance(answer, _Answer):
+            incoming = session.incoming
+            answer = _Answer(link.version == 5 and incoming is not None and packet_id in incoming)
+        answer.filters += filters
+        self._check_answer(link, answer.filters)
+        if answer.in_use:
+            answer.codes += [rc.PACKET_IDENTIFIER_IN_USE] * filters
+        return answer
 
     def _check_answer(self, link: Link, codes: int) -> None:
         """SUBACK and UNSUBACK must fit into the client's Maximum Packet Size [MQTT-3.1.2-24]."""
@@ -119,19 +144,19 @@ class Subscribing:
         session = session_of(link)
         if session is None:
             return
-        self._check_answer(link, len(packet.filters))
-        link.spend(_FILTER_WORK * len(packet.filters))
         packet_id = packet.packet_id
-        if link.version == 5 and session.incoming is not None and packet_id in session.incoming:
-            in_use = [rc.PACKET_IDENTIFIER_IN_USE] * len(packet.filters)
-            self.commit.defer(Reply(link, encode_unsuback(5, packet_id, in_use)))
+        answer = self._answer_to(link, session, packet.answer, packet_id, len(packet.filters))
+        packet.answer = answer
+        if answer.in_use:
+            if not packet.more:
+                self.commit.defer(Reply(link, encode_unsuback(5, packet_id, answer.codes)))
             return
         held = _Held(link, session, packet.filters)
         self.commit.defer(held)
         fields = session.named()
         fields["f"] = packet.filters
         self.commit.append(Event(UNSUBSCRIBED, self.clock.now_us, fields))
-        self.commit.defer(_Unsubscribed(link, packet_id, packet.filters, held))
+        self.commit.defer(_Unsubscribed(link, packet, answer, held))
 
 
 class _Room:
@@ -238,20 +263,21 @@ class _Held(Deferred):
 class _Unsubscribed(Deferred):
     """The subscriptions are gone: UNSUBACK, with a code for each filter in order [MQTT-3.11.3-1]."""
 
-    def __init__(self, link: Link, packet_id: int, filters: list[str], held: _Held) -> None:
+    def __init__(self, link: Link, packet: Unsubscribe, answer: _Answer, held: _Held) -> None:
         super().__init__(link, held.weight)
         self._link = link
-        self._packet_id = packet_id
-        self._filters = filters
+        self._packet = packet
+        self._answer = answer
         self._held = held
 
     def run(self) -> None:
         left = set(self._held.found)
-        codes: list[int] = []
-        for name in self._filters:
+        packet, codes = self._packet, self._answer.codes
+        for name in packet.filters:
             codes.append(rc.SUCCESS if name in left else rc.NO_SUBSCRIPTION_EXISTED)
             left.discard(name)
-        self._link.send(encode_unsuback(self._link.version, self._packet_id, codes))
+        if not packet.more:
+            self._link.send(encode_unsuback(self._link.version, packet.packet_id, codes))
 
 
 class _Subscribed(Deferred):
@@ -266,11 +292,11 @@ class _Subscribed(Deferred):
         held: _Held,
         listed: list[int],
         below: int,
-        suback: bytes,
+        answer: _Answer,
         room: _Room,
         toll: i64,
     ) -> None:
-        super().__init__(link, len(suback) + _memory_of([subscription.filter for subscription in fresh]))
+        super().__init__(link, _memory_of([subscription.filter for subscription in fresh]))
         self._retained = retained
         self._link = link
         self._session = session
@@ -278,15 +304,18 @@ class _Subscribed(Deferred):
         self._held = held
         self._listed = listed
         self._below = below
-        self._suback = suback
+        self._answer = answer
         self._room = room
         self._toll: i64 = toll
+
+    def work(self) -> i64:
+        return 1 + len(self._fresh) // _ADDED
 
     def run(self) -> None:
         self._room.end()
         retained, link, session, below = self._retained, self._link, self._session, self._below
         direct = retained.direct(session, link, below, self._toll)
-        then = _Suback(retained.delivery, link, self._suback, direct)
+        then = _Suback(retained.delivery, link, self._answer, direct)
         queued = retained.queued(session, below, set(self._listed[::3]), then)
         for subscription in self._fresh:
             if subscription.retain_handling == 1 and subscription.filter in self._held.found:
@@ -298,17 +327,20 @@ class _Subscribed(Deferred):
 
 
 class _Suback(Deferred):
-    """SUBACK, then the retained messages that do not go through the queue."""
+    """SUBACK, if no part is still on its way, then the retained messages that do not go through the queue."""
 
-    def __init__(self, delivery: Delivery, link: Link, suback: bytes, direct: DirectRetained) -> None:
-        super().__init__(link, len(suback))
+    def __init__(self, delivery: Delivery, link: Link, answer: _Answer, direct: DirectRetained) -> None:
+        super().__init__(link, len(answer.suback))
         self._delivery = delivery
         self._link = link
-        self._suback = suback
+        self._answer = answer
         self._direct = direct
 
     def run(self) -> None:
-        self._link.send(self._suback)
+        answer = self._answer
+        answer.open -= 1
+        if answer.suback and not answer.open:
+            self._link.send(answer.suback)
         session = session_of(self._link)
         if session is not None:
             self._delivery.pump(session)

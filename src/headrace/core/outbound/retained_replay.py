@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 PAGE_MESSAGES: Final = 256
 SUBSCRIPTION_BYTES: Final = 300  # of memory that a subscription takes, about, beside its filter
+_LOOKED_AT_ONCE: Final = 64  # subscriptions that find nothing
 _PAGE_BYTES: Final = 256 << 10
 # What a SUBSCRIBE counts against its client's share until the last of its pages has gone: one in four of the messages
 # that a page may look at, so that the pages of one client do not fill a batch, for which all others wait.
@@ -95,7 +96,14 @@ class Pages:
         self.done = False
 
     def next(self) -> list[Message]:
-        """A page of one subscription, which may be empty before the last one."""
+        """A page of one subscription: of the next that finds something, unless very many find nothing."""
+        for _ in range(_LOOKED_AT_ONCE):
+            page = self._next()
+            if page or self.done or self._walk is not None:
+                break
+        return page
+
+    def _next(self) -> list[Message]:
         subscription = self._subscriptions[self._at]
         self.subscription = subscription
         walk = self._walk
