@@ -44,7 +44,10 @@ from headrace.services.audit import AuditCollector
 from headrace.services.bridges import BridgeCollector, Bridges
 from headrace.services.doors import Doors
 from headrace.services.failures import FailureLog
-from headrace.services.metrics import ReadsCollector, registry
+from headrace.services.histogram import Histogram
+from headrace.services.journal_metrics import JournalCollector, JournalFigures, Limits
+from headrace.services.latencies import HistogramCollector, LatencyHistograms
+from headrace.services.metrics import BuildCollector, ReadsCollector, registry
 from headrace.services.notify import Notifier
 from headrace.services.repeating import Repeating, repeat
 from headrace.services.sys_topics import SystemPublisher
@@ -107,6 +110,8 @@ class Node:
         scheduler = LoopScheduler(self._loop, self.watchdog)
         self.broker = Broker(self._journal, scheduler, self.clock, broker_settings(config))
         scheduler.end_tick = self.broker.end_tick
+        self._synced = Histogram("headrace_journal_sync_duration_seconds", "Write and fdatasync of a batch")
+        self.broker.latencies = self._latencies = LatencyHistograms()
         self.broker.failures.tell = FailureLog(log.error).report
         self.broker.failures.journal_failed = self._fail
         self._on_high_watermark = self.watchdog.watched("apply", self.broker.commit.on_high_watermark)
@@ -214,7 +219,8 @@ class Node:
         if self._doors.poller is not None:
             syncer = Syncer()
             self._doors.poller.watch_signal(syncer.fd, self._on_synced)
-        self._log.start(self._on_durable, self._on_failure, self._on_full, syncer)
+        on_synced = self._synced.observe
+        self._log.start(self._on_durable, self._on_failure, self._on_full, syncer, on_synced)
 
     def _on_synced(self) -> None:
         self._log.finish_write()
@@ -228,23 +234,37 @@ class Node:
             for url in self.config.listeners:
                 self._doors.open(url)
         if self.config.admin:
-            more: list[Collector] = [BridgeCollector(self._bridges), ReadsCollector(self._journal)]
-            if self._doors.access is not None:
-                verifying = self._doors.access.verifying
-                more.append(AuditCollector(self._audit, verifying))
-            collectors = registry(self.broker, self._doors, self.watchdog, *more)
+            figures = JournalFigures(self._log)
             token_file = self.config.journal.token_file
             tokens = Path(token_file) if token_file else None
             journal = JournalRoutes(Path(self.config.data_dir), tokens)
             traces = TraceRoutes(self._doors.tracing, Tokens(tokens))
             routes = [journal.mount(), *traces.routes()]
-            app = application(lambda: self._not_ready or self._full, collectors, routes)
+            collectors = registry(self.broker, self._doors, self.watchdog, *self._collectors(figures))
+            app = application(
+                lambda: self._not_ready or self._full, collectors, routes, refresh=figures.refresh
+            )
             bounds = Bounds(min(CONNECTIONS_MAX, self._doors.admin_max))
             with keys_named(self.config, "admin"):
                 at = endpoint("admin", self.config.admin, "http", "https")
                 bound = bind(self.config.admin, at.host, at.port)
                 url = f"{at.scheme}://{at.shown_host}:{bound.getsockname()[1]}"
                 await self._admin.open(bound, url, app, self._doors.report, bounds)
+
+    def _collectors(self, figures: JournalFigures) -> list[Collector]:
+        """What /metrics tells beside the broker and its listeners."""
+        journal = self.config.journal
+        limits = Limits(journal.retention_bytes, journal.consumer_retention_bytes, journal.reserve_bytes)
+        found = [
+            BuildCollector(__version__, build()),
+            BridgeCollector(self._bridges),
+            ReadsCollector(self._journal),
+            JournalCollector(figures, limits),
+            HistogramCollector(self._synced, self._latencies.puback, self._latencies.delivery),
+        ]
+        if self._doors.access is not None:
+            found.append(AuditCollector(self._audit, self._doors.access.verifying))
+        return found
 
     def _admin_context(self) -> ssl.SSLContext | None:
         """Raises UnusableCertificate."""

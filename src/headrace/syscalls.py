@@ -12,6 +12,7 @@ import struct
 from collections.abc import Sequence
 from contextlib import suppress
 from threading import Semaphore
+from time import monotonic_ns
 
 READ_BYTES_MAX = 64 << 10
 READY_MAX = 256  # descriptors of one `ready`
@@ -67,6 +68,7 @@ class Syncer:
         self._index: tuple[int, bytes, int] = (-1, b"", 0)
         self._outcome: int | OSError | MemoryError = 0
         self._stopping = False
+        self.took_ns = 0  # write and sync of the last job
 
     def __del__(self) -> None:
         os.close(self.fd)
@@ -88,7 +90,9 @@ class Syncer:
         fd, buffers, position, allocated, growth = self._job
         if growth:
             os.posix_fallocate(fd, allocated, growth)
+        began_ns = monotonic_ns()
         done = write_and_sync(fd, buffers, position)
+        self.took_ns = monotonic_ns() - began_ns
         index_fd, entries, index_position = self._index
         if done == sum(map(len, buffers)) and entries:
             with suppress(OSError):

@@ -37,6 +37,13 @@ cdef extern from "unistd.h" nogil:
     int fdatasync(int fd)
     int close(int fd)
 
+cdef extern from "time.h" nogil:
+    struct timespec:
+        long tv_sec
+        long tv_nsec
+    int clock_gettime(int clock, timespec *now)
+    int CLOCK_MONOTONIC
+
 cdef extern from "fcntl.h" nogil:
     int posix_fallocate(int fd, long long position, long long length)
 
@@ -168,6 +175,12 @@ cdef int fill(Job *job, tuple buffers) except -1:
     return 0
 
 
+cdef long long monotonic_ns() noexcept nogil:
+    cdef timespec now
+    clock_gettime(CLOCK_MONOTONIC, &now)
+    return <long long>now.tv_sec * 1000000000 + now.tv_nsec
+
+
 cdef void execute(Job *job) noexcept nogil:
     job.error = job.failed = 0
     job.written = pwritev(job.fd, job.parts, job.count, job.position)
@@ -213,6 +226,7 @@ cdef class Syncer:
     cdef bytes entries
     cdef iovec index
     cdef long long index_position
+    cdef readonly long long took_ns
     cdef bint stopping
 
     def __cinit__(self):
@@ -245,7 +259,9 @@ cdef class Syncer:
                     while self.job.error == EINTR:  # it may have got some of the blocks
                         self.job.error = posix_fallocate(self.job.fd, self.allocated, self.growth)
                 if not self.job.error:
+                    self.took_ns = -monotonic_ns()
                     execute(&self.job)
+                    self.took_ns += monotonic_ns()
                 if self.job.written == self.job.wanted and not self.job.failed and self.index.iov_len:
                     pwritev(self.index_fd, &self.index, 1, self.index_position)
                 sem_post(&self.done)

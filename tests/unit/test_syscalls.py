@@ -196,3 +196,9 @@ def test_a_job_that_fails_leaves_the_index_alone(served: Served) -> None:
     assert caught.value.errno == errno.EINVAL
     assert served.entry() == b""
     assert served.job(served.fd, [b"x"]) == 1, "it goes on"
+
+
+def test_a_job_is_timed(served: Served) -> None:
+    for _ in range(3):
+        assert served.job(served.fd, [b"x" * 4096]) == 4096
+        assert 0 < served.syncer.took_ns < 30 * 10**9

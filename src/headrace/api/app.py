@@ -6,9 +6,10 @@ import socket
 from collections.abc import Callable, Sequence
 from http import HTTPStatus
 
-from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
+from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import CollectorRegistry
 from starlette.applications import Starlette
+from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
@@ -18,9 +19,13 @@ from headrace.api.problem import problem
 
 
 def application(
-    not_ready: Callable[[], str], metrics: CollectorRegistry, more: Sequence[BaseRoute] = ()
+    not_ready: Callable[[], str],
+    metrics: CollectorRegistry,
+    more: Sequence[BaseRoute] = (),
+    refresh: Callable[[], None] | None = None,
 ) -> Starlette:
-    """`not_ready` says why the node is not ready, "" when it is; `more`: routes of other modules."""
+    """`not_ready` says why the node is not ready, "" when it is; `more`: routes of other modules. `refresh` is called on
+    a thread before each scrape, for what has to be asked of the disk."""
 
     async def healthz(_: Request) -> Response:
         return PlainTextResponse("ok\n")
@@ -31,8 +36,11 @@ def application(
             return problem(HTTPStatus.SERVICE_UNAVAILABLE, reason)
         return PlainTextResponse("ready\n")
 
-    async def scrape(_: Request) -> Response:
-        return Response(generate_latest(metrics), media_type=CONTENT_TYPE_LATEST)
+    async def scrape(request: Request) -> Response:
+        if refresh is not None:
+            await run_in_threadpool(refresh)
+        encode, content_type = choose_encoder(request.headers.get("accept", ""))
+        return Response(encode(metrics), media_type=content_type)
 
     routes = [Route("/healthz", healthz), Route("/readyz", readyz), Route("/metrics", scrape), *more]
     return Starlette(routes=routes, exception_handlers={HTTPException: _refused, Exception: _failed})

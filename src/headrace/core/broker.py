@@ -27,6 +27,7 @@ from headrace.core.outbound.system_topics import SystemTopics
 from headrace.core.ports.clock import Clock, Scheduler
 from headrace.core.ports.failures import Failures
 from headrace.core.ports.journal import JournalPort
+from headrace.core.ports.latencies import Latencies
 from headrace.core.ports.link import Host, Link
 from headrace.core.ports.settings import BrokerSettings
 from headrace.core.records.message import Message
@@ -99,6 +100,7 @@ class Broker(Host, BatchListener):
         self._dirty: list[Link] = []
         self.turns = Turns(self)
         self.failures = Failures()
+        self.latencies: Latencies | None = None
         self.sessions.testimony.failures = self.failures
         self._broken: list[Link] = []  # something raised on their behalf: to be closed
         self.behind = False  # timers are due that the last call of `on_timer` left
@@ -396,6 +398,21 @@ class Broker(Host, BatchListener):
                         link.flush()
                 except Exception as error:  # noqa: BLE001
                     self.contain("flush", dirty[at - 1], error)
+            self._tell_latencies()
+
+    def _tell_latencies(self) -> None:
+        acknowledged, self.publishing.sampled_us = self.publishing.sampled_us, 0
+        delivered, self.delivery.sampled_us = self.delivery.sampled_us, 0
+        latencies = self.latencies
+        if latencies is None:
+            return
+        try:
+            if acknowledged:
+                latencies.acknowledged(acknowledged)
+            if delivered:
+                latencies.delivered(delivered)
+        except Exception as error:  # noqa: BLE001  what was written has been written
+            self.failures.note("latencies", "", error)
 
     def on_writable(self, link: Link) -> None:
         """The socket's buffer fell below its low mark."""

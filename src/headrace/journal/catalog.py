@@ -178,6 +178,17 @@ class Catalog:
         data = self._disk.read_fully(self._file(segment), end - position, position)
         return self._pick(data, offset) or self._walk_to(segment, offset)
 
+    def bytes_from(self, offset: int) -> int:
+        """Bytes that hold data from the batch of `offset` on, as exact as the index. Runs on any thread."""
+        total = 0
+        for segment in self.segments:
+            if segment.end_offset > offset:
+                start = SEGMENT_HEADER_SIZE
+                with suppress(IndexError):
+                    start = segment.index.span(offset, segment.size)[1]
+                total += max(0, segment.size - start)
+        return total
+
     def scan(self, start: int, end: int) -> Iterator[Batch]:
         """The batches that hold `start` up to `end`, without any after; `start` may lie inside the first."""
         while start < end:

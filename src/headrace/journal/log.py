@@ -203,12 +203,23 @@ class SegmentedLog:
         """Bytes that hold data, in all segments."""
         return sum(segment.size for segment in self._catalog.segments)
 
+    @property
+    def segment_count(self) -> int:
+        return len(self._catalog.segments)
+
+    def behind(self, offset: int) -> tuple[int, int]:
+        """Records and bytes, about, from `offset` up to the high watermark. Runs on any thread."""
+        offset = max(offset, self.start_offset)
+        records = max(0, self.high_watermark - offset)
+        return records, self._catalog.bytes_from(offset) if records else 0
+
     def start(
         self,
         on_durable: Callable[[int], None],
         on_failure: Callable[[BaseException], None],
         on_full: Callable[[str], None] | None = None,
         syncer: Syncer | None = None,
+        on_synced: Callable[[float], None] | None = None,
     ) -> None:
         """Starts the threads. With a `syncer`, whoever calls sees to it that `finish_write` is called whenever its `fd`
         was written to.
@@ -216,11 +227,14 @@ class SegmentedLog:
         All are called ON THE WRITER THREAD: `on_durable(high_watermark)` once a
         group, `on_failure(error)` at most once and last (WriteFailed; decision 21: stop and exit),
         `on_full(reason)` when the disk is full and `on_full("")` when space has returned. While it is full,
-        what is appended goes to the reserve, and waits when that is used up too."""
+        what is appended goes to the reserve, and waits when that is used up too. `on_synced(seconds)` is called for each
+        write with its sync, on the writer thread or in `finish_write`, and never by both at once."""
         if on_full is not None:
             self._writer.on_full = on_full
             if self._writer.full:
                 on_full(self._writer.full)
+        if on_synced is not None:
+            self._writer.on_synced = on_synced
         self._writer.on_durable = on_durable
         self._writer.on_failure = on_failure
         self._thread = Thread(target=self._writer.run, name="journal-writer", daemon=True)

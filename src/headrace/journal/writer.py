@@ -91,6 +91,7 @@ class GroupWriter:
         self.on_durable: Callable[[int], None] = _ignore_offset
         self.on_failure: Callable[[BaseException], None] = _ignore_error
         self.on_full: Callable[[str], None] = _ignore_reason
+        self.on_synced: Callable[[float], None] = _ignore_seconds  # what a write and its sync took
         self._disk = disk
         self._catalog = catalog
         self._watermark = watermark
@@ -184,6 +185,7 @@ class GroupWriter:
             return
         self._syncing = None
         if done:
+            self.on_synced(syncer.took_ns / 1e9)
             self._index([pending], self.file.segment.size)
             self._reach(pending)
         else:
@@ -302,7 +304,9 @@ class GroupWriter:
             end += len(buffer)
         file.preallocate(end)
         if self._durability == FSYNC:
+            began = monotonic()
             file.append_durably(buffers, position, end)
+            self.on_synced(monotonic() - began)
         else:
             self._disk.write_fully(file.fd, buffers, position)
 
@@ -400,6 +404,10 @@ def _ignore_offset(offset: int) -> None:
 
 
 def _ignore_reason(reason: str) -> None:
+    """Nobody listens yet."""
+
+
+def _ignore_seconds(seconds: float) -> None:
     """Nobody listens yet."""
 
 

@@ -2,27 +2,35 @@
 
 from __future__ import annotations
 
+import platform
 from collections.abc import Callable, Iterator
 from typing import Protocol
 
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, InfoMetricFamily, Metric
+from prometheus_client.process_collector import ProcessCollector
 from prometheus_client.registry import Collector, CollectorRegistry
 
 from headrace.core.broker import Broker
 from headrace.core.records.record import DROP_REASONS
 from headrace.core.state.tenant import Tenant
+from headrace.mqtt import reason_codes
 from headrace.services.doors import Doors
 from headrace.services.watchdog import KINDS, Watchdog
 
+# Name of the counter -> name of its metric, without `headrace_` and `_total`, and what it counts.
 TENANT_COUNTERS = {
-    "publishes_received": "PUBLISH packets received from clients",
-    "publishes_repeated": "PUBLISH packets of idempotent producers that were stored before",
-    "publishes_sent": "PUBLISH packets sent to clients",
-    "bytes_received": "Payload bytes received in PUBLISH packets",
-    "connects": "Accepted CONNECT packets",
-    "connects_refused": "Refused CONNECT packets",
-    "disconnects": "Connections that ended",
-    "protocol_errors": "Connections closed for a protocol error",
+    "publishes_received": ("publishes_received", "PUBLISH packets received from clients"),
+    "publishes_repeated": (
+        "publishes_repeated",
+        "PUBLISH packets of idempotent producers that were stored before",
+    ),
+    "publishes_sent": ("publishes_sent", "PUBLISH packets sent to clients"),
+    "connects": ("connects", "Accepted CONNECT packets"),
+    "connects_refused": ("connects_refused", "Refused CONNECT packets"),
+    "disconnects": ("disconnects", "Connections that ended"),
+    "protocol_errors": ("protocol_errors", "Connections closed for a protocol error"),
+    "bytes_received": ("publish_received_bytes", "Payload bytes received in PUBLISH packets"),
+    "bytes_sent": ("publish_sent_bytes", "Payload bytes sent in PUBLISH packets"),
 }
 
 
@@ -40,12 +48,13 @@ class BrokerCollector(Collector):
 
     def _tenants(self) -> Iterator[Metric]:
         tenants = list(self._broker.fold.tenants.values())
-        for name, text in TENANT_COUNTERS.items():
+        for counter, (name, text) in TENANT_COUNTERS.items():
             family = CounterMetricFamily(f"headrace_{name}", text, labels=["tenant"])
             for tenant in tenants:
-                family.add_metric([tenant.name], getattr(tenant.counters, name))
+                family.add_metric([tenant.name], getattr(tenant.counters, counter))
             yield family
         yield _dropped(tenants)
+        yield _refused(tenants)
         yield _per_tenant("sessions", "Sessions, connected or away", tenants, lambda t: len(t.sessions))
         yield _per_tenant("subscriptions", "Subscriptions", tenants, lambda t: t.tree.count)
         yield _per_tenant("retained_messages", "Retained messages", tenants, lambda t: len(t.retained))
@@ -54,6 +63,9 @@ class BrokerCollector(Collector):
             "headrace_connections", "Connected clients", value=self._broker.sessions.connected
         )
         yield self._paused()
+        for way, count in (("received", self._broker.bytes_received), ("sent", self._broker.bytes_sent)):
+            text = f"Bytes {way}, of whole packets"
+            yield CounterMetricFamily(f"headrace_network_{way}_bytes", text, value=count)
 
     def _journal(self) -> Iterator[Metric]:
         commit = self._broker.commit
@@ -125,6 +137,23 @@ def _dropped(tenants: list[Tenant]) -> Metric:
     return family
 
 
+def _refused(tenants: list[Tenant]) -> Metric:
+    family = CounterMetricFamily(
+        "headrace_refused_packets",
+        "CONNECT, PUBLISH and subscriptions that were refused, by reason code",
+        labels=["tenant", "packet", "reason"],
+    )
+    for tenant in tenants:
+        for (packet, code), count in sorted(tenant.counters.refused.items()):
+            family.add_metric([tenant.name, packet, _snake(reason_codes.name(code))], count)
+    return family
+
+
+def _snake(name: str) -> str:
+    """ "Not authorized" -> "not_authorized"."""
+    return name.lower().replace(" ", "_").replace("-", "_")
+
+
 def _per_tenant(name: str, text: str, tenants: list[Tenant], value: Callable[[Tenant], float]) -> Metric:
     family = GaugeMetricFamily(f"headrace_{name}", text, labels=["tenant"])
     for tenant in tenants:
@@ -193,9 +222,21 @@ class DoorsCollector(Collector):
         yield from (accepted, now, away, waits)
 
 
+class BuildCollector(Collector):
+    """Which headrace runs, as labels of a 1: to be joined with whatever it explains."""
+
+    def __init__(self, version: str, build: str) -> None:
+        self._labels = {"version": version, "build": build, "python": platform.python_version()}
+
+    def collect(self) -> Iterator[Metric]:
+        yield InfoMetricFamily("headrace_build", "Version, build and Python of this broker", self._labels)
+
+
 def registry(broker: Broker, doors: Doors, watchdog: Watchdog, *others: Collector) -> CollectorRegistry:
+    """All of them, and what Prometheus wants to know of every process."""
     found = CollectorRegistry()
     found.register(BrokerCollector(broker, watchdog))
+    ProcessCollector(registry=found)
     found.register(DoorsCollector(doors))
     for collector in others:
         found.register(collector)

@@ -10,7 +10,7 @@ import pytest
 from headrace.journal.catalog import Catalog, Segment
 from headrace.journal.disk import DISK, Disk
 from headrace.journal.errors import CorruptBatch, OffsetOutOfRange
-from headrace.journal.segment import SegmentHeader, seed_of
+from headrace.journal.segment import BATCH_HEADER_SIZE, SegmentHeader, seed_of
 from headrace.journal.tail import Tail
 from unit.journal.log_at import filled
 
@@ -149,4 +149,22 @@ def test_a_segment_that_cannot_be_deleted_is_still_there(tmp_path: Path) -> None
     with pytest.raises(OSError, match="Input/output"):
         catalog.remove_first()
     assert catalog.read(0).body == BODIES[0]
+    catalog.close()
+
+
+def test_bytes_from_an_offset_on(tmp_path: Path) -> None:
+    filled(tmp_path, BODIES)
+    catalog = loaded(tmp_path)
+    batch = BATCH_HEADER_SIZE + len(BODIES[0])
+    assert [catalog.bytes_from(offset) for offset in (0, 1, 58, 59, 60, 99)] == [
+        60 * batch,
+        59 * batch,
+        2 * batch,
+        batch,
+        0,
+        0,
+    ]
+    for segment in catalog.segments:
+        segment.index = segment.index.thinned(1000)
+    assert 59 * batch <= catalog.bytes_from(1) <= 59 * batch + 1000, "an index with gaps is near enough"
     catalog.close()

@@ -208,3 +208,25 @@ def test_whatever_was_appended_is_read_back(
         for base, count, body in expected:
             assert log.read_batch(base + count - 1).body == body
         log.close()
+
+
+def test_how_much_lies_behind_an_offset(tmp_path: Path) -> None:
+    filled(tmp_path, [KILOBYTE] * 10)
+    log = opened(tmp_path)
+    records, size = log.behind(4)
+    assert records == 6
+    assert 6000 < size < 7000
+    assert log.behind(10) == (0, 0)
+    assert log.behind(11) == (0, 0)
+    assert log.behind(-1)[0] == 10
+    log.close()
+
+
+def test_each_write_with_its_sync_is_timed(tmp_path: Path) -> None:
+    log = opened(tmp_path)
+    took: list[float] = []
+    log.append(KILOBYTE, 1, 1, 1)
+    log.start(lambda _: None, lambda _: None, on_synced=took.append)
+    log.close()
+    assert len(took) == 1
+    assert 0 < took[0] < 30

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import pytest
 from prometheus_client.exposition import generate_latest
 from prometheus_client.registry import Collector, CollectorRegistry
 
+from conformance.peer import Peer
 from harness import Harness
-from headrace.services.metrics import BrokerCollector, ReadsCollector
+from headrace.mqtt import reason_codes as rc
+from headrace.services.metrics import BrokerCollector, BuildCollector, ReadsCollector
 from headrace.services.watchdog import Watchdog
 
 
@@ -48,3 +51,31 @@ def test_what_was_read_back() -> None:
     assert "headrace_journal_disk_reads_total 7.0" in found
     assert "headrace_journal_damaged_reads_total 2.0" in found
     assert "headrace_journal_failed_reads_total 3.0" in found
+
+
+def test_which_build_runs() -> None:
+    [line] = [line for line in lines(BuildCollector("1.2.3", "compiled")) if line and line[0] != "#"]
+    assert line.startswith('headrace_build_info{build="compiled",python="3.')
+    assert line.endswith('version="1.2.3"} 1.0')
+
+
+def test_refusals_have_a_packet_and_a_reason() -> None:
+    harness = Harness()
+    harness.settings.allow_anonymous = False
+    refused = Peer(harness, "p")
+    assert refused.connack.reason_code == rc.NOT_AUTHORIZED
+    found = lines(BrokerCollector(harness.broker, Watchdog()))
+    name = 'headrace_refused_packets_total{packet="connect",reason="not_authorized",tenant="default"} 1.0'
+    assert name in found
+
+
+@pytest.mark.parametrize("qos", [0, 1, 2])
+def test_payload_bytes_in_and_out(qos: int) -> None:
+    harness = Harness()
+    for number in range(3):
+        Peer(harness, f"w{number}").subscribe("t", qos=qos)
+    Peer(harness, "one").subscribe("$share/g/t", qos=qos)
+    Peer(harness, "p").publish("t", b"x" * 100, qos)
+    found = lines(BrokerCollector(harness.broker, Watchdog()))
+    assert 'headrace_publish_received_bytes_total{tenant="default"} 100.0' in found
+    assert 'headrace_publish_sent_bytes_total{tenant="default"} 400.0' in found

@@ -246,6 +246,7 @@ class Sessions(SignInListener):
 
     def attach(self, link: Link, session: Session, packet: Connect, answer: Properties) -> None:
         session.attach(link)
+        link.since_us = self._clock.now_us
         self.connected += 1
         session.tenant.counters.connects += 1
         keep_alive_s = answer.server_keep_alive or packet.keep_alive_s  # [MQTT-3.2.2-22]

@@ -70,6 +70,7 @@ class Forwarding:
             ):
                 receiver.writer().write(packet)
                 counters.publishes_sent += 1
+                counters.bytes_sent += size - payload_at
                 continue
             if message is None:
                 publish = plain_publish(topic, packet, payload_at)

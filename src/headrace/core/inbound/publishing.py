@@ -74,6 +74,9 @@ class Publishing:
         self.storage_full = False
         self._parked: list[_Parked] = []
         self._parked_looked_at: i64 = _PARKED_LEAST
+        self.sampled_us: i64 = (
+            0  # when a message arrived that was acknowledged since the last flush; 0: none was
+        )
         self.trace = b""  # what our bridges put on messages, as properties; b"" without bridges
 
     def publish(self, link: Link, packet: Publish, plain: bytes | None = None) -> None:
@@ -343,6 +346,8 @@ class Publishing:
         packet_id = message.packet_id
         link.deferred -= ENTRY_BYTES + len(message.payload)
         qos: i64 = message.flags & FLAG_QOS
+        if qos and self.sampled_us == 0:
+            self.sampled_us = message.timestamp_us
         if qos == 1:
             link.inbound -= 1
             if link.version == 5 and self._unheard(link, message):

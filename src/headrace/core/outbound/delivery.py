@@ -100,6 +100,7 @@ class Delivery(Pump):
         self.sharing: Sharing | None = None
         self.spilling = Spilling(commit, clock, settings)
         self.reserving = Reserving(commit, self)
+        self.sampled_us: i64 = 0  # when a message arrived that was sent since the last flush; 0: none was
 
     def offer(self, target: Target, message: Message) -> None:
         """Give a message to a session: send it now, or number it and put it behind the backlog."""
@@ -128,9 +129,12 @@ class Delivery(Pump):
             self.write(link, message, 0, 0, 0x31 if retain else 0x30, ids)
             counters = session.tenant.counters
             counters.publishes_sent += 1
+            counters.bytes_sent += len(message.payload)
 
     def write(self, link: Link, message: Message, qos: i64, packet_id: i64, first: i64, ids: bytes) -> None:
         """One PUBLISH into the buffer of a connection."""
+        if qos and self.sampled_us == 0 and first & 1 == 0 and message.timestamp_us >= link.since_us:
+            self.sampled_us = message.timestamp_us
         if link.alias_maximum:
             self._write_aliased(link, message, qos, packet_id, first, ids)
         elif link.rendering is not None:
@@ -245,6 +249,7 @@ class Delivery(Pump):
         self.write(link, message, qos, packet_id, first, ids)
         counters = session.tenant.counters
         counters.publishes_sent += 1
+        counters.bytes_sent += len(message.payload)
 
     # A session that has got room
 

@@ -49,6 +49,7 @@ class _Job:
         self.joined = b""
         self.largest: i64 = 0
         self.bytes: i64 = 0
+        self.payload_bytes: i64 = 0
         self.weight: i64 = 8 * len(targets)
         self.at: i64 = 0
 
@@ -140,6 +141,7 @@ class FanOut:
             job.packets.append(packet)
             job.largest = max(job.largest, len(packet))
         job.bytes += message.size
+        job.payload_bytes += len(message.payload)
         job.weight += weight
         self.bytes += weight
         if payer is not None:
@@ -193,6 +195,7 @@ class FanOut:
                 receiver.writer().write(job.joined)
                 counters = job.tenant.counters
                 counters.publishes_sent += len(job.messages)
+                counters.bytes_sent += job.payload_bytes
                 return
         for message in job.messages:
             self._offering.offer(target, message)

@@ -340,7 +340,9 @@ class SharedDelivery(Sharing):
         except Exception as error:  # noqa: BLE001  it may be half written: this member's connection goes, no other
             link.host.contain("group", link, error)
             return
-        draw.session.tenant.counters.publishes_sent += 1
+        counters = draw.session.tenant.counters
+        counters.publishes_sent += 1
+        counters.bytes_sent += len(message.payload)
 
     def resumed(self, session: Session, link: Link) -> None:
         """QoS 2 completes with its member: all that it has is to be sent again. Then it draws where something waits."""

@@ -13,7 +13,8 @@ from typing import Final
 # of it as a retained message; delivery: to one subscriber; group: to the shared subscriptions; deferred: what waited for
 # the journal; flush: a write to a connection; read: packets that were kept back; timer; expiry; events: of `$events/`;
 # sweep; unread: reads that are tried
-# again; close: of a connection that failed; system: `$SYS`; housekeeping; log: of how connections begin and end.
+# again; close: of a connection that failed; system: `$SYS`; housekeeping; log: of how connections begin and end;
+# latencies: what counts them.
 PLACES: Final = (
     "journal",
     "apply",
@@ -33,6 +34,7 @@ PLACES: Final = (
     "system",
     "housekeeping",
     "log",
+    "latencies",
 )
 
 Tell = Callable[[str, str, BaseException], None]

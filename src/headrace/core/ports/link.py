@@ -160,6 +160,7 @@ class Link(ServerHandler):
         self.producer_refused: i64 = 0  # reason code of a refused message with a producer's sequence
         self.keep_alive_ms: int = 0
         self.last_seen_ms: int = 0
+        self.since_us: i64 = 0  # when it got its session
         self.problem_information = True
         self.packet_bytes_max: i64 = host.settings.packet_bytes_max
         # The name in the client's certificate, where the listener takes it as user name: None if there is none in it, ""

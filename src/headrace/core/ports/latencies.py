@@ -1,0 +1,20 @@
+"""The port of whoever keeps latencies: of the messages that one flush wrote something of, it is told of the oldest.
+
+Runs on the loop. One acknowledgement and one delivery a flush, so a message costs nothing but a look at whether there
+is one already.
+"""
+
+from __future__ import annotations
+
+from mypy_extensions import mypyc_attr
+
+
+@mypyc_attr(allow_interpreted_subclasses=True)
+class Latencies:
+    """Is told when the bytes have left. `arrived_us`: when the message came, Unix microseconds by the broker's clock."""
+
+    def acknowledged(self, arrived_us: int) -> None:
+        """A PUBACK or PUBREC was written."""
+
+    def delivered(self, arrived_us: int) -> None:
+        """A PUBLISH with QoS > 0 was written to a client that was connected when the message came."""
