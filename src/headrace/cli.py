@@ -99,8 +99,7 @@ def main() -> None:
     except BrokenPipeError:
         sys.exit(1)
     except OSError as error:
-        reason = error.strerror or str(error)
-        _say(f"{error.filename}: {reason}" if error.filename else reason)
+        _say(_reason_of(error))
         sys.exit(1)
     except MemoryError:
         _say("not enough memory")
@@ -108,6 +107,11 @@ def main() -> None:
     except (HeadraceError, JournalError) as error:
         _say(str(error))
         sys.exit(1)
+
+
+def _reason_of(error: OSError) -> str:
+    reason = error.strerror or str(error)
+    return f"{error.filename}: {reason}" if error.filename else reason
 
 
 def _say(message: str, command: str = "headrace") -> None:

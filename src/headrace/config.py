@@ -396,19 +396,7 @@ def examine(
     """As `load`, but with everything that is wrong, and a configuration without it. Raises InvalidKey for a file that
     cannot be read at all."""
     tables = _read(file) if file is not None else {}
-    wrong: list[InvalidKey] = []
-    for name in sorted(environment):
-        try:
-            key = _key_of_variable(name)
-            if key:
-                _assign(tables, f"{key}={environment[name]}")
-        except InvalidKey as error:
-            wrong.append(error)
-    for assignment in sets or []:
-        try:
-            _assign(tables, assignment)
-        except InvalidKey as error:
-            wrong.append(error)
+    wrong = _assign_all(tables, environment, sets or [])
     spelled_out = "allow_anonymous" in tables
     bridges = tables.pop("bridge", [])
     if not (isinstance(bridges, list) and all(isinstance(one, dict) for one in bridges)):
@@ -421,14 +409,36 @@ def examine(
     known = {error.key for error in wrong}  # what follows from those is not said
     found = _wrong_addresses(config, anonymous_spelled_out=spelled_out)
     wrong += [error for error in found if error.key not in known]
+    config = msgspec.structs.replace(config, bridge=_bridges(bridges, wrong))
+    return config, wrong
+
+
+def _assign_all(tables: dict[str, Any], environment: Mapping[str, str], sets: list[str]) -> list[InvalidKey]:
+    """Put what the environment and `--set` say into the tables of the file; returns what is wrong of it."""
+    wrong: list[InvalidKey] = []
+    for name in sorted(environment):
+        try:
+            key = _key_of_variable(name)
+            if key:
+                _assign(tables, f"{key}={environment[name]}")
+        except InvalidKey as error:
+            wrong.append(error)
+    for assignment in sets:
+        try:
+            _assign(tables, assignment)
+        except InvalidKey as error:
+            wrong.append(error)
+    return wrong
+
+
+def _bridges(tables: list[dict[str, Any]], wrong: list[InvalidKey]) -> tuple[BridgeConfig, ...]:
     good: list[BridgeConfig] = []
-    for index, table in enumerate(bridges):
+    for index, table in enumerate(tables):
         bridge = _converted(table, BridgeConfig, f"bridge[{index}]", wrong)
         if bridge is not None:
             wrong += _wrong_of_bridge(f"bridge[{index}]", bridge, [other.name for other in good])
             good.append(bridge)
-    config = msgspec.structs.replace(config, bridge=tuple(good))
-    return config, wrong
+    return tuple(good)
 
 
 Table = TypeVar("Table")
@@ -640,6 +650,13 @@ def _listener(config: Config, url: str) -> Address:
     return address
 
 
+def _wrong_password(key: str, bridge: BridgeConfig) -> Iterator[InvalidKey]:
+    if bridge.password and bridge.password_file:
+        yield InvalidKey(f"{key}.password", "password_file names it too")
+    if (bridge.password or bridge.password_file) and not bridge.username:
+        yield InvalidKey(f"{key}.username", "a password needs it")
+
+
 def _wrong_of_bridge(key: str, bridge: BridgeConfig, names: list[str]) -> Iterator[InvalidKey]:
     if bridge.name in names:
         yield InvalidKey(f"{key}.name", f"{bridge.name!r} is given twice")
@@ -655,10 +672,7 @@ def _wrong_of_bridge(key: str, bridge: BridgeConfig, names: list[str]) -> Iterat
         wrong = rule(topic).error()
         if wrong is not None:
             yield InvalidKey(f"{key}.topics[{index}].{wrong[0]}", wrong[1])
-    if bridge.password and bridge.password_file:
-        yield InvalidKey(f"{key}.password", "password_file names it too")
-    if (bridge.password or bridge.password_file) and not bridge.username:
-        yield InvalidKey(f"{key}.username", "a password needs it")
+    yield from _wrong_password(key, bridge)
     if bridge.notification_topic and not valid_topic(bridge.notification_topic.encode()):
         yield InvalidKey(f"{key}.notification_topic", f"{bridge.notification_topic!r} is no topic name")
     if bridge.reconnect_max_s < bridge.reconnect_min_s:

@@ -6,6 +6,7 @@ import ast
 import os
 import re
 import sys
+from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -146,6 +147,48 @@ def test_protocol_and_core_never_wait_and_own_no_clock(path: Path) -> None:
     forbidden = {"asyncio", "socket", "select", "threading", "time", "datetime", "os", "pathlib"}
     assert not imported(path) & forbidden
     assert not [node for node in ast.walk(tree(path)) if isinstance(node, (ast.AsyncFunctionDef, ast.Await))]
+
+
+FUNCTIONS = [
+    (path, node)
+    for path in SOURCES
+    for node in ast.walk(tree(path))
+    if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef))
+]
+
+
+def own_nodes(function: ast.AST) -> Iterator[ast.AST]:
+    """What a function consists of, but for the functions and classes in it."""
+    for node in ast.iter_child_nodes(function):
+        if not isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda, ast.ClassDef)):
+            yield node
+            yield from own_nodes(node)
+
+
+def branches(function: ast.AST) -> int:
+    """Places where it may go one way or another: `and` and `or` count, and the conditions of a comprehension."""
+    forks = (ast.If, ast.For, ast.AsyncFor, ast.While, ast.IfExp, ast.ExceptHandler, ast.match_case)
+    count = 0
+    for node in own_nodes(function):
+        count += isinstance(node, forks)
+        count += len(node.values) - 1 if isinstance(node, ast.BoolOp) else 0
+        count += len(node.ifs) if isinstance(node, ast.comprehension) else 0
+    return count
+
+
+def test_no_function_is_longer_than_fifty_lines() -> None:
+    long = [f"{name(path)}: {node.name}" for path, node in FUNCTIONS if last_line(node) - node.lineno >= 50]
+    assert not long
+
+
+def test_no_function_has_more_than_twelve_branches() -> None:
+    found = {f"{name(path)}: {node.name}": branches(node) for path, node in FUNCTIONS}
+    assert {function: count for function, count in found.items() if count > 12} == {}
+
+
+def last_line(node: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
+    assert node.end_lineno is not None
+    return node.end_lineno
 
 
 def module_of(path: Path) -> str:

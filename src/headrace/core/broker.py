@@ -204,7 +204,7 @@ class Broker(Host, BatchListener):
         if message.link is not None:
             link = cast(Link, message.link)
             message.link = None
-            session = session_of(link)
+            session = cast("Session | None", link.session)
             try:
                 self.publishing.acknowledge(link, message)
             except Exception as error:  # noqa: BLE001  who waits for the message does not wait for this
@@ -344,8 +344,7 @@ class Broker(Host, BatchListener):
                     self.publishing.let_go()
                 if step < 3:
                     step = 3
-                    if self._broken:
-                        self._close_broken()
+                    self._close_broken()
                     self._flush()
                 if step < 4:
                     step = 4
@@ -358,8 +357,7 @@ class Broker(Host, BatchListener):
                 if step < _STEPS:
                     step = _STEPS
                     self.publishing.read_on()
-                    if self.turns.waiting:
-                        self._take_turns()
+                    self._take_turns()
             except Exception as error:  # noqa: BLE001  the other steps are others' work
                 self._step_failed(_STEP_PLACES[step - 1], error)
 
@@ -379,9 +377,10 @@ class Broker(Host, BatchListener):
         self.request_tick()
 
     def _take_turns(self) -> None:
-        self.turns.go_on()
         if self.turns.waiting:
-            self.request_tick()
+            self.turns.go_on()
+            if self.turns.waiting:
+                self.request_tick()
 
     def _flush(self) -> None:
         if self._dirty:

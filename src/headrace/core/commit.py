@@ -429,8 +429,18 @@ class GroupCommit:
         self.high_watermark = self._applying_end
         batch = self._applying
         size: i64 = len(batch)
-        work = self._work_at_once
         began = self._applied
+        stops = self._apply_part(listener, batch, size)
+        if self._applied < size or stops:
+            listener.end_part()
+            self.high_watermark = self._note_applied(began)
+            self._request()
+        else:
+            self._end_batch(listener)
+
+    def _apply_part(self, listener: BatchListener, batch: list[Record], size: i64) -> bool:
+        """As much as one pass should. True: a record has taken effect in part, or somebody waits for this moment."""
+        work = self._work_at_once
         stops = False
         while work > 0 and self._applied < size and not stops:
             try:
@@ -452,11 +462,9 @@ class GroupCommit:
                 self.unfinished = False
                 work -= 1
                 self._applied += 1
-        if self._applied < size or stops:
-            listener.end_part()
-            self.high_watermark = self._note_applied(began)
-            self._request()
-            return
+        return stops
+
+    def _end_batch(self, listener: BatchListener) -> None:
         listener.end_batch()
         _let_go(self._applying_offered)
         self._applying_offered = []

@@ -161,10 +161,7 @@ class JournalReader:
             footer = None if times is None else read_footer(self._disk, fd, seed)
             if footer and times and not times.overlaps(footer.min_timestamp_us, footer.max_timestamp_us):
                 return footer.end_offset
-            place = self._place(fd, base, start, seed)
-            walk = Walk(self._disk, fd, seed, *place)
-            if times is not None:
-                walk = SelectiveWalk(self._disk, fd, seed, *place, times, end)
+            walk = self._walk(fd, self._place(fd, base, start, seed), seed, times, end)
             try:
                 for batch in walk:
                     if batch.end_offset > start:
@@ -179,6 +176,11 @@ class JournalReader:
             return walk.next_offset
         finally:
             self._disk.close(fd)
+
+    def _walk(self, fd: int, place: tuple[int, int], seed: int, times: TimeRange | None, end: int) -> Walk:
+        if times is None:
+            return Walk(self._disk, fd, seed, *place)
+        return SelectiveWalk(self._disk, fd, seed, *place, times, end)
 
     def _place(self, fd: int, base: int, start: int, seed: int) -> tuple[int, int]:
         """Where to begin walking for `start`: by the index, if the batch it names is there."""

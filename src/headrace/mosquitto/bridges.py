@@ -83,6 +83,18 @@ def begin(line: Line, converted: Converted) -> Bridge:
     return Bridge(line, {"name": name})
 
 
+def _take_tls(bridge: Bridge, line: Line, converted: Converted) -> None:
+    if line.option == "bridge_insecure":
+        if line.flag():
+            bridge.tls["insecure"] = True
+        return
+    bridge.encrypted = True
+    if line.option in _TLS:
+        bridge.tls[_TLS[line.option]] = line.text()
+    elif line.value.rstrip("/") != "/etc/ssl/certs":
+        converted.remark(line, "the system's authorities are trusted, or those of one file: bridge_cafile")
+
+
 def take(bridge: Bridge, line: Line, converted: Converted) -> None:
     """Note an option of this bridge. Raises InvalidLine."""
     option, table = line.option, bridge.table
@@ -94,18 +106,8 @@ def take(bridge: Bridge, line: Line, converted: Converted) -> None:
         table[_TEXTS[option]] = line.text()
     elif option in _NUMBERS:
         table[_NUMBERS[option]] = line.integer()
-    elif option in _TLS:
-        bridge.tls[_TLS[option]] = line.text()
-        bridge.encrypted = True
-    elif option == "bridge_capath":
-        bridge.encrypted = True
-        if line.value.rstrip("/") != "/etc/ssl/certs":
-            converted.remark(
-                line, "the system's authorities are trusted, or those of one file: bridge_cafile"
-            )
-    elif option == "bridge_insecure":
-        if line.flag():
-            bridge.tls["insecure"] = True
+    elif option in _TLS or option in ("bridge_capath", "bridge_insecure"):
+        _take_tls(bridge, line, converted)
     elif option == "bridge_protocol_version":
         if line.value not in _VERSIONS:
             raise InvalidLine(f"{line.place}: {option} {line.value}: one of {', '.join(_VERSIONS)} is needed")

@@ -111,22 +111,39 @@ def _is_ipv6(listener: Listener) -> bool:
     return "socket_domain" in listener.lines and listener.lines["socket_domain"].value == "ipv6"
 
 
+_OF_TLS = (
+    "keyfile",
+    "cafile",
+    "crlfile",
+    "require_certificate",
+    "use_identity_as_username",
+    "tls_version",
+)
+
+
 def _options(listener: Listener, converted: Converted) -> dict[str, str]:
     lines = listener.lines
+    found = _tls_options(listener, converted) if listener.encrypted else _without_tls(listener, converted)
+    if "max_connections" in lines and lines["max_connections"].integer() > 0:
+        found["connections_max"] = lines["max_connections"].value
+    if listener.flag("enable_proxy_protocol") if "enable_proxy_protocol" in lines else False:
+        found["proxy"] = "required"
+    if listener.origins:
+        found["origins"] = ",".join(listener.origins)
+    return found
+
+
+def _without_tls(listener: Listener, converted: Converted) -> dict[str, str]:
+    for option in _OF_TLS:
+        if option in listener.lines:
+            converted.remark(listener.lines[option], "the listener has no certfile, so it speaks no TLS")
+    return {}
+
+
+def _tls_options(listener: Listener, converted: Converted) -> dict[str, str]:
+    lines = listener.lines
     found = {ours: lines[theirs].text() for theirs, ours in _OPTIONS.items() if theirs in lines}
-    if not listener.encrypted:
-        for option in (
-            "keyfile",
-            "cafile",
-            "crlfile",
-            "require_certificate",
-            "use_identity_as_username",
-            "tls_version",
-        ):
-            if option in lines:
-                converted.remark(lines[option], "the listener has no certfile, so it speaks no TLS")
-        found = {}
-    elif listener.flag("require_certificate"):
+    if listener.flag("require_certificate"):
         found["client_cert"] = "require"
         if "cafile" in lines:
             found["ca"] = lines["cafile"].text()
@@ -139,14 +156,8 @@ def _options(listener: Listener, converted: Converted) -> dict[str, str]:
                 converted.remark(
                     lines[option], "only with require_certificate: this listener asks clients for none"
                 )
-    if listener.encrypted and "tls_version" in lines:
+    if "tls_version" in lines:
         _minimum_version(lines["tls_version"], converted)
-    if "max_connections" in lines and lines["max_connections"].integer() > 0:
-        found["connections_max"] = lines["max_connections"].value
-    if listener.flag("enable_proxy_protocol") if "enable_proxy_protocol" in lines else False:
-        found["proxy"] = "required"
-    if listener.origins:
-        found["origins"] = ",".join(listener.origins)
     return found
 
 

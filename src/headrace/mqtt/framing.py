@@ -171,22 +171,12 @@ class PacketStream:
             length: i64 = data[pos + 1]
             body: i64 = pos + 2
             if length >= 128:
-                length &= 127
-                shift: i64 = 7
-                while True:
-                    if body >= size:
-                        self._keep(data, pos, 1)
-                        return
-                    byte: i64 = data[body]
-                    body += 1
-                    length |= (byte & 127) << shift
-                    if byte < 128:
-                        break
-                    shift += 7
-                    if shift == 28:
-                        raise _endless_length(first)
-                if byte == 0 and self.version == 5:
-                    raise MalformedPacket("remaining length longer than needed")  # [MQTT-1.5.5-1]
+                found = self._long_length(data, pos, size)
+                if found == 0:
+                    self._keep(data, pos, 1)
+                    return
+                length = found >> 3
+                body = pos + 1 + (found & 7)
             end: i64 = body + length
             if end - pos > self._max_packet_size:
                 raise PacketTooLarge(end - pos, self._max_packet_size)  # [MQTT-3.1.2-24] [MQTT-3.2.2-15]
@@ -203,6 +193,25 @@ class PacketStream:
                 return
         if pos < size:
             self._keep(data, pos, 1)
+
+    def _long_length(self, data: bytes, pos: i64, size: i64) -> i64:
+        """A Remaining Length of more than one byte (2.1.4), times eight, plus how many bytes it has; 0 if they are not
+        there yet."""
+        length: i64 = data[pos + 1] & 127
+        shift: i64 = 7
+        at: i64 = pos + 2
+        while at < size:
+            byte: i64 = data[at]
+            at += 1
+            length |= (byte & 127) << shift
+            if byte < 128:
+                if byte == 0 and self.version == 5:
+                    raise MalformedPacket("remaining length longer than needed")  # [MQTT-1.5.5-1]
+                return length << 3 | (at - pos - 1)
+            shift += 7
+            if shift == 28:
+                raise _endless_length(data[pos])
+        return 0
 
     def _interrupt(self, data: bytes, pos: i64) -> None:
         """Handle nothing more now: what is behind `pos` waits for `release` or `go_on`."""

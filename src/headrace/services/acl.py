@@ -122,16 +122,19 @@ class Acl:
             self._remembering.add(grants)
 
 
-def read_acl(file: Path) -> Acl:
-    """Raises InvalidAcl, OSError."""
+def _text_of(file: Path) -> str:
     try:
-        text = file.read_bytes().decode("utf-8")
+        return file.read_bytes().decode("utf-8").removeprefix("\ufeff")
     except UnicodeDecodeError as error:
         number = error.object.count(b"\n", 0, error.start) + 1
         raise InvalidAcl(f"{file}, line {number}: not UTF-8") from None
+
+
+def read_acl(file: Path) -> Acl:
+    """Raises InvalidAcl, OSError."""
     acl = Acl()
     user: str | None = None
-    for number, line in enumerate(text.removeprefix("\ufeff").split("\n"), 1):
+    for number, line in enumerate(_text_of(file).split("\n"), 1):
         word, rest = _first_word(line.removesuffix("\r"))
         if not word or word.startswith("#"):
             continue

@@ -145,13 +145,7 @@ class Sessions(SignInListener):
             link.close()
             self.testimony.refused(link, client_id, rc.PACKET_TOO_LARGE, "CONNACK")
             return
-        old = tenant.sessions.get(client_id)
-        if old is not None and old.link is not None:
-            self._take_over(old, link)
-            old = tenant.sessions.get(client_id)
-        if old is not None and old.link is None and not old.persistent:
-            self._forget(old)
-            old = None
+        old = self._found(tenant, link)
         waits = expiry_s != 0 or (old is not None and old.persistent)
         present = False
         if old is not None and packet.clean_start:
@@ -167,6 +161,17 @@ class Sessions(SignInListener):
         self.attach(link, session, packet, answer)
         self._answer(link, session, present, waits, answer)
         self.testimony.connected(link, packet, present)
+
+    def _found(self, tenant: Tenant, link: Link) -> Session | None:
+        """The session that a client comes back to, without its connection from before."""
+        old = tenant.sessions.get(link.client_id)
+        if old is not None and old.link is not None:
+            self._take_over(old, link)
+            old = tenant.sessions.get(link.client_id)
+        if old is not None and old.link is None and not old.persistent:
+            self._forget(old)
+            return None
+        return old
 
     def _refusal(self, packet: Connect) -> int:
         if packet.properties.authentication_method is not None:

@@ -25,7 +25,13 @@ from headrace.core.ports.access import may_publish
 from headrace.core.ports.link import Host, Link
 from headrace.core.ports.witness import Testimony
 from headrace.core.records.message import Message, message_flags
-from headrace.core.records.record import DROP_NOT_ACCEPTED, DROP_RETAINED_LIMIT, FLAG_PRODUCER, FLAG_QOS
+from headrace.core.records.record import (
+    DROP_NOT_ACCEPTED,
+    DROP_RETAINED_LIMIT,
+    FLAG_PRODUCER,
+    FLAG_QOS,
+    FLAG_RETAIN,
+)
 from headrace.core.state.producers import MALFORMED, NEW, REPEATED, SEQUENCE_MARK, is_sequenced
 from headrace.core.state.session import Session, session_of
 from headrace.errors import ProtocolError
@@ -80,27 +86,19 @@ class Publishing:
         self.trace = b""  # what our bridges put on messages, as properties; b"" without bridges
 
     def publish(self, link: Link, packet: Publish, plain: bytes | None = None) -> None:
-        """PUBLISH. `plain` is the packet as it came, where it may leave so (`forwarding`)."""
+        """PUBLISH (3.3.4): may it be published, is it new, then journal it; at QoS 0 it goes on without [MQTT-3.3.4-1].
+        `plain` is the packet as it came, where it may leave so (`forwarding`)."""
         session = session_of(link)
         if session is None:
             return
-        if self.storage_full and (packet.qos or packet.retain) and self._put_off(link, session, packet):
+        if self.storage_full and self._put_off(link, session, packet):
             return
         counters = session.tenant.counters
         counters.publishes_received += 1
         counters.bytes_received += len(packet.payload)
-        access = link.access
-        if access is not None and not may_publish(access, link, packet.topic):
-            access.note_denied(link, "publish", packet.topic)
-            self._reject(link, session, packet, rc.NOT_AUTHORIZED)
+        if not self._permits(link, session, packet):
             return
-        properties: i64 = len(packet.properties)
-        if properties and self.trace and link.rendering is None and self.trace in packet.properties:
-            self._reject(
-                link, session, packet, rc.SUCCESS
-            )  # went out over a bridge and came round a ring of them
-            return
-        retain = packet.retain
+        retain = packet.retain  # [MQTT-3.3.1-5] [MQTT-3.3.1-8]
         topic = packet.topic
         if retain or topic[0] == _DOLLAR or self._format_check or len(topic) >= self._deep:
             if self._refuses(link, session, packet):
@@ -109,25 +107,48 @@ class Publishing:
         message = self.message_of(link, session, packet, retain)
         if packet.qos == 0:
             self._publish_qos0(link, session, message, plain)
-            return
+        elif self._is_new(link, session, packet, message):
+            self._journal(link, session, packet, message)
+
+    def _permits(self, link: Link, session: Session, packet: Publish) -> bool:
+        """Whether access control lets the client publish there, and it has not come round a ring of bridges; what is
+        refused is answered."""
+        access = link.access
+        if access is not None and not may_publish(access, link, packet.topic):
+            access.note_denied(link, "publish", packet.topic)
+            self._reject(link, session, packet, rc.NOT_AUTHORIZED)
+            return False
+        if (
+            len(packet.properties)
+            and self.trace
+            and link.rendering is None
+            and self.trace in packet.properties
+        ):
+            self._reject(link, session, packet, rc.SUCCESS)
+            return False
+        return True
+
+    def _is_new(self, link: Link, session: Session, packet: Publish, message: Message) -> bool:
+        """Whether a message at QoS 1 or 2 is to be journaled, within Receive Maximum [MQTT-3.3.4-7]; a repeated one is
+        acknowledged behind the first."""
         if packet.qos == 2 and self._repeated(link, session, packet.packet_id):
-            return
+            return False
         link.inbound += 1
         if link.inbound > self.settings.receive_maximum and link.version == 5:
             raise ProtocolError(rc.RECEIVE_MAXIMUM_EXCEEDED, "more QoS > 0 messages than Receive Maximum")
-        if (
-            properties
-            and SEQUENCE_MARK in packet.properties
-            and not self._takes_sequence(link, session, packet, message)
-        ):
-            return
+        if not len(packet.properties) or SEQUENCE_MARK not in packet.properties:
+            return True
+        return self._takes_sequence(link, session, packet, message)
+
+    def _journal(self, link: Link, session: Session, packet: Publish, message: Message) -> None:
+        """PUBACK or PUBREC follows when it is durable [MQTT-4.3.2-4] [MQTT-4.3.3-8]."""
         message.link = link
         waiting: i64 = link.deferred + ENTRY_BYTES + len(packet.payload)
         link.deferred = waiting
         if waiting > SHARE_BYTES_LEAST:
             self._keep_share(link, waiting)
         offset = self.commit.append(message)
-        if retain:
+        if message.flags & FLAG_RETAIN:
             session.tenant.retained.arrive(message)
         if packet.qos == 2:
             self._note_incoming(session, packet.packet_id, offset)
@@ -285,7 +306,9 @@ class Publishing:
 
     def _put_off(self, link: Link, session: Session, packet: Publish) -> bool:
         """Refuse with 0x97 where that is wanted and the version has it, else keep the packet and stop reading. False for
-        a repeated QoS 2 message, which is durable already."""
+        what needs no space: a repeated QoS 2 message is durable already."""
+        if not packet.qos and not packet.retain:
+            return False
         if packet.qos == 2 and session.incoming is not None and packet.packet_id in session.incoming:
             return False
         if packet.qos and link.version == 5 and self.settings.refuse_when_full:

@@ -69,17 +69,28 @@ class Subscribing:
         fresh: list[Subscription] = []
         room = _Room(session, link, self._settings)
         for request in packet.filters:
-            code = self._grant(link, request, room)
+            code = self._grant(link, session, request, room)
             answer.codes.append(code)
-            if code >= 0x80:
-                self._note_refused(link, session, request.filter, code)
             if code <= 2:
-                if link.bridge:
-                    _as_bridge(request)
-                row = _row(request, packet.subscription_id)
+                row = _row(link, request, packet.subscription_id)
                 rows.append(row)
                 if _may_want_retained(request):
                     fresh.append(subscription_from(session, row))
+        answer.open += 1
+        if not packet.more:
+            answer.suback = encode_suback(link.version, packet.packet_id, answer.codes)
+        self._begin(link, session, rows, fresh, answer, room)
+
+    def _begin(
+        self,
+        link: Link,
+        session: Session,
+        rows: list[list[object]],
+        fresh: list[Subscription],
+        answer: _Answer,
+        room: _Room,
+    ) -> None:
+        """Journal what was granted, and defer the answer. `fresh` are those that may want retained messages."""
         always = [subscription for subscription in fresh if subscription.retain_handling == 0]
         held = _Held(link, session, [s.filter for s in fresh if s.retain_handling == 1])
         if len(always) < len(fresh):
@@ -93,9 +104,6 @@ class Subscribing:
             if listed:
                 fields["rs"] = sizes_of(session, listed)
             self.commit.append(Event(SUBSCRIBED, self.clock.now_us, fields))
-        answer.open += 1
-        if not packet.more:
-            answer.suback = encode_suback(link.version, packet.packet_id, answer.codes)
         room.begin()
         toll = toll_of(session, fresh) if fresh else 0
         self.commit.defer(
@@ -124,7 +132,14 @@ class Subscribing:
                 rc.PACKET_TOO_LARGE, "the answer would exceed the client's Maximum Packet Size"
             )
 
-    def _grant(self, link: Link, request: SubscriptionRequest, room: _Room) -> int:
+    def _grant(self, link: Link, session: Session, request: SubscriptionRequest, room: _Room) -> int:
+        """The reason code of a filter: the QoS that is granted, or why none is."""
+        code = self._code_of(link, request, room)
+        if code >= 0x80:
+            self._note_refused(link, session, request.filter, code)
+        return code
+
+    def _code_of(self, link: Link, request: SubscriptionRequest, room: _Room) -> int:
         if filter_error(request.filter):
             return rc.TOPIC_FILTER_INVALID
         levels_max = self._settings.filter_levels_max
@@ -183,18 +198,21 @@ class _Room:
         self._granted += 1
         if (held is not None and topic_filter in held) or topic_filter in self._new:
             return True
-        count: i64 = has + session.subscribing + len(self._new)
         memory = memory_of(topic_filter)
-        taken = session.filter_bytes + session.subscribing_bytes + self._bytes + memory
-        if (self._most and count >= self._most) or (self._most_bytes and taken > self._most_bytes):
+        if self._most and has + session.subscribing + len(self._new) >= self._most:
             return False
-        if self._owner is not None and self._most_owned:
-            owned: i64 = session.tenant.owned.get(self._owner, 0) + len(self._new)
-            if owned >= self._most_owned:
-                return False
+        taken = session.filter_bytes + session.subscribing_bytes + self._bytes + memory
+        if (self._most_bytes and taken > self._most_bytes) or self._owner_has_enough():
+            return False
         self._new.add(topic_filter)
         self._bytes += memory
         return True
+
+    def _owner_has_enough(self) -> bool:
+        if self._owner is None or not self._most_owned:
+            return False
+        owned: i64 = self._session.tenant.owned.get(self._owner, 0) + len(self._new)
+        return owned >= self._most_owned
 
     def begin(self) -> None:
         """They are on their way through the journal: those of the next packet find less room."""
@@ -219,7 +237,9 @@ def _as_bridge(request: SubscriptionRequest) -> None:
     request.retain_as_published = True
 
 
-def _row(request: SubscriptionRequest, subscription_id: int) -> list[object]:
+def _row(link: Link, request: SubscriptionRequest, subscription_id: int) -> list[object]:
+    if link.bridge:
+        _as_bridge(request)
     return [
         request.filter,
         request.qos,

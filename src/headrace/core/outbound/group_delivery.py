@@ -294,14 +294,10 @@ class SharedDelivery(Sharing):
         if link is None:
             return False
         if not isinstance(message, Message):
-            group.pop_head()
-            self._drop(group, serial, DROP_UNREADABLE)
-            return True
+            return self._drop_head(group, serial, DROP_UNREADABLE)
         member = group.members[session]
         if message.expired(self._clock.now_us) and not ref & REF_MAYBE_SENT:
-            group.pop_head()
-            self._drop(group, serial, DROP_EXPIRED)
-            return True
+            return self._drop_head(group, serial, DROP_EXPIRED)
         if not _may_read(session, message):
             return False
         qos = min(ref & REF_QOS, member.qos)
@@ -309,16 +305,25 @@ class SharedDelivery(Sharing):
             link.max_packet_size
             and message.rendered_size(link.version, qos, member.ids) > link.max_packet_size
         ):
-            group.pop_head()
-            self._drop(group, serial, DROP_TOO_LARGE)
-            return True
+            return self._drop_head(group, serial, DROP_TOO_LARGE)
         if qos == 0:
             group.pop_head()
             self._commit.shared_finished(group.incarnation, serial)
-            self._give_qos0(
-                session, message, member.retain_as_published and ref & REF_RETAIN != 0, member.ids
-            )
-            return True
+            retain = member.retain_as_published and ref & REF_RETAIN != 0
+            self._give_qos0(session, message, retain, member.ids)
+        else:
+            self._send_head(group, serial, session, link, message, qos)
+        return True
+
+    def _drop_head(self, group: Group, serial: int, reason: int) -> bool:
+        group.pop_head()
+        self._drop(group, serial, reason)
+        return True
+
+    def _send_head(
+        self, group: Group, serial: int, session: Session, link: Link, message: Message, qos: int
+    ) -> None:
+        """It is this member's from now on: at QoS 2 it leaves when that is durable."""
         packet_id = free_draw_id(session)
         draw = group.draw(serial, session, packet_id)
         if draw is not None:
@@ -327,7 +332,6 @@ class SharedDelivery(Sharing):
                 self.send(link, draw, message, draw.again())
             else:
                 self._commit.defer(_DrawDurable(self, link, draw, message))
-        return True
 
     def send(self, link: Link, draw: Draw, message: Message, dup: bool) -> None:
         member = draw.group.members.get(draw.session)

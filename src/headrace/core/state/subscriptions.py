@@ -328,6 +328,17 @@ def _weight(route: list[Target]) -> i64:
     return found
 
 
+def _descend(children: dict[bytes, _Node], level: bytes, hidden: bool, below: list[_Node]) -> None:
+    """The nodes under this level of a topic. `hidden`: + does not match it [MQTT-4.7.2-1]."""
+    child = children.get(level)
+    if child is not None:
+        below.append(child)
+    if not hidden:
+        child = children.get(_PLUS)
+        if child is not None:
+            below.append(child)
+
+
 def _collect(root: _Node, levels: list[bytes], dollar: bool, found: list[Subscription]) -> i64:
     """Every filter that matches; returns how many levels of the tree were looked at. A list of nodes per level instead of
     recursion: filters may be deep."""
@@ -341,16 +352,8 @@ def _collect(root: _Node, levels: list[bytes], dollar: bool, found: list[Subscri
             rest = node.rest
             if rest is not None and not hidden:
                 found.extend(rest.values())
-            children = node.children
-            if children is None:
-                continue
-            child = children.get(level)
-            if child is not None:
-                below.append(child)
-            if not hidden:
-                child = children.get(_PLUS)
-                if child is not None:
-                    below.append(child)
+            if node.children is not None:
+                _descend(node.children, level, hidden, below)
         if not below:
             return looks
         at = below
