@@ -35,13 +35,15 @@ _STRANGER_BYTES: Final = 4 << 10
 STRANGERS_BYTES_MAX: Final = 32 << 20
 _STILL_US: Final = 250_000  # the node's timer sets the clock more often: after so long the loop stood still
 # Why a listener turns a connection away: its limit of connections; no TLS, PROXY header or WebSocket; no CONNECT in time;
-# more waits to be read than `pending_bytes_max`; all strangers together hold too much; an error of ours.
+# more waits to be read than `pending_bytes_max`; all strangers together hold too much; a stranger while others came and
+# there was no room; an error of ours.
 REASONS: Final = (
     "connections_max",
     "handshake",
     "connect_timeout",
     "pending_bytes",
     "strangers_bytes",
+    "crowded_out",
     "error",
 )
 
@@ -383,15 +385,21 @@ class ConnectionSet:
         self.messages_per_s = 0
         self.subscriptions_max = 0
         self.open: set[Connection] = set()
+        self.pending = 0
         self.accepted = 0
         self.strangers_bytes: i64 = 0  # counted at the node's set alone
         self.turned_away: dict[str, int] = dict.fromkeys(REASONS, 0)
 
-    def full(self, pending: int) -> bool:
-        """Is there no room for another one, beside `pending` that are not open yet?"""
-        if len(self.open) + pending >= self.connections_max:
-            return True
-        return self.parent is not None and self.parent.full(pending)
+    def note_pending(self, more: int) -> None:
+        """Count `more` that were accepted and still shake hands, or fewer if negative: each of them has a descriptor."""
+        self.pending += more
+        if self.parent is not None:
+            self.parent.note_pending(more)
+
+    def room(self) -> int:
+        """How many more there may be, here and in all; negative while those that made room for others end."""
+        room = self.connections_max - len(self.open) - self.pending
+        return room if self.parent is None else min(room, self.parent.room())
 
     def add(self, connection: Connection) -> None:
         self.accepted += 1

@@ -2,7 +2,8 @@
 
 Accepting is our own: at the limit of descriptors (EMFILE) it pauses and says so instead of spinning or dropping clients
 (decisions 39), a PROXY header is read before TLS starts, and a new certificate serves the next connection. Who is banned,
-or comes too often, is closed as soon as its address is known, before TLS and WebSocket cost anything.
+or comes too often, is closed as soon as its address is known, before TLS and WebSocket cost anything. Where there is no
+room, whoever has been a stranger for longest makes it.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import socket
 import ssl
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from headrace.net import tls
 from headrace.net.address import Address, Options
@@ -23,6 +24,7 @@ from headrace.net.gate import BANNED, Allowance, Gate
 from headrace.net.proxy import read_header
 from headrace.net.remote import peer_of
 from headrace.net.revocation import RevocationList
+from headrace.net.strangers import Strangers
 from headrace.net.tls import TlsFiles
 from headrace.net.websocket_server import WebSocketTransport
 from headrace.sockets.keep_alive import ask_silent_peer
@@ -30,6 +32,7 @@ from headrace.sockets.plain import PlainTransport
 from headrace.sockets.poller import Poller
 
 ACCEPT_BURST = 64
+BEYOND_MAX = 16  # connections for a moment, while those that make room for them end
 PAUSE_S = 0.25
 # What accept(2) says of the one connection that it would have been, and not of us.
 OF_THE_CLIENT = (
@@ -45,6 +48,8 @@ OF_THE_CLIENT = (
 )
 FRAME_OVERHEAD = 64 * 1024
 
+REVOKED = "certificate_revoked"
+
 Report = Callable[
     [str, str], None
 ]  # (what happened, more about it): at most one line a second for the same thing
@@ -55,18 +60,19 @@ NoteAway = Callable[
 
 
 class ListenerSet(ConnectionSet):
-    """The connections of one listener. `pending` were accepted and still shake hands."""
+    """The connections of one listener; `all_of_node` are the sets of all listeners, this one among them."""
 
     takes_identity = False
     gate: Gate | None = None
     accepts: Allowance | None = None  # how many in a second; others wait in the backlog
     held_back = 0  # times that accepting waited for this
     revocations: RevocationList | None = None
-    pending = 0
     report: Report | None = None
     note_away: NoteAway | None = None
     came: Callable[[Connection], None] | None = None  # told of each connection
     went: Callable[[Connection], None] | None = None
+    strangers: Strangers
+    all_of_node: Sequence[ListenerSet] = ()
 
     def report_error(self, error: Exception) -> None:
         if self.report is not None:
@@ -76,12 +82,21 @@ class ListenerSet(ConnectionSet):
             self.report("an error of ours ended a connection", "".join(traceback.format_exception(error)))
 
     def add(self, connection: Connection) -> None:
-        self.pending -= 1
+        self.note_pending(-1)
         super().add(connection)
         if self.came is not None:
             self.came(connection)
         if self.gate is not None and self.gate.bans(connection.peer()):  # since it was accepted
             connection.turn_away(BANNED)
+        elif connection.is_revoked():  # since its handshake began
+            connection.turn_away(REVOKED)
+
+    def make_room(self) -> bool:
+        """Have the oldest stranger go: of this listener where this one is full, else of the one that has most of them."""
+        if len(self.open) + self.pending >= self.connections_max or not self.all_of_node:
+            return self.strangers.give_up_oldest()
+        most = sorted(self.all_of_node, key=lambda one: len(one.strangers), reverse=True)
+        return any(one.strangers.give_up_oldest() for one in most)
 
     def refuses(self, peer: str) -> bool:
         """Whether who comes from there is turned away, which is counted then."""
@@ -92,6 +107,7 @@ class ListenerSet(ConnectionSet):
 
     def discard(self, connection: Connection) -> None:
         super().discard(connection)
+        self.strangers.gone(connection)
         if self.went is not None:
             self.went(connection)
 
@@ -133,6 +149,7 @@ class Listener:
         self._proxied = address.options.proxy != "off"
         self._poller = None if address.encrypted or address.websocket else poller
         self.connections = connections
+        connections.strangers = Strangers()
         self._make = make
         self._report = report
         self._loop = asyncio.get_running_loop()
@@ -183,6 +200,8 @@ class Listener:
                 if number == 0:  # else the next call sees whether somebody waits
                     self._hold_back(wait_s)
                 return
+            if self.connections.room() <= -BEYOND_MAX:
+                return  # those who make room are gone at the next call
             try:
                 accepted, address = self._socket.accept()
             except (BlockingIOError, InterruptedError):
@@ -194,12 +213,23 @@ class Listener:
                 self._pause(PAUSE_S)
                 return
             peer = peer_of(address)
-            if not self._proxied and self.connections.refuses(peer):
+            if self._turns_away(peer):
                 accepted.close()
-                continue
-            if self.connections.accepts is not None:
-                self.connections.accepts.take("")
-            self._admit(accepted, peer)
+            else:
+                self._admit(accepted, peer)
+
+    def _turns_away(self, peer: str) -> bool:
+        """Whether who was accepted may not stay, which is counted and said then."""
+        connections = self.connections
+        if not self._proxied and connections.refuses(peer):
+            return True
+        if connections.accepts is not None:
+            connections.accepts.take("")
+        if connections.room() <= 0 and not connections.make_room():
+            connections.turn_away("connections_max")
+            self._report("connection limit reached", self.url)
+            return True
+        return False
 
     def _hold_back(self, seconds: float) -> None:
         self.connections.held_back += 1
@@ -220,16 +250,12 @@ class Listener:
 
     def _admit(self, accepted: socket.socket, peer: str) -> None:
         """Whatever fails here costs this connection only. Of a peer that has reset `peer` alone says who it was."""
-        if self.connections.full(self.connections.pending):
-            self.connections.turn_away("connections_max")
-            self._report("connection limit reached", self.url)
-            accepted.close()
-            return
-        self.connections.pending += 1
+        self.connections.note_pending(1)
         connection: Connection | None = None
         try:
             self._set_up(accepted)
             connection = self._make(self.connections, peer)
+            self.connections.strangers.came(connection, accepted)
             if self._poller is not None and not self._proxied:
                 PlainTransport(self._poller, accepted, connection).open()
                 return
@@ -250,12 +276,18 @@ class Listener:
     def _refuse(self, accepted: socket.socket, connection: Connection | None, error: BaseException) -> None:
         peer = "" if connection is None else f"{connection.peer()}: "
         self._report("connection refused", f"{self.url}: {peer}{str(error) or type(error).__name__}")
-        self.connections.turn_away("handshake")
+        if connection is None or not connection.why_cut():
+            self.connections.turn_away("handshake")
         if connection is not None and connection.made:
             connection.abort()  # the socket is the transport's
         else:
-            self.connections.pending -= 1
-            accepted.close()
+            self.connections.note_pending(-1)
+            self._forget(accepted, connection)
+
+    def _forget(self, accepted: socket.socket, connection: Connection | None) -> None:
+        accepted.close()
+        if connection is not None:
+            self.connections.strangers.gone(connection)
 
     async def _open(self, accepted: socket.socket, connection: Connection) -> None:
         """PROXY header, TLS, WebSocket, all in the time that is allowed for CONNECT: whatever fails costs this connection
@@ -265,8 +297,8 @@ class Listener:
             if self._proxied:
                 connection.source = await self._source(accepted) or connection.source
                 if self.connections.refuses(connection.source):
-                    self.connections.pending -= 1
-                    accepted.close()
+                    self.connections.note_pending(-1)
+                    self._forget(accepted, connection)
                     return
             if self._poller is not None:
                 PlainTransport(self._poller, accepted, connection).open()

@@ -74,6 +74,7 @@ class Doors:
         self._warn = warn
         self._incidents = Incidents(warn)
         self._listeners: list[Listener] = []
+        self._sets: list[ListenerSet] = []
         self.poller = Poller(asyncio.get_running_loop()) if HAS_EPOLL else None
         descriptors = allow_all_descriptors()
         self._connections_max = connections_allowed(settings.connections_max, descriptors)
@@ -120,6 +121,7 @@ class Doors:
             self._all,
             options.pending_bytes_max or settings.pending_bytes_max,
         )
+        connections.all_of_node = self._sets
         connections.note_away = self._log.turned_away
         connections.came, connections.went = self.tracing.came, self.tracing.went
         self._limit(connections, options)
@@ -135,6 +137,7 @@ class Doors:
                 settings.tcp_keep_alive_s,
             )
         )
+        self._sets.append(connections)
 
     def _limit(self, connections: ListenerSet, options: Options) -> None:
         """What a listener lets in, and what its clients may do in a second."""

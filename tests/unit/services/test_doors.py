@@ -63,7 +63,7 @@ def test_more_than_the_limit_are_turned_away_and_said_once() -> None:
         doors.open("tcp://127.0.0.1:0?connections_max=2")
         (url,) = doors.urls
         port = int(url.rpartition(":")[2])
-        held = [await asyncio.open_connection("127.0.0.1", port) for _ in range(2)]
+        held = [await client(doors, port, f"c{number}") for number in range(2)]
         for _ in range(3):
             assert await ends(url) == b""
         (listener,) = doors.listeners
@@ -76,7 +76,89 @@ def test_more_than_the_limit_are_turned_away_and_said_once() -> None:
             writer.close()
 
     told = run(body)
-    assert [line.partition(" {")[0] for line in told.lines] == ["connection limit reached"]
+    assert "connection limit reached" in [line.partition(" {")[0] for line in told.lines]
+
+
+@pytest.mark.parametrize("of_all", [False, True])
+@pytest.mark.parametrize(
+    ("scheme", "says"),
+    [
+        ("tcp", b""),
+        ("tcp", b"\x10\x20\x00\x04MQ"),
+        ("proxy", b"PROXY TC"),
+        ("tls", b"\x16\x03\x01"),
+        ("ws", b"GET /mqtt HTT"),
+    ],
+)
+def test_who_says_no_connect_makes_room_for_who_comes(
+    tmp_path: Path, scheme: str, says: bytes, of_all: bool
+) -> None:
+    """As many strangers as there may be connections, of the listener or of all: a client is let in, and stays when others
+    come."""
+    certificate, key = Authority(tmp_path / "ca").issue("server")
+    urls = {
+        "proxy": "tcp://127.0.0.1:0?proxy=required&",
+        "tls": f"tls://127.0.0.1:0?cert={certificate}&key={key}&",
+    }
+
+    async def body(broker: Broker, told: Told) -> None:
+        doors = Doors(broker, DoorSettings(3 if of_all else 100, 60.0, 1 << 20, NO_FILES), None, told)
+        doors.open(urls.get(scheme, f"{scheme}://127.0.0.1:0?") + "connections_max=3")
+        doors.open("tcp://127.0.0.1:0")
+        theirs, ours = (int(one.url.rpartition(":")[2]) for one in doors.listeners)
+        strangers = [await stranger(doors, theirs, says) for _ in range(3)]
+        if of_all:
+            held = await client(doors, ours, "c")
+        else:
+            strangers.append(await stranger(doors, theirs, says, more=False))
+        oldest, *others = strangers
+        assert await asyncio.wait_for(oldest[0].read(), 10) == b""
+        assert not any(reader.at_eof() for reader, _ in others)
+        counts = doors.listeners[0].connections.turned_away
+        assert (counts["connections_max"], counts["crowded_out"], counts["handshake"]) == (0, 1, 0)
+        if of_all:
+            for _ in range(40):
+                writer = (await asyncio.open_connection("127.0.0.1", theirs))[1]
+                writer.close()
+            held[1].write(b"\xc0\x00")
+            await until(lambda: len(doors.listeners[0].connections.open) == 0)
+            assert len(doors.listeners[1].connections.open) == 1
+            held[1].close()
+        for _, writer in strangers:
+            writer.close()
+        doors.stop_accepting()
+        doors.close()
+
+    run(body)
+
+
+Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
+
+
+async def until(true: Callable[[], bool]) -> None:
+    async with asyncio.timeout(10):
+        while not true():
+            await asyncio.sleep(0)
+
+
+async def client(doors: Doors, port: int, client_id: str) -> Streams:
+    """One that has said CONNECT, and was let in."""
+    streams = await asyncio.open_connection("127.0.0.1", port)
+    body = b"\x00\x04MQTT\x04\x02\x00\x00" + len(client_id).to_bytes(2, "big") + client_id.encode()
+    streams[1].write(b"\x10" + bytes([len(body)]) + body)
+    every = [one.connections.open for one in doors.listeners]
+    await until(lambda: any(each.client_id == client_id for there in every for each in there))
+    return streams
+
+
+async def stranger(doors: Doors, port: int, says: bytes, more: bool = True) -> Streams:
+    """One that says so much. With `more` it takes a place that was free."""
+    (connections,) = [one.connections for one in doors.listeners if one.url.endswith(f":{port}")]
+    before = len(connections.open) + connections.pending
+    streams = await asyncio.open_connection("127.0.0.1", port)
+    streams[1].write(says)
+    await until(lambda: not more or len(connections.open) + connections.pending > before)
+    return streams
 
 
 @pytest.mark.parametrize("epoll", [True, False])
@@ -226,6 +308,39 @@ def test_who_is_banned_while_it_shakes_hands_is_cut(tmp_path: Path) -> None:
         while listener.connections.open:
             await asyncio.sleep(0)
         assert listener.connections.turned_away["banned"] == 1
+        doors.stop_accepting()
+        doors.close()
+
+    run(body)
+
+
+def test_whose_certificate_is_revoked_while_it_shakes_hands_is_cut(tmp_path: Path) -> None:
+    """Its handshake goes on with the list that was there when it began."""
+    authority = Authority(tmp_path / "ca")
+    certificate, key = authority.issue("server")
+    ada, ada_key = authority.issue("ada")
+    files = TlsFiles(str(certificate), str(key), str(authority.ca), "require", crl=str(authority.revoke()))
+
+    async def body(broker: Broker, told: Told) -> None:
+        doors = Doors(broker, DoorSettings(100, 60.0, 1 << 20, files), None, told)
+        doors.open("tls://127.0.0.1:0")
+        (listener,) = doors.listeners
+        accepted = socket.create_connection(("127.0.0.1", int(listener.url.rpartition(":")[2])))
+        await until(lambda: listener.connections.pending == 1)
+        for _ in range(3):
+            await asyncio.sleep(0)  # its task has begun, with the context of now
+        authority.revoke(ada)
+        assert doors.reload() == []
+        context = ssl.create_default_context(cafile=str(authority.ca))
+        context.load_cert_chain(ada, ada_key)
+        with contextlib.suppress(OSError):
+            reader, writer = await asyncio.open_connection(
+                sock=accepted, ssl=context, server_hostname="localhost"
+            )
+            assert await asyncio.wait_for(reader.read(), 10) == b""
+            writer.close()
+        await until(lambda: listener.connections.pending == 0 and not listener.connections.open)
+        assert listener.connections.turned_away["certificate_revoked"] == 1
         doors.stop_accepting()
         doors.close()
 
