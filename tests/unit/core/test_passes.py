@@ -39,7 +39,7 @@ class Passes:
         """Until nothing is left to do."""
         broker, journal = self.harness.broker, self.harness.journal
         self.step(broker.end_tick)
-        while not broker.commit.idle or broker.delivery.hungry:
+        while not broker.idle or broker.delivery.hungry:
             journal.durable = len(journal.records)
             self.step(lambda: broker.commit.on_high_watermark(journal.durable))
             self.step(broker.end_tick)
@@ -88,6 +88,23 @@ def test_fan_out_and_a_fleet_that_comes_back_with_a_backlog() -> None:
         passes.harness.client(f"all{number}", version=5, sync=False)
     passes.run()
     passes.check()
+
+
+def test_a_message_for_very_many_groups() -> None:
+    passes = Passes()
+    members = [passes.harness.client(f"m{number}", version=5, receive_maximum=1000) for number in range(4)]
+    for number in range(FLEET):
+        members[number % 4].subscribe(f"$share/g{number}/t", 1)
+    for member in members[::2]:
+        member.subscribe("t", 1)
+    publisher = passes.harness.client("p", clean=True)
+    counters = passes.harness.broker.fold.tenant("default").counters
+    for qos in (1, 0):
+        before = counters.publishes_sent
+        publisher.publish("t", b"x", qos, sync=False)
+        passes.run()
+        assert counters.publishes_sent - before == FLEET + len(members) // 2
+        passes.check()
 
 
 def test_a_bare_hash_over_many_retained_messages() -> None:

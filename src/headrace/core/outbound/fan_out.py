@@ -33,7 +33,8 @@ WRITE_WORK: Final = 3  # what a write to a socket costs, in deliveries
 TURN_WORK: Final = 500  # of one lane
 JOB_MESSAGES_MAX: Final = 400
 JOB_BYTES_MAX: Final = 64 << 10  # what one write to a socket may take at once, about
-LANES_BYTES_MAX: Final = 64 << 20  # beyond it messages are dropped and counted: their publishers come and go
+# Beyond it, what publishers who are gone left behind is dropped and counted. Those who are here are held to their shares.
+LANES_BYTES_MAX: Final = 64 << 20
 
 
 class _Job:
@@ -71,12 +72,9 @@ class _Lane:
 
 
 class Offering:
-    """Whoever gives a message to one session, and to the groups (`routing`)."""
+    """Whoever gives a message to one session, or to a group (`routing`)."""
 
     def offer(self, target: Target, message: Message) -> None:
-        raise NotImplementedError
-
-    def offer_to_groups(self, tenant: Tenant, message: Message) -> None:
         raise NotImplementedError
 
     def missed(self, target: Target, message: Message, error: Exception) -> None:
@@ -97,6 +95,7 @@ class FanOut:
         self.busy = False  # some lane is not empty
         self.left: i64 = at_once
         self.bytes: i64 = 0
+        self._limit: i64 = LANES_BYTES_MAX  # of `bytes`, when those who are gone are looked for next
 
     def begins(self, count: i64) -> bool:
         """Whether a message for `count` sessions may go to them at once."""
@@ -119,7 +118,9 @@ class FanOut:
         payer: Link | None,
     ) -> None:
         """Put a message into the lane of its publisher. `packet` is the PUBLISH as it came, where it may leave so."""
-        if self.bytes > LANES_BYTES_MAX:
+        if self.bytes > self._limit:
+            self._make_room()
+        if self.bytes > LANES_BYTES_MAX and (payer is None or payer.closed):
             tenant.count_drop(DROP_QOS0_SLOW, 1)
             return
         lane = self._lanes.get(message.incarnation)
@@ -148,6 +149,21 @@ class FanOut:
             self._commit.deferred_bytes += weight
             self._commit.charge(payer, weight)
 
+    def _make_room(self) -> None:
+        """Drop what publishers left behind who are gone, the longest waiting first, until half of the room is free."""
+        left: deque[_Lane] = deque()
+        for lane in self._turns:
+            payer = lane.jobs[-1].payer
+            if self.bytes > LANES_BYTES_MAX // 2 and (payer is None or payer.closed):
+                for job in lane.jobs:
+                    job.tenant.count_drop(DROP_QOS0_SLOW, len(job.messages))
+                    self._end(job)
+                del self._lanes[lane.incarnation]
+            else:
+                left.append(lane)
+        self._turns = left
+        self._limit = self.bytes + LANES_BYTES_MAX // 2
+
     def go_on(self) -> bool:
         """The end of a tick: give what waits to as many sessions as one pass should; True if more is to do."""
         self.left = self._at_once
@@ -165,6 +181,7 @@ class FanOut:
                 else:
                     del self._lanes[lane.incarnation]
         self.busy = len(turns) > 0
+        self._limit = max(LANES_BYTES_MAX, min(self._limit, self.bytes + LANES_BYTES_MAX // 2))
         return self.busy
 
     def _turn(self, lane: _Lane, most: i64) -> i64:
@@ -201,14 +218,12 @@ class FanOut:
             self._offering.offer(target, message)
 
     def _end(self, job: _Job) -> None:
-        """All sessions have it: the groups get it too, and it is taken off its publisher's share."""
+        """All have it, or nobody else will: it is taken off its publisher's share."""
         self.bytes -= job.weight
         payer = job.payer
         if payer is not None:
             payer.deferred -= job.weight
             self._commit.deferred_bytes -= job.weight
-        for message in job.messages:
-            self._offering.offer_to_groups(job.tenant, message)
 
 
 def takes_as_it_is(receiver: Link, target: Target, version: i64, size: i64, topic: bytes, high: i64) -> bool:

@@ -42,7 +42,6 @@ from headrace.mqtt.codec import encode_pubrel
 
 if TYPE_CHECKING:
     from headrace.core.ports.settings import BrokerSettings
-    from headrace.core.state.tenant import Tenant
 
 
 class SharedDelivery(Sharing):
@@ -62,22 +61,21 @@ class SharedDelivery(Sharing):
         self._clock = clock
         self._settings = settings
 
-    def route(self, tenant: Tenant, message: Message) -> None:
-        """Give a durable message to every group that matches, once each."""
-        for target in tenant.shared_tree.match(message.topic):
-            group = target.session.group
-            if group is not None:
-                self._offer(group, message)
-
-    def _offer(self, group: Group, message: Message) -> None:
-        qos: i64 = message.flags & FLAG_QOS
-        if qos == 0:
+    def offer(self, group: Group, message: Message) -> None:
+        """Give a message to a group: one of its members has it, or it waits."""
+        if message.flags & FLAG_QOS == 0:
             self._offer_qos0(group, message)
             return
-        group.push(reference(message.offset, 0, message.flags & FLAG_RETAIN != 0, qos), message.size)
-        message.waits = True
+        self.number(group, message)
         self._keep_limit(group)
         self.serve(group, message)
+
+    def number(self, group: Group, message: Message) -> None:
+        """Put a message behind what waits in a group, unless it was numbered there before something failed."""
+        qos: i64 = message.flags & FLAG_QOS
+        if qos and group.backlog.newest() >> REF_OFFSET_SHIFT != message.offset:
+            group.push(reference(message.offset, 0, message.flags & FLAG_RETAIN != 0, qos), message.size)
+            message.waits = True
 
     def _offer_qos0(self, group: Group, message: Message) -> None:
         session = self._choose(group, message, {}, False)

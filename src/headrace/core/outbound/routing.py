@@ -1,9 +1,9 @@
 """The router: the only consumer of the journal that fills queues.
 
 Runs on the loop, for every durable message in journal order: the retained message of its topic, then one entry for
-each matched session. Applying a record twice is prevented by its offset, never by luck. A durable message for very many
-sessions goes to some of them at a time; meanwhile it is `unfinished`, and nothing else is routed. One at QoS 0 goes by
-`fan_out`.
+each matched session and for each matching group, which stands behind them in the same list. Applying a record twice is
+prevented by its offset, never by luck. A durable message for very many goes to some of them at a time; meanwhile it is
+`unfinished`, and nothing else is routed. One at QoS 0 goes by `fan_out`.
 """
 
 from __future__ import annotations
@@ -39,6 +39,7 @@ class Router(Offering):
         self._at_once: i64 = host.settings.deliveries_at_once
         self.fan_out = FanOut(self, commit, self._at_once, host.settings.write_buffer_high)
         self._rest: _Rest | None = None
+        self._joined = _Joined([], [])
         self._host = host
 
     def _contain(self, place: str, link: Link | None, error: Exception) -> None:
@@ -67,9 +68,12 @@ class Router(Offering):
             targets = targets_of(
                 None if publisher is None else session_of(publisher), tenant.tree, message.topic
             )
+            if tenant.groups:
+                targets = self._with_groups(tenant, message, targets)
         except Exception as error:  # noqa: BLE001
             self._contain("apply", None, error)
             targets = tenant.tree.match(message.topic)  # what fails twice is there to stay
+            targets = self._with_groups(tenant, message, targets)
         count: i64 = len(targets)
         if publisher is not None and (count > _REMEMBERED_TARGETS_MAX or publisher.fan):
             publisher.fan = count
@@ -77,15 +81,29 @@ class Router(Offering):
             if message.flags & FLAG_QOS == 0:
                 return self._route_qos0(tenant, message, targets, None, publisher)
             if count > self._at_once:
-                self._rest = _Rest(tenant, message, targets)
+                self._rest = _Rest(message, targets)
                 return self.go_on()
-        self._give(tenant, message, targets)
+        self._give_to(targets, message, 0, count)
         return count + 1 + tenant.tree.take_work()
+
+    def _with_groups(self, tenant: Tenant, message: Message, targets: list[Target]) -> list[Target]:
+        """The sessions of a message, and behind them the groups. For the same of both it is the same list."""
+        groups = tenant.shared_tree.match(message.topic)
+        tenant.tree.worked += tenant.shared_tree.take_work()
+        if not groups:
+            return targets
+        joined = self._joined
+        if joined.targets is not targets or joined.groups is not groups:
+            joined = _Joined(targets, groups)
+            self._joined = joined
+        return joined.both
 
     def route_qos0(self, tenant: Tenant, message: Message, packet: bytes | None, publisher: Link) -> i64:
         """Give a message at QoS 0 to the sessions of its topic: at once, or when it is its turn. `packet` is the PUBLISH
         as it came, where it may leave so."""
         targets = targets_of(session_of(publisher), tenant.tree, message.topic)
+        if tenant.groups:
+            targets = self._with_groups(tenant, message, targets)
         return self._route_qos0(tenant, message, targets, packet, publisher)
 
     def _route_qos0(
@@ -100,7 +118,7 @@ class Router(Offering):
         if fan_out.waits(message.incarnation) or not fan_out.begins(len(targets)):
             fan_out.add(tenant, message, targets, packet, publisher)
             return 1 + tenant.tree.take_work()
-        self._give(tenant, message, targets)
+        self._give_to(targets, message, 0, len(targets))
         return len(targets) + 1 + tenant.tree.take_work()
 
     def go_on(self) -> i64:
@@ -115,25 +133,11 @@ class Router(Offering):
             return UNFINISHED
         self._rest = None
         self._give_to(rest.targets, rest.message, start, len(rest.targets))
-        self.offer_to_groups(rest.tenant, rest.message)
         return len(rest.targets) - start
 
     def give_up(self) -> None:
         """Something raised that nobody expected: the next message is not to go on with this one."""
         self._rest = None
-
-    def _give(self, tenant: Tenant, message: Message, targets: list[Target]) -> None:
-        """To these and to the groups."""
-        self._give_to(targets, message, 0, len(targets))
-        if tenant.groups:
-            self.offer_to_groups(tenant, message)
-
-    def offer_to_groups(self, tenant: Tenant, message: Message) -> None:
-        if tenant.groups:
-            try:
-                self._sharing.route(tenant, message)
-            except Exception as error:  # noqa: BLE001
-                self._contain("group", None, error)
 
     def _give_to(self, targets: list[Target], message: Message, at: i64, end: i64) -> None:
         """To those from `at` up to `end`; what fails for one of them costs that one."""
@@ -149,15 +153,19 @@ class Router(Offering):
     def missed(self, target: Target, message: Message, error: Exception) -> None:
         """A session could not be given a message: its connection goes, and its queue holds the message all the same, as
         it will when the journal is replayed. Raises nothing: the sessions behind it have their turn."""
-        self._contain("delivery", target.session.link, error)
+        place = "delivery" if target.session.group is None else "group"
+        self._contain(place, target.session.link, error)
         try:
             self._number(target, message)
         except Exception as second:  # noqa: BLE001
-            self._contain("delivery", target.session.link, second)
+            self._contain(place, target.session.link, second)
 
     def _number(self, target: Target, message: Message) -> None:
         """Put a message behind the backlog of a session, unless it was numbered there before something failed."""
         session = target.session
+        if session.group is not None:
+            self._sharing.number(session.group, message)
+            return
         qos: i64 = min(message.flags & FLAG_QOS, target.qos)
         allowed = for_publisher(target, message) if target.no_local else target
         if qos == 0 or allowed is None or session.ended or _is_newest(session.outbound(), message.offset):
@@ -167,15 +175,22 @@ class Router(Offering):
         message.waits = True
 
     def offer(self, target: Target, message: Message) -> None:
-        """Give the message to one matched session, unless it is its publisher's and No Local."""
+        """Give the message to one matched session, unless it is its publisher's and No Local, or to a group."""
         if target.session.ended:
             return
         if target.no_local:
-            allowed = for_publisher(target, message)
-            if allowed is not None:
-                self._delivery.offer(allowed, message)
+            self._offer_some(target, message)
         else:
             self._delivery.offer(target, message)
+
+    def _offer_some(self, target: Target, message: Message) -> None:
+        group = target.session.group
+        if group is not None:
+            self._sharing.offer(group, message)
+            return
+        allowed = for_publisher(target, message)
+        if allowed is not None:
+            self._delivery.offer(allowed, message)
 
 
 def _is_newest(queue: OutboundQueue, offset: int) -> bool:
@@ -186,11 +201,19 @@ def _is_newest(queue: OutboundQueue, offset: int) -> bool:
     return ref != NOT_IN_FLIGHT and ref >> REF_OFFSET_SHIFT == offset
 
 
-class _Rest:
-    """A message on its way to the sessions of its topic, which were found in one go."""
+class _Joined:
+    """The sessions and the groups that a message was for."""
 
-    def __init__(self, tenant: Tenant, message: Message, targets: list[Target]) -> None:
-        self.tenant = tenant
+    def __init__(self, targets: list[Target], groups: list[Target]) -> None:
+        self.targets = targets
+        self.groups = groups
+        self.both = targets + groups
+
+
+class _Rest:
+    """A message on its way to the sessions and groups of its topic, which were found in one go."""
+
+    def __init__(self, message: Message, targets: list[Target]) -> None:
         self.message = message
         self.targets = targets
         self.at: i64 = 0

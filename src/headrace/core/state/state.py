@@ -374,7 +374,8 @@ class Fold:
             group = Group(tenant, name, inner, group_id)
             tenant.groups[key] = group
             self.groups.setdefault(group_id, group)  # a snapshot may have it further on, and dissolved
-            carried = Subscription(group.carrier, inner, 2, False, True, 2, 0, b"")
+            # Not as every subscription is: whoever gives messages to sessions passes it on, as one with No Local.
+            carried = Subscription(group.carrier, inner, 2, True, True, 2, 0, b"")
             tenant.shared_tree.add(inner, carried)
         return group
 

@@ -12,7 +12,7 @@ from headrace.core.ports.settings import BrokerSettings
 from headrace.core.records.message import Message
 from headrace.core.records.record import DROP_QOS0_SLOW
 from headrace.core.state.snapshots import SnapshotPass
-from headrace.core.state.tenant import Tenant
+from headrace.core.state.subscriptions import Target
 from headrace.mqtt import codec
 from headrace.mqtt.packets import Will
 
@@ -202,6 +202,30 @@ def test_publishers_that_come_and_go_leave_a_bounded_number_of_messages() -> Non
     assert one.broker.commit.deferred_bytes == 0
 
 
+def test_what_those_left_who_are_gone_costs_nobody_who_is_here_a_message() -> None:
+    one = harness()
+    clients = receivers(one, AT_ONCE + 2)
+    dropped = one.broker.fold.tenant("default").counters.dropped
+    here = one.client("here", clean=True, sync=False)
+    for number in range(100):
+        publisher = one.client(f"p{number}", clean=True, sync=False)
+        publisher.feed(packet(b"x" * 500_000), sync=False)
+        publisher.lose_unsynced()
+        if number % 10 == 9:
+            here.feed(packet(b"here"), sync=False)
+    assert one.broker.router.fan_out.bytes <= LANES_BYTES_MAX + (2 << 20)
+    assert 0 < dropped[DROP_QOS0_SLOW] < 100
+    for client in clients[1:]:
+        client.lose_unsynced()
+    came: list[bytes] = []
+    while not one.broker.idle:
+        one.sync()
+        came += [payload for payload in payloads(clients[0]) if payload == b"here"]
+    assert came == [b"here"] * 10
+    assert one.broker.router.fan_out.bytes == 0
+    assert one.broker.commit.deferred_bytes == 0
+
+
 def test_one_write_is_bounded() -> None:
     one = harness()
     clients = receivers(one, MANY)
@@ -238,10 +262,14 @@ def test_a_lane_goes_on_after_a_turn_that_fails() -> None:
 
         fails = True
 
-        def offer_to_groups(self, tenant: Tenant, message: Message) -> None:
+        def offer(self, target: Target, message: Message) -> None:
             if Failing.fails:
-                Failing.fails = False
                 raise MemoryError
+            super().offer(target, message)
+
+        def missed(self, target: Target, message: Message, error: Exception) -> None:
+            Failing.fails = False
+            raise error
 
     of = harness(10)
     clients = receivers(of, 12)
@@ -257,4 +285,4 @@ def test_a_lane_goes_on_after_a_turn_that_fails() -> None:
     assert not fan_out.busy
     assert fan_out._lanes == {}
     assert publisher.link.deferred == 0
-    assert [payloads(client) for client in clients] == [[b"0", b"1", b"2"]] * 12
+    assert [payloads(client)[-2:] for client in clients] == [[b"1", b"2"]] * 12
