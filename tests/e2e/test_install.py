@@ -18,6 +18,7 @@ from pathlib import Path
 import pytest
 
 from broker_process import BUILD, ROOT, free_port
+from e2e.documents import Shell, blocks
 
 pytestmark = pytest.mark.slow
 
@@ -53,14 +54,17 @@ class Installed:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.venv = folder / "venv"
         self.work = folder / "work"
         self.work.mkdir(parents=True)
-        assert run(sys.executable, "-m", "venv", self.venv, cwd=folder).returncode == 0
+        (self.work / "build").symlink_to(ROOT / "build")
+        self.shell = Shell(self.work, newcomer=True)
+        self.venv = self.work / "headrace-env"
 
-    def install(self, *what: object, **environment: str) -> None:
+    def install(self, what: Path, **environment: str) -> None:
+        """As the quickstart has it, with something else than its wheel."""
+        assert run(sys.executable, "-m", "venv", self.venv, cwd=self.folder).returncode == 0
         pip = (self.venv / "bin/pip", "install", "-q", "--disable-pip-version-check")
-        found = run(*pip, *what, cwd=self.work, **environment)
+        found = run(*pip, what, cwd=self.work, **environment)
         assert found.returncode == 0, found.stderr
 
     def headrace(self, *arguments: object) -> subprocess.CompletedProcess[str]:
@@ -111,11 +115,11 @@ def installed(
     """The wheel is the compiled one that the workshop built; the sdist is installed as where no compiler is."""
     place = Installed(tmp_path_factory.mktemp(request.param))
     if request.param == "wheel":
-        (wheel,) = (ROOT / "build/wheel").glob("headrace-*.whl")
-        place.install(wheel)
+        place.shell.run_block(blocks("quickstart.md")[0])
     else:
         place.install(sdist, HEADRACE_COMPILE="0")
     yield place
+    place.shell.end()
     shutil.rmtree(place.folder)
 
 
@@ -158,6 +162,15 @@ def test_serve_publish_and_subscribe(installed: Installed) -> None:
     assert kind in said
     assert ("a ninth as fast" in said) == (kind == "pure Python")
     assert kind in installed.headrace("--version").stdout
+
+
+def test_the_quickstart_and_the_readme_word_by_word(installed: Installed) -> None:
+    if not installed.folder.name.startswith("wheel"):
+        pytest.skip("they are about the wheel")
+    rest = blocks("quickstart.md")[1:]
+    for block in [*rest, *blocks("README.md")]:
+        if not block.reason and not block.with_spark:
+            installed.shell.run_block(block)
 
 
 def test_the_pipeline_names_the_extra_that_it_needs(installed: Installed) -> None:

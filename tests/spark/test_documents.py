@@ -1,0 +1,41 @@
+"""The how-tos of the pipeline, run as they stand there, one after the other in one folder, and the quickstart's part."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+
+import pytest
+
+from e2e.documents import Shell, blocks, run_document
+from e2e.test_documents import PIPELINE
+from headrace_spark.base.settings import SparkSettings
+
+pytestmark = pytest.mark.spark
+
+READINGS = [{"device": f"d{n}", "at": 1_790_000_000_000 + n, "value": n / 2} for n in range(5)]
+
+
+@pytest.fixture(scope="module")
+def shell(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shell]:
+    """A broker that holds a few readings."""
+    found = Shell(tmp_path_factory.mktemp("documents"))
+    # Small jobs, each in a JVM of its own: the quick compiler does.
+    found.environment["JDK_JAVA_OPTIONS"] = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+    found.environment["HEADRACE_JARS"] = str(SparkSettings().jars)
+    found.run("headrace serve")
+    (found.folder / "readings").write_text("".join(f"{json.dumps(one)}\n" for one in READINGS))
+    found.run("headrace sub -t 'plant/#' -q 1 -i monitor -c -E")
+    found.run("headrace pub -t plant/boiler/temperature -q 1 -l < readings")
+    yield found
+    found.end()
+
+
+@pytest.mark.parametrize("name", PIPELINE)
+def test_every_block_of_a_document_works(name: str, shell: Shell) -> None:
+    run_document(name, shell)
+
+
+def test_the_quickstart_makes_a_table_of_the_history(shell: Shell) -> None:
+    [block] = [block for block in blocks("quickstart.md") if block.with_spark]
+    shell.run_block(block)
