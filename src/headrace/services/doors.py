@@ -106,6 +106,10 @@ class Doors:
     def urls(self) -> list[str]:
         return [listener.url for listener in self._listeners]
 
+    def accepted(self) -> int:
+        """How many connections were let in, by all listeners."""
+        return self._all.accepted
+
     @property
     def listeners(self) -> list[Listener]:
         return list(self._listeners)

@@ -58,6 +58,9 @@ class BrokerCollector(Collector):
         yield _per_tenant("sessions", "Sessions, connected or away", tenants, lambda t: len(t.sessions))
         yield _per_tenant("subscriptions", "Subscriptions", tenants, lambda t: t.tree.count)
         yield _per_tenant("retained_messages", "Retained messages", tenants, lambda t: len(t.retained))
+        yield _per_tenant(
+            "backlog_messages", "Messages that wait in queues", tenants, lambda t: int(t.space.count)
+        )
         yield _per_tenant("backlog_bytes", "Bytes that wait in queues", tenants, lambda t: int(t.space.bytes))
         yield GaugeMetricFamily(
             "headrace_connections", "Connected clients", value=self._broker.sessions.connected

@@ -1,20 +1,32 @@
 """`$SYS/broker/...`: the broker's numbers under the names that Mosquitto's users know.
 
-    publisher = SystemPublisher(broker, version, time.monotonic())
+    publisher = SystemPublisher(broker, version, time.monotonic(), doors.accepted)
     publisher.publish(time.monotonic())        every `sys_interval_s` seconds, on the loop
 
-Values are decimal text. Loads are per minute, smoothed over 1, 5 and 15 minutes. `messages/...` count PUBLISH packets.
+Values are decimal text. Loads are per minute, smoothed over 1, 5 and 15 minutes. `messages/...` count PUBLISH packets. A
+test subscribes to Mosquitto's own and compares.
 """
 
 from __future__ import annotations
 
 import math
+import os
+import resource
+from collections.abc import Callable
+from pathlib import Path
 
 from headrace.core.broker import Broker
 from headrace.core.state.state import DEFAULT_TENANT
 from headrace.core.state.tenant import Tenant
 
 MINUTES = (1, 5, 15)
+STATM = Path("/proc/self/statm")
+# Counter -> the name of its load in Mosquitto, where that is not its own.
+LOADS = {
+    "publish/messages/received": "publish/received",
+    "publish/messages/sent": "publish/sent",
+    "publish/messages/dropped": "publish/dropped",
+}
 
 
 class Load:
@@ -33,11 +45,15 @@ class Load:
 
 
 class SystemPublisher:
-    """Reads the counters of the default tenant and hands them to `Broker.system`."""
+    """Reads the counters of the default tenant and hands them to `Broker.system`. `accepted` says how many connections
+    the listeners have let in."""
 
-    def __init__(self, broker: Broker, version: str, now_s: float) -> None:
+    def __init__(
+        self, broker: Broker, version: str, now_s: float, accepted: Callable[[], int] = lambda: 0
+    ) -> None:
         self._broker = broker
         self._version = version
+        self._accepted = accepted
         self._started_s = self._last_s = now_s
         self._most_connected = 0
         self._loads: dict[str, Load] = {}
@@ -46,11 +62,12 @@ class SystemPublisher:
         """Send every value that changed."""
         tenant = self._broker.fold.tenant(DEFAULT_TENANT)
         elapsed_s, self._last_s = now_s - self._last_s, now_s
-        values = self._state(tenant)
+        values = self._state(tenant) | heap()
         counters = self._counters(tenant)
-        for name, count in counters.items():
-            values[name] = str(count)
-            if elapsed_s > 0:
+        values |= {name: str(count) for name, count in counters.items()}
+        if elapsed_s > 0:
+            counters |= {load: counters[name] for name, load in LOADS.items()} | {"sockets": self._accepted()}
+            for name, count in counters.items():
                 values |= self._load(name, count, elapsed_s)
         values["version"] = f"headrace version {self._version}"
         values["uptime"] = f"{int(now_s - self._started_s)} seconds"
@@ -67,7 +84,8 @@ class SystemPublisher:
         self._most_connected = max(self._most_connected, connected)
         total = len(tenant.sessions)
         away = str(max(0, total - connected))
-        retained = tenant.retained
+        retained, waiting = tenant.retained, tenant.space
+        stored = str(len(retained) + waiting.count)
         return {
             "clients/total": str(total),
             "clients/connected": str(connected),
@@ -75,11 +93,13 @@ class SystemPublisher:
             "clients/disconnected": away,
             "clients/inactive": away,
             "clients/maximum": str(self._most_connected),
+            "clients/expired": str(self._broker.sessions.expired),
             "subscriptions/count": str(tenant.tree.count),
             "shared_subscriptions/count": str(len(tenant.groups)),
             "retained messages/count": str(len(retained)),
-            "store/messages/count": str(len(retained)),
-            "store/messages/bytes": str(retained.bytes),
+            "messages/stored": stored,
+            "store/messages/count": stored,
+            "store/messages/bytes": str(retained.bytes + waiting.bytes),
         }
 
     def _counters(self, tenant: Tenant) -> dict[str, int]:
@@ -91,7 +111,19 @@ class SystemPublisher:
             "publish/messages/sent": counters.publishes_sent,
             "publish/messages/dropped": sum(counters.dropped.values()),
             "publish/bytes/received": counters.bytes_received,
+            "publish/bytes/sent": counters.bytes_sent,
             "bytes/received": self._broker.bytes_received,
             "bytes/sent": self._broker.bytes_sent,
             "connections": counters.connects,
         }
+
+
+def heap() -> dict[str, str]:
+    """Memory of the process, in bytes: resident now, and the most so far. Nothing where /proc is not there."""
+    try:
+        pages = int(STATM.read_text("ascii").split()[1])
+    except OSError:
+        return {}
+    most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << 10
+    current = pages * os.sysconf("SC_PAGE_SIZE")
+    return {"heap/current": str(current), "heap/maximum": str(max(current, most))}

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from conformance.peer import Peer
 from harness import Harness
 from headrace.mqtt.packets import Publish
-from headrace.services.sys_topics import Load, SystemPublisher
+from headrace.services.sys_topics import Load, SystemPublisher, heap
 
 
 def values(peer: Peer) -> dict[str, str]:
@@ -35,12 +37,49 @@ def test_names_and_values() -> None:
         "messages/received": "1",
         "messages/sent": "1",
         "publish/bytes/received": "4",
+        "publish/bytes/sent": "4",
+        "clients/expired": "0",
+        "messages/stored": "1",
         "retained messages/count": "1",
         "subscriptions/count": "2",
         "connections": "3",
     }
     assert {name: seen[f"$SYS/broker/{name}"] for name in expected} == expected
+    for name in ("messages/received", "publish/received", "publish/messages/received"):
+        assert float(seen[f"$SYS/broker/load/{name}/1min"]) == pytest.approx(0.92, abs=0.01)
     assert float(seen["$SYS/broker/load/messages/received/1min"]) == pytest.approx(0.92, abs=0.01)
+
+
+def test_sockets_are_those_that_listeners_let_in() -> None:
+    harness = Harness()
+    system = SystemPublisher(harness.broker, "1", 0.0, lambda: 6)
+    watcher = Peer(harness, "w")
+    watcher.subscribe("$SYS/broker/load/sockets/1min")
+    system.publish(60.0)
+    assert float(values(watcher)["$SYS/broker/load/sockets/1min"]) == pytest.approx(3.79, abs=0.01)
+
+
+def test_an_expired_session_and_what_waited_for_it() -> None:
+    harness = Harness()
+    system = SystemPublisher(harness.broker, "1", 0.0)
+    watcher = Peer(harness, "w")
+    watcher.subscribe("$SYS/broker/clients/expired", "$SYS/broker/messages/stored")
+    away = Peer(harness, "away", clean=False, session_expiry_interval=5)
+    away.subscribe("t")
+    away.lose()
+    for _ in range(3):
+        Peer(harness, "p").publish("t", qos=1)
+    system.publish(1.0)
+    assert values(watcher) == {"$SYS/broker/clients/expired": "0", "$SYS/broker/messages/stored": "3"}
+    harness.advance(10)
+    system.publish(2.0)
+    assert values(watcher) == {"$SYS/broker/clients/expired": "1", "$SYS/broker/messages/stored": "0"}
+
+
+def test_without_proc_nothing_is_said_of_memory(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    assert 0 < int(heap()["heap/current"]) <= int(heap()["heap/maximum"])
+    monkeypatch.setattr("headrace.services.sys_topics.STATM", tmp_path / "statm")
+    assert heap() == {}
 
 
 def test_only_changes_are_sent_and_late_subscribers_get_all() -> None:

@@ -37,10 +37,11 @@ _ROW: Final = (
 
 
 class BacklogSpace:
-    """What the backlogs of a tenant share: the bytes that wait in all of them, and where their pages are read."""
+    """What the backlogs of a tenant share: what waits in all of them, and where their pages are read."""
 
     def __init__(self, pages: PageReader) -> None:
         self.pages = pages
+        self.count: i64 = 0
         self.bytes: i64 = 0
 
     def excess(self, bytes_max: i64) -> i64:
@@ -179,6 +180,7 @@ class Backlog:
         self._last = ref
         self.count += 1
         self.bytes += size
+        self._space.count += 1
         self._space.bytes += size
 
     def newest(self) -> int:
@@ -202,6 +204,7 @@ class Backlog:
         size = behind.shorten_row()
         self.bytes -= size
         self._space.bytes -= size
+        self._space.count -= 1
         self.count -= 1
         if not behind.has_page():
             self._join_tail(behind)
@@ -215,6 +218,7 @@ class Backlog:
         size: i64 = self.sizes[head]
         self.bytes -= size
         self._space.bytes -= size
+        self._space.count -= 1
         self.head = head + 1
         self.loaded -= 1
         self.count -= 1
@@ -224,6 +228,7 @@ class Backlog:
 
     def discard(self) -> None:
         """The queue is gone: what waited in it waits no more."""
+        self._space.count -= self.count
         self._space.bytes -= self.bytes
 
     def _advance(self) -> None:
@@ -402,6 +407,7 @@ class Backlog:
             if behind.refs:
                 self._last = behind.refs[-1]
             self.behind = behind
+        self._space.count += self.count
         self._space.bytes += self.bytes
 
 

@@ -89,6 +89,7 @@ def test_a_long_backlog_survives_a_crash_in_few_references(
     numbers = [*range(snapshot_at), *range(MESSAGES - snapshot_at)]
     assert payloads == [b"%d" % number for number in numbers]
     assert backlog.bytes == harness.broker.fold.tenant("default").space.bytes == 0
+    assert backlog.count == harness.broker.fold.tenant("default").space.count == 0
 
 
 def test_a_drain_that_is_cut_short_goes_on_where_it_was() -> None:
@@ -183,9 +184,11 @@ def test_a_tenant_keeps_what_fits_into_its_bytes(topic_filter: str) -> None:
         publisher.publish("t", b"%03d" % number + bytes(96))
     tenant = harness.broker.fold.tenant("default")
     assert tenant.space.bytes == 3000
+    assert tenant.space.count == 30
     assert tenant.counters.dropped == {DROP_TENANT_BYTES_LIMIT: MESSAGES - 20}
     harness.crash()
     assert harness.broker.fold.tenant("default").space.bytes == 3000
+    assert harness.broker.fold.tenant("default").space.count == 30
     payloads = drain(harness.client("away"))
     assert [payload[:3] for payload in payloads] == [
         b"%03d" % number for number in range(MESSAGES - 20, MESSAGES)

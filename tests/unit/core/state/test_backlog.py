@@ -95,6 +95,7 @@ def test_a_backlog_is_a_queue(steps: list[tuple[str, int, int]]) -> None:
                 queue.pending = []
         assert queue.backlog.count == len(plain)
         assert queue.backlog.bytes == queue.space.bytes == sum(size for _, size in plain)
+        assert queue.backlog.count == queue.space.count == len(plain)
         assert queue.backlog.lowest_offset() == min((ref >> 20 for ref, _ in plain), default=-1)
     queue.sync()
     found = list(queue.backlog.in_memory())
@@ -261,7 +262,9 @@ def test_pages_that_cannot_be_read_for_a_while_cost_nothing(steps: list[tuple[st
                     queue.backlog.skip()
         assert queue.backlog.count == len(plain)
         assert queue.backlog.bytes == queue.space.bytes
+        assert queue.backlog.count == queue.space.count
         assert queue.backlog.lowest_offset() <= min((ref >> 20 for ref in plain), default=-1)
     queue.pages.unreadable = set()
     assert queue.drain() == plain
     assert queue.backlog.bytes == queue.space.bytes == 0
+    assert queue.backlog.count == queue.space.count == 0
