@@ -18,7 +18,7 @@ from typing import Final
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
-from headrace_spark.clean.topic_schemas import BROKEN, Kind, TopicSchema, filter_pattern, json_type
+from headrace_spark.clean.topic_schemas import BROKEN, VALUE, WHOLE, Kind, TopicSchema, filter_pattern
 from headrace_spark.records.schema import MESSAGES
 
 # What identifies a row and says where it came from; the same in all three tables.
@@ -40,6 +40,7 @@ CHOSEN_ID: Final = "client:"
 # otherwise end the query (an overflow), or the statistics of a file.
 _FIRST_S: Final = -62_135_596_800
 _LAST_S: Final = 253_402_300_799
+_MARK: Final = "\ufeff"
 _TIMES: Final = {
     "timestamp_s": (F.timestamp_seconds, 1),
     "timestamp_ms": (F.timestamp_millis, 1_000),
@@ -61,16 +62,15 @@ def judge(
         _schema_of_topic(schemas).alias("schema"),
     )
     text = F.col("payload").cast("string")
-    rows = rows.select("*", F.when(F.is_valid_utf8(text), text).alias("text"))
-    rows = rows.select(
-        "*", *(_parsed(schema).alias(f"json_{schema.name}") for schema in schemas if schema.fields)
-    )
+    rows = rows.select("*", F.when(F.is_valid_utf8(text), _without_mark(text)).alias("text"))
+    decoded = [schema for schema in schemas if schema.decoded]
+    rows = rows.select("*", *(_parsed(schema).alias(f"json_{schema.name}") for schema in decoded))
     rows = rows.select("*", _reason(schemas).alias("reason"))
     good = F.col("reason").isNull()
     event = F.coalesce(_event_time(schemas), F.col("publish_timestamp"))
     rows = rows.select("*", F.when(good, event).alias("event_timestamp"))
     delay_us = F.unix_micros("publish_timestamp") - F.unix_micros("event_timestamp")
-    opaque = F.col("schema").isin([schema.name for schema in schemas if not schema.fields])
+    opaque = F.col("schema").isin([schema.name for schema in schemas if not schema.decoded])
     judged = rows.select(
         *ORIGIN,
         "schema",
@@ -79,7 +79,7 @@ def judge(
         (delay_us > int(late_after_s * 1_000_000)).alias("late"),
         F.when(~good | opaque, F.col("payload")).alias("payload"),
         "date",
-        *(_column(schema, good).alias(schema.name) for schema in schemas if schema.fields),
+        *(_column(schema, good).alias(schema.name) for schema in decoded),
     )
     # Spark moves no filter to the other side of an observation. A filter by `reason` would otherwise be moved to the
     # front, with all of the decoding in it, several times over.
@@ -145,11 +145,18 @@ def _matches(filters: Sequence[str]) -> Column:
     return reduce(lambda one, other: one | other, tests)
 
 
+def _without_mark(text: Column) -> Column:
+    """A byte order mark in front of JSON may be ignored (RFC 8259, section 8.1)."""
+    return F.when(F.startswith(text, F.lit(_MARK)), F.substr(text, F.lit(2))).otherwise(text)
+
+
 def _parsed(schema: TopicSchema) -> Column:
-    kind = json_type(schema.fields)
+    text = F.col("text")
+    if schema.payload is not None:
+        text = F.concat(F.lit(f'{{"{VALUE}":'), text, F.lit("}"))
     options = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": BROKEN, "allowSingleQuotes": "false"}
     options["allowNonNumericNumbers"] = "false"
-    return F.when(F.col("schema") == schema.name, F.from_json("text", kind, options))
+    return F.when(F.col("schema") == schema.name, F.from_json(text, schema.json, options))
 
 
 def _reason(schemas: Sequence[TopicSchema]) -> Column:
@@ -157,7 +164,7 @@ def _reason(schemas: Sequence[TopicSchema]) -> Column:
     reason = reason.when(F.col("large"), "too_large")
     for schema in schemas:
         own = F.col("schema") == schema.name
-        reason = reason.when(own, _reason_in(schema) if schema.fields else F.lit(None))
+        reason = reason.when(own, _reason_in(schema) if schema.decoded else F.lit(None))
     return reason
 
 
@@ -165,7 +172,14 @@ def _reason_in(schema: TopicSchema) -> Column:
     parsed = F.col(f"json_{schema.name}")
     broken = parsed.isNull() | parsed[BROKEN].isNotNull()
     reason = F.when(F.col("text").isNull(), "not_utf8")
-    reason = reason.when(broken & F.get_json_object("text", "$").isNull(), "not_json")
+    if schema.payload is None:
+        no_json = broken & F.get_json_object("text", "$").isNull()
+    else:  # what ends the object around it, or adds to it, is no JSON on its own
+        no_json = F.try_parse_json("text").isNull()
+        broken |= _value(schema.payload, parsed[VALUE], schema.lenient).isNull()
+    if schema.lenient:
+        broken |= _uneven_in(schema, parsed)
+    reason = reason.when(no_json, "not_json")
     reason = reason.when(broken, "wrong_type")
     for field in schema.required:
         reason = reason.when(parsed[field].isNull(), f"missing:{field}")
@@ -185,27 +199,51 @@ def _event_time(schemas: Sequence[TopicSchema]) -> Column:
 
 def _event_time_in(schema: TopicSchema) -> Column:
     field = str(schema.event_time)
-    return _value(schema.fields[field], F.col(f"json_{schema.name}")[field])
+    return _value(schema.fields[field], F.col(f"json_{schema.name}")[field], schema.lenient)
+
+
+def _uneven_in(schema: TopicSchema, parsed: Column) -> Column:
+    fields = schema.fields if schema.payload is None else {VALUE: schema.payload}
+    return F.coalesce(_uneven(fields, parsed), F.lit(False))
+
+
+def _uneven(kind: Kind | Mapping[str, Kind], parsed: Column) -> Column:
+    """Whether a number in it is not whole where it should be, or too large; null and false mean the same."""
+    if isinstance(kind, str):
+        return parsed.isNotNull() & _whole(parsed).isNull() if kind in WHOLE else F.lit(False)
+    if isinstance(kind, tuple):
+        return F.exists(parsed, lambda value: F.coalesce(_uneven(kind[1], value), F.lit(False)))
+    found = (F.coalesce(_uneven(of, parsed[field]), F.lit(False)) for field, of in kind.items())
+    return reduce(lambda one, other: one | other, found)
+
+
+def _whole(parsed: Column) -> Column:
+    """The number as a long, null if it is none."""
+    fits = (parsed == F.floor(parsed)) & parsed.between(-(1 << 63), (1 << 63) - 1)
+    return F.when(fits, parsed.cast("long"))
 
 
 def _column(schema: TopicSchema, good: Column) -> Column:
-    return F.when(good, _object(schema.fields, F.col(f"json_{schema.name}")))
+    parsed = F.col(f"json_{schema.name}")
+    if schema.payload is not None:
+        return F.when(good, _value(schema.payload, parsed[VALUE], schema.lenient))
+    return F.when(good, _object(schema.fields, parsed, schema.lenient))
 
 
-def _object(fields: Mapping[str, Kind], parsed: Column) -> Column:
-    values = [_value(kind, parsed[field]).alias(field) for field, kind in fields.items()]
+def _object(fields: Mapping[str, Kind], parsed: Column, lenient: bool) -> Column:
+    values = [_value(kind, parsed[field], lenient).alias(field) for field, kind in fields.items()]
     return F.when(parsed.isNotNull(), F.struct(*values))
 
 
-def _value(kind: Kind, parsed: Column) -> Column:
+def _value(kind: Kind, parsed: Column, lenient: bool) -> Column:
     """Return the value as the table has it: numbers since 1970 become timestamps, at any depth; a time that cannot be
     is null."""
     if isinstance(kind, str):
-        return _scalar(kind, parsed)
+        return _scalar(kind, _whole(parsed) if lenient and kind in WHOLE else parsed)
     if isinstance(kind, dict):
-        return _object(kind, parsed)
+        return _object(kind, parsed, lenient)
     item = kind[1]
-    return F.transform(parsed, lambda value: _value(item, value))
+    return F.transform(parsed, lambda value: _value(item, value, lenient))
 
 
 def _scalar(kind: str, parsed: Column) -> Column:

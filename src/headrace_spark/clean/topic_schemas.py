@@ -13,6 +13,12 @@
     position = { lat = "double", lon = "double" }   # an object
 
     [[schema]]
+    name = "level"                            # a payload that is no object: a number, a text, a list
+    topics = ["tank/+/level"]
+    payload = "double"                        # or ["double"]
+    lenient = true                            # optional: whole numbers may be written 1.0, 1e3 or "1"
+
+    [[schema]]
     name = "picture"                          # without fields: any payload is good, and is kept as it is
     topics = ["camera/#"]
 
@@ -34,6 +40,7 @@ from pyspark.sql.types import (
     BooleanType,
     DataType,
     DateType,
+    DecimalType,
     DoubleType,
     LongType,
     StringType,
@@ -56,10 +63,15 @@ SCALARS: Final[dict[str, DataType]] = {
     "timestamp_ms": LongType(),
     "timestamp_us": LongType(),
 }
+# The types that are whole numbers, and as what Spark reads them where they may be written otherwise.
+WHOLE: Final = ("long", "timestamp_ms", "timestamp_us")
+LENIENT: Final = DecimalType(38, 10)
 TIMESTAMPS: Final = ("timestamp", "timestamp_s", "timestamp_ms", "timestamp_us")
 DEPTH_MAX: Final = 16
 _NAME: Final = re.compile(r"[a-z][a-z0-9_]{0,63}")
-_KEYS: Final = ("name", "topics", "event_time", "required", "fields")
+_KEYS: Final = ("name", "topics", "event_time", "required", "fields", "payload", "lenient")
+VALUE: Final = "value"
+"""Under this name a payload that is no object is read."""
 
 Kind = str | tuple[str, "Kind"] | dict[str, "Kind"]
 """A type as the file has it: a scalar's name, ("list", item), or an object's fields."""
@@ -73,13 +85,32 @@ class BadTopicSchema(PipelineError):
 
 @dataclass(frozen=True)
 class TopicSchema:
-    """One `[[schema]]`."""
+    """One `[[schema]]`. `payload` is the type of payloads that are no objects, None where they are. `lenient`: whole
+    numbers may be written with a fraction of zero, or as texts."""
 
     name: str
     topics: tuple[str, ...]
     fields: Mapping[str, Kind]
     event_time: str | None
     required: tuple[str, ...]
+    payload: Kind | None = None
+    lenient: bool = False
+
+    @property
+    def decoded(self) -> bool:
+        """Return whether payloads become a column; otherwise they are kept as they are."""
+        return bool(self.fields) or self.payload is not None
+
+    @property
+    def json(self) -> StructType:
+        """What Spark reads: the object of the payload, or one with the payload as its only field."""
+        fields = self.fields if self.payload is None else {VALUE: self.payload}
+        return json_type(fields, self.lenient)
+
+    @property
+    def column(self) -> DataType:
+        """The type of the column of `clean`: every kind of time is a timestamp there."""
+        return column_type(self.fields) if self.payload is None else _column_kind(self.payload)
 
 
 def load_topic_schemas(file: Path) -> tuple[TopicSchema, ...]:
@@ -121,6 +152,9 @@ def _schema(number: int, entry: Any) -> TopicSchema:
         if key not in _KEYS:
             raise BadTopicSchema(f"schema {name}: unknown key {key}; there are {', '.join(_KEYS)}")
     fields = _object(name, "fields", entry["fields"], 0) if "fields" in entry else {}
+    payload = _payload(name, entry)
+    if not isinstance(entry.get("lenient", False), bool):
+        raise BadTopicSchema(f"schema {name}: lenient={entry['lenient']!r}: must be true or false")
     event_time = entry.get("event_time")
     if event_time is not None and fields.get(str(event_time)) not in TIMESTAMPS:
         raise BadTopicSchema(
@@ -130,7 +164,19 @@ def _schema(number: int, entry: Any) -> TopicSchema:
     for field in required:
         if field not in fields:
             raise BadTopicSchema(f"schema {name}: required: no field {field!r}")
-    return TopicSchema(name, _filters(name, entry.get("topics")), fields, event_time, required)
+    lenient = entry.get("lenient", False)
+    topics = _filters(name, entry.get("topics"))
+    return TopicSchema(name, topics, fields, event_time, required, payload, lenient)
+
+
+def _payload(name: str, entry: Mapping[str, Any]) -> Kind | None:
+    if "payload" not in entry:
+        return None
+    if "fields" in entry or isinstance(entry["payload"], dict):
+        raise BadTopicSchema(
+            f"schema {name}: payload: is for payloads that are no objects; those have fields"
+        )
+    return _kind(name, "payload", entry["payload"], 0)
 
 
 def _texts(name: str, key: str, value: Any) -> tuple[str, ...]:
@@ -182,19 +228,19 @@ BROKEN: Final = "_broken"
 """Name of the field in which Spark leaves a payload that it could not read."""
 
 
-def json_type(fields: Mapping[str, Kind]) -> StructType:
+def json_type(fields: Mapping[str, Kind], lenient: bool = False) -> StructType:
     """What Spark reads from the payload: the fields as JSON has them, and a place for what cannot be read."""
-    return StructType([*_json_object(fields), StructField(BROKEN, StringType())])
+    return StructType([*_json_object(fields, lenient), StructField(BROKEN, StringType())])
 
 
-def _json_object(fields: Mapping[str, Kind]) -> StructType:
-    return StructType([StructField(field, _json_kind(kind)) for field, kind in fields.items()])
+def _json_object(fields: Mapping[str, Kind], lenient: bool) -> StructType:
+    return StructType([StructField(field, _json_kind(kind, lenient)) for field, kind in fields.items()])
 
 
-def _json_kind(kind: Kind) -> DataType:
+def _json_kind(kind: Kind, lenient: bool) -> DataType:
     if isinstance(kind, str):
-        return SCALARS[kind]
-    return _json_object(kind) if isinstance(kind, dict) else ArrayType(_json_kind(kind[1]))
+        return LENIENT if lenient and kind in WHOLE else SCALARS[kind]
+    return _json_object(kind, lenient) if isinstance(kind, dict) else ArrayType(_json_kind(kind[1], lenient))
 
 
 def column_type(fields: Mapping[str, Kind]) -> StructType:
@@ -206,6 +252,16 @@ def _column_kind(kind: Kind) -> DataType:
     if isinstance(kind, str):
         return TimestampType() if kind in TIMESTAMPS else SCALARS[kind]
     return column_type(kind) if isinstance(kind, dict) else ArrayType(_column_kind(kind[1]))
+
+
+def has_grown(there: DataType, wanted: DataType) -> bool:
+    """Return whether a column of the type `there` can take values of `wanted`: the same, or objects with more fields."""
+    if isinstance(there, StructType) and isinstance(wanted, StructType):
+        types = {field.name: field.dataType for field in wanted}
+        return all(field.name in types and has_grown(field.dataType, types[field.name]) for field in there)
+    if isinstance(there, ArrayType) and isinstance(wanted, ArrayType):
+        return has_grown(there.elementType, wanted.elementType)
+    return there == wanted
 
 
 def filter_pattern(topic_filter: str) -> str:

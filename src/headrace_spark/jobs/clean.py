@@ -40,7 +40,7 @@ from headrace_spark.clean.cleaning import (
     quarantine_rows,
     repeat_rows,
 )
-from headrace_spark.clean.topic_schemas import TopicSchema, column_type, load_topic_schemas
+from headrace_spark.clean.topic_schemas import TopicSchema, has_grown, load_topic_schemas
 from headrace_spark.lake.lake import Checkpoint, Lake
 from headrace_spark.lake.lake_table import LakeTable
 from headrace_spark.lake.tables import CLEAN, QUARANTINE, REPEATS
@@ -114,19 +114,19 @@ def run(spark: SparkSession, settings: Settings, stop: Event, report: Report) ->
 
 
 def require_columns(clean: LakeTable, schemas: Sequence[TopicSchema]) -> None:
-    """A column of `clean` keeps its type for ever. Raises LakeConflict, BadOption."""
+    """A column of `clean` keeps its type for ever, but an object may get more fields. Raises LakeConflict, BadOption."""
     found = clean.columns()
     fixed = set(CLEAN.columns.names)
     for schema in schemas:
-        expected = column_type(schema.fields).simpleString()
         if schema.name in fixed:
             raise BadOption(
                 "pipeline.clean.topic_schemas", schema.name, "a column of clean has this name already"
             )
-        if schema.fields and found.get(schema.name, expected) != expected:
+        there = found.get(schema.name)
+        if schema.decoded and there is not None and not has_grown(there, schema.column):
             raise LakeConflict(
-                f"schema {schema.name} is {expected}, but column {schema.name} of {clean.path} is "
-                f"{found[schema.name]}: give the changed schema another name"
+                f"schema {schema.name} is {schema.column.simpleString()}, but column {schema.name} of {clean.path} "
+                f"is {there.simpleString()}: fields may be added; give a schema that changed otherwise another name"
             )
 
 

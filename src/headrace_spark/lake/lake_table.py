@@ -13,7 +13,7 @@ from deltalake import DeltaTable as DeltaLog
 from deltalake import Schema
 from deltalake.exceptions import DeltaError, TableNotFoundError
 from pyspark.sql import DataFrame, DataFrameWriter, SparkSession
-from pyspark.sql.types import StructType
+from pyspark.sql.types import DataType, StructType
 
 from headrace_spark.base.errors import LakeConflict
 from headrace_spark.lake.delta_commit import append_files, has_batch, paths_of, remove_files
@@ -48,10 +48,11 @@ class LakeTable:
             )
         return log
 
-    def columns(self) -> dict[str, str]:
-        """Column -> type, as Spark writes types; empty where there is no table."""
+    def columns(self) -> dict[str, DataType]:
+        """Column -> type; empty where there is no table."""
         log = self.log()
-        return {} if log is None else _types(StructType.fromJson(json.loads(log.schema().to_json())))
+        found = () if log is None else StructType.fromJson(json.loads(log.schema().to_json()))
+        return {field.name: field.dataType for field in found}
 
     def last_version(self, app_id: str) -> int | None:
         """The last transaction of that application in the table."""

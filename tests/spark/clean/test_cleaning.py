@@ -120,6 +120,78 @@ def test_what_becomes_of_payloads(spark: SparkSession) -> None:
     assert whole["seen"] == [datetime(1970, 1, 1, 0, 0, 1, 500_000, tzinfo=UTC), None]
 
 
+OF_ONE = parse_topic_schemas(
+    {
+        "schema": [
+            {"name": "level", "topics": ["level"], "payload": "long"},
+            {"name": "levels", "topics": ["levels"], "payload": ["double"]},
+            {"name": "since", "topics": ["since"], "payload": "timestamp_s"},
+        ]
+    }
+)
+# Topic, payload, what it becomes or the reason.
+PAYLOADS_OF_ONE: list[tuple[str, str, object]] = [
+    ("level", "7", 7),
+    ("level", " 7 ", 7),
+    ("level", "\ufeff7", 7),
+    ("level", "9223372036854775807", 9223372036854775807),
+    ("level", "7.5", "wrong_type"),
+    ("level", '"7"', "wrong_type"),
+    ("level", "null", "wrong_type"),
+    ("level", "[7]", "wrong_type"),
+    ("level", '{"value":7}', "wrong_type"),
+    ("level", "", "not_json"),
+    ("level", "7,8", "not_json"),
+    ("level", '1,"value":2', "not_json"),
+    ("level", '1}{"value":2', "not_json"),
+    ("level", "1}", "not_json"),
+    ("levels", "[1,2.5]", [1.0, 2.5]),
+    ("levels", "[]", []),
+    ("levels", '[1,"x"]', "wrong_type"),
+    ("levels", "[1", "not_json"),
+    ("since", "1.5", datetime(1970, 1, 1, 0, 0, 1, 500_000, tzinfo=UTC)),
+    ("since", "1e300", "wrong_type"),
+]
+
+
+def test_payloads_that_are_no_objects(spark: SparkSession) -> None:
+    rows = [row(n, topic, payload.encode()) for n, (topic, payload, _) in enumerate(PAYLOADS_OF_ONE)]
+    judged = by_offset(judge(messages(spark, rows), OF_ONE, 100, 300))
+    found = [judged[n]["reason"] or judged[n][topic] for n, (topic, _, becomes) in enumerate(PAYLOADS_OF_ONE)]
+    assert found == [becomes for _, _, becomes in PAYLOADS_OF_ONE]
+
+
+FIELDS = {"n": "long", "at": "timestamp_ms", "list": ["long"], "in": {"n": "long"}, "x": "double"}
+NUMBERS: list[tuple[str, bool]] = [
+    ('{"n":1.0,"at":1e3,"list":[1,2.0],"in":{"n":"3"},"x":1.5}', True),
+    ('{"n":-9223372036854775808,"list":[null]}', True),
+    ('{"n":1.5}', False),
+    ('{"n":9223372036854775808}', False),
+    ('{"n":1e40}', False),
+    ('{"at":0.5}', False),
+    ('{"list":[1,2.5]}', False),
+    ('{"in":{"n":0.1}}', False),
+    ('{"n":"x"}', False),
+]
+
+
+@pytest.mark.parametrize("lenient", [False, True])
+def test_whole_numbers_may_be_written_otherwise_where_a_schema_is_lenient(
+    spark: SparkSession, lenient: bool
+) -> None:
+    schema = {"name": "s", "topics": ["t"], "fields": FIELDS, "lenient": lenient}
+    rows = [row(n, "t", payload.encode()) for n, (payload, _) in enumerate(NUMBERS)]
+    rows.append(row(len(rows), "t", b'\xef\xbb\xbf{"n":1}'))
+    judged = by_offset(judge(messages(spark, rows), parse_topic_schemas({"schema": [schema]}), 100, 300))
+    taken = [judged[n]["reason"] is None for n in range(len(rows))]
+    assert taken == [fits and (lenient or n == 1) for n, (_, fits) in enumerate(NUMBERS)] + [True]
+    if lenient:
+        whole = judged[0]["s"]
+        assert (whole["n"], whole["list"], whole["in"]["n"]) == (1, [1, 2], 3)
+        assert whole["at"] == datetime(1970, 1, 1, 0, 0, 1, tzinfo=UTC)
+    assert judged[1]["s"]["n"] == -(1 << 63)
+
+
 def test_topics_choose_the_schema_and_event_time_says_what_is_late(spark: SparkSession) -> None:
     ago = NOON_MS - 301_000
     rows = [

@@ -89,6 +89,8 @@ def test_topic_filters_as_patterns(topic_filter: str, matching: list[str], other
         (changed(fields={"device": "text"}), "schema reading: fields.device='text': no such type"),
         (changed(fields={"a": {"b": ["x"]}}), r"schema reading: fields.a.b\[\]='x': no such type"),
         (changed(fields={"a": "string", "A": "string"}), "schema reading: fields.A: not a name"),
+        (changed(payload="double"), "schema reading: payload: is for payloads that are no objects"),
+        (changed(lenient="yes"), "schema reading: lenient='yes': must be true or false"),
         (changed(fields={"a": {}}), "schema reading: fields.a={}: must be a table"),
     ],
 )

@@ -8,6 +8,7 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 from pyspark.sql import SparkSession
+from pyspark.sql.types import BooleanType
 
 from headrace_spark.base.errors import LakeConflict
 from headrace_spark.lake.lake_table import LakeTable
@@ -72,4 +73,4 @@ def test_a_table_of_another_schema_is_refused(tmp_path: Path) -> None:
     with pytest.raises(LakeConflict, match="another schema than this headrace writes: event_timestamp"):
         LakeTable(tmp_path, REPEATS).log()
     write_deltalake(tmp_path / "clean", other.empty_table())
-    assert LakeTable(tmp_path, CLEAN).columns()["late"] == "boolean"
+    assert LakeTable(tmp_path, CLEAN).columns()["late"] == BooleanType()
