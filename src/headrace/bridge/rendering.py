@@ -58,19 +58,7 @@ class BridgeRendering(Rendering):
         topic = self._topics.outward(message.topic)
         if not topic or topic == message.topic:
             return message
-        return Message(
-            message.timestamp_us,
-            message.flags,
-            0,
-            0,
-            message.tenant,
-            b"",
-            0,
-            topic,
-            message.properties,
-            message.message_expiry_s,
-            message.payload,
-        )
+        return message.of_nobody(topic, message.flags)
 
 
 class BridgeAccess(Access):

@@ -166,14 +166,10 @@ class Publishing:
         return False
 
     def message_of(self, link: Link, session: Session, packet: Publish, retain: bool) -> Message:
-        return Message(
+        return session.message(
             self.clock.now_us,
             message_flags(packet.qos, retain, packet.dup, link.version),
             packet.packet_id,
-            session.incarnation,
-            session.tenant.name,
-            session.origin,
-            len(session.tenant.name_utf8),
             packet.topic,
             packet.properties,
             self._expiry_of(packet),

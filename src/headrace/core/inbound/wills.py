@@ -79,14 +79,10 @@ class Wills:
         if retain and not self._admission.keeps(session.tenant, topic, size, len(will.payload)):
             retain = False
             session.tenant.count_drop(DROP_RETAINED_LIMIT, 1)
-        return Message(
+        return session.message(
             self._clock.now_us,
             message_flags(will.qos, retain, False, 5) | FLAG_WILL,
             0,
-            session.incarnation,
-            session.tenant.name,
-            session.origin,
-            len(session.tenant.name_utf8),
             topic,
             will.properties,
             will.message_expiry_s,

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from headrace.core.records.message import Message, message_flags
+from headrace.core.records.message import broker_message, message_flags
 from headrace.core.records.record import DROP_REASONS
 from headrace.mqtt.topics import TOPIC_BYTES_MAX
 
@@ -70,22 +70,8 @@ class DropEvents:
             "timestamp_us": now_us,
         }
         flags = message_flags(1, False, False, 5)
-        origin = tenant.name_utf8
-        self._commit.append(
-            Message(
-                now_us,
-                flags,
-                0,
-                0,
-                tenant.name,
-                origin,
-                len(origin),
-                topic,
-                _IS_JSON,
-                -1,
-                _encode.encode(said),
-            )
-        )
+        payload = _encode.encode(said)
+        self._commit.append(broker_message(now_us, flags, tenant.name, topic, payload, _IS_JSON))
 
 
 def topic_of(reason: str, client_id: str) -> bytes:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from headrace.core.records.message import Message, message_flags
+from headrace.core.records.message import Message, broker_message, message_flags
 from headrace.mqtt.topics import matches
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ class SystemTopics:
             return
         flags = message_flags(0, True, False, 4)
         name = topic.encode("utf-8")
-        message = Message(self._clock.now_us, flags, 0, 0, tenant.name, b"", 0, name, b"", -1, payload)
+        message = broker_message(self._clock.now_us, flags, tenant.name, name, payload)
         self._messages[topic] = message
         for target in tenant.tree.match(name):
             if target.session.link is not None:

@@ -7,6 +7,8 @@ them (decisions 26).
 
 from __future__ import annotations
 
+from typing import Final
+
 from librt.strings import BytesWriter, write_i16_be, write_i32_be, write_i64_le
 from mypy_extensions import i16, i32, i64, mypyc_attr, u8
 
@@ -27,12 +29,14 @@ from headrace.core.records.record import (
 from headrace.errors import CorruptRecord
 from headrace.mqtt.topics import TOPIC_BYTES_MAX
 
+NO_EXPIRY: Final = -1
+
 
 @mypyc_attr(acyclic=True)
 class Message(Record):
     """A published message.
 
-    `origin` is tenant + client id in UTF-8 (`tenant_len` splits it); `message_expiry_s` is -1 for none; `link` is the
+    `origin` is tenant + client id in UTF-8 (`tenant_len` splits it); `message_expiry_s` may be NO_EXPIRY; `link` is the
     `ports.link.Link` where the acknowledgement goes, None once nobody waits for it. `waits`: it is in somebody's backlog,
     from where it is fetched by its offset.
     """
@@ -66,6 +70,22 @@ class Message(Record):
         self.payload = payload
         self.link: object | None = None
         self.waits = False
+
+    def of_nobody(self, topic: bytes, flags: int) -> Message:
+        """The same message on this topic, of no session: its packet id was another journal's or link's."""
+        return Message(
+            self.timestamp_us,
+            flags,
+            0,
+            0,
+            self.tenant,
+            self.origin,
+            self.tenant_len,
+            topic,
+            self.properties,
+            self.message_expiry_s,
+            self.payload,
+        )
 
     @property
     def qos(self) -> int:
@@ -183,6 +203,14 @@ class Message(Record):
         return 1 + varint_size(size) + size
 
 
+def broker_message(
+    now_us: int, flags: int, tenant: str, topic: bytes, payload: bytes, properties: bytes = b""
+) -> Message:
+    """A message that the broker itself publishes in a tenant: of no client, without expiry."""
+    origin = tenant.encode("utf-8")
+    return Message(now_us, flags, 0, 0, tenant, origin, len(origin), topic, properties, NO_EXPIRY, payload)
+
+
 def varint_size(value: i64) -> i64:
     """Bytes of `value` as a Variable Byte Integer (1.5.5)."""
     if value < 128:
@@ -244,7 +272,7 @@ def decode_message(body: bytes, pos: i64, end: i64) -> Message:
         tenant_len,
         body[topic_at:properties_at],
         body[properties_at:payload_at],
-        -1 if expiry == NO_EXPIRY_U32 else expiry,
+        NO_EXPIRY if expiry == NO_EXPIRY_U32 else expiry,
         body[payload_at:end],
     )
 

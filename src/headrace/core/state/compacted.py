@@ -47,19 +47,7 @@ def _incarnation(session: Session) -> int:
 
 def _retained(message: Message) -> Message:
     """Its publisher's session, packet id and producer belong to the old journal."""
-    return Message(
-        message.timestamp_us,
-        message.flags & ~FLAG_PRODUCER,
-        0,
-        0,
-        message.tenant,
-        message.origin,
-        message.tenant_len,
-        message.topic,
-        message.properties,
-        message.message_expiry_s,
-        message.payload,
-    )
+    return message.of_nobody(message.topic, message.flags & ~FLAG_PRODUCER)
 
 
 def _session(session: Session, offset: int, now_us: int) -> list[Event]:

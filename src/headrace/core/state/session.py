@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final, cast
 
 from mypy_extensions import i64
 
+from headrace.core.records.message import Message
 from headrace.core.records.record import DROP_REASONS, NORMAL_DROPS
 from headrace.core.state.queue import REF_IDS_MAX, OutboundQueue
 from headrace.core.state.subscriptions import Route, memory_of
@@ -107,6 +108,32 @@ class Session:
             queue.reserving = self.opened_limit
             self.queue = queue
         return queue
+
+    def message(
+        self,
+        now_us: int,
+        flags: int,
+        packet_id: int,
+        topic: bytes,
+        properties: bytes,
+        message_expiry_s: int,
+        payload: bytes,
+    ) -> Message:
+        """A message that its client publishes, or leaves as its will."""
+        tenant = self.tenant
+        return Message(
+            now_us,
+            flags,
+            packet_id,
+            self.incarnation,
+            tenant.name,
+            self.origin,
+            len(tenant.name_utf8),
+            topic,
+            properties,
+            message_expiry_s,
+            payload,
+        )
 
     def attach(self, link: Link) -> None:
         """Its client is connected."""
