@@ -36,6 +36,7 @@ from headrace.errors import ConfigError
 REMEMBER_S = 3600.0
 COSTS_MAX = 3  # of a file, beside our own: the most frequent ones
 _hasher = PasswordHasher(time_cost=2, memory_cost=19 * 1024, parallelism=1)
+_OUR_COST = f"$argon2id$v=19$m={_hasher.memory_cost},t={_hasher.time_cost},p={_hasher.parallelism}"
 
 
 class InvalidPasswordFile(ConfigError):
@@ -57,9 +58,9 @@ class PasswordFile:
         self._clock = clock
         self._secret = os.urandom(32)
         self._remembered: dict[str, tuple[bytes, float]] = {}  # of users in the file alone, which bounds it
-        self._costs = {_cost(_NOBODY): _NOBODY}
+        self._costs = {_OUR_COST: _nobody(_OUR_COST)}
         others = Counter(map(_cost, hashes.values()))
-        del others[_cost(_NOBODY)]
+        del others[_OUR_COST]
         for cost, _ in others.most_common(COSTS_MAX):
             self._costs[cost] = _nobody(cost)
 
@@ -125,9 +126,6 @@ def _nobody(cost: str) -> str:
 
 def hash_password(password: bytes) -> str:
     return _hasher.hash(password)
-
-
-_NOBODY = hash_password(os.urandom(16))
 
 
 def matches_hash(hashed: str, password: bytes) -> bool:

@@ -7,6 +7,8 @@ import subprocess
 from pathlib import Path
 
 import pytest
+from argon2 import PasswordHasher
+from argon2.exceptions import VerifyMismatchError
 
 from headrace.services import passwords
 from headrace.services.passwords import (
@@ -81,6 +83,14 @@ def test_another_reading_remembers_who_has_the_same_line() -> None:
 SHA512 = "$6$MDEyMzQ1Njc4OWFi$" + "A" * 86 + "=="
 PBKDF2 = "$7$101$MDEyMzQ1Njc4OWFi$" + "A" * 86 + "=="
 OTHER_ARGON2 = "$argon2id$v=19$m=8,t=1,p=1$" + "A" * 22 + "$" + "A" * 43
+
+
+def test_a_user_whom_nobody_knows_costs_a_hash_as_we_make_them() -> None:
+    known, unknown = PasswordFile({"ann": hash_password(b"secret")}), PasswordFile({})
+    assert known._costs.keys() == unknown._costs.keys()
+    [hashed] = unknown._costs.values()
+    with pytest.raises(VerifyMismatchError):  # a hash that was computed, not one that nobody understands
+        PasswordHasher().verify(hashed, b"secret")
 
 
 def test_every_user_costs_the_same_hashes_whoever_there_is(monkeypatch: pytest.MonkeyPatch) -> None:
