@@ -16,7 +16,7 @@ ROWS ?=
 QUICK ?=
 PEER ?=
 
-.PHONY: help setup deb test check unit spark fuzz demo bench bench-spark bench-neighbours bench-curves soak counts torture \
+.PHONY: help setup deb site test check unit spark fuzz demo bench bench-spark bench-neighbours bench-curves soak counts torture \
 	torture-faults torture-clock torture-spark clean
 
 help:  ## print the targets
@@ -30,6 +30,9 @@ test: setup  ## format, lint, types, import rules, every test in both builds, th
 
 deb: setup  ## a Debian package in dist/: the broker, its service, man pages and completions, for this machine's Python
 	@workshop/deb.sh dist
+
+site: setup  ## the documents as a site in build/site/html; fails when a link leads nowhere
+	@workshop/site.sh
 
 check: setup  ## format, lint, types and import rules only
 	@workshop/test.sh check

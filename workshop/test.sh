@@ -29,6 +29,7 @@ check() {
   step "lint" "$bin/ruff" check -q .
   step "types (mypy --strict)" "$bin/mypy"
   step "import rules" env PYTHONPATH=src "$bin/lint-imports" --no-logo
+  step "documents as a site" workshop/site.sh
 }
 # The slow ones run once, in the build that ships.
 interpreted() { step "tests, interpreted" suite interpreted -m "not spark and not compiled and not slow"; }
