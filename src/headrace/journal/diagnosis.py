@@ -33,7 +33,7 @@ from headrace.journal.snapshot import CHANGES_SUFFIX, SnapshotFile, positions
 from headrace.journal.snapshot import SUFFIX as SNAPSHOT_SUFFIX
 from headrace.journal.walk import Walk, read_footer
 from headrace.journal.watermark import NAME as WATERMARK
-from headrace.journal.watermark import WatermarkState, read_slots
+from headrace.journal.watermark import UNKNOWN, WatermarkState, read_slots
 
 
 def diagnose(data_dir: Path, disk: Disk = DISK) -> Report:
@@ -213,6 +213,7 @@ class _Diagnosis:
         """`start`: the offset from which on they are needed."""
         bases = list(self._headers)
         known = self._known_end()
+        start = self._start(start, bases[0] if bases else known)
         if bases and bases[0] > start:
             self._missing(start, bases[0])
         at = 0
@@ -226,6 +227,15 @@ class _Diagnosis:
         elif start < known:
             self._missing(start, known)
         self._report.end = known
+
+    def _start(self, needed: int, first: int) -> int:
+        """The offset from which on there must be files: what a start needs, or from where on retention has left them."""
+        state = self._report.state
+        start = state.start_offset if state else UNKNOWN
+        if UNKNOWN < start < first:  # or it is at work meanwhile, and has said so before the first file went
+            slots = read_slots(self._disk, self._data_dir)
+            start = slots[0].start_offset if slots else UNKNOWN
+        return min(needed, start) if start != UNKNOWN else needed
 
     def _taken_in(self, base: int, behind: list[int]) -> list[int]:
         """The segments that an unfinished merge has put into this one, if that is whole: they count no more."""

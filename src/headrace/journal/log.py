@@ -322,6 +322,7 @@ class SegmentedLog:
         for drop in plan(segments, limits, floor, consumers, self._ages, bool(self.full))[:_DROPS_MAX]:
             if drop.reason == IS_FULL and self.has_room():
                 break
+            self._watermark.publish_start(drop.segment.end_offset)
             self._catalog.remove_first()
             said.append(str(drop))
         return said

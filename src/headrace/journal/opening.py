@@ -30,7 +30,7 @@ from headrace.journal.sealed import SealedLoader, read_header
 from headrace.journal.segment import SegmentHeader, base_offset_of, file_name, seed_of
 from headrace.journal.tail import Tail, go_on, rewrite
 from headrace.journal.watermark import NAME as WATERMARK_NAME
-from headrace.journal.watermark import WatermarkState, read_slots
+from headrace.journal.watermark import UNKNOWN, WatermarkState, read_slots
 
 
 class Recovered:
@@ -82,12 +82,14 @@ class Recovery:
             return self._begin(new_uuid)
         header = read_header(self._disk, self._directory, bases[-1])
         self._check_identity(header.uuid)
+        self._check_start(bases[0])
         seed = seed_of(header.uuid)
         loader = SealedLoader(self._disk, self._directory, seed, self._index_interval_bytes, self._report)
         verified_from = self._verified_from(bases)
         sealed, taken_in = self._load_sealed(loader, bases, verified_from)
         tail = Tail(self._disk, self._directory, bases[-1], seed)
         state = self._judge(header, tail)
+        state.start_offset = bases[0]
         file = self._resume(header, tail, state)
         if file.segment.base_offset > tail.segment.base_offset:
             sealed.append(loader.load(tail.segment.base_offset, file.segment.base_offset))
@@ -141,12 +143,13 @@ class Recovery:
             raise JournalError(
                 f"{self._data_dir}: a restore into it was interrupted; run `headrace restore` again"
             )
-        state = WatermarkState(new_uuid, 1, 0, 0)
+        state = WatermarkState(new_uuid, 1, 0, 0, start_offset=0)
         if self._slots:
             end = self._slots[0].high_watermark
             if end:
                 raise CorruptJournal(str(self._directory), 0, 0, end, "there is no segment file any more")
             state = self._slots[0]
+            state.start_offset = 0
         header = SegmentHeader(state.uuid, state.epoch, 0, time_ns() // 1000)
         file = create_segment(self._disk, self._directory, header, self._allocate_bytes)
         return Recovered([file.segment], file, state, [], [])
@@ -157,6 +160,13 @@ class Recovery:
                 f"{self._data_dir / WATERMARK_NAME} belongs to journal {self._slots[0].uuid.hex()}, "
                 f"the segments belong to {uuid.hex()}"
             )
+
+    def _check_start(self, first: int) -> None:
+        """Retention says what it deletes; a file that went in another way took records with it."""
+        start = self._slots[0].start_offset if self._slots else UNKNOWN
+        if UNKNOWN < start < first:
+            path = str(self._directory / file_name(start))
+            raise CorruptJournal(path, 0, start, first, "there is no such file")
 
     def _judge(self, header: SegmentHeader, tail: Tail) -> WatermarkState:
         """Refuses, or says what is cut; the epoch, and the newest durable offset, with which to go on."""

@@ -115,7 +115,8 @@ class Repair:
         """The first step: should there be no second one, the offsets of before count no more, and nothing says that
         less was lost."""
         newest = self.report.state or WatermarkState(self._uuid, 0, 0, 0)
-        state = WatermarkState(self._uuid, self._epoch, end, end, newest.last_timestamp_us, newest.sequence)
+        last_us, sequence, start = newest.last_timestamp_us, newest.sequence, newest.start_offset
+        state = WatermarkState(self._uuid, self._epoch, end, end, last_us, sequence, start)
         if self.report.state is None:
             self._keep(self.data_dir / WATERMARK)
         self._disk.replace(self.data_dir / WATERMARK, state.pack_page())

@@ -16,8 +16,17 @@ always whole.
     53   3  zero
     56   8  largest timestamp of the last batch below the high watermark, microseconds since 1970
 
-The file is replaced atomically and synced when the log is opened; between, it reaches the disk when the
-system likes to, which is always after what it speaks of.
+Behind them, at 1024, lies where the journal begins; whoever does not know of it passes over it, and a file without it
+says nothing about that:
+
+     0   4  magic "HRST"
+     4   4  crc32 of bytes 8-31
+     8  16  uuid of the journal
+    24   8  start offset: every record from here on has a segment file. It is synced before retention deletes what
+            lies below, so the first file may begin earlier and never later
+
+The file is replaced atomically and synced when the log is opened; between, the slots reach the disk when the
+system likes to, which is always after what they speak of.
 """
 
 from __future__ import annotations
@@ -36,10 +45,23 @@ _MAGIC = b"HRWM"
 _SLOT = Struct("<4sI56s")
 _REST = Struct("<Q16sQQIB3xQ")
 _SLOT_POSITIONS = (0, 512)
+_START_MAGIC = b"HRST"
+_START = Struct("<4sI24s")
+_START_REST = Struct("<16sQ")
+_START_POSITION = 1024
+UNKNOWN = -1  # a start offset that nobody has written down
 
 
 class WatermarkState:
-    __slots__ = ("durable_offset", "epoch", "high_watermark", "last_timestamp_us", "sequence", "uuid")
+    __slots__ = (
+        "durable_offset",
+        "epoch",
+        "high_watermark",
+        "last_timestamp_us",
+        "sequence",
+        "start_offset",
+        "uuid",
+    )
 
     def __init__(
         self,
@@ -49,6 +71,7 @@ class WatermarkState:
         durable_offset: int,
         last_timestamp_us: int = 0,
         sequence: int = 0,
+        start_offset: int = UNKNOWN,
     ) -> None:
         self.uuid = uuid
         self.epoch = epoch
@@ -56,6 +79,7 @@ class WatermarkState:
         self.durable_offset = durable_offset
         self.last_timestamp_us = last_timestamp_us
         self.sequence = sequence
+        self.start_offset = start_offset
 
     def pack(self) -> bytes:
         rest = _REST.pack(
@@ -75,7 +99,13 @@ class WatermarkState:
         self.sequence += 2 - self.sequence % 2
         for at in _SLOT_POSITIONS:
             page[at : at + _SLOT.size] = self.pack()
+        if self.start_offset != UNKNOWN:
+            page[_START_POSITION : _START_POSITION + _START.size] = self.pack_start()
         return bytes(page)
+
+    def pack_start(self) -> bytes:
+        rest = _START_REST.pack(self.uuid, self.start_offset)
+        return _START.pack(_START_MAGIC, crc32(rest), rest)
 
 
 def _unpack(data: bytes) -> WatermarkState | None:
@@ -90,6 +120,17 @@ def _unpack(data: bytes) -> WatermarkState | None:
     return WatermarkState(uuid, epoch, high_watermark, durable, last_us, sequence)
 
 
+def _unpack_start(data: bytes, uuid: bytes) -> int:
+    """UNKNOWN where no whole record of this journal says it."""
+    if len(data) < _START.size:
+        return UNKNOWN
+    magic, crc, rest = _START.unpack(data)
+    if magic != _START_MAGIC or crc32(rest) != crc:
+        return UNKNOWN
+    found, start_offset = _START_REST.unpack(rest)
+    return int(start_offset) if found == uuid else UNKNOWN
+
+
 def read_slots(disk: Disk, data_dir: Path) -> list[WatermarkState]:
     """The whole slots, newest first; empty if there is no file. Raises CorruptFile if none is whole."""
     try:
@@ -99,6 +140,8 @@ def read_slots(disk: Disk, data_dir: Path) -> list[WatermarkState]:
     slots = [slot for at in _SLOT_POSITIONS if (slot := _unpack(data[at : at + _SLOT.size]))]
     if not slots:
         raise CorruptFile(f"{data_dir / NAME}: neither slot passes its checksum")
+    for slot in slots:
+        slot.start_offset = _unpack_start(data[_START_POSITION : _START_POSITION + _START.size], slot.uuid)
     return sorted(slots, key=lambda slot: -slot.sequence)
 
 
@@ -132,6 +175,12 @@ class Watermark:
         state.sequence += 1
         at = _SLOT_POSITIONS[state.sequence & 1]
         self._mapped[at : at + _SLOT.size] = state.pack()
+
+    def publish_start(self, start_offset: int) -> None:
+        """Runs on the loop, before what lies below is deleted. Synced. Raises OSError."""
+        self.state.start_offset = start_offset
+        self._mapped[_START_POSITION : _START_POSITION + _START.size] = self.state.pack_start()
+        self._mapped.flush()
 
     def replace(self) -> None:
         """Both slots say the same then: everything is durable, and damage found later is refused."""

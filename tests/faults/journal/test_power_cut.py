@@ -114,3 +114,21 @@ def test_without_fsync_a_power_cut_costs_only_the_end(
         assert epoch - before == any("the epoch rises" in line for line in reports)
         if epoch > before:
             assert len(kept) < published
+
+
+@settings(max_examples=200, deadline=None)
+@given(cut_after=st.integers(0, 20), seed=st.integers(0, 1 << 32))
+def test_what_retention_deleted_is_not_missed_after_a_power_cut(cut_after: int, seed: int) -> None:
+    disk = SimulatedDisk(seed)
+    run = Run(disk, settings=replace(SMALL, retention_bytes=8000))
+    sent = [b"%02d" % number * 500 for number in range(20)]
+    run.append(sent)
+    run.log.set_floor(20)
+    disk.cut_after = cut_after
+    with suppress(PowerCut):
+        run.log.apply_retention()
+    disk.crash()
+    found, _, epoch = reopened(disk)
+    assert found == sent[-len(found) :]
+    assert len(found) >= 4
+    assert epoch == 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,6 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headrace.journal.consumers import ConsumerPosition
+from headrace.journal.diagnosis import diagnose
+from headrace.journal.disk import Disk
 from headrace.journal.errors import JournalLocked, OffsetOutOfRange
 from headrace.journal.log import LogSettings
 from headrace.journal.snapshot import SnapshotWriter
@@ -230,3 +233,30 @@ def test_each_write_with_its_sync_is_timed(tmp_path: Path) -> None:
     log.close()
     assert len(took) == 1
     assert 0 < took[0] < 30
+
+
+class _Beside(Disk):
+    """Before a look at the names of the segments, `act` is called once."""
+
+    def __init__(self, act: Callable[[], object]) -> None:
+        self.act: Callable[[], object] | None = act
+
+    def names(self, directory: Path) -> list[str]:
+        act, self.act = self.act, None
+        if act and directory.name == "journal":
+            act()
+        elif act:
+            self.act = act
+        return super().names(directory)
+
+
+def test_retention_beside_a_verification_is_no_damage(tmp_path: Path) -> None:
+    filled(tmp_path, [KILOBYTE] * 20)
+    log = opened(tmp_path, replace(SMALL, retention_bytes=8_000))
+    for position in (7, 19):
+        SnapshotWriter(log.directory, position).commit()
+    log.set_floor(19)
+    report = diagnose(tmp_path, _Beside(log.apply_retention))
+    assert log.start_offset > 0
+    assert report.ok, report.lines()
+    log.close()

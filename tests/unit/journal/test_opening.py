@@ -85,3 +85,25 @@ def test_a_cut_removes_the_snapshots_beyond_it(tmp_path: Path) -> None:
     log = opened(data_dir)
     assert log.epoch == 2
     log.close()
+
+
+def test_a_first_segment_that_retention_did_not_take_is_missed(tmp_path: Path) -> None:
+    filled(tmp_path, [b"x" * 1000] * 20)
+    first, second = sorted((tmp_path / "journal").glob("*.log"))[:2]
+    first.rename(tmp_path / "kept")
+    with pytest.raises(CorruptJournal, match=f"there is no such file; offsets 0 up to {int(second.stem)}"):
+        opened(tmp_path)
+    (tmp_path / "kept").rename(first)
+    opened(tmp_path).close()
+
+
+def test_a_directory_of_before_says_nothing_about_its_first_segment(tmp_path: Path) -> None:
+    filled(tmp_path, [b"x" * 1000] * 20)
+    path = tmp_path / "watermark"
+    path.write_bytes(path.read_bytes()[:1024] + bytes(3072))
+    first, second = sorted((tmp_path / "journal").glob("*.log"))[:2]
+    first.unlink()
+    opened(tmp_path).close()
+    second.unlink()
+    with pytest.raises(CorruptJournal):
+        opened(tmp_path)

@@ -8,7 +8,7 @@ import pytest
 
 from headrace.journal.disk import DISK
 from headrace.journal.errors import CorruptFile, NoJournal
-from headrace.journal.watermark import FILE_SIZE, Watermark, WatermarkState, read_slots, read_state
+from headrace.journal.watermark import FILE_SIZE, UNKNOWN, Watermark, WatermarkState, read_slots, read_state
 
 UUID = bytes(range(16))
 
@@ -48,3 +48,21 @@ def test_no_file_and_no_whole_slot(tmp_path: Path) -> None:
     (tmp_path / "watermark").write_bytes(bytes(FILE_SIZE))
     with pytest.raises(CorruptFile):
         read_state(DISK, tmp_path)
+
+
+def test_where_the_journal_begins_is_kept_until_another_journal_is_there(tmp_path: Path) -> None:
+    watermark = Watermark(DISK, tmp_path, WatermarkState(UUID, 1, 0, 0))
+    assert read_state(DISK, tmp_path).start_offset == UNKNOWN
+    watermark.publish_start(0)
+    assert read_state(DISK, tmp_path).start_offset == 0
+    watermark.publish_start(70)
+    watermark.publish(100, 100, 0)
+    assert [slot.start_offset for slot in read_slots(DISK, tmp_path)] == [70, 70]
+    watermark.replace()
+    watermark.close()
+    assert read_state(DISK, tmp_path).start_offset == 70
+    start = (tmp_path / "watermark").read_bytes()[1024:1056]
+    page = bytearray(WatermarkState(bytes(16), 1, 0, 0).pack_page())
+    page[1024:1056] = start
+    (tmp_path / "watermark").write_bytes(page)
+    assert read_state(DISK, tmp_path).start_offset == UNKNOWN
