@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from threading import Event, Thread
@@ -148,8 +148,8 @@ def test_a_checkpoint_that_is_not_whole_is_not_continued(journal: Writer, tmp_pa
     commits.mkdir(parents=True)
     (commits / "0").touch()
     lake = Lake(tmp_path / "lake")
-    with pytest.raises(LakeConflict, match=r"no file `metadata`: it is not whole. Remove it"):
-        archive.starting_offset(JournalReader(journal.data_dir), lake, lake.checkpoint("archive", "archive"))
+    with pytest.raises(LakeConflict, match=r"no file `metadata`: the checkpoint is not whole. Remove it"):
+        archive.written_below(JournalReader(journal.data_dir), lake, lake.checkpoint("archive", "archive"))
 
 
 def test_a_table_of_another_schema_is_refused_unharmed(bench: Bench) -> None:
@@ -215,6 +215,51 @@ def kill(processes: list[psutil.Process]) -> list[int]:
     return [process.pid for process in processes]
 
 
+def roll_back(checkpoint: Path, batches: int) -> None:
+    """What an older copy of a checkpoint is: the newest batches were never heard of."""
+    for folder in ("offsets", "commits"):
+        names = sorted(int(path.name) for path in (checkpoint / folder).glob("[0-9]*"))
+        for number in names[-batches:]:
+            (checkpoint / folder / str(number)).unlink()
+            (checkpoint / folder / f".{number}.crc").unlink(missing_ok=True)
+
+
+def test_a_checkpoint_that_is_older_than_its_table_loses_and_repeats_nothing(bench: Bench) -> None:
+    """Its next batches have numbers that the table has seen, and take more than those did."""
+    bench.journal.write(mixed(600, 19))
+    bench.archive(records_per_trigger_max=200)
+    roll_back(bench.lake / "_checkpoints" / "archive-archive", 2)
+    bench.journal.write(mixed(200, 20))
+    progress = bench.archive(records_per_trigger_max=500)
+    assert bench.rows() == bench.journal.rows()
+    assert progress.rows == len(mixed(200, 20).rows(""))
+    assert ConsumerPosition.read(bench.journal.data_dir, "archive").offset == 800
+
+
+def test_consumers_in_turn_write_each_message_once(bench: Bench) -> None:
+    for seed, consumer in enumerate("aba"):
+        bench.journal.write(mixed(100, 30 + seed))
+        bench.archive(consumer=consumer)
+    assert bench.rows() == bench.journal.rows()
+
+
+def test_a_table_that_is_older_than_its_checkpoint_is_refused_with_both_named(
+    bench: Bench, tmp_path: Path
+) -> None:
+    bench.journal.write(mixed(300, 33))
+    bench.archive()
+    shutil.copytree(bench.lake / "messages", tmp_path / "older")
+    bench.journal.write(mixed(100, 34))
+    bench.archive()
+    shutil.rmtree(bench.lake / "messages")
+    (tmp_path / "older").rename(bench.lake / "messages")
+    with pytest.raises(LakeConflict, match=r"read up to offset 400.* has the journal up to offset 300"):
+        bench.archive()
+    shutil.rmtree(bench.lake / "_checkpoints")
+    bench.archive()
+    assert bench.rows() == bench.journal.rows()
+
+
 def test_a_batch_that_spark_did_not_mark_is_not_written_twice(bench: Bench) -> None:
     """What kill -9 between Delta's commit and Spark's leaves behind."""
     bench.journal.write(mixed(600, 13))
@@ -234,11 +279,12 @@ from headrace_spark.jobs import archive
 
 commit, moment = archive.append_files, sys.argv[1]
 
-def killed(*about):
-    if about[-1] == 1 and moment == "before":
+def killed(*about, **more):
+    is_second = 1 in more["also"].values()
+    if is_second and moment == "before":
         os.kill(os.getpid(), signal.SIGKILL)
-    commit(*about)
-    if about[-1] == 1:
+    commit(*about, **more)
+    if is_second:
         os.kill(os.getpid(), signal.SIGKILL)
 
 archive.append_files = killed
@@ -281,6 +327,37 @@ def test_a_table_with_more_of_delta_is_written_by_spark_and_goes_on_as_it_was(be
     bench.journal.write(mixed(100, 18))
     bench.archive()
     assert bench.rows() == bench.journal.rows()
+
+
+def test_a_constraint_holds_from_the_batch_after_it_was_made(bench: Bench) -> None:
+    table = bench.lake / "messages"
+    bench.journal.write(mixed(200, 21))
+    made: list[bool] = []
+
+    def constrain(progress: Progress) -> None:
+        if progress.rows and not made:
+            bench.spark.sql(f"alter table delta.`{table}` add constraint few check (journal_offset < 200)")
+            made.append(True)
+
+    stop = Event()
+
+    def write_more() -> None:
+        wait_until(lambda: bool(made), stop)
+        bench.journal.write(mixed(50, 22))
+
+    first = Thread(target=write_more)
+    first.start()
+    with pytest.raises(QueryFailed, match="CHECK constraint few"):
+        archive.run(bench.spark, bench.settings(follow=True, restarts_max=0), stop, constrain)
+    first.join()
+    assert bench.rows() == mixed(200, 21).rows(bench.journal.uuid, bench.journal.epoch)
+
+
+def wait_until(condition: Callable[[], bool], stop: Event) -> None:
+    """Until it is so, or the test is over anyway."""
+    end = time.monotonic() + WAIT_S
+    while not condition() and time.monotonic() < end and not stop.wait(0.1):
+        pass
 
 
 def test_kill_9_of_the_driver_while_the_journal_grows_and_a_clean_stop(bench: Bench) -> None:

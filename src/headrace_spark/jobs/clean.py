@@ -2,8 +2,9 @@
 
 The rows of a micro-batch are fixed by Spark's checkpoint, and what they become depends on the topic schemas,
 which are fixed too while a batch is unfinished (`Pinned`), and on the message ids that are in the tables
-already, other than the batch's own. So a batch that is done again after kill -9 comes to the same end, and
-each write carries (query id, batch id) as Delta's transaction, so that it is skipped where it was done.
+already, other than the batch's own. So a batch that is done again after kill -9 comes to the same end. Each write
+carries the place in `messages` behind the batch as Delta's transaction, so that it is skipped where it was done; rows
+of a batch that the tables may have are left out by their place in the journal (`headrace_spark.clean.continuity`).
 
 A repeat is recognised by its message id among the rows whose broker's date is at most `repeat_days` before
 the oldest row of the batch: so much is looked through, and so long ago may the first copy be.
@@ -15,6 +16,7 @@ import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import date, timedelta
+from functools import reduce
 from pathlib import Path
 from threading import Event
 from time import monotonic
@@ -40,8 +42,10 @@ from headrace_spark.clean.cleaning import (
     quarantine_rows,
     repeat_rows,
 )
+from headrace_spark.clean.continuity import Continuity
 from headrace_spark.clean.topic_schemas import TopicSchema, has_grown, load_topic_schemas
-from headrace_spark.lake.lake import Checkpoint, Lake
+from headrace_spark.lake.checkpoint import Checkpoint
+from headrace_spark.lake.lake import Lake
 from headrace_spark.lake.lake_table import LakeTable
 from headrace_spark.lake.tables import CLEAN, QUARANTINE, REPEATS
 from headrace_spark.lake.upkeep import Upkeep
@@ -67,7 +71,20 @@ class Tables:
         self.clean = LakeTable(lake, CLEAN)
         self.quarantine = LakeTable(lake, QUARANTINE)
         self.repeats = LakeTable(lake, REPEATS)
-        self.all = (self.repeats, self.quarantine, self.clean)
+        self.others = (self.repeats, self.quarantine)
+        self.all = (*self.others, self.clean)
+
+    def missing(self, messages: DataFrame) -> DataFrame:
+        """Those of the rows that are in none of the tables."""
+        since = messages.agg(F.min("date")).first()
+        assert since is not None
+        if since[0] is None:
+            return messages
+        spark = messages.sparkSession
+        places = [
+            table.read(spark).where(F.col("date") >= F.lit(since[0])).select(*PLACE) for table in self.all
+        ]
+        return messages.join(reduce(DataFrame.unionByName, places), list(PLACE), "left_anti")
 
     def known(self, spark: SparkSession, since: date) -> DataFrame:
         """Ids that publishers chose, and the places of their rows, of that day and later."""
@@ -88,8 +105,12 @@ def check(settings: Settings) -> None:
         raise LakeConflict(f"{lake.messages} is no Delta table yet: run the job archive into this lake first")
     require_columns(tables.clean, schemas)
     checkpoint = lake.checkpoint(JOB, "messages")
-    require_checkpoint(checkpoint, tables)
+    continuity(lake, tables, checkpoint).require()
     Pinned(checkpoint).require(Path(settings.topic_schemas))
+
+
+def continuity(lake: Lake, tables: Tables, checkpoint: Checkpoint) -> Continuity:
+    return Continuity(checkpoint, lake.messages, tables.clean, tables.others)
 
 
 def run(spark: SparkSession, settings: Settings, stop: Event, report: Report) -> Progress:
@@ -101,7 +122,9 @@ def run(spark: SparkSession, settings: Settings, stop: Event, report: Report) ->
         for table in tables.all:
             table.create()
         Pinned(checkpoint).keep(Path(settings.topic_schemas))
-        cleaner = Cleaner(settings, load_topic_schemas(Path(settings.topic_schemas)), tables, checkpoint)
+        together = continuity(lake, tables, checkpoint)
+        together.begin()
+        cleaner = Cleaner(settings, load_topic_schemas(Path(settings.topic_schemas)), tables, together)
         tracker = Tracker(cleaner, report)
         upkeep = Upkeep(spark, settings.upkeep, lake.checkpoints, [table.path for table in tables.all])
 
@@ -128,24 +151,6 @@ def require_columns(clean: LakeTable, schemas: Sequence[TopicSchema]) -> None:
                 f"schema {schema.name} is {schema.column.simpleString()}, but column {schema.name} of {clean.path} "
                 f"is {there.simpleString()}: fields may be added; give a schema that changed otherwise another name"
             )
-
-
-def require_checkpoint(checkpoint: Checkpoint, tables: Tables) -> None:
-    """Checkpoint and tables belong together: one without the other would lose or repeat rows. Raises LakeConflict."""
-    query_id, done = checkpoint.query_id, checkpoint.last_batch
-    filled = [table for table in tables.all if (log := table.log()) is not None and log.version() > 0]
-    if query_id is None and filled:
-        raise LakeConflict(
-            f"table {filled[0].path} has rows, but checkpoint {checkpoint.path} is gone. To clean everything again: "
-            "remove clean, quarantine and repeats too"
-        )
-    if done is not None and tables.clean.log() is None:
-        raise LakeConflict(
-            f"checkpoint {checkpoint.path} has finished batch {done}, but table {tables.clean.path} is gone. To clean "
-            "everything again: remove the checkpoint, quarantine and repeats too"
-        )
-    if filled and not any(table.last_version(str(query_id)) is not None for table in filled):
-        raise LakeConflict(f"checkpoint {checkpoint.path} belongs to other tables than {filled[0].path}")
 
 
 class Pinned:
@@ -181,29 +186,32 @@ class Cleaner:
     """What happens to one micro-batch."""
 
     def __init__(
-        self, settings: Settings, schemas: Sequence[TopicSchema], tables: Tables, checkpoint: Checkpoint
+        self, settings: Settings, schemas: Sequence[TopicSchema], tables: Tables, together: Continuity
     ) -> None:
         self._settings = settings
         self._schemas = schemas
         self._tables = tables
-        self._checkpoint = checkpoint
+        self._together = together
         self.rows = 0
         """Read so far, by this process. Spark would count a row once for each look at it."""
 
     def write(self, messages: DataFrame, batch: int) -> None:
         """Called by Spark on a thread of its own, one batch after the other."""
-        app_id = str(self._checkpoint.query_id)
+        app_id, version = self._together.app_id, self._together.end(batch).number
+        is_repeated = self._together.repeats(batch)
+        if is_repeated:
+            messages = self._tables.missing(messages)
         clean = self._tables.clean
         rows, marked = self._marked(messages)
         others = rows
-        if (clean.last_version(app_id) or -1) < batch:
-            clean.append(clean_rows(marked), app_id, batch)
-            others = rows - clean.rows_added()
+        if (clean.last_version(app_id) or -1) < version:
+            clean.append(clean_rows(marked), app_id, version, self._together.note(batch))
+            others = rows if is_repeated else rows - clean.rows_added()
         if others:
-            self._write_others(marked, app_id, batch)
+            self._write_others(marked, app_id, version)
         self.rows += rows
 
-    def _write_others(self, marked: DataFrame, app_id: str, batch: int) -> None:
+    def _write_others(self, marked: DataFrame, app_id: str, version: int) -> None:
         """What is not clean is usually little or nothing: worth a second look at the batch, not a copy of all of it."""
         bad = marked.where(F.col("repeat") | F.col("reason").isNotNull()).persist(
             StorageLevel.MEMORY_AND_DISK
@@ -212,9 +220,9 @@ class Cleaner:
             found = bad.agg(F.count_if("repeat"), F.count_if(~F.col("repeat"))).first()
             assert found is not None
             if found[0]:
-                self._tables.repeats.append(repeat_rows(bad), app_id, batch)
+                self._tables.repeats.append(repeat_rows(bad), app_id, version)
             if found[1]:
-                self._tables.quarantine.append(quarantine_rows(bad), app_id, batch)
+                self._tables.quarantine.append(quarantine_rows(bad), app_id, version)
         finally:
             bad.unpersist()
 

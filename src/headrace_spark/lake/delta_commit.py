@@ -23,24 +23,25 @@ from headrace_spark.base.errors import LakeConflict
 _DELTA: Final = "org.apache.spark.sql.delta"
 
 
-def has_batch(table: DeltaLog, query_id: str, batch: int) -> bool:
-    """Whether the table has the transaction (query, batch), or a later one of that query."""
-    done = table.transaction_version(query_id)
-    return done is not None and done >= batch
+def has_version(table: DeltaLog, app_id: str, version: int) -> bool:
+    """Whether the table has the transaction (application, version), or a later one of that application."""
+    done = table.transaction_version(app_id)
+    return done is not None and done >= version
 
 
 def append_files(
     spark: SparkSession,
     table: Path,
     actions: Sequence[str],
-    query_id: str,
-    batch: int,
+    app_id: str,
+    version: int,
     instead_of: Mapping[str, str] | None = None,
+    also: Mapping[str, int] | None = None,
 ) -> None:
-    """Add files under the transaction (query, batch), which the table must not have. Raises LakeConflict.
+    """Add files under the transaction (application, version), which the table must not have. Raises LakeConflict.
 
     `actions`: `add` actions of Delta's log, whose files lie in `table`; none at all is a transaction, too.
-    `instead_of`: the partition whose files go in the same commit.
+    `instead_of`: the partition whose files go in the same commit. `also`: versions of further applications, as they are.
     """
     require(table, actions)
     jvm: Any = spark._jvm
@@ -48,21 +49,25 @@ def append_files(
         spark._jsparkSession, str(table)
     ).startTransaction()
     # What `transaction.txnVersion` would answer, for which it rebuilds the table's state in three jobs of Spark; and that
-    # it was asked: Delta refuses the commit if another one with the same query is faster.
+    # it was asked: Delta refuses the commit if another one of the same application is faster.
     begun = DeltaLog(table, version=transaction.snapshot().version())
-    transaction.readTxn().addOne(query_id)
-    if has_batch(begun, query_id, batch):
-        raise LakeConflict(f"{table} has batch {batch} of query {query_id} by now: another process writes it")
-    mark = {"txn": {"appId": query_id, "version": batch, "lastUpdated": time_ns() // 1_000_000}}
+    transaction.readTxn().addOne(app_id)
+    if has_version(begun, app_id, version):
+        raise LakeConflict(f"{table} has version {version} of {app_id} by now: another process writes it")
+    marks = [_mark(*transaction_of) for transaction_of in {**(also or {}), app_id: version}.items()]
     removed = [] if instead_of is None else _removed(begun, instead_of)
     listed = jvm.java.util.ArrayList()
-    for action in (json.dumps(mark), *removed, *actions):
+    for action in (*marks, *removed, *actions):
         listed.add(jvm.org.apache.spark.sql.delta.actions.Action.fromJson(action))
     as_scala = jvm.scala.jdk.javaapi.CollectionConverters.asScala(listed).toSeq()
     modes = jvm.org.apache.spark.sql.streaming.OutputMode
     update = getattr(jvm, f"{_DELTA}.DeltaOperations$StreamingUpdate")
     mode = modes.Append() if instead_of is None else modes.Update()
-    transaction.commit(as_scala, update(mode, query_id, batch, jvm.scala.Option.empty()))
+    transaction.commit(as_scala, update(mode, app_id, version, jvm.scala.Option.empty()))
+
+
+def _mark(app_id: str, version: int) -> str:
+    return json.dumps({"txn": {"appId": app_id, "version": version, "lastUpdated": time_ns() // 1_000_000}})
 
 
 def _removed(table: DeltaLog, partition: Mapping[str, str]) -> Iterator[str]:

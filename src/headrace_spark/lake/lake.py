@@ -17,9 +17,11 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
+from urllib.parse import unquote
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 from delta.tables import DeltaTable
 from deltalake import DeltaTable as DeltaLog
 from deltalake.exceptions import DeltaError, TableNotFoundError
@@ -27,6 +29,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql.types import StructType
 
 from headrace_spark.base.errors import LakeConflict
+from headrace_spark.lake.checkpoint import Checkpoint
 from headrace_spark.lake.table_files import MESSAGES_LAYOUT, TEXT_KEPT, FileLayout
 from headrace_spark.records.schema import MESSAGES
 
@@ -46,9 +49,15 @@ _HARMLESS: Final = {
 }
 
 
+_BOUNDS: Final = (
+    *("min.journal_uuid", "max.journal_uuid", "min.journal_epoch", "max.journal_epoch"),
+    "max.journal_offset",
+)
+
+
 @dataclass(frozen=True)
 class JournalEnd:
-    """How far a table goes for one epoch of one journal: it has all messages below `offset` that it will ever get."""
+    """How far a table goes for one epoch of one journal: it has all messages below `offset`."""
 
     uuid_start: str
     """As much of the uuid as Delta's statistics keep."""
@@ -90,7 +99,7 @@ class Lake:
     def state(self) -> TableState | None:
         """What `messages` holds, or None where there is no such table. Raises LakeConflict."""
         log = self._log()
-        return None if log is None else TableState(log.version(), *_content(log))
+        return None if log is None else TableState(log.version(), *_content(log, self.messages))
 
     def is_plain(self) -> bool:
         """Whether `messages` is as this headrace makes it, so that files may be added that Spark did not write."""
@@ -101,6 +110,19 @@ class Lake:
         """The last micro-batch of that query in the table (Delta's transaction id of a streaming query)."""
         log = self._log()
         return None if log is None else log.transaction_version(query_id)
+
+    def archived(self, uuid: str, epoch: int) -> JournalEnd | None:
+        """Up to where `messages` has a journal, by the transactions of the batches, in the newest epoch up to `epoch`.
+
+        None where no batch of an archive has said so: its rows alone tell then (`state`).
+        """
+        log = self._log()
+        if log is not None:
+            for found in range(epoch, -1, -1):
+                end = log.transaction_version(archive_id(uuid, found))
+                if end is not None:
+                    return JournalEnd(uuid, found, end)
+        return None
 
     def _log(self) -> DeltaLog | None:
         """Raises LakeConflict if a table of another schema lies there."""
@@ -148,36 +170,10 @@ class Lake:
             yield
 
 
-class Checkpoint:
-    """Spark's checkpoint folder of one query, as far as its file names and its id tell."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-
-    @property
-    def query_id(self) -> str | None:
-        """The id that Spark gave the query at its first start."""
-        try:
-            return str(json.loads((self.path / "metadata").read_text())["id"])
-        except FileNotFoundError:
-            return None
-        except (ValueError, KeyError) as error:
-            raise LakeConflict(f"{self.path / 'metadata'} is not a Spark checkpoint: {error}") from error
-
-    @property
-    def last_batch(self) -> int | None:
-        """The last micro-batch that Spark has marked as done."""
-        return self._last("commits")
-
-    @property
-    def unfinished(self) -> bool:
-        """Whether a micro-batch was begun and not marked as done."""
-        begun, done = self._last("offsets"), self._last("commits")
-        return begun is not None and (done is None or begun > done)
-
-    def _last(self, folder: str) -> int | None:
-        names = (entry.name for entry in (self.path / folder).glob("[0-9]*"))
-        return max((int(name) for name in names if name.isdigit()), default=None)
+def archive_id(uuid: str, epoch: int) -> str:
+    """The application of Delta's transactions by which an archive says how far it has come: their version is an offset,
+    and the table has all messages below it."""
+    return f"archive-{uuid}-{epoch}"
 
 
 def is_plain(log: DeltaLog, layout: FileLayout, properties: Mapping[str, str]) -> bool:
@@ -208,20 +204,32 @@ def _types(schema: StructType) -> dict[str, str]:
     return {field.name: field.dataType.simpleString() for field in schema}
 
 
-def _content(log: DeltaLog) -> tuple[int, tuple[JournalEnd, ...]]:
-    """Rows, and the end of each journal: every file comes from one journal, and its statistics say how far."""
+def _content(log: DeltaLog, table: Path) -> tuple[int, tuple[JournalEnd, ...]]:
+    """Rows, and the end of each epoch of each journal."""
     actions = pa.table(log.get_add_actions(flatten=True))
     if actions.num_rows == 0:
         return 0, ()
-    columns = ("num_records", "min.journal_uuid", "max.journal_epoch", "max.journal_offset")
     rows = 0
     ends: dict[tuple[str, int], int] = {}
-    for records, uuid, epoch, offset in zip(*(actions[name].to_pylist() for name in columns), strict=True):
-        if records is None or uuid is None or epoch is None or offset is None:
-            raise LakeConflict(
-                f"table {log.table_uri} has files without statistics: it cannot say how far it goes"
-            )
-        rows += records
-        journal = (uuid[:TEXT_KEPT], epoch)
-        ends[journal] = max(offset + 1, ends.get(journal, 0))
+    for file in actions.to_pylist():
+        if any(file.get(name) is None for name in ("num_records", *_BOUNDS)):
+            raise LakeConflict(f"table {table} has files without statistics: it cannot say how far it goes")
+        rows += file["num_records"]
+        for uuid, epoch, last in _lasts(table, file):
+            ends[uuid, epoch] = max(last + 1, ends.get((uuid, epoch), 0))
     return rows, tuple(JournalEnd(uuid, epoch, offset) for (uuid, epoch), offset in sorted(ends.items()))
+
+
+def _lasts(table: Path, file: Mapping[str, Any]) -> list[tuple[str, int, int]]:
+    """Journal, epoch and greatest offset of what a file has: by its statistics; where it has several of them, as after
+    `OPTIMIZE`, by its rows."""
+    uuid, epoch = file["min.journal_uuid"][:TEXT_KEPT], file["min.journal_epoch"]
+    if (file["max.journal_uuid"][:TEXT_KEPT], file["max.journal_epoch"]) == (uuid, epoch):
+        return [(uuid, epoch, file["max.journal_offset"])]
+    columns = ["journal_uuid", "journal_epoch", "journal_offset"]
+    found = pq.ParquetFile(table / unquote(file["path"])).read(columns)
+    groups = found.group_by(columns[:2]).aggregate([(columns[2], "max")])
+    return [
+        (row["journal_uuid"][:TEXT_KEPT], row["journal_epoch"], row["journal_offset_max"])
+        for row in groups.to_pylist()
+    ]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any, Final
 from urllib.parse import unquote
 
 import pyarrow as pa
@@ -16,9 +17,12 @@ from pyspark.sql import DataFrame, DataFrameWriter, SparkSession
 from pyspark.sql.types import DataType, StructType
 
 from headrace_spark.base.errors import LakeConflict
-from headrace_spark.lake.delta_commit import append_files, has_batch, paths_of, remove_files
+from headrace_spark.lake.delta_commit import append_files, has_version, paths_of, remove_files
 from headrace_spark.lake.lake import is_plain, unreadable
 from headrace_spark.lake.tables import TableDefinition
+
+_NOTED_WITHIN: Final = 100
+"""So many commits of upkeep lie between two of a job at most."""
 
 
 class LakeTable:
@@ -110,25 +114,34 @@ class LakeTable:
 
         `instead_of`: the journal whose files go for them, of a table that is partitioned by it.
         """
-        if has_batch(DeltaLog(self.path), app_id, version):
+        if has_version(DeltaLog(self.path), app_id, version):
             remove_files(self.path, actions)
         elif self.is_plain():
             partition = None if instead_of is None else {"journal_uuid": instead_of}
             append_files(spark, self.path, actions, app_id, version, partition)
         else:
             # A feature of Delta that somebody has switched on asks more of a writer: Spark writes the same rows anew.
-            paths = [str(path) for path in paths_of(self.path, actions)]
-            reader = spark.read.schema(self.definition.columns)
-            rows = reader.parquet(*paths) if paths else spark.createDataFrame([], self.definition.columns)
+            rows = rows_of_files(spark, self.path, actions, self.definition.columns)
             if instead_of is None:
                 self.append(rows, app_id, version)
             else:
                 self.replace(rows, f"journal_uuid = '{instead_of}'", app_id, version)
             remove_files(self.path, actions)
 
-    def append(self, rows: DataFrame, app_id: str, version: int) -> None:
-        """Add rows once: a transaction that the table has already is skipped by Delta."""
+    def last_note(self) -> dict[str, Any]:
+        """What was noted with the last `append` that noted anything; empty if the log no longer says."""
+        log = self.log()
+        for commit in log.history(_NOTED_WITHIN) if log is not None else ():
+            if commit.get("userMetadata"):
+                found: dict[str, Any] = json.loads(commit["userMetadata"])
+                return found
+        return {}
+
+    def append(self, rows: DataFrame, app_id: str, version: int, note: str = "") -> None:
+        """Add rows once: a transaction that the table has already is skipped by Delta. `note`: JSON, for the log."""
         writer = rows.write.format("delta").mode("append")
+        if note:
+            writer = writer.option("userMetadata", note)
         if self.definition.grows:
             writer = writer.option("mergeSchema", "true")
         self._once(writer, app_id, version)
@@ -140,6 +153,12 @@ class LakeTable:
 
     def _once(self, writer: DataFrameWriter, app_id: str, version: int) -> None:
         writer.option("txnAppId", app_id).option("txnVersion", version).save(str(self.path))
+
+
+def rows_of_files(spark: SparkSession, table: Path, actions: Sequence[str], schema: StructType) -> DataFrame:
+    """The rows of files that are in no commit, by their `add` actions."""
+    paths = [str(path) for path in paths_of(table, actions)]
+    return spark.read.schema(schema).parquet(*paths) if paths else spark.createDataFrame([], schema)
 
 
 def _ours(definition: TableDefinition) -> dict[str, str]:

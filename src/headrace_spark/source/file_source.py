@@ -1,7 +1,8 @@
 """`headrace-journal-files`: the journal as a stream of Parquet files, written by the workers that read it.
 
-Takes the options of `headrace-journal` for a stream of `messages`, and `table`: the folder of the Delta table that the
-files are for, under the same path on driver and workers. Its rows are Delta's `add` actions, one for each file
+Takes the options of `headrace-journal` for a stream of `messages`, and two of its own: `table`, the folder of the Delta
+table that the files are for, under the same path on driver and workers; and `writtenBelow`, the offset below which that
+table has the journal already, whatever the checkpoint says. Its rows are Delta's `add` actions, one for each file
 (`headrace_spark.lake.table_files`); whoever runs the query commits them (`headrace_spark.lake.delta_commit`). So the
 messages themselves never pass through the JVM. Offsets, and with them the checkpoint, are those of `headrace-journal`.
 """
@@ -28,6 +29,7 @@ FORMAT: Final = "headrace-journal-files"
 ACTIONS: Final = StructType([StructField("action", StringType())])
 _ACTIONS: Final = pa.schema([("action", pa.string())])
 _TABLE: Final = "table"
+_WRITTEN: Final = "writtenbelow"
 
 
 class JournalFiles(DataSource):
@@ -44,11 +46,12 @@ class JournalFiles(DataSource):
 
 class FileReader(StreamReader):
     def __init__(self, options: Mapping[str, str]) -> None:
-        source = {name: value for name, value in options.items() if name != _TABLE}
+        source = {name: value for name, value in options.items() if name not in (_TABLE, _WRITTEN)}
         super().__init__(SourceOptions.parse(source), MESSAGES)
         if not options.get(_TABLE):
             raise BadOption(_TABLE, "", "the folder of a Delta table is needed")
         self.table = Path(options[_TABLE])
+        self.written_below = int(options.get(_WRITTEN, 0))
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Runs on a worker. Rows are made only when every file is whole."""

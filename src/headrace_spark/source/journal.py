@@ -129,6 +129,17 @@ def holds_last(journal: JournalReader, end: int, epoch: int) -> bool:
     return batch is not None and batch.epoch == epoch
 
 
+def reaches(journal: JournalReader, end: int, epoch: int) -> bool:
+    """Whether what was read up to `end` in `epoch` is still what the journal has, or had before retention took it."""
+    if end > journal.high_watermark():
+        return False
+    try:
+        batch = next(journal.scan(end - 1, end), None)
+    except OffsetOutOfRange as error:
+        return end <= error.start_offset
+    return batch is not None and batch.epoch <= epoch
+
+
 def register(journal: JournalReader, consumer: str, offset: int) -> None:
     """Make retention wait for `consumer` at `offset` or below. A position that is ahead, or foreign, is replaced."""
     uuid, epoch = journal.uuid, journal.epoch

@@ -46,6 +46,9 @@ Offset = dict[str, Any]
 
 
 class StreamReader(RangeReader, DataSourceStreamReader, SupportsTriggerAvailableNow):
+    written_below = 0
+    """Records below it are passed over, though the checkpoint names them: who reads has them."""
+
     def __init__(self, options: SourceOptions, schema: StructType) -> None:
         super().__init__(options, schema)
         if options.consumer is None:
@@ -148,7 +151,7 @@ class StreamReader(RangeReader, DataSourceStreamReader, SupportsTriggerAvailable
         target = high_watermark
         if self._targets is not None:
             target = min(target, self._targets.get(journal.uuid, target))
-        first = readable_from(journal, offset, self.options.fail_on_data_loss)
+        first = readable_from(journal, max(offset, self.written_below), self.options.fail_on_data_loss)
         segments = journal.segments() if first < target else []
         return Fetch(segments, first, max(first, target), high_watermark)
 
@@ -175,15 +178,16 @@ class StreamReader(RangeReader, DataSourceStreamReader, SupportsTriggerAvailable
         ranges = []
         for uuid, position in last.positions.items():
             journal = journals.get(uuid) or next(iter(journals.values()))
-            begin = first.get(uuid, self._at(journal, last.begun.get(uuid, 0)))
-            require_history(journal, begin)
+            start_at = first.get(uuid, self._at(journal, last.begun.get(uuid, 0)))
+            require_history(journal, start_at)
             require_history(journal, position)
-            self._register(journal, begin.offset)
-            ranges.append((journal, begin.offset, position.offset))
+            self._register(journal, start_at.offset)
+            ranges.append((journal, start_at.offset, position.offset))
         tasks = shares([stop - begun for _, begun, stop in ranges], self.options.partitions)
         for (journal, begun, stop), share in zip(ranges, tasks, strict=True):
-            if begun < stop:
-                planned += self.plan(journal, begun, stop, share)
+            begin = max(begun, self.written_below)
+            if begin < stop:
+                planned += self.plan(journal, begin, stop, share)
         return planned
 
     def commit(self, end: Offset) -> None:

@@ -125,11 +125,11 @@ def test_a_batch_that_was_cut_off_anywhere_comes_to_the_same_end(
     append = LakeTable.append
     left = [0]  # appends before the next cut
 
-    def cut(table: LakeTable, rows: DataFrame, app_id: str, version: int) -> None:
+    def cut(table: LakeTable, rows: DataFrame, app_id: str, version: int, note: str = "") -> None:
         if left[0] == 0:
             raise Cut(table.definition.name)
         left[0] -= 1
-        append(table, rows, app_id, version)
+        append(table, rows, app_id, version, note)
 
     with monkeypatch.context() as patch:
         patch.setattr(LakeTable, "append", cut)
@@ -193,18 +193,74 @@ def test_what_does_not_fit_together_is_refused(bench: Bench) -> None:
     bench.add(made(range(10)))
     bench.clean()
     checkpoint = bench.lake / "_checkpoints" / "clean-messages"
-    checkpoint.rename(checkpoint.with_name("kept"))
-    with pytest.raises(LakeConflict, match="is gone"):
-        clean.check(bench.settings())
-    checkpoint.mkdir()
+    metadata = (checkpoint / "metadata").read_text()
     (checkpoint / "metadata").write_text('{"id": "another query"}')
-    with pytest.raises(LakeConflict, match="belongs to other tables"):
+    with pytest.raises(LakeConflict, match="the table was replaced, or restored from an older copy"):
         clean.check(bench.settings())
-    shutil.rmtree(checkpoint)
-    checkpoint.with_name("kept").rename(checkpoint)
+    (checkpoint / "metadata").write_text(metadata)
     shutil.move(bench.lake / "clean", bench.lake / "elsewhere")
     with pytest.raises(LakeConflict, match="is gone"):
         clean.check(bench.settings())
     shutil.move(bench.lake / "quarantine", bench.lake / "clean")
     with pytest.raises(LakeConflict, match="another schema"):
         clean.check(bench.settings())
+
+
+def everything(bench: Bench, count: int) -> None:
+    """Every row is in one of the tables, once."""
+    offsets = [offset for table in ("clean", "quarantine", "repeats") for offset in bench.offsets(table)]
+    assert sorted(offsets) == list(range(count))
+
+
+def test_a_checkpoint_that_is_older_than_the_tables_loses_and_repeats_nothing(bench: Bench) -> None:
+    """Rolled back by two batches, or lost: the batches to come have other rows under the same numbers."""
+    bench.add(made(range(30), range(30)))
+    for first in (30, 60):
+        bench.clean()
+        bench.add(made(range(first, first + 30), range(first - 10, first + 20)))
+    bench.clean()
+    checkpoint = bench.lake / "_checkpoints" / "clean-messages"
+    for folder in ("offsets", "commits"):
+        for name in sorted(path.name for path in (checkpoint / folder).glob("[0-9]*"))[-2:]:
+            (checkpoint / folder / name).unlink()
+            (checkpoint / folder / f".{name}.crc").unlink()
+    before = {table: bench.offsets(table) for table in ("clean", "quarantine", "repeats")}
+    bench.add(made(range(90, 120), range(80, 110)))
+    assert bench.clean() == 30
+    everything(bench, 120)
+    for table, offsets in before.items():
+        assert bench.offsets(table)[: len(offsets)] == offsets
+    shutil.rmtree(checkpoint)
+    assert bench.clean() == 0
+    everything(bench, 120)
+
+
+def test_older_copies_in_the_place_of_tables_are_refused(bench: Bench, tmp_path: Path) -> None:
+    bench.add(made(range(30)))
+    bench.clean()
+    for table in ("clean", "quarantine", "messages"):
+        shutil.copytree(bench.lake / table, tmp_path / "older" / table)
+    bench.add(made(range(30, 60)))
+    bench.clean()
+    bench.add(made(range(60, 90)))
+    bench.clean()
+    for table in ("quarantine", "messages", "clean"):
+        shutil.move(bench.lake / table, tmp_path / "kept")
+        shutil.copytree(tmp_path / "older" / table, bench.lake / table)
+        if table == "messages":
+            written, bench.written = bench.written, 30
+            bench.add(made(range(30, 32)))
+            bench.add(made(range(32, 60)))
+            bench.written = written
+        with pytest.raises(
+            LakeConflict, match=f"/{table}.*restored from an older copy.*Remove the checkpoint"
+        ):
+            bench.clean()
+        shutil.rmtree(bench.lake / table)
+        shutil.move(tmp_path / "kept", bench.lake / table)
+    assert bench.clean() == 0
+    shutil.rmtree(bench.lake / "clean")
+    shutil.copytree(tmp_path / "older" / "clean", bench.lake / "clean")
+    shutil.rmtree(bench.lake / "_checkpoints" / "clean-messages")
+    bench.clean()
+    everything(bench, 90)

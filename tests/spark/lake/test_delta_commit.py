@@ -10,7 +10,7 @@ from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
 from headrace_spark.base.errors import LakeConflict
-from headrace_spark.lake.delta_commit import append_files, has_batch
+from headrace_spark.lake.delta_commit import append_files, has_version
 from headrace_spark.lake.lake import Lake
 from headrace_spark.lake.table_files import rows_in
 from spark.journals import mixed
@@ -23,12 +23,16 @@ def test_once_for_each_transaction_also_without_files(spark: SparkSession, tmp_p
     lake = Lake(tmp_path)
     lake.create_messages(spark)
     actions = write(lake.messages, rows_of(mixed(50, 1)))
-    assert not has_batch(DeltaTable(lake.messages), "query", 0)
+    assert not has_version(DeltaTable(lake.messages), "query", 0)
     append_files(spark, lake.messages, actions, "query", 0)
     append_files(spark, lake.messages, [], "query", 1)  # nothing but events in these offsets
-    assert [has_batch(DeltaTable(lake.messages), "query", batch) for batch in range(3)] == [True, True, False]
-    assert not has_batch(DeltaTable(lake.messages), "other", 0)
-    with pytest.raises(LakeConflict, match="has batch 1 of query query by now"):
+    assert [has_version(DeltaTable(lake.messages), "query", batch) for batch in range(3)] == [
+        True,
+        True,
+        False,
+    ]
+    assert not has_version(DeltaTable(lake.messages), "other", 0)
+    with pytest.raises(LakeConflict, match="has version 1 of query by now"):
         append_files(spark, lake.messages, write(lake.messages, rows_of(mixed(9, 2))), "query", 1)
     state = lake.state()
     assert state is not None

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
-from deltalake import CommitProperties, Transaction, write_deltalake
+from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 
 from headrace_spark.base.errors import LakeConflict
 from headrace_spark.lake.lake import JournalEnd, Lake
@@ -85,22 +84,19 @@ def test_a_table_of_another_schema_is_refused(tmp_path: Path) -> None:
         Lake(tmp_path).state()
 
 
-def test_the_checkpoint_tells_its_query_and_last_batch(tmp_path: Path) -> None:
-    checkpoint = Lake(tmp_path).checkpoint("archive", "a")
-    assert (checkpoint.query_id, checkpoint.last_batch) == (None, None)
-    (checkpoint.path / "commits").mkdir(parents=True)
-    (checkpoint.path / "metadata").write_text(json.dumps({"id": "query-1"}))
-    for name in ("0", "9", "10", ".10.crc", "11.tmp"):
-        (checkpoint.path / "commits" / name).touch()
-    assert (checkpoint.query_id, checkpoint.last_batch) == ("query-1", 10)
-
-
-def test_what_is_no_checkpoint_is_refused(tmp_path: Path) -> None:
-    checkpoint = Lake(tmp_path).checkpoint("archive", "a")
-    checkpoint.path.mkdir(parents=True)
-    (checkpoint.path / "metadata").write_text("hello")
-    with pytest.raises(LakeConflict, match="not a Spark checkpoint"):
-        _ = checkpoint.query_id
+def test_files_with_rows_of_several_journals_are_read(tmp_path: Path) -> None:
+    """As `OPTIMIZE` leaves them: statistics say the least uuid of one and the greatest offset of another."""
+    lake, other, first, second = Lake(tmp_path), "a" + UUID[1:], mixed(80), mixed(200)
+    append(lake, first, 1000, 1)
+    append(lake, second, 5000, 1, batch=1, uuid=other)
+    append(lake, first, 200, 3, batch=2, uuid=UUID)
+    before = lake.state()
+    DeltaTable(lake.messages).optimize.compact()
+    state = lake.state()
+    assert before is not None
+    assert state is not None
+    assert (state.rows, state.ends) == (before.rows, before.ends)
+    assert DeltaTable(lake.messages).version() == state.version == 3
 
 
 def test_one_archive_of_a_journal_at_a_time(tmp_path: Path) -> None:

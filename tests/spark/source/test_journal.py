@@ -13,6 +13,7 @@ from headrace_spark.source.journal import (
     commit,
     holds_last,
     open_journal,
+    reaches,
     readable_from,
     register,
     registered_offset,
@@ -63,6 +64,19 @@ def test_whether_the_journal_still_has_what_a_table_has(
     monkeypatch.setattr(JournalReader, "start_offset", lambda _self: 100)
     assert holds_last(reader, 100, 77)
     assert not holds_last(reader, 101, 77)
+
+
+def test_whether_what_was_read_is_still_the_journal_s(
+    reader: JournalReader, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The epoch says when it was read; the record before it may have been written in an older one."""
+    assert reaches(reader, 300, reader.epoch)
+    assert reaches(reader, 300, reader.epoch + 1)
+    assert not reaches(reader, 301, reader.epoch)
+    assert not reaches(reader, 300, reader.epoch - 1)
+    monkeypatch.setattr(JournalReader, "start_offset", lambda _self: 100)
+    assert reaches(reader, 100, 0)
+    assert not reaches(reader, 101, -1)
 
 
 def test_registering_never_leaves_the_position_ahead(reader: JournalReader) -> None:

@@ -1,0 +1,135 @@
+"""Spark's checkpoint folder of one query, as its files stand: the query's id, batches that were planned, batches that are
+done.
+
+    <checkpoint>/metadata     the id that Spark gave the query at its first start
+    <checkpoint>/offsets/N    what batch N takes, written before it is read: `v1`, a line of settings, one for each source
+    <checkpoint>/commits/N    batch N is done
+
+Spark repeats the newest batch of `offsets` unless it is in `commits`, and none before it: whatever those hold must be in
+the table. A backup tool, a power cut or a hand can leave any of the files behind in any state, so they are looked at
+before Spark is.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from headrace_spark.base.errors import LakeConflict
+from headrace_spark.lake.durable import sync_path
+
+_VERSION: Final = "v1"
+_HEAD_LINES: Final = 2
+_SETTINGS: Final = '{"batchWatermarkMs":0,"batchTimestampMs":0,"conf":{}}'
+
+
+class Checkpoint:
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    @property
+    def query_id(self) -> str | None:
+        """The id that Spark gave the query at its first start. Raises LakeConflict."""
+        try:
+            return str(json.loads((self.path / "metadata").read_text())["id"])
+        except FileNotFoundError:
+            return None
+        except (ValueError, KeyError, TypeError) as error:
+            raise LakeConflict(f"{self.path / 'metadata'} is not a Spark checkpoint: {error}") from error
+
+    @property
+    def last_batch(self) -> int | None:
+        """The last micro-batch that Spark has marked as done."""
+        return max(self._batches("commits"), default=None)
+
+    @property
+    def last_planned(self) -> int | None:
+        """The last micro-batch that was begun."""
+        return max(self._batches("offsets"), default=None)
+
+    @property
+    def unfinished(self) -> bool:
+        """Whether a micro-batch was begun and not marked as done."""
+        begun, done = self.last_planned, self.last_batch
+        return begun is not None and (done is None or begun > done)
+
+    def end(self, batch: int) -> dict[str, Any]:
+        """The offset behind a planned batch, of its only source. Raises LakeConflict."""
+        path = self.path / "offsets" / str(batch)
+        try:
+            lines = path.read_text().splitlines()
+            found = json.loads(lines[_HEAD_LINES])
+        except (OSError, ValueError, IndexError):
+            raise LakeConflict(f"{path} is missing, empty or cut off") from None
+        if lines[0] != _VERSION or not isinstance(found, dict):
+            raise LakeConflict(f"{path} is not written as this headrace's Spark writes it")
+        return found
+
+    def passed(self) -> dict[str, Any] | None:
+        """The offset below which Spark reads nothing again; None if it begins anew. Raises LakeConflict."""
+        begun = self.last_planned
+        if begun is None or (begun == 0 and self.unfinished):
+            return None
+        return self.end(begun - 1 if self.unfinished else begun)
+
+    def require_whole(self, remedy: str) -> None:
+        """Raises LakeConflict, which ends with `remedy`, unless Spark can go on with it."""
+        begun, done = self.last_planned, self.last_batch
+        if begun is None and done is None:
+            return
+        try:
+            if self.query_id is None:
+                raise LakeConflict(f"checkpoint {self.path} has batches and no file `metadata`")
+            if begun is None or (done is not None and done > begun):
+                raise LakeConflict(f"checkpoint {self.path} has finished batch {done} and not its `offsets`")
+            for batch in range(max(0, begun - 1), begun + 1):
+                self.end(batch)
+            if done is not None and not self._is_marked(done):
+                raise LakeConflict(f"{self.path / 'commits' / str(done)} is empty or cut off")
+        except LakeConflict as problem:
+            raise LakeConflict(f"{problem}: the checkpoint is not whole. {remedy}") from None
+
+    def move(self, query_id: str, ends: Mapping[int, Mapping[str, Any]]) -> None:
+        """Make it say that the last of these batches was begun and those before it are done. Raises OSError.
+
+        `ends`: the offset behind each; Spark needs that of the one before the last, too.
+        """
+        head, last = self._head(), max(ends)
+        for folder in ("offsets", "commits"):
+            (self.path / folder).mkdir(parents=True, exist_ok=True)
+            for number in self._batches(folder):
+                if folder == "commits" or number > last:
+                    (self.path / folder / str(number)).unlink()
+        self._write("metadata", json.dumps({"id": query_id}))
+        for number, end in sorted(ends.items()):
+            self._write(f"offsets/{number}", f"{_VERSION}\n{head}\n{json.dumps(end)}")
+            if number < last:
+                self._write(f"commits/{number}", f'{_VERSION}\n{{"nextBatchWatermarkMs":0}}')
+
+    def _head(self) -> str:
+        """The settings that Spark has kept with the newest batch, or the least that it needs."""
+        begun = self.last_planned
+        if begun is None:
+            return _SETTINGS
+        return (self.path / "offsets" / str(begun)).read_text().splitlines()[1]
+
+    def _write(self, name: str, text: str) -> None:
+        """In one step, without the checksum that Spark may have made of what was there."""
+        path = self.path / name
+        path.with_name(f".{path.name}.crc").unlink(missing_ok=True)
+        new = path.with_name(f".{path.name}.moved")
+        new.write_text(text)
+        sync_path(new)
+        new.replace(path)
+
+    def _is_marked(self, batch: int) -> bool:
+        try:
+            return (self.path / "commits" / str(batch)).read_text().startswith(_VERSION)
+        except (OSError, ValueError):
+            return False
+
+    def _batches(self, folder: str) -> list[int]:
+        names = (entry.name for entry in (self.path / folder).glob("[0-9]*"))
+        return [int(name) for name in names if name.isdigit()]

@@ -1,0 +1,71 @@
+"""Where a stream over a Delta table stands: the offset that Spark's checkpoint holds for it, as one growing number.
+
+Delta writes `{"reservoirId": ..., "reservoirVersion": 7, "index": 2, "isStartingVersion": false}`: everything before
+version 7 is read, and of that version the files up to the third. While the rows that the table had at first are read, the
+version is that one and `isStartingVersion` is true.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from hashlib import sha256
+from pathlib import Path
+from typing import Any, Final
+
+from deltalake import DeltaTable as DeltaLog
+
+from headrace_spark.base.errors import ForeignOffset
+
+_INDEX_BITS: Final = 32
+_INDEX_MAX: Final = (1 << _INDEX_BITS) - 1
+_BEFORE_FIRST: Final = 100  # what stands for the place before the first file, below zero
+
+
+@dataclass(frozen=True)
+class TablePosition:
+    """`table_id`: of the table's metadata."""
+
+    table_id: str
+    version: int
+    index: int
+    is_first_look: bool
+
+    @classmethod
+    def from_dict(cls, given: Mapping[str, Any]) -> TablePosition:
+        """Raises ForeignOffset."""
+        try:
+            return cls(
+                str(given["reservoirId"]),
+                int(given["reservoirVersion"]),
+                int(given["index"]),
+                bool(given["isStartingVersion"]),
+            )
+        except (KeyError, TypeError, ValueError):
+            raise ForeignOffset(
+                f"the checkpoint holds {dict(given)!r}, which is no offset of a Delta table"
+            ) from None
+
+    @property
+    def number(self) -> int:
+        """Grows as the stream goes on: what a transaction of the table that is written says."""
+        return (self.version << _INDEX_BITS) + min(max(self.index + _BEFORE_FIRST, 0), _INDEX_MAX)
+
+    @property
+    def read_version(self) -> int:
+        """The newest version of which anything was read; -1 if there is none."""
+        begun = self.is_first_look or self.index >= 0
+        return self.version if begun else self.version - 1
+
+
+def commit_of(table: Path, version: int) -> str | None:
+    """What tells a commit from another one of the same version; None where it is no longer in the log, or not yet."""
+    try:
+        return sha256((table / "_delta_log" / f"{version:020}.json").read_bytes()).hexdigest()[:32]
+    except FileNotFoundError:
+        return None
+
+
+def is_there(table: Path, version: int, commit: str | None) -> bool:
+    """Whether a table still has the version of which `commit_of` said this, as far as its log tells."""
+    return DeltaLog(table).version() >= version and commit_of(table, version) in (None, commit)
