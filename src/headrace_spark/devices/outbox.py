@@ -17,6 +17,8 @@ from pathlib import Path
 from typing import Final
 
 from delta.tables import DeltaTable
+from deltalake import DeltaTable as DeltaLog
+from deltalake.exceptions import TableNotFoundError
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import (
@@ -33,6 +35,7 @@ from pyspark.sql.types import (
 
 from headrace_spark.base.broker_address import BrokerAddress
 from headrace_spark.devices.outgoing import COLUMNS, PRODUCER, SEQUENCE, check_columns
+from headrace_spark.devices.plans import Plans
 from headrace_spark.devices.sink import FORMAT, ROW_BITS
 
 KEPT_BATCHES: Final = 100
@@ -86,12 +89,21 @@ class Outbox:
         done = (F.col("query") == query) & (F.col("batch") < before)
         DeltaTable.forPath(spark, str(self.table)).delete(done)
 
-    def batches(self) -> Callable[[DataFrame, int], None]:
-        """What `foreachBatch` is given: keep the batch, publish it."""
+    def last_batch(self, query: str) -> int | None:
+        """The last batch of a query that was kept; None too where there is no outbox yet."""
+        try:
+            return DeltaLog(self.table).transaction_version(query)
+        except TableNotFoundError:
+            return None
+
+    def batches(self, plans: Plans | None = None) -> Callable[[DataFrame, int], None]:
+        """What `foreachBatch` is given: keep the batch, publish it. `plans`: of a query over a Delta table."""
 
         def each(frame: DataFrame, batch: int) -> None:
             spark = frame.sparkSession
             query = str(spark.sparkContext.getLocalProperty("sql.streaming.queryId"))
+            if plans is not None:
+                plans.add(batch)
             self.stage(frame, query, batch)
             self.publish(spark, query, batch)
             if batch and batch % KEPT_BATCHES == 0:

@@ -2,9 +2,11 @@
 
 The table's columns are those of `headrace_spark.devices.outgoing`. Exactly once rests on three things: Spark's
 checkpoint fixes which files of the table make a micro-batch; the outbox keeps the batch with a number for every row
-before the first one leaves; and the broker stores a numbered message once. A message that the broker refuses for good
-(0x87: the credentials do not allow its topic) ends the job with exit code 1 and the topic, and nothing of its topic
-overtakes it: allow the topic, or delete the row from the outbox, and start again.
+before the first one leaves; and the broker stores a numbered message once. The outbox also remembers how far the table
+was kept, so a checkpoint that was lost or is older than that is moved forward (`headrace_spark.devices.plans`).
+
+A message that the broker refuses for good (0x87: the credentials do not allow its topic) ends the job with exit code 1
+and the topic, and nothing of its topic overtakes it: allow the topic, or delete the row from the outbox, and start again.
 """
 
 from __future__ import annotations
@@ -16,7 +18,7 @@ from time import monotonic
 from typing import Final
 
 from deltalake import DeltaTable as DeltaLog
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import SparkSession
 from pyspark.sql.streaming.listener import StreamingQueryProgress
 from pyspark.sql.streaming.query import StreamingQuery
 
@@ -26,6 +28,7 @@ from headrace_spark.base.progress import Progress, Report
 from headrace_spark.base.query import run_query
 from headrace_spark.base.settings import RunSettings
 from headrace_spark.devices.outbox import Outbox
+from headrace_spark.devices.plans import Plans
 from headrace_spark.lake.lake import Lake
 from headrace_spark.source.options import check_consumer
 
@@ -72,16 +75,17 @@ def check(settings: Settings) -> None:
 
 def run(spark: SparkSession, settings: Settings, stop: Event, report: Report) -> Progress:
     """Raises PipelineError."""
-    began = monotonic()
-    rows = 0
+    with Lake(settings.lake).holding(f"{JOB}-{settings.name}"):
+        began = monotonic()
+        rows = 0
 
-    def observe(finished: list[StreamingQueryProgress]) -> None:
-        nonlocal rows
-        rows += sum(batch.numInputRows for batch in finished)
-        report(Progress(rows, rows, 0, monotonic() - began))
+        def observe(finished: list[StreamingQueryProgress]) -> None:
+            nonlocal rows
+            rows += sum(batch.numInputRows for batch in finished)
+            report(Progress(rows, rows, 0, monotonic() - began))
 
-    run_query(lambda: start_query(spark, settings), observe, stop, settings.restarts_max)
-    return Progress(rows, rows, 0, monotonic() - began)
+        run_query(lambda: start_query(spark, settings), observe, stop, settings.restarts_max)
+        return Progress(rows, rows, 0, monotonic() - began)
 
 
 def start_query(spark: SparkSession, settings: Settings) -> StreamingQuery:
@@ -92,18 +96,16 @@ def start_query(spark: SparkSession, settings: Settings) -> StreamingQuery:
         .option("skipChangeCommits", True)
         .load(str(settings.source))
     )
-    return publish_stream(rows, settings)
-
-
-def publish_stream(rows: DataFrame, settings: Settings) -> StreamingQuery:
-    """Publish any stream with the columns of `headrace_spark.devices.outgoing`, under the checkpoint `publish-<name>`."""
     lake = Lake(settings.lake)
+    checkpoint = lake.checkpoint(JOB, settings.name)
     outbox = Outbox(lake.root / "outbox", settings.address, settings.connections, settings.patience_s)
-    outbox.create(rows.sparkSession)
+    plans = Plans(outbox.table, settings.name, checkpoint, settings.source)
+    plans.resume(None if plans.query is None else outbox.last_batch(plans.query))
+    outbox.create(spark)
     writer = (
-        rows.writeStream.foreachBatch(outbox.batches())
+        rows.writeStream.foreachBatch(outbox.batches(plans))
         .queryName(f"{JOB}-{settings.name}")
-        .option("checkpointLocation", str(lake.checkpoint(JOB, settings.name).path))
+        .option("checkpointLocation", str(checkpoint.path))
     )
     if settings.follow:
         return writer.trigger(processingTime=f"{round(settings.trigger_s * 1000)} milliseconds").start()

@@ -21,8 +21,7 @@ from headrace_spark.base.errors import LakeConflict
 from headrace_spark.lake.durable import sync_path
 
 _VERSION: Final = "v1"
-_HEAD_LINES: Final = 2
-_SETTINGS: Final = '{"batchWatermarkMs":0,"batchTimestampMs":0,"conf":{}}'
+_LINES: Final = 3
 
 
 class Checkpoint:
@@ -57,15 +56,25 @@ class Checkpoint:
 
     def end(self, batch: int) -> dict[str, Any]:
         """The offset behind a planned batch, of its only source. Raises LakeConflict."""
+        found: dict[str, Any] = json.loads(self._planned(batch)[2])
+        return found
+
+    def settings_of(self, batch: int) -> str:
+        """What Spark keeps with a planned batch: times and its configuration, as JSON. Raises LakeConflict."""
+        return self._planned(batch)[1]
+
+    def _planned(self, batch: int) -> list[str]:
         path = self.path / "offsets" / str(batch)
         try:
             lines = path.read_text().splitlines()
-            found = json.loads(lines[_HEAD_LINES])
-        except (OSError, ValueError, IndexError):
-            raise LakeConflict(f"{path} is missing, empty or cut off") from None
-        if lines[0] != _VERSION or not isinstance(found, dict):
+            is_whole = all(isinstance(json.loads(line), dict) for line in lines[1:_LINES])
+        except (OSError, ValueError):
+            lines, is_whole = [], False
+        if not is_whole or len(lines) < _LINES:
+            raise LakeConflict(f"{path} is missing, empty or cut off")
+        if lines[0] != _VERSION:
             raise LakeConflict(f"{path} is not written as this headrace's Spark writes it")
-        return found
+        return lines
 
     def passed(self) -> dict[str, Any] | None:
         """The offset below which Spark reads nothing again; None if it begins anew. Raises LakeConflict."""
@@ -91,12 +100,13 @@ class Checkpoint:
         except LakeConflict as problem:
             raise LakeConflict(f"{problem}: the checkpoint is not whole. {remedy}") from None
 
-    def move(self, query_id: str, ends: Mapping[int, Mapping[str, Any]]) -> None:
+    def move(self, query_id: str, ends: Mapping[int, Mapping[str, Any]], settings: str) -> None:
         """Make it say that the last of these batches was begun and those before it are done. Raises OSError.
 
-        `ends`: the offset behind each; Spark needs that of the one before the last, too.
+        `ends`: the offset behind each; Spark needs that of the one before the last, too. `settings`: what
+        `settings_of` gave for one of these batches.
         """
-        head, last = self._head(), max(ends)
+        last = max(ends)
         for folder in ("offsets", "commits"):
             (self.path / folder).mkdir(parents=True, exist_ok=True)
             for number in self._batches(folder):
@@ -104,16 +114,9 @@ class Checkpoint:
                     (self.path / folder / str(number)).unlink()
         self._write("metadata", json.dumps({"id": query_id}))
         for number, end in sorted(ends.items()):
-            self._write(f"offsets/{number}", f"{_VERSION}\n{head}\n{json.dumps(end)}")
+            self._write(f"offsets/{number}", f"{_VERSION}\n{settings}\n{json.dumps(end)}")
             if number < last:
                 self._write(f"commits/{number}", f'{_VERSION}\n{{"nextBatchWatermarkMs":0}}')
-
-    def _head(self) -> str:
-        """The settings that Spark has kept with the newest batch, or the least that it needs."""
-        begun = self.last_planned
-        if begun is None:
-            return _SETTINGS
-        return (self.path / "offsets" / str(begun)).read_text().splitlines()[1]
 
     def _write(self, name: str, text: str) -> None:
         """In one step, without the checksum that Spark may have made of what was there."""

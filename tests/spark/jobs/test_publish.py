@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -16,7 +17,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from broker_process import BrokerProcess, wait_until
-from headrace_spark.base.errors import BadOption, QueryFailed
+from headrace_spark.base.errors import BadOption, LakeConflict, QueryFailed
 from headrace_spark.jobs import publish as job
 from spark.conftest import settings_of
 from spark.device_clients import received, subscribe
@@ -80,6 +81,42 @@ def test_rows_are_published_once_and_new_ones_follow(bench: Bench) -> None:
     assert bench.run() == 100
     assert bench.run() == 0
     assert sorted(int(packet.payload) for packet in received(bench.broker, "device-job")) == list(range(300))
+
+
+def test_a_checkpoint_that_is_older_than_the_outbox_is_moved_forward(bench: Bench) -> None:
+    """Its next batch would have other rows under a number that the outbox and the broker have seen; so if it is lost."""
+    subscribe(bench.broker, "device-older", "older/#")
+    checkpoint = bench.lake / "_checkpoints" / "publish-publish"
+    for first in (0, 20):
+        bench.append(first, 20, "older")
+        bench.run()
+    for folder in ("offsets", "commits"):
+        (checkpoint / folder / "1").unlink()
+        (checkpoint / folder / ".1.crc").unlink()
+    bench.append(40, 20, "older")
+    bench.run()
+    shutil.rmtree(checkpoint)
+    bench.append(60, 20, "older")
+    bench.run()
+    sent = [int(packet.payload) for packet in received(bench.broker, "device-older")]
+    assert sorted(sent) == list(range(80))
+
+
+def test_an_outbox_or_a_table_that_is_older_is_refused_with_both_named(bench: Bench, tmp_path: Path) -> None:
+    for first in (0, 20):
+        bench.append(first, 20, "refused")
+        bench.run()
+        if not first:
+            for table in ("outbox", "commands"):
+                shutil.copytree(bench.lake / table, tmp_path / "older" / table)
+    for table in ("outbox", "commands"):
+        shutil.move(bench.lake / table, tmp_path / "kept")
+        shutil.copytree(tmp_path / "older" / table, bench.lake / table)
+        with pytest.raises(LakeConflict, match=r"publish-publish and outbox .*restored from an older copy"):
+            bench.run()
+        shutil.rmtree(bench.lake / table)
+        shutil.move(tmp_path / "kept", bench.lake / table)
+    assert bench.run() == 0
 
 
 @pytest.mark.slow

@@ -72,10 +72,11 @@ def test_it_is_moved_forward_and_back_to_where_rows_are_kept(tmp_path: Path) -> 
     checkpoint = made(tmp_path / "old", 3, 3)
     (tmp_path / "old" / "offsets" / ".2.crc").touch()
     for planned in (made(tmp_path / "old2", 1, 1), checkpoint, Checkpoint(tmp_path / "lost")):
-        planned.move("query-2", {2: {"at": 21}, 3: {"at": 31}})
+        planned.move("query-2", {2: {"at": 21}, 3: {"at": 31}}, "{}")
         planned.require_whole("Remove it")
         assert (planned.query_id, planned.last_planned, planned.last_batch) == ("query-2", 3, 2)
         assert (planned.passed(), planned.end(3)) == ({"at": 21}, {"at": 31})
-        planned.move("query-2", {0: {"at": 1}})
+        assert planned.settings_of(3) == "{}"
+        planned.move("query-2", {0: {"at": 1}}, "{}")
         assert (planned.last_planned, planned.last_batch, planned.passed()) == (0, None, None)
     assert not (tmp_path / "old" / "offsets" / ".2.crc").exists()

@@ -1,0 +1,131 @@
+"""How far a query has kept its rows in the outbox: remembered with the outbox, not with Spark's checkpoint.
+
+    <outbox>/_plans/<name>.json    {"query": <id>, "plans": [[batch, offset behind it, commit of the source, settings]]}
+
+The plan of a batch is written before its rows are kept; it counts once the outbox has the transaction (query, batch).
+A checkpoint that was lost, or restored from an older copy, would plan other rows under numbers that the outbox and the
+broker have seen, and these rows would never leave. So it is moved forward to the newest batch that counts, which Spark
+then repeats: the rows that were kept are sent, and the broker leaves out those that it has.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import astuple, dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from headrace_spark.base.errors import LakeConflict
+from headrace_spark.lake.checkpoint import Checkpoint
+from headrace_spark.lake.durable import sync_path
+from headrace_spark.lake.table_position import TablePosition, commit_of, is_there
+
+_FOLDER: Final = "_plans"
+_EARLIER: Final = 2
+"""The newest may not count yet, and Spark needs the one before the newest that does."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """`end`: the offset behind the batch, as Spark wrote it; `commit` of the source's version that it has read."""
+
+    batch: int
+    end: dict[str, Any]
+    commit: str | None
+    settings: str
+
+    @property
+    def position(self) -> TablePosition:
+        return TablePosition.from_dict(self.end)
+
+
+class Plans:
+    """Of one query over the Delta table `source`."""
+
+    def __init__(self, outbox: Path, name: str, checkpoint: Checkpoint, source: Path) -> None:
+        self._outbox = outbox
+        self._path = outbox / _FOLDER / f"{name}.json"
+        self._checkpoint = checkpoint
+        self._source = source
+
+    def add(self, batch: int) -> None:
+        """Before the rows of a batch are kept. Raises OSError."""
+        end = self._checkpoint.end(batch)
+        version = max(0, TablePosition.from_dict(end).read_version)
+        _, plans = self._read()
+        plans = [plan for plan in plans if plan.batch < batch][-_EARLIER:]
+        plans.append(Plan(batch, end, commit_of(self._source, version), self._checkpoint.settings_of(batch)))
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+        new = self._path.with_suffix(".new")
+        listed = [astuple(plan) for plan in plans]
+        new.write_text(json.dumps({"query": self._checkpoint.query_id, "plans": listed}))
+        sync_path(new)
+        new.replace(self._path)
+
+    def resume(self, kept: int | None) -> None:
+        """Before the query starts. `kept`: the last batch of `self.query` in the outbox.
+
+        Raises LakeConflict, ForeignOffset.
+        """
+        checkpoint = self._checkpoint
+        checkpoint.require_whole("Remove it, and the job goes on behind the rows that the outbox has")
+        noted, plans = self._read()
+        counted = [plan for plan in plans if kept is not None and plan.batch <= kept]
+        if noted is None:
+            self._require_planned(kept)
+        elif checkpoint.query_id not in (None, noted):
+            raise self._conflict("it belongs to another query than the rows in the outbox")
+        elif counted:
+            self._go_on(noted, counted)
+        elif checkpoint.passed() is not None:
+            raise self._conflict(
+                "the outbox has none of its rows: it was replaced, or restored from an older copy"
+            )
+
+    @property
+    def query(self) -> str | None:
+        """The query whose rows the outbox has under this name; that of the checkpoint where nothing is noted."""
+        return self._read()[0] or self._checkpoint.query_id
+
+    def _require_planned(self, kept: int | None) -> None:
+        """An outbox of an older headrace: only numbers tell."""
+        planned = self._checkpoint.last_planned
+        if kept is not None and (planned is None or kept > planned):
+            raise self._conflict(
+                f"the outbox has its rows up to batch {kept}, the checkpoint knows of batch {planned}: it was restored "
+                "from an older copy"
+            )
+
+    def _go_on(self, query: str, plans: Sequence[Plan]) -> None:
+        last = plans[-1]
+        if not is_there(self._source, max(0, last.position.read_version), last.commit):
+            raise self._conflict(
+                f"table {self._source} was replaced, or restored from an older copy: it has not the version "
+                f"{last.position.read_version} that was read"
+            )
+        passed, planned = self._checkpoint.passed(), self._checkpoint.last_planned
+        if passed is not None and TablePosition.from_dict(passed).number > last.position.number:
+            raise self._conflict(
+                f"it has read up to version {TablePosition.from_dict(passed).read_version} of {self._source}, the outbox "
+                f"has rows up to version {last.position.read_version}: it was restored from an older copy"
+            )
+        is_behind = planned is None or planned < last.batch
+        if is_behind or (planned == last.batch and self._checkpoint.end(planned) != last.end):
+            self._checkpoint.move(query, {plan.batch: plan.end for plan in plans}, last.settings)
+
+    def _conflict(self, problem: str) -> LakeConflict:
+        return LakeConflict(
+            f"checkpoint {self._checkpoint.path} and outbox {self._outbox} do not belong together: {problem}. Restore "
+            "both as they were at one time; or give another pipeline.publish.name, and every row of "
+            f"{self._source} is published again"
+        )
+
+    def _read(self) -> tuple[str | None, Sequence[Plan]]:
+        try:
+            noted = json.loads(self._path.read_text())
+            return str(noted["query"]), [Plan(*plan) for plan in noted["plans"]]
+        except FileNotFoundError:
+            return None, []
+        except (ValueError, KeyError, TypeError):
+            raise self._conflict(f"{self._path} cannot be read") from None
