@@ -3,7 +3,8 @@
 A stream of Spark reads one schema; a job that needs messages, events and progress of the same records reads
 ranges of offsets instead. Every table that it writes takes the range's end as the version of Delta's transaction
 `<job>-<uuid>-<epoch>`. The table that is written last says how far the job is; a table that is ahead of it says
-where the range ended that was cut off, and the range is done again with the same bounds, skipping what is there.
+where the range ended that was cut off, and the range is done again with the same bounds, skipping what is there. A
+table that is behind the last one, or ahead of it by another range than the rest, was restored from an older copy.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from dataclasses import dataclass
 from headrace.journal.reader import JournalReader
 from headrace_spark.base.errors import LakeConflict
 from headrace_spark.lake.lake_table import LakeTable
-from headrace_spark.source.journal import holds_last, readable_from
+from headrace_spark.source.journal import reaches, readable_from
 from headrace_spark.source.ranges import end_within, split
 from headrace_spark.source.reading import JournalPartition
 
@@ -47,6 +48,8 @@ class Ranges:
         self._journal = journal
         self._last = last
         self._others = others
+        self.is_together = False
+        """Whether the tables were found to fit together: only somebody else can change that between two ranges."""
 
     def app_id(self, epoch: int) -> str:
         return f"{self._job}-{self._journal.uuid}-{epoch}"
@@ -58,7 +61,7 @@ class Ranges:
             done = self._last.last_version(self.app_id(epoch))
             if done is None:
                 continue
-            if epoch < journal.epoch and not holds_last(journal, done, epoch):
+            if not reaches(journal, done, epoch):
                 raise LakeConflict(
                     f"table {self._last.path} counts records up to offset {done}, epoch {epoch}, which journal "
                     f"{journal.uuid} (epoch {journal.epoch}) no longer has: it was cut back since. Use another lake"
@@ -66,10 +69,34 @@ class Ranges:
             return done
         return None
 
+    def _require_together(self, position: int | None) -> None:
+        """Every table ends where the last one does, or where the range ended that was cut off. Raises LakeConflict."""
+        if self.is_together:
+            return
+        ends = {table: self._end_of(table) for table in self._others}
+        ahead = {end for end in ends.values() if end is not None and end > (position or 0)}
+        behind = [table for table, end in ends.items() if position is not None and (end or 0) < position]
+        if behind or len(ahead) > 1:
+            said = ", ".join(f"{table.path} up to offset {end or 0}" for table, end in ends.items())
+            raise LakeConflict(
+                f"table {self._last.path} counts up to offset {position or 0}, {said}: one of them was replaced, or "
+                f"restored from an older copy. Restore all tables of job {self._job} as they were at one time, or remove "
+                "all of them to count what the journal still has"
+            )
+        self.is_together = True
+
+    def _end_of(self, table: LakeTable) -> int | None:
+        """In the newest epoch in which it counts anything."""
+        for epoch in range(self._journal.epoch, -1, -1):
+            if (end := table.last_version(self.app_id(epoch))) is not None:
+                return end
+        return None
+
     def next(self, records_max: int, bytes_max: int, fail_on_data_loss: bool) -> JournalRange | None:
         """The next range, None if there is nothing new. Raises DataLoss, LakeConflict."""
         journal = self._journal
         position = self.position()
+        self._require_together(position)
         start = (
             journal.start_offset()
             if position is None

@@ -1,0 +1,90 @@
+"""Ranges of a journal: the tables of a job end where its last one does, or at the end of one range that was cut off."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from deltalake import CommitProperties, Transaction, write_deltalake
+
+from headrace.journal.reader import JournalReader
+from headrace_spark.base.errors import LakeConflict
+from headrace_spark.lake.lake_table import LakeTable
+from headrace_spark.lake.tables import DELIVERIES, METRICS_STATE, TRAFFIC
+from headrace_spark.source.journal_range import Ranges
+from spark.conftest import Writer
+from spark.journals import mixed
+
+
+class Bench:
+    def __init__(self, journal: Writer, lake: Path) -> None:
+        journal.write(mixed(300))
+        self.journal = JournalReader(journal.data_dir)
+        self.state, self.traffic, self.deliveries = (
+            LakeTable(lake, definition) for definition in (METRICS_STATE, TRAFFIC, DELIVERIES)
+        )
+        for table in (self.state, self.traffic, self.deliveries):
+            table.create()
+
+    def ranges(self) -> Ranges:
+        return Ranges("metrics", self.journal, self.state, (self.traffic, self.deliveries))
+
+    def done(self, table: LakeTable, end: int) -> None:
+        """An append of nothing, as of a range up to `end`."""
+        log = table.log()
+        assert log is not None
+        mark = Transaction(self.ranges().app_id(self.journal.epoch), end)
+        write_deltalake(
+            log,
+            log.to_pyarrow_table().slice(0, 0),
+            mode="append",
+            commit_properties=CommitProperties(app_transactions=[mark]),
+        )
+
+    def next(self) -> tuple[int, int] | None:
+        found = self.ranges().next(100, 1 << 30, True)
+        return None if found is None else (found.start, found.end)
+
+
+@pytest.fixture
+def bench(journal: Writer, tmp_path: Path) -> Bench:
+    return Bench(journal, tmp_path / "lake")
+
+
+def test_ranges_follow_one_another_and_one_that_was_cut_off_has_the_same_bounds(bench: Bench) -> None:
+    assert bench.next() == (0, 100)
+    bench.done(bench.traffic, 80)
+    assert bench.next() == (0, 80)
+    bench.done(bench.deliveries, 80)
+    assert bench.next() == (0, 80)
+    bench.done(bench.state, 80)
+    assert bench.next() == (80, 180)
+
+
+@pytest.mark.parametrize(
+    ("state", "traffic", "deliveries"),
+    [
+        (100, 50, 100),  # rows of traffic would be missing for ever
+        (100, 0, 100),
+        (100, 200, 50),
+        (100, 200, 300),  # deliveries up to 300 would be counted with traffic's range, or traffic's again
+        (0, 100, 200),
+    ],
+)
+def test_tables_of_different_times_are_refused_with_all_named(
+    bench: Bench, state: int, traffic: int, deliveries: int
+) -> None:
+    for table, end in ((bench.state, state), (bench.traffic, traffic), (bench.deliveries, deliveries)):
+        if end:
+            bench.done(table, end)
+    with pytest.raises(
+        LakeConflict, match=f"metrics_state counts up to offset {state}.*traffic up to offset {traffic}.*"
+    ):
+        bench.next()
+
+
+def test_a_state_that_is_older_is_made_again_where_all_others_have_the_range(bench: Bench) -> None:
+    bench.done(bench.state, 100)
+    for table in (bench.traffic, bench.deliveries):
+        bench.done(table, 300)
+    assert bench.next() == (100, 300)
