@@ -79,7 +79,9 @@ class Superseded(PipelineError):
 # `package.module.Class: message`, as Python prints the last line of a traceback.
 _OURS: Final = re.compile(r"^(headrace(?:_spark)?(?:\.\w+)*)\.(\w+): (.+)$", re.MULTILINE)
 # The same of anybody, and Java's way to say what was behind an exception.
-_CAUSE: Final = re.compile(r"^(?:Caused by: )?([\w.$]*(?:Error|Exception): .+)$", re.MULTILINE)
+_CAUSE: Final = re.compile(r"^(?:Caused by: |: )?([\w.$]*(?:Error|Exception): .+)$", re.MULTILINE)
+# Python's own name for any failure of Java's.
+_BRIDGE: Final = "Py4JJavaError: "
 
 
 class QueryFailed(PipelineError):
@@ -100,5 +102,5 @@ class QueryFailed(PipelineError):
             return cls(message, getattr(globals().get(name), "exit_code", 1), True)
         lines = [line for line in text.splitlines() if line.strip()]
         first = lines[0] if lines else type(error).__name__
-        causes = [cause for cause in _CAUSE.findall(text) if cause not in first]
+        causes = [cause for cause in _CAUSE.findall(text) if cause not in first and _BRIDGE not in cause]
         return cls(f"{first} ({causes[-1]})" if causes else first)

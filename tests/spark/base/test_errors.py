@@ -50,3 +50,16 @@ ModuleNotFoundError: No module named 'pyarrow'
 
 def test_bad_option_says_what_was_given() -> None:
     assert str(BadOption("partitions", "x", "a number")) == "option partitions='x': a number"
+
+
+def test_what_java_said_is_found_behind_python_s_name_for_it() -> None:
+    text = (
+        "[STREAM_FAILED] Query terminated with exception: Traceback (most recent call last):\n"
+        "py4j.protocol.Py4JJavaError: An error occurred while calling o718.save.\n"
+        ": org.apache.spark.sql.delta.DeltaInvariantViolationException: CHECK constraint few violated\n"
+        "\tat org.apache.spark.Something\n"
+    )
+    failure = QueryFailed.from_spark(Exception(text))
+    assert str(failure).endswith(
+        "(org.apache.spark.sql.delta.DeltaInvariantViolationException: CHECK constraint few violated)"
+    )
