@@ -95,9 +95,6 @@ TESTED_TOGETHER = {
         "headrace_spark/report/charts.py",
         "headrace_spark/report/figures.py",
     ],
-    "tests/spark/jobs/test_metrics.py": [
-        "headrace_spark/source/journal_range.py",
-    ],
     "tests/spark/metrics/test_settling.py": [
         "headrace_spark/metrics/counting.py",
         "headrace_spark/metrics/deliveries.py",

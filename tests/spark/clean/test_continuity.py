@@ -1,0 +1,124 @@
+"""What belongs together of the job `clean` is found without Spark: by transactions, notes and files of a checkpoint."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
+
+from headrace_spark.base.errors import LakeConflict
+from headrace_spark.clean.continuity import Continuity
+from headrace_spark.lake.checkpoint import Checkpoint
+from headrace_spark.lake.lake_table import LakeTable
+from headrace_spark.lake.tables import CLEAN, QUARANTINE, REPEATS
+
+
+class Bench:
+    """A lake in which batch N has read version N + 1 of `messages`; all write `clean`, every other `quarantine`."""
+
+    def __init__(self, lake: Path) -> None:
+        self.lake = lake
+        self.checkpoint = Checkpoint(lake / "_checkpoints" / "clean-messages")
+        self.clean, self.quarantine, self.repeats = (
+            LakeTable(lake, table) for table in (CLEAN, QUARANTINE, REPEATS)
+        )
+        self.messages = LakeTable(lake / "source", CLEAN)  # any table will do
+        for table in (self.clean, self.quarantine, self.repeats, self.messages):
+            table.create()
+        self.together = Continuity(
+            self.checkpoint, self.messages.path, self.clean, (self.quarantine, self.repeats)
+        )
+
+    def plan(self, batch: int) -> None:
+        for folder in ("offsets", "commits"):
+            (self.checkpoint.path / folder).mkdir(parents=True, exist_ok=True)
+        (self.checkpoint.path / "metadata").write_text('{"id": "query-1"}')
+        end = {"reservoirId": "t", "reservoirVersion": batch + 2, "index": -1, "isStartingVersion": False}
+        (self.checkpoint.path / "offsets" / str(batch)).write_text(f"v1\n{{}}\n{json.dumps(end)}")
+
+    def finish(self, batch: int) -> None:
+        (self.checkpoint.path / "commits" / str(batch)).write_text("v1\n{}")
+
+    def do(self, batch: int) -> None:
+        nothing(self.messages)
+        self.plan(batch)
+        note = {"userMetadata": self.together.note(batch)}
+        mark = (self.together.app_id, self.together.end(batch).number)
+        nothing(self.clean, mark, note)
+        if batch % 2:
+            nothing(self.quarantine, mark, {})
+        self.finish(batch)
+
+
+def nothing(
+    table: LakeTable, mark: tuple[str, int] | None = None, note: dict[str, Any] | None = None
+) -> None:
+    """A commit without rows."""
+    log = DeltaTable(table.path)
+    marks = None if mark is None else [Transaction(*mark)]
+    write_deltalake(
+        log,
+        log.to_pyarrow_table(),
+        mode="append",
+        commit_properties=CommitProperties(custom_metadata=note or {}, app_transactions=marks),
+    )
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Bench:
+    return Bench(tmp_path)
+
+
+def test_what_belongs_together_goes_on_and_repeats_what_was_not_marked(bench: Bench) -> None:
+    bench.together.require()
+    for batch in range(4):
+        bench.do(batch)
+        bench.together.require()
+    bench.plan(4)
+    assert [bench.together.repeats(batch) for batch in range(5)] == [True] * 4 + [False]
+    (bench.checkpoint.path / "commits" / "3").unlink()
+    bench.together.require()
+
+
+@pytest.mark.parametrize("table", ["clean", "quarantine", "source/clean"])
+def test_an_older_copy_and_a_missing_table_are_named(bench: Bench, tmp_path: Path, table: str) -> None:
+    bench.do(0)
+    bench.do(1)
+    shutil.copytree(tmp_path / table, tmp_path / "older")
+    bench.do(2)
+    bench.do(3)
+    bench.do(4)
+    shutil.rmtree(tmp_path / table)
+    if "source" not in table:
+        with pytest.raises(LakeConflict, match=f"/{table} is gone.*Remove the checkpoint"):
+            bench.together.require()
+    (tmp_path / "older").rename(tmp_path / table)
+    with pytest.raises(LakeConflict, match=f"/{table}.*restored from an older copy.*Remove the checkpoint"):
+        bench.together.require()
+
+
+def test_a_first_look_repeats_what_the_tables_had_before_it(bench: Bench) -> None:
+    bench.together.begin()
+    bench.do(0)
+    assert not bench.checkpoint.path.with_name("clean-messages-again").exists()
+    shutil.rmtree(bench.checkpoint.path)
+    bench.together.begin()
+    bench.plan(0)
+    assert bench.together.repeats(0)
+
+
+def test_batches_of_an_older_headrace_are_known_by_their_numbers(bench: Bench) -> None:
+    for batch in range(3):
+        bench.plan(batch)
+        nothing(bench.clean, ("query-1", batch))
+        bench.finish(batch)
+    bench.together.require()
+    bench.plan(3)
+    assert [bench.together.repeats(batch) for batch in (2, 3)] == [True, False]
+    bench.finish(3)
+    with pytest.raises(LakeConflict, match="does not hold that"):
+        bench.together.require()
