@@ -568,9 +568,13 @@ def _key_of_variable(name: str) -> str:
     key = name.removeprefix(ENVIRONMENT_PREFIX).lower().replace("__", ".")
     if "." in key or key in Config.__struct_fields__:
         return key
+    # A dot is often written as one underscore, and what is longer has to be nearer.
+    dotted = {known.replace(".", "_"): known for known in _keys() if "." in known}
     near = difflib.get_close_matches(key, Config.__struct_fields__, n=1, cutoff=0.8)
+    near = near or [dotted[found] for found in difflib.get_close_matches(key, dotted, n=1, cutoff=0.9)]
     if near:
-        raise InvalidKey(name, f"unknown key; did you mean {ENVIRONMENT_PREFIX}{near[0].upper()}?")
+        meant = near[0].upper().replace(".", "__")
+        raise InvalidKey(name, f"unknown key; did you mean {ENVIRONMENT_PREFIX}{meant}?")
     return ""
 
 

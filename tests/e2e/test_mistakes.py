@@ -4,7 +4,7 @@ place in a file, and by no traceback. `config check` says all of them at once.""
 from __future__ import annotations
 
 import socket
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sized
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -131,6 +131,23 @@ FILES = [
     (BRIDGE.replace("tcp:", "tls:") + TOPICS + '[bridge.tls]\nca = "/nothing"\n', "bridge[0].tls.ca: /nothing: "),
 ]  # fmt: skip
 
+# What the environment says.
+VARIABLES = [
+    ("HEADRACE_LISTNERS", "x", "HEADRACE_LISTNERS: unknown key; did you mean HEADRACE_LISTENERS?"),
+    ("HEADRACE_LOG_LEVEL", "debug", "HEADRACE_LOG_LEVEL: unknown key; did you mean HEADRACE_LOG__LEVEL?"),
+    ("HEADRACE_LOG__LEVEL", "loud", "log.level: "),
+    ("HEADRACE_JOURNAL__RETENTION_BYTES", "1GB", "journal.retention_bytes: "),
+    ("HEADRACE_SESION__INFLIGHT_MAX", "1", "sesion: unknown key; did you mean session?"),
+    ("HEADRACE_ACCESS__ACL_FILE", "/nothing", "access.acl_file: /nothing: No such file"),
+    ("HEADRACE_JOURNAL", "{}", "journal: is a table"),
+]  # fmt: skip
+
+# What the pipeline needs of the machine.
+MACHINES = [
+    ({"HEADRACE_JARS": "{folder}/home"}, "pipeline: delta-spark_"),
+    ({"JAVA_HOME": "/nowhere"}, "pipeline: no java in JAVA_HOME=/nowhere"),
+]  # fmt: skip
+
 # Whole commands.
 COMMANDS = [
     (["serve", "--config", "{folder}/nothing.toml"], "--config: "),
@@ -186,7 +203,8 @@ def good(place: Place) -> list[str]:
 
 
 def test_they_are_fifty() -> None:
-    assert len(SETTINGS) + len(CERTIFICATES) + len(FILES) + len(COMMANDS) >= 50
+    tables: list[Sized] = [SETTINGS, CERTIFICATES, FILES, VARIABLES, MACHINES, COMMANDS]
+    assert sum(map(len, tables)) >= 50
 
 
 @pytest.mark.parametrize(("setting", "named"), SETTINGS, ids=[setting for setting, _ in SETTINGS])
@@ -208,6 +226,24 @@ def test_a_certificate(place: Place, check: Check, settings: str, named: str) ->
 def test_a_file(place: Place, check: Check, text: str, named: str, tmp_path: Path) -> None:
     (tmp_path / "headrace.toml").write_text(text)
     in_one_line(place, named, *check(str(tmp_path / "headrace.toml"), *good(place)))
+
+
+@pytest.mark.parametrize(("variable", "value", "named"), VARIABLES)
+def test_a_variable(
+    place: Place, check: Check, monkeypatch: pytest.MonkeyPatch, variable: str, value: str, named: str
+) -> None:
+    monkeypatch.setenv(variable, value)
+    in_one_line(place, named, *check(*good(place)))
+
+
+@pytest.mark.parametrize(("environment", "named"), MACHINES)
+def test_a_machine(
+    place: Place, check: Check, monkeypatch: pytest.MonkeyPatch, environment: dict[str, str], named: str
+) -> None:
+    pytest.importorskip("pyspark")
+    for name, value in environment.items():
+        monkeypatch.setenv(name, filled(value, place))
+    in_one_line(place, named, *check(*good(place), "--set", f"pipeline.lake={place.folder}/lake"))
 
 
 @pytest.mark.parametrize(("command", "named"), COMMANDS, ids=[" ".join(command) for command, _ in COMMANDS])

@@ -158,6 +158,8 @@ def test_top_level_keys_are_read_as_they_are_shown() -> None:
         ("HEADRACE_DATADIR", "HEADRACE_DATADIR"),
         ("HEADRACE_JOURNAL__RETENTION", "journal.retention"),
         ("HEADRACE_NOSUCH__KEY", "nosuch"),
+        ("HEADRACE_LOG_LEVEL", "HEADRACE_LOG_LEVEL"),
+        ("HEADRACE_PIPELINE_CLEAN_TOPIC_SCHEMA", "HEADRACE_PIPELINE_CLEAN_TOPIC_SCHEMA"),
     ],
 )
 def test_a_variable_that_is_nearly_a_key_is_refused(name: str, named: str) -> None:
@@ -171,6 +173,10 @@ def test_variables_of_others_are_let_alone() -> None:
         "HEADRACE_PORT": "tcp://10.0.0.1:1883",
         "HEADRACE_SERVICE_HOST": "10.0.0.1",
         "HEADRACE_BUILD": "compiled",
+        "HEADRACE_PORT_1883_TCP_ADDR": "10.0.0.1",
+        "HEADRACE_JOURNAL_TOKEN": "the pipeline's",
+        "HEADRACE_JARS": "/srv/jars",
+        "HEADRACE_PASSWORD": "a client's",
     }
     assert load(None, [], others) == Config()
 
