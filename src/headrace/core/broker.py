@@ -181,8 +181,9 @@ class Broker(Host, BatchListener):
         if record.kind == KIND_NONE:
             deferred = cast(Deferred, record)
             self.commit.ran(deferred)
+            written = self.delivery.written
             deferred.run()
-            return deferred.work()
+            return max(deferred.work(), 1 + self.delivery.written - written)
         if record.kind == KIND_EVENT:
             return self._apply_event(cast(Event, record))
         return 0
@@ -336,6 +337,7 @@ class Broker(Host, BatchListener):
             try:  # one for all of them: to enter it costs as much as a step that has nothing to do
                 if step < 1:
                     step = 1
+                    self.delivery.spilling.begin_pass()
                     self.commit.flush()
                 if step < 2:
                     step = 2
@@ -378,7 +380,7 @@ class Broker(Host, BatchListener):
 
     def _take_turns(self) -> None:
         if self.turns.waiting:
-            self.turns.go_on()
+            self.turns.go_on(self.commit.behind)
             if self.turns.waiting:
                 self.request_tick()
 

@@ -53,10 +53,11 @@ _PROGRESS_ORDER: Final[list[int]] = [  # a list: mypyc walks a tuple of constant
 _KEPT_BYTES_MAX: Final = 1 << 20  # of the buffer that bodies are put together in, from one batch to the next
 
 # What one client may have waiting here, and all of them: beyond it, nothing more is read from it. Whatever waits counts
-# as ENTRY_BYTES and the bytes that it holds, so these are 2 048 and 16 384 small packets, or four large messages.
+# as ENTRY_BYTES and the bytes that it holds, a payload twice, so these are 2 048 and 4 096 small packets, or two and four
+# large messages: as much as takes effect in a few passes of the loop, which whoever comes behind it has to wait for.
 ENTRY_BYTES: Final = 2048
 SHARE_BYTES_MAX: Final = 4 << 20
-SHARES_BYTES_MAX: Final = 32 << 20
+SHARES_BYTES_MAX: Final = 8 << 20
 SHARE_BYTES_LEAST: Final = 64 << 10  # everybody's, however much the others have waiting
 _RESTS_AT_A_BOUNDARY: Final = 8  # a pass may come here twice, and who waits has its turn once a pass
 _RECORD_BYTES: Final = 512  # of memory that a record in a batch takes beside its body
@@ -199,6 +200,11 @@ class GroupCommit:
         """True when nothing waits for the journal."""
         waits = self._pending or self._applying or self._progress_pending
         return self._outstanding is None and not waits
+
+    @property
+    def behind(self) -> bool:
+        """True while a batch takes effect that is too much for one pass."""
+        return len(self._applying) > 0
 
     @property
     def pending_bytes(self) -> i64:

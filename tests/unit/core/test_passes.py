@@ -11,6 +11,8 @@ from collections.abc import Callable
 from harness import Client, Harness
 from headrace.core.broker import TIMERS_AT_ONCE
 from headrace.core.outbound.retained_replay import PAGE_MESSAGES
+from headrace.core.outbound.spilling import PAGES_AT_ONCE
+from headrace.core.ports.settings import BrokerSettings
 from headrace.mqtt import codec
 from headrace.mqtt.framing import MORE
 
@@ -20,8 +22,8 @@ PAIRS, WINDOW, FLEET, RETAINED = 100, 16, 1300, 2000
 class Passes:
     """Runs a broker pass by pass and keeps the largest."""
 
-    def __init__(self) -> None:
-        self.harness = Harness()
+    def __init__(self, settings: BrokerSettings | None = None) -> None:
+        self.harness = Harness(settings)
         settings = self.harness.settings
         self.most_sent = 0
         self.most_journaled = 0
@@ -161,3 +163,47 @@ def test_a_message_that_very_many_filters_match_counts_as_what_it_costs() -> Non
     before = counters.publishes_sent
     broker.commit.on_high_watermark(harness.journal.durable)
     assert 0 < counters.publishes_sent - before <= 1 + 8 * harness.settings.deliveries_at_once // 1024
+
+
+def test_pages_that_answers_bring_with_them_count() -> None:
+    """Each of these clients comes back to a page of messages, which it is sent behind its CONNACK."""
+    passes = Passes()
+    clients, waiting = fleet(passes, 20, "all"), passes.harness.settings.page_messages
+    publisher = passes.harness.client("p", clean=True)
+    for client in clients:
+        client.lose_unsynced()
+    for number in range(waiting):
+        publisher.publish("all", b"%d" % number, sync=False)
+    passes.run()
+    passes.most_sent = 0
+    for number in range(len(clients)):
+        passes.harness.client(f"all{number}", version=5, sync=False)
+    passes.run()
+    assert passes.harness.broker.fold.tenant("default").counters.publishes_sent == len(clients) * waiting
+    passes.check()
+
+
+def test_queues_that_become_long_together_write_their_pages_one_after_the_other() -> None:
+    """With the same message a fan-out fills the memory of very many of them."""
+    settings = BrokerSettings()
+    settings.backlog_page = 128
+    passes = Passes(settings)
+    for number in range(100):
+        passes.harness.client(f"away{number}").subscribe("all")
+    for session in list(passes.harness.broker.fold.by_incarnation.values()):
+        assert session.link is not None
+        passes.harness.broker.on_connection_lost(session.link)
+    publisher = passes.harness.client("p", clean=True)
+    passes.run()
+    passes.most_journaled = 0
+    for number in range(500):
+        publisher.publish("all", b"%d" % number, sync=False)
+        passes.run()
+    assert 1 < passes.most_journaled <= 2 * PAGES_AT_ONCE + 2  # what takes effect before a tick, and in it
+    backlogs = [session.outbound().backlog for session in passes.harness.broker.fold.by_incarnation.values()][
+        :100
+    ]
+    assert all(backlog.count == 500 for backlog in backlogs)
+    assert (
+        max(backlog.loose() for backlog in backlogs) <= 2 * settings.backlog_page + 100 // PAGES_AT_ONCE + 2
+    )

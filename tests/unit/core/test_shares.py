@@ -141,6 +141,38 @@ def test_a_thousand_floods_share_what_is_there() -> None:
     assert 0 < let_go <= LET_GO_AT_ONCE
 
 
+def test_messages_of_many_publishers_share_what_is_there() -> None:
+    """What waits of all of them takes effect in a few passes, however many they are."""
+    harness = Harness()
+    clients = [harness.client(f"c{number}", clean=True) for number in range(50)]
+    clients[0].feed(publish(b"other", 1), sync=False)
+    harness.broker.end_tick()
+    for client in clients:
+        client.protocol.receive_data(publish(b"t", 1) * 5000)
+    total = harness.broker.commit.deferred_bytes
+    assert total == sum(client.link.deferred for client in clients)
+    assert SHARES_BYTES_MAX < total <= SHARES_BYTES_MAX + len(clients) * (SHARE_BYTES_LEAST + 2 * ENTRY_BYTES)
+    while harness.broker.commit.deferred_bytes or not all(client.link.reading for client in clients):
+        harness.sync()
+        for client in clients:
+            client.take()
+    assert harness.broker.fold.tenant("default").counters.publishes_received == 50 * 5000 + 1
+
+
+def test_a_large_payload_counts_as_what_it_costs_the_disk() -> None:
+    harness = Harness()
+    client = harness.client("c", clean=True)
+    client.feed(publish(b"other", 1), sync=False)
+    harness.broker.end_tick()
+    large = codec.encode_publish(4, b"t", bytes(1_000_000), 1, False, False, 7)
+    client.protocol.receive_data(large * 5)
+    assert not reads(client)
+    assert len(harness.broker.commit._pending) == 3
+    harness.sync()
+    assert client.link.deferred == harness.broker.commit.deferred_bytes == 0
+    assert harness.broker.fold.tenant("default").counters.publishes_received == 6
+
+
 def test_retained_messages_for_who_does_not_read_them_are_counted() -> None:
     """A client that subscribes again and again, and reads nothing of what that brings."""
     harness = Harness()

@@ -43,8 +43,9 @@ from headrace.mqtt.topics import TOPIC_BYTES_MAX
 
 NEVER_DURABLE: Final = -1
 DELIVERIES_MAX: Final = (
-    4000  # that may wait for the messages of one publisher to many: others wait behind them
+    1000  # that may wait for the messages of one publisher to many: others wait behind them
 )
+_PAYLOAD_WEIGHT: Final = 2  # a byte of it is written twice: into the batch and to the disk
 LET_GO_AT_ONCE: Final = 50  # of those held back: each parses what was read before
 _PARKED_LEAST: Final = 64  # messages that wait for space, before those of closed connections are looked for
 _DOLLAR: Final = 0x24
@@ -143,11 +144,13 @@ class Publishing:
     def _journal(self, link: Link, session: Session, packet: Publish, message: Message) -> None:
         """PUBACK or PUBREC follows when it is durable [MQTT-4.3.2-4] [MQTT-4.3.3-8]."""
         message.link = link
-        waiting: i64 = link.deferred + ENTRY_BYTES + len(packet.payload)
+        weight: i64 = ENTRY_BYTES + _PAYLOAD_WEIGHT * len(packet.payload)
+        waiting: i64 = link.deferred + weight
         link.deferred = waiting
         if waiting > SHARE_BYTES_LEAST:
             self._keep_share(link, waiting)
         offset = self.commit.append(message)
+        self.commit.deferred_bytes += weight
         if message.flags & FLAG_RETAIN:
             session.tenant.retained.arrive(message)
         if packet.qos == 2:
@@ -248,9 +251,11 @@ class Publishing:
         """QoS 0 skips the journal unless it is retained; behind one that waits it keeps its place."""
         if message.retain:
             message.link = link
-            link.deferred += ENTRY_BYTES + len(message.payload)
+            weight: i64 = ENTRY_BYTES + _PAYLOAD_WEIGHT * len(message.payload)
+            link.deferred += weight
             self._keep_share(link, link.deferred)
             link.retained_offset = self.commit.append(message)
+            self.commit.deferred_bytes += weight
             session.tenant.retained.arrive(message)
             self.keep_pace(link)
         elif link.routed_later or link.retained_offset >= self.commit.high_watermark:
@@ -363,7 +368,9 @@ class Publishing:
     def acknowledge(self, link: Link, message: Message) -> None:
         """PUBACK or PUBREC: the high watermark has passed the record (P1)."""
         packet_id = message.packet_id
-        link.deferred -= ENTRY_BYTES + len(message.payload)
+        weight: i64 = ENTRY_BYTES + _PAYLOAD_WEIGHT * len(message.payload)
+        link.deferred -= weight
+        self.commit.deferred_bytes -= weight
         qos: i64 = message.flags & FLAG_QOS
         if qos and self.sampled_us == 0:
             self.sampled_us = message.timestamp_us

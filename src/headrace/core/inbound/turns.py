@@ -16,6 +16,7 @@ from mypy_extensions import i64
 from headrace.core.ports.link import WORK_AT_ONCE, Host, Link
 
 SHARE_LEAST: Final = 16
+_BEHIND: Final = 4  # of a pass, so much is left for turns while records wait to take effect
 _FORGET: Final = 8  # one in so many of a crowd that has gone is forgotten in a pass
 
 
@@ -33,13 +34,18 @@ class Turns:
         if len(self.waiting) > self._crowd:
             self._note_crowd(len(self.waiting))
 
-    def go_on(self) -> None:
-        """The end of a tick: as many turns as fit into a pass; whoever is held back keeps its place without one."""
+    def go_on(self, behind: bool = False) -> None:
+        """The end of a tick: as many turns as fit into a pass; whoever is held back keeps its place without one. While we
+        are `behind`, with what was read taking effect over several passes, fewer: more would only make it longer."""
         waiting = self.waiting
         gone: i64 = self._crowd - len(waiting)
         if gone > 0:
             self._note_crowd(self._crowd - (gone + _FORGET - 1) // _FORGET)
+        share = self._host.share
         work: i64 = WORK_AT_ONCE
+        if behind:
+            self._host.share = max(SHARE_LEAST, share // _BEHIND)
+            work //= _BEHIND
         left: i64 = len(waiting)
         while left > 0 and work > 0:
             left -= 1
@@ -52,6 +58,8 @@ class Turns:
                 link.read_on()
             except Exception as error:  # noqa: BLE001  it must not cost the others their turns
                 self._host.contain("read", link, error)
+        if behind:
+            self._host.share = share
 
     def _note_crowd(self, crowd: i64) -> None:
         self._crowd = crowd

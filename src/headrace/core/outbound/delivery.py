@@ -96,6 +96,7 @@ class Delivery(Pump):
         self._settings = settings
         self._high: i64 = settings.write_buffer_high
         self.hungry: list[Session] = []
+        self.written: i64 = 0  # messages, into the buffers of connections
         self.unread = Unread()
         self.sharing: Sharing | None = None
         self.spilling = Spilling(commit, clock, settings)
@@ -133,6 +134,7 @@ class Delivery(Pump):
 
     def write(self, link: Link, message: Message, qos: i64, packet_id: i64, first: i64, ids: bytes) -> None:
         """One PUBLISH into the buffer of a connection."""
+        self.written += 1
         if qos and self.sampled_us == 0 and first & 1 == 0 and message.timestamp_us >= link.since_us:
             self.sampled_us = message.timestamp_us
         if link.alias_maximum:

@@ -14,7 +14,7 @@ from mypy_extensions import i64
 
 from headrace.core.commit import UNFINISHED, GroupCommit
 from headrace.core.outbound.delivery import Delivery
-from headrace.core.outbound.fan_out import FanOut, Offering
+from headrace.core.outbound.fan_out import WRITE_WORK, FanOut, Offering
 from headrace.core.outbound.group_delivery import SharedDelivery
 from headrace.core.ports.link import Host, Link
 from headrace.core.records.message import Message
@@ -122,18 +122,25 @@ class Router(Offering):
         return len(targets) + 1 + tenant.tree.take_work()
 
     def go_on(self) -> i64:
-        """With what is unfinished."""
+        """With what is unfinished: to as many sessions as a pass has room for, those that are there with their writes."""
         rest = self._rest
         if rest is None:
             return 0
-        start = rest.at
-        rest.at = start + self._at_once
-        if rest.at < len(rest.targets):
-            self._give_to(rest.targets, rest.message, start, rest.at)
+        targets = rest.targets
+        start: i64 = rest.at
+        end: i64 = start
+        size: i64 = len(targets)
+        left: i64 = self._at_once
+        while end < size and left > 0:
+            left -= 1 if targets[end].session.link is None else 1 + WRITE_WORK
+            end += 1
+        rest.at = end
+        if end < size:
+            self._give_to(targets, rest.message, start, end)
             return UNFINISHED
         self._rest = None
-        self._give_to(rest.targets, rest.message, start, len(rest.targets))
-        return len(rest.targets) - start
+        self._give_to(targets, rest.message, start, end)
+        return self._at_once - left
 
     def give_up(self) -> None:
         """Something raised that nobody expected: the next message is not to go on with this one."""

@@ -5,7 +5,7 @@ Runs on the loop. References stay in memory until the record of their page is du
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from mypy_extensions import i64
 
@@ -21,14 +21,26 @@ if TYPE_CHECKING:
     from headrace.core.state.queue import OutboundQueue
 
 
+PAGES_AT_ONCE: Final = (
+    8  # at least, of all queues together: a fan-out fills those of very many at the same time
+)
+
+
 class Spilling:
-    """Writes pages. A queue calls for it when it has `limit` references in memory that are in no page."""
+    """Writes pages. A queue calls for it whenever it has `limit` references or more in memory that are in no page."""
 
     def __init__(self, commit: GroupCommit, clock: Clock, settings: BrokerSettings) -> None:
         self._commit = commit
         self._clock = clock
         self._page: i64 = settings.backlog_page
         self.limit: i64 = 2 * self._page
+        # More than what is routed in a pass can fill, so that nothing stays behind for long.
+        self._at_once: i64 = max(PAGES_AT_ONCE, 2 * settings.deliveries_at_once // self._page)
+        self._left: i64 = self._at_once
+
+    def begin_pass(self) -> None:
+        """The next pages may be written."""
+        self._left = self._at_once
 
     def spill_queue(self, incarnation: int, queue: OutboundQueue) -> None:
         self._spill(queue.backlog, BACKLOG_PAGE, incarnation, queue.head_serial())
@@ -38,9 +50,11 @@ class Spilling:
         self._spill(group.backlog, SHARED_BACKLOG_PAGE, group.incarnation, head_serial)
 
     def _spill(self, backlog: Backlog, subkind: int, owner: int, head_serial: i64) -> None:
-        """The head keeps a page full: it is what goes out next."""
+        """The head keeps a page full: it is what goes out next. Where this pass has written its pages, the queue's next
+        entry calls again."""
         behind = backlog.split(self._page, head_serial)
-        while behind.loose() >= self.limit:
+        while behind.loose() >= self.limit and self._left > 0:
+            self._left -= 1
             kept = _PageKept(behind, behind.first + behind.pending, self._page)
             values = behind.next_page(owner, self._page)
             kept.offset = self._commit.append(Progress(subkind, self._clock.now_us, values))
