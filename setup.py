@@ -23,6 +23,7 @@ from setuptools import setup
 ROOT = Path(__file__).parent
 COMPILED = (
     "errors.py",
+    "mqtt_link.py",
     "mqtt/*.py",
     "core/*.py",
     "core/*/*.py",

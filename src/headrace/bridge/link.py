@@ -24,7 +24,7 @@ from headrace.bridge.terms import Terms, refusal_of
 from headrace.core.commit import Deferred
 from headrace.core.inbound.bridging import Bridging
 from headrace.core.outbound.reserving import reserve_chunk
-from headrace.core.ports.link import Host, Link
+from headrace.core.ports.link import Host
 from headrace.core.ports.timers import Timer
 from headrace.core.state.session import Session
 from headrace.errors import ProtocolError
@@ -34,6 +34,7 @@ from headrace.mqtt.client_protocol import ClientHandler, ClientProtocol
 from headrace.mqtt.framing import MORE
 from headrace.mqtt.packets import Connack, Connect, Disconnect, Publish, Suback, SubscriptionRequest
 from headrace.mqtt.properties import Properties
+from headrace.mqtt_link import MqttLink
 
 if TYPE_CHECKING:
     import asyncio
@@ -46,7 +47,7 @@ PENDING_BYTES_MAX: Final = 16 << 20  # answers that the remote broker does not r
 _SUBSCRIPTION_IDENTIFIER: Final = b"\x0b"
 
 
-class RemoteLink(Link):
+class RemoteLink(MqttLink):
     """One connection. `on_up` is called when messages may flow, `on_end` once, with the reason, when it is over."""
 
     def __init__(
@@ -355,10 +356,8 @@ class RemoteLink(Link):
 
     def _settle(self, packet: Publish) -> None:
         """Acknowledge without taking, in its place behind earlier acknowledgements."""
-        if packet.qos == 1:
-            self._bridging.reply(self, codec.encode_puback(int(self.version), packet.packet_id))
-        elif packet.qos == 2:
-            self._bridging.reply(self, codec.encode_pubrec(int(self.version), packet.packet_id))
+        if packet.qos:
+            self._bridging.settle(self, packet.qos, packet.packet_id)
 
     def on_protocol_error(self, error: ProtocolError) -> None:
         self._reason = self._reason or f"protocol error: {error}"

@@ -10,7 +10,7 @@ from typing import Final, cast
 
 from mypy_extensions import i64
 
-from headrace.core.commit import BatchListener, Deferred, GroupCommit, Reply
+from headrace.core.commit import ALIVE, Answer, BatchListener, Deferred, GroupCommit
 from headrace.core.inbound.acknowledging import Acknowledging
 from headrace.core.inbound.bridging import Bridging
 from headrace.core.inbound.connect import Sessions
@@ -50,9 +50,6 @@ from headrace.core.state.state import Fold
 from headrace.core.state.tenant import Tenant
 from headrace.errors import ProtocolError
 from headrace.mqtt import reason_codes as rc
-from headrace.mqtt.codec import (
-    PINGRESP,
-)
 from headrace.mqtt.packets import (
     Auth,
     Connect,
@@ -131,9 +128,9 @@ class Broker(Host, BatchListener):
 
     def on_pingreq(self, link: Link) -> None:
         if link.ready:
-            link.send(PINGRESP)  # [MQTT-3.12.4-1]
+            link.pingresp()
         else:
-            self.commit.defer(Reply(link, PINGRESP))
+            self.commit.defer(Answer(link, ALIVE))
 
     # PUBLISH from a client: `publishing`, and `forwarding` for those that leave as they came
 

@@ -33,6 +33,7 @@ from headrace.core.records.record import (
     Progress,
     Record,
 )
+from headrace.mqtt.properties import Properties
 
 UNFINISHED: Final = -1
 
@@ -63,6 +64,14 @@ _RESTS_AT_A_BOUNDARY: Final = 8  # a pass may come here twice, and who waits has
 _RECORD_BYTES: Final = 512  # of memory that a record in a batch takes beside its body
 
 
+# What an `Answer` says. 1 and 2, which are the QoS: PUBACK or PUBREC with a reason code. Else PUBREC, PUBCOMP, PUBREL of
+# success, and PINGRESP.
+TAKEN: Final = 3
+COMPLETE: Final = 4
+RELEASE: Final = 5
+ALIVE: Final = 6
+
+
 @mypyc_attr(allow_interpreted_subclasses=False, acyclic=True)
 class Deferred(Record):
     """Something that must wait until everything appended before it is durable. It is not a record of the journal.
@@ -84,19 +93,6 @@ class Deferred(Record):
         return 1
 
 
-@mypyc_attr(acyclic=True)
-class Reply(Deferred):
-    """An answer that must not overtake what was appended before it."""
-
-    def __init__(self, link: Link, data: bytes) -> None:
-        super().__init__(link, len(data))
-        self._link = link
-        self._data = data
-
-    def run(self) -> None:
-        self._link.send(self._data)
-
-
 class Barrier(Deferred):
     """Tells from outside when everything that was done before it is durable."""
 
@@ -110,16 +106,35 @@ class Barrier(Deferred):
 
 @mypyc_attr(acyclic=True)
 class Answer(Deferred):
-    """PUBREC or PUBCOMP of success, in its place behind what was appended before it."""
+    """An answer to a packet, in its place behind what was appended before it: one of the verbs below."""
 
-    def __init__(self, link: Link, first_byte: int, packet_id: int) -> None:
+    def __init__(
+        self,
+        link: Link,
+        verb: i64,
+        packet_id: int = 0,
+        reason_code: int = 0,
+        properties: Properties | None = None,
+    ) -> None:
         super().__init__(link)
         self._link = link
-        self._first_byte = first_byte
+        self._verb: i64 = verb
         self._packet_id = packet_id
+        self._reason_code = reason_code
+        self._properties = properties
 
     def run(self) -> None:
-        self._link.acknowledge(self._first_byte, self._packet_id)
+        link = self._link
+        if self._verb == TAKEN:
+            link.pubrec(self._packet_id)
+        elif self._verb == COMPLETE:
+            link.pubcomp(self._packet_id)
+        elif self._verb == RELEASE:
+            link.pubrel(self._packet_id)
+        elif self._verb == ALIVE:
+            link.pingresp()
+        else:
+            link.answer(int(self._verb), self._packet_id, self._reason_code, self._properties)
 
 
 @trait

@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING, Final, cast
 
 from mypy_extensions import i64, mypyc_attr
 
-from headrace.core.ports.link import Host, Link
+from headrace.core.ports.link import Host
 from headrace.core.ports.timers import Timer
 from headrace.mqtt.framing import MORE, WHOLE
 from headrace.mqtt.protocol import ServerHandler, ServerProtocol
+from headrace.mqtt_link import MqttLink
 from headrace.net.remote import has_hung_up, peer_of
 from headrace.sockets.plain import PlainTransport, Receiver
 
@@ -48,7 +49,7 @@ REASONS: Final = (
 )
 
 
-class Connection(Link, Receiver):
+class Connection(MqttLink, Receiver):
     """One client's byte stream. `transport` is our own, an asyncio Transport, or what net.websocket puts in front of one.
 
     `source` is "host:port" of the client, as it was accepted or as a PROXY header has it; "": the transport is asked.

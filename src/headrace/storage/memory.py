@@ -7,12 +7,12 @@ from mypy_extensions import i64
 from headrace.core.broker import Broker
 from headrace.core.ports.clock import Scheduler
 from headrace.core.ports.journal import GONE, NOT_NOW, OTHER_RECORD, Absent, JournalPort
-from headrace.core.ports.link import Link
 from headrace.core.records.message import Message, decode_batch
 from headrace.core.records.record import Progress, Record
 from headrace.errors import ProtocolError
 from headrace.mqtt.codec import encode_connack, encode_disconnect
 from headrace.mqtt.protocol import ServerProtocol
+from headrace.mqtt_link import MqttLink
 
 
 class MemoryJournal(JournalPort):
@@ -84,7 +84,7 @@ class ManualScheduler(Scheduler):
         self.requests += 1
 
 
-class MemoryLink(Link):
+class MemoryLink(MqttLink):
     """A connection whose bytes stay in `sent`."""
 
     def __init__(self, broker: Broker) -> None:

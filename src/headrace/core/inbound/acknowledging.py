@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from mypy_extensions import i64, mypyc_attr
 
-from headrace.core.commit import Deferred, GroupCommit, Reply
+from headrace.core.commit import RELEASE, Answer, Deferred, GroupCommit
 from headrace.core.outbound.delivery import Delivery
 from headrace.core.outbound.group_delivery import SharedDelivery
 from headrace.core.ports.link import Link
@@ -18,7 +18,6 @@ from headrace.core.state.queue import REF_QOS, OutboundQueue
 from headrace.core.state.session import Session, session_of
 from headrace.errors import ProtocolError
 from headrace.mqtt import reason_codes as rc
-from headrace.mqtt.codec import PUBREL, encode_pubrel
 
 
 class Acknowledging:
@@ -68,7 +67,7 @@ class Acknowledging:
             if reason_code < 0x80:
                 # Finished before, as far as we know: the client may have missed that [MQTT-4.3.3-4]. Behind a CONNACK
                 # that still waits [MQTT-3.2.0-1].
-                self.commit.defer(Reply(link, encode_pubrel(link.version, packet_id)))
+                self.commit.defer(Answer(link, RELEASE, packet_id))
             return
         if ref & REF_QOS != 2:
             raise ProtocolError(rc.PROTOCOL_ERROR, "PUBREC for a QoS 1 message")
@@ -132,4 +131,4 @@ class _Release(Deferred):
         queue = self._session.queue
         if queue is not None and queue.inflight.get(self._serial) != NOT_IN_FLIGHT:
             queue.inflight.receive(self._serial)
-            self._link.acknowledge(PUBREL, self._packet_id)
+            self._link.pubrel(self._packet_id)

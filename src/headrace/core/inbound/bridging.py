@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from headrace.core.commit import Deferred, GroupCommit, Reply
+from headrace.core.commit import Answer, Deferred, GroupCommit
 from headrace.core.outbound.retained_replay import RetainedReplay, first_page, sizes_of
 from headrace.core.records.record import SESSION_CLOSED, SESSION_OPENED, SUBSCRIBED, UNSUBSCRIBED, Event
 from headrace.core.state.session import APPLICATION, BRIDGE_PREFIX, NEVER_EXPIRES, Session
@@ -98,9 +98,9 @@ class Bridging:
         """The link is attached: what its session holds flows."""
         self._retained.delivery.resumed(session, link)
 
-    def reply(self, link: Link, answer: bytes) -> None:
-        """Send an answer behind what was appended before it."""
-        self._commit.defer(Reply(link, answer))
+    def settle(self, link: Link, qos: int, packet_id: int) -> None:
+        """Acknowledge a PUBLISH that is not taken, behind what was appended before it."""
+        self._commit.defer(Answer(link, qos, packet_id))
 
     def _opened(self, client_id: str) -> Session:
         fields: dict[str, object] = {

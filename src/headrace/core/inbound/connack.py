@@ -10,8 +10,6 @@ from typing import TYPE_CHECKING
 
 from headrace.core.outbound.reserving import reserve_chunk
 from headrace.core.state.session import APPLICATION, DEVICE
-from headrace.mqtt import reason_codes as rc
-from headrace.mqtt.codec import encode_connack
 
 if TYPE_CHECKING:
     from headrace.core.ports.link import Link
@@ -55,9 +53,9 @@ class Grants:
             answer.response_information = settings.response_information  # [MQTT-3.1.2-28]
         if not link.max_packet_size:
             return True
-        if len(encode_connack(5, False, rc.SUCCESS, answer)) > link.max_packet_size:
+        if not link.fits(answer):
             answer.response_information = None  # [MQTT-3.2.2-19]
-        return len(encode_connack(5, False, rc.SUCCESS, answer)) <= link.max_packet_size
+        return link.fits(answer)
 
     def set_window(self, link: Link, packet: Connect) -> None:
         """How much may be in flight towards the client, and how many topic aliases."""

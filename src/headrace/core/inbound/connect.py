@@ -35,7 +35,6 @@ from headrace.core.state.session import BRIDGE_PREFIX, NEVER_EXPIRES, Session, s
 from headrace.core.state.state import DEFAULT_TENANT, Fold, will_fields
 from headrace.errors import ProtocolError
 from headrace.mqtt import reason_codes as rc
-from headrace.mqtt.codec import encode_connack, encode_disconnect
 from headrace.mqtt.properties import Properties
 
 if TYPE_CHECKING:
@@ -45,17 +44,6 @@ if TYPE_CHECKING:
     from headrace.mqtt.packets import Connect, Disconnect
 
 TAKEN_OVER: Final = "taken over"
-
-# MQTT 3.1.1 return codes of refusals (3.2.2.3)
-_REFUSALS_311 = {
-    rc.CLIENT_IDENTIFIER_NOT_VALID: rc.CONNACK_IDENTIFIER_REJECTED,
-    rc.BAD_USER_NAME_OR_PASSWORD: rc.CONNACK_BAD_USER_NAME_OR_PASSWORD,
-    rc.NOT_AUTHORIZED: rc.CONNACK_NOT_AUTHORIZED,
-    rc.SERVER_UNAVAILABLE: rc.CONNACK_SERVER_UNAVAILABLE,
-    rc.SERVER_BUSY: rc.CONNACK_SERVER_UNAVAILABLE,
-    rc.CONNECTION_RATE_EXCEEDED: rc.CONNACK_SERVER_UNAVAILABLE,
-    rc.QUOTA_EXCEEDED: rc.CONNACK_SERVER_UNAVAILABLE,
-}
 
 
 class Sessions(SignInListener):
@@ -193,10 +181,7 @@ class Sessions(SignInListener):
     def _refuse(self, link: Link, tenant: Tenant, reason_code: int) -> None:
         tenant.counters.connects_refused += 1
         tenant.counters.refuse("connect", reason_code)
-        code = reason_code if link.version == 5 else _REFUSALS_311.get(reason_code, rc.CONNACK_NOT_AUTHORIZED)
-        answer = encode_connack(link.version, False, code)  # [MQTT-3.2.2-6]
-        if not link.max_packet_size or len(answer) <= link.max_packet_size:
-            link.send(answer)
+        link.reject(reason_code)
         link.close()
 
     def _take_over(self, session: Session, by: Link) -> None:
@@ -204,8 +189,7 @@ class Sessions(SignInListener):
         link = session.link
         if link is None:
             return
-        if link.version == 5 and link.ready:  # before CONNACK nothing else is sent [MQTT-3.2.0-1]
-            link.send(encode_disconnect(5, rc.SESSION_TAKEN_OVER))
+        link.disconnect(rc.SESSION_TAKEN_OVER)
         self._detach(link, session)
         self._close(session, TAKEN_OVER, rc.SESSION_TAKEN_OVER)
         link.close()
@@ -267,9 +251,7 @@ class Sessions(SignInListener):
             self._timers.schedule(self._clock.mono_ms + link.keep_alive_ms, timer)
 
     def _answer(self, link: Link, session: Session, present: bool, waits: bool, answer: Properties) -> None:
-        # The byte is reserved in version 3.1.
-        connack = encode_connack(link.version, present and link.version > 3, rc.SUCCESS, answer)
-        ready = _Connected(self._delivery, session, link, connack)
+        ready = _Connected(self._delivery, session, link, present, answer)
         if waits:
             self._commit.defer(ready)
         else:
@@ -442,8 +424,7 @@ class Sessions(SignInListener):
             link = session.link
             if link is None:
                 continue
-            if link.version == 5 and link.ready:  # before CONNACK nothing else is sent [MQTT-3.2.0-1]
-                link.send(encode_disconnect(5, rc.SERVER_SHUTTING_DOWN))
+            link.disconnect(rc.SERVER_SHUTTING_DOWN)
             queue = session.queue
             if queue is not None and session.persistent:
                 self._commit.sent_limit(session.incarnation, queue.last_sent())
@@ -455,8 +436,7 @@ class Sessions(SignInListener):
     def put_out(self, link: Link, code: int, why: str) -> None:
         """End a connection that may not stay: DISCONNECT with a reason code where the version has one, and its will."""
         session = session_of(link)
-        if link.version == 5 and link.ready:  # before CONNACK nothing else is sent [MQTT-3.2.0-1]
-            link.send(encode_disconnect(5, code))
+        link.disconnect(code)
         if session is not None:
             self._detach(link, session)
             self._close(session, why, code)
@@ -477,17 +457,20 @@ def _add_reason(fields: dict[str, object], reason: str, code: int) -> None:
 class _Connected(Deferred):
     """The session is durable: CONNACK, then NOT-ACKED, then the backlog."""
 
-    def __init__(self, delivery: Delivery, session: Session, link: Link, connack: bytes) -> None:
-        super().__init__(link, len(connack))
+    def __init__(
+        self, delivery: Delivery, session: Session, link: Link, present: bool, answer: Properties
+    ) -> None:
+        super().__init__(link)
         self._delivery = delivery
         self._session = session
         self._link = link
-        self._connack = connack
+        self._present = present
+        self._answer = answer
         self._sent = 0
 
     def run(self) -> None:
         if self._session.link is self._link and not self._link.closed:
-            self._link.send(self._connack)
+            self._link.accept(self._present, self._answer)
             self._link.ready = True
             counters = self._session.tenant.counters
             before = counters.publishes_sent

@@ -11,13 +11,14 @@ from typing import Final
 from mypy_extensions import i64
 
 from headrace.core.commit import (
+    COMPLETE,
     ENTRY_BYTES,
     SHARE_BYTES_LEAST,
     SHARE_BYTES_MAX,
+    TAKEN,
     Answer,
     Deferred,
     GroupCommit,
-    Reply,
 )
 from headrace.core.inbound.admission import Admission
 from headrace.core.outbound.routing import Router, targets_of
@@ -36,7 +37,6 @@ from headrace.core.state.producers import MALFORMED, NEW, REPEATED, SEQUENCE_MAR
 from headrace.core.state.session import Session, session_of
 from headrace.errors import ProtocolError
 from headrace.mqtt import reason_codes as rc
-from headrace.mqtt.codec import PUBACK, PUBCOMP, PUBREC, encode_puback, encode_pubrec
 from headrace.mqtt.packets import Publish
 from headrace.mqtt.properties import Properties
 from headrace.mqtt.topics import TOPIC_BYTES_MAX
@@ -190,8 +190,7 @@ class Publishing:
             message.flags |= FLAG_PRODUCER
         elif found == REPEATED:
             session.tenant.counters.publishes_repeated += 1
-            encode = encode_puback if packet.qos == 1 else encode_pubrec
-            self.commit.defer(Reply(link, encode(link.version, packet.packet_id)))
+            self.commit.defer(Answer(link, packet.qos, packet.packet_id))
             if packet.qos == 1:
                 link.inbound -= 1
             else:
@@ -228,9 +227,8 @@ class Publishing:
         if known:
             code = rc.SUCCESS  # [MQTT-4.3.3-10]
         self._stop_producer(link, packet, code)
-        encode = encode_puback if packet.qos == 1 else encode_pubrec
         reason = self._reason(link, code) if code else None
-        self.commit.defer(Reply(link, encode(link.version, packet.packet_id, code, reason)))
+        self.commit.defer(Answer(link, packet.qos, packet.packet_id, code, reason))
 
     def _stop_producer(self, link: Link, packet: Publish, code: int) -> None:
         """Nothing of a producer overtakes a refused message, or its sequence would pass for a repeated one later."""
@@ -269,7 +267,7 @@ class Publishing:
         incoming = session.incoming
         if incoming is None or packet_id not in incoming:
             return False
-        self.commit.defer(Answer(link, PUBREC, packet_id))
+        self.commit.defer(Answer(link, TAKEN, packet_id))
         return True
 
     def _note_incoming(self, session: Session, packet_id: int, offset: int) -> None:
@@ -313,9 +311,8 @@ class Publishing:
         if packet.qos == 2 and session.incoming is not None and packet.packet_id in session.incoming:
             return False
         if packet.qos and link.version == 5 and self.settings.refuse_when_full:
-            answer = encode_puback if packet.qos == 1 else encode_pubrec
             self._stop_producer(link, packet, rc.QUOTA_EXCEEDED)
-            self.commit.defer(Reply(link, answer(5, packet.packet_id, rc.QUOTA_EXCEEDED)))
+            self.commit.defer(Answer(link, packet.qos, packet.packet_id, rc.QUOTA_EXCEEDED))
             return True
         if len(self._parked) >= self._parked_looked_at:  # whoever came and went leaves nothing behind
             self._parked = [item for item in self._parked if not item.link.closed]
@@ -363,7 +360,7 @@ class Publishing:
             link.inbound -= 1  # QoS 2 counts against Receive Maximum until PUBCOMP (4.9)
             if session.persistent:
                 self.commit.released(session.incarnation, packet_id)
-        self.commit.defer(Answer(link, PUBCOMP, packet_id))
+        self.commit.defer(Answer(link, COMPLETE, packet_id))
 
     def acknowledge(self, link: Link, message: Message) -> None:
         """PUBACK or PUBREC: the high watermark has passed the record (P1)."""
@@ -377,12 +374,12 @@ class Publishing:
         if qos == 1:
             link.inbound -= 1
             if link.version == 5 and self._unheard(link, message):
-                link.send(encode_puback(5, packet_id, rc.NO_MATCHING_SUBSCRIBERS))
+                link.answer(1, int(packet_id), rc.NO_MATCHING_SUBSCRIBERS, None)
             else:
-                link.acknowledge(PUBACK, packet_id)
+                link.puback(packet_id)
             return
         if qos and link.session is not None:
-            link.acknowledge(PUBREC, packet_id)
+            link.pubrec(packet_id)
 
     def _unheard(self, link: Link, message: Message) -> bool:
         session = session_of(link)

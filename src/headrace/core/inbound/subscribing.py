@@ -6,7 +6,7 @@ from typing import Final
 
 from mypy_extensions import i64
 
-from headrace.core.commit import Deferred, GroupCommit, Reply
+from headrace.core.commit import Deferred, GroupCommit
 from headrace.core.outbound.delivery import Delivery
 from headrace.core.outbound.retained_replay import (
     SUBSCRIPTION_BYTES,
@@ -25,7 +25,6 @@ from headrace.core.state.state import subscription_from
 from headrace.core.state.subscriptions import Subscription, memory_of
 from headrace.errors import ProtocolError
 from headrace.mqtt import reason_codes as rc
-from headrace.mqtt.codec import encode_suback, encode_unsuback
 from headrace.mqtt.packets import Subscribe, SubscriptionRequest, Unsubscribe
 from headrace.mqtt.topics import SHARE_PREFIX, filter_error, split_share
 
@@ -35,12 +34,13 @@ _ADDED: Final = 4  # subscriptions whose retained messages are to be looked for:
 class _Answer:
     """What the filters of one SUBSCRIBE or UNSUBSCRIBE come to, which may come in parts."""
 
-    def __init__(self, in_use: bool) -> None:
+    def __init__(self, packet_id: int, in_use: bool) -> None:
+        self.packet_id = packet_id
         self.in_use = in_use  # its packet id is that of a QoS 2 message under way
         self.codes: list[int] = []
         self.filters = 0
         self.open: i64 = 0  # parts that are on their way through the journal
-        self.suback = b""  # once the last part has come
+        self.complete = False  # the last part has come
 
 
 class Subscribing:
@@ -63,7 +63,7 @@ class Subscribing:
         packet.answer = answer
         if answer.in_use:
             if not packet.more:
-                self.commit.defer(Reply(link, encode_suback(5, packet.packet_id, answer.codes)))
+                self.commit.defer(_InUse(link, packet.packet_id, answer.codes, subscribes=True))
             return
         rows: list[list[object]] = []
         fresh: list[Subscription] = []
@@ -78,7 +78,7 @@ class Subscribing:
                     fresh.append(subscription_from(session, row))
         answer.open += 1
         if not packet.more:
-            answer.suback = encode_suback(link.version, packet.packet_id, answer.codes)
+            answer.complete = True
         self._begin(link, session, rows, fresh, answer, room)
 
     def _begin(
@@ -118,7 +118,7 @@ class Subscribing:
         """The answer that so many more filters belong to."""
         if not isinstance(answer, _Answer):
             incoming = session.incoming
-            answer = _Answer(link.version == 5 and incoming is not None and packet_id in incoming)
+            answer = _Answer(packet_id, link.version == 5 and incoming is not None and packet_id in incoming)
         answer.filters += filters
         self._check_answer(link, answer.filters)
         if answer.in_use:
@@ -164,7 +164,7 @@ class Subscribing:
         packet.answer = answer
         if answer.in_use:
             if not packet.more:
-                self.commit.defer(Reply(link, encode_unsuback(5, packet_id, answer.codes)))
+                self.commit.defer(_InUse(link, packet_id, answer.codes, subscribes=False))
             return
         held = _Held(link, session, packet.filters)
         self.commit.defer(held)
@@ -280,6 +280,23 @@ class _Held(Deferred):
             self.found = {name for name in self._filters if name in held}
 
 
+class _InUse(Deferred):
+    """SUBACK or UNSUBACK that refuses all filters of a packet, behind what was appended before it."""
+
+    def __init__(self, link: Link, packet_id: int, codes: list[int], subscribes: bool) -> None:
+        super().__init__(link, len(codes))
+        self._link = link
+        self._packet_id = packet_id
+        self._codes = codes
+        self._subscribes = subscribes
+
+    def run(self) -> None:
+        if self._subscribes:
+            self._link.suback(self._packet_id, self._codes)
+        else:
+            self._link.unsuback(self._packet_id, self._codes)
+
+
 class _Unsubscribed(Deferred):
     """The subscriptions are gone: UNSUBACK, with a code for each filter in order [MQTT-3.11.3-1]."""
 
@@ -297,7 +314,7 @@ class _Unsubscribed(Deferred):
             codes.append(rc.SUCCESS if name in left else rc.NO_SUBSCRIPTION_EXISTED)
             left.discard(name)
         if not packet.more:
-            self._link.send(encode_unsuback(self._link.version, packet.packet_id, codes))
+            self._link.unsuback(packet.packet_id, codes)
 
 
 class _Subscribed(Deferred):
@@ -350,7 +367,7 @@ class _Suback(Deferred):
     """SUBACK, if no part is still on its way, then the retained messages that do not go through the queue."""
 
     def __init__(self, delivery: Delivery, link: Link, answer: _Answer, direct: DirectRetained) -> None:
-        super().__init__(link, len(answer.suback))
+        super().__init__(link, len(answer.codes))
         self._delivery = delivery
         self._link = link
         self._answer = answer
@@ -359,8 +376,8 @@ class _Suback(Deferred):
     def run(self) -> None:
         answer = self._answer
         answer.open -= 1
-        if answer.suback and not answer.open:
-            self._link.send(answer.suback)
+        if answer.complete and not answer.open:
+            self._link.suback(answer.packet_id, answer.codes)
         session = session_of(self._link)
         if session is not None:
             self._delivery.pump(session)

@@ -43,7 +43,6 @@ from headrace.core.state.queue import (
     reference,
 )
 from headrace.core.state.session import APPLICATION, Session
-from headrace.mqtt.codec import encode_pubrel
 
 if TYPE_CHECKING:
     from headrace.core.ports.settings import BrokerSettings
@@ -293,7 +292,7 @@ class Delivery(Pump):
             queue.resend_gone -= 1
             return True
         if queue.inflight.is_received(serial):
-            link.send(encode_pubrel(link.version, queue.packet_id(serial)))
+            link.pubrel(queue.packet_id(serial))
             return True
         message = self._fetch(session, ref)
         if not isinstance(message, Message):

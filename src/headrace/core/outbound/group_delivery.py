@@ -38,7 +38,6 @@ from headrace.core.state.queue import REF_QOS, REF_RETAIN, reference
 from headrace.core.state.session import Session
 from headrace.errors import ProtocolError
 from headrace.mqtt import reason_codes as rc
-from headrace.mqtt.codec import encode_pubrel
 
 if TYPE_CHECKING:
     from headrace.core.ports.settings import BrokerSettings
@@ -366,7 +365,7 @@ class SharedDelivery(Sharing):
         while redraw and self._room(session):
             key, draw = redraw.popitem()
             if draw.received:
-                link.send(encode_pubrel(link.version, draw.packet_id))
+                link.pubrel(draw.packet_id)
                 continue
             message = self._journal.fetch(draw.ref >> REF_OFFSET_SHIFT)
             if message is NOT_NOW:
@@ -458,4 +457,4 @@ class _SharedRelease(Deferred):
 
     def run(self) -> None:
         self._draw.received = True
-        self._link.send(encode_pubrel(self._link.version, self._draw.packet_id))
+        self._link.pubrel(self._draw.packet_id)

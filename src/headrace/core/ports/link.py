@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from librt.strings import BytesWriter, write_i32_be
-from mypy_extensions import i32, i64
+from librt.strings import BytesWriter
+from mypy_extensions import i64
 
 from headrace.core.ports.buffers import Buffers
 from headrace.core.ports.clock import Clock
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from headrace.core.records.message import Message
     from headrace.errors import ProtocolError
     from headrace.mqtt.packets import Auth, Connect, Disconnect, Publish, Subscribe, Unsubscribe
+    from headrace.mqtt.properties import Properties
 
 
 WORK_AT_ONCE: Final = (
@@ -194,11 +195,6 @@ class Link(ServerHandler):
         if not self.closed:
             self.writer().write(data)
 
-    def acknowledge(self, first_byte: i64, packet_id: i64) -> None:
-        """Send PUBACK, PUBREC, PUBREL or PUBCOMP of success: the same four bytes in every version."""
-        if not self.closed:
-            write_i32_be(self.writer(), i32(first_byte << 24 | 0x20000 | packet_id))
-
     def buffered(self) -> i64:
         """Bytes that wait for the end of the tick."""
         out = self.out
@@ -207,6 +203,51 @@ class Link(ServerHandler):
     def deaf(self) -> bool:
         """Whether we have stopped reading, or have not looked at what was read: then its silence is ours."""
         return self.held_back
+
+    # What the core says to its client: `mqtt_link` makes packets of it.
+
+    def fits(self, answer: Properties) -> bool:
+        """Whether CONNACK with these properties is within the client's Maximum Packet Size."""
+        raise NotImplementedError
+
+    def accept(self, present: bool, answer: Properties) -> None:
+        """CONNACK: the client is let in; `present`: it has found its session."""
+        raise NotImplementedError
+
+    def reject(self, reason_code: int) -> None:
+        """CONNACK with a reason code of MQTT 5, as far as the client's version and its Maximum Packet Size have room."""
+        raise NotImplementedError
+
+    def puback(self, packet_id: i64) -> None:
+        raise NotImplementedError
+
+    def pubrec(self, packet_id: i64) -> None:
+        raise NotImplementedError
+
+    def pubrel(self, packet_id: i64) -> None:
+        raise NotImplementedError
+
+    def pubcomp(self, packet_id: i64) -> None:
+        raise NotImplementedError
+
+    def answer(self, qos: int, packet_id: int, reason_code: int, properties: Properties | None) -> None:
+        """PUBACK at QoS 1, PUBREC at QoS 2, with a reason code where the version has one."""
+        raise NotImplementedError
+
+    def suback(self, packet_id: int, codes: list[int]) -> None:
+        """SUBACK with one reason code of MQTT 5 for each filter."""
+        raise NotImplementedError
+
+    def unsuback(self, packet_id: int, codes: list[int]) -> None:
+        """UNSUBACK with one reason code of MQTT 5 for each filter."""
+        raise NotImplementedError
+
+    def pingresp(self) -> None:
+        raise NotImplementedError
+
+    def disconnect(self, reason_code: int) -> None:
+        """Say why the connection ends, where the version has words for it and CONNACK has gone before."""
+        raise NotImplementedError
 
     # Implemented by net.connection and by the fake.
 
