@@ -19,7 +19,7 @@ from headrace.core.outbound.delivery import Delivery
 from headrace.core.ports.access import PENDING, Access, SignIn, SignInListener
 from headrace.core.ports.clock import Clock
 from headrace.core.ports.link import Link
-from headrace.core.ports.timers import Timer, Timers
+from headrace.core.ports.timers import RETRY_MS, Timer, Timers
 from headrace.core.ports.witness import Testimony
 from headrace.core.records.elapsed import CLOCK_SET_US, elapsed_us
 from headrace.core.records.record import (
@@ -217,10 +217,7 @@ class Sessions(SignInListener):
         return self._fold.opened(event)
 
     def resume(self, session: Session, packet: Connect, expiry_s: int, link: Link) -> None:
-        timer = session.timer
-        if timer is not None:
-            timer.cancel()
-            session.timer = None
+        session.settle()
         limit = self._delivery.reserving.limit_of_resumed(session, link.chunk)
         fields = session.named()
         fields["ex"] = expiry_s
@@ -231,6 +228,9 @@ class Sessions(SignInListener):
             fields["u"] = link.user
         event = Event(SESSION_RESUMED, self._clock.now_us, fields)
         self._commit.append(event)
+        if session.timer is not None:
+            session.timer.cancel()
+            session.timer = None
         self._fold.resumed(session, event)
 
     def attach(self, link: Link, session: Session, packet: Connect, answer: Properties) -> None:
@@ -312,9 +312,22 @@ class Sessions(SignInListener):
             link.timer = None
 
     def _close(self, session: Session, reason: str, code: int) -> None:
-        """The session has no connection any more: note what was sent, let its will and its expiry run.
+        """The session has no connection any more: note what was sent, let its will and its expiry run. What fails is
+        tried again a little later, so that no session stays open that nobody has.
 
         `code` is the MQTT 5 reason code that either side gave, -1 if none did."""
+        try:
+            self._note_closed(session, reason, code)
+        except Exception:
+            self._timers.schedule(self._clock.mono_ms + RETRY_MS, _Unclosed(self, session, reason, code))
+            raise
+
+    def close_again(self, session: Session, reason: str, code: int) -> None:
+        """What failed when its connection ended, unless its client is back or its time runs already."""
+        if session.link is None and session.timer is None and not session.ended:
+            self._close(session, reason, code)
+
+    def _note_closed(self, session: Session, reason: str, code: int) -> None:
         now_us = self._clock.now_us
         queue = session.queue
         will = session.will
@@ -335,8 +348,7 @@ class Sessions(SignInListener):
         self._commit.append(event)
         self._fold.closed(session, event)
         self.hand_out(list(session.groups or []))
-        if reason != TAKEN_OVER:
-            self.await_return(session, 0)
+        self.await_return(session, 0)  # also of one that is taken over: whoever does that may fail
 
     def await_return(self, session: Session, grace_ms: int) -> None:
         """Start the timer of a closed session: its will delay or its expiry, whichever is first."""
@@ -502,6 +514,20 @@ class _KeepAlive(Timer):
             self._sessions.keep_alive_over(link)
         else:
             self._timers.schedule(due_ms, self)
+
+
+class _Unclosed(Timer):
+    """Something failed when the connection of a session ended: once more."""
+
+    def __init__(self, sessions: Sessions, session: Session, reason: str, code: int) -> None:
+        super().__init__()
+        self._sessions = sessions
+        self._session = session
+        self._reason = reason
+        self._code = code
+
+    def fire(self, now_ms: int) -> None:
+        self._sessions.close_again(self._session, self._reason, self._code)
 
 
 class _Absence(Timer):

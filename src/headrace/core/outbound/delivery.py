@@ -183,6 +183,8 @@ class Delivery(Pump):
                 queue.next_serial = serial + 1
                 self._send(session, link, queue, serial, ref, message, False)
                 return
+        if session.owed is not None:
+            session.settle()
         queue.push(ref, message.size)
         message.waits = True
         if link is None or queue.backlog.count > 1:

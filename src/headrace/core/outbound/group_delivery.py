@@ -65,16 +65,12 @@ class SharedDelivery(Sharing):
         if message.flags & FLAG_QOS == 0:
             self._offer_qos0(group, message)
             return
-        self.number(group, message)
+        group.carrier.settle()
+        retain, qos = message.flags & FLAG_RETAIN != 0, message.flags & FLAG_QOS
+        group.push(reference(message.offset, 0, retain, qos), message.size)
+        message.waits = True
         self._keep_limit(group)
         self.serve(group, message)
-
-    def number(self, group: Group, message: Message) -> None:
-        """Put a message behind what waits in a group, unless it was numbered there before something failed."""
-        qos: i64 = message.flags & FLAG_QOS
-        if qos and group.backlog.newest() >> REF_OFFSET_SHIFT != message.offset:
-            group.push(reference(message.offset, 0, message.flags & FLAG_RETAIN != 0, qos), message.size)
-            message.waits = True
 
     def _offer_qos0(self, group: Group, message: Message) -> None:
         session = self._choose(group, message, {}, False)

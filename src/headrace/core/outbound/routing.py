@@ -159,27 +159,34 @@ class Router(Offering):
 
     def missed(self, target: Target, message: Message, error: Exception) -> None:
         """A session could not be given a message: its connection goes, and its queue holds the message all the same, as
-        it will when the journal is replayed. Raises nothing: the sessions behind it have their turn."""
-        place = "delivery" if target.session.group is None else "group"
-        self._contain(place, target.session.link, error)
+        it will when the journal is replayed; or it is owed the message, before anything else is put there. Raises
+        nothing: the sessions behind it have their turn."""
+        session = target.session
+        place = "delivery" if session.group is None else "group"
+        self._contain(place, session.link, error)
         try:
             self._number(target, message)
         except Exception as second:  # noqa: BLE001
-            self._contain(place, target.session.link, second)
+            if session.link is not None:
+                session.link.ready = False  # nothing more is sent on it
+            self._contain(place, session.link, second)
 
     def _number(self, target: Target, message: Message) -> None:
         """Put a message behind the backlog of a session, unless it was numbered there before something failed."""
         session = target.session
-        if session.group is not None:
-            self._sharing.number(session.group, message)
-            return
         qos: i64 = min(message.flags & FLAG_QOS, target.qos)
-        allowed = for_publisher(target, message) if target.no_local else target
-        if qos == 0 or allowed is None or session.ended or _is_newest(session.outbound(), message.offset):
+        ids_index, retain = 0, message.flags & FLAG_RETAIN != 0
+        if session.group is None:
+            allowed = for_publisher(target, message) if target.no_local else target
+            if allowed is None or session.ended or _is_newest(session.outbound(), message.offset):
+                return
+            ids_index, retain = allowed.ids_index, allowed.retain_as_published and retain
+        elif session.group.is_newest(message.offset):
             return
-        retain = allowed.retain_as_published and message.flags & FLAG_RETAIN != 0
-        session.outbound().push(reference(message.offset, allowed.ids_index, retain, qos), message.size)
-        message.waits = True
+        if qos:
+            message.waits = True
+            session.owe(reference(message.offset, ids_index, retain, qos), message.size)
+            session.settle()
 
     def offer(self, target: Target, message: Message) -> None:
         """Give the message to one matched session, unless it is its publisher's and No Local, or to a group."""

@@ -183,6 +183,17 @@ class Backlog:
         self._space.count += 1
         self._space.bytes += size
 
+    def mend(self) -> None:
+        """Forget what a `push` has left that failed half way."""
+        end = self.head + self.loaded
+        del self.refs[end:]
+        del self.sizes[end:]
+        behind = self.behind
+        if behind is not None:
+            end = min(len(behind.refs), len(behind.sizes))
+            del behind.refs[end:]
+            del behind.sizes[end:]
+
     def newest(self) -> int:
         """The reference that was put in last, wherever it is by now; 0 if there was none."""
         return self._last

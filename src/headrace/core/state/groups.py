@@ -15,7 +15,7 @@ from zlib import crc32
 
 from mypy_extensions import i64
 
-from headrace.core.state.backlog import Backlog
+from headrace.core.state.backlog import REF_OFFSET_SHIFT, Backlog
 from headrace.core.state.queue import REF_QOS
 from headrace.core.state.session import Session
 from headrace.core.state.subscriptions import Subscription
@@ -101,6 +101,10 @@ class Group:
     def push(self, ref: int, size: int) -> None:
         self.next_serial += 1
         self.backlog.push(ref, size)
+
+    def is_newest(self, offset: int) -> bool:
+        """Whether the entry that was numbered last is the message at this offset, wherever that is by now."""
+        return self.backlog.newest() >> REF_OFFSET_SHIFT == offset
 
     @property
     def waiting(self) -> bool:

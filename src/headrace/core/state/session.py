@@ -81,6 +81,9 @@ class Session:
         self.dropped: dict[int, int] | None = None  # DropReason -> messages
         self.groups: dict[Group, None] | None = None  # shared subscriptions this session is a member of
         self.draws: dict[int, Draw] | None = None  # what it has of them in flight, by packet id
+        # References and sizes of what there was no memory for, in its queue or, of a stand-in, in its group's: they come
+        # before whatever is put in next.
+        self.owed: list[tuple[int, int]] | None = None
         self.redraw: dict[int, Draw] | None = (
             None  # of them, to be sent again on this connection, newest first
         )
@@ -134,6 +137,28 @@ class Session:
             message_expiry_s,
             payload,
         )
+
+    def owe(self, ref: int, size: int) -> None:
+        """A message could not be put into the queue. Nothing may be sent before it is there, or the numbers would not be
+        those of a replay: its connection is to go."""
+        if self.owed is None:
+            self.owed = []
+        self.owed.append((ref, size))
+
+    def settle(self) -> None:
+        """Put in what is owed. Raises what is raised once more: then the rest is owed still."""
+        while self.owed:
+            ref, size = self.owed[0]
+            group = self.group
+            if group is not None:
+                group.backlog.mend()
+                group.push(ref, size)
+            else:
+                self.outbound().backlog.mend()
+                self.outbound().push(ref, size)
+            self.changed = True
+            del self.owed[0]
+        self.owed = None
 
     def attach(self, link: Link) -> None:
         """Its client is connected."""

@@ -338,6 +338,7 @@ class SnapshotPass:
                 self._session(session)
             yield
         for group in self._fold.all_groups():
+            group.carrier.settle()
             self._add(entry_of_group(group, self._commit.high_watermark))
             group.backlog.release(group.floor())
             self._refers_to(group.lowest_offset())
@@ -369,6 +370,7 @@ class SnapshotPass:
         applied: int = self._commit.high_watermark
         if session.ended or session.incarnation >= applied:
             return
+        session.settle()
         queue = session.queue
         for draw in (session.draws or {}).values():  # they stay with the member when their group is gone
             self._refers_to(draw.ref >> REF_OFFSET_SHIFT)

@@ -230,7 +230,9 @@ class Fold:
     def leave(self, session: Session) -> None:
         """As `ended`, when the record is appended. Its subscriptions are left for `sweep`: whoever routes live asks
         whether a session has ended. Its groups are left for `departed`: the next member may be on its way."""
-        session.end()
+        self._take_out(
+            session
+        )  # first: whoever comes back, whatever fails below, finds no session that has ended
         for group in session.groups or []:
             if session.subscriptions is not None:
                 session.subscriptions.pop(group.carrier.client_id, None)
@@ -273,19 +275,24 @@ class Fold:
     def _depart(self, session: Session) -> None:
         """Take a session out of the directory, and what it has out of queues. What may fail for want of memory comes
         last: what is left of it then is done by `departed`."""
+        self._take_out(session)
+        if session.written:
+            self.gone.append(session.incarnation)
+        self._hand_back(session)
+
+    def _take_out(self, session: Session) -> None:
+        """Take a session that has ended out of the directory, with its queue. Does nothing the second time."""
         tenant = session.tenant
-        session.end()
+        if not session.ended:
+            session.end()
         if tenant.sessions.get(session.client_id) is session:
             del tenant.sessions[session.client_id]
-        if self.by_incarnation.pop(session.incarnation, None) is session:
-            self.roster.remove(session)
         queue, session.queue = session.queue, None
         if queue is not None:
             queue.backlog.discard()
         session.incoming = None
-        if session.written:
-            self.gone.append(session.incarnation)
-        self._hand_back(session)
+        if self.by_incarnation.pop(session.incarnation, None) is session:
+            self.roster.remove(session)
 
     def _hand_back(self, session: Session) -> None:
         """What a session that has ended has in flight of groups: QoS 1 to the other members, QoS 2 to nobody else
@@ -434,6 +441,7 @@ class Fold:
     def retained_queued(self, session: Session, event: Event) -> i64:
         """Queue the retained messages that the record lists: offset, QoS, subscription identifier; and their sizes, which
         older records have not."""
+        session.settle()
         listed = event.numbers("ret")
         sizes = event.numbers("rs") or [0] * (len(listed) // 3)
         for at in range(0, len(listed), 3):

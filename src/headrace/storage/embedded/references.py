@@ -74,6 +74,7 @@ class References:
     def _session(self, session: Session) -> Iterator[None]:
         """Draws are of its groups, but they stay with the member when the group is gone."""
         refs = [draw.full_ref for draw in (session.draws or {}).values()]
+        refs += [ref for ref, _ in session.owed or ()]
         queue = session.queue
         if queue is None:
             return self._marked(refs, [])
@@ -83,6 +84,7 @@ class References:
     def _group(self, group: Group) -> Iterator[None]:
         refs = [draw.full_ref for draw in group.drawn.values()]
         refs += group.returned.values()
+        refs += [ref for ref, _ in group.carrier.owed or ()]
         return self._marked(*self._copied(refs, group.backlog))
 
     def _copied(self, refs: list[int], backlog: Backlog) -> tuple[Iterable[int], Iterable[array[int]]]:

@@ -17,7 +17,9 @@ from headrace.core.ports.link import Link, Rendering
 from headrace.core.ports.settings import BrokerSettings
 from headrace.core.ports.timers import RETRY_MS
 from headrace.core.records.message import Message
+from headrace.core.records.record import Record
 from headrace.core.state.backlog import Backlog
+from headrace.core.state.session import Session
 from headrace.mqtt import codec
 from headrace.mqtt import reason_codes as rc
 from headrace.mqtt.packets import SubscriptionRequest, Will
@@ -449,10 +451,16 @@ def acknowledged(client: Client) -> int:
 
 
 class Full(Backlog):
-    """A queue that there is no memory for."""
+    """A queue that there is no memory for, `times` times: it fails half way."""
+
+    times = 1 << 30
 
     def push(self, ref: int, size: int) -> None:
-        raise MemoryError("push")
+        if self.times > 0:
+            self.times -= 1
+            self.refs.append(ref)
+            raise MemoryError("push")
+        super().push(ref, size)
 
 
 @pytest.mark.skipif(COMPILED, reason="a compiled class has no subclass here")
@@ -470,6 +478,121 @@ def test_a_session_that_cannot_be_given_a_message_even_later_is_alone_with_that(
     harness.client("p").publish("t", b"m")
     assert counted(harness) == {"delivery": 2}
     assert [bodies(harness.client(f"s{number}")) for number in (0, 2, 3, 4)] == [[b"m"]] * 4
+
+
+@pytest.mark.skipif(COMPILED, reason="a compiled class has no subclass here")
+@pytest.mark.parametrize("connected", [True, False])
+@pytest.mark.parametrize("times", [1, 2, 5])
+@pytest.mark.parametrize("topic_filter", ["t", "$share/g/t"])
+def test_what_a_session_or_a_group_could_not_be_given_comes_before_the_next(
+    connected: bool, times: int, topic_filter: str
+) -> None:
+    harness = Harness()
+    client = harness.client("s", version=5, receive_maximum=1)
+    client.subscribe(topic_filter)
+    tenant = harness.broker.fold.tenant("default")
+    full = Full(tenant.space)
+    full.times = times
+    if topic_filter == "t":
+        tenant.sessions["s"].outbound().backlog = full
+    else:
+        tenant.groups[topic_filter].backlog = full
+    if not connected:
+        client.lose()
+    publisher = harness.client("p", clean=True)
+    for number in range(5):
+        publisher.publish("t", b"%d" % number)
+    client.lose()
+    harness.take_snapshot()
+    live = state(harness.broker.fold)
+    harness.crash()
+    assert state(harness.broker.fold) == live
+    came = bodies(client) + bodies(harness.client("s", version=5))
+    assert list(dict.fromkeys(came)) == [b"%d" % number for number in range(5)]
+
+
+class Once(list[object]):
+    """A list that there is no memory for, once."""
+
+    fails = True
+
+    def append(self, item: object) -> None:
+        if self.fails:
+            self.fails = False
+            raise MemoryError("append")
+        super().append(item)
+
+
+@pytest.mark.skipif(COMPILED, reason="compiled, a list is not asked by name")
+@pytest.mark.parametrize("place", ["_leaving", "gone", "roster._free"])
+def test_a_session_whose_end_fails_half_way_is_found_by_nobody(place: str) -> None:
+    harness = Harness()
+    harness.client("s").subscribe("t")
+    harness.take_snapshot()
+    fold = harness.broker.fold
+    owner = fold.roster if place.startswith("roster") else fold
+    setattr(owner, place.rpartition(".")[2], Once())
+    with pytest.raises(MemoryError):
+        harness.client("s", clean=True)
+    harness.sync()
+    client = harness.client("s")
+    assert client.take()[0][1][0] == 0  # no session present
+    client.subscribe("u")
+    publisher = harness.client("p", clean=True)
+    publisher.publish("u", b"new")
+    assert bodies(client) == [b"new"]
+    publisher.publish("u", b"later")
+    harness.crash()
+    assert [body for body in bodies(harness.client("s")) if body != b"new"] == [b"later"]
+
+
+@pytest.mark.skipif(COMPILED, reason="a compiled class has no subclass here")
+@pytest.mark.parametrize("version", [4, 5])
+def test_a_session_whose_connection_could_not_be_closed_is_closed_later(version: int) -> None:
+    harness = Harness()
+    client = harness.client("s", version=version, clean=True)
+    lasting = harness.client("l", version=5, expiry_s=100)
+    client.subscribe("t")
+    lasting.subscribe("t")
+    append = harness.broker.commit.append
+
+    def fails(record: Record) -> int:
+        raise MemoryError("append")
+
+    for each in (client, lasting):
+        each.link.closed = True
+        harness.broker.commit.append = fails  # type: ignore[method-assign]
+        with pytest.raises(MemoryError):
+            harness.broker.on_connection_lost(each.link)
+        harness.broker.commit.append = append  # type: ignore[method-assign]
+    tenant = harness.broker.fold.tenant("default")
+    harness.advance(RETRY_MS / 1000 + 1)
+    assert list(tenant.sessions) == ["l"]
+    assert tenant.sessions["l"].closed_at_us > 0
+    harness.advance(200)
+    assert not tenant.sessions
+
+
+@pytest.mark.skipif(COMPILED, reason="a compiled class has no subclass here")
+def test_a_session_whose_client_fails_to_take_it_over_runs_out_all_the_same() -> None:
+    harness = Harness()
+    harness.client("s", version=5, expiry_s=100)
+    session = harness.broker.fold.tenant("default").sessions["s"]
+
+    def fails(session: Session, chunk: int) -> int:
+        raise MemoryError("limit")
+
+    reserving = harness.broker.delivery.reserving
+    limit_of_resumed = reserving.limit_of_resumed
+    reserving.limit_of_resumed = fails  # type: ignore[method-assign]
+    with pytest.raises(MemoryError):
+        harness.client("s", version=5, expiry_s=100)
+    reserving.limit_of_resumed = limit_of_resumed  # type: ignore[method-assign]
+    assert session.link is None
+    harness.advance(90)
+    assert not session.ended
+    harness.advance(20)
+    assert session.ended
 
 
 @pytest.mark.skipif(COMPILED, reason="compiled code is not traced")
