@@ -9,7 +9,7 @@ cp -r README.md CHANGELOG.md CONTRIBUTING.md SECURITY.md LICENSE docs "$source"
 cp demo/README.md "$source/demo"
 cp workshop/README.md "$source/workshop"
 cp -r benchmarks/README.md benchmarks/results "$source/benchmarks"
-cp examples/* "$source/examples"
+cp -r examples/* "$source/examples"
 # NO_MKDOCS_2_WARNING: not the page of advice on what comes after Material. Not --quiet: with it nothing is counted.
 NO_MKDOCS_2_WARNING=1 "${PYTHON:-.venv/bin/python}" -m mkdocs build --strict
 echo "build/site/html/index.html"

@@ -60,11 +60,13 @@ class Installed:
         self.shell = Shell(self.work, newcomer=True)
         self.venv = self.work / "headrace-env"
 
-    def install(self, what: Path, **environment: str) -> None:
-        """As the quickstart has it, with something else than its wheel."""
+    def make_environment(self) -> None:
+        """As the quickstart has it."""
         assert run(sys.executable, "-m", "venv", self.venv, cwd=self.folder).returncode == 0
+
+    def install(self, *what: object, **environment: str) -> None:
         pip = (self.venv / "bin/pip", "install", "-q", "--disable-pip-version-check")
-        found = run(*pip, what, cwd=self.work, **environment)
+        found = run(*pip, *what, cwd=self.work, **environment)
         assert found.returncode == 0, found.stderr
 
     def headrace(self, *arguments: object) -> subprocess.CompletedProcess[str]:
@@ -117,6 +119,7 @@ def installed(
     if request.param == "wheel":
         place.shell.run_block(blocks("quickstart.md")[0])
     else:
+        place.make_environment()
         place.install(sdist, HEADRACE_COMPILE="0")
     yield place
     place.shell.end()
@@ -173,15 +176,29 @@ def test_the_quickstart_and_the_readme_word_by_word(installed: Installed) -> Non
             installed.shell.run_block(block)
 
 
+def test_it_is_small(installed: Installed) -> None:
+    assert installed.bytes() < MEGABYTES_MAX * 1_000_000
+
+
+def test_an_application_of_somebody_else_is_tested_with_our_fixtures(installed: Installed) -> None:
+    """`examples/greenhouse`: paho-mqtt and aiomqtt, kills and restarts, in an environment without the repository."""
+    if not installed.folder.name.startswith("wheel"):
+        pytest.skip("once is enough")
+    tools = ("pytest", "pytest-asyncio", "paho-mqtt", "aiomqtt")
+    installed.install(*tools, "--constraint", ROOT / "requirements.lock")
+    application = installed.folder / "greenhouse"
+    shutil.copytree(ROOT / "examples/greenhouse", application, ignore=shutil.ignore_patterns("__pycache__"))
+    path = f"{installed.venv / 'bin'}:{os.environ['PATH']}"
+    found = run(installed.venv / "bin/pytest", "-q", cwd=application, PATH=path)
+    assert found.returncode == 0, found.stdout
+    assert re.search(r"^\d+ passed", found.stdout, re.MULTILINE)
+
+
 def test_the_pipeline_names_the_extra_that_it_needs(installed: Installed) -> None:
     found = installed.headrace("pipeline", "archive")
     assert found.returncode == 1
     assert "headrace[spark]" in found.stderr
     assert "Traceback" not in found.stderr
-
-
-def test_it_is_small(installed: Installed) -> None:
-    assert installed.bytes() < MEGABYTES_MAX * 1_000_000
 
 
 def test_a_users_file_is_checked_against_our_types(installed: Installed) -> None:
