@@ -35,6 +35,8 @@ class LazyGroup(click.Group):
         "pub": ("headrace.clients.cli", "pub"),
         "sub": ("headrace.clients.cli", "sub"),
         "passwd": ("headrace.services.passwd", "passwd"),
+        "status": ("headrace.cli_watch", "status"),
+        "top": ("headrace.cli_watch", "top"),
         "trace": ("headrace.cli_watch", "trace"),
     }
 

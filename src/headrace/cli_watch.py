@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import json
+import signal
 import ssl
+import sys
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -85,3 +89,55 @@ def trace(
 
     client = client_for(admin, config_file, token_file, ca_file)
     follow(client, kind, pattern, seconds, as_json, click.echo)
+
+
+@click.command()
+@click.option("--json", "as_json", is_flag=True, help="one JSON object")
+@of_a_broker
+@ends_with_its_reader
+def status(
+    as_json: bool,
+    admin: str | None,
+    config_file: Path | None,
+    token_file: Path | None,
+    ca_file: Path | None,
+) -> None:
+    """Show on one screen how a broker is. Exit 0 if it is well, 1 if it is not, or not reached."""
+    from headrace.console.status import lines, look
+
+    found = look(client_for(admin, config_file, token_file, ca_file))
+    click.echo(json.dumps(found.as_dict(), indent=2) if as_json else "\n".join(lines(found)))
+    sys.exit(0 if found.healthy else 1)
+
+
+@click.command()
+@click.option("--interval", type=click.FloatRange(0.2, 3600), default=2.0, show_default=True, help="seconds")
+@click.option(
+    "-n", "--rounds", type=click.IntRange(0), default=0, help="end after so many  [default: Ctrl-C]"
+)
+@of_a_broker
+def top(
+    interval: float,
+    rounds: int,
+    admin: str | None,
+    config_file: Path | None,
+    token_file: Path | None,
+    ca_file: Path | None,
+) -> None:
+    """Watch a broker on the terminal: rates, latencies, slow and behind clients, backlogs, consumers.
+
+    Needs the extra `headrace[progress]`; clients need a token with the role `read`.
+    """
+    try:
+        from rich.console import Console
+
+        from headrace.console.top import watch
+    except ModuleNotFoundError as error:
+        missing = str(error.name).partition(".")[0]
+        raise click.ClickException(f"top needs {missing}: pip install 'headrace[progress]'") from error
+    console = Console()
+    if not console.is_terminal:
+        raise click.ClickException("top needs a terminal; `headrace status --json` is for programs")
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # the terminal is given back whoever ends it
+    with suppress(KeyboardInterrupt):
+        watch(client_for(admin, config_file, token_file, ca_file), interval, rounds, console)

@@ -25,7 +25,7 @@ from headrace import __version__
 from headrace.api.admin import Admin
 from headrace.api.app import application, bind
 from headrace.api.journal import JournalRoutes
-from headrace.api.operations import TraceRoutes
+from headrace.api.operations import ClientRoutes, TraceRoutes
 from headrace.api.server import CONNECTIONS_MAX, Bounds
 from headrace.api.tokens import Tokens
 from headrace.build import PURE, build
@@ -46,6 +46,7 @@ from headrace.services.doors import Doors
 from headrace.services.failures import FailureLog
 from headrace.services.histogram import Histogram
 from headrace.services.journal_metrics import JournalCollector, JournalFigures, Limits
+from headrace.services.laggards import Laggards
 from headrace.services.latencies import HistogramCollector, LatencyHistograms
 from headrace.services.metrics import BuildCollector, ReadsCollector, registry
 from headrace.services.notify import Notifier
@@ -239,7 +240,8 @@ class Node:
             tokens = Path(token_file) if token_file else None
             journal = JournalRoutes(Path(self.config.data_dir), tokens)
             traces = TraceRoutes(self._doors.tracing, Tokens(tokens))
-            routes = [journal.mount(), *traces.routes()]
+            clients = ClientRoutes(Laggards(self.broker.fold), Tokens(tokens))
+            routes = [journal.mount(), *traces.routes(), *clients.routes()]
             collectors = registry(self.broker, self._doors, self.watchdog, *self._collectors(figures))
             app = application(
                 lambda: self._not_ready or self._full, collectors, routes, refresh=figures.refresh

@@ -1,15 +1,18 @@
-"""What the admin HTTP lets who operates a broker do: traces.
+"""What the admin HTTP lets who operates a broker do and see: traces, and the clients that are behind.
 
     POST   /v1/traces      {"kind": "client" | "topic" | "address", "pattern", "seconds"}: begins one, 201 {"id"}
     GET    /v1/traces/ID   {"rows", "left_out", "over"}: what came since the last time
     DELETE /v1/traces/ID   ends it; who does not ask for five seconds has, too
 
-Each wants a bearer token with the role `operate` (`tokens`). Runs on the loop; the tokens are read on a thread.
+    GET    /v1/clients/behind?limit=N   {"clients"}: the worst of those whose socket is full or for whom something waits
+
+Traces want a bearer token with the role `operate`, the list one with `read` (`tokens`). Runs on the loop; the tokens are
+read on a thread.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from http import HTTPStatus
 from typing import Annotated
 
@@ -20,11 +23,12 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from headrace.api.problem import problem
-from headrace.api.tokens import OPERATE, Tokens
+from headrace.api.tokens import OPERATE, READ, Tokens
+from headrace.services.laggards import LIMIT_MAX, Laggards
 from headrace.services.tracing import InvalidTrace, Tracing
 
 BODY_BYTES_MAX = 4096
-Answer = Callable[[Request, bytes], Response]
+Answer = Callable[[Request, bytes], Response | Awaitable[Response]]
 
 
 class TraceRequest(msgspec.Struct, frozen=True):
@@ -53,7 +57,8 @@ def guarded(tokens: Tokens, role: str, answer: Answer) -> Callable[[Request], ob
         except ClientDisconnect:
             return Response()  # nobody is there to read it
         try:
-            return answer(request, body)
+            found = answer(request, body)
+            return found if isinstance(found, Response) else await found
         except (ValueError, msgspec.MsgspecError) as error:
             return problem(HTTPStatus.BAD_REQUEST, str(error))
 
@@ -99,3 +104,20 @@ class TraceRoutes:
         if trace is not None:
             self._tracing.end(trace)
         return Response(status_code=HTTPStatus.NO_CONTENT)
+
+
+class ClientRoutes:
+    """The endpoint that lists who is behind."""
+
+    def __init__(self, laggards: Laggards, tokens: Tokens) -> None:
+        self._laggards = laggards
+        self._tokens = tokens
+
+    def routes(self) -> list[Route]:
+        return [Route("/v1/clients/behind", guarded(self._tokens, READ, self._behind))]
+
+    async def _behind(self, request: Request, _body: bytes) -> Response:
+        limit = request.query_params.get("limit", "20")
+        if not limit.isascii() or not limit.isdecimal() or not 1 <= int(limit) <= LIMIT_MAX:
+            return problem(HTTPStatus.BAD_REQUEST, f"limit: {limit} is not a number from 1 to {LIMIT_MAX}")
+        return JSONResponse({"clients": await self._laggards.worst(int(limit))})

@@ -5,6 +5,8 @@ from __future__ import annotations
 import http.client
 import json
 import ssl
+from collections.abc import Iterator
+from contextlib import contextmanager
 from http import HTTPStatus
 from pathlib import Path
 from typing import Any
@@ -21,11 +23,12 @@ class Unreachable(HeadraceError):
 
 
 class Refused(HeadraceError):
-    """The broker has answered, and said no. `status` is HTTP's; the message is the broker's, and what helps."""
+    """The broker has answered, and said no. `status` is HTTP's; the message is the broker's `detail`, and what helps."""
 
-    def __init__(self, status: int, message: str) -> None:
+    def __init__(self, status: int, message: str, detail: str = "") -> None:
         super().__init__(message)
         self.status = status
+        self.detail = detail
 
 
 class AdminClient:
@@ -52,17 +55,34 @@ class AdminClient:
 
     def ask(self, method: str, path: str, content: object = None) -> Any:
         """The answer's JSON, None if it has none. Raises Unreachable, Refused."""
-        try:
+        with self._explained():
             status, body = self._exchange(method, path, content)
             answer = json.loads(body) if body else None
+        self._check(status, answer)
+        return answer
+
+    def text(self, path: str) -> str:
+        """The answer as it is. Raises Unreachable, Refused."""
+        with self._explained():
+            status, body = self._exchange("GET", path, None)
+            answer = json.loads(body) if status >= HTTPStatus.BAD_REQUEST else None
+        self._check(status, answer)
+        return body.decode("utf-8", "replace")
+
+    @contextmanager
+    def _explained(self) -> Iterator[None]:
+        try:
+            yield
         except (OSError, http.client.HTTPException, ValueError) as error:
             self.close()
             why = getattr(error, "strerror", None) or str(error) or type(error).__name__
             raise Unreachable(f"no broker answers at {self.address}: {why}") from None
+
+    def _check(self, status: int, answer: object) -> None:
         if status >= HTTPStatus.BAD_REQUEST:
-            detail = answer.get("detail", "") if isinstance(answer, dict) else ""
-            raise Refused(status, f"{self.address} answers {status}: {detail or HTTPStatus(status).phrase}")
-        return answer
+            detail = str(answer.get("detail", "")) if isinstance(answer, dict) else ""
+            said = detail or HTTPStatus(status).phrase
+            raise Refused(status, f"{self.address} answers {status}: {said}", detail)
 
     def _exchange(self, method: str, path: str, content: object) -> tuple[int, bytes]:
         """A connection that has been idle may be gone: then once more, on a new one."""
