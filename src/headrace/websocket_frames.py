@@ -46,10 +46,12 @@ class WebSocketStream(asyncio.Transport):
         self._wanted = True  # by whoever is above
         self._paused = False  # the socket
         self._in_turn = False
+        self.received = 0  # bytes
 
     # asyncio.Protocol: what the socket's transport calls
 
     def data_received(self, data: bytes) -> None:
+        self.received += len(data)
         if self._unparsed:
             self._unparsed = self._unparsed[self._at :] + data
             self._at = 0

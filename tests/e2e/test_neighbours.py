@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import os
+import re
 import socket
 import ssl
 import time
@@ -131,6 +133,46 @@ def test_answers_that_nobody_reads_end_the_connection(doors: Doors, kind: str) -
     assert flood(doors.open(scheme, "deaf" if connected else ""), data, 60)
     assert doors.turned_away(scheme, "pending_bytes") == counted + 1
     assert process.memory_info().rss - before < 32 * MIB
+
+
+class KeyUpdates:
+    """Asks for new keys again and again, which Python's ssl has no call for: OpenSSL's own are called, with the SSL that
+    stands behind the object's head and its socket."""
+
+    ENDED = (1, 5, 6)  # SSL_ERROR_SSL, SSL_ERROR_SYSCALL, SSL_ERROR_ZERO_RETURN
+    BEHIND = 24
+
+    def __init__(self, one: ssl.SSLSocket) -> None:
+        found = re.search(r"/\S*libssl\S*", Path("/proc/self/maps").read_text())
+        if found is None:
+            pytest.skip("this Python has OpenSSL within itself")
+        self._one = one
+        self._openssl = ctypes.CDLL(found[0])
+        self._ssl = ctypes.c_void_p.from_address(id(one._sslobj) + self.BEHIND)  # type: ignore[attr-defined]
+
+    def flood(self, deadline_s: float) -> bool:
+        """Whether the broker ended it in time."""
+        until = time.monotonic() + deadline_s
+        while time.monotonic() < until:
+            if self._openssl.SSL_key_update(self._ssl, 1) != 1:
+                return True
+            done = self._openssl.SSL_do_handshake(self._ssl)
+            if done != 1 and self._openssl.SSL_get_error(self._ssl, done) in self.ENDED:
+                return True
+        return False
+
+
+@pytest.mark.parametrize("client_id", ["", "rekeying"])
+@pytest.mark.parametrize("scheme", ["tls", "wss"])
+def test_key_updates_without_end_are_cut(doors: Doors, clients: Clients, scheme: str, client_id: str) -> None:
+    """A pass of the loop took all that one connection had sent, for seconds: others would see it here."""
+    other = clients(doors.broker, "neighbour")
+    counted = doors.turned_away(scheme, "tls_messages")
+    with doors.open(scheme, client_id) as one:
+        assert isinstance(one, ssl.SSLSocket)
+        assert KeyUpdates(one).flood(30)
+    assert doors.turned_away(scheme, "tls_messages") == counted + 1
+    assert other.ping() == []
 
 
 TINY = {"empty": frame(2, b""), "one byte": frame(2, b"\xc0") + frame(2, b"\x00"), "pings": frame(9, b"")}

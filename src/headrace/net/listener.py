@@ -48,7 +48,7 @@ OF_THE_CLIENT = (
 )
 FRAME_OVERHEAD = 64 * 1024
 
-REVOKED = "certificate_revoked"
+REVOKED, TLS_MESSAGES = "certificate_revoked", "tls_messages"
 
 Report = Callable[
     [str, str], None
@@ -303,16 +303,34 @@ class Listener:
             if self._poller is not None:
                 PlainTransport(self._poller, accepted, connection).open()
             else:
-                await self._connect(accepted, self._protocol(connection), until)
+                await self._connect(accepted, connection, until)
         except (Exception, asyncio.CancelledError) as error:  # noqa: BLE001
             self._refuse(accepted, connection, error)
 
-    async def _connect(self, accepted: socket.socket, protocol: asyncio.Protocol, until: float) -> None:
+    async def _connect(self, accepted: socket.socket, connection: Connection, until: float) -> None:
+        protocol = self._protocol(connection)
         if self._context is None:
             await self._loop.connect_accepted_socket(lambda: protocol, accepted)
         else:
             left_s = max(0.001, until - time.monotonic())
-            await tls.connect(self._loop, lambda: protocol, accepted, self._context, left_s)
+            heard = self._hearing(connection, protocol)
+            await tls.connect(
+                self._loop,
+                lambda: protocol,
+                accepted,
+                self._context,
+                left_s,
+                heard,
+                lambda: connection.turn_away(TLS_MESSAGES),
+            )
+
+    @staticmethod
+    def _hearing(connection: Connection, protocol: object) -> Callable[[], int | None]:
+        """Counts what comes out of TLS. Nobody else is read meanwhile, so the host's count serves for one connection."""
+        if isinstance(protocol, WebSocketTransport):
+            return lambda: protocol.received if connection.made else None
+        host = connection.host
+        return lambda: host.bytes_received if connection.made else None
 
     async def _source(self, accepted: socket.socket) -> str:
         required = self._address.options.proxy == "required"

@@ -16,6 +16,7 @@ from typing import Any
 
 from headrace.errors import ConfigError
 from headrace.net.address import Address
+from headrace.net.key_updates import READ_BYTES_MAX, WatchedLoop
 from headrace.net.revocation import NoRevocationList, RevocationList, read_revocations
 
 FAST = find_spec("aiofastnet") is not None  # else the event loop's own TLS serves
@@ -132,18 +133,36 @@ async def connect(
     accepted: socket.socket,
     context: ssl.SSLContext,
     handshake_timeout_s: float,
+    heard: Callable[[], int | None],
+    cut: Callable[[], object],
 ) -> None:
-    """Shake hands on an accepted socket. Raises OSError (ssl.SSLError among them) when that fails."""
+    """Shake hands on an accepted socket. Raises OSError (ssl.SSLError among them) when that fails.
+
+    `cut` ends the connection of a client that keeps TLS busy while `heard`, which counts its data, stands still.
+    """
     if FAST:
         import aiofastnet
 
+        _bound_reads()
         await aiofastnet.connect_accepted_socket(
-            loop, make, accepted, ssl=context, ssl_handshake_timeout=handshake_timeout_s
+            WatchedLoop(loop, heard, cut),  # type: ignore[arg-type]  # as much of one as is used
+            make,
+            accepted,
+            ssl=context,
+            ssl_handshake_timeout=handshake_timeout_s,
         )
     else:
         await loop.connect_accepted_socket(
             make, accepted, ssl=context, ssl_handshake_timeout=handshake_timeout_s
         )
+
+
+def _bound_reads() -> None:
+    """What a TLS connection is read in a pass, for which aiofastnet has no argument: it refuses less than 16 KiB."""
+    from aiofastnet import constants
+
+    constants.MAX_READ_BYTES_PER_CYCLE_HINT = READ_BYTES_MAX
+    constants.SSL_BIO_SIZE_DEFAULTS["ssl_incoming_bio_size"] = READ_BYTES_MAX
 
 
 def on_loop_error(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
