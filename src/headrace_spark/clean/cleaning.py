@@ -18,7 +18,15 @@ from typing import Final
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
-from headrace_spark.clean.topic_schemas import BROKEN, VALUE, WHOLE, Kind, TopicSchema, filter_pattern
+from headrace_spark.clean.topic_schemas import (
+    BROKEN,
+    RESCUED,
+    VALUE,
+    WHOLE,
+    Kind,
+    TopicSchema,
+    filter_pattern,
+)
 from headrace_spark.records.schema import MESSAGES
 
 # What identifies a row and says where it came from; the same in all three tables.
@@ -227,12 +235,25 @@ def _column(schema: TopicSchema, good: Column) -> Column:
     parsed = F.col(f"json_{schema.name}")
     if schema.payload is not None:
         return F.when(good, _value(schema.payload, parsed[VALUE], schema.lenient))
-    return F.when(good, _object(schema.fields, parsed, schema.lenient))
+    values = _values(schema.fields, parsed, schema.lenient)
+    if schema.rescue:
+        values.append(_rescued(schema).alias(RESCUED))
+    return F.when(good, F.struct(*values))
+
+
+def _rescued(schema: TopicSchema) -> Column:
+    """The fields of the object that the schema does not name, as JSON; null if there are none."""
+    everything = F.from_json("text", "map<string,variant>")
+    others = F.map_filter(everything, lambda name, _: ~name.isin(list(schema.fields)))
+    return F.when(F.size(others) > 0, F.to_json(others))
 
 
 def _object(fields: Mapping[str, Kind], parsed: Column, lenient: bool) -> Column:
-    values = [_value(kind, parsed[field], lenient).alias(field) for field, kind in fields.items()]
-    return F.when(parsed.isNotNull(), F.struct(*values))
+    return F.when(parsed.isNotNull(), F.struct(*_values(fields, parsed, lenient)))
+
+
+def _values(fields: Mapping[str, Kind], parsed: Column, lenient: bool) -> list[Column]:
+    return [_value(kind, parsed[field], lenient).alias(field) for field, kind in fields.items()]
 
 
 def _value(kind: Kind, parsed: Column, lenient: bool) -> Column:

@@ -5,6 +5,7 @@
     topics = ["plant/+/temperature"]          # MQTT topic filters; the first schema that matches a topic has it
     event_time = "at"                         # optional: the field that says when it happened
     required = ["device", "value"]            # optional: fields without which a payload is broken
+    rescue = true                             # optional: fields that are not named below come as JSON in `_rescued`
     [schema.fields]
     device = "string"
     at = "timestamp_ms"
@@ -69,7 +70,7 @@ LENIENT: Final = DecimalType(38, 10)
 TIMESTAMPS: Final = ("timestamp", "timestamp_s", "timestamp_ms", "timestamp_us")
 DEPTH_MAX: Final = 16
 _NAME: Final = re.compile(r"[a-z][a-z0-9_]{0,63}")
-_KEYS: Final = ("name", "topics", "event_time", "required", "fields", "payload", "lenient")
+_KEYS: Final = ("name", "topics", "event_time", "required", "fields", "payload", "lenient", "rescue")
 VALUE: Final = "value"
 """Under this name a payload that is no object is read."""
 
@@ -86,7 +87,8 @@ class BadTopicSchema(PipelineError):
 @dataclass(frozen=True)
 class TopicSchema:
     """One `[[schema]]`. `payload` is the type of payloads that are no objects, None where they are. `lenient`: whole
-    numbers may be written with a fraction of zero, or as texts."""
+    numbers may be written with a fraction of zero, or as texts. `rescue`: what the schema does not name of an object is
+    kept."""
 
     name: str
     topics: tuple[str, ...]
@@ -95,6 +97,7 @@ class TopicSchema:
     required: tuple[str, ...]
     payload: Kind | None = None
     lenient: bool = False
+    rescue: bool = False
 
     @property
     def decoded(self) -> bool:
@@ -110,7 +113,10 @@ class TopicSchema:
     @property
     def column(self) -> DataType:
         """The type of the column of `clean`: every kind of time is a timestamp there."""
-        return column_type(self.fields) if self.payload is None else _column_kind(self.payload)
+        if self.payload is not None:
+            return _column_kind(self.payload)
+        rescued = [StructField(RESCUED, StringType())] if self.rescue else []
+        return StructType([*column_type(self.fields), *rescued])
 
 
 def load_topic_schemas(file: Path) -> tuple[TopicSchema, ...]:
@@ -153,8 +159,9 @@ def _schema(number: int, entry: Any) -> TopicSchema:
             raise BadTopicSchema(f"schema {name}: unknown key {key}; there are {', '.join(_KEYS)}")
     fields = _object(name, "fields", entry["fields"], 0) if "fields" in entry else {}
     payload = _payload(name, entry)
-    if not isinstance(entry.get("lenient", False), bool):
-        raise BadTopicSchema(f"schema {name}: lenient={entry['lenient']!r}: must be true or false")
+    lenient, rescue = _flag(name, "lenient", entry), _flag(name, "rescue", entry)
+    if rescue and not fields:
+        raise BadTopicSchema(f"schema {name}: rescue: is for payloads that are objects, with fields")
     event_time = entry.get("event_time")
     if event_time is not None and fields.get(str(event_time)) not in TIMESTAMPS:
         raise BadTopicSchema(
@@ -164,9 +171,15 @@ def _schema(number: int, entry: Any) -> TopicSchema:
     for field in required:
         if field not in fields:
             raise BadTopicSchema(f"schema {name}: required: no field {field!r}")
-    lenient = entry.get("lenient", False)
     topics = _filters(name, entry.get("topics"))
-    return TopicSchema(name, topics, fields, event_time, required, payload, lenient)
+    return TopicSchema(name, topics, fields, event_time, required, payload, lenient, rescue)
+
+
+def _flag(name: str, key: str, entry: Mapping[str, Any]) -> bool:
+    value = entry.get(key, False)
+    if not isinstance(value, bool):
+        raise BadTopicSchema(f"schema {name}: {key}={value!r}: must be true or false")
+    return value
 
 
 def _payload(name: str, entry: Mapping[str, Any]) -> Kind | None:
@@ -204,7 +217,7 @@ def _object(name: str, path: str, value: Any, depth: int) -> dict[str, Kind]:
         raise BadTopicSchema(f"schema {name}: {path}: more than {DEPTH_MAX} levels deep")
     taken: set[str] = set()
     for field in value:
-        if field.lower() in taken or not field or field == BROKEN:
+        if field.lower() in taken or not field or field in (BROKEN, RESCUED):
             raise BadTopicSchema(
                 f"schema {name}: {path}.{field}: not a name, or it differs from another in case only"
             )
@@ -224,6 +237,8 @@ def _kind(name: str, path: str, value: Any, depth: int) -> Kind:
     )
 
 
+RESCUED: Final = "_rescued"
+"""Name of the field of a column with the JSON of what the schema does not name."""
 BROKEN: Final = "_broken"
 """Name of the field in which Spark leaves a payload that it could not read."""
 

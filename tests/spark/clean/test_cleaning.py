@@ -192,6 +192,21 @@ def test_whole_numbers_may_be_written_otherwise_where_a_schema_is_lenient(
     assert judged[1]["s"]["n"] == -(1 << 63)
 
 
+RESCUED: list[tuple[str, str | None]] = [
+    ('{"n":1}', None),
+    ('{"n":1,"b":2,"b":3}', '{"b":2,"b":3}'),
+    ('{"n":1,"N":1,"x":{"y":[1,{"z":null}]},"s":"\\u00e9"}', '{"N":1,"x":{"y":[1,{"z":null}]},"s":"é"}'),
+    ('{"b":123456789012345678901234567890.5}', '{"b":123456789012345678901234567890.5}'),
+]  # fmt: skip
+
+
+def test_what_a_schema_does_not_name_is_kept_where_it_says_so(spark: SparkSession) -> None:
+    schema = {"name": "s", "topics": ["t"], "fields": {"n": "long"}, "rescue": True}
+    rows = [row(n, "t", payload.encode()) for n, (payload, _) in enumerate(RESCUED)]
+    judged = by_offset(judge(messages(spark, rows), parse_topic_schemas({"schema": [schema]}), 100, 300))
+    assert [judged[n]["s"]["_rescued"] for n in range(len(rows))] == [rest for _, rest in RESCUED]
+
+
 def test_topics_choose_the_schema_and_event_time_says_what_is_late(spark: SparkSession) -> None:
     ago = NOON_MS - 301_000
     rows = [

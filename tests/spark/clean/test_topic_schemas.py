@@ -90,6 +90,11 @@ def test_topic_filters_as_patterns(topic_filter: str, matching: list[str], other
         (changed(fields={"a": {"b": ["x"]}}), r"schema reading: fields.a.b\[\]='x': no such type"),
         (changed(fields={"a": "string", "A": "string"}), "schema reading: fields.A: not a name"),
         (changed(payload="double"), "schema reading: payload: is for payloads that are no objects"),
+        (changed(fields={"_rescued": "string"}), "schema reading: fields._rescued: not a name"),
+        (
+            {"schema": [{"name": "a", "topics": ["a"], "payload": "long", "rescue": True}]},
+            "schema a: rescue:",
+        ),
         (changed(lenient="yes"), "schema reading: lenient='yes': must be true or false"),
         (changed(fields={"a": {}}), "schema reading: fields.a={}: must be a table"),
     ],
