@@ -64,6 +64,9 @@ from headrace.mqtt.packets import (
 TIMERS_AT_ONCE: Final = 200
 EXPIRED_AT_ONCE: Final = 256
 PENDING_BYTES_MAX: Final = 1 << 20
+_SUBSCRIPTION_WORK: Final = (
+    4  # of one that comes or goes, in deliveries: the tree changes, and routes are forgotten
+)
 # Of the end of a tick, by failures' places.
 _STEP_PLACES: Final[list[str]] = ["journal", "delivery", "flush", "delivery", "sweep", "read"]
 _STEPS: Final = 6
@@ -238,6 +241,8 @@ class Broker(Host, BatchListener):
         except Exception as error:  # noqa: BLE001
             self.contain("apply", session.link, error)
             work = self._apply_rest(session, event, numbered)
+        if subkind != RETAINED_QUEUED:
+            work *= _SUBSCRIPTION_WORK
         queue = session.queue
         if subkind != UNSUBSCRIBED and queue is not None and queue.backlog.count:
             self.delivery.keep_limits(session, queue)

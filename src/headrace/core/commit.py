@@ -54,11 +54,11 @@ _PROGRESS_ORDER: Final[list[int]] = [  # a list: mypyc walks a tuple of constant
 _KEPT_BYTES_MAX: Final = 1 << 20  # of the buffer that bodies are put together in, from one batch to the next
 
 # What one client may have waiting here, and all of them: beyond it, nothing more is read from it. Whatever waits counts
-# as ENTRY_BYTES and the bytes that it holds, a payload twice, so these are 2 048 and 4 096 small packets, or two and four
-# large messages: as much as takes effect in a few passes of the loop, which whoever comes behind it has to wait for.
+# as ENTRY_BYTES and the bytes that it holds, a payload twice, so these are 2 048 small packets or two large messages: as
+# much as takes effect in a few passes of the loop, for which whoever comes behind has to wait.
 ENTRY_BYTES: Final = 2048
 SHARE_BYTES_MAX: Final = 4 << 20
-SHARES_BYTES_MAX: Final = 8 << 20
+SHARES_BYTES_MAX: Final = 4 << 20
 SHARE_BYTES_LEAST: Final = 64 << 10  # everybody's, however much the others have waiting
 _RESTS_AT_A_BOUNDARY: Final = 8  # a pass may come here twice, and who waits has its turn once a pass
 _RECORD_BYTES: Final = 512  # of memory that a record in a batch takes beside its body

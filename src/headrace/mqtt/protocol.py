@@ -40,6 +40,7 @@ class ServerHandler(PeerHandler):
 
 _PLAIN_PUBLISH: Final = 0x30  # its first byte: QoS 0, not retained
 _FILTER_WORK: Final = 2  # of a filter, in small packets: it goes through the journal
+_ASKING_WORK: Final = 4  # of a packet or part with filters, beside them: a record, and an answer behind it
 _FILTERS_LEAST: Final = 16  # that are handled at once, however little a call may do
 _NOBODY: Final = ServerHandler()
 # What a stranger may make us hold: the longest client id, user name, password, will topic and will payload together.
@@ -160,7 +161,7 @@ class ServerProtocol(PacketStream):
             self._handler.on_unsubscribe(left)
 
     def _note_part(self, more: bool, count: i64) -> None:
-        self.spend(_FILTER_WORK * count)
+        self.spend(_ASKING_WORK + _FILTER_WORK * count)
         self._unfinished = more
         if more:
             self._left = 0

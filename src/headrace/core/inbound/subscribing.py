@@ -6,7 +6,7 @@ from typing import Final
 
 from mypy_extensions import i64
 
-from headrace.core.commit import Deferred, GroupCommit
+from headrace.core.commit import ENTRY_BYTES, Deferred, GroupCommit
 from headrace.core.outbound.delivery import Delivery
 from headrace.core.outbound.retained_replay import (
     SUBSCRIPTION_BYTES,
@@ -333,7 +333,7 @@ class _Subscribed(Deferred):
         room: _Room,
         toll: i64,
     ) -> None:
-        super().__init__(link, _memory_of([subscription.filter for subscription in fresh]))
+        super().__init__(link, ENTRY_BYTES + _memory_of([subscription.filter for subscription in fresh]))
         self._retained = retained
         self._link = link
         self._session = session
