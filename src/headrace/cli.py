@@ -13,6 +13,7 @@ from typing import ClassVar
 import click
 import structlog
 
+from headrace.cli_consumer import consumer
 from headrace.cli_mosquitto import from_mosquitto
 from headrace.cli_storage import (
     backup_command,
@@ -338,6 +339,7 @@ def _plain(value: object) -> object:
 
 config_group.add_command(from_mosquitto)
 journal.add_command(repair_command)
+cli.add_command(consumer)
 cli.add_command(backup_command)
 cli.add_command(restore_command)
 

@@ -86,6 +86,12 @@ def test_consumers_are_registered_and_move(serving: BrokerProcess) -> None:
     assert ask(serving, "/consumers/far/commit", body=position | {"offset": 1}).status == 204
     assert ConsumerPosition.read(serving.data_dir, "far").offset == 1
     assert json.loads(ask(serving, "/consumers/far").body)["offset"] == 1
+    owned = position | {"offset": 1, "owner": "archive:1 in /lake"}
+    assert ask(serving, "/consumers/far/commit", body=owned).status == 204
+    assert json.loads(ask(serving, "/consumers/far").body)["owner"] == "archive:1 in /lake"
+    taken = ask(serving, "/consumers/far/register", body=position)
+    assert (taken.status, "belongs to archive:1" in str(taken.body)) == (409, True)
+    position["owner"] = "archive:1"
     refused = ask(serving, "/consumers/far/commit", body=position | {"epoch": 9})
     assert (refused.status, "epoch 9" in refused.problem) == (409, True)
 

@@ -243,6 +243,22 @@ def test_consumers_in_turn_write_each_message_once(bench: Bench) -> None:
     assert bench.rows() == bench.journal.rows()
 
 
+def test_a_consumer_belongs_to_one_lake_until_it_is_handed_over(bench: Bench, tmp_path: Path) -> None:
+    """Retention would otherwise pass the slower of two lakes; one that was moved as a whole is the same."""
+    bench.journal.write(mixed(100, 35))
+    bench.archive()
+    bench.lake.rename(tmp_path / "moved")
+    first, bench.lake = tmp_path / "moved", tmp_path / "other"
+    with pytest.raises(LakeConflict, match=r"consumer 'archive' belongs to archive:.* in .*lake/messages"):
+        bench.archive()
+    bench.lake = first
+    bench.archive()
+    bench.lake = tmp_path / "other"
+    ConsumerPosition.hand_over(bench.journal.data_dir, "archive")
+    bench.archive()
+    assert bench.rows() == bench.journal.rows()
+
+
 def test_a_table_that_is_older_than_its_checkpoint_is_refused_with_both_named(
     bench: Bench, tmp_path: Path
 ) -> None:

@@ -5,7 +5,8 @@
     GET  /v1/journal/files/NAME               a segment or an index, with Range; whole batches up to the high
                                               watermark, nothing behind it
     GET  /v1/journal/consumers/NAME           position of a registered consumer
-    POST /v1/journal/consumers/NAME/register  {"uuid", "epoch", "offset"}: retention waits for it from there on
+    POST /v1/journal/consumers/NAME/register  {"uuid", "epoch", "offset", "owner"?}: retention waits for it from there
+                                              on; 409 if it belongs to another owner
     POST /v1/journal/consumers/NAME/commit    the same: everything below is processed
 
 Each wants `Authorization: Bearer TOKEN`, where TOKEN is one of `journal.token_file` (`tokens`); without that key
@@ -30,9 +31,9 @@ from starlette.routing import Mount, Route
 
 from headrace.api.problem import problem
 from headrace.api.tokens import OPERATE, READ, Tokens
-from headrace.journal.consumers import ConsumerPosition
+from headrace.journal.consumers import OWNER_BYTES_MAX, ConsumerPosition
 from headrace.journal.disk import DISK
-from headrace.journal.errors import EpochMismatch, JournalError, UnknownConsumer
+from headrace.journal.errors import ConsumerTaken, EpochMismatch, JournalError, UnknownConsumer
 from headrace.journal.finished import FinishedSegment
 from headrace.journal.index import SUFFIX as INDEX_SUFFIX
 from headrace.journal.reader import DIRECTORY, JournalReader
@@ -56,6 +57,7 @@ class Position(msgspec.Struct, frozen=True):
     uuid: str
     epoch: Annotated[int, msgspec.Meta(ge=0, le=0xFFFF_FFFF)]
     offset: Annotated[int, msgspec.Meta(ge=0, le=(1 << 63) - 1)]
+    owner: Annotated[str, msgspec.Meta(max_length=OWNER_BYTES_MAX)] = ""
 
 
 class JournalFiles:
@@ -112,9 +114,11 @@ class JournalFiles:
         return DISK.read_file(folder / name)
 
     def move(self, consumer: str, what: str, position: Position) -> None:
-        """Raises EpochMismatch, ValueError for a name that cannot be one."""
+        """Raises EpochMismatch, ConsumerTaken, ValueError for a name that cannot be one."""
         self.reader.check(position.uuid, position.epoch)
-        _MOVES[what](self.data_dir, consumer, position.uuid, position.epoch, position.offset)
+        _MOVES[what](
+            self.data_dir, consumer, position.uuid, position.epoch, position.offset, owner=position.owner
+        )
 
 
 class JournalRoutes:
@@ -169,7 +173,7 @@ class JournalRoutes:
             return answer(request, body)
         except (FileNotFoundError, UnknownConsumer) as error:
             return problem(HTTPStatus.NOT_FOUND, str(error))
-        except EpochMismatch as error:
+        except (EpochMismatch, ConsumerTaken) as error:
             return problem(HTTPStatus.CONFLICT, str(error))
         except (ValueError, OverflowError, msgspec.MsgspecError) as error:
             return problem(HTTPStatus.BAD_REQUEST, str(error))
@@ -205,7 +209,10 @@ class JournalRoutes:
 
     def _consumer(self, request: Request, _body: bytes) -> Response:
         found = ConsumerPosition.read(self._files.data_dir, request.path_params["name"])
-        return JSONResponse({name: getattr(found, name) for name in found.__slots__})
+        fields = {name: getattr(found, name) for name in found.__slots__}
+        if not found.owner:
+            del fields["owner"]  # readers of before do not know it
+        return JSONResponse(fields)
 
     def _move(self, request: Request, body: bytes) -> Response:
         name, what = request.path_params["name"], request.path_params["what"]

@@ -1,6 +1,6 @@
 """Positions of registered consumers: how far a reader in another process has got, which retention respects.
 
-`<data-dir>/consumers/<name>`, 64 bytes, little endian, replaced atomically:
+`<data-dir>/consumers/<name>`, 64 bytes or more, little endian, replaced atomically:
 
      0   4  magic "HRCO"
      4   4  crc32 of bytes 8-63
@@ -14,6 +14,13 @@
     56   4  lease in seconds: after so long without a commit nobody waits for it any more. 0: none, it counts until
             it is removed or reaches its limits
     60   4  zero
+    64   4  crc32 of bytes 68 to the end, which are there only if it has an owner
+    68   2  length of the owner, bytes
+    70      owner, UTF-8
+
+**Owner**: what the positions are of, as a job names it: a word that tells it from all others, and after a blank where it
+is, for people. Only it may move the position: two jobs under one name would each take for read what only the other one
+has. A consumer without an owner belongs to the first who comes. Readers of before do not look behind byte 63.
 
 Whoever has a lease may hold a lock beside it, `.<name>.alive`, for as long as it lives (`Alive`). Then that says whether
 it counts, at once and whatever the clock of the wall says, and the lease is for what cannot look at the lock.
@@ -32,12 +39,14 @@ from uuid import UUID
 from zlib import crc32
 
 from headrace.journal.disk import DISK, Disk
-from headrace.journal.errors import CorruptFile, UnknownConsumer, UnsupportedFormat
+from headrace.journal.errors import ConsumerTaken, CorruptFile, UnknownConsumer, UnsupportedFormat
 
 DIRECTORY = "consumers"
 VERSION = 1
 _MAGIC = b"HRCO"
 _FILE = Struct("<4sI56s")
+_OWNER = Struct("<IH")
+OWNER_BYTES_MAX = 1000
 _REST = Struct("<H2xI16sQQQI4x")
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,199}")
 
@@ -53,6 +62,7 @@ class ConsumerPosition:
     updated_us: int
     registered_us: int
     lease_s: int = 0
+    owner: str = ""
 
     def has_expired(self, now_us: int) -> bool:
         """Whether it has a lease and let it run out: its process is gone."""
@@ -68,6 +78,7 @@ class ConsumerPosition:
         now_us: int = 0,
         disk: Disk = DISK,
         lease_s: int = 0,
+        owner: str = "",
     ) -> ConsumerPosition:
         """From now on retention waits for `name`. A consumer that is registered keeps the position it has.
 
@@ -79,7 +90,7 @@ class ConsumerPosition:
         except UnknownConsumer:
             now_us = now_us or _now_us()
         disk.make_directory(path.parent)
-        position = ConsumerPosition(name, uuid, epoch, offset, now_us, now_us, lease_s)
+        position = ConsumerPosition(name, uuid, epoch, offset, now_us, now_us, lease_s, owner)
         disk.replace(path, position.pack())
         return position
 
@@ -110,24 +121,46 @@ class ConsumerPosition:
 
     @staticmethod
     def register_at(
-        data_dir: Path, name: str, uuid: str, epoch: int, offset: int, disk: Disk = DISK
+        data_dir: Path, name: str, uuid: str, epoch: int, offset: int, disk: Disk = DISK, owner: str = ""
     ) -> ConsumerPosition:
-        """Makes retention wait for `name` at `offset` or below: a position ahead of it, or foreign, is replaced."""
-        found = ConsumerPosition.register(data_dir, name, uuid, epoch, offset, disk=disk)
+        """Makes retention wait for `name` at `offset` or below: a position ahead of it, or foreign, is replaced.
+
+        Raises ConsumerTaken.
+        """
+        found = ConsumerPosition.register(data_dir, name, uuid, epoch, offset, disk=disk, owner=owner)
+        found = found.owned_by(owner, data_dir, disk)
         if (found.uuid, found.epoch) == (uuid, epoch) and found.offset <= offset:
             return found
         ConsumerPosition.remove(data_dir, name, disk)
-        return ConsumerPosition.register(data_dir, name, uuid, epoch, offset, disk=disk)
+        return ConsumerPosition.register(data_dir, name, uuid, epoch, offset, disk=disk, owner=owner)
 
     @staticmethod
     def commit_or_register(
-        data_dir: Path, name: str, uuid: str, epoch: int, offset: int, disk: Disk = DISK
+        data_dir: Path, name: str, uuid: str, epoch: int, offset: int, disk: Disk = DISK, owner: str = ""
     ) -> ConsumerPosition:
-        """`commit`, for a consumer that may have been dropped meanwhile."""
+        """`commit`, for a consumer that may have been dropped meanwhile. Raises ConsumerTaken."""
         try:
+            ConsumerPosition.read(data_dir, name, disk).owned_by(owner, data_dir, disk)
             return ConsumerPosition.commit(data_dir, name, uuid, epoch, offset, disk=disk)
         except UnknownConsumer:
-            return ConsumerPosition.register(data_dir, name, uuid, epoch, offset, disk=disk)
+            return ConsumerPosition.register(data_dir, name, uuid, epoch, offset, disk=disk, owner=owner)
+
+    @staticmethod
+    def hand_over(data_dir: Path, name: str, disk: Disk = DISK) -> ConsumerPosition:
+        """Its next owner is the first who comes; returns what it was. Raises UnknownConsumer."""
+        found = ConsumerPosition.read(data_dir, name, disk)
+        disk.replace(_path(data_dir, name), replace(found, owner="").pack())
+        return found
+
+    def owned_by(self, owner: str, data_dir: Path, disk: Disk = DISK) -> ConsumerPosition:
+        """The same, of that owner from now on. Raises ConsumerTaken if it has another one."""
+        if self.owner and self.owner.partition(" ")[0] != owner.partition(" ")[0]:
+            raise ConsumerTaken(self.name, self.owner, owner)
+        if self.owner == owner:
+            return self
+        owned = replace(self, owner=owner)
+        disk.replace(_path(data_dir, self.name), owned.pack())
+        return owned
 
     @staticmethod
     def renew(data_dir: Path, name: str, disk: Disk = DISK) -> None:
@@ -171,7 +204,7 @@ class ConsumerPosition:
         rest = _REST.pack(
             VERSION, self.epoch, uuid, self.offset, self.updated_us, self.registered_us, self.lease_s
         )
-        return _FILE.pack(_MAGIC, crc32(rest), rest)
+        return _FILE.pack(_MAGIC, crc32(rest), rest) + _pack_owner(self.owner)
 
 
 class Alive:
@@ -237,8 +270,31 @@ def _unpack(data: bytes, path: Path) -> ConsumerPosition:
     if version > VERSION:
         raise UnsupportedFormat(f"{path}: version {version}, this headrace reads up to {VERSION}")
     return ConsumerPosition(
-        path.name, str(UUID(bytes=uuid)), epoch, offset, updated_us, registered_us, lease_s
+        path.name,
+        str(UUID(bytes=uuid)),
+        epoch,
+        offset,
+        updated_us,
+        registered_us,
+        lease_s,
+        _unpack_owner(data[_FILE.size :], path),
     )
+
+
+def _pack_owner(owner: str) -> bytes:
+    if not owner:
+        return b""
+    text = owner.encode()[:OWNER_BYTES_MAX]
+    rest = len(text).to_bytes(2, "little") + text
+    return crc32(rest).to_bytes(4, "little") + rest
+
+
+def _unpack_owner(data: bytes, path: Path) -> str:
+    if not data:
+        return ""
+    if len(data) < _OWNER.size or _OWNER.unpack_from(data) != (crc32(data[4:]), len(data) - _OWNER.size):
+        raise CorruptFile(f"{path}: the owner of the consumer is damaged")
+    return data[_OWNER.size :].decode("utf-8", "replace")
 
 
 def _path(data_dir: Path, name: str) -> Path:

@@ -103,6 +103,23 @@ class UnknownConsumer(JournalError):
     """No consumer of that name is registered."""
 
 
+class ConsumerTaken(JournalError):
+    """A consumer of that name belongs to somebody else, whose position this one would move."""
+
+    def __init__(self, name: str, owner: str, other: str) -> None:
+        super().__init__(name, owner, other)
+        self.name = name
+        self.owner = owner
+        self.other = other
+
+    def __str__(self) -> str:
+        return (
+            f"consumer {self.name!r} belongs to {self.owner}, and not to {self.other or 'this query'}: each would take "
+            "for read what only the other one has. Give another consumer name; or, if that owner is gone for good, "
+            f"`headrace consumer hand-over {self.name}` on the broker's machine"
+        )
+
+
 class WriteFailed(JournalError):
     """A write or fsync failed; what it carried is not durable and nothing after it is acknowledged."""
 

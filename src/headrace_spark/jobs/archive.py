@@ -45,6 +45,7 @@ from headrace_spark.source.journal import (
     holds_last,
     journal_of,
     reaches,
+    register,
     registered_offset,
     source_options,
 )
@@ -78,6 +79,9 @@ def run(spark: SparkSession, settings: Settings, stop: Event, report: Report) ->
         checkpoint = lake.checkpoint(JOB, settings.consumer)
         written = written_below(journal, lake, checkpoint)
         lake.create_messages(spark)
+        register(
+            journal, settings.consumer, written or journal.start_offset(), lake.owner(JOB, lake.messages)
+        )
         upkeep = Upkeep(spark, settings.upkeep, lake.checkpoints, [lake.messages])
         added = Added(lake, checkpoint)
         tracker = Tracker(settings, journal, written, added, report)
@@ -144,6 +148,7 @@ def start_query(spark: SparkSession, settings: Settings, written: int, added: Ad
         .option("table", str(lake.messages))
         .option("writtenBelow", written)
         .option("consumer", settings.consumer)
+        .option("owner", lake.owner(JOB, lake.messages))
         .option("startingOffsets", written or EARLIEST)
         .option("maxRowsPerTrigger", settings.records_per_trigger_max)
         .option("maxBytesPerTrigger", settings.bytes_per_trigger_max)
@@ -213,6 +218,7 @@ class Tracker:
         self._journal = journal
         self._added = added
         self._report = report
+        self._owner = Lake(settings.lake).owner(JOB, Lake(settings.lake).messages)
         self._began = monotonic()
         known = registered_offset(journal, settings.consumer) or 0
         self.progress = Progress(0, max(written or journal.start_offset(), known), 0, 0.0)
@@ -224,7 +230,7 @@ class Tracker:
             rows += self._added.rows.pop(batch.batchId, batch.numInputRows)
             reached = JournalOffset.from_json(batch.sources[0].endOffset)
             if reached.offset != offset:
-                commit(self._journal, self._settings.consumer, reached)
+                commit(self._journal, self._settings.consumer, reached, self._owner)
             offset = reached.offset
         lag = max(0, self._journal.high_watermark() - offset)
         self.progress = Progress(rows, offset, lag, monotonic() - self._began)

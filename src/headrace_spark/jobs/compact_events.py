@@ -84,7 +84,7 @@ def compact_once(spark: SparkSession, settings: Settings) -> tuple[int, int, Pat
     table = Lake(settings.lake).root / "event_snapshot"
     old = spark.read.format("delta").load(str(table)) if DeltaTable.isDeltaTable(spark, str(table)) else None
     start = starting_offset(journal, old)
-    register(journal, settings.consumer, start)
+    register(journal, settings.consumer, start, "" if old is None else Lake(settings.lake).owner(JOB, table))
     end = journal.high_watermark()
     rows = events(spark, journal, start, end)
     if old is not None:
@@ -102,7 +102,8 @@ def compact_once(spark: SparkSession, settings: Settings) -> tuple[int, int, Pat
         Lake(settings.lake).root / "bootstrap", journal.uuid, journal.epoch, end, _records(left)
     )
     SyncedTable(table).sync()
-    commit(journal, settings.consumer, JournalOffset(journal.uuid, journal.epoch, end))
+    owner = Lake(settings.lake).owner(JOB, table)
+    commit(journal, settings.consumer, JournalOffset(journal.uuid, journal.epoch, end), owner)
     return end, left.count() - 1, file
 
 

@@ -113,7 +113,8 @@ def run(spark: SparkSession, settings: Settings, stop: Event, report: Report) ->
             table.create()
         ranges = Ranges(JOB, journal, tables.state, tables.parts)
         start = ranges.position()
-        register(journal, settings.consumer, journal.start_offset() if start is None else start)
+        owner = Lake(settings.lake).owner(JOB, tables.state.path)
+        register(journal, settings.consumer, journal.start_offset() if start is None else start, owner)
         progress = Progress(0, start or 0, 0, 0.0)
         upkeep = Upkeep(
             spark, settings.upkeep, Lake(settings.lake).checkpoints, [table.path for table in tables.all]
@@ -130,7 +131,7 @@ def run(spark: SparkSession, settings: Settings, stop: Event, report: Report) ->
             count(spark, settings, tables, found)
             for synced in on_disk:
                 synced.sync()
-            commit(journal, settings.consumer, JournalOffset(journal.uuid, journal.epoch, found.end))
+            commit(journal, settings.consumer, JournalOffset(journal.uuid, journal.epoch, found.end), owner)
             lag = max(0, journal.high_watermark() - found.end)
             progress = Progress(progress.rows + found.end - found.start, found.end, lag, monotonic() - began)
             report(progress)

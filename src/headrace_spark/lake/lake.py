@@ -101,6 +101,10 @@ class Lake:
         log = self._log()
         return None if log is None else TableState(log.version(), *_content(log, self.messages))
 
+    def owner(self, job: str, table: Path) -> str:
+        """The owner of a consumer's position, which is that of a table: the same wherever the lake is moved to."""
+        return f"{job}:{DeltaLog(table).metadata().id} in {table}"
+
     def is_plain(self) -> bool:
         """Whether `messages` is as this headrace makes it, so that files may be added that Spark did not write."""
         log = self._log()

@@ -10,10 +10,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from headrace.journal.consumers import ConsumerPosition
-from headrace.journal.errors import EpochMismatch, NoJournal, OffsetOutOfRange, UnknownConsumer
+from headrace.journal.errors import ConsumerTaken, EpochMismatch, NoJournal, OffsetOutOfRange, UnknownConsumer
 from headrace.journal.reader import JournalReader
 from headrace.journal.selective import TimeRange
-from headrace_spark.base.errors import BadOption, DataLoss, ForeignOffset, JournalMissing
+from headrace_spark.base.errors import BadOption, DataLoss, ForeignOffset, JournalMissing, LakeConflict
 from headrace_spark.base.settings import RunSettings
 from headrace_spark.records.chunk import chunks
 from headrace_spark.source.options import TOKEN_VARIABLE
@@ -140,13 +140,19 @@ def reaches(journal: JournalReader, end: int, epoch: int) -> bool:
     return batch is not None and batch.epoch <= epoch
 
 
-def register(journal: JournalReader, consumer: str, offset: int) -> None:
-    """Make retention wait for `consumer` at `offset` or below. A position that is ahead, or foreign, is replaced."""
+def register(journal: JournalReader, consumer: str, offset: int, owner: str = "") -> None:
+    """Make retention wait for `consumer` at `offset` or below. A position that is ahead, or foreign, is replaced.
+
+    Raises LakeConflict if the consumer belongs to another owner.
+    """
     uuid, epoch = journal.uuid, journal.epoch
     if isinstance(journal, RemoteJournal):
-        journal.consumers.register(consumer, uuid, epoch, offset)
-    else:
-        ConsumerPosition.register_at(journal.data_dir, consumer, uuid, epoch, offset)
+        journal.consumers.register(consumer, uuid, epoch, offset, owner)
+        return
+    try:
+        ConsumerPosition.register_at(journal.data_dir, consumer, uuid, epoch, offset, owner=owner)
+    except ConsumerTaken as error:
+        raise LakeConflict(str(error)) from None
 
 
 def registered_offset(journal: JournalReader, consumer: str) -> int | None:
@@ -163,10 +169,16 @@ def registered_offset(journal: JournalReader, consumer: str) -> int | None:
     return found.offset if (found.uuid, found.epoch) == (journal.uuid, journal.epoch) else None
 
 
-def commit(journal: JournalReader, consumer: str, position: JournalOffset) -> None:
-    """Everything below `position` is processed: retention may have it. Registers again a consumer that was dropped."""
+def commit(journal: JournalReader, consumer: str, position: JournalOffset, owner: str = "") -> None:
+    """Everything below `position` is processed: retention may have it. Registers again a consumer that was dropped.
+
+    Raises LakeConflict if the consumer belongs to another owner.
+    """
     uuid, epoch, offset = position.uuid, position.epoch, position.offset
     if isinstance(journal, RemoteJournal):
-        journal.consumers.commit(consumer, uuid, epoch, offset)
-    else:
-        ConsumerPosition.commit_or_register(journal.data_dir, consumer, uuid, epoch, offset)
+        journal.consumers.commit(consumer, uuid, epoch, offset, owner)
+        return
+    try:
+        ConsumerPosition.commit_or_register(journal.data_dir, consumer, uuid, epoch, offset, owner=owner)
+    except ConsumerTaken as error:
+        raise LakeConflict(str(error)) from None

@@ -28,6 +28,8 @@ OPTIONS: Final = {
     "schema": "`messages` (default), `events` or `progress`: which records, and their columns",
     "consumer": "name under which a stream registers with each journal, so that retention waits for it. Required for "
     "streams, without meaning in batch reads",
+    "owner": "what the consumer's position is of, a word: a query that names another owner, or none, is refused. "
+    "Default: nobody's",
     "columns": "columns of the schema, with commas between; default all. What is not named is not decoded",
     "tenant": "messages of these tenants only, with commas between",
     "topicFilter": "messages whose topic matches this MQTT topic filter only",
@@ -59,6 +61,7 @@ class SourceOptions:
     locations: tuple[str, ...]
     schema: str
     consumer: str | None
+    owner: str
     columns: str
     selection: Selection
     push_filters: bool
@@ -84,6 +87,7 @@ class SourceOptions:
             locations=_locations(values.get("path", "")),
             schema=schema,
             consumer=None if "consumer" not in values else check_consumer(values["consumer"]),
+            owner=values.get("owner", ""),
             columns=values.get("columns", ""),
             selection=_selection(values, schema),
             push_filters=_flag("pushFilters", values.get("pushfilters", "false")),

@@ -21,7 +21,7 @@ from headrace.journal.consumers import ConsumerPosition
 from headrace.journal.disk import Disk
 from headrace.journal.reader import DIRECTORY, JournalReader
 from headrace.journal.watermark import NAME as WATERMARK
-from headrace_spark.base.errors import BadOption, JournalUnreachable
+from headrace_spark.base.errors import BadOption, JournalUnreachable, LakeConflict
 
 SCHEMES: Final = ("headrace", "headraces")
 DEFAULT_PORT: Final = 18830  # of the broker's admin listener
@@ -42,7 +42,7 @@ def is_remote(location: str) -> bool:
 class Endpoint:
     """One broker's routes, over one connection that is kept: a request, its repetitions, what refusals mean.
 
-    Raises JournalUnreachable, and FileNotFoundError for what is not there.
+    Raises JournalUnreachable, FileNotFoundError for what is not there, LakeConflict for what belongs to somebody else.
     """
 
     def __init__(self, location: str, token: str, retry_for_s: float = RETRY_FOR_S) -> None:
@@ -94,6 +94,8 @@ class Endpoint:
             return JournalUnreachable(
                 f"{self.location}: {detail} (option token, pipeline.token_file, or HEADRACE_JOURNAL_TOKEN)"
             )
+        if status == HTTPStatus.CONFLICT:
+            return LakeConflict(f"{self.location}: {detail}")
         return JournalUnreachable(f"{self.location}{path}: {status} {detail}")
 
 
@@ -183,11 +185,11 @@ class RemoteConsumers:
     def __init__(self, location: str, token: str) -> None:
         self._endpoint = Endpoint(location, token)
 
-    def register(self, name: str, uuid: str, epoch: int, offset: int) -> None:
-        self._put(name, "register", uuid, epoch, offset)
+    def register(self, name: str, uuid: str, epoch: int, offset: int, owner: str = "") -> None:
+        self._put(name, "register", uuid, epoch, offset, owner)
 
-    def commit(self, name: str, uuid: str, epoch: int, offset: int) -> None:
-        self._put(name, "commit", uuid, epoch, offset)
+    def commit(self, name: str, uuid: str, epoch: int, offset: int, owner: str = "") -> None:
+        self._put(name, "commit", uuid, epoch, offset, owner)
 
     def read(self, name: str) -> ConsumerPosition | None:
         try:
@@ -196,8 +198,10 @@ class RemoteConsumers:
             return None
         return ConsumerPosition(**found)
 
-    def _put(self, name: str, what: str, uuid: str, epoch: int, offset: int) -> None:
+    def _put(self, name: str, what: str, uuid: str, epoch: int, offset: int, owner: str) -> None:
         position: dict[str, Any] = {"uuid": uuid, "epoch": epoch, "offset": offset}
+        if owner:
+            position["owner"] = owner
         body = json.dumps(position).encode()
         headers = {"Content-Type": "application/json"}
         self._endpoint.request("POST", f"/consumers/{quote(name)}/{what}", headers, body)

@@ -91,7 +91,7 @@ class StreamReader(RangeReader, DataSourceStreamReader, SupportsTriggerAvailable
 
     def _register(self, journal: JournalReader, offset: int) -> None:
         if journal.uuid not in self._registered:
-            register(journal, self.consumer, offset)
+            register(journal, self.consumer, offset, self.options.owner)
             self._registered.add(journal.uuid)
 
     def _begin(self, journals: Mapping[str, JournalReader], start: Offset) -> StreamOffset:
@@ -194,7 +194,7 @@ class StreamReader(RangeReader, DataSourceStreamReader, SupportsTriggerAvailable
         positions = StreamOffset.from_dict(end).positions
         for uuid, journal in self._open().items():
             if uuid in positions:
-                commit(journal, self.consumer, positions[uuid])
+                commit(journal, self.consumer, positions[uuid], self.options.owner)
 
 
 class Fetch:

@@ -8,7 +8,7 @@ from uuid import uuid4
 import pytest
 
 from headrace.journal.consumers import ConsumerPosition
-from headrace.journal.errors import CorruptFile, UnknownConsumer
+from headrace.journal.errors import ConsumerTaken, CorruptFile, UnknownConsumer
 
 UUID = str(uuid4())
 
@@ -65,3 +65,40 @@ def test_damage_is_noticed(tmp_path: Path) -> None:
     path.write_bytes(b"short")
     with pytest.raises(CorruptFile):
         ConsumerPosition.list(tmp_path)
+
+
+MINE, YOURS = "archive:1 in /lake/messages", "archive:2 in /other/messages"
+
+
+def test_a_consumer_belongs_to_the_first_who_comes_until_it_is_handed_over(tmp_path: Path) -> None:
+    ConsumerPosition.register(tmp_path, "archive", UUID, 1, 10)  # by a headrace that knew no owners
+    ConsumerPosition.commit_or_register(tmp_path, "archive", UUID, 1, 20, owner=MINE)
+    for owner in (YOURS, ""):
+        with pytest.raises(ConsumerTaken, match=r"'archive' belongs to archive:1 in /lake.*hand-over archive"):
+            ConsumerPosition.commit_or_register(tmp_path, "archive", UUID, 1, 30, owner=owner)
+        with pytest.raises(ConsumerTaken, match="belongs to archive:1"):
+            ConsumerPosition.register_at(tmp_path, "archive", UUID, 1, 5, owner=owner)
+    assert ConsumerPosition.read(tmp_path, "archive").offset == 20
+    moved = "archive:1 in /moved/messages"
+    assert ConsumerPosition.register_at(tmp_path, "archive", UUID, 1, 5, owner=moved).owner == moved
+    assert ConsumerPosition.hand_over(tmp_path, "archive").owner == moved
+    assert ConsumerPosition.register_at(tmp_path, "archive", UUID, 1, 7, owner=YOURS).offset == 5
+    assert ConsumerPosition.read(tmp_path, "archive").owner == YOURS
+    with pytest.raises(UnknownConsumer):
+        ConsumerPosition.hand_over(tmp_path, "nobody")
+
+
+def test_an_owner_outlives_commits_and_renewals_and_readers_of_before_see_the_position(tmp_path: Path) -> None:
+    ConsumerPosition.register_at(tmp_path, "a", UUID, 1, 10, owner=MINE)
+    ConsumerPosition.commit(tmp_path, "a", UUID, 1, 20)
+    ConsumerPosition.renew(tmp_path, "a")
+    found = ConsumerPosition.read(tmp_path, "a")
+    assert (found.offset, found.owner) == (20, MINE)
+    path = tmp_path / "consumers" / "a"
+    packed = path.read_bytes()
+    path.write_bytes(packed[:64])
+    assert ConsumerPosition.read(tmp_path, "a").owner == ""
+    for at in range(64, len(packed)):
+        path.write_bytes(packed[:at] + bytes([packed[at] ^ 1]) + packed[at + 1 :])
+        with pytest.raises(CorruptFile, match="owner of the consumer is damaged"):
+            ConsumerPosition.read(tmp_path, "a")

@@ -1,0 +1,33 @@
+"""`headrace consumer`: who reads the journal, how far each is, and whose it is."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from headrace.cli_storage import data_dir_options, ends_with_its_reader
+from headrace.journal.consumers import ConsumerPosition
+
+
+@click.group()
+def consumer() -> None:
+    """Registered consumers of a journal, for which retention waits. A broker may be running."""
+
+
+@consumer.command("list")
+@data_dir_options
+@ends_with_its_reader
+def list_command(data_dir: Path) -> None:
+    """A line for each: name, offset below which everything is processed, owner."""
+    for position in ConsumerPosition.list(data_dir):
+        click.echo(f"{position.name}  offset {position.offset}  {position.owner or 'nobody'}")
+
+
+@consumer.command("hand-over")
+@click.argument("name")
+@data_dir_options
+def hand_over_command(name: str, data_dir: Path) -> None:
+    """Take consumer NAME from its owner: it belongs to the next job that comes under this name, from its offset on."""
+    was = ConsumerPosition.hand_over(data_dir, name)
+    click.echo(f"{name}, at offset {was.offset}, belonged to {was.owner or 'nobody'}; the next job that comes has it")
