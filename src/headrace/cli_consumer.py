@@ -30,4 +30,6 @@ def list_command(data_dir: Path) -> None:
 def hand_over_command(name: str, data_dir: Path) -> None:
     """Take consumer NAME from its owner: it belongs to the next job that comes under this name, from its offset on."""
     was = ConsumerPosition.hand_over(data_dir, name)
-    click.echo(f"{name}, at offset {was.offset}, belonged to {was.owner or 'nobody'}; the next job that comes has it")
+    click.echo(
+        f"{name}, at offset {was.offset}, belonged to {was.owner or 'nobody'}; the next job that comes has it"
+    )

@@ -25,6 +25,4 @@ def test_a_consumer_is_listed_with_its_owner_and_handed_over(tmp_path: Path) -> 
     said = CliRunner().invoke(consumer, ["hand-over", "archive", *directory])
     assert (said.exit_code, f"archive, at offset 10, belonged to {owner}" in said.output) == (0, True)
     assert ConsumerPosition.read(tmp_path, "archive").owner == ""
-    assert isinstance(
-        CliRunner().invoke(consumer, ["hand-over", "x", *directory]).exception, UnknownConsumer
-    )
+    assert isinstance(CliRunner().invoke(consumer, ["hand-over", "x", *directory]).exception, UnknownConsumer)

@@ -85,6 +85,7 @@ class JournalFiles:
             "uuid": self.reader.uuid,
             "epoch": self.reader.epoch,
             "start_offset": self.reader.start_offset(),
+            "complete_offset": self.reader.complete_offset(),
             "high_watermark": self.reader.high_watermark(),
             "segments": segments,
         }

@@ -390,11 +390,15 @@ class SegmentedLog:
         return rewrite_sparse(self._disk, segment, UUID(self.uuid).bytes, self.epoch, live, interval)
 
     def adopt(self, new: Segment) -> int:
-        """Puts the rewritten segment into the place of the old one; the bytes that this freed. Dropped meanwhile: 0."""
+        """Puts the rewritten segment into the place of the old one, once the watermark says that it is not complete.
+
+        Returns the bytes that this freed; dropped meanwhile: 0. Raises OSError."""
         old = next((one for one in self._catalog.segments if one.base_offset == new.base_offset), None)
         if old is None:
             self._disk.unlink(temporary_of(new))
             return 0
+        if self._watermark.state.complete_offset < new.end_offset:
+            self._watermark.publish_complete(new.end_offset)
         with suppress(FileNotFoundError):
             self._disk.unlink(old.index_path)
         self._disk.rename(temporary_of(new), new.path)

@@ -16,7 +16,7 @@ The last segment is walked with all checksums; the ones before end with a footer
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from itertools import pairwise
 from pathlib import Path
 from time import time_ns
@@ -29,6 +29,7 @@ from headrace.journal.restore import is_interrupted
 from headrace.journal.sealed import SealedLoader, read_header
 from headrace.journal.segment import SegmentHeader, base_offset_of, file_name, seed_of
 from headrace.journal.tail import Tail, go_on, rewrite
+from headrace.journal.walk import is_compacted
 from headrace.journal.watermark import NAME as WATERMARK_NAME
 from headrace.journal.watermark import UNKNOWN, WatermarkState, read_slots
 
@@ -95,8 +96,19 @@ class Recovery:
             sealed.append(loader.load(tail.segment.base_offset, file.segment.base_offset))
         state.high_watermark = state.durable_offset = tail.segment.end_offset
         state.last_timestamp_us = max(segment.max_timestamp_us for segment in [*sealed, file.segment])
+        state.complete_offset = self._complete_offset(sealed)
         unverified = [segment for segment in sealed if segment.base_offset < verified_from]
         return Recovered([*sealed, file.segment], file, state, unverified, taken_in)
+
+    def _complete_offset(self, sealed: Sequence[Segment]) -> int:
+        """As it was published; where nobody has, behind the last segment that compaction has written."""
+        published = self._slots[0].complete_offset if self._slots else UNKNOWN
+        if published != UNKNOWN:
+            return published
+        for segment in reversed(sealed):
+            if is_compacted(self._disk, segment.path):
+                return segment.end_offset
+        return 0
 
     def _load_sealed(
         self, loader: SealedLoader, bases: list[int], verified_from: int
@@ -143,13 +155,13 @@ class Recovery:
             raise JournalError(
                 f"{self._data_dir}: a restore into it was interrupted; run `headrace restore` again"
             )
-        state = WatermarkState(new_uuid, 1, 0, 0, start_offset=0)
+        state = WatermarkState(new_uuid, 1, 0, 0, start_offset=0, complete_offset=0)
         if self._slots:
             end = self._slots[0].high_watermark
             if end:
                 raise CorruptJournal(str(self._directory), 0, 0, end, "there is no segment file any more")
             state = self._slots[0]
-            state.start_offset = 0
+            state.start_offset = state.complete_offset = 0
         header = SegmentHeader(state.uuid, state.epoch, 0, time_ns() // 1000)
         file = create_segment(self._disk, self._directory, header, self._allocate_bytes)
         return Recovered([file.segment], file, state, [], [])

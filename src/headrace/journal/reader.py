@@ -30,8 +30,8 @@ from headrace.journal.segment import (
     seed_of,
 )
 from headrace.journal.selective import SelectiveWalk, TimeRange
-from headrace.journal.walk import Walk, read_footer
-from headrace.journal.watermark import WatermarkState, read_state
+from headrace.journal.walk import Walk, is_compacted, read_footer
+from headrace.journal.watermark import UNKNOWN, WatermarkState, read_state
 
 DIRECTORY = "journal"
 MOVES_MAX = 5  # times in a row that files are moved under a reader: retention and merges are far slower
@@ -74,6 +74,24 @@ class JournalReader:
     def start_offset(self) -> int:
         """The oldest offset that is still there."""
         return self._bases()[0]
+
+    def complete_offset(self) -> int:
+        """From here on every record is there that was ever written: neither retention nor compaction has taken one.
+
+        A journal that an older broker writes says nothing about compaction; its segments do.
+        """
+        published = self._state().complete_offset
+        if published == UNKNOWN:
+            published = self._behind_compacted()
+        return max(published, self.start_offset())
+
+    def _behind_compacted(self) -> int:
+        for info in reversed(self.segments()[:-1]):
+            with suppress(FileNotFoundError):  # moved meanwhile, by compaction or a merge: it is compacted
+                if not is_compacted(self._disk, self._directory / file_name(info.base_offset)):
+                    continue
+            return info.end_offset
+        return 0
 
     def check(self, uuid: str, epoch: int) -> None:
         """Raises EpochMismatch if an offset taken under these means something else by now."""

@@ -20,6 +20,7 @@ from headrace.journal.segment import (
     Batch,
     Footer,
     batch_size_at,
+    kept_at,
     unpack_batch,
 )
 
@@ -140,3 +141,12 @@ def has_data(disk: Disk, fd: int, position: int) -> bool:
 
 def open_segment(disk: Disk, directory: Path, name: str) -> int:
     return disk.open(directory / name)
+
+
+def is_compacted(disk: Disk, path: Path) -> bool:
+    """Whether compaction has written a segment: all of its batches are sparse then. Raises OSError."""
+    fd = disk.open(path)
+    try:
+        return kept_at(disk.read_fully(fd, BATCH_HEADER_SIZE + 4, SEGMENT_HEADER_SIZE), 0) >= 0
+    finally:
+        disk.close(fd)

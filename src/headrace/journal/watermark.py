@@ -25,6 +25,15 @@ says nothing about that:
     24   8  start offset: every record from here on has a segment file. It is synced before retention deletes what
             lies below, so the first file may begin earlier and never later
 
+At 1088 lies in the same way from where it is complete:
+
+     0   4  magic "HRCO"
+     4   4  crc32 of bytes 8-31
+     8  16  uuid of the journal
+    24   8  complete offset: from here on every record is there that was ever written. Of what lies below, compaction
+            may have left out what no session refers to. It is synced before a segment is replaced, so readers that need
+            all and find it above their first offset have missed something, and never the other way round
+
 The file is replaced atomically and synced when the log is opened; between, the slots reach the disk when the
 system likes to, which is always after what they speak of.
 """
@@ -45,15 +54,18 @@ _MAGIC = b"HRWM"
 _SLOT = Struct("<4sI56s")
 _REST = Struct("<Q16sQQIB3xQ")
 _SLOT_POSITIONS = (0, 512)
+_MARK = Struct("<4sI24s")
+_MARK_REST = Struct("<16sQ")
 _START_MAGIC = b"HRST"
-_START = Struct("<4sI24s")
-_START_REST = Struct("<16sQ")
 _START_POSITION = 1024
-UNKNOWN = -1  # a start offset that nobody has written down
+_COMPLETE_MAGIC = b"HRCO"
+_COMPLETE_POSITION = 1088
+UNKNOWN = -1  # an offset that nobody has written down
 
 
 class WatermarkState:
     __slots__ = (
+        "complete_offset",
         "durable_offset",
         "epoch",
         "high_watermark",
@@ -72,6 +84,7 @@ class WatermarkState:
         last_timestamp_us: int = 0,
         sequence: int = 0,
         start_offset: int = UNKNOWN,
+        complete_offset: int = UNKNOWN,
     ) -> None:
         self.uuid = uuid
         self.epoch = epoch
@@ -80,6 +93,7 @@ class WatermarkState:
         self.last_timestamp_us = last_timestamp_us
         self.sequence = sequence
         self.start_offset = start_offset
+        self.complete_offset = complete_offset
 
     def pack(self) -> bytes:
         rest = _REST.pack(
@@ -99,13 +113,26 @@ class WatermarkState:
         self.sequence += 2 - self.sequence % 2
         for at in _SLOT_POSITIONS:
             page[at : at + _SLOT.size] = self.pack()
-        if self.start_offset != UNKNOWN:
-            page[_START_POSITION : _START_POSITION + _START.size] = self.pack_start()
+        for position, packed in (
+            (_START_POSITION, self.pack_start()),
+            (_COMPLETE_POSITION, self.pack_complete()),
+        ):
+            page[position : position + len(packed)] = packed
         return bytes(page)
 
     def pack_start(self) -> bytes:
-        rest = _START_REST.pack(self.uuid, self.start_offset)
-        return _START.pack(_START_MAGIC, crc32(rest), rest)
+        return _pack_mark(_START_MAGIC, self.uuid, self.start_offset)
+
+    def pack_complete(self) -> bytes:
+        return _pack_mark(_COMPLETE_MAGIC, self.uuid, self.complete_offset)
+
+
+def _pack_mark(magic: bytes, uuid: bytes, offset: int) -> bytes:
+    """Nothing for UNKNOWN."""
+    if offset == UNKNOWN:
+        return b""
+    rest = _MARK_REST.pack(uuid, offset)
+    return _MARK.pack(magic, crc32(rest), rest)
 
 
 def _unpack(data: bytes) -> WatermarkState | None:
@@ -120,15 +147,16 @@ def _unpack(data: bytes) -> WatermarkState | None:
     return WatermarkState(uuid, epoch, high_watermark, durable, last_us, sequence)
 
 
-def _unpack_start(data: bytes, uuid: bytes) -> int:
+def _unpack_mark(page: bytes, position: int, magic: bytes, uuid: bytes) -> int:
     """UNKNOWN where no whole record of this journal says it."""
-    if len(data) < _START.size:
+    data = page[position : position + _MARK.size]
+    if len(data) < _MARK.size:
         return UNKNOWN
-    magic, crc, rest = _START.unpack(data)
-    if magic != _START_MAGIC or crc32(rest) != crc:
+    found_magic, crc, rest = _MARK.unpack(data)
+    if found_magic != magic or crc32(rest) != crc:
         return UNKNOWN
-    found, start_offset = _START_REST.unpack(rest)
-    return int(start_offset) if found == uuid else UNKNOWN
+    found, offset = _MARK_REST.unpack(rest)
+    return int(offset) if found == uuid else UNKNOWN
 
 
 def read_slots(disk: Disk, data_dir: Path) -> list[WatermarkState]:
@@ -141,7 +169,8 @@ def read_slots(disk: Disk, data_dir: Path) -> list[WatermarkState]:
     if not slots:
         raise CorruptFile(f"{data_dir / NAME}: neither slot passes its checksum")
     for slot in slots:
-        slot.start_offset = _unpack_start(data[_START_POSITION : _START_POSITION + _START.size], slot.uuid)
+        slot.start_offset = _unpack_mark(data, _START_POSITION, _START_MAGIC, slot.uuid)
+        slot.complete_offset = _unpack_mark(data, _COMPLETE_POSITION, _COMPLETE_MAGIC, slot.uuid)
     return sorted(slots, key=lambda slot: -slot.sequence)
 
 
@@ -179,7 +208,16 @@ class Watermark:
     def publish_start(self, start_offset: int) -> None:
         """Runs on the loop, before what lies below is deleted. Synced. Raises OSError."""
         self.state.start_offset = start_offset
-        self._mapped[_START_POSITION : _START_POSITION + _START.size] = self.state.pack_start()
+        self._mark(_START_POSITION, self.state.pack_start())
+
+    def publish_complete(self, complete_offset: int) -> None:
+        """Runs on the loop, before a segment below is replaced by one without some of its records. Synced. Raises
+        OSError."""
+        self.state.complete_offset = complete_offset
+        self._mark(_COMPLETE_POSITION, self.state.pack_complete())
+
+    def _mark(self, position: int, packed: bytes) -> None:
+        self._mapped[position : position + len(packed)] = packed
         self._mapped.flush()
 
     def replace(self) -> None:

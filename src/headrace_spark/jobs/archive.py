@@ -80,7 +80,7 @@ def run(spark: SparkSession, settings: Settings, stop: Event, report: Report) ->
         written = written_below(journal, lake, checkpoint)
         lake.create_messages(spark)
         register(
-            journal, settings.consumer, written or journal.start_offset(), lake.owner(JOB, lake.messages)
+            journal, settings.consumer, written or journal.complete_offset(), lake.owner(JOB, lake.messages)
         )
         upkeep = Upkeep(spark, settings.upkeep, lake.checkpoints, [lake.messages])
         added = Added(lake, checkpoint)
@@ -221,7 +221,7 @@ class Tracker:
         self._owner = Lake(settings.lake).owner(JOB, Lake(settings.lake).messages)
         self._began = monotonic()
         known = registered_offset(journal, settings.consumer) or 0
-        self.progress = Progress(0, max(written or journal.start_offset(), known), 0, 0.0)
+        self.progress = Progress(0, max(written or journal.complete_offset(), known), 0, 0.0)
 
     def observe(self, finished: list[StreamingQueryProgress]) -> None:
         """Called about twice a second with the batches finished since; often none."""

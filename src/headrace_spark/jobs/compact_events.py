@@ -119,9 +119,10 @@ def starting_offset(journal: JournalReader, old: DataFrame | None) -> int:
             )
         start = found.journal_offset
         require_history(journal, JournalOffset(found.journal_uuid, found.journal_epoch, start))
-    if journal.start_offset() > start:
+    complete = journal.complete_offset()
+    if complete > start:
         raise DataLoss(
-            f"the events from offset {start} up to {journal.start_offset()} are gone from {journal.location}: retention "
+            f"the events from offset {start} up to {complete} are gone from {journal.location}: retention or compaction "
             "has passed them. A copy of this broker is made by `headrace backup` and `headrace restore`"
         )
     return start

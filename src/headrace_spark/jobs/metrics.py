@@ -114,7 +114,7 @@ def run(spark: SparkSession, settings: Settings, stop: Event, report: Report) ->
         ranges = Ranges(JOB, journal, tables.state, tables.parts)
         start = ranges.position()
         owner = Lake(settings.lake).owner(JOB, tables.state.path)
-        register(journal, settings.consumer, journal.start_offset() if start is None else start, owner)
+        register(journal, settings.consumer, journal.complete_offset() if start is None else start, owner)
         progress = Progress(0, start or 0, 0, 0.0)
         upkeep = Upkeep(
             spark, settings.upkeep, Lake(settings.lake).checkpoints, [table.path for table in tables.all]

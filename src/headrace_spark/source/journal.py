@@ -87,7 +87,7 @@ def open_all(locations: Sequence[str], token: str = "") -> dict[str, JournalRead
 
 def offset_at(journal: JournalReader, at_us: int) -> int:
     """The first record of that time or later; the high watermark if there is none."""
-    start, end = journal.start_offset(), journal.high_watermark()
+    start, end = journal.complete_offset(), journal.high_watermark()
     since = TimeRange(at_us, EVER.until_us)
     for chunk in chunks(journal.scan(start, end, times=since), journal.uuid, start, end):
         late = chunk.offsets[chunk.timestamps_us >= at_us]
@@ -108,20 +108,25 @@ def require_history(journal: JournalReader, position: JournalOffset) -> None:
 
 
 def readable_from(journal: JournalReader, offset: int, fail_on_data_loss: bool) -> int:
-    """`offset`, or where the journal begins by now if retention has passed it and that may be. Raises DataLoss."""
-    start = journal.start_offset()
+    """`offset`, or from where the journal is complete by now if retention or compaction has passed it and that may be.
+
+    Raises DataLoss.
+    """
+    start = journal.complete_offset()
     if offset >= start:
         return offset
     if fail_on_data_loss:
         raise DataLoss(
-            f"offsets {offset} to {start} are gone: retention has passed them before they were read. To go on "
-            "behind them: failOnDataLoss=false, or `archive --no-fail-on-data-loss`"
+            f"offsets {offset} to {start} are gone, or not complete: retention or compaction has passed them before they "
+            "were read. To go on behind them: failOnDataLoss=false, or `archive --no-fail-on-data-loss`"
         )
     return start
 
 
 def holds_last(journal: JournalReader, end: int, epoch: int) -> bool:
-    """Whether the record before `end` is still the one written in `epoch`. True too if retention has taken it."""
+    """Whether the record before `end` is still the one written in `epoch`. True too if the journal has let go of it."""
+    if end <= journal.complete_offset():
+        return True
     try:
         batch = next(journal.scan(end - 1, end), None)
     except OffsetOutOfRange as error:
@@ -130,9 +135,11 @@ def holds_last(journal: JournalReader, end: int, epoch: int) -> bool:
 
 
 def reaches(journal: JournalReader, end: int, epoch: int) -> bool:
-    """Whether what was read up to `end` in `epoch` is still what the journal has, or had before retention took it."""
+    """Whether what was read up to `end` in `epoch` is still what the journal has, or had before it let go of it."""
     if end > journal.high_watermark():
         return False
+    if end <= journal.complete_offset():
+        return True
     try:
         batch = next(journal.scan(end - 1, end), None)
     except OffsetOutOfRange as error:

@@ -98,7 +98,7 @@ class Ranges:
         position = self.position()
         self._require_together(position)
         start = (
-            journal.start_offset()
+            journal.complete_offset()
             if position is None
             else readable_from(journal, position, fail_on_data_loss)
         )

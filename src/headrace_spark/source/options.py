@@ -35,8 +35,9 @@ OPTIONS: Final = {
     "topicFilter": "messages whose topic matches this MQTT topic filter only",
     "pushFilters": "`true`: skip what the filters of the query leave out, in a DataFrame that is loaded for one query "
     "alone; `false` (default): read all and filter then. Batch reads only",
-    "startingOffsets": "`earliest` (default), `latest`, an offset, or JSON with an offset for each journal uuid. For "
-    "streams: where a query without a checkpoint begins; `latest` is the consumer's position, if it is registered",
+    "startingOffsets": "`earliest` (default: from where the journal is complete), `latest`, an offset, or JSON with an "
+    "offset for each journal uuid. For streams: where a query without a checkpoint begins; "
+    "`latest` is the consumer's position, if it is registered",
     "startingTimestamp": "the first record of that time or later instead: ISO 8601, UTC unless it says otherwise, or "
     "milliseconds since 1970",
     "endingOffsets": "`latest` (default: the high watermark), an offset, or JSON; exclusive. Batch reads only",
@@ -46,8 +47,8 @@ OPTIONS: Final = {
     "maxBytesPerTrigger": "bytes of the journal a micro-batch takes at most, estimated from the segments. Default: no "
     "limit",
     "partitions": "tasks that share a large read; default: the CPUs of this machine",
-    "failOnDataLoss": "`true` (default): fail when retention has removed records still to be read; `false`: go on behind "
-    "them",
+    "failOnDataLoss": "`true` (default): fail when retention or compaction has removed records still to be read; "
+    "`false`: go on behind them",
     "token": "bearer token for `headrace://`; default: the environment variable HEADRACE_JOURNAL_TOKEN",
     "cache": "folder of topic indexes, which batch reads by topic make and use; `none` to do without. Default: "
     "`headrace/topics` in $XDG_CACHE_HOME or ~/.cache",

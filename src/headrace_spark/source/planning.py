@@ -64,7 +64,7 @@ class RangeReader:
 def offset_of(journal: JournalReader, position: Position, option: str, options: SourceOptions) -> int:
     """A position as an offset of this journal. Raises BadOption for one behind its end."""
     if position.word == EARLIEST:
-        return journal.start_offset()
+        return journal.complete_offset()
     if position.word == LATEST:
         return journal.high_watermark()
     if position.at_us is not None:
@@ -74,7 +74,7 @@ def offset_of(journal: JournalReader, position: Position, option: str, options: 
     by_uuid = position.by_uuid or {}
     offset = by_uuid.get(journal.uuid) if position.offset is None else position.offset
     if offset is None:
-        return journal.start_offset() if option == "startingOffsets" else journal.high_watermark()
+        return journal.complete_offset() if option == "startingOffsets" else journal.high_watermark()
     if offset > journal.high_watermark():
         raise BadOption(option, offset, f"the journal ends at {journal.high_watermark()}")
     return offset

@@ -45,6 +45,9 @@ def read_partition(
     if start < partition.end:
         for chunk in wanted_chunks(journal, start, partition.end, selection, cache):
             yield from decode_chunk(chunk, schema, options.schema, selection)
+        readable_from(
+            journal, start, options.fail_on_data_loss
+        )  # compaction says what it takes before it does
 
 
 def opened(partition: JournalPartition, token: str, fail_on_data_loss: bool) -> tuple[JournalReader, int]:
@@ -58,6 +61,7 @@ def all_chunks(partition: JournalPartition, token: str) -> Iterator[Chunk]:
     """All records of a partition, for jobs that make something else of them than rows. Raises DataLoss, ForeignOffset."""
     journal, start = opened(partition, token, True)
     yield from scanned(journal, start, partition.end, Selection())
+    readable_from(journal, start, True)
 
 
 def wanted_chunks(

@@ -86,7 +86,7 @@ class StreamReader(RangeReader, DataSourceStreamReader, SupportsTriggerAvailable
             offset = offset_of(journal, starting, "startingOffsets", self.options) if known is None else known
             self._register(journal, offset)
             # Retention may have moved the start between the look and the registration.
-            if starting.word != EARLIEST or journal.start_offset() <= offset:
+            if starting.word != EARLIEST or journal.complete_offset() <= offset:
                 return offset
 
     def _register(self, journal: JournalReader, offset: int) -> None:

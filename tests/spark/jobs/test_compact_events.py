@@ -143,7 +143,7 @@ def test_what_is_wrong_is_said_without_spark(journal: Writer, tmp_path: Path) ->
     class Cut:
         location, uuid = str(tmp_path), "u"
 
-        def start_offset(self) -> int:
+        def complete_offset(self) -> int:
             return 5
 
     with pytest.raises(DataLoss, match="events from offset 0 up to 5 are gone"):

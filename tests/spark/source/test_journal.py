@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
 from headrace.journal.consumers import ConsumerPosition
+from headrace.journal.log import LogSettings
 from headrace.journal.reader import JournalReader
+from headrace.journal.snapshot import SnapshotWriter
 from headrace_spark.base.errors import DataLoss, ForeignOffset, JournalMissing
+from headrace_spark.records.schema import MESSAGES
 from headrace_spark.source.journal import (
     commit,
     holds_last,
@@ -19,7 +23,10 @@ from headrace_spark.source.journal import (
     registered_offset,
     require_history,
 )
+from headrace_spark.source.options import SourceOptions
 from headrace_spark.source.ranges import JournalOffset
+from headrace_spark.source.reading import JournalPartition, all_chunks
+from headrace_spark.source.source import BatchReader
 from spark.conftest import Writer
 from spark.journals import mixed
 
@@ -46,11 +53,36 @@ def test_history(reader: JournalReader) -> None:
 
 
 def test_retention(reader: JournalReader, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(JournalReader, "start_offset", lambda _self: 100)
+    monkeypatch.setattr(JournalReader, "complete_offset", lambda _self: 100)
     assert readable_from(reader, 100, True) == 100
     assert readable_from(reader, 20, False) == 100
     with pytest.raises(DataLoss, match="offsets 20 to 100 are gone"):
         readable_from(reader, 20, True)
+
+
+def test_what_compaction_has_passed_is_not_read_as_if_it_were_all(journal: Writer) -> None:
+    """Its segments begin at offset 0 as ever, with some of their records left out."""
+    small = LogSettings(segment_bytes_max=16 << 10, retention_bytes=1)
+    journal.write(mixed(1200))
+    with closing(journal.open(small)) as log:
+        SnapshotWriter(log.directory, log.high_watermark).commit()
+        log.set_floor(0)
+        segment = log.compactable()[1]
+        log.adopt(log.rewrite_sparse(segment, []))
+    reader = open_journal(journal.data_dir)
+    assert (reader.start_offset(), reader.complete_offset()) == (0, segment.end_offset)
+    with pytest.raises(DataLoss, match=f"offsets 0 to {segment.end_offset} are gone, or not complete"):
+        readable_from(reader, 0, True)
+    location = {"path": str(journal.data_dir)}
+    whole = BatchReader(SourceOptions.parse(location), MESSAGES)
+    starts = [part.start for part in whole.partitions() if isinstance(part, JournalPartition)]
+    assert min(starts) == segment.end_offset
+    explicit = BatchReader(SourceOptions.parse(location | {"startingOffsets": "0"}), MESSAGES)
+    with pytest.raises(DataLoss, match="not complete"):
+        explicit.partitions()
+    part = JournalPartition(reader.location, reader.uuid, reader.epoch, 0, 1200)
+    with pytest.raises(DataLoss, match="not complete"):
+        list(all_chunks(part, ""))
 
 
 def test_whether_the_journal_still_has_what_a_table_has(
@@ -61,7 +93,7 @@ def test_whether_the_journal_still_has_what_a_table_has(
     assert not holds_last(reader, 301, reader.epoch)
     assert not holds_last(reader, 9999, reader.epoch)
     assert not holds_last(reader, 300, reader.epoch + 1)
-    monkeypatch.setattr(JournalReader, "start_offset", lambda _self: 100)
+    monkeypatch.setattr(JournalReader, "complete_offset", lambda _self: 100)
     assert holds_last(reader, 100, 77)
     assert not holds_last(reader, 101, 77)
 
@@ -74,7 +106,7 @@ def test_whether_what_was_read_is_still_the_journal_s(
     assert reaches(reader, 300, reader.epoch + 1)
     assert not reaches(reader, 301, reader.epoch)
     assert not reaches(reader, 300, reader.epoch - 1)
-    monkeypatch.setattr(JournalReader, "start_offset", lambda _self: 100)
+    monkeypatch.setattr(JournalReader, "complete_offset", lambda _self: 100)
     assert reaches(reader, 100, 0)
     assert not reaches(reader, 101, -1)
 

@@ -93,6 +93,52 @@ def test_offsets_stay_and_space_is_freed(tmp_path: Path, live: list[int]) -> Non
     assert [b.end_offset for b in JournalReader(tmp_path).scan(1500)][-1] == RECORDS
 
 
+def test_the_journal_says_from_where_it_is_complete(tmp_path: Path) -> None:
+    """Before a record goes, and for ever; where an older broker has not said so, the segments do."""
+    reader = JournalReader(tmp_path)
+    log = compactable(tmp_path)
+    assert reader.complete_offset() == 0
+    segment = log.compactable()[2]
+    log.count_kept(segment)
+    new = log.rewrite_sparse(segment, [])
+    assert reader.complete_offset() == 0
+    log.adopt(new)
+    assert reader.complete_offset() == segment.end_offset
+    log.adopt(log.rewrite_sparse(log.compactable()[0], []))
+    assert reader.complete_offset() == segment.end_offset
+    log.close()
+    watermark = tmp_path / "watermark"
+    for known in (True, False):
+        opened(tmp_path, LIMITED).close()
+        assert reader.complete_offset() == segment.end_offset
+        page = bytearray(watermark.read_bytes())
+        page[1088:1120] = bytes(32)
+        watermark.write_bytes(page)
+        assert reader.complete_offset() == segment.end_offset, known
+    log = opened(tmp_path, LIMITED)
+    for merged in log.mergeable():
+        log.adopt_merged(log.merge(merged), merged)
+    log.remove_leftovers()
+    assert reader.complete_offset() == segment.end_offset
+    log.close()
+
+
+def test_what_cannot_be_said_is_not_done(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    log = compactable(tmp_path)
+    segment = log.compactable()[0]
+    new = log.rewrite_sparse(segment, [])
+
+    def fails(_offset: int) -> None:
+        raise OSError(errno.EIO, "no")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(log._watermark, "publish_complete", fails)
+        with pytest.raises(OSError, match="no"):
+            log.adopt(new)
+    check(log, list(range(RECORDS)))
+    log.close()
+
+
 def test_what_is_void_decodes(tmp_path: Path) -> None:
     log = compactable(tmp_path)
     compact(log, [])

@@ -74,7 +74,9 @@ def test_a_consumer_belongs_to_the_first_who_comes_until_it_is_handed_over(tmp_p
     ConsumerPosition.register(tmp_path, "archive", UUID, 1, 10)  # by a headrace that knew no owners
     ConsumerPosition.commit_or_register(tmp_path, "archive", UUID, 1, 20, owner=MINE)
     for owner in (YOURS, ""):
-        with pytest.raises(ConsumerTaken, match=r"'archive' belongs to archive:1 in /lake.*hand-over archive"):
+        with pytest.raises(
+            ConsumerTaken, match=r"'archive' belongs to archive:1 in /lake.*hand-over archive"
+        ):
             ConsumerPosition.commit_or_register(tmp_path, "archive", UUID, 1, 30, owner=owner)
         with pytest.raises(ConsumerTaken, match="belongs to archive:1"):
             ConsumerPosition.register_at(tmp_path, "archive", UUID, 1, 5, owner=owner)
@@ -88,7 +90,9 @@ def test_a_consumer_belongs_to_the_first_who_comes_until_it_is_handed_over(tmp_p
         ConsumerPosition.hand_over(tmp_path, "nobody")
 
 
-def test_an_owner_outlives_commits_and_renewals_and_readers_of_before_see_the_position(tmp_path: Path) -> None:
+def test_an_owner_outlives_commits_and_renewals_and_readers_of_before_see_the_position(
+    tmp_path: Path,
+) -> None:
     ConsumerPosition.register_at(tmp_path, "a", UUID, 1, 10, owner=MINE)
     ConsumerPosition.commit(tmp_path, "a", UUID, 1, 20)
     ConsumerPosition.renew(tmp_path, "a")

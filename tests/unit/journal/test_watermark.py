@@ -61,8 +61,20 @@ def test_where_the_journal_begins_is_kept_until_another_journal_is_there(tmp_pat
     watermark.replace()
     watermark.close()
     assert read_state(DISK, tmp_path).start_offset == 70
+    assert read_state(DISK, tmp_path).complete_offset == UNKNOWN
     start = (tmp_path / "watermark").read_bytes()[1024:1056]
     page = bytearray(WatermarkState(bytes(16), 1, 0, 0).pack_page())
     page[1024:1056] = start
     (tmp_path / "watermark").write_bytes(page)
     assert read_state(DISK, tmp_path).start_offset == UNKNOWN
+
+
+def test_from_where_the_journal_is_complete_is_kept_beside_it(tmp_path: Path) -> None:
+    watermark = Watermark(DISK, tmp_path, WatermarkState(UUID, 1, 0, 0, start_offset=5, complete_offset=9))
+    assert read_state(DISK, tmp_path).complete_offset == 9
+    watermark.publish_complete(70)
+    watermark.publish(100, 100, 0)
+    assert [slot.complete_offset for slot in read_slots(DISK, tmp_path)] == [70, 70]
+    watermark.close()
+    found = read_state(DISK, tmp_path)
+    assert (found.start_offset, found.complete_offset) == (5, 70)
