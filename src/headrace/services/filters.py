@@ -113,8 +113,11 @@ class RuleTree:
                     found |= node.below
                     if node.plus is not None:
                         ahead.append(node.plus)
-                if node.exact or node.marked:
-                    ahead += _named(node, level, names, node is self._root)
+                exact = node.exact.get(level)
+                if exact is not None:
+                    ahead.append(exact)
+                if node.marked:
+                    ahead += _filled_in(node, level, names, node is self._root)
             nodes, hidden = ahead, False
             if not nodes:
                 return found
@@ -167,8 +170,16 @@ class RuleTree:
 
 def _named(node: _Node, level: str, names: Names, first: bool) -> list[_Node]:
     """What follows by this very level."""
+    found = _filled_in(node, level, names, first) if node.marked else []
     exact = node.exact.get(level)
-    found = [] if exact is None else [exact]
+    if exact is not None:
+        found.append(exact)
+    return found
+
+
+def _filled_in(node: _Node, level: str, names: Names, first: bool) -> list[_Node]:
+    """What follows by this level where marks are replaced."""
+    found = []
     for template, wanted, then in node.marked:
         if (
             wanted & ~names.usable == 0
