@@ -9,6 +9,7 @@ from headrace.core.commit import ENTRY_BYTES, SHARE_BYTES_LEAST, SHARE_BYTES_MAX
 from headrace.core.inbound.publishing import DELIVERIES_MAX, LET_GO_AT_ONCE
 from headrace.core.ports.settings import BrokerSettings
 from headrace.mqtt import codec
+from headrace.mqtt.framing import MORE
 from headrace.mqtt.packets import SubscriptionRequest
 
 READ = 32 << 10
@@ -157,6 +158,31 @@ def test_messages_of_many_publishers_share_what_is_there() -> None:
         for client in clients:
             client.take()
     assert harness.broker.fold.tenant("default").counters.publishes_received == 50 * 5000 + 1
+
+
+def test_those_held_back_are_let_go_as_far_as_there_is_room() -> None:
+    """In turn, so that all of them get on: what waits in any moment is as much as all may have, and one share."""
+    harness = Harness()
+    clients = [harness.client(f"c{number}", clean=True) for number in range(40)]
+    for client in clients:
+        client.protocol.packets_at_once = 512
+        client.protocol.receive_data(publish(b"t", 1) * 3000)
+    broker, journal = harness.broker, harness.journal
+    most = SHARES_BYTES_MAX + len(clients) * (SHARE_BYTES_LEAST + 2 * ENTRY_BYTES)
+    counters = broker.fold.tenant("default").counters
+    read = 0
+    while counters.publishes_received < 40 * 3000:
+        before = counters.publishes_received
+        broker.end_tick()
+        journal.durable = len(journal.records)
+        broker.commit.on_high_watermark(journal.durable)
+        for client in clients:
+            client.take()
+            if client.protocol.outcome == MORE and reads(client):
+                client.protocol.go_on()
+        assert broker.commit.deferred_bytes <= most
+        read = max(read, counters.publishes_received - before)
+    assert 0 < read <= most // ENTRY_BYTES
 
 
 def test_a_large_payload_counts_as_what_it_costs_the_disk() -> None:

@@ -15,6 +15,7 @@ from headrace.core.commit import (
     ENTRY_BYTES,
     SHARE_BYTES_LEAST,
     SHARE_BYTES_MAX,
+    SHARES_BYTES_MAX,
     TAKEN,
     Answer,
     Deferred,
@@ -415,18 +416,25 @@ class Publishing:
         return self.commit.exceeds(link.deferred, SHARE_BYTES_MAX // 2)
 
     def read_on(self) -> None:
-        """The end of a tick: go on with some of those that are to be read from again."""
+        """The end of a tick: go on with some of those that are to be read from again, in turn, until as much waits as all
+        of them may have waiting."""
         let_go = self._let_go
         if not let_go:
             return
-        self._let_go = let_go[LET_GO_AT_ONCE:]
-        for link in let_go[:LET_GO_AT_ONCE]:
+        self._let_go = []
+        gone = 0
+        while gone < min(len(let_go), LET_GO_AT_ONCE):
+            if gone and self.commit.deferred_bytes > SHARES_BYTES_MAX:
+                break
+            link = let_go[gone]
+            gone += 1
             link.held_back = False
             if not link.closed:
                 try:
                     link.release()
                 except Exception as error:  # noqa: BLE001
                     self._host.contain("read", link, error)
+        self._let_go = let_go[gone:] + self._let_go
         if self._let_go:
             self._host.request_tick()
 
