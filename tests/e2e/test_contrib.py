@@ -38,15 +38,35 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
 
 
 @pytest.fixture(scope="module")
-def metrics(broker: BrokerProcess) -> set[str]:
-    """The names of all metrics, also of those that have no sample yet."""
+def types(broker: BrokerProcess) -> dict[str, str]:
+    """The names of all metrics, also of those that have no sample yet, and what kind they are."""
     with urllib.request.urlopen(f"http://127.0.0.1:{broker.admin_port}/metrics", timeout=10) as answer:
         text = answer.read().decode()
-    return set(re.findall(r"^# TYPE (\w+) ", text, re.MULTILINE))
+    return dict(re.findall(r"^# TYPE (\w+) (\w+)$", text, re.MULTILINE))
+
+
+@pytest.fixture(scope="module")
+def metrics(types: dict[str, str]) -> set[str]:
+    """What can be asked for: of a histogram its parts."""
+    parts = {f"{name}_{part}" for name, kind in types.items() if kind == "histogram" for part in PARTS}
+    return {name for name, kind in types.items() if kind != "histogram"} | parts
+
+
+PARTS = ("bucket", "count", "sum")
 
 
 def named(text: str) -> set[str]:
-    return set(re.findall(r"\bheadrace_\w+", text))
+    return set(re.findall(r"\b(?:headrace|process)_\w+", text))
+
+
+def queries() -> list[str]:
+    """All of the dashboard, with values for its variables."""
+    panels = json.loads(DASHBOARD.read_text("utf-8"))["panels"]
+    found = [target["expr"] for panel in panels for target in panel.get("targets", [])]
+    variables = {"$__rate_interval": "5m", "$__range": "1h", "$instance": ".*"}
+    for name, value in variables.items():
+        found = [query.replace(name, value) for query in found]
+    return found
 
 
 # Metrics
@@ -77,19 +97,20 @@ def test_panels_have_places_and_numbers_of_their_own() -> None:
     assert max(x for x, _ in cells) < 24
 
 
-def test_alerts_ask_for_metrics_that_there_are(metrics: set[str]) -> None:
+def test_alerts_ask_for_metrics_that_there_are(metrics: set[str], types: dict[str, str]) -> None:
     text = ALERTS.read_text("utf-8")
     expressions = re.findall(r"^ {8}expr: (.+)$", text, re.MULTILINE)
     assert len(expressions) == len(re.findall(r"^ {6}- alert: Headrace\w+$", text, re.MULTILINE)) > 0
     assert named(" ".join(expressions)) <= metrics
-    assert named(text) - {"headrace_loop_stalls_total"} <= metrics
+    told = named(text) - {"headrace_loop_stalls_total"}
+    assert {name for name in told if name not in types} <= metrics
 
 
-def test_the_reference_and_the_broker_name_the_same_metrics(metrics: set[str]) -> None:
+def test_the_reference_and_the_broker_name_the_same_metrics(types: dict[str, str]) -> None:
     text = (ROOT / "docs" / "reference" / "metrics.md").read_text("utf-8")
     reference = set(re.findall(r"`((?:headrace|process)_\w+)`", text))
-    assert reference - metrics == set(), "not there"
-    assert metrics - reference == set(), "not documented"
+    assert reference - types.keys() == set(), "not there"
+    assert types.keys() - reference == set(), "not documented"
 
 
 @pytest.mark.skipif(PROMTOOL is None, reason="needs promtool")
@@ -98,6 +119,116 @@ def test_promtool_accepts_the_alerts() -> None:
         [str(PROMTOOL), "check", "rules", str(ALERTS)], capture_output=True, text=True, timeout=60
     )
     assert checked.returncode == 0, checked.stdout + checked.stderr
+
+
+@pytest.mark.skipif(PROMTOOL is None, reason="needs promtool")
+def test_promtool_accepts_every_query_of_the_dashboard(tmp_path: Path) -> None:
+    """As recording rules, which are JSON where that is YAML."""
+    rules = [{"record": f"query:{number}", "expr": query} for number, query in enumerate(queries())]
+    file = tmp_path / "queries.yml"
+    file.write_text(json.dumps({"groups": [{"name": "dashboard", "rules": rules}]}))
+    checked = promtool("check", "rules", str(file))
+    assert checked.returncode == 0, checked.stdout + checked.stderr
+    assert f"{len(rules)} rules found" in checked.stdout
+
+
+def promtool(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([str(PROMTOOL), *arguments], capture_output=True, text=True, timeout=60)
+
+
+def counter(rate: float) -> str:
+    """A series that grows by so much a minute."""
+    return f"0+{rate}x120"
+
+
+FIRES = [
+    ("HeadraceDiskFills", {"headrace_disk_free_bytes": "9x60", "headrace_disk_size_bytes": "100x60"}, {}),
+    (
+        "HeadraceConsumerBehind",
+        {
+            'headrace_consumer_lag_bytes{consumer="archive"}': "81x60",
+            "headrace_journal_consumer_retention_limit_bytes": "100x60",
+        },
+        {"consumer": "archive"},
+    ),
+    (
+        "HeadraceConsumerStopped",
+        {
+            'headrace_consumer_lag_records{consumer="archive"}': "1x60",
+            'headrace_consumer_silent_seconds{consumer="archive"}': "3601x60",
+        },
+        {"consumer": "archive"},
+    ),
+    (
+        "HeadraceDiskSlow",
+        {
+            'headrace_journal_sync_duration_seconds_bucket{le="0.1"}': counter(0),
+            'headrace_journal_sync_duration_seconds_bucket{le="0.25"}': counter(10),
+            'headrace_journal_sync_duration_seconds_bucket{le="+Inf"}': counter(10),
+        },
+        {},
+    ),
+    (
+        "HeadraceAcknowledgesSlowly",
+        {
+            'headrace_puback_latency_seconds_bucket{le="1.0"}': counter(0),
+            'headrace_puback_latency_seconds_bucket{le="2.5"}': counter(10),
+            'headrace_puback_latency_seconds_bucket{le="+Inf"}': counter(10),
+        },
+        {},
+    ),
+    (
+        "HeadraceRefusesPackets",
+        {
+            'headrace_refused_packets_total{tenant="t",packet="publish",reason="not_authorized"}': counter(
+                61
+            ),
+            'headrace_refused_packets_total{tenant="t",packet="connect",reason="banned"}': counter(61),
+        },
+        {"tenant": "t", "packet": "publish", "reason": "not_authorized"},
+    ),
+    ("HeadraceReadsFail", {"headrace_journal_failed_reads_total": counter(1)}, {}),
+    (
+        "HeadraceDescriptorsUsedUp",
+        {'process_open_fds{job="headrace"}': "91x60", "process_max_fds": "100x60"},
+        {},
+    ),
+    ("HeadraceFailures", {'headrace_failures_total{place="apply"}': counter(1)}, {"place": "apply"}),
+]
+
+
+@pytest.mark.skipif(PROMTOOL is None, reason="needs promtool")
+@pytest.mark.parametrize(("alert", "series", "labels"), FIRES, ids=[name for name, _, _ in FIRES])
+def test_an_alert_fires_in_its_time_for_what_it_is_about(
+    tmp_path: Path, alert: str, series: dict[str, str], labels: dict[str, str]
+) -> None:
+    here = {"job": "headrace", "instance": "h:1"}
+    rule = ALERTS.read_text("utf-8").partition(f"- alert: {alert}\n")[2].partition("\n\n")[0]
+    expected = {"severity": re.findall(r"severity: (\w+)", rule)[0], **labels, "instance": "h:1"}
+    if "sum by" not in rule:
+        expected["job"] = "headrace"
+    test = {
+        "interval": "1m",
+        "input_series": [{"series": _with(name, here), "values": values} for name, values in series.items()],
+        "alert_rule_test": [
+            {"eval_time": "2m" if "for: " in rule else "0m", "alertname": alert, "exp_alerts": []},
+            {"eval_time": "50m", "alertname": alert, "exp_alerts": [{"exp_labels": expected}]},
+        ],
+    }
+    rules, file = tmp_path / "alerts.yml", tmp_path / "test.yml"
+    rules.write_text(
+        re.sub(r" {8}annotations:\n(?: {10}.*\n)+", "", ALERTS.read_text("utf-8"))
+    )  # compared word for word
+    file.write_text(json.dumps({"rule_files": [str(rules)], "tests": [test]}))
+    checked = promtool("test", "rules", str(file))
+    assert checked.returncode == 0, checked.stdout + checked.stderr
+
+
+def _with(series: str, labels: dict[str, str]) -> str:
+    """A series with more labels."""
+    name, _, given = series.partition("{")
+    more = ",".join(f'{key}="{value}"' for key, value in labels.items() if f"{key}=" not in given)
+    return f"{name}{{{more},{given}" if given else f"{name}{{{more}}}"
 
 
 # Configurations
