@@ -97,7 +97,10 @@ class Broker(Host, BatchListener):
         self.subscribing = Subscribing(self.commit, self.retained, self.sessions.testimony, self)
         self._scheduler = scheduler
         self._tick_requested = False
-        self._dirty: list[Link] = []
+        # Those who have bytes to write, each with the next one: to take one out of a list costs a look at its class.
+        self._first_dirty: Link | None = None
+        self._last_dirty: Link | None = None
+        self._dirty: i64 = 0  # how many
         self.turns = Turns(self)
         self.failures = Failures()
         self.latencies: Latencies | None = None
@@ -192,7 +195,7 @@ class Broker(Host, BatchListener):
         """What the next part has for the same connections leaves in one write with this one, unless they are so many that
         their writes would be too much for one pass."""
         self.publishing.let_go()
-        if 2 * len(self._dirty) > self.settings.deliveries_at_once:
+        if 2 * self._dirty > self.settings.deliveries_at_once:
             self._flush()
 
     def end_batch(self) -> None:
@@ -316,7 +319,13 @@ class Broker(Host, BatchListener):
 
     def note_dirty(self, link: Link) -> None:
         """A link has bytes to write at the end of this tick."""
-        self._dirty.append(link)
+        last = self._last_dirty
+        if last is None:
+            self._first_dirty = link
+        else:
+            last.next_dirty = link
+        self._last_dirty = link
+        self._dirty += 1
         self.request_tick()
 
     @property
@@ -387,20 +396,21 @@ class Broker(Host, BatchListener):
                 self.request_tick()
 
     def _flush(self) -> None:
-        if self._dirty:
-            dirty = self._dirty
-            self._dirty = []
-            at: i64 = 0
-            size: i64 = len(dirty)
-            while at < size:
+        following = self._first_dirty
+        if following is not None:
+            self._first_dirty = self._last_dirty = None
+            self._dirty = 0
+            link = following
+            while following is not None:
                 try:
-                    while at < size:
-                        link = dirty[at]
-                        at += 1
+                    while following is not None:
+                        link = following
+                        following = link.next_dirty
+                        link.next_dirty = None
                         link.dirty = False
                         link.flush()
                 except Exception as error:  # noqa: BLE001
-                    self.contain("flush", dirty[at - 1], error)
+                    self.contain("flush", link, error)
             self._tell_latencies()
 
     def _tell_latencies(self) -> None:

@@ -26,7 +26,7 @@ from headrace.core.outbound.routing import Router, targets_of
 from headrace.core.ports.access import may_publish
 from headrace.core.ports.link import Host, Link
 from headrace.core.ports.witness import Testimony
-from headrace.core.records.message import Message, message_flags
+from headrace.core.records.message import NO_EXPIRY, Message, message_flags
 from headrace.core.records.record import (
     DROP_NOT_ACCEPTED,
     DROP_RETAINED_LIMIT,
@@ -74,6 +74,7 @@ class Publishing:
         self._testimony = testimony
         self._host = host
         self._format_check = settings.payload_format_check
+        self._default_expiry_s: i64 = settings.default_message_expiry_s or NO_EXPIRY
         self._deep: i64 = (
             settings.topic_levels_max or TOPIC_BYTES_MAX + 1
         )  # bytes that too many levels take at least
@@ -203,9 +204,11 @@ class Publishing:
             return False
         return True
 
-    def _expiry_of(self, packet: Publish) -> int:
-        default = self.settings.default_message_expiry_s
-        return default if packet.message_expiry_s < 0 and default else packet.message_expiry_s
+    def _expiry_of(self, packet: Publish) -> i64:
+        expiry_s: i64 = packet.message_expiry_s
+        if expiry_s < 0:
+            return self._default_expiry_s
+        return expiry_s
 
     def _keeps(self, session: Session, packet: Publish) -> bool:
         """Whether a retained message is kept; above the limit it is delivered as any other, and that is counted."""

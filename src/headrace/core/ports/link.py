@@ -142,6 +142,7 @@ class Link(ServerHandler):
         self.version: i64 = 0
         self.out: BytesWriter | None = None
         self.dirty = False
+        self.next_dirty: Link | None = None  # who has bytes to write at the end of this tick as well
         self.ready = False
         self.paused = False
         self.hungry = False

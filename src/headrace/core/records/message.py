@@ -44,15 +44,15 @@ class Message(Record):
     def __init__(
         self,
         timestamp_us: int,
-        flags: int,
-        packet_id: int,
+        flags: i64,
+        packet_id: i64,
         incarnation: int,
         tenant: str,
         origin: bytes,
-        tenant_len: int,
+        tenant_len: i64,
         topic: bytes,
         properties: bytes,
-        message_expiry_s: int,
+        message_expiry_s: i64,
         payload: bytes,
     ) -> None:
         self.kind = KIND_MESSAGE
@@ -299,6 +299,13 @@ def decode_batch(body: bytes, base_offset: int) -> list[Record]:
     return records
 
 
-def message_flags(qos: int, retain: bool, dup: bool, version: int) -> int:
+def message_flags(qos: i64, retain: bool, dup: bool, version: i64) -> i64:
     """The flags byte of a MESSAGE record."""
-    return qos | (FLAG_RETAIN if retain else 0) | (FLAG_DUP if dup else 0) | (FLAG_V5 if version == 5 else 0)
+    flags = qos
+    if retain:
+        flags |= FLAG_RETAIN
+    if dup:
+        flags |= FLAG_DUP
+    if version == 5:
+        flags |= FLAG_V5
+    return flags

@@ -115,11 +115,11 @@ class Session:
     def message(
         self,
         now_us: int,
-        flags: int,
-        packet_id: int,
+        flags: i64,
+        packet_id: i64,
         topic: bytes,
         properties: bytes,
-        message_expiry_s: int,
+        message_expiry_s: i64,
         payload: bytes,
     ) -> Message:
         """A message that its client publishes, or leaves as its will."""
@@ -131,7 +131,7 @@ class Session:
             self.incarnation,
             tenant.name,
             self.origin,
-            len(tenant.name_utf8),
+            tenant.name_bytes,
             topic,
             properties,
             message_expiry_s,

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from mypy_extensions import i64
+
 from headrace.core.state.backlog import BacklogSpace
 from headrace.core.state.packet_ids import PacketIds
 from headrace.core.state.producers import Producers
@@ -45,6 +47,7 @@ class Tenant:
     def __init__(self, name: str, pages: PageReader, ids: PacketIds | None = None) -> None:
         self.name = name
         self.name_utf8 = name.encode("utf-8")
+        self.name_bytes: i64 = len(self.name_utf8)
         self.sessions: dict[str, Session] = {}
         self.tree = SubscriptionTree()
         self.shared_tree = SubscriptionTree()
