@@ -127,7 +127,9 @@ def test_a_message_through_the_broker_is_timed(own_broker: BrokerProcess, client
         publisher.deliver("t", str(number))
         subscriber.receive()
     for name in sorted(HISTOGRAMS):
-        assert sum(of(f"{name}_count", own_broker).values()) >= 5
+        assert (
+            sum(of(f"{name}_count", own_broker).values()) >= 1
+        )  # of five messages, one a millisecond at least
         [seconds] = of(f"{name}_sum", own_broker).values()
         assert 0 < seconds < 60
 

@@ -64,6 +64,7 @@ from headrace.mqtt.packets import (
 TIMERS_AT_ONCE: Final = 200
 EXPIRED_AT_ONCE: Final = 256
 PENDING_BYTES_MAX: Final = 1 << 20
+LATENCY_INTERVAL_US: Final = 1000  # between samples: a flush may be one message's
 _SUBSCRIPTION_WORK: Final = (
     4  # of one that comes or goes, in deliveries: the tree changes, and routes are forgotten
 )
@@ -104,6 +105,8 @@ class Broker(Host, BatchListener):
         self.turns = Turns(self)
         self.failures = Failures()
         self.latencies: Latencies | None = None
+        self._acknowledged_us = 0  # when it was told of one last
+        self._delivered_us = 0
         self.sessions.testimony.failures = self.failures
         self._broken: list[Link] = []  # something raised on their behalf: to be closed
         self.behind = False  # timers are due that the last call of `on_timer` left
@@ -419,10 +422,13 @@ class Broker(Host, BatchListener):
         latencies = self.latencies
         if latencies is None:
             return
+        now_us = self.clock.now_us
         try:
-            if acknowledged:
+            if acknowledged and not 0 <= now_us - self._acknowledged_us < LATENCY_INTERVAL_US:
+                self._acknowledged_us = now_us
                 latencies.acknowledged(acknowledged)
-            if delivered:
+            if delivered and not 0 <= now_us - self._delivered_us < LATENCY_INTERVAL_US:
+                self._delivered_us = now_us
                 latencies.delivered(delivered)
         except Exception as error:  # noqa: BLE001  what was written has been written
             self.failures.note("latencies", "", error)

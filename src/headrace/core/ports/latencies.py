@@ -1,7 +1,7 @@
 """The port of whoever keeps latencies: of the messages that one flush wrote something of, it is told of the oldest.
 
-Runs on the loop. One acknowledgement and one delivery a flush, so a message costs nothing but a look at whether there
-is one already.
+Runs on the loop. One acknowledgement and one delivery a flush, and of one flush a millisecond, so a message costs nothing
+but a look at whether there is one already, however small the flushes are.
 """
 
 from __future__ import annotations
