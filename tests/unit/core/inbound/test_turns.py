@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import pytest
+
 from harness import Harness
 from headrace.core.inbound.turns import SHARE_LEAST, Turns
 from headrace.core.ports.link import WORK_AT_ONCE
 from headrace.storage.memory import MemoryLink
+
+pytestmark = (
+    pytest.mark.interpreted
+)  # links made here; compiled ones are in tests/unit/net/test_connection.py
 
 
 class Flood(MemoryLink):
