@@ -24,6 +24,7 @@ from headrace.journal.segment import (
     SEGMENT_HEADER_SIZE,
     Batch,
     Footer,
+    base_offset_of,
     batch_range_at,
     batch_size_at,
     file_name,
@@ -32,6 +33,7 @@ from headrace.journal.segment import (
 from headrace.journal.walk import Walk
 
 OPEN_FILES_MAX = 64
+NO_END = 1 << 62
 
 
 class Segment:
@@ -128,7 +130,7 @@ class Catalog:
         with suppress(FileNotFoundError):
             self._disk.unlink(gone.index_path)
         with suppress(OSError):
-            self.remove_leftovers()
+            self.remove_leftovers(gone.end_offset)
         return gone
 
     def replace(self, segment: Segment) -> None:
@@ -150,14 +152,23 @@ class Catalog:
             self._close(segment)
         self.leftovers += [segment.path for segment in group[1:]]
 
-    def remove_leftovers(self) -> None:
-        """Deletes the files of merged segments. Raises OSError, and then those that are left are still to go."""
-        while self.leftovers:
-            path = self.leftovers[0]
-            for gone in (path, path.with_suffix(INDEX_SUFFIX)):
-                with suppress(FileNotFoundError):
-                    self._disk.unlink(gone)
-            del self.leftovers[0]
+    def merged(self) -> list[Segment]:
+        """Those into which a merge has put what is left over."""
+        bases = {base_offset_of(path.name) or 0 for path in self.leftovers}
+        return [
+            one for one in self.segments if any(one.base_offset < base < one.end_offset for base in bases)
+        ]
+
+    def remove_leftovers(self, end_offset: int = NO_END) -> None:
+        """Deletes the files of merged segments, those that begin below `end_offset`. Raises OSError, and then those that
+        are left are still to go."""
+        for path in list(self.leftovers):
+            if (base_offset_of(path.name) or 0) < end_offset:
+                for gone in (path, path.with_suffix(INDEX_SUFFIX)):
+                    with suppress(FileNotFoundError):
+                        self._disk.unlink(gone)
+                with suppress(ValueError):  # by another thread, which a stop did not wait for
+                    self.leftovers.remove(path)
 
     def _close(self, segment: Segment) -> None:
         """Nothing is read from this file any more."""

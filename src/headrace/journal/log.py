@@ -18,12 +18,14 @@ from headrace.journal.ages import Ages
 from headrace.journal.catalog import Catalog, Segment
 from headrace.journal.compaction import count_kept, rewrite_sparse, temporary_of
 from headrace.journal.consumers import ConsumerPosition
+from headrace.journal.copying import copy_file
 from headrace.journal.damage import first_damage
 from headrace.journal.disk import Disk
 from headrace.journal.errors import (
     DiskFull,
     JournalError,
     OffsetOutOfRange,
+    SyncFailed,
     is_disk_full,
     is_passing,
     reason_of,
@@ -107,6 +109,9 @@ class SegmentedLog:
         self._thread: Thread | None = None
         self._is_closed = False
         self._floor = 0
+        self._name_is_unsure = (
+            False  # of a merged segment: what is in it may not go, until a start writes it anew
+        )
         self._lag_warnings = LagWarnings(report)
         disk.make_directory(self.directory)
         self._lock_fd = lock_data_dir(disk, data_dir)
@@ -408,8 +413,11 @@ class SegmentedLog:
     # Merging, in the steps that `merging` describes
 
     def mergeable(self) -> list[list[Segment]]:
-        """Groups of neighbours that compaction has left small; none on a full disk. Raises OSError."""
-        return [] if self.full else mergeable(self._over(), self.settings.segment_bytes_max)
+        """Groups of neighbours that compaction has left small; none on a full disk or after a sync that failed. Raises
+        OSError."""
+        if self.full or self._name_is_unsure:
+            return []
+        return mergeable(self._over(), self.settings.segment_bytes_max)
 
     def merge(self, group: Sequence[Segment]) -> Segment:
         """Runs on any thread, one at a time. Raises CorruptBatch, OSError."""
@@ -432,20 +440,40 @@ class SegmentedLog:
     def remove_leftovers(self) -> None:
         """Runs on any thread, one at a time, and not beside retention. Raises OSError: the next start, or the segment's
         end, removes what is left."""
-        if self._catalog.leftovers:
+        if not self._catalog.leftovers or self._name_is_unsure:
+            return
+        try:
             self._disk.fsync_directory(self.directory)  # the name of the merged one comes first
-            self._catalog.remove_leftovers()
+        except SyncFailed:
+            self._name_is_unsure = True
+            raise
+        self._catalog.remove_leftovers()
 
     def _finish_merges(self) -> None:
+        """What a process before this one has merged gets its name anew: whether that was synced only it knew."""
         count = len(self._catalog.leftovers)
         if not count:
             return
         try:
+            for segment in self._catalog.merged():
+                self._write_anew(segment)
             self.remove_leftovers()
-        except OSError as error:
-            self._report(f"segments that were merged into another one cannot be removed yet: {error}")
+        except (OSError, MemoryError) as error:
+            self._name_is_unsure = True
+            reason = reason_of(error)
+            self._report(f"segments that were merged into another one cannot be removed yet: {reason}")
         else:
             self._report(f"removed {count} segments that an interrupted merge had put into another one")
+
+    def _write_anew(self, segment: Segment) -> None:
+        temporary = temporary_of(segment)
+        try:
+            copy_file(self._disk, segment.path, temporary)
+            self._disk.rename(temporary, segment.path)
+        except (OSError, MemoryError):
+            with suppress(OSError):
+                self._disk.unlink(temporary)
+            raise
 
     def close(self) -> None:
         """Writes what is queued, then a footer; syncs; frees the lock. Waits for the threads that write."""

@@ -55,9 +55,9 @@ def snapshot(disk: SimulatedDisk, log: SegmentedLog) -> None:
     log.set_floor(0)
 
 
-def compacted(seed: int) -> SimulatedDisk:
+def compacted(seed: int, kind: type[SimulatedDisk] = SimulatedDisk) -> SimulatedDisk:
     """Some ten small segments on the medium, and the one that is written."""
-    disk = SimulatedDisk(seed)
+    disk = kind(seed)
     append(disk, RECORDS)
     log = opened(disk)
     snapshot(disk, log)
