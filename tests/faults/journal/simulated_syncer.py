@@ -17,6 +17,7 @@ class SimulatedSyncer:
     def __init__(self, disk: Disk) -> None:
         self.disk = disk
         self.done_at_once = 0
+        self.took_ns = 0  # of the last job: no time passes here
         self.waiting: Job | None = None
         self.found: int | BaseException | None = None
 
