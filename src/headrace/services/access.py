@@ -5,6 +5,7 @@ Runs on the loop; password hashes are verified on a few threads (`verifying`). W
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
@@ -26,6 +27,7 @@ from headrace.services.verifying import Attempt, Loop, Verifying
 Found = TypeVar("Found")
 
 REFUSAL_STEP_S = 0.25
+REFUSALS_PER_S = 1000  # the others wait for theirs, unless too many do
 _SHORT = 64
 _GUESSES = ("wrong_password", "unknown_user")
 ANONYMOUS, CERTIFICATE, PASSWORD, NAME_ONLY = "anonymous", "certificate", "password", "name_only"
@@ -102,6 +104,7 @@ class FileAccess(Access):
         self._connects: Allowance | None = None
         self._users: dict[str, _User] = {}  # who is connected
         self.limit(settings)
+        self._refusals_free_at = 0.0
         self._passwords: PasswordFile | None = None
         self._acl: Acl | None = None
         self.reload()
@@ -207,13 +210,25 @@ class FileAccess(Access):
         elif not right:
             why = "wrong_password" if passwords.knows(user) else "unknown_user"
             code = self._refuse(request, rc.NOT_AUTHORIZED, why)
-            self._loop.call_later((came - time.monotonic()) % REFUSAL_STEP_S, request.answer, code)
+            self._refuse_in_time(request, came, code)
             return
         else:
             assert now is not None
             now.remember(user, request.password or b"")
             code = self._welcome(request, Known(PASSWORD, now.line(user)))
         request.answer(code)
+
+    def _refuse_in_time(self, request: SignIn, came: float, code: int) -> None:
+        """So many in a second, as far as a CONNECT may wait: who comes back at once leaves room for others meanwhile."""
+        if request.link.hung_up():
+            request.link.abort()
+            return
+        now = turn = time.monotonic()
+        if self._refusals_free_at - came <= self._settings.patience_s:
+            turn = max(now, self._refusals_free_at)
+            self._refusals_free_at = turn + 1 / REFUSALS_PER_S
+        steps = math.ceil((turn - came) / REFUSAL_STEP_S)
+        self._loop.call_later(came + steps * REFUSAL_STEP_S - now, request.answer, code)
 
     def _welcome(self, request: SignIn, known: Known) -> int:
         """It is who it says; may it be this client?"""
@@ -228,6 +243,8 @@ class FileAccess(Access):
         if not self._counts(request, known):
             return self._refuse(request, rc.QUOTA_EXCEEDED, "user_connections")
         link.grants = known
+        if known.way == PASSWORD:
+            self.verifying.was_let_in(link.user or "", source_of(request.peer))
         self.audit.success("login", known.way, source_of(request.peer), **_signing(request))
         return rc.SUCCESS
 

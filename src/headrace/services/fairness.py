@@ -3,7 +3,9 @@
 Whoever comes new is among the next few, however many wait: turns go to the source that has waited longest of those who
 had none yet, to a user (the one who had none for longest, and of its sources the newest), to the newest source, and to
 those who had turns before, one after the other; within a source round robin over users. So neither many entries of one
-source, nor many sources at one user, nor many of both that came before keep a newcomer waiting.
+source, nor many sources at one user, nor many of both that came before keep a newcomer waiting. While many more come for
+each turn, all about one user, nothing tells that user's own from the others but where it is at home: a user's entries
+from there have a turn of their own.
 
 Bounded in entries and bytes. A source may take as much as is left for all others together, so whoever comes new finds
 room however much one source has sent; where many sources have filled it, who waited longest makes room. Pure: no clock,
@@ -16,8 +18,8 @@ from collections import OrderedDict, deque
 from typing import Generic, TypeVar
 
 Item = TypeVar("Item")
-_OLDEST, _USER, _NEWEST, _SERVED = range(4)
-_TURNS = 4
+_OLDEST, _USER, _NEWEST, _SERVED, _HOME = range(5)
+_TURNS = 5
 
 
 class _Source(Generic[Item]):
@@ -37,6 +39,9 @@ class FairQueue(Generic[Item]):
         self._fresh: OrderedDict[str, None] = OrderedDict()  # sources that had no turn yet, the newest last
         self._served: OrderedDict[str, None] = OrderedDict()  # the others; who had the last turn is last
         self._users: OrderedDict[str, dict[str, int]] = OrderedDict()  # -> entries by source, the newest last
+        self._home: OrderedDict[tuple[str, str], None] = (
+            OrderedDict()
+        )  # source and user that is at home there
         self._turn = 0
         self.entries = 0
         self.bytes = 0
@@ -46,7 +51,7 @@ class FairQueue(Generic[Item]):
         entries, taken = (0, 0) if held is None else (held.entries, held.bytes)
         return entries < self._entries_max - self.entries and taken + size <= self._bytes_max - self.bytes
 
-    def put(self, source: str, user: str, item: Item, size: int) -> None:
+    def put(self, source: str, user: str, item: Item, size: int, *, at_home: bool = False) -> None:
         """The last of its user. `has_room` was asked."""
         held = self._sources.get(source)
         if held is None:
@@ -58,6 +63,8 @@ class FairQueue(Generic[Item]):
             about = self._users[user] = {}
             self._users.move_to_end(user, last=False)
         about[source] = about.get(source, 0) + 1
+        if at_home:
+            self._home.setdefault((source, user))
         self._count(held, 1, size)
 
     def take(self) -> Item:
@@ -69,6 +76,8 @@ class FairQueue(Generic[Item]):
             if turn == _USER:
                 user = next(iter(self._users))
                 return self._take_from(next(reversed(self._users[user])), user)
+            if turn == _HOME and self._home:
+                return self._take_from(*next(iter(self._home)))
             if turn == _SERVED and self._served:
                 return self._take_from(next(iter(self._served)))
             if turn in (_OLDEST, _NEWEST) and self._fresh:
@@ -93,8 +102,11 @@ class FairQueue(Generic[Item]):
             user = next(iter(held.users))
         waiting = held.users[user]
         item, size = waiting.popleft()
+        was_home = self._home.pop((source, user), False) is None
         if waiting:
             held.users.move_to_end(user)
+            if was_home:
+                self._home[source, user] = None
         else:
             del held.users[user]
         self._note_turn(source, user)

@@ -77,6 +77,7 @@ class Verifying:
         self._running = 0
         self._names: Counter[str] = Counter()  # unknown ones that wait or are being hashed, and how often
         self._strangers = 0  # that wait
+        self._homes: dict[str, str] = {}  # of users who were let in: from where, the last time
         self._lately: deque[float] = deque(maxlen=32)  # seconds that hashes took
         self._closed = False
         self.dropped = 0  # attempts that were abandoned, or had waited too long, before their turn
@@ -96,7 +97,8 @@ class Verifying:
             attempt.known = False
             self._names[attempt.user] += 1
             self._strangers += 1
-        self._queue.put(attempt.source, attempt.user, attempt, attempt.size)
+        at_home = self._homes.get(attempt.user) == attempt.source
+        self._queue.put(attempt.source, attempt.user, attempt, attempt.size, at_home=at_home)
         itself = weakref.ref(attempt)
         self._ages.append((self._clock(), itself))
         self._round.append(itself)
@@ -105,6 +107,10 @@ class Verifying:
             self._loop.call_later(LOOK_S, self._give_up_old)
         self._advance()
         return True
+
+    def was_let_in(self, user: str, source: str) -> None:
+        """It is at home there: guesses at its name from elsewhere are not before it, however many come."""
+        self._homes[user] = source
 
     def close(self) -> None:
         self._closed = True

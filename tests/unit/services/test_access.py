@@ -22,7 +22,7 @@ from headrace.mqtt.packets import Connect
 from headrace.mqtt.properties import Properties
 from headrace.net.gate import Gate, GateSettings
 from headrace.services import verifying
-from headrace.services.access import REFUSAL_STEP_S, AccessSettings, FileAccess
+from headrace.services.access import REFUSAL_STEP_S, REFUSALS_PER_S, AccessSettings, FileAccess
 from headrace.services.audit import Audit
 from headrace.services.passwords import hash_password, read_hashes, write_hashes
 from headrace.storage.memory import ManualScheduler, MemoryJournal, MemoryLink
@@ -174,6 +174,28 @@ def test_a_refusal_leaves_at_a_fixed_step_of_time(
     delays = [delay for delay in loop.delays if delay != verifying.LOOK_S]
     assert len(delays) == 2  # who is right does not wait
     assert all(max(0.0, REFUSAL_STEP_S - took) <= delay < REFUSAL_STEP_S for delay in delays)
+
+
+@pytest.mark.parametrize("user", ["ada", "nobody"])
+def test_so_many_refusals_leave_in_a_second_unless_too_many_wait(
+    tmp_path: Path, broker: Broker, loop: Loop, make: Make, user: str
+) -> None:
+    access = make(password_file=passwords(tmp_path, ada="right"), patience_s=8.0)
+    door = Door(broker, access, loop)
+
+    def refused(taken_until_s: float) -> tuple[float, float]:
+        """How long the answer waits, and how long it took in all, when others have the next seconds."""
+        began = time.monotonic()
+        access._refusals_free_at = free_at = began + taken_until_s
+        loop.delays.clear()
+        assert door.answer(user, "wrong") == rc.NOT_AUTHORIZED
+        (delay,) = [delay for delay in loop.delays if delay != verifying.LOOK_S]
+        assert access._refusals_free_at in (free_at, pytest.approx(free_at + 1 / REFUSALS_PER_S))
+        return delay, delay + time.monotonic() - began
+
+    assert refused(5.0)[1] >= 5.0
+    assert refused(100.0)[0] <= REFUSAL_STEP_S
+    assert door.answer("ada", "right") == 0
 
 
 def test_what_was_verified_is_hashed_again_after_its_time(

@@ -53,6 +53,22 @@ def test_who_is_about_another_user_is_among_the_next_few_while_strangers_keep_co
     assert "ours" in taken
 
 
+def test_a_user_at_home_has_a_turn_while_guesses_at_its_name_keep_coming() -> None:
+    queue: FairQueue[str] = FairQueue(100_000, 1_000_000)
+    sources = iter(range(1 << 30))
+    for _ in range(20):
+        for number in range(2):
+            queue.put("home", "ada", f"ada {number}", 1, at_home=True)
+            queue.put("home", "bob", f"bob {number}", 1, at_home=True)
+        taken = []
+        for _ in range(4 * 5):
+            for _ in range(100):
+                queue.put(f"{next(sources)}", "ada", "stranger", 1)
+            taken.append(queue.take())
+        ours = [one for one in taken if one != "stranger"]
+        assert sorted(ours) == ["ada 0", "ada 1", "bob 0", "bob 1"]
+
+
 def test_who_waited_longest_without_a_turn_makes_room() -> None:
     queue: FairQueue[int] = FairQueue(3, 1000)
     for number in range(3):
@@ -84,7 +100,7 @@ def test_everything_comes_out_once_and_each_user_s_in_order(steps: list[tuple[st
     queue: FairQueue[tuple[str, str, int]] = FairQueue(1000, 1000)
     put, taken = [], []
     for number, (source, user, takes) in enumerate(steps):
-        queue.put(source, user, (source, user, number), 1)
+        queue.put(source, user, (source, user, number), 1, at_home=number % 3 == 0)
         put.append((source, user, number))
         if takes:
             oldest = queue.oldest_of(source)
@@ -93,7 +109,7 @@ def test_everything_comes_out_once_and_each_user_s_in_order(steps: list[tuple[st
             taken.append(oldest)
     while queue.entries:
         taken.append(queue.take())
-    assert (queue.entries, queue.bytes, len(queue._users), len(queue._fresh)) == (0, 0, 0, 0)
+    assert (queue.entries, queue.bytes, len(queue._users), len(queue._fresh), len(queue._home)) == (0,) * 5
     assert sorted(taken) == sorted(put)
     for key in {(source, user) for source, user, _ in put}:
         assert [one for one in taken if one[:2] == key] == [one for one in put if one[:2] == key]

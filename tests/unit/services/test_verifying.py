@@ -200,6 +200,27 @@ def test_the_connections_of_who_has_hung_up_end_while_others_come(crowd: Crowd) 
     assert crowd.answers == []
 
 
+def test_guesses_at_a_user_that_keep_coming_do_not_delay_it_where_it_is_at_home(crowd: Crowd) -> None:
+    crowd.queue.was_let_in("ada", "198.51.100.7")
+    guesses = 0
+
+    def guess(count: int) -> None:
+        nonlocal guesses
+        for _ in range(count):
+            crowd.knock(
+                "ada", source=f"10.{guesses >> 16}.{guesses >> 8 & 255}.{guesses & 255}", password=b"wrong"
+            )
+            guesses += 1
+
+    guess(1000)
+    crowd.knock("ada", source="198.51.100.7")
+    crowd.passwords.gate.set()
+    while ("ada", True) not in crowd.answers:
+        guess(100)
+        crowd.loop.run()
+    assert len(crowd.passwords.hashed) <= 2 * THREADS + 5
+
+
 def test_a_source_without_room_gets_that_of_its_own_who_have_gone(crowd: Crowd) -> None:
     number = 0
     while crowd.knock(f"stranger {number}"):
