@@ -28,7 +28,7 @@ from headrace.core.ports.clock import Clock, Scheduler
 from headrace.core.ports.failures import Failures
 from headrace.core.ports.journal import JournalPort
 from headrace.core.ports.latencies import Latencies
-from headrace.core.ports.link import Host, Link
+from headrace.core.ports.link import Link
 from headrace.core.ports.settings import BrokerSettings
 from headrace.core.records.message import Message
 from headrace.core.records.record import (
@@ -73,7 +73,7 @@ _STEP_PLACES: Final[list[str]] = ["journal", "delivery", "flush", "delivery", "s
 _STEPS: Final = 6
 
 
-class Broker(Host, BatchListener):
+class Broker(BatchListener):
     """One node's MQTT behaviour over its ports."""
 
     def __init__(
@@ -98,10 +98,6 @@ class Broker(Host, BatchListener):
         self.subscribing = Subscribing(self.commit, self.retained, self.sessions.testimony, self)
         self._scheduler = scheduler
         self._tick_requested = False
-        # Those who have bytes to write, each with the next one: to take one out of a list costs a look at its class.
-        self._first_dirty: Link | None = None
-        self._last_dirty: Link | None = None
-        self._dirty: i64 = 0  # how many
         self.turns = Turns(self)
         self.failures = Failures()
         self.latencies: Latencies | None = None
@@ -319,17 +315,6 @@ class Broker(Host, BatchListener):
         link.close()
 
     # Ticks
-
-    def note_dirty(self, link: Link) -> None:
-        """A link has bytes to write at the end of this tick."""
-        last = self._last_dirty
-        if last is None:
-            self._first_dirty = link
-        else:
-            last.next_dirty = link
-        self._last_dirty = link
-        self._dirty += 1
-        self.request_tick()
 
     @property
     def idle(self) -> bool:

@@ -10,11 +10,11 @@ from __future__ import annotations
 from typing import Final
 
 from librt.strings import BytesWriter, write_i64_le
-from mypy_extensions import i64, mypyc_attr, trait
+from mypy_extensions import i64, mypyc_attr
 
 from headrace.core.ports.clock import Clock
 from headrace.core.ports.journal import JournalPort
-from headrace.core.ports.link import Link
+from headrace.core.ports.link import Host, Link
 from headrace.core.records.message import Message
 from headrace.core.records.record import (
     ACKED,
@@ -137,9 +137,8 @@ class Answer(Deferred):
             link.answer(int(self._verb), self._packet_id, self._reason_code, self._properties)
 
 
-@trait
-class BatchListener:
-    """Who applies durable records (the broker)."""
+class BatchListener(Host):
+    """A host of links that also applies durable records: the broker."""
 
     def apply(self, record: Record) -> i64:
         """Let a durable record take effect; returns the work of it, UNFINISHED when it is to be called again."""
@@ -151,9 +150,6 @@ class BatchListener:
 
     def end_batch(self) -> None:
         """A batch has taken effect, all of it or what was left."""
-        raise NotImplementedError
-
-    def request_tick(self) -> None:
         raise NotImplementedError
 
     def failed(self, record: Record, error: Exception) -> None:

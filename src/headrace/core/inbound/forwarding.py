@@ -19,7 +19,7 @@ from headrace.core.outbound.routing import Router, targets_of
 from headrace.core.ports.access import may_publish
 from headrace.core.ports.link import Link
 from headrace.core.ports.settings import BrokerSettings
-from headrace.core.records.message import Message
+from headrace.core.records.message import NO_EXPIRY, Message, message_flags
 from headrace.core.state.session import Session, session_of
 from headrace.mqtt.packets import plain_publish
 from headrace.mqtt.topics import TOPIC_BYTES_MAX
@@ -73,9 +73,14 @@ class Forwarding:
                 counters.bytes_sent += size - payload_at
                 continue
             if message is None:
-                publish = plain_publish(topic, packet, payload_at)
-                message = self._publishing.message_of(link, session, publish, False)
+                message = self._message(link, session, topic, packet[payload_at:])
             self._router.offer(target, message)
+
+    def _message(self, link: Link, session: Session, topic: bytes, payload: bytes) -> Message:
+        """For those who cannot have it as it came."""
+        flags = message_flags(0, False, False, link.version)
+        now_us = self._publishing.clock.now_us
+        return session.message(now_us, flags, 0, topic, b"", NO_EXPIRY, payload)
 
     def _passes(self, link: Link, session: Session, topic: bytes) -> bool:
         """Whether a message may go at once to all who get it, and nothing has to be written into it."""

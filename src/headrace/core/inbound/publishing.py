@@ -49,6 +49,9 @@ DELIVERIES_MAX: Final = (
 _PAYLOAD_WEIGHT: Final = 2  # a byte of it is written twice: into the batch and to the disk
 LET_GO_AT_ONCE: Final = 50  # of those held back: each parses what was read before
 _PARKED_LEAST: Final = 64  # messages that wait for space, before those of closed connections are looked for
+_REFUSED: Final = 0
+_PASSED: Final = 1
+_RETAINED: Final = 2
 _DOLLAR: Final = 0x24
 _DELAYED: Final = b"$delayed/"
 _REASON_FITS: Final = 64  # an acknowledgement with the longest of our reason strings is shorter
@@ -99,19 +102,28 @@ class Publishing:
         counters = session.tenant.counters
         counters.publishes_received += 1
         counters.bytes_received += len(packet.payload)
-        if not self._permits(link, session, packet):
+        if (link.access is not None or self.trace) and not self._permits(link, session, packet):
             return
         retain = packet.retain  # [MQTT-3.3.1-5] [MQTT-3.3.1-8]
         topic = packet.topic
         if retain or topic[0] == _DOLLAR or self._format_check or len(topic) >= self._deep:
-            if self._refuses(link, session, packet):
+            found = self._looked_at(link, session, packet)
+            if found == _REFUSED:
                 return
-            retain = retain and self._keeps(session, packet)
-        message = self.message_of(link, session, packet, retain)
+            retain = found == _RETAINED
+        message = session.message(
+            self.clock.now_us,
+            message_flags(packet.qos, retain, packet.dup, link.version),
+            packet.packet_id,
+            topic,
+            packet.properties,
+            self._expiry_of(packet),
+            packet.payload,
+        )
         if packet.qos == 0:
             self._publish_qos0(link, session, message, plain)
-        elif self._is_new(link, session, packet, message):
-            self._journal(link, session, packet, message)
+        else:
+            self._publish_stored(link, session, packet, message)
 
     def _permits(self, link: Link, session: Session, packet: Publish) -> bool:
         """Whether access control lets the client publish there, and it has not come round a ring of bridges; what is
@@ -131,20 +143,20 @@ class Publishing:
             return False
         return True
 
-    def _is_new(self, link: Link, session: Session, packet: Publish, message: Message) -> bool:
-        """Whether a message at QoS 1 or 2 is to be journaled, within Receive Maximum [MQTT-3.3.4-7]; a repeated one is
-        acknowledged behind the first."""
+    def _publish_stored(self, link: Link, session: Session, packet: Publish, message: Message) -> None:
+        """QoS 1 and 2, within Receive Maximum [MQTT-3.3.4-7]: journal what is new, answer behind it what is repeated.
+        PUBACK or PUBREC follows when it is durable [MQTT-4.3.2-4] [MQTT-4.3.3-8]."""
         if packet.qos == 2 and self._repeated(link, session, packet.packet_id):
-            return False
+            return
         link.inbound += 1
         if link.inbound > self.settings.receive_maximum and link.version == 5:
             raise ProtocolError(rc.RECEIVE_MAXIMUM_EXCEEDED, "more QoS > 0 messages than Receive Maximum")
-        if not len(packet.properties) or SEQUENCE_MARK not in packet.properties:
-            return True
-        return self._takes_sequence(link, session, packet, message)
-
-    def _journal(self, link: Link, session: Session, packet: Publish, message: Message) -> None:
-        """PUBACK or PUBREC follows when it is durable [MQTT-4.3.2-4] [MQTT-4.3.3-8]."""
+        if (
+            len(packet.properties)
+            and SEQUENCE_MARK in packet.properties
+            and not self._takes_sequence(link, session, packet, message)
+        ):
+            return
         message.link = link
         weight: i64 = ENTRY_BYTES + _PAYLOAD_WEIGHT * len(packet.payload)
         waiting: i64 = link.deferred + weight
@@ -159,27 +171,16 @@ class Publishing:
             self._note_incoming(session, packet.packet_id, offset)
         self.keep_pace(link)
 
-    def _refuses(self, link: Link, session: Session, packet: Publish) -> bool:
-        """Whether a PUBLISH that is not like most of them was refused, and answered."""
+    def _looked_at(self, link: Link, session: Session, packet: Publish) -> int:
+        """What becomes of a PUBLISH that is not like most of them; a refusal is answered."""
         code = self.admission.refusal(link.version, session.tenant, packet)
         if code:
             self._reject(link, session, packet, code)
             self._testimony.rejected(link, "publish", packet.topic.decode("utf-8"), code)
-            return True
+            return _REFUSED
         if packet.topic.startswith(_DELAYED):
             self._testimony.not_delayed(link, packet.topic.decode("utf-8"))
-        return False
-
-    def message_of(self, link: Link, session: Session, packet: Publish, retain: bool) -> Message:
-        return session.message(
-            self.clock.now_us,
-            message_flags(packet.qos, retain, packet.dup, link.version),
-            packet.packet_id,
-            packet.topic,
-            packet.properties,
-            self._expiry_of(packet),
-            packet.payload,
-        )
+        return _RETAINED if packet.retain and self._keeps(session, packet) else _PASSED
 
     def _takes_sequence(self, link: Link, session: Session, packet: Publish, message: Message) -> bool:
         """Whether a message with a sequence is to be journaled; a repeated one is acknowledged behind the first."""

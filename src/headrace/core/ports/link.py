@@ -46,7 +46,8 @@ class Rendering:
 class Host:
     """Whoever serves links: what all of them share, and where their packets go.
 
-    `slow` counts the links whose socket is above its high mark, `bytes_received` and `bytes_sent` those of whole packets.
+    `slow` counts the links whose socket is above its high mark, `bytes_received` and `bytes_sent` the bytes of whole
+    packets.
     `share` is what a link may have done when it is read, in small packets (`core.inbound.turns`).
     """
 
@@ -55,6 +56,10 @@ class Host:
         self.settings = settings
         self.timers = Timers()
         self.buffers = Buffers()
+        # Those who have bytes to write, each with the next one: to take one out of a list costs a look at its class.
+        self._first_dirty: Link | None = None
+        self._last_dirty: Link | None = None
+        self._dirty: i64 = 0  # how many
         self.slow = 0
         self.share: i64 = WORK_AT_ONCE
         self.bytes_received = 0  # as `$SYS` wants them; counted per read and per write
@@ -65,8 +70,15 @@ class Host:
         raise NotImplementedError
 
     def note_dirty(self, link: Link) -> None:
-        """A link has bytes to write at the end of this tick."""
-        raise NotImplementedError
+        """A link has bytes to write at the end of this tick. While some have, a tick is asked for."""
+        last = self._last_dirty
+        self._last_dirty = link
+        self._dirty += 1
+        if last is None:
+            self._first_dirty = link
+            self.request_tick()
+        else:
+            last.next_dirty = link
 
     def take_turns(self, link: Link) -> None:
         """A link has read more than its share: it goes on in the next pass, when the others were read."""
