@@ -170,6 +170,8 @@ class Router(Offering):
             if session.link is not None:
                 session.link.ready = False  # nothing more is sent on it
             self._contain(place, session.link, second)
+        if session.group is not None:
+            self._delivery.hand_out_later(session.group)
 
     def _number(self, target: Target, message: Message) -> None:
         """Put a message behind the backlog of a session, unless it was numbered there before something failed."""

@@ -99,8 +99,8 @@ class Group:
         self._sticky: Session | None = None
 
     def push(self, ref: int, size: int) -> None:
-        self.next_serial += 1
         self.backlog.push(ref, size)
+        self.next_serial += 1  # last: what raises is numbered when it is tried again
 
     def is_newest(self, offset: int) -> bool:
         """Whether the entry that was numbered last is the message at this offset, wherever that is by now."""
