@@ -147,9 +147,10 @@ def main() -> None:
         folder = Path(name)
         steps = first_message(options.python, Path(wheels[-1]).absolute(), folder, options.cache)
         found = {
-            "machine": machine(),
+            "machine": {key: value for key, value in machine().items() if key != "build"},  # of this process
             "wheel": Path(wheels[-1]).name,
             "pip_cache": options.cache,
+            "niceness": os.nice(0),
             "steps": {key: round(value, 2) for key, value in steps.items()},
             "installed_mb": round(installed_mb(folder), 1),
             **starts(folder / "env/bin/headrace", folder, options.runs),
