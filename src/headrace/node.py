@@ -50,6 +50,7 @@ from headrace.services.laggards import Laggards
 from headrace.services.latencies import HistogramCollector, LatencyHistograms
 from headrace.services.metrics import BuildCollector, ReadsCollector, registry
 from headrace.services.notify import Notifier
+from headrace.services.process_metrics import ProcessFigures
 from headrace.services.repeating import Repeating, repeat
 from headrace.services.sys_topics import SystemPublisher
 from headrace.services.ticks import LoopScheduler, Stalls
@@ -235,17 +236,17 @@ class Node:
             for url in self.config.listeners:
                 self._doors.open(url)
         if self.config.admin:
-            figures = JournalFigures(self._log)
+            figures, process = JournalFigures(self._log), ProcessFigures()
             token_file = self.config.journal.token_file
             tokens = Path(token_file) if token_file else None
             journal = JournalRoutes(Path(self.config.data_dir), tokens)
             traces = TraceRoutes(self._doors.tracing, Tokens(tokens))
             clients = ClientRoutes(Laggards(self.broker.fold), Tokens(tokens))
             routes = [journal.mount(), *traces.routes(), *clients.routes()]
-            collectors = registry(self.broker, self._doors, self.watchdog, *self._collectors(figures))
-            app = application(
-                lambda: self._not_ready or self._full, collectors, routes, refresh=figures.refresh
-            )
+            more = [process, *self._collectors(figures)]
+            collectors = registry(self.broker, self._doors, self.watchdog, *more)
+            refresh = (figures.refresh, process.refresh)
+            app = application(lambda: self._not_ready or self._full, collectors, routes, refresh)
             bounds = Bounds(min(CONNECTIONS_MAX, self._doors.admin_max))
             with keys_named(self.config, "admin"):
                 at = endpoint("admin", self.config.admin, "http", "https")

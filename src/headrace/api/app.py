@@ -22,10 +22,10 @@ def application(
     not_ready: Callable[[], str],
     metrics: CollectorRegistry,
     more: Sequence[BaseRoute] = (),
-    refresh: Callable[[], None] | None = None,
+    refresh: Sequence[Callable[[], None]] = (),
 ) -> Starlette:
-    """`not_ready` says why the node is not ready, "" when it is; `more`: routes of other modules. `refresh` is called on
-    a thread before each scrape, for what has to be asked of the disk."""
+    """`not_ready` says why the node is not ready, "" when it is; `more`: routes of other modules. `refresh`: called on a
+    thread before each scrape, for what has to be asked of the disk or the system."""
 
     async def healthz(_: Request) -> Response:
         return PlainTextResponse("ok\n")
@@ -37,8 +37,8 @@ def application(
         return PlainTextResponse("ready\n")
 
     async def scrape(request: Request) -> Response:
-        if refresh is not None:
-            await run_in_threadpool(refresh)
+        for ask in refresh:
+            await run_in_threadpool(ask)
         encode, content_type = choose_encoder(request.headers.get("accept", ""))
         return Response(encode(metrics), media_type=content_type)
 

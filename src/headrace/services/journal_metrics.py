@@ -76,12 +76,13 @@ class JournalFigures:
             self.disk = (usage.total, usage.free)
 
     def _lags(self) -> Iterator[ConsumerLag]:
-        data_dir = self._log.data_dir
+        """By the lease alone: to look at the lock of who is alive is to hold it for a moment, and it may be wanted."""
+        data_dir, now_us = self._log.data_dir, time_ns() // 1000
         with suppress(OSError):
             for name in ConsumerPosition.names(data_dir):
                 with suppress(JournalError):  # it has gone, or is damaged, which retention tells
                     position = ConsumerPosition.read(data_dir, name)
-                    if position.uuid == self._log.uuid and position.counts(data_dir):
+                    if position.uuid == self._log.uuid and not position.has_expired(now_us):
                         yield self._lag(position)
 
     def _lag(self, position: ConsumerPosition) -> ConsumerLag:

@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterator
 from typing import Protocol
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, InfoMetricFamily, Metric
-from prometheus_client.process_collector import ProcessCollector
 from prometheus_client.registry import Collector, CollectorRegistry
 
 from headrace.core.broker import Broker
@@ -236,10 +235,8 @@ class BuildCollector(Collector):
 
 
 def registry(broker: Broker, doors: Doors, watchdog: Watchdog, *others: Collector) -> CollectorRegistry:
-    """All of them, and what Prometheus wants to know of every process."""
     found = CollectorRegistry()
     found.register(BrokerCollector(broker, watchdog))
-    ProcessCollector(registry=found)
     found.register(DoorsCollector(doors))
     for collector in others:
         found.register(collector)
