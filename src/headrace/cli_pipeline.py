@@ -103,6 +103,8 @@ def configured(options: Options) -> Config:
         value = options.get(option)
         if value is not None:
             sets.append(f"{key}={json.dumps(str(value) if isinstance(value, Path) else value)}")
+    if options.get("trigger") is not None:
+        sets.append(f"pipeline.publish.trigger_s={options['trigger']}")
     return load(options["config_file"], sets)
 
 
@@ -123,16 +125,18 @@ def job_settings(job: str, config: Config) -> Any:
     """The settings of one job: the common ones, and every key of its own table under the same name."""
     from headrace_spark.base.settings import SparkSettings, UpkeepSettings
     from headrace_spark.jobs import module_of
+    from headrace_spark.lake.location import lake_folder
 
     pipeline = config.pipeline
     own = getattr(pipeline, job.replace("-", "_"))
+    keys = {key: getattr(own, key) for key in own.__struct_fields__}
     return module_of(job).Settings(
         data_dir=Path(config.data_dir),
         journal=pipeline.journal,
         token_file=pipeline.token_file,
-        lake=Path(pipeline.lake),
+        lake=lake_folder(pipeline.lake),
         follow=pipeline.follow,
-        trigger_s=pipeline.trigger_s,
+        trigger_s=keys.pop("trigger_s", pipeline.trigger_s),
         restarts_max=pipeline.restarts_max,
         spark=SparkSettings(
             master=pipeline.master,
@@ -147,7 +151,7 @@ def job_settings(job: str, config: Config) -> Any:
             file_bytes=pipeline.file_bytes,
             vacuum_retention_s=pipeline.vacuum_retention_s,
         ),
-        **{key: getattr(own, key) for key in own.__struct_fields__},
+        **keys,
     )
 
 
@@ -165,9 +169,10 @@ def status(config_file: Path | None, data_dir: Path | None, lake: Path | None, a
     if data_dir is None:
         raise click.UsageError("give --data-dir, or a --config that names it")
     with failures_explained():
+        from headrace_spark.lake.location import lake_folder
         from headrace_spark.lake.status import describe, pipeline_status
 
-        found = pipeline_status(data_dir, lake)
+        found = pipeline_status(data_dir, None if lake is None else lake_folder(lake))
         click.echo(json.dumps(asdict(found), indent=2) if as_json else describe(found))
 
 
@@ -199,11 +204,13 @@ def problems(config: Config) -> list[str]:
     from headrace_spark.base.jars import jars_folder, missing_jars
     from headrace_spark.base.session import check_java
     from headrace_spark.clean.topic_schemas import load_topic_schemas
+    from headrace_spark.lake.location import lake_folder
 
     pipeline = config.pipeline
     steps: list[tuple[str, Callable[[], object]]] = [
         ("pipeline", check_java),
         ("pipeline.master", lambda: check_master(pipeline.master)),
+        ("pipeline.lake", lambda: lake_folder(pipeline.lake)),
         ("pipeline.token_file", lambda: read_password(pipeline.token_file)),
         ("pipeline.publish.password_file", lambda: read_password(pipeline.publish.password_file)),
         ("pipeline.publish.ca_file", lambda: _check_authority(pipeline.publish.ca_file)),

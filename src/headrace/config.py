@@ -233,6 +233,7 @@ class PublishConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     name: str = "publish"  # of the checkpoint: what was published is remembered under it
     connections: Positive = 2
     files_per_trigger_max: Positive = 100
+    trigger_s: Seconds = 1.0  # instead of pipeline.trigger_s: devices wait
     patience_s: Annotated[float, msgspec.Meta(gt=0)] = 60.0
 
 
@@ -287,7 +288,7 @@ class PipelineConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     lake: Annotated[str, msgspec.Meta(min_length=1)] = "./lake"
     master: Annotated[str, msgspec.Meta(min_length=1)] = "local[*]"
     follow: bool = False  # stay until stopped
-    trigger_s: Seconds = 1.0
+    trigger_s: Seconds = 10.0  # between micro-batches: each is a version of the tables
     # How often in a row a query that failed without an error of ours is started again from its checkpoint.
     restarts_max: Count = 3
     driver_memory: Annotated[str, msgspec.Meta(pattern="^[0-9]+[kmgKMG]$")] = "1g"

@@ -89,6 +89,12 @@ def test_archive_hands_its_options_on(started: list[tuple[str, Any]]) -> None:
     assert settings.spark.master == "local[1]"
 
 
+def test_publish_looks_for_rows_more_often_than_tables_get_versions() -> None:
+    given = load(None, ["pipeline.trigger_s=5"])
+    assert [job_settings(job, load()).trigger_s for job in ("archive", "publish")] == [10.0, 1.0]
+    assert [job_settings(job, given).trigger_s for job in ("archive", "publish")] == [5.0, 1.0]
+
+
 def test_every_job_has_what_the_runner_asks_for() -> None:
     for job in JOBS:
         module = module_of(job)

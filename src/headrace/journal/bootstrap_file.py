@@ -17,12 +17,18 @@ from struct import Struct
 from uuid import UUID
 
 from headrace.journal.errors import CorruptFile, UnsupportedFormat
-from headrace.journal.snapshot import SnapshotFile, SnapshotWriter
+from headrace.journal.segment import file_name
+from headrace.journal.snapshot import SUFFIX, SnapshotFile, SnapshotWriter
 
 VERSION = 1
 _MAGIC = b"bootstrap"
 _FIRST = Struct("<9sB16sQ")
 _OFFSET = Struct("<Q")
+
+
+def bootstrap_path(directory: Path, checkpoint: int) -> Path:
+    """Where `write_bootstrap` puts its file."""
+    return directory / file_name(checkpoint, SUFFIX)
 
 
 def write_bootstrap(

@@ -27,7 +27,7 @@ from delta.tables import DeltaTable
 from pyspark.sql import DataFrame, Row, SparkSession, Window
 from pyspark.sql import functions as F
 
-from headrace.journal.bootstrap_file import write_bootstrap
+from headrace.journal.bootstrap_file import bootstrap_path, write_bootstrap
 from headrace.journal.reader import JournalReader
 from headrace_spark.base.errors import DataLoss, ForeignOffset
 from headrace_spark.base.progress import Progress, Report
@@ -67,10 +67,18 @@ def check(settings: Settings) -> None:
 
 def run(spark: SparkSession, settings: Settings, stop: Event, report: Report) -> Progress:
     """Raises PipelineError. Prints the path of each file that it has written."""
+    with Lake(settings.lake).holding(JOB):
+        return _run(spark, settings, stop, report)
+
+
+def _run(spark: SparkSession, settings: Settings, stop: Event, report: Report) -> Progress:
     began = monotonic()
+    said: Path | None = None
     while True:
         end, rows, file = compact_once(spark, settings)
-        print(file, flush=True)
+        if file != said:
+            print(file, flush=True)
+        said = file
         lag = journal_of(settings).high_watermark() - end
         progress = Progress(rows, end, lag, monotonic() - began)
         report(progress)
@@ -86,6 +94,9 @@ def compact_once(spark: SparkSession, settings: Settings) -> tuple[int, int, Pat
     start = starting_offset(journal, old)
     register(journal, settings.consumer, start, "" if old is None else Lake(settings.lake).owner(JOB, table))
     end = journal.high_watermark()
+    file = bootstrap_path(Lake(settings.lake).root / "bootstrap", end)
+    if old is not None and end == start and file.exists():
+        return end, old.count() - 1, file  # nothing is new, and nothing is written
     rows = events(spark, journal, start, end)
     if old is not None:
         rows = old.where(F.col("kind") != CHECKPOINT).unionByName(rows)

@@ -1,9 +1,9 @@
 """The job `replay`: a part of the archive again, into a table or to devices, once.
 
-What is replayed is fixed at the first start under a name: the version of the table `messages`, the part of it and the
-target are written to `<lake>/_checkpoints/replay-<name>.json`. Starting it again goes on where it stopped: whole slices
-of the journal that are done are left out, and of the slice in between the broker (idempotent producers; the sequence is
-the journal's offset) or Delta (the slice is a transaction) keeps out what it has.
+What is replayed is fixed at the first start under a name: the version of the table `messages`, the part of it, the
+slices that it comes to and the target are written to `<lake>/_checkpoints/replay-<name>.json`. Starting it again goes on
+where it stopped: whole slices of the journal that are done are left out, and of the slice in between the broker
+(idempotent producers; the sequence is the journal's offset) or Delta (the slice is a transaction) keeps out what it has.
 
 Replayed messages are kept apart from live ones: by a topic prefix, `replay/` unless another one is chosen, and by the
 user properties `replay` (the name) and `replay-of` (the message id in the archive). What was itself replayed is left out.
@@ -12,7 +12,9 @@ user properties `replay` (the name) and `replay-of` (the message id in the archi
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
+from contextlib import nullcontext
 from dataclasses import asdict, dataclass
 from datetime import datetime
 from functools import reduce
@@ -34,6 +36,7 @@ from headrace_spark.base.settings import RunSettings
 from headrace_spark.devices.outbox import send
 from headrace_spark.devices.outgoing import COLUMNS, PRODUCER, SEQUENCE
 from headrace_spark.lake.lake import Lake
+from headrace_spark.lake.tables import TABLES
 from headrace_spark.source.options import check_consumer
 
 JOB: Final = "replay"
@@ -41,6 +44,10 @@ SLOTS: Final = 16
 """Producers a journal: rows of one topic share one. Fixed, or a repeat would not be recognised."""
 PROPERTY: Final = "replay"
 _OFFSET: Final = "journal_offset"
+_PASSING: Final = re.compile(
+    r"\b(now|current_timestamp|current_date|current_time|localtimestamp|rand|randn|random|uuid|shuffle|"
+    r"monotonically_increasing_id)\("
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,14 +94,27 @@ def check(settings: Settings) -> None:
         raise BadOption("pipeline.replay.topic", settings.topic, "not a topic filter")
     if not settings.table and not valid_topic(f"{settings.topic_prefix}x".encode()):
         raise BadOption("pipeline.replay.prefix", settings.topic_prefix, "not the beginning of a topic")
+    if settings.table and (settings.lake.absolute() / settings.table).resolve() in own_tables(settings.lake):
+        problem = (
+            "the jobs of headrace write that table: its rows would be counted, cleaned or sent as new ones"
+        )
+        raise BadOption("pipeline.replay.table", settings.table, problem)
     if Lake(settings.lake).state() is None:
         raise LakeConflict(f"there is no table {Lake(settings.lake).messages}: run the job archive first")
+
+
+def own_tables(lake: Path) -> set[Path]:
+    """The folders of a lake that jobs write."""
+    names = {"messages", "outbox", "event_snapshot", "bootstrap", "_checkpoints"}
+    names |= {table.name for table in TABLES}
+    return {(lake.absolute() / name).resolve() for name in names}
 
 
 def run(spark: SparkSession, settings: Settings, stop: Event, report: Report) -> Progress:
     """Raises PipelineError. With `dry_run` only what would be replayed is printed, as JSON."""
     try:
-        return _run(spark, settings, stop, report)
+        with nullcontext() if settings.dry_run else Lake(settings.lake).holding(f"{JOB}-{settings.name}"):
+            return _run(spark, settings, stop, report)
     except (AnalysisException, ParseException) as error:
         raise BadOption("pipeline.replay.where", settings.where, str(error).splitlines()[0]) from None
     except Exception as error:
@@ -107,11 +127,13 @@ def _run(spark: SparkSession, settings: Settings, stop: Event, report: Report) -
     began = monotonic()
     notes = Notes.of(settings)
     rows = chosen(spark, settings, notes.version)
-    parts = journals(rows)
+    require_lasting(rows, settings.where)
+    parts = notes.parts or journals(rows)
     total = sum(part.rows for part in parts)
     if settings.dry_run:
         print(json.dumps({"rows": total, "version": notes.version, "journals": [asdict(p) for p in parts]}))
         return Progress(0, 0, total, monotonic() - began)
+    notes.parts = parts
     notes.save()
     done = 0
     for number, part, start, end in slices(parts, settings.offsets_per_slice):
@@ -174,6 +196,17 @@ def chosen(spark: SparkSession, settings: Settings, version: int) -> DataFrame:
     if settings.where:
         conditions.append(F.expr(settings.where))
     return table.where(reduce(lambda left, right: left & right, conditions))
+
+
+def require_lasting(rows: DataFrame, where: str) -> None:
+    """What is chosen must be the same at every start, or a slice that was cut off would miss rows. Raises BadOption."""
+    plan = rows._jdf.queryExecution().analyzed().toString()
+    found = _PASSING.search(plan)
+    if where and found is not None:
+        problem = (
+            f"{found[1]}() is another one at every start, and a replay may need several: give a fixed value"
+        )
+        raise BadOption("pipeline.replay.where", where, problem)
 
 
 def matching(topic_filter: str) -> list[Column]:
@@ -245,13 +278,21 @@ class Notes:
     """What is remembered of a replay under its name; who removes the file begins another replay, with another `id`."""
 
     def __init__(
-        self, path: Path, run_id: str, identity: dict[str, Any], version: int, slices_done: int
+        self,
+        path: Path,
+        run_id: str,
+        identity: dict[str, Any],
+        version: int,
+        slices_done: int,
+        parts: list[Journal],
     ) -> None:
         self.path = path
         self.id = run_id
         self.identity = identity
         self.version = version
         self.slices_done = slices_done
+        self.parts = parts
+        """What the slices are cut from; none before the first start, and in notes of an older headrace."""
 
     @classmethod
     def of(cls, settings: Settings) -> Notes:
@@ -267,10 +308,11 @@ class Notes:
                     f"stands for another replay, {noted['identity']}: choose another name, or remove {path}"
                 )
                 raise BadOption("pipeline.replay.name", settings.name, problem)
-            return cls(path, noted["id"], identity, noted["version"], noted["slices_done"])
+            parts = [Journal(**part) for part in noted.get("parts", [])]
+            return cls(path, noted["id"], identity, noted["version"], noted["slices_done"], parts)
         state = lake.state()
         assert state is not None  # `check` has seen it
-        return cls(path, uuid4().hex, identity, state.version, 0)
+        return cls(path, uuid4().hex, identity, state.version, 0, [])
 
     def done(self, slices: int) -> None:
         self.slices_done = slices
@@ -280,7 +322,9 @@ class Notes:
         self.path.parent.mkdir(parents=True, exist_ok=True)
         new = self.path.with_suffix(".new")
         noted = {"id": self.id, "identity": self.identity, "version": self.version}
-        new.write_text(json.dumps(noted | {"slices_done": self.slices_done}))
+        new.write_text(
+            json.dumps(noted | {"slices_done": self.slices_done, "parts": list(map(asdict, self.parts))})
+        )
         new.replace(self.path)
 
 

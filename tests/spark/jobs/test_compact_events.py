@@ -22,8 +22,9 @@ from headrace.journal.consumers import ConsumerPosition
 from headrace.journal.log import LogSettings, SegmentedLog
 from headrace.services.state import lines
 from headrace.storage.embedded.bootstrap import folded
-from headrace_spark.base.errors import DataLoss, ForeignOffset, JournalMissing
+from headrace_spark.base.errors import DataLoss, ForeignOffset, JournalMissing, LakeConflict
 from headrace_spark.jobs import compact_events as job
+from headrace_spark.lake.lake import Lake
 from spark.conftest import Writer, settings_of
 from unit.core.state.test_state import FILTERS, SUBSCRIBERS, TOPICS, History
 
@@ -101,9 +102,19 @@ def test_the_file_leads_to_the_state_again_and_again(
         assert lines(folded(snapshot, file)) == lines(journal.fold)
         assert snapshot.checkpoint == ConsumerPosition.read(journal.data_dir, "compact-events").offset
         assert len(list(snapshot.records())) < snapshot.checkpoint / 2
-    before = DeltaTable(tmp_path / "lake" / "event_snapshot").to_pyarrow_table().num_rows
+    before = DeltaTable(tmp_path / "lake" / "event_snapshot").version()
     assert run(spark, journal.data_dir, tmp_path / "lake", capsys) == file
-    assert DeltaTable(tmp_path / "lake" / "event_snapshot").to_pyarrow_table().num_rows == before
+    assert (
+        DeltaTable(tmp_path / "lake" / "event_snapshot").version() == before
+    )  # nothing new, nothing written
+    file.unlink()
+    assert run(spark, journal.data_dir, tmp_path / "lake", capsys) == file
+    assert lines(folded(BootstrapFile(file), file)) == lines(journal.fold)
+    with (
+        Lake(tmp_path / "lake").holding("compact-events"),
+        pytest.raises(LakeConflict, match="another process"),
+    ):
+        run(spark, journal.data_dir, tmp_path / "lake", capsys)
 
 
 def test_a_client_id_stays_with_the_user_who_came_second(

@@ -98,6 +98,25 @@ def test_into_a_table_once(bench: Bench) -> None:
     assert table.select(list(rows[0])).to_pylist() == rows
 
 
+def test_one_replay_of_a_name_at_a_time(bench: Bench) -> None:
+    with (
+        Lake(bench.lake).holding("replay-twice"),
+        pytest.raises(LakeConflict, match="another process is running job replay-twice"),
+    ):
+        bench.run(name="twice", table="twice")
+
+
+def test_slices_are_what_they_were_at_the_first_start(bench: Bench) -> None:
+    """Whatever would be counted today: numbers of slices are what is remembered as done."""
+    whole = bench.run(name="noted", table="noted", offsets_per_slice=100)
+    notes = bench.lake / "_checkpoints" / "replay-noted.json"
+    noted = json.loads(notes.read_text())
+    part = noted["parts"][0]
+    assert (part["uuid"], part["rows"]) == (UUID, whole)
+    notes.write_text(json.dumps(noted | {"parts": [part | {"last": part["first"]}]}))
+    assert bench.run(name="noted", table="noted", offsets_per_slice=100) == 1
+
+
 def test_a_dry_run_counts(bench: Bench, capsys: pytest.CaptureFixture[str]) -> None:
     stamps = sorted(row["publish_timestamp"] for row in MADE.rows(UUID, 1))
     middle = stamps[len(stamps) // 2]
@@ -144,6 +163,13 @@ def test_what_was_replayed_is_left_out(bench: Bench) -> None:
         ({"topic": "a/#/b"}, "not a topic filter"),
         ({"prefix": "a/#/"}, "not the beginning of a topic"),
         ({"name": "a/b"}, "letters, digits"),
+        ({"table": "messages"}, "the jobs of headrace write that table"),
+        ({"table": "x/../clean"}, "the jobs of headrace write that table"),
+        (
+            {"where": "publish_timestamp > now() - interval 1 day", "table": "t"},
+            "now() is another one at every start",
+        ),
+        ({"where": "rand() < 0.5", "table": "t"}, "rand() is another one at every start"),
         ({"where": "no such column = 1", "table": "t"}, "pipeline.replay.where="),
     ],
 )
