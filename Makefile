@@ -82,8 +82,9 @@ torture-clock: setup  ## the clock is set by seconds, hours and years, and the p
 	@PYTHONPATH=tests $(PY) -m faults.model.history --jumps --crashes $(HISTORIES) --from $(SEED)
 	@PYTHONPATH=tests HEADRACE_BUILD=compiled $(PY) -m faults.broker.clock_and_stops
 
-torture-spark: setup  ## 20 SIGKILLs at random to the broker and to running Spark jobs, then tables and commands are compared (KILLS=, SEED=)
+torture-spark: setup  ## 20 SIGKILLs to the broker and to Spark jobs, and every file of a lake deleted, emptied, put back, swapped (KILLS=, SEED=)
 	@PYTHONPATH=tests $(PY) -m faults.pipeline.rounds --kills $(KILLS) --seed $(SEED)
+	@PYTHONPATH=tests $(PY) -m faults.pipeline.leftovers --seed $(SEED)
 
 clean:  ## remove what builds and runs left behind; keeps .venv
 	@rm -rf build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache demo/out
