@@ -316,7 +316,7 @@ def _rows(body: bytes, base_offset: int) -> Iterator[dict[str, object]]:
 
 
 def _properties(raw: bytes) -> object:
-    """Those of a PUBLISH by name; as they are, in base64, if this is none."""
+    """Return the properties of a PUBLISH by name; if the bytes are none, as they are, in base64."""
     from headrace.errors import ProtocolError
     from headrace.mqtt.packets import PUBLISH
     from headrace.mqtt.properties import Properties

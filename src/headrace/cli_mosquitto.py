@@ -75,7 +75,7 @@ def _take_files(converted: Converted, folder: Path | None) -> None:
 
 
 def _write(path: Path, text: str) -> None:
-    """For its owner alone: there may be passwords in it."""
+    """Write the file for its owner alone: there may be passwords in it."""
     fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, _SECRET_MODE)
     with os.fdopen(fd, "w", encoding="utf-8") as out:
         out.write(text)

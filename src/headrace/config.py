@@ -339,12 +339,12 @@ class Endpoint(NamedTuple):
 
     @property
     def shown_host(self) -> str:
-        """As a URL has it."""
+        """Return the host as a URL has it."""
         return f"[{self.host}]" if ":" in self.host else self.host
 
     @property
     def loopback(self) -> bool:
-        """Whether only this machine can reach it; a name other than localhost counts as reachable."""
+        """Return whether only this machine can reach it; a name other than localhost counts as reachable."""
         if self.host == "localhost":
             return True
         try:
@@ -394,8 +394,8 @@ def load(
 def examine(
     file: Path | None = None, sets: list[str] | None = None, environment: Mapping[str, str] = os.environ
 ) -> tuple[Config, list[InvalidKey]]:
-    """As `load`, but with everything that is wrong, and a configuration without it. Raises InvalidKey for a file that
-    cannot be read at all."""
+    """Do as `load`, but return everything that is wrong, and a configuration without it. Raises InvalidKey for a file
+    that cannot be read at all."""
     tables = _read(file) if file is not None else {}
     wrong = _assign_all(tables, environment, sets or [])
     spelled_out = "allow_anonymous" in tables

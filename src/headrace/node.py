@@ -129,13 +129,14 @@ class Node:
         self._reloading = Reloading(config, reread, self.broker, self._doors, self._bridges, self._admin)
 
     def _access_control(self) -> FileAccess | None:
-        """None where everybody may do everything. Raises ConfigError."""
+        """Return the access control, None where everybody may do everything. Raises ConfigError."""
         if not access_is_needed(self.config):
             return None
         return FileAccess(access_settings(self.config), self._audit, self._loop)
 
     def _check_certificates(self) -> None:
-        """They are read again when a listener opens: what is wrong with them is said before anything is made."""
+        """Check the certificates, which are read again when a listener opens: what is wrong is said before anything
+        is made."""
         addresses = [parse_listener(url) for url in self.config.listeners]
         own = door_settings(self.config).tls
         with keys_named(self.config, "listeners"):
@@ -194,7 +195,7 @@ class Node:
         return await self._stop()
 
     def _take_signals(self) -> None:
-        """Only the main thread can; a node in another one is ended by `stop`."""
+        """Take the signals, which only the main thread can; a node in another one is ended by `stop`."""
         for number in (signal.SIGTERM, signal.SIGINT):
             self._loop.add_signal_handler(number, self._stopping.set)
         self._loop.add_signal_handler(signal.SIGHUP, self._reloading.run)
@@ -314,8 +315,8 @@ class Node:
         self._loop.call_soon_threadsafe(self._set_full, reason)
 
     def _set_full(self, reason: str) -> None:
-        """Nothing can be written for want of space, or of descriptors, or it can again (reason ""). Subscribers drain;
-        publishers wait (decisions 22)."""
+        """Note that nothing can be written for want of space, or of descriptors, or that it can again (reason "").
+        Subscribers drain; publishers wait (decision 22)."""
         what = "the journal's disk is full" if reason in FULL_REASONS else "the journal cannot be written now"
         self._full = f"{what}: {reason}" if reason else ""
         self.broker.set_storage_full(bool(reason))
@@ -326,7 +327,7 @@ class Node:
             log.warning("the journal is written again")
 
     def _fail(self, error: BaseException) -> None:
-        """Nothing can be made durable any more: acknowledge nothing, stop, exit non-zero (decisions 21)."""
+        """Acknowledge nothing, stop, exit non-zero: nothing can be made durable any more (decision 21)."""
         self._failure = error
         self._not_ready = f"journal failed: {error}"
         self.broker.commit.on_failure(error)
@@ -414,7 +415,7 @@ def run(config: Config, reread: Callable[[], Config] | None = None) -> int:
 
     Raises JournalError, OSError at start.
     """
-    # The journal's writer must get the interpreter soon after its system call returns (decisions 23).
+    # The journal's writer must get the interpreter soon after its system call returns (decision 23: switch interval).
     sys.setswitchinterval(SWITCH_INTERVAL_S)
     gc.set_threshold(*GC_THRESHOLDS)
 

@@ -67,7 +67,7 @@ def broker_settings(config: Config) -> BrokerSettings:
 
 
 def log_settings(config: Config) -> LogSettings:
-    """How large a segment gets, what retention keeps, and what is durable when."""
+    """Return how large a segment gets, what retention keeps, and what is durable when."""
     journal = config.journal
     return LogSettings(
         durability=config.durability,
@@ -81,7 +81,7 @@ def log_settings(config: Config) -> LogSettings:
 
 
 def door_settings(config: Config) -> DoorSettings:
-    """Who may connect, how many and how fast, and the certificates of encrypted listeners."""
+    """Return who may connect, how many and how fast, and the certificates of encrypted listeners."""
     limits, tls = config.limits, config.tls
     files = TlsFiles(tls.certificate, tls.key, tls.ca, tls.client_certificate, tls.minimum_version, tls.crl)
     access = config.access

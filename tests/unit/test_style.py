@@ -240,6 +240,24 @@ def test_a_source_file_has_a_test_file(path: Path) -> None:
         assert own_test(path).exists(), f"no {name(own_test(path))}"
 
 
+# Words with which a docstring goes on with a thought of its author; a stranger reads a sentence.
+IN_THE_MIDDLE = re.compile(
+    r"(To|And|With|As|For|Of|It|In|At|On|From|By|Not|Until|Before|After|Those|These|They|Whether|Where|Whose|How|Which|"
+    r"Who|That|Nobody|Something|Its|Without|Among|Once|Is|May|Could|Only|None) "
+)
+
+
+@pytest.mark.parametrize("path", CODE, ids=name)
+def test_docstrings_do_not_begin_in_the_middle_of_a_thought(path: Path) -> None:
+    found = [
+        f"{node.name}: {text.splitlines()[0]}"
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef)
+        and IN_THE_MIDDLE.match(text := ast.get_docstring(node) or "")
+    ]
+    assert not found
+
+
 def test_files_that_test_others_too_exist() -> None:
     sources = [f"src/{source}" for sources in TESTED_TOGETHER.values() for source in sources]
     assert not [path for path in [*TESTED_TOGETHER, *sources] if not (ROOT / path).exists()]

@@ -65,7 +65,7 @@ class Crew:
 
     async def dial(self, client: LoadClient) -> None:
         """Connect one client and send its CONNECT."""
-        # A compiled class is a protocol by its methods, not by its base (decisions 27).
+        # A compiled class is a protocol by its methods, not by its base (decision 27: hot ports).
         protocol = cast(Link, client)
         if self._poller is None:
             await self._endpoint.dial(protocol)

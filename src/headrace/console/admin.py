@@ -17,7 +17,7 @@ TIMEOUT_S = 10.0
 
 
 class Unreachable(HeadraceError):
-    """Nobody answers there, or nobody that speaks HTTP. The message names the address."""
+    """Says that nobody answers there, or nobody that speaks HTTP. The message names the address."""
 
     retry_helps = True
 

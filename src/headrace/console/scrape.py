@@ -39,11 +39,11 @@ class Scrape:
         return dict(found)
 
     def labels(self, name: str) -> Labels:
-        """Those of the first sample: what a metric that is always 1 has to say."""
+        """Return the labels of the first sample: what a metric that is always 1 has to say."""
         return next((labels for labels, _ in self._samples.get(name, [])), {})
 
     def buckets(self, name: str) -> dict[float, float]:
-        """Of a histogram: upper bound -> observations not above it."""
+        """Return the buckets of a histogram: upper bound -> observations not above it."""
         return {float(bound): count for bound, count in self.by(f"{name}_bucket", "le").items()}
 
 
@@ -63,8 +63,8 @@ class Between:
         return max(0.0, self._now.total(name, **labels) - since) / self._seconds
 
     def quantile(self, name: str, share: float) -> float | None:
-        """Of a histogram's observations, in its unit, as `histogram_quantile` has it; None without any. What is above the
-        last bound counts as that bound."""
+        """Return a quantile of a histogram's observations, in its unit, as `histogram_quantile` has it; None without
+        any. What is above the last bound counts as that bound."""
         now = self._now.buckets(name)
         before = {} if self._restarted else self._before.buckets(name)
         grown = [(bound, count - before.get(bound, 0.0)) for bound, count in sorted(now.items())]

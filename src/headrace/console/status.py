@@ -114,7 +114,7 @@ def summary(address: str, reason: str, scrape: Scrape, now_s: float) -> Status:
 
 
 def consumers(scrape: Scrape) -> list[Consumer]:
-    """Those that are registered, the one that is most behind first."""
+    """Return the consumers that are registered, the one that is most behind first."""
     offsets, records, sizes, silences = (
         scrape.by(f"headrace_consumer_{name}", "consumer")
         for name in ("offset", "lag_records", "lag_bytes", "silent_seconds")

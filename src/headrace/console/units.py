@@ -25,7 +25,7 @@ def _scaled(number: float, step: float, prefixes: tuple[str, ...]) -> str:
 
 
 def duration(seconds: float) -> str:
-    """Of a process or of silence: the two largest units, as "3 d 4 h"."""
+    """Return the duration of a process or of silence: the two largest units, as "3 d 4 h"."""
     whole = int(seconds)
     parts = [(whole // 86400, "d"), (whole // 3600 % 24, "h"), (whole // 60 % 60, "min"), (whole % 60, "s")]
     first = next((at for at, (number, _) in enumerate(parts) if number), len(parts) - 1)

@@ -221,7 +221,7 @@ class Broker(BatchListener):
         return self.router.apply(tenant, message, None if session is None else link)
 
     def _apply_event(self, event: Event) -> i64:
-        """Only what waits for durability; the other events took effect when they were appended."""
+        """Apply only what waits for durability; the other events took effect when they were appended."""
         subkind = event.subkind
         if subkind == RETAINED_EXPIRED:
             tenant = self.fold.tenant(event.text("t"))
@@ -284,7 +284,7 @@ class Broker(BatchListener):
         self.contain(place, link, error)
 
     def contain(self, place: str, link: Link | None, error: Exception) -> None:
-        """Something failed at this place, for this connection or for nobody in particular: note it, and have the
+        """Note that something failed at this place, for this connection or for nobody in particular, and have the
         connection closed. What it was to be sent may be half written: it is thrown away, and nothing is added."""
         self.failures.note(place, "" if link is None else link.client_id, error)
         if link is not None and not link.closed and not link.broken:
@@ -327,7 +327,7 @@ class Broker(BatchListener):
             self._scheduler.request_tick()
 
     def end_tick(self) -> None:
-        """After everything readable was read: one append to the journal, one write per connection."""
+        """Do what comes after everything readable was read: one append to the journal, one write per connection."""
         self._tick_requested = False
         self.clock.stale = True
         self.ticks += 1

@@ -74,7 +74,7 @@ ALIVE: Final = 6
 
 @mypyc_attr(allow_interpreted_subclasses=False, acyclic=True)
 class Deferred(Record):
-    """Something that must wait until everything appended before it is durable. It is not a record of the journal.
+    """Waits until everything appended before it is durable. It is not a record of the journal.
 
     `payer` is the connection on whose behalf it waits, against whose share `weight` bytes are counted meanwhile.
     """
@@ -138,7 +138,7 @@ class Answer(Deferred):
 
 
 class BatchListener(Host):
-    """A host of links that also applies durable records: the broker."""
+    """Applies durable records (the broker does)."""
 
     def apply(self, record: Record) -> i64:
         """Let a durable record take effect; returns the work of it, UNFINISHED when it is to be called again."""
@@ -296,11 +296,12 @@ class GroupCommit:
                 listener.hold_back(payer)
 
     def exceeds(self, waiting: i64, share: i64) -> bool:
-        """Whether so many bytes are more than this share, or than what is left to each when all have much waiting."""
+        """Return whether so many bytes are more than this share, or than what is left to each when all have much
+        waiting."""
         return waiting > share or (waiting > SHARE_BYTES_LEAST and self.deferred_bytes > SHARES_BYTES_MAX)
 
     def ran(self, deferred: Deferred) -> None:
-        """It waits no longer."""
+        """Note that the work waits no longer."""
         payer = deferred.payer
         if payer is not None:
             payer.deferred -= deferred.weight
@@ -456,7 +457,8 @@ class GroupCommit:
             self._end_batch(listener)
 
     def _apply_part(self, listener: BatchListener, batch: list[Record], size: i64) -> bool:
-        """As much as one pass should. True: a record has taken effect in part, or somebody waits for this moment."""
+        """Apply as much as one pass should. True: a record has taken effect in part, or somebody waits for this
+        moment."""
         work = self._work_at_once
         stops = False
         while work > 0 and self._applied < size and not stops:
@@ -504,7 +506,7 @@ class GroupCommit:
         return self._next_applied
 
     def on_failure(self, error: BaseException) -> None:
-        """The journal can no longer make records durable: acknowledge nothing from now on (decisions 21)."""
+        """The journal can no longer make records durable: acknowledge nothing from now on (decision 21)."""
         self.failed = error
 
 

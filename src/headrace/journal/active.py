@@ -27,7 +27,7 @@ ZEROS = bytes(1 << 20)
 
 
 class Attempt(Protocol):
-    """Who makes a step, which leaves nothing behind if it raises OSError: once, or until it succeeds."""
+    """Makes a step, which leaves nothing behind if it raises OSError: once, or until it succeeds."""
 
     def __call__(self, step: Callable[[], Result], /) -> Result: ...
 
@@ -128,7 +128,7 @@ class SegmentFile:
 
     @property
     def has_index(self) -> bool:
-        """Whether there is an index file already."""
+        """Return whether there is an index file already."""
         return self._index_fd >= 0
 
     def seal(self, seed: int) -> Footer:
@@ -156,7 +156,7 @@ class SegmentFile:
         self._disk.fsync(self.fd)
 
     def restart_index(self, interval_bytes: int, seed: int) -> None:
-        """After opening a segment that has batches: its index file is written anew."""
+        """Write the index file anew, after opening a segment that has batches."""
         if self.segment.batches:
             self.write_index(self.segment.index.thinned(interval_bytes).pack(seed))
 

@@ -18,7 +18,7 @@ from headrace.journal.catalog import Segment
 
 
 class Ages:
-    """Of the segments of one open log."""
+    """Keeps the ages of the segments of one open log."""
 
     def __init__(
         self, segments: Sequence[Segment], gap_max_s: float, clock: Callable[[], float] = monotonic
@@ -34,7 +34,7 @@ class Ages:
             self._born[older.base_offset] = born if older.batches else now
 
     def see(self, segments: Sequence[Segment]) -> None:
-        """These are there now; the last one is being written."""
+        """Note the segments that are there now; the last one is being written."""
         now = self._clock()
         born = self._born
         self._born = {one.base_offset: born.get(one.base_offset, now) for one in segments[:-1]}

@@ -169,7 +169,7 @@ def _remove_dead(data_dir: Path, name: str, disk: Disk) -> None:
 
 
 def _make_empty(target: Path) -> bool:
-    """Whether it was made here; for nobody else to read, until it is complete."""
+    """Return whether it was made here; for nobody else to read, until it is complete."""
     target.parent.mkdir(parents=True, exist_ok=True)
     try:
         target.mkdir(mode=0o700)

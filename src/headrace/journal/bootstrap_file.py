@@ -27,7 +27,7 @@ _OFFSET = Struct("<Q")
 
 
 def bootstrap_path(directory: Path, checkpoint: int) -> Path:
-    """Where `write_bootstrap` puts its file."""
+    """Return where `write_bootstrap` puts its file."""
     return directory / file_name(checkpoint, SUFFIX)
 
 

@@ -153,7 +153,7 @@ class Catalog:
         self.leftovers += [segment.path for segment in group[1:]]
 
     def merged(self) -> list[Segment]:
-        """Those into which a merge has put what is left over."""
+        """Return the segments into which a merge has put what is left over."""
         bases = {base_offset_of(path.name) or 0 for path in self.leftovers}
         return [
             one for one in self.segments if any(one.base_offset < base < one.end_offset for base in bases)
@@ -171,7 +171,7 @@ class Catalog:
                     self.leftovers.remove(path)
 
     def _close(self, segment: Segment) -> None:
-        """Nothing is read from this file any more."""
+        """Close a file of which nothing is read any more."""
         fd = self._files.pop(segment.base_offset, -1)
         if fd >= 0:
             self._disk.close(fd)
@@ -238,7 +238,7 @@ class Catalog:
         return None
 
     def _walk_to(self, segment: Segment, offset: int) -> Batch:
-        """Without the index, which is not trusted: only if this fails too is the segment damaged."""
+        """Walk to a batch without the index, which is not trusted: only if this fails too is the segment damaged."""
         walk = Walk(self._disk, self._file(segment), self._seed, segment.base_offset, limit=segment.size)
         for batch in walk:
             if batch.end_offset > offset:
@@ -254,7 +254,8 @@ class Catalog:
         return fd
 
     def _open(self, path: Path) -> int:
-        """For as long as we hold any descriptor of our own, the process cannot be out of them."""
+        """Open a file again and again for as long as we hold any descriptor of our own: the process cannot be out of
+        them."""
         try:
             return self._disk.open(path)
         except OSError as error:

@@ -108,7 +108,7 @@ def rewrite_sparse(
 
 
 def is_worth_it(segment: Segment, live: Collection[int]) -> bool:
-    """Whether at least half of the records would go. `kept_records` is known."""
+    """Return whether at least half of the records would go. `kept_records` is known."""
     return len(live) < segment.kept_records and 2 * len(live) <= segment.kept_records
 
 

@@ -65,7 +65,7 @@ class ConsumerPosition:
     owner: str = ""
 
     def has_expired(self, now_us: int) -> bool:
-        """Whether it has a lease and let it run out: its process is gone."""
+        """Return whether it has a lease and let it run out: its process is gone."""
         return 0 < self.lease_s < (now_us - self.updated_us) / 1_000_000
 
     @staticmethod
@@ -80,7 +80,7 @@ class ConsumerPosition:
         lease_s: int = 0,
         owner: str = "",
     ) -> ConsumerPosition:
-        """From now on retention waits for `name`. A consumer that is registered keeps the position it has.
+        """Let retention wait for `name` from now on. A consumer that is registered keeps the position it has.
 
         Raises ValueError for a name that is no file name: letters, digits, `.`, `_`, `-`, at most 200.
         """
@@ -147,7 +147,7 @@ class ConsumerPosition:
 
     @staticmethod
     def hand_over(data_dir: Path, name: str, disk: Disk = DISK) -> ConsumerPosition:
-        """Its next owner is the first who comes; returns what it was. Raises UnknownConsumer."""
+        """Let the first who comes be its next owner; returns what it was. Raises UnknownConsumer."""
         found = ConsumerPosition.read(data_dir, name, disk)
         disk.replace(_path(data_dir, name), replace(found, owner="").pack())
         return found
@@ -187,7 +187,7 @@ class ConsumerPosition:
         return [position for position in found if position.counts(data_dir, disk)]
 
     def counts(self, data_dir: Path, disk: Disk = DISK) -> bool:
-        """Whether anybody still waits for it."""
+        """Return whether anybody still waits for it."""
         if not self.lease_s:
             return True
         alive = is_alive(data_dir, self.name, disk)
@@ -211,7 +211,7 @@ class Alive:
     """Says that the process behind a position lives: a lock that the system takes away with the process."""
 
     def __init__(self, data_dir: Path, name: str, disk: Disk = DISK) -> None:
-        """Before the position is registered. Without locks in this file system the lease decides."""
+        """Take the lock, before the position is registered. Without locks in this file system the lease decides."""
         self._disk = disk
         self._path = _alive_path(data_dir, name)
         disk.make_directory(self._path.parent)
@@ -226,7 +226,7 @@ class Alive:
             raise
 
     def end(self) -> None:
-        """After the position was removed."""
+        """Let go of the lock, after the position was removed."""
         fd, self._fd = self._fd, -1
         if fd >= 0:
             self._disk.close(fd)
@@ -235,7 +235,7 @@ class Alive:
 
 
 def is_alive(data_dir: Path, name: str, disk: Disk = DISK) -> bool | None:
-    """Whether the process behind a position lives; None if there is no lock that tells."""
+    """Return whether the process behind a position lives; None if there is no lock that tells."""
     try:
         fd = disk.open(_alive_path(data_dir, name))
     except OSError:

@@ -31,14 +31,14 @@ _CHUNK_BYTES = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class Likeness:
-    """Who may read the files and directories of a data directory, as modes."""
+    """Says who may read the files and directories of a data directory, as modes."""
 
     file_mode: int
     directory_mode: int
 
     @staticmethod
     def of(data_dir: Path) -> Likeness:
-        """As the segments and the directory itself have it."""
+        """Return the likeness that the segments and the directory itself have."""
         names = sorted(name for name in os.listdir(data_dir / JOURNAL) if base_offset_of(name) is not None)
         file_mode = (data_dir / JOURNAL / names[-1]).stat().st_mode & 0o777 if names else 0o640
         return Likeness(file_mode, data_dir.stat().st_mode & 0o777)
@@ -124,7 +124,7 @@ def copy_file(disk: Disk, source: Path, target: Path) -> None:
 
 
 def copy_consumers(disk: Disk, source: Path, target: Path) -> None:
-    """All but those with a lease, which are other copies under way."""
+    """Copy all consumers but those with a lease, which are other copies under way."""
     for position in ConsumerPosition.list(source, disk):
         if not position.lease_s:
             disk.make_directory(target / CONSUMERS)

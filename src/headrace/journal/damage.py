@@ -45,8 +45,8 @@ class Damage:
 def survey(
     disk: Disk, fd: int, path: str, seed: int, base_offset: int, end_offset: int
 ) -> Iterator[Batch | Damage]:
-    """All batches of the segment and all damage between them. `end_offset`: it should reach at least so far;
-    an unfinished batch behind that is no damage."""
+    """Yield all batches of the segment and all damage between them. `end_offset`: it should reach at least so far; an
+    unfinished batch behind that is no damage."""
     offset, position = base_offset, SEGMENT_HEADER_SIZE
     behind: Iterator[tuple[int, Batch]] | None = None  # one search for all of the damage
     while True:
@@ -71,8 +71,8 @@ def survey(
 def pieces(
     disk: Disk, fd: int, path: str, seed: int, base_offset: int, end_offset: int, is_last: bool
 ) -> Iterator[Batch | Damage]:
-    """As `survey`, of what belongs to the segment. Behind `end_offset` is the next segment, and what cannot be cut there
-    is damage; in the last one whole batches belong to it up to the first damage, of which nobody was told."""
+    """Do as `survey`, of what belongs to the segment. Behind `end_offset` is the next segment, and what cannot be cut
+    there is damage; in the last one whole batches belong to it up to the first damage, of which nobody was told."""
     for piece in survey(disk, fd, path, seed, base_offset, end_offset):
         if piece.end_offset <= end_offset:
             yield piece

@@ -82,7 +82,7 @@ class _Diagnosis:
         self._report.findings.append(Finding(text, remedy, path, base, first, end))
 
     def _attempt(self, path: Path, read: Callable[[], object]) -> bool:
-        """Whether the file is whole. What is damaged is set aside, unless it is only newer than we are."""
+        """Return whether the file is whole. What is damaged is set aside, unless it is only newer than we are."""
         try:
             read()
         except (FileNotFoundError, UnknownConsumer):
@@ -119,7 +119,7 @@ class _Diagnosis:
         return slots
 
     def _check_watermark(self, slots: list[WatermarkState]) -> list[WatermarkState]:
-        """Those of this journal."""
+        """Check the slots of the high watermark, and return those of this journal."""
         path = self._data_dir / WATERMARK
         known = any(finding.path == path for finding in self._report.findings)
         if not slots and not known:
@@ -272,7 +272,8 @@ class _Diagnosis:
         self._find(what, Remedy.FILL, self._directory / file_name(first), first, first, end)
 
     def _judge(self, base: int, following: int | None, known: int = 0) -> int:
-        """Where this segment should end: before the one at `following`, or, the last one, at `known` or further."""
+        """Decide where this segment should end: before the one at `following`, or, the last one, at `known` or
+        further."""
         path = self._directory / file_name(base)
         try:
             fd = self._disk.open(path)

@@ -110,7 +110,7 @@ class Disk:
             return []
 
     def may_write(self, path: Path) -> bool:
-        """Whether this process may read and write it; True for what is gone."""
+        """Return whether this process may read and write it; True for what is gone."""
         return os.access(path, os.R_OK | os.W_OK, effective_ids=True) or not os.path.lexists(path)
 
     def owner(self, path: Path) -> int:

@@ -11,7 +11,7 @@ import os
 
 
 class JournalError(Exception):
-    """Something about the journal; the message says what and where."""
+    """Says that something about the journal is not as it should be; the message says what and where."""
 
     retry_helps = False
 

@@ -46,7 +46,7 @@ class FinishedSegment:
         self._disk.close(self._fd)
 
     def batches(self) -> Iterator[Batch]:
-        """From the first on, back to back; ends early where the segment is damaged."""
+        """Yield the batches from the first on, back to back; ends early where the segment is damaged."""
         return iter(Walk(self._disk, self._fd, self.seed, self.base_offset))
 
     def read(self, position: int, length: int) -> bytes:

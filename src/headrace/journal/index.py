@@ -37,8 +37,8 @@ class OffsetIndex:
         return len(self.offsets)
 
     def add(self, offset: int, position: int) -> None:
-        """For want of memory an entry is left out: its batch is found from the one before. Raises MemoryError if there
-        is none."""
+        """Add an entry; for want of memory it is left out: its batch is found from the one before. Raises MemoryError
+        if there is none."""
         try:
             self.positions.append(position)
             self.offsets.append(offset)
@@ -73,7 +73,7 @@ class OffsetIndex:
         return thin
 
     def serves(self, base_offset: int, position: int, end_offset: int, size: int, gap_max: int) -> bool:
-        """Whether it begins with the segment, stays within it and does not end long before it."""
+        """Return whether the index begins with the segment, stays within it and does not end long before it."""
         if not self.offsets:
             return base_offset == end_offset
         begins = self.offsets[0] == base_offset and self.positions[0] == position

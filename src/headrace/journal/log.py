@@ -283,7 +283,7 @@ class SegmentedLog:
 
     @property
     def unverified(self) -> int:
-        """How many finished segments nobody has read through since the log was opened."""
+        """Return how many finished segments nobody has read through since the log was opened."""
         return len(self._unverified)
 
     def verify_next(self) -> str:
@@ -333,12 +333,12 @@ class SegmentedLog:
         return said
 
     def has_room(self) -> bool:
-        """Whether the disk has as much space as a full one must get back."""
+        """Return whether the disk has as much space as a full one must get back."""
         return self._disk.free_bytes(self.data_dir) >= self._reserve.wanted_bytes
 
     @property
     def active_bytes(self) -> int:
-        """Of the segment that is being written."""
+        """Return the bytes of the segment that is being written."""
         return self._catalog.segments[-1].size
 
     def roll(self) -> None:
@@ -355,7 +355,7 @@ class SegmentedLog:
         )
 
     def _consumers(self) -> list[ConsumerPosition] | None:
-        """Those of this journal; None, and said, if one cannot be read."""
+        """Return the consumers of this journal; None, and said, if one cannot be read."""
         try:
             registered = ConsumerPosition.list(self.data_dir, self._disk)
         except JournalError as error:
@@ -370,7 +370,7 @@ class SegmentedLog:
         return [segment for segment in self._over() if segment.kept_records]  # of an empty one nothing can go
 
     def _over(self) -> list[Segment]:
-        """Those over the limits of retention that are there for references alone."""
+        """Return those over the limits of retention that are there for references alone."""
         kept = positions(self.directory, self._disk)
         consumers = self._consumers()
         if consumers is None or not kept:

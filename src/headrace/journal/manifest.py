@@ -92,7 +92,7 @@ def _is_entry(name: str, entry: object) -> bool:
 
 
 def checksums(target: Path) -> dict[str, list[int]]:
-    """Of all files below `target`."""
+    """Return the checksums of all files below `target`."""
     paths = sorted(path for path in target.rglob("*") if path.is_file())
     return {str(path.relative_to(target)): checksum(path) for path in paths}
 

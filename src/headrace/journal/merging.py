@@ -119,8 +119,8 @@ def _append(disk: Disk, file: SegmentFile, old: Segment, seed: int) -> None:
 
 
 def taken_in(disk: Disk, directory: Path, seed: int, base: int, behind: Sequence[int]) -> list[int]:
-    """Which of the segments that begin at `behind`, ascending, the one at `base` was made of: decided by headers and its
-    footer alone. Empty for all others. Raises OSError, FileNotFoundError."""
+    """Return which of the segments that begin at `behind`, ascending, the one at `base` was made of: decided by
+    headers and its footer alone. Empty for all others. Raises OSError, FileNotFoundError."""
     path = directory / file_name(base)
     fd = disk.open(path)
     try:
@@ -149,7 +149,7 @@ def _is_earlier(disk: Disk, path: Path, base: int, than: SegmentHeader) -> bool:
 
 
 def are_adjacent(segments: Sequence[Segment], group: Sequence[Segment]) -> bool:
-    """Whether the group is still there, as it is, among `segments`."""
+    """Return whether the group is still there, as it is, among `segments`."""
     bases = {segment.base_offset: segment for segment in segments}
     is_there = all(bases.get(one.base_offset) is one for one in group)
     return is_there and all(one.end_offset == other.base_offset for one, other in pairwise(group))

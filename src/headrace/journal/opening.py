@@ -101,7 +101,8 @@ class Recovery:
         return Recovered([*sealed, file.segment], file, state, unverified, taken_in)
 
     def _complete_offset(self, sealed: Sequence[Segment]) -> int:
-        """As it was published; where nobody has, behind the last segment that compaction has written."""
+        """Return the offset as it was published; where nobody has, behind the last segment that compaction has
+        written."""
         published = self._slots[0].complete_offset if self._slots else UNKNOWN
         if published != UNKNOWN:
             return published
@@ -113,7 +114,7 @@ class Recovery:
     def _load_sealed(
         self, loader: SealedLoader, bases: list[int], verified_from: int
     ) -> tuple[list[Segment], list[int]]:
-        """All but the last segment; and those that a merge has put into another one, which are to be removed."""
+        """Load all but the last segment; and those that a merge has put into another one, which are to be removed."""
         sealed: list[Segment] = []
         taken_in: list[int] = []
         for at, (base, following) in enumerate(pairwise(bases), 1):
@@ -203,7 +204,7 @@ class Recovery:
         return state
 
     def _raise_epoch(self, state: WatermarkState, end: int, published: int) -> None:
-        """On disk before the cut is: a crash between the two must not hide that there was a cut."""
+        """Raise the epoch on disk before the cut is made: a crash between the two must not hide that there was a cut."""
         state.epoch += 1
         self._report(
             f"records {end} up to {published} were published and are gone; the epoch rises to {state.epoch}"

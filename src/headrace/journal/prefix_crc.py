@@ -21,7 +21,7 @@ _CHUNK_BYTES = 1 << 20
 
 
 def product(a: int, b: int) -> int:
-    """Of two polynomials."""
+    """Return the product of two polynomials."""
     found = 0
     bit = _ONE
     while a:

@@ -76,7 +76,8 @@ class JournalReader:
         return self._bases()[0]
 
     def complete_offset(self) -> int:
-        """From here on every record is there that was ever written: neither retention nor compaction has taken one.
+        """Return from where on every record is there that was ever written: neither retention nor compaction has
+        taken one.
 
         A journal that an older broker writes says nothing about compaction; its segments do.
         """
@@ -201,7 +202,7 @@ class JournalReader:
         return SelectiveWalk(self._disk, fd, seed, *place, times, end)
 
     def _place(self, fd: int, base: int, start: int, seed: int) -> tuple[int, int]:
-        """Where to begin walking for `start`: by the index, if the batch it names is there."""
+        """Return where to begin walking for `start`: by the index, if the batch it names is there."""
         if start > base:
             try:
                 data = self._disk.read_file(self._directory / file_name(base, INDEX_SUFFIX))

@@ -82,7 +82,8 @@ class Repair:
         return self.report.problems
 
     def run(self) -> list[str]:
-        """After `plan`. Says what was done, one line each. Raises JournalError if it would make it worse, OSError."""
+        """Repair, after `plan`. Says what was done, one line each. Raises JournalError if it would make it worse,
+        OSError."""
         report = self.report
         hopeless = [finding.text for finding in report.findings if finding.remedy is Remedy.NONE]
         if hopeless:
@@ -103,7 +104,7 @@ class Repair:
         return done
 
     def _raises_epoch(self) -> bool:
-        """Whether anything but snapshots and consumer positions is touched."""
+        """Return whether anything but snapshots and consumer positions is touched."""
         aside = [one for one in self.report.findings if one.remedy is Remedy.SET_ASIDE]
         return len(aside) < len(self.report.findings) or any(one.path.suffix == SUFFIX for one in aside)
 

@@ -81,7 +81,7 @@ def restore(source: Path, data_dir: Path, to_offset: int | None = None, disk: Di
 
 
 def is_interrupted(data_dir: Path, disk: Disk = DISK) -> bool:
-    """Whether a restore into it was begun and did not get as far as the segments."""
+    """Return whether a restore into it was begun and did not get as far as the segments."""
     return MAKING in disk.names(data_dir) and not disk.names(data_dir / DIRECTORY)
 
 
@@ -137,6 +137,6 @@ def _move_up(data_dir: Path, disk: Disk) -> None:
 
 
 def _snapshots_up_to(directory: Path, end: int) -> list[Path]:
-    """Those that reflect no record at or above `end`."""
+    """Return the snapshots that reflect no record at or above `end`."""
     paths = [directory / file_name(position, SNAPSHOT_SUFFIX) for position in positions(directory)]
     return [path for path in paths if SnapshotFile(path).applied_offset <= end]

@@ -102,7 +102,7 @@ def compactable(
 
 
 def lost_by(segment: Segment, consumers: Sequence[ConsumerPosition]) -> str:
-    """Who has not read the segment, and how many records of it; "" if nobody is left who has not."""
+    """Return who has not read the segment, and how many records of it; "" if nobody is left who has not."""
     return _losses(_holders(segment, consumers), segment)
 
 

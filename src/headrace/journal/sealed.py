@@ -83,7 +83,8 @@ class SealedLoader:
         return segment
 
     def _seal_late(self, fd: int, segment: Segment, next_base: int) -> Footer:
-        """Its tail was rewritten into the next segment, and a crash came before this one got its footer."""
+        """Write the footer late: the tail was rewritten into the next segment, and a crash came before this one got
+        it."""
         walk = Walk(self._disk, fd, self._seed, segment.base_offset)
         for batch in walk:
             if batch.base_offset >= next_base:

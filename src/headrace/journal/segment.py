@@ -109,7 +109,7 @@ class SegmentHeader:
 
     @staticmethod
     def unpack(data: bytes, path: str) -> SegmentHeader:
-        """Raises CorruptFile, UnsupportedFormat."""
+        """Return the footer, None if these bytes are no footer of this journal."""
         if len(data) < SEGMENT_HEADER_SIZE or data[:4] != SEGMENT_MAGIC:
             raise CorruptFile(f"{path}: not a journal segment")
         _, crc, rest = _SEGMENT.unpack_from(data)
@@ -189,7 +189,7 @@ class Footer:
 
     @staticmethod
     def unpack(data: bytes, seed: int) -> Footer | None:
-        """None if these bytes are no footer of this journal."""
+        """Return the footer, None if these bytes are no footer of this journal."""
         if len(data) < FOOTER_SIZE or data[:4] != FOOTER_MAGIC:
             return None
         _, crc, rest = _FOOTER.unpack_from(data)
@@ -202,7 +202,7 @@ class Footer:
 
 
 def seed_of(uuid: bytes) -> int:
-    """Where the checksums of this journal's batches and footers start."""
+    """Return where the checksums of this journal's batches and footers start."""
     return crc32(uuid)
 
 
@@ -217,7 +217,7 @@ def pack_batch_header(
     max_timestamp_us: int,
     flags: int = 0,
 ) -> bytes:
-    """Once a batch."""
+    """Pack the header of one batch: called once a batch."""
     rest = _BATCH_REST.pack(
         len(body),
         SPARSE_VERSION if flags else VERSION,
@@ -253,8 +253,8 @@ def batch_times_at(data: bytes, at: int) -> tuple[int, int]:
 
 
 def kept_at(data: bytes, at: int) -> int:
-    """How many records are there of the sparse batch whose header begins at `at`, by its own word; -1 if it is not sparse
-    or ends before that."""
+    """Return how many records are there of the sparse batch whose header begins at `at`, by its own word; -1 if it is
+    not sparse or ends before that."""
     if len(data) < at + BATCH_HEADER_SIZE + 4 or not data[at + 13] & SPARSE:
         return -1
     return int.from_bytes(data[at + BATCH_HEADER_SIZE : at + BATCH_HEADER_SIZE + 4], "little")

@@ -27,7 +27,7 @@ class TimeRange:
     until_us: int
 
     def overlaps(self, one_us: int, other_us: int) -> bool:
-        """Whether anything between the two lies in the range. Either may be the earlier: clocks are set back."""
+        """Return whether anything between the two lies in the range. Either may be the earlier: clocks are set back."""
         return max(one_us, other_us) >= self.since_us and min(one_us, other_us) < self.until_us
 
 

@@ -144,7 +144,7 @@ class SnapshotFile:
             pass
 
     def entries(self) -> Iterator[bytes]:
-        """In the order in which they were added."""
+        """Yield the entries in the order in which they were added."""
         return self._read()
 
     def _read_header(self) -> tuple[int, int, int | None]:

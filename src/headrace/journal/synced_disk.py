@@ -10,7 +10,7 @@ from headrace.journal.errors import synced
 
 
 class SyncedDisk(Disk):
-    """Not in `disk`, since those who only read get by with the standard library."""
+    """Stands apart from `disk`, since those who only read get by with the standard library."""
 
     def write_and_sync(self, fd: int, buffers: Sequence[bytes], position: int) -> None:
         if len(buffers) > BUFFERS_MAX:

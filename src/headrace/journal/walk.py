@@ -131,7 +131,7 @@ def read_footer(disk: Disk, fd: int, seed: int) -> Footer | None:
 
 
 def has_data(disk: Disk, fd: int, position: int) -> bool:
-    """Whether any byte at or after `position` is not zero."""
+    """Return whether any byte at or after `position` is not zero."""
     while data := disk.read_fully(fd, READ_AHEAD_BYTES, position):
         if data.count(0) != len(data):
             return True
@@ -144,7 +144,7 @@ def open_segment(disk: Disk, directory: Path, name: str) -> int:
 
 
 def is_compacted(disk: Disk, path: Path) -> bool:
-    """Whether compaction has written a segment: all of its batches are sparse then. Raises OSError."""
+    """Return whether compaction has written a segment: all of its batches are sparse then. Raises OSError."""
     fd = disk.open(path)
     try:
         return kept_at(disk.read_fully(fd, BATCH_HEADER_SIZE + 4, SEGMENT_HEADER_SIZE), 0) >= 0

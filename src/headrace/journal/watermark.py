@@ -221,7 +221,7 @@ class Watermark:
         self._mapped.flush()
 
     def replace(self) -> None:
-        """Both slots say the same then: everything is durable, and damage found later is refused."""
+        """Write both slots alike: everything is durable, and damage found later is refused."""
         self._disk.replace(self._path, self.state.pack_page())
 
     def close(self) -> None:

@@ -116,7 +116,7 @@ class GroupWriter:
     # On the loop
 
     def use(self, syncer: Syncer) -> None:
-        """From now on this one, which is served by its thread, takes the usual case. Only with durability=fsync."""
+        """Let this one, which is served by its thread, take the usual case from now on. Only with durability=fsync."""
         self._syncer = syncer
 
     def submit(self, base: int, count: int, first_us: int, max_us: int, body: bytes) -> None:
@@ -213,7 +213,7 @@ class GroupWriter:
         )
 
     def run(self) -> None:
-        """Until the end mark comes or something fails. Reports a failure once."""
+        """Write until the end mark comes or something fails. Reports a failure once."""
         try:
             while self._turn():
                 pass
@@ -383,7 +383,7 @@ class GroupWriter:
         self._catalog.append(self.file.segment)
 
     def finish(self) -> None:
-        """After the last group: everything durable, and a footer that says so."""
+        """Finish after the last group: everything durable, and a footer that says so."""
         self._with_room(partial(self.file.write_footer, self._seed))
         self.file.sync_footer()
         self._durable_offset = self.file.segment.end_offset
@@ -400,16 +400,16 @@ def _named(error: BaseException) -> BaseException:
 
 
 def _ignore_offset(offset: int) -> None:
-    """Nobody listens yet."""
+    """Do nothing: nobody listens yet."""
 
 
 def _ignore_reason(reason: str) -> None:
-    """Nobody listens yet."""
+    """Do nothing: nobody listens yet."""
 
 
 def _ignore_seconds(seconds: float) -> None:
-    """Nobody listens yet."""
+    """Do nothing: nobody listens yet."""
 
 
 def _ignore_error(error: BaseException) -> None:
-    """Nobody listens yet."""
+    """Do nothing: nobody listens yet."""

@@ -74,7 +74,7 @@ class Filters:
         return packet
 
     def unsubscribe(self, most: i64, before: Unsubscribe | None = None) -> Unsubscribe:
-        """As `subscribe`."""
+        """Do as `subscribe`."""
         packet = Unsubscribe(self._packet_id, [], self._properties)
         while self._pos < self._end and most > 0:
             most -= 1

@@ -142,7 +142,7 @@ class PacketStream:
         return not self._unfinished and not self._held and self.state != states.CLOSED
 
     def _next_part(self) -> None:
-        """Of a packet that left `_unfinished` behind: handle as much as `_left` allows."""
+        """Handle as much as `_left` allows of a packet that left `_unfinished` behind."""
         raise NotImplementedError
 
     def spend(self, units: i64) -> None:

@@ -143,8 +143,8 @@ class ServerProtocol(PacketStream):
             self._auth(data, pos, end)
 
     def _next_part(self) -> None:
-        """Of a SUBSCRIBE or UNSUBSCRIBE: as many filters as this call may handle. Who asks for more is served in parts,
-        as if several packets had come [MQTT-3.8.4-5]: what is wrong in a later one undoes nothing."""
+        """Handle as many filters of a SUBSCRIBE or UNSUBSCRIBE as this call may. Who asks for more is served in
+        parts, as if several packets had come [MQTT-3.8.4-5]: what is wrong in a later one undoes nothing."""
         filters = self._filters
         if filters is None:
             return

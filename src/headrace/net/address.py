@@ -41,13 +41,13 @@ class Options:
 
 @dataclass(frozen=True, slots=True)
 class Address(Location):
-    """Where to listen. Port 0 lets the system choose."""
+    """Says where to listen. Port 0 lets the system choose."""
 
     options: Options
 
     @property
     def loopback(self) -> bool:
-        """Whether only this machine can reach it; a name other than localhost counts as reachable."""
+        """Return whether only this machine can reach it; a name other than localhost counts as reachable."""
         if self.scheme == "unix" or self.host == "localhost":
             return True
         try:

@@ -15,7 +15,8 @@ RESERVE_MIN, RESERVE_MAX = 48, 512
 
 
 def allow_all_descriptors() -> int:
-    """As many descriptors as the system lets us have: shells start programs with a lower limit. Returns how many."""
+    """Allow as many descriptors as the system lets us have: shells start programs with a lower limit. Returns how
+    many."""
     soft, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     try:
         resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
@@ -25,8 +26,8 @@ def allow_all_descriptors() -> int:
 
 
 def room_for_connections(descriptors: int) -> int:
-    """How many connections fit under a limit of descriptors, with a reserve for the journal and everything else that must
-    go on when all of them are there; below 1 if there is no room at all."""
+    """Return how many connections fit under a limit of descriptors, with a reserve for the journal and everything
+    else that must go on when all of them are there; below 1 if there is no room at all."""
     return descriptors - reserve(descriptors)
 
 

@@ -1,6 +1,6 @@
 """A connection: the protocol of one client, thirty lines of I/O around `mqtt.protocol`.
 
-Compiled with the core (decisions 27): asyncio takes any object with these methods as a protocol. Reads call the parser,
+Compiled with the core (decision 27): asyncio takes any object with these methods as a protocol. Reads call the parser,
 which calls the broker; writes are joined and leave once per tick.
 """
 
@@ -141,7 +141,7 @@ class Connection(MqttLink, Receiver):
             self.turn_away("strangers_bytes")
 
     def _set_aside(self, data: bytes) -> None:
-        """More than its share of a pass: keep it, read no more, and take turns with the others."""
+        """Keep what is more than a share of a pass: read no more, and take turns with the others."""
         aside = self._aside
         if aside is not None:
             self._aside = aside[self._aside_at :] + data
@@ -355,7 +355,7 @@ class Connection(MqttLink, Receiver):
         return transport is None or has_hung_up(transport.get_extra_info("socket"))
 
     def is_revoked(self) -> bool:
-        """Whether its client certificate has been revoked since it came."""
+        """Return whether its client certificate has been revoked since it came."""
         return self._transport is not None and self._set.is_revoked(self._transport)
 
     def peer(self) -> str:
@@ -398,7 +398,7 @@ class ConnectionSet:
             self.parent.note_pending(more)
 
     def room(self) -> int:
-        """How many more there may be, here and in all; negative while those that made room for others end."""
+        """Return how many more there may be, here and in all; negative while those that made room for others end."""
         room = self.connections_max - len(self.open) - self.pending
         return room if self.parent is None else min(room, self.parent.room())
 
@@ -436,11 +436,12 @@ class ConnectionSet:
         self.turn_away(reason)
 
     def identity_of(self, transport: PlainTransport | asyncio.Transport) -> str | None:
-        """Who the transport says the client is: a listener may take the name from its certificate. None: it has none."""
+        """Return who the transport says the client is: a listener may take the name from its certificate. None: it
+        has none."""
         return ""
 
     def is_revoked(self, transport: PlainTransport | asyncio.Transport) -> bool:
-        """Whether the client's certificate is on the list of revoked ones as it is now."""
+        """Return whether the client's certificate is on the list of revoked ones as it is now."""
         return False
 
 

@@ -37,7 +37,8 @@ class GateSettings:
 
 
 class Allowance:
-    """So much for each key in a second, and `burst` at once: a bucket of tokens each, which fills as time passes."""
+    """Allows so much for each key in a second, and `burst` at once: a bucket of tokens each, which fills as time
+    passes."""
 
     def __init__(self, per_s: float, burst: float, clock: Callable[[], float]) -> None:
         self._per_s = per_s
@@ -46,12 +47,12 @@ class Allowance:
         self._left: dict[str, tuple[float, float]] = {}  # tokens, and when that was
 
     def wait_s(self, key: str) -> float:
-        """How long until there is one; 0.0 if there is."""
+        """Return how long until there is one; 0.0 if there is."""
         tokens, at = self._left.get(key, (self._burst, 0.0))
         return max(0.0, (1.0 - tokens) / self._per_s - (self._clock() - at)) if tokens < 1.0 else 0.0
 
     def take(self, key: str) -> bool:
-        """Whether there was one left."""
+        """Return whether there was one left."""
         now = self._clock()
         tokens, at = self._left.pop(key, (self._burst, now))
         tokens = min(self._burst, tokens + (now - at) * self._per_s)
@@ -128,11 +129,11 @@ class Gate:
         return TOO_OFTEN if self._coming is not None and not self._coming.take(source_of(peer)) else ""
 
     def bans(self, peer: str) -> bool:
-        """Whether nobody from there may come in or sign in: by the file, or after failed logins."""
+        """Return whether nobody from there may come in or sign in: by the file, or after failed logins."""
         return self._banned.holds(host_of(peer)) or self._is_out(source_of(peer))
 
     def is_banned(self, peer: str) -> bool:
-        """Whether the ban file names it."""
+        """Return whether the ban file names it."""
         return self._banned.holds(host_of(peer))
 
     def failed(self, peer: str) -> bool:

@@ -1,7 +1,7 @@
 """A listener: a bound socket, what is put in front of its connections, its limits. Runs on the loop, not compiled.
 
 Accepting is our own: at the limit of descriptors (EMFILE) it pauses and says so instead of spinning or dropping clients
-(decisions 39), a PROXY header is read before TLS starts, and a new certificate serves the next connection. Who is banned,
+(decision 39), a PROXY header is read before TLS starts, and a new certificate serves the next connection. Who is banned,
 or comes too often, is closed as soon as its address is known, before TLS and WebSocket cost anything. Where there is no
 room, whoever has been a stranger for longest makes it.
 """
@@ -99,7 +99,7 @@ class ListenerSet(ConnectionSet):
         return any(one.strangers.give_up_oldest() for one in most)
 
     def refuses(self, peer: str) -> bool:
-        """Whether who comes from there is turned away, which is counted then."""
+        """Return whether who comes from there is turned away, which is counted then."""
         refusal = "" if self.gate is None else self.gate.refusal(peer)
         if refusal:
             self.turn_away(refusal)
@@ -219,7 +219,7 @@ class Listener:
                 self._admit(accepted, peer)
 
     def _turns_away(self, peer: str) -> bool:
-        """Whether who was accepted may not stay, which is counted and said then."""
+        """Return whether who was accepted may not stay, which is counted and said then."""
         connections = self.connections
         if not self._proxied and connections.refuses(peer):
             return True

@@ -38,7 +38,8 @@ class ProxyHeader:
         self.source = ""
 
     def take(self, peeked: bytes) -> int:
-        """How many of the bytes that lie ready belong to the header; they are to be read now. Raises NoProxyHeader."""
+        """Return how many of the bytes that lie ready belong to the header; they are to be read now. Raises
+        NoProxyHeader."""
         if not self._taken and peeked[:1] not in (b"P", b"\r"):
             if self._required:
                 raise NoProxyHeader("no PROXY header")
@@ -55,7 +56,7 @@ class ProxyHeader:
         return count
 
     def _end(self, data: bytes) -> int:
-        """Where the header ends, as far as it is known: never beyond its end."""
+        """Return where the header ends, as far as it is known: never beyond its end."""
         if data[:1] == b"\r":
             if not SIGNATURE.startswith(data[:12]):
                 raise NoProxyHeader("wrong signature of a PROXY header")

@@ -43,7 +43,8 @@ def source_of(peer: str) -> str:
 
 
 def has_hung_up(connected: Any) -> bool:
-    """Whether the peer of a socket has closed it or will send no more; None is the socket of a transport without one."""
+    """Return whether the peer of a socket has closed it or will send no more; None is the socket of a transport
+    without one."""
     if connected is None:
         return True
     try:

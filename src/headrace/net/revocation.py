@@ -33,7 +33,7 @@ class RevocationList:
         self._revoked = revoked
 
     def names(self, certificate: bytes) -> bool:
-        """Whether this certificate (DER) was revoked. Raises NoRevocationList for what is none."""
+        """Return whether this certificate (DER) was revoked. Raises NoRevocationList for what is none."""
         try:
             fields = inside(inside(one(certificate))[0])
             if fields[0][0] == CONTEXT_0:

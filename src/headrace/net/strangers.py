@@ -20,13 +20,13 @@ _FORGOTTEN: Final = (
 
 
 class Strangers:
-    """Those of one listener, each with its socket, which must outlive it here."""
+    """Keeps the strangers of one listener, each with its socket, which must outlive it here."""
 
     def __init__(self) -> None:
         self._waiting: dict[Connection, socket.socket] = {}
 
     def __len__(self) -> int:
-        """How many may be: some have said CONNECT meanwhile."""
+        """Return how many may be: some have said CONNECT meanwhile."""
         return len(self._waiting)
 
     def came(self, connection: Connection, accepted: socket.socket) -> None:

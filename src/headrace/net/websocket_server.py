@@ -105,7 +105,7 @@ class WebSocketTransport(WebSocketStream):
         self._frames.send_response(response)
 
     def _frame(self, frame: Frame) -> None:
-        """After our own Close whatever comes is ignored; what came before the client's counts."""
+        """Take one frame. After our own Close whatever comes is ignored; what came before the client's counts."""
         if self._closing:
             return
         if frame.opcode in DATA_FRAMES:

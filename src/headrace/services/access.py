@@ -171,7 +171,7 @@ class FileAccess(Access):
         return self._ask_for_password(request, username, self._passwords)
 
     def _flaps(self, user: str | None, client_id: str) -> bool:
-        """Of who has signed in: nobody else can use up what a client may."""
+        """Return whether a client that has signed in comes too often: nobody else can use up what a client may."""
         if self._connects is None or not client_id:
             return False
         key = f"{user or ''}\0{client_id}"
@@ -231,7 +231,7 @@ class FileAccess(Access):
         self._loop.call_later(came + steps * REFUSAL_STEP_S - now, request.answer, code)
 
     def _welcome(self, request: SignIn, known: Known) -> int:
-        """It is who it says; may it be this client?"""
+        """Ask whether who it says it is, and is, may be this client."""
         link, client_id = request.link, request.client_id
         if self._flaps(link.user, client_id):
             return self._refuse(request, rc.CONNECTION_RATE_EXCEEDED, "flapping")
@@ -374,7 +374,7 @@ def _source(link: Link) -> str:
 
 
 def _signing(request: SignIn) -> dict[str, str]:
-    """Who asks to be let in: the connection may have gone meanwhile."""
+    """Return who asks to be let in: the connection may have gone meanwhile."""
     link = request.link
     listener = link.listener()
     return {

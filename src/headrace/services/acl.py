@@ -63,14 +63,15 @@ class Grants:
         return found & DENY == 0 and found & access != 0
 
     def allows_filter(self, topic_filter: str) -> bool:
-        """Could anything it matches be read? A shared subscription needs all of it: one rule that reads it all."""
+        """Return whether anything it matches could be read. A shared subscription needs all of it: one rule that
+        reads it all."""
         group, wanted = split_share(topic_filter)
         if group:
             return self._any(READ, wanted, True) and not self._any(DENY, wanted, False)
         return self._any(READ, wanted, False) and not self._any(DENY, wanted, True)
 
     def _any(self, right: int, wanted: str, covering: bool) -> bool:
-        """Is there a rule about this right that covers, or else overlaps, the filter?"""
+        """Return whether a rule about this right covers, or else overlaps, the filter."""
         for tree in self._trees:
             if tree.rights & right:
                 ask = tree.covering if covering else tree.overlapping
@@ -106,7 +107,7 @@ class Acl:
         return Grants(self, trees, Names(client_id, user))
 
     def may_be(self, user: str | None, client_id: str) -> bool:
-        """Whether a user's client may have this client id."""
+        """Return whether a user's client may have this client id."""
         allowed = self.client_ids.get(user)
         return allowed is None or any(fnmatchcase(client_id, one.replace("[", "[[]")) for one in allowed)
 

@@ -51,7 +51,8 @@ class Audit:
             self._lines.tell(event, source, {"reason": reason, "source": source, **more})
 
     def takes_news(self, event: str, client: str) -> bool:
-        """Whether `news` is to be called for this event: otherwise it is counted as left out, if anybody listens."""
+        """Return whether `news` is to be called for this event: otherwise it is counted as left out, if anybody
+        listens."""
         return self._news is not None and self._news.takes(event, client)
 
     def news(self, event: str, client: str, **more: str) -> None:
@@ -81,7 +82,7 @@ class Lines:
         self._others: dict[str, int] = {}  # beyond LINES_MAX, by event
 
     def takes(self, event: str, key: str) -> bool:
-        """Whether there is a line for it now; it is counted if there is none."""
+        """Return whether there is a line for it now; it is counted if there is none."""
         self.flush()
         if (event, key) in self._untold:
             self._untold[event, key] += 1

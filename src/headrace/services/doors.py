@@ -44,8 +44,8 @@ class DoorSettings:
 
 
 def connections_allowed(wanted: int, descriptors: int) -> int:
-    """How many connections a node takes, of which each needs a descriptor. Raises ConfigError when that is no number of
-    connections, or not the number that was asked for."""
+    """Return how many connections a node takes, of which each needs a descriptor. Raises ConfigError when that is no
+    number of connections, or not the number that was asked for."""
     room = room_for_connections(descriptors)
     if room < 1:
         raise ConfigError(f"the limit of {descriptors} open files (ulimit -n) leaves no room for connections")
@@ -107,7 +107,7 @@ class Doors:
         return [listener.url for listener in self._listeners]
 
     def accepted(self) -> int:
-        """How many connections were let in, by all listeners."""
+        """Return how many connections were let in, by all listeners."""
         return self._all.accepted
 
     @property

@@ -68,7 +68,7 @@ class FairQueue(Generic[Item]):
         self._count(held, 1, size)
 
     def take(self) -> Item:
-        """Whose turn it is. Raises KeyError if nobody waits."""
+        """Return whose turn it is. Raises KeyError if nobody waits."""
         if not self.entries:
             raise KeyError("nobody waits")
         while True:
@@ -85,11 +85,11 @@ class FairQueue(Generic[Item]):
                 return self._take_from(next(iter(waiting)))
 
     def displaced(self) -> Item | None:
-        """Who has waited longest of those who had no turn yet; it leaves. None if all of them had one."""
+        """Remove and return who has waited longest of those who had no turn yet. None if all of them had one."""
         return self._take_from(next(iter(self._fresh))) if self._fresh else None
 
     def oldest_of(self, source: str) -> Item | None:
-        """Whose turn it is next in this source; it stays."""
+        """Return whose turn it is next in this source; it stays."""
         held = self._sources.get(source)
         return None if held is None else next(iter(held.users.values()))[0][0]
 

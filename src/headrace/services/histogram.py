@@ -32,7 +32,7 @@ BOUNDS_S = (
 
 
 class Histogram:
-    """Of seconds. `name` ends in `_seconds`."""
+    """Counts durations in seconds. `name` ends in `_seconds`."""
 
     def __init__(self, name: str, text: str) -> None:
         self._name = name
@@ -45,7 +45,7 @@ class Histogram:
         self._sum_s += seconds
 
     def family(self) -> HistogramMetricFamily:
-        """As samples."""
+        """Return the histogram as samples."""
         buckets, total = [], 0
         for bound, count in zip([*map(str, BOUNDS_S), "+Inf"], self._counts, strict=True):
             total += count

@@ -58,7 +58,7 @@ class ConsumerLag:
 
 
 class JournalFigures:
-    """As of the last `refresh`. What cannot be found out then is left out."""
+    """Holds the figures as of the last `refresh`. What cannot be found out then is left out."""
 
     def __init__(self, log: Log) -> None:
         self._log = log
@@ -76,7 +76,8 @@ class JournalFigures:
             self.disk = (usage.total, usage.free)
 
     def _lags(self) -> Iterator[ConsumerLag]:
-        """By the lease alone: to look at the lock of who is alive is to hold it for a moment, and it may be wanted."""
+        """Return the lags by the lease alone: to look at the lock of who is alive is to hold it for a moment, and it
+        may be wanted."""
         data_dir, now_us = self._log.data_dir, time_ns() // 1000
         with suppress(OSError):
             for name in ConsumerPosition.names(data_dir):

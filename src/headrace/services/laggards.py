@@ -33,13 +33,13 @@ class Laggard:
 
 
 class Laggards:
-    """Of one broker. Runs on the loop."""
+    """Finds the laggards of one broker. Runs on the loop."""
 
     def __init__(self, fold: Fold) -> None:
         self._fold = fold
 
     async def worst(self, limit: int) -> list[dict[str, object]]:
-        """At most `limit` rows: those with the most bytes first, and before all the ones whose socket is full."""
+        """Return at most `limit` rows: those with the most bytes first, and before all the ones whose socket is full."""
         found: list[tuple[bool, int, int, int, Laggard]] = []
         for seen, session in enumerate(self._fold.roster.walk(), 1):
             if session is not None and not session.ended:

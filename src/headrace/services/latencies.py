@@ -56,7 +56,7 @@ class LatencyHistograms(Latencies):
 
 
 class HistogramCollector(Collector):
-    """These histograms."""
+    """Collects these histograms."""
 
     def __init__(self, *histograms: Histogram) -> None:
         self._histograms = histograms

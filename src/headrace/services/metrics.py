@@ -225,7 +225,7 @@ class DoorsCollector(Collector):
 
 
 class BuildCollector(Collector):
-    """Which headrace runs, as labels of a 1: to be joined with whatever it explains."""
+    """Says which headrace runs, as labels of a 1: to be joined with whatever it explains."""
 
     def __init__(self, version: str, build: str) -> None:
         self._labels = {"version": version, "build": build, "python": platform.python_version()}

@@ -39,7 +39,7 @@ def rows_of(data: bytes, version: int) -> Iterator[Row]:
 
 
 def _extent(data: bytes, at: int) -> tuple[int, int]:
-    """Where the content begins and ends, by the Remaining Length at `at`."""
+    """Return where the content begins and ends, by the Remaining Length at `at`."""
     length = shift = 0
     while True:
         byte = data[at]

@@ -72,7 +72,7 @@ class PasswordFile:
         return self._hashes.get(user)
 
     def same_line(self, user: str, other: PasswordFile) -> bool:
-        """Whether both readings have the same hash for the user."""
+        """Return whether both readings have the same hash for the user."""
         return self._hashes.get(user) == other._hashes.get(user)
 
     def take_over(self, before: PasswordFile) -> None:
@@ -89,7 +89,7 @@ class PasswordFile:
         return hmac.compare_digest(known, digest) and self._clock() - at < self._remember_s
 
     def remember(self, user: str, password: bytes) -> None:
-        """It was verified just now."""
+        """Note that it was verified just now."""
         if user in self._hashes and self._remember_s:
             self._remembered[user] = self._digest(password), self._clock()
 
@@ -151,7 +151,7 @@ def _decode(text: str) -> bytes:
 
 
 def is_user_name(name: str) -> bool:
-    """Whether a line of the file can hold it, for every reader of such files."""
+    """Return whether a line of the file can hold it, for every reader of such files."""
     if not name or ":" in name or name != name.strip() or name.startswith("#"):
         return False
     return not any(unicodedata.category(character) in ("Cc", "Cs", "Zl", "Zp") for character in name)

@@ -14,7 +14,7 @@ from prometheus_client.registry import Collector
 
 
 class ProcessFigures(Collector):
-    """As of the last `refresh`; nothing before the first, and where there is no /proc."""
+    """Holds the figures as of the last `refresh`; nothing before the first, and where there is no /proc."""
 
     def __init__(self) -> None:
         self._asks = ProcessCollector(registry=None)

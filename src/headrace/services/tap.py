@@ -22,7 +22,7 @@ VERSIONS = {3: "3.1", 4: "3.1.1", 5: "5.0"}
 
 
 class Listener(Protocol):
-    """Who hears of the packets."""
+    """Hears of the packets."""
 
     def packet(self, row: Row, peer: str) -> None: ...
 

@@ -67,4 +67,4 @@ class Stalls:
 
 
 def _nothing() -> None:
-    """Before a broker is attached."""
+    """Do nothing, before a broker is attached."""

@@ -63,7 +63,7 @@ class Trace:
         return rows, left_out
 
     def ends(self) -> bool:
-        """Whether its time is over, or its reader has left."""
+        """Return whether its time is over, or its reader has left."""
         now = self._clock()
         if now >= self._until:
             self.over = True
@@ -75,7 +75,7 @@ class Trace:
         return self.kind == "address" and self._holds(peer)
 
     def wants_all_of(self, client_id: str, peer: str) -> bool:
-        """Whether that connection is to be listened to, which may not have said its client id yet."""
+        """Return whether that connection is to be listened to, which may not have said its client id yet."""
         return self.kind == "topic" or (
             (self.kind == "client" and not client_id) or self.wants_client(client_id, peer)
         )
@@ -164,7 +164,7 @@ class Tracing:
     # Connections
 
     def _look_again(self) -> None:
-        """At all connections, some in each pass: each is traced, or not, as the traces want it now."""
+        """Look at all connections, some in each pass: each is traced, or not, as the traces want it now."""
         self._left = deque(self._connections())
         if not self._walking:
             self._walking = True

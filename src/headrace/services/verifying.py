@@ -34,7 +34,7 @@ _LOOKED_AFTER = 2  # of those who wait, with each newcomer: so they cannot becom
 
 
 class Loop(Protocol):
-    """As much of an event loop as is used."""
+    """Has as much of an event loop as is used."""
 
     def call_soon_threadsafe(self, callback: Callable[..., object], *args: Any) -> object: ...
 
@@ -109,7 +109,7 @@ class Verifying:
         return True
 
     def was_let_in(self, user: str, source: str) -> None:
-        """It is at home there: guesses at its name from elsewhere are not before it, however many come."""
+        """Note that it is at home there: guesses at its name from elsewhere are not before it, however many come."""
         self._homes[user] = source
 
     def close(self) -> None:
@@ -117,7 +117,7 @@ class Verifying:
         self._threads.shutdown(wait=False, cancel_futures=True)
 
     def _look_after_some(self) -> None:
-        """Who has hung up must not keep a connection, and its place, until its turn."""
+        """Look after some who wait: who has hung up must not keep a connection, and its place, until its turn."""
         for _ in range(min(_LOOKED_AFTER, len(self._round))):
             reference = self._round.popleft()
             attempt = reference()

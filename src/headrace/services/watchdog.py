@@ -28,7 +28,7 @@ class Watchdog:
         self.longest_s = 0.0
 
     def note(self, kind: str, taken_s: float) -> None:
-        """Something of this kind took so long."""
+        """Note that something of this kind took so long."""
         if taken_s > LIMIT_S:
             self.stalls[kind] += 1
             self.stalled_s[kind] += taken_s

@@ -114,7 +114,7 @@ class MemoryLink(MqttLink):
             )
 
     def read_on(self) -> None:
-        """It never reads more than its share."""
+        """Return at once: it never reads more than its share."""
 
     def pause_reading(self) -> None:
         self.reading = False

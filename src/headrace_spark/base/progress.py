@@ -19,7 +19,7 @@ RATE_WINDOW_S: Final = 5.0
 
 @dataclass(frozen=True)
 class Progress:
-    """Where a job stands: rows of this run, the next offset to read, what lies between it and the present end."""
+    """Says where a job stands: rows of this run, the next offset to read, what lies between it and the present end."""
 
     rows: int
     offset: int

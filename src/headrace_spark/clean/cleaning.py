@@ -216,7 +216,7 @@ def _uneven_in(schema: TopicSchema, parsed: Column) -> Column:
 
 
 def _uneven(kind: Kind | Mapping[str, Kind], parsed: Column) -> Column:
-    """Whether a number in it is not whole where it should be, or too large; null and false mean the same."""
+    """Return whether a number in it is not whole where it should be, or too large; null and false mean the same."""
     if isinstance(kind, str):
         return parsed.isNotNull() & _whole(parsed).isNull() if kind in WHOLE else F.lit(False)
     if isinstance(kind, tuple):

@@ -27,7 +27,7 @@ REMEDY: Final = (
 
 
 class Continuity:
-    """Of one lake: `clean` is the table that every batch writes, `others` are the ones that some batches do."""
+    """Watches one lake: `clean` is the table that every batch writes, `others` are the ones that some batches do."""
 
     def __init__(
         self, checkpoint: Checkpoint, messages: Path, clean: LakeTable, others: Sequence[LakeTable]
@@ -56,7 +56,7 @@ class Continuity:
         self._require_as_noted(self._clean.last_note())
 
     def _has(self, position: TablePosition) -> bool:
-        """Whether `clean` has the batches below the position. An older headrace said so by their numbers."""
+        """Return whether `clean` has the batches below the position. An older headrace said so by their numbers."""
         written = self._clean.last_version(self.app_id)
         if written is not None:
             return written >= position.number
@@ -79,7 +79,7 @@ class Continuity:
         return LakeConflict(f"checkpoint {self._checkpoint.path} cannot be gone on with: {problem}. {REMEDY}")
 
     def begin(self) -> None:
-        """Before the query starts: remember whether its first look at `messages` finds rows that the tables have."""
+        """Remember, before the query starts, whether its first look at `messages` finds rows that the tables have."""
         if self._checkpoint.last_planned is not None:
             return
         self._again.parent.mkdir(parents=True, exist_ok=True)
@@ -98,7 +98,7 @@ class Continuity:
         return TablePosition.from_dict(self._checkpoint.end(batch))
 
     def repeats(self, batch: int) -> bool:
-        """Whether rows of the batch may be in the tables."""
+        """Return whether rows of the batch may be in the tables."""
         if self._again.exists() and (batch == 0 or self.end(batch - 1).is_first_look):
             return True
         written = self._clean.last_version(self.app_id)

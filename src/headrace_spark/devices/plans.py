@@ -41,7 +41,7 @@ class Plan:
 
 
 class Plans:
-    """Of one query over the Delta table `source`."""
+    """Knows the plans of one query over the Delta table `source`."""
 
     def __init__(self, outbox: Path, name: str, checkpoint: Checkpoint, source: Path) -> None:
         self._outbox = outbox
@@ -50,7 +50,7 @@ class Plans:
         self._source = source
 
     def add(self, batch: int) -> None:
-        """Before the rows of a batch are kept. Raises OSError."""
+        """Add a plan, before the rows of a batch are kept. Raises OSError."""
         end = self._checkpoint.end(batch)
         version = max(0, TablePosition.from_dict(end).read_version)
         _, plans = self._read()
@@ -64,7 +64,7 @@ class Plans:
         new.replace(self._path)
 
     def resume(self, kept: int | None) -> None:
-        """Before the query starts. `kept`: the last batch of `self.query` in the outbox.
+        """Resume before the query starts. `kept`: the last batch of `self.query` in the outbox.
 
         Raises LakeConflict, ForeignOffset.
         """

@@ -75,7 +75,7 @@ class Tables:
         self.all = (*self.others, self.clean)
 
     def missing(self, messages: DataFrame) -> DataFrame:
-        """Those of the rows that are in none of the tables."""
+        """Return those of the rows that are in none of the tables."""
         since = messages.agg(F.min("date")).first()
         assert since is not None
         if since[0] is None:
@@ -227,7 +227,8 @@ class Cleaner:
             bad.unpersist()
 
     def _marked(self, messages: DataFrame) -> tuple[int, DataFrame]:
-        """How many rows there are, and the rows judged, with `repeat`; looked for only where publishers chose ids."""
+        """Return how many rows there are, and the rows judged, with `repeat`; looked for only where publishers chose
+        ids."""
         settings = self._settings
         judged = judge(messages, self._schemas, settings.payload_bytes_max, settings.late_after_s)
         chosen_on = F.when(F.col("message_id").startswith(CHOSEN_ID), F.col("date"))
@@ -261,7 +262,7 @@ def start_query(spark: SparkSession, settings: Settings, cleaner: Cleaner) -> St
 
 
 class Tracker:
-    """Where the job stands, from what Spark reports and what the cleaner counted."""
+    """Knows where the job stands, from what Spark reports and what the cleaner counted."""
 
     def __init__(self, cleaner: Cleaner, report: Report) -> None:
         self._cleaner = cleaner

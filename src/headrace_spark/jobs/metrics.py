@@ -184,7 +184,7 @@ class Work:
             found.unpersist()
 
     def _events(self) -> list[dict[str, Any]]:
-        """In journal order, times in microseconds."""
+        """Return the events in journal order, times in microseconds."""
         schema = StructType([EVENTS[name] for name in EVENTS_READ])
         read = Events(self._partitions, self._token, arrow_schema(schema))
         rows = self._numbers(len(self._partitions)).mapInArrow(read, schema)

@@ -227,7 +227,7 @@ def matching(topic_filter: str) -> list[Column]:
 
 
 def _quoted(level: str) -> str:
-    """As itself in Java's regular expressions."""
+    """Return the text as it stands for itself in Java's regular expressions."""
     return "\\Q" + level.replace("\\E", "\\E\\\\E\\Q") + "\\E"
 
 
@@ -296,7 +296,7 @@ class Notes:
 
     @classmethod
     def of(cls, settings: Settings) -> Notes:
-        """Those of an earlier start, or new ones. Raises BadOption if the name stands for another replay."""
+        """Return the slices of an earlier start, or new ones. Raises BadOption if the name stands for another replay."""
         lake = Lake(settings.lake)
         path = lake.root / "_checkpoints" / f"{JOB}-{settings.name}.json"
         keys = ("since", "until", "topic", "where", "table", "prefix", "client", "offsets_per_slice")

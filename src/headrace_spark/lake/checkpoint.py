@@ -50,7 +50,7 @@ class Checkpoint:
 
     @property
     def unfinished(self) -> bool:
-        """Whether a micro-batch was begun and not marked as done."""
+        """Return whether a micro-batch was begun and not marked as done."""
         begun, done = self.last_planned, self.last_batch
         return begun is not None and (done is None or begun > done)
 
@@ -119,7 +119,7 @@ class Checkpoint:
                 self._write(f"commits/{number}", f'{_VERSION}\n{{"nextBatchWatermarkMs":0}}')
 
     def _write(self, name: str, text: str) -> None:
-        """In one step, without the checksum that Spark may have made of what was there."""
+        """Write in one step, without the checksum that Spark may have made of what was there."""
         path = self.path / name
         path.with_name(f".{path.name}.crc").unlink(missing_ok=True)
         new = path.with_name(f".{path.name}.moved")

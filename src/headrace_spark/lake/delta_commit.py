@@ -24,7 +24,7 @@ _DELTA: Final = "org.apache.spark.sql.delta"
 
 
 def has_version(table: DeltaLog, app_id: str, version: int) -> bool:
-    """Whether the table has the transaction (application, version), or a later one of that application."""
+    """Return whether the table has the transaction (application, version), or a later one of that application."""
     done = table.transaction_version(app_id)
     return done is not None and done >= version
 
@@ -101,6 +101,6 @@ def paths_of(table: Path, actions: Sequence[str]) -> list[Path]:
 
 
 def remove_files(table: Path, actions: Sequence[str]) -> None:
-    """Of actions that no commit has: otherwise they go with a vacuum."""
+    """Remove the files of actions that no commit has: otherwise they go with a vacuum."""
     for path in paths_of(table, actions):
         path.unlink(missing_ok=True)

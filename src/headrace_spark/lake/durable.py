@@ -19,7 +19,7 @@ _DOUBTED: Final = 10
 
 
 def sync_path(path: Path) -> None:
-    """Of a file: its content; of a folder: its names. Raises OSError."""
+    """Sync the content of a file, or the names of a folder. Raises OSError."""
     fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         os.fsync(fd)

@@ -57,7 +57,8 @@ _BOUNDS: Final = (
 
 @dataclass(frozen=True)
 class JournalEnd:
-    """How far a table goes for one epoch of one journal: it has all messages below `offset`."""
+    """Says how far a table goes for one epoch of one journal: it has all messages below `offset` that it will ever
+    get."""
 
     uuid_start: str
     """As much of the uuid as Delta's statistics keep."""
@@ -106,7 +107,7 @@ class Lake:
         return f"{job}:{DeltaLog(table).metadata().id} in {table}"
 
     def is_plain(self) -> bool:
-        """Whether `messages` is as this headrace makes it, so that files may be added that Spark did not write."""
+        """Return whether `messages` is as this headrace makes it, so that files may be added that Spark did not write."""
         log = self._log()
         return log is not None and is_plain(log, MESSAGES_LAYOUT, _PROPERTIES)
 
@@ -181,7 +182,7 @@ def archive_id(uuid: str, epoch: int) -> str:
 
 
 def is_plain(log: DeltaLog, layout: FileLayout, properties: Mapping[str, str]) -> bool:
-    """Whether a table has what it was made with, and nothing of Delta that asks more of a writer.
+    """Return whether a table has what it was made with, and nothing of Delta that asks more of a writer.
 
     Constraints or column mapping, that somebody has switched on since, would.
     """
@@ -197,7 +198,7 @@ def is_plain(log: DeltaLog, layout: FileLayout, properties: Mapping[str, str]) -
 
 
 def unreadable(table: Path, error: DeltaError) -> LakeConflict:
-    """For something that lies where a table should, and is none."""
+    """Return the error for something that lies where a table should, and is none."""
     reason = str(error).splitlines()[0]
     return LakeConflict(
         f"{table} is no Delta table that can be read ({reason}). Use another lake, or move it away"

@@ -33,7 +33,8 @@ class LakeTable:
         self.path = lake.absolute() / definition.name
 
     def log(self) -> DeltaLog | None:
-        """None where there is no such table. Raises LakeConflict if it has another schema than its definition."""
+        """Return the table's log, None where there is no such table. Raises LakeConflict if it has another schema
+        than its definition."""
         try:
             log = DeltaLog(self.path)
         except TableNotFoundError:
@@ -90,12 +91,12 @@ class LakeTable:
         return DeltaTable.forPath(spark, str(self.path))
 
     def is_plain(self) -> bool:
-        """Whether it is as this headrace makes it, so that files may be added that Spark did not write."""
+        """Return whether it is as this headrace makes it, so that files may be added that Spark did not write."""
         log = self.log()
         return log is not None and is_plain(log, self.definition.layout, _ours(self.definition))
 
     def files(self, journal_uuid: str) -> list[Path]:
-        """Those that have the rows of one journal, of a table that is partitioned by it."""
+        """Return the files that have the rows of one journal, of a table that is partitioned by it."""
         log = self.log()
         rows = [] if log is None else pa.table(log.get_add_actions(flatten=True)).to_pylist()
         return [

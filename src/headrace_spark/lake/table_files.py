@@ -42,7 +42,7 @@ _LAST: Final = "\U0010ffff"
 
 @dataclass(frozen=True)
 class FileLayout:
-    """How the files of a table look."""
+    """Says how the files of a table look."""
 
     partitioned_by: tuple[str, ...]
     statistics: tuple[str, ...]
@@ -184,7 +184,7 @@ class Statistics:
 
 
 def rows_in(action: str) -> int:
-    """How many rows the file of an `add` action has."""
+    """Return how many rows the file of an `add` action has."""
     return int(json.loads(json.loads(action)["add"]["stats"])["numRecords"])
 
 
@@ -208,7 +208,7 @@ def _by_partition(
 
 
 def _partition_value(value: Any) -> str | None:
-    """As text; an empty one cannot be told from none, in Spark as in Hive."""
+    """Return the value as text; an empty one cannot be told from none, in Spark as in Hive."""
     return None if value is None or value == "" else str(value)
 
 

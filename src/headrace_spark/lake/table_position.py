@@ -67,5 +67,5 @@ def commit_of(table: Path, version: int) -> str | None:
 
 
 def is_there(table: Path, version: int, commit: str | None) -> bool:
-    """Whether a table still has the version of which `commit_of` said this, as far as its log tells."""
+    """Return whether a table still has the version of which `commit_of` said this, as far as its log tells."""
     return DeltaLog(table).version() >= version and commit_of(table, version) in (None, commit)

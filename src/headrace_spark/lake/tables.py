@@ -45,7 +45,7 @@ class TableDefinition:
 
     @property
     def layout(self) -> FileLayout:
-        """How files look that Spark does not write."""
+        """Return how files look that Spark does not write."""
         return FileLayout(self.partitioned_by, self.statistics, ())
 
     def rows(self, journal_uuid: str, **columns: pa.Array) -> pa.RecordBatch:
@@ -66,7 +66,7 @@ def as_times(times_us: npt.NDArray[np.int64], is_null: npt.NDArray[np.bool_] | N
 
 
 def as_dates(times_us: npt.NDArray[np.int64]) -> pa.Array:
-    """Their days, UTC."""
+    """Return their days, UTC."""
     return pa.array((times_us // DAY_US).astype(np.int32)).cast(pa.date32())
 
 

@@ -29,7 +29,7 @@ _HOUR_S: Final = 3600
 
 
 class Upkeep:
-    """For the tables of one job. `marks`: a folder that remembers when each was last tended."""
+    """Tends the tables of one job. `marks`: a folder that remembers when each was last tended."""
 
     def __init__(
         self, spark: SparkSession, settings: UpkeepSettings, marks: Path, tables: list[Path]
@@ -49,7 +49,7 @@ class Upkeep:
                 mark.touch()
 
     def _due(self, mark: Path) -> bool:
-        """Not before a first interval has passed: a new table has nothing to tend."""
+        """Return whether the table is due, not before a first interval has passed: a new table has nothing to tend."""
         try:
             return time() - mark.stat().st_mtime >= self._settings.interval_s
         except FileNotFoundError:

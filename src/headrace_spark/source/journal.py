@@ -124,7 +124,8 @@ def readable_from(journal: JournalReader, offset: int, fail_on_data_loss: bool) 
 
 
 def holds_last(journal: JournalReader, end: int, epoch: int) -> bool:
-    """Whether the record before `end` is still the one written in `epoch`. True too if the journal has let go of it."""
+    """Return whether the record before `end` is still the one written in `epoch`. True too if the journal has let go
+    of it."""
     if end <= journal.complete_offset():
         return True
     try:
@@ -135,7 +136,8 @@ def holds_last(journal: JournalReader, end: int, epoch: int) -> bool:
 
 
 def reaches(journal: JournalReader, end: int, epoch: int) -> bool:
-    """Whether what was read up to `end` in `epoch` is still what the journal has, or had before it let go of it."""
+    """Return whether what was read up to `end` in `epoch` is still what the journal has, or had before it let go of
+    it."""
     if end > journal.high_watermark():
         return False
     if end <= journal.complete_offset():

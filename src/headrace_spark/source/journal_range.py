@@ -30,7 +30,7 @@ class JournalRange:
     end: int
 
     def partitions(self, tasks: int) -> list[JournalPartition]:
-        """In at most so many parts, for `headrace_spark.source.reading.all_chunks`."""
+        """Return at most so many parts, for `headrace_spark.source.reading.all_chunks`."""
         journal = self.journal
         return [
             JournalPartition(journal.location, journal.uuid, journal.epoch, start, end)
@@ -39,7 +39,7 @@ class JournalRange:
 
 
 class Ranges:
-    """Where a job stands in one journal, and what comes next."""
+    """Knows where a job stands in one journal, and what comes next."""
 
     def __init__(
         self, job: str, journal: JournalReader, last: LakeTable, others: Sequence[LakeTable]
@@ -86,7 +86,7 @@ class Ranges:
         self.is_together = True
 
     def _end_of(self, table: LakeTable) -> int | None:
-        """In the newest epoch in which it counts anything."""
+        """Return the end in the newest epoch in which it counts anything."""
         for epoch in range(self._journal.epoch, -1, -1):
             if (end := table.last_version(self.app_id(epoch))) is not None:
                 return end

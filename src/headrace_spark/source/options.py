@@ -105,7 +105,7 @@ class SourceOptions:
 
 @dataclass(frozen=True)
 class Position:
-    """Where to begin or end in each journal: a word, an offset, an offset by uuid, or a time."""
+    """Says where to begin or end in each journal: a word, an offset, an offset by uuid, or a time."""
 
     word: str = ""
     offset: int | None = None

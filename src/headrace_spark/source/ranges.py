@@ -27,7 +27,7 @@ class JournalOffset:
     offset: int
 
     def as_dict(self, **about: int) -> dict[str, Any]:
-        """For Spark, which compares offsets as JSON text: where nothing moved, hand back what Spark gave."""
+        """Return it for Spark, which compares offsets as JSON text: where nothing moved, hand back what Spark gave."""
         return {"uuid": self.uuid, "epoch": self.epoch, "offset": self.offset, **about}
 
     @classmethod
@@ -41,7 +41,7 @@ class JournalOffset:
 
     @classmethod
     def from_json(cls, text: str) -> JournalOffset:
-        """As Spark's progress reports it."""
+        """Read it as Spark's progress reports it."""
         return cls.from_dict(json.loads(text))
 
 

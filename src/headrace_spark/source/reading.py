@@ -67,7 +67,7 @@ def all_chunks(partition: JournalPartition, token: str) -> Iterator[Chunk]:
 def wanted_chunks(
     journal: JournalReader, start: int, end: int, selection: Selection, cache: Path | None
 ) -> Iterator[Chunk]:
-    """At least the records of [start, end) that are wanted."""
+    """Yield at least the records of [start, end) that are wanted."""
     if cache is None or not selection.is_by_topic:
         yield from scanned(journal, start, end, selection)
         return

@@ -208,7 +208,7 @@ class RemoteConsumers:
 
 
 class RemoteJournal(JournalReader):
-    """As `JournalReader`, over HTTP. Every method may raise JournalUnreachable."""
+    """Does what `JournalReader` does, over HTTP. Every method may raise JournalUnreachable."""
 
     def __init__(self, location: str, token: str) -> None:
         super().__init__(Path(DIRECTORY), RemoteDisk(Endpoint(location, token)))

@@ -34,7 +34,7 @@ _FROM, _BELOW = "from", "below"
 
 @dataclass(frozen=True)
 class Selection:
-    """None and "" mean: any. `tenants` and the three on topics are about messages alone."""
+    """Selects records; None and "" mean any. `tenants` and the three on topics are about messages alone."""
 
     start: int = 0
     end: int = 1 << 63
@@ -46,7 +46,7 @@ class Selection:
 
     @property
     def is_by_topic(self) -> bool:
-        """Whether only some topics, or some tenants, are wanted."""
+        """Return whether only some topics, or some tenants, are wanted."""
         return bool(self.topic_prefix or self.topic_filter) or not (
             self.tenants is None and self.topics is None
         )
@@ -83,7 +83,7 @@ class Selection:
 
 
 def microseconds(moment: datetime) -> int:
-    """Since 1970; a time without a zone is UTC, as in our sessions."""
+    """Return the time since 1970; one without a zone is UTC, as in our sessions."""
     aware = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
     return (aware - _EPOCH) // timedelta(microseconds=1)
 
@@ -105,7 +105,7 @@ def _one_of(selection: Selection, column: str, values: Collection[Any]) -> Selec
 
 
 def _prefix(selection: Selection, column: str, value: Any) -> Selection:
-    """Of several prefixes the longest: it is at least as narrow where they can hold together."""
+    """Return, of several prefixes, the longest: it is at least as narrow where they can hold together."""
     longer = column == "topic" and len(value) > len(selection.topic_prefix)
     return replace(selection, topic_prefix=value) if longer else selection
 

@@ -13,7 +13,7 @@ its offsets suggest, or none.
 
 A stream is a registered consumer: registered before its first read, and its committed position holds
 retention back. Spark calls `commit` when it plans the batch after, so the position may trail by one batch
-(decision 32).
+(decision 32: one consumer a stream).
 """
 
 # ruff: noqa: N802  (the names of methods are Spark's)
@@ -82,8 +82,9 @@ class BatchReader(RangeReader, DataSourceReader):
 
 
 class FilteredReader(BatchReader):
-    """With option `pushFilters`. Never for all reads: Spark 4.2 remembers, for the whole life of a loaded DataFrame, what
-    its last filter left to read, and a query of the same DataFrame without a filter would silently miss rows.
+    """Serves reads with option `pushFilters`. Never for all reads: Spark 4.2 remembers, for the whole life of a
+    loaded DataFrame, what its last filter left to read, and a query of the same DataFrame without a filter would
+    silently miss rows.
     """
 
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:

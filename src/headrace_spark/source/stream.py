@@ -79,7 +79,7 @@ class StreamReader(RangeReader, DataSourceStreamReader, SupportsTriggerAvailable
         return JournalOffset(journal.uuid, journal.epoch, offset)
 
     def _first(self, journal: JournalReader) -> int:
-        """Where the query begins with a journal; registers the consumer there."""
+        """Return where the query begins with a journal; registers the consumer there."""
         starting = self.options.starting
         known = registered_offset(journal, self.consumer) if starting.word == LATEST else None
         while True:
@@ -156,7 +156,7 @@ class StreamReader(RangeReader, DataSourceStreamReader, SupportsTriggerAvailable
         return Fetch(segments, first, max(first, target), high_watermark)
 
     def _limit(self, fetches: Sequence[Fetch]) -> None:
-        """Both limits, shared by the journals in proportion to what waits there."""
+        """Apply both limits, shared by the journals in proportion to what waits there."""
         rows, size = self.options.rows_per_trigger_max, self.options.bytes_per_trigger_max
         if rows is not None:
             for fetch, share in zip(fetches, shares([f.backlog for f in fetches], rows), strict=True):

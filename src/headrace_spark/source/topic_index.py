@@ -68,7 +68,7 @@ class TopicIndex:
 
     @classmethod
     def load(cls, path: Path) -> Self | None:
-        """None if there is none that can be used."""
+        """Return the index, None if there is none that can be used."""
         try:
             with path.open("rb") as file:
                 head = file.read(_HEADER.size)
@@ -135,7 +135,7 @@ class StaleIndex(Exception):
 
 
 def _parts(entries: Entries) -> Iterator[Entries]:
-    """As many as make a chunk, by records and by bytes."""
+    """Return as many parts as make a chunk, by records and by bytes."""
     for first in range(0, len(entries), CHUNK_RECORDS_MAX):
         part = entries[first : first + CHUNK_RECORDS_MAX]
         shares = np.cumsum(part["length"].astype(np.int64)) // CHUNK_BYTES_MAX

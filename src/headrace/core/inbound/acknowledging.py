@@ -97,7 +97,7 @@ class Acknowledging:
         self._finish(session, queue, serial, rc.SUCCESS)
 
     def _finish(self, session: Session, queue: OutboundQueue, serial: i64, reason_code: int) -> None:
-        """An entry left the window; a refusal counts as a drop (decisions 11)."""
+        """An entry left the window; a refusal counts as a drop (decision 11: counted drops)."""
         if queue.bound is None and not queue.resend:
             queue.inflight.remove(serial)  # what `finish` comes to, mostly
         else:

@@ -54,7 +54,7 @@ class Admission:
         return 0
 
     def keeps(self, tenant: Tenant, topic: bytes, size: int, payload_size: int) -> bool:
-        """Is there room for a retained message of `size` bytes? A delete always has."""
+        """Return whether there is room for a retained message of `size` bytes. A delete always has."""
         if payload_size == 0:
             return True
         settings, store = self._settings, tenant.retained
@@ -66,13 +66,13 @@ class Admission:
         )
 
     def is_too_deep(self, topic: bytes) -> bool:
-        """Whether a topic has more levels than are allowed."""
+        """Return whether a topic has more levels than are allowed."""
         most = self._settings.topic_levels_max
         return most > 0 and len(topic) >= most and topic.count(b"/") >= most
 
 
 def is_closed(topic: bytes) -> bool:
-    """Whether no client may publish there."""
+    """Return whether no client may publish there."""
     if not topic.startswith(CLOSED_TOPICS):
         return False
     return not (topic.startswith(_CONNECTION) and topic.endswith(b"/state") and topic.count(b"/") == 4)

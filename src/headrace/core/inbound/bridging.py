@@ -187,6 +187,6 @@ class _Subscribed(Deferred):
 
 
 class _Queued(Deferred):
-    """Nobody waits for it."""
+    """Answers nobody: no publisher waits for a message of a bridge."""
 
     def run(self) -> None: ...

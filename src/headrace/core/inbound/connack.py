@@ -58,7 +58,7 @@ class Grants:
         return link.fits(answer)
 
     def set_window(self, link: Link, packet: Connect) -> None:
-        """How much may be in flight towards the client, and how many topic aliases."""
+        """Set how much may be in flight towards the client, and how many topic aliases."""
         window = self._settings.inflight_max
         if packet.properties.receive_maximum is not None:
             window = min(window, packet.properties.receive_maximum)
@@ -69,7 +69,7 @@ class Grants:
         )
 
     def session_type(self, link: Link, packet: Connect) -> int:
-        """Configuration rules, then the CONNECT user property, then DEVICE (decisions 16)."""
+        """Configuration rules, then the CONNECT user property, then DEVICE (decision 16)."""
         settings = self._settings
         # Where somebody looks at names, the one that was found counts, not the one beside a client certificate.
         user = packet.username if link.access is None else link.user

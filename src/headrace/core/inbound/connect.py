@@ -1,7 +1,7 @@
 """CONNECT, the end of a connection, and the life of a session between them: takeover, expiry, when a will is due.
 
 Runs on the loop. A session's own records (opened, resumed, closed, ended) take effect in memory when they are appended;
-CONNACK waits for them where a persistent session is concerned (decisions 10).
+CONNACK waits for them where a persistent session is concerned (decision 10: what an answer waits for).
 """
 
 from __future__ import annotations
@@ -196,7 +196,8 @@ class Sessions(SignInListener):
         self.testimony.taken_over(link, session.client_id, by)
 
     def _forget(self, session: Session) -> None:
-        """A transient session that a crash left for its will: the client is back, so neither is wanted (decisions 15)."""
+        """A transient session that a crash left for its will: the client is back, so neither is wanted
+        (decision 15: sessions after a crash)."""
         self._wills.cancel(session)
         self.end(session, "connection closed")
 
@@ -390,7 +391,7 @@ class Sessions(SignInListener):
             self.await_return(session, 0)
 
     def end(self, session: Session, reason: str, code: int = -1) -> None:
-        """The session is over; what its queue still held is counted as dropped (decisions 11)."""
+        """The session is over; what its queue still held is counted as dropped (decision 11: counted drops)."""
         self._wills.fire(session, self.access)
         queue = session.queue
         fields = session.named()
@@ -420,7 +421,8 @@ class Sessions(SignInListener):
     # Start and stop of the broker
 
     def start(self) -> None:
-        """After recovery: whoever was connected is not; wills and expiries run from now plus the grace (decisions 15)."""
+        """Begin after recovery: whoever was connected is not; wills and expiries run from now plus the grace
+        (decision 15: sessions after a crash)."""
         event = Event(BROKER_STARTED, self._clock.now_us, {})
         self._commit.append(event)
         self._fold.started(event)
@@ -431,7 +433,8 @@ class Sessions(SignInListener):
             self.await_return(session, self._settings.restart_grace_ms)
 
     def stop(self) -> None:
-        """SIGTERM: say goodbye, note exactly what was sent; the sessions stay open in the journal (decisions 15)."""
+        """SIGTERM: say goodbye, note exactly what was sent; the sessions stay open in the journal
+        (decision 15: sessions after a crash)."""
         for session in list(self._fold.by_incarnation.values()):
             link = session.link
             if link is None:
@@ -456,7 +459,7 @@ class Sessions(SignInListener):
         link.close()
 
     def keep_alive_over(self, link: Link) -> None:
-        """Nothing came for one and a half keep alives [MQTT-3.1.2-22]."""
+        """End a connection of which nothing came for one and a half keep alives [MQTT-3.1.2-22]."""
         link.on_protocol_error(ProtocolError(rc.KEEP_ALIVE_TIMEOUT, "keep alive timeout"))
 
 
@@ -517,7 +520,7 @@ class _KeepAlive(Timer):
 
 
 class _Unclosed(Timer):
-    """Something failed when the connection of a session ended: once more."""
+    """Closes once more what failed when the connection of a session ended."""
 
     def __init__(self, sessions: Sessions, session: Session, reason: str, code: int) -> None:
         super().__init__()

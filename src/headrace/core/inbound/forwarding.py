@@ -77,13 +77,13 @@ class Forwarding:
             self._router.offer(target, message)
 
     def _message(self, link: Link, session: Session, topic: bytes, payload: bytes) -> Message:
-        """For those who cannot have it as it came."""
+        """Make the message for those who cannot have it as it came."""
         flags = message_flags(0, False, False, link.version)
         now_us = self._publishing.clock.now_us
         return session.message(now_us, flags, 0, topic, b"", NO_EXPIRY, payload)
 
     def _passes(self, link: Link, session: Session, topic: bytes) -> bool:
-        """Whether a message may go at once to all who get it, and nothing has to be written into it."""
+        """Return whether a message may go at once to all who get it, and nothing has to be written into it."""
         if topic[0] == _DOLLAR or self._expires or session.tenant.groups or len(topic) >= self._deep:
             return False
         if link.routed_later or link.retained_offset >= self._commit.high_watermark:

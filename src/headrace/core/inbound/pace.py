@@ -19,7 +19,8 @@ _WAIT_MS: Final = 50  # at least: timers are no finer
 
 
 class Budget:
-    """So many messages a second, of which as many as one second's may be saved up. `shares`: how many draw on it."""
+    """Allows so many messages a second, of which as many as one second's may be saved up. `shares`: how many draw on
+    it."""
 
     def __init__(self, per_s: int, now_ms: int) -> None:
         self.per_s: i64 = per_s
@@ -46,12 +47,12 @@ class Budget:
         return max(1, self.per_s // (2 * max(1, self.shares)))
 
     def wait_ms(self, count: i64) -> i64:
-        """How long until so many may be drawn, if nobody else draws; a second at most."""
+        """Return how long until so many may be drawn, if nobody else draws; a second at most."""
         return min(_SECOND_MS, max(_WAIT_MS, (count - self._left) * _SECOND_MS // self.per_s + 1))
 
 
 class Pace(Timer):
-    """Of one connection, made when it publishes first. Draws on all of its budgets at once."""
+    """Paces one connection, made when it publishes first. Draws on all of its budgets at once."""
 
     def __init__(self, link: Link, budgets: list[Budget]) -> None:
         super().__init__()

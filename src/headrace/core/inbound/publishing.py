@@ -126,8 +126,8 @@ class Publishing:
             self._publish_stored(link, session, packet, message)
 
     def _permits(self, link: Link, session: Session, packet: Publish) -> bool:
-        """Whether access control lets the client publish there, and it has not come round a ring of bridges; what is
-        refused is answered."""
+        """Return whether access control lets the client publish there, and it has not come round a ring of bridges;
+        what is refused is answered."""
         access = link.access
         if access is not None and not may_publish(access, link, packet.topic):
             access.note_denied(link, "publish", packet.topic)
@@ -183,7 +183,8 @@ class Publishing:
         return _RETAINED if packet.retain and self._keeps(session, packet) else _PASSED
 
     def _takes_sequence(self, link: Link, session: Session, packet: Publish, message: Message) -> bool:
-        """Whether a message with a sequence is to be journaled; a repeated one is acknowledged behind the first."""
+        """Return whether a message with a sequence is to be journaled; a repeated one is acknowledged behind the
+        first."""
         if link.producer_refused and is_sequenced(packet.properties):
             link.inbound -= 1
             self._reject(link, session, packet, link.producer_refused)
@@ -212,7 +213,8 @@ class Publishing:
         return expiry_s
 
     def _keeps(self, session: Session, packet: Publish) -> bool:
-        """Whether a retained message is kept; above the limit it is delivered as any other, and that is counted."""
+        """Return whether a retained message is kept; above the limit it is delivered as any other, and that is
+        counted."""
         size = len(packet.topic) + len(packet.properties) + len(packet.payload)
         if self.admission.keeps(session.tenant, packet.topic, size, len(packet.payload)):
             return True
@@ -236,7 +238,8 @@ class Publishing:
         self.commit.defer(Answer(link, packet.qos, packet.packet_id, code, reason))
 
     def _stop_producer(self, link: Link, packet: Publish, code: int) -> None:
-        """Nothing of a producer overtakes a refused message, or its sequence would pass for a repeated one later."""
+        """Stop a producer at a refused message: nothing overtakes it, or its sequence would pass for a repeated one
+        later."""
         if code and is_sequenced(packet.properties):
             link.producer_refused = code
 
@@ -285,8 +288,8 @@ class Publishing:
             incoming[packet_id] = offset
 
     def keep_pace(self, link: Link) -> None:
-        """Where too much waits for the disk, or behind this client's messages for many, stop reading from it until some
-        of that has taken effect (decisions 39)."""
+        """Stop reading from a client where too much waits for the disk, or behind its messages for many, until some
+        of that has taken effect (decision 39: paused reads)."""
         if self.commit.pending_bytes > self.settings.commit_bytes_max or (
             link.fan > 0 and link.fan * (link.deferred // ENTRY_BYTES) > DELIVERIES_MAX
         ):
@@ -306,7 +309,7 @@ class Publishing:
             link.hold()
             self._held_back.append(link)
 
-    # A full disk: nothing new from publishers until space returns (decisions 22)
+    # A full disk: nothing new from publishers until space returns (decision 22)
 
     def _put_off(self, link: Link, session: Session, packet: Publish) -> bool:
         """Refuse with 0x97 where that is wanted and the version has it, else keep the packet and stop reading. False for
@@ -350,7 +353,7 @@ class Publishing:
             item.link.on_protocol_error(error)
 
     def pubrel(self, link: Link, packet_id: int) -> None:
-        """PUBREL ends the exchange; PUBCOMP waits until that is durable (decisions 10).
+        """PUBREL ends the exchange; PUBCOMP waits until that is durable (decision 10: what an answer waits for).
 
         An id that we do not know is one whose PUBCOMP was lost: the exchange is complete, and the client is told so
         [MQTT-4.3.3-11] (0x92 would make it report a failure that did not happen).
@@ -397,7 +400,7 @@ class Publishing:
         return sum(not link.parked for link in self._held_back), len({id(item.link) for item in self._parked})
 
     def let_go(self) -> None:
-        """Something has taken effect: those held back whose share has become small are read from again, soon."""
+        """Read again, soon, from those held back whose share has become small, now that something has taken effect."""
         if not self._held_back:
             return
         held = self._held_back

@@ -188,8 +188,8 @@ class _Room:
         self._granted: i64 = 0
 
     def takes(self, topic_filter: str) -> bool:
-        """Whether there is room for this filter. One that the session has takes none, but who names the same ones over
-        and over in one packet gets no more of it done than the limit."""
+        """Return whether there is room for this filter. One that the session has takes none, but who names the same
+        ones over and over in one packet gets no more of it done than the limit."""
         session = self._session
         held = session.subscriptions
         has: i64 = 0 if held is None else len(held)
@@ -215,13 +215,13 @@ class _Room:
         return owned >= self._most_owned
 
     def begin(self) -> None:
-        """They are on their way through the journal: those of the next packet find less room."""
+        """Note that they are on their way through the journal: those of the next packet find less room."""
         self._session.subscribing += len(self._new)
         self._count_owned(len(self._new))
         self._session.subscribing_bytes += self._bytes
 
     def end(self) -> None:
-        """They have taken effect, and are counted with what the session has."""
+        """Note that they have taken effect, and are counted with what the session has."""
         self._session.subscribing -= len(self._new)
         self._count_owned(-len(self._new))
         self._session.subscribing_bytes -= self._bytes
@@ -266,7 +266,7 @@ def _memory_of(filters: list[str]) -> i64:
 
 
 class _Held(Deferred):
-    """Which of these filters the session holds, seen when everything before has been applied and nothing behind."""
+    """Knows which of these filters the session holds, seen when everything before has been applied and nothing behind."""
 
     def __init__(self, link: Link, session: Session, filters: list[str]) -> None:
         super().__init__(link, _memory_of(filters))

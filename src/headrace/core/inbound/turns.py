@@ -21,7 +21,7 @@ _FORGET: Final = 8  # one in so many of a crowd that has gone is forgotten in a 
 
 
 class Turns:
-    """Those who wait for their turn, in order. What a connection may have done at once is said to the host."""
+    """Keeps those who wait for their turn, in order. What a connection may have done at once is said to the host."""
 
     def __init__(self, host: Host) -> None:
         self._host = host

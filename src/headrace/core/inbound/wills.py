@@ -36,7 +36,7 @@ class Wills:
         self._clock = clock
 
     def take(self, link: Link, will: Will | None) -> bool:
-        """Whether the client may leave this will; it is noted whose it is."""
+        """Return whether the client may leave this will; it is noted whose it is."""
         access = link.access
         if will is None:
             return True
@@ -67,7 +67,7 @@ class Wills:
         self._commit.append(Event(WILL_FIRED, self._clock.now_us, session.named()))
 
     def cancel(self, session: Session) -> None:
-        """It will not be published."""
+        """Forget the will: it is not published."""
         if session.will is not None:
             session.will = None
             session.changed = True

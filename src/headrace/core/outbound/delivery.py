@@ -193,7 +193,8 @@ class Delivery(Pump):
             self.pump(session)  # asks for what is missing, or drops what is too large for the client
 
     def _room(self, session: Session, link: Link, queue: OutboundQueue, serial: i64) -> bool:
-        """May `serial` be sent now? Asks the journal for a higher `sent_limit` or boundary ahead of need."""
+        """Return whether `serial` may be sent now. Asks the journal for a higher `sent_limit` or boundary ahead of
+        need."""
         if serial > queue.boundary_due:
             self.reserving.move_boundary(session, queue)
         if serial + (link.chunk >> 1) > queue.sent_limit:
@@ -224,7 +225,8 @@ class Delivery(Pump):
         return _size(link, message, ref & REF_QOS, ids) > link.max_packet_size
 
     def _permitted(self, link: Link, message: Message) -> bool:
-        """May its client read this topic? Asked when it is sent: permission may be withdrawn (decisions 11)."""
+        """Return whether the client may read this topic. Asked when it is sent: permission may be withdrawn
+        (decision 11: counted drops)."""
         access = link.access
         return access is None or may_receive(access, link, message.topic)
 
@@ -461,8 +463,8 @@ class Delivery(Pump):
         return len(self.hungry) > 0
 
     def hand_out_later(self, group: Group) -> None:
-        """At the end of this tick, what waits in a group goes to the members that have room. It is among the hungry as
-        its `carrier`."""
+        """Hand out what waits in a group, at the end of this tick, to the members that have room. It is among the
+        hungry as its `carrier`."""
         if not group.hungry:
             group.hungry = True
             self.hungry.append(group.carrier)
@@ -483,7 +485,8 @@ class Delivery(Pump):
 
 
 def _waits_for_read(session: Session) -> bool:
-    """Whether somebody still waits for it: its client may have gone, or have come back to a read that succeeded."""
+    """Return whether somebody still waits for it: its client may have gone, or have come back to a read that
+    succeeded."""
     if session.group is not None:
         return session.group.unread
     return session.link is not None and session.link.unread

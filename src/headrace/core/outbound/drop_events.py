@@ -75,7 +75,7 @@ class DropEvents:
 
 
 def topic_of(reason: str, client_id: str) -> bytes:
-    """Where drops of a session for this reason are told."""
+    """Return where drops of a session for this reason are told."""
     prefix = f"{_TOPIC}{reason}/".encode()
     quoted = _quoted(client_id).encode()
     if len(prefix) + len(quoted) > TOPIC_BYTES_MAX:

@@ -55,7 +55,7 @@ class _Job:
         self.at: i64 = 0
 
     def takes(self, targets: list[Target], payer: Link | None, plain: bool) -> bool:
-        """Whether one more message may go with these."""
+        """Return whether one more message may go with these."""
         if self.at or self.targets is not targets or self.payer is not payer:
             return False
         if (len(self.packets) > 0) != plain:
@@ -98,7 +98,7 @@ class FanOut:
         self._limit: i64 = LANES_BYTES_MAX  # of `bytes`, when those who are gone are looked for next
 
     def begins(self, count: i64) -> bool:
-        """Whether a message for `count` sessions may go to them at once."""
+        """Return whether a message for `count` sessions may go to them at once."""
         if count > FEW:
             if count > self.left:
                 return False
@@ -106,7 +106,7 @@ class FanOut:
         return True
 
     def waits(self, incarnation: int) -> bool:
-        """Whether something of this publisher waits, behind which all it sends has to."""
+        """Return whether something of this publisher waits, behind which all it sends has to."""
         return self.busy and incarnation in self._lanes
 
     def add(
@@ -203,7 +203,7 @@ class FanOut:
         return each * len(part)
 
     def _give(self, job: _Job, target: Target) -> None:
-        """All messages of the job to one session, if it is still there."""
+        """Give all messages of the job to one session, if it is still there."""
         session = target.session
         receiver = session.link
         if receiver is not None and job.joined:
@@ -218,7 +218,7 @@ class FanOut:
             self._offering.offer(target, message)
 
     def _end(self, job: _Job) -> None:
-        """All have it, or nobody else will: it is taken off its publisher's share."""
+        """End a job that all sessions have: the groups get it too, and it is taken off its publisher's share."""
         self.bytes -= job.weight
         payer = job.payer
         if payer is not None:
@@ -227,7 +227,7 @@ class FanOut:
 
 
 def takes_as_it_is(receiver: Link, target: Target, version: i64, size: i64, topic: bytes, high: i64) -> bool:
-    """Whether a plain PUBLISH of so many bytes, from a publisher of this version, can leave as it came."""
+    """Return whether a plain PUBLISH of so many bytes, from a publisher of this version, can leave as it came."""
     if (receiver.version == VERSION_5) != (version == VERSION_5):
         return False
     if receiver.alias_maximum or receiver.rendering is not None:

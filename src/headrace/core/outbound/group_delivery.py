@@ -161,8 +161,8 @@ class SharedDelivery(Sharing):
         return self._writable(session) and self._allowed(group, session, message)
 
     def _allowed(self, group: Group, session: Session, message: Message | None) -> bool:
-        """Whether its rights are enough for an entry of the group, and for this message. Who cannot be judged is not, and
-        loses its connection."""
+        """Return whether its rights are enough for an entry of the group, and for this message. Who cannot be judged
+        is not, and loses its connection."""
         try:
             return _admitted(group, session) and (message is None or _may_read(session, message))
         except Exception as error:  # noqa: BLE001  the others have their turn
@@ -271,7 +271,7 @@ class SharedDelivery(Sharing):
         return session.window_used() < link.window
 
     def _ready(self, session: Session) -> bool:
-        """May it be given an entry now? Besides room it needs a packet id that is free."""
+        """Return whether a member may be given an entry now. Besides room it needs a packet id that is free."""
         return self._room(session) and has_free_id(session)
 
     def _fetch(self, group: Group, ref: int) -> Message | Absent:
@@ -316,7 +316,7 @@ class SharedDelivery(Sharing):
     def _send_head(
         self, group: Group, serial: int, session: Session, link: Link, message: Message, qos: int
     ) -> None:
-        """It is this member's from now on: at QoS 2 it leaves when that is durable."""
+        """Give the head to this member from now on: at QoS 2 it leaves when that is durable."""
         packet_id = free_draw_id(session)
         draw = group.draw(serial, session, packet_id)
         if draw is not None:
@@ -402,7 +402,7 @@ class SharedDelivery(Sharing):
         self._finish(session, draw, 0)
 
     def _finish(self, session: Session, draw: Draw, reason_code: int) -> None:
-        """A refused message does not go to another member (decisions 13)."""
+        """A refused message does not go to another member (decision 13)."""
         draw.group.finish(draw.serial)
         if session.redraw:
             session.redraw.pop(draw.packet_id, None)
@@ -413,7 +413,7 @@ class SharedDelivery(Sharing):
 
 
 def _admitted(group: Group, session: Session) -> bool:
-    """Whether the member's rights are still what the shared subscription asks for."""
+    """Return whether the member's rights are still what the shared subscription asks for."""
     link = session.link
     if link is None or link.access is None:
         return True

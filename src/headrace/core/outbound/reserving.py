@@ -26,7 +26,7 @@ _CHUNK_MAX: Final = 1024
 
 
 def reserve_chunk(window: int) -> int:
-    """How far ahead of the last sent serial a session reserves its `sent_limit`."""
+    """Return how far ahead of the last sent serial a session reserves its `sent_limit`."""
     return max(_CHUNK_MIN, min(_CHUNK_MAX, 2 * window))
 
 

@@ -1,6 +1,6 @@
 """Retained messages for a new subscription, in pages.
 
-A persistent session gets them through its queue, so each page is a record that lists their offsets (decisions 9). A
+A persistent session gets them through its queue, so each page is a record that lists their offsets (decision 9). A
 transient session, or a subscription at QoS 0, gets them directly.
 """
 

@@ -122,7 +122,7 @@ class Router(Offering):
         return len(targets) + 1 + tenant.tree.take_work()
 
     def go_on(self) -> i64:
-        """With what is unfinished: to as many sessions as a pass has room for, those that are there with their writes."""
+        """Go on with what is unfinished."""
         rest = self._rest
         if rest is None:
             return 0
@@ -143,11 +143,11 @@ class Router(Offering):
         return self._at_once - left
 
     def give_up(self) -> None:
-        """Something raised that nobody expected: the next message is not to go on with this one."""
+        """Forget what raised unexpectedly: the next message is not to go on with this one."""
         self._rest = None
 
     def _give_to(self, targets: list[Target], message: Message, at: i64, end: i64) -> None:
-        """To those from `at` up to `end`; what fails for one of them costs that one."""
+        """Offer the message to the targets from `at` up to `end`; what fails for one of them costs that one."""
         while at < end:
             try:
                 while at < end:
@@ -210,7 +210,7 @@ class Router(Offering):
 
 
 def _is_newest(queue: OutboundQueue, offset: int) -> bool:
-    """Whether the entry that was numbered last is this message, even if it was dropped since."""
+    """Return whether the entry that was numbered last is this message, even if it was dropped since."""
     if queue.backlog.newest() >> REF_OFFSET_SHIFT == offset:
         return True
     ref = queue.inflight.get(queue.next_serial - 1)
@@ -236,8 +236,8 @@ class _Rest:
 
 
 def targets_of(publisher: Session | None, tree: SubscriptionTree, topic: bytes) -> list[Target]:
-    """Those of `tree.match`. A client mostly publishes to the topic of the time before, which is one object: without a
-    look-up it is 150 instructions less."""
+    """Return the targets of `tree.match`. A connection mostly publishes to the topic of the time before, which is one
+    object: without look-up it is 150 instructions less."""
     if publisher is None:
         return tree.match(topic)
     route = publisher.route

@@ -20,8 +20,8 @@ FAILURES_AT_ONCE: Final = 8
 
 
 class Unread:
-    """Those who wait, longest first, each once: a client that comes back meanwhile keeps its place. A group is here as
-    its `carrier`."""
+    """Lists those who wait, longest first, each once: a client that comes back meanwhile keeps its place. A group is
+    here as its `carrier`."""
 
     def __init__(self) -> None:
         self._waiting: dict[Session, None] = {}
@@ -37,7 +37,7 @@ class Unread:
         self._waiting[session] = None
 
     def take_due(self, now_ms: i64) -> list[Session]:
-        """Those to be tried now; whoever calls says by `tried` what came of it."""
+        """Return those to be tried now; whoever calls says by `tried` what came of it."""
         if not self._waiting or now_ms < self._due_ms:
             return []
         waiting = list(self._waiting)

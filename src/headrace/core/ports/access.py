@@ -22,7 +22,7 @@ PENDING: Final = -1  # no reason code: the answer comes through SignIn.answer
 
 
 class SignInListener:
-    """Who goes on with a CONNECT once access control has answered."""
+    """Goes on with a CONNECT once access control has answered."""
 
     def signed_in(self, link: Link, packet: Connect, reason_code: int) -> None:
         """Let the client in where the code is 0, else refuse it."""
@@ -93,7 +93,7 @@ class Answers:
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class Access:
-    """Who may do what. `link.user` is the name that `authenticate` found, None for nobody in particular.
+    """Says who may do what. `link.user` is the name that `authenticate` found, None for nobody in particular.
 
     `generation` changes when the rules do: what connections remember of the answers holds for one generation.
     """
@@ -108,7 +108,7 @@ class Access:
         raise NotImplementedError
 
     def may_leave_will(self, user: str | None, client_id: str, topic: bytes) -> bool:
-        """As `may_publish`, for a client that is gone."""
+        """Return what `may_publish` does, for a client that is gone."""
         raise NotImplementedError
 
     def may_receive(self, link: Link, topic: bytes) -> bool:
@@ -161,8 +161,8 @@ def may_receive(access: Access, link: Link, topic: bytes) -> bool:
 
 
 def may_draw(access: Access, link: Link, shared_filter: str) -> bool:
-    """Whether a member may still have entries of its shared subscription: asked as when it subscribed, and remembered on
-    the connection."""
+    """Return whether a member may still have entries of its shared subscription: asked as when it subscribed, and
+    remembered on the connection."""
     answers = _answers(access, link)
     known = answers.share.get(shared_filter)
     if known is None:

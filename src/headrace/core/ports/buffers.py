@@ -15,7 +15,7 @@ KEPT_BYTES_MAX: Final = 16 << 10  # what one of them may have held; together no 
 
 
 class Buffers:
-    """Those that nobody uses now, all of them empty. Runs on the loop."""
+    """Keeps the buffers that nobody uses now, all of them empty. Runs on the loop."""
 
     def __init__(self) -> None:
         self._kept: list[BytesWriter] = []

@@ -6,7 +6,7 @@ from mypy_extensions import mypyc_attr
 
 
 class Clock:
-    """The time as of this tick, set from outside: Unix microseconds and monotonic milliseconds (decisions 17).
+    """The time as of this tick, set from outside: Unix microseconds and monotonic milliseconds (decision 17).
 
     `stale` from the end of a tick until the first connection reads in the next one, which sets `now_us`. The loop last
     stood still for `stalled_ms`, until `awake_ms`: who was not heard meanwhile was not silent.

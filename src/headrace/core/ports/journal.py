@@ -1,7 +1,7 @@
 """The journal as the core needs it: append, and read again what was appended.
 
 Embedded: `storage.embedded.local` stands behind `JournalPort`; the fake for tests is in `storage.memory`. Base classes
-rather than protocols, because compiled code calls them per message (decision 27).
+rather than protocols, because compiled code calls them per message (decision 27: hot ports).
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ from mypy_extensions import mypyc_attr
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class Latencies:
-    """Is told when the bytes have left. `arrived_us`: when the message came, Unix microseconds by the broker's clock."""
+    """Hears when the bytes have left. `arrived_us`: when the message came, Unix microseconds by the broker's clock."""
 
     def acknowledged(self, arrived_us: int) -> None:
         """A PUBACK or PUBREC was written."""

@@ -2,7 +2,7 @@
 
 `net.connection` stands behind `Link`; the fake for tests is in `storage.memory`. `Host` is the other side: whoever serves
 links, in production `core.broker`. Base classes rather than protocols, because compiled code calls them per message
-(decision 27).
+(decision 27: hot ports).
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ WORK_AT_ONCE: Final = (
 
 
 class Rendering:
-    """How messages leave through a link whose receiver wants them in another form: a bridge maps topics."""
+    """Says how messages leave through a link whose receiver wants them in another form: a bridge maps topics."""
 
     def write(self, link: Link, message: Message, qos: i64, packet_id: i64, first: i64, ids: bytes) -> None:
         """One PUBLISH into the buffer of `link`; `first` is its first byte."""
@@ -85,7 +85,8 @@ class Host:
         raise NotImplementedError
 
     def contain(self, place: str, link: Link | None, error: Exception) -> None:
-        """Something failed at this place (`failures.PLACES`): it costs this connection, or nobody if there is none."""
+        """Note that something failed at this place (`failures.PLACES`): it costs this connection, or nobody if there
+        is none."""
         raise NotImplementedError
 
     def on_writable(self, link: Link) -> None:
@@ -214,13 +215,13 @@ class Link(ServerHandler):
         return 0 if out is None else len(out)
 
     def deaf(self) -> bool:
-        """Whether we have stopped reading, or have not looked at what was read: then its silence is ours."""
+        """Return whether we have stopped reading, or have not looked at what was read: then its silence is ours."""
         return self.held_back
 
     # What the core says to its client: `mqtt_link` makes packets of it.
 
     def fits(self, answer: Properties) -> bool:
-        """Whether CONNACK with these properties is within the client's Maximum Packet Size."""
+        """Return whether CONNACK with these properties is within the client's Maximum Packet Size."""
         raise NotImplementedError
 
     def accept(self, present: bool, answer: Properties) -> None:
@@ -314,7 +315,7 @@ class Link(ServerHandler):
         return ""
 
     def hung_up(self) -> bool:
-        """Whether the client has gone, or will send nothing more, though nothing is read from it."""
+        """Return whether the client has gone, or will send nothing more, though nothing is read from it."""
         return self.closed
 
     # ServerHandler: in packet order, from within the protocol's receive_data.

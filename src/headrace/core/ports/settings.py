@@ -40,7 +40,9 @@ class BrokerSettings:
         self.subscription_bytes_max: int = 32 << 20
         self.allow_anonymous: bool = True
         self.commit_bytes_max: int = 32 << 20
-        self.deliveries_at_once: int = 500  # in one pass of the loop: one or two milliseconds (decisions 29)
+        self.deliveries_at_once: int = (
+            500  # in one pass of the loop: one or two milliseconds (decision 29: work in units)
+        )
         self.refuse_when_full: bool = False
         self.topic_alias_outbound: int = 16
         self.payload_format_check: bool = False

@@ -29,7 +29,7 @@ class _Bucket:
 
 
 class Timer:
-    """Something to do at a time. Subclasses say what in `fire`; `cancel` is cheap and may be called twice.
+    """Does something at a time. Subclasses say what in `fire`; `cancel` is cheap and may be called twice.
 
     A cancelled timer leaves its bucket at once: what it refers to, a connection for one, is not held until it is due.
     """

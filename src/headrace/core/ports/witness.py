@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class Witness:
-    """Is told after it has happened. The connection that an end is told of still knows its address."""
+    """Hears what has happened, after it has. The connection that an end is told of still knows its address."""
 
     def connected(self, link: Link, packet: Connect, present: bool) -> None:
         """A client was let in; `present`: it has found its session."""

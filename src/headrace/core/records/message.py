@@ -2,7 +2,7 @@
 
 The topic, properties and payload are kept as the bytes they came in; a receiver gets them copied once into its write
 buffer. What differs per receiver (packet id, DUP, retain, subscription identifiers, remaining expiry) is written around
-them (decisions 26).
+them (decision 26).
 """
 
 from __future__ import annotations
@@ -105,7 +105,7 @@ class Message(Record):
         return len(self.topic) + len(self.properties) + len(self.payload)
 
     def expired(self, now_us: int) -> bool:
-        """True once the Message Expiry Interval has passed, counted from the receive time (decisions 17)."""
+        """True once the Message Expiry Interval has passed, counted from the receive time (decision 17)."""
         expiry: i64 = self.message_expiry_s
         return expiry >= 0 and elapsed_us(self.timestamp_us, now_us) >= expiry * 1_000_000
 
@@ -289,7 +289,7 @@ def decode_record(body: bytes, pos: int) -> tuple[Record, int]:
 
 
 def decode_batch(body: bytes, base_offset: int) -> list[Record]:
-    """All records of a batch body, with their offsets."""
+    """Return all records of a batch body, with their offsets."""
     records: list[Record] = []
     pos = 0
     while pos < len(body):

@@ -1,7 +1,7 @@
 """The records of the journal, byte by byte.
 
 A batch body is `count` records back to back; record i of a batch has the offset `base_offset + i`. Integers are little
-endian. Every record opens with `u32 length` (of what follows it) and `u8 kind`. Three schemas (decisions 5):
+endian. Every record opens with `u32 length` (of what follows it) and `u8 kind`. Three schemas (decision 5):
 
 kind 1, MESSAGE, a 40-byte header and five byte strings, the last one filling the record::
 
@@ -241,8 +241,8 @@ def record_end(body: bytes, pos: i64) -> i64:
 
 
 def record_positions(body: bytes) -> bytes:
-    """Where each record of a batch body begins, as packed little-endian i64. Raises `CorruptRecord` if the last one
-    would run past the body."""
+    """Return where each record of a batch body begins, as packed little-endian i64. Raises `CorruptRecord` if the
+    last one would run past the body."""
     out = BytesWriter()
     size: i64 = len(body)
     pos: i64 = 0

@@ -120,7 +120,7 @@ class Behind:
         return self.next_row * _ROW < len(self.table)
 
     def row(self) -> array[int]:
-        """Of the next page to be loaded."""
+        """Return the row of the next page to be loaded."""
         at = self.next_row * _ROW
         return self.table[at : at + _ROW]
 
@@ -286,7 +286,7 @@ class Backlog:
             self._space.bytes += unlike
 
     def _clear_head(self) -> None:
-        """Nothing of the head is in memory."""
+        """Forget the head: nothing of it is in memory."""
         if self.head:
             self.refs, self.sizes = array("Q"), array("I")
             self.head = 0
@@ -362,7 +362,7 @@ class Backlog:
         return refs
 
     def page_offsets(self) -> list[int]:
-        """Where the pages are that somebody may have to read, now or after a crash."""
+        """Return where the pages are that somebody may have to read, now or after a crash."""
         found = [] if self.held is None else self.held[::2]
         if self.behind is not None:
             found += self.behind.rows()[::_ROW]
@@ -390,7 +390,8 @@ class Backlog:
     # Snapshots
 
     def fields(self) -> list[object]:
-        """As it stands in a snapshot: head, its sizes, in order; for a long one its table of pages and its tail too."""
+        """Return the backlog as it stands in a snapshot: head, its sizes, in order; for a long one its table of pages
+        and its tail too."""
         found: list[object] = [
             self.refs[self.head :].tobytes(),
             self.sizes[self.head :].tobytes(),

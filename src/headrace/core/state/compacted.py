@@ -2,7 +2,7 @@
 
 What belongs to single messages stays behind, because it refers to records of the old journal: backlogs, what is in
 flight, QoS 2 exchanges, sequences of idempotent producers, counts of drops. A session that was connected is left open, so
-the next start closes it as after a crash (decisions 15).
+the next start closes it as after a crash (decision 15: sessions after a crash).
 """
 
 from __future__ import annotations
@@ -29,7 +29,8 @@ _VERSION_5 = 5
 
 
 def records(fold: Fold, now_us: int) -> Iterator[Record]:
-    """In an order that queues nothing: retained messages before subscriptions. Their offsets are 0, 1, 2, ..."""
+    """Return the records in an order that queues nothing: retained messages before subscriptions. Their offsets are
+    0, 1, 2, ..."""
     offset = 0
     for tenant in fold.tenants.values():
         for message in tenant.retained.messages():
@@ -46,7 +47,8 @@ def _incarnation(session: Session) -> int:
 
 
 def _retained(message: Message) -> Message:
-    """Its publisher's session, packet id and producer belong to the old journal."""
+    """Return a retained message without its publisher's session, packet id and producer, which belong to the old
+    journal."""
     return message.of_nobody(message.topic, message.flags & ~FLAG_PRODUCER)
 
 

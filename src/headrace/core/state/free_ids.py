@@ -11,13 +11,13 @@ from headrace.core.state.session import Session
 
 
 def has_free_id(session: Session) -> bool:
-    """Whether one more entry can get an id above the direct ones."""
+    """Return whether one more entry can get an id above the direct ones."""
     return _used(session) < session.tenant.ids.upper
 
 
 def has_id_to_spare(session: Session) -> bool:
-    """Whether an entry that does not exist yet may have one: not more than half of them are used so, and no draw waits
-    for what does not come."""
+    """Return whether an entry that does not exist yet may have one: not more than half of them are used so, and no
+    draw waits for what does not come."""
     return 2 * (_used(session) + 1) <= session.tenant.ids.upper
 
 

@@ -58,7 +58,7 @@ class Draw:
         self.had: list[int] | None = None  # incarnations of the members that had the entry before
 
     def again(self) -> bool:
-        """Whether the entry may have been sent to this very session before: DUP [MQTT-3.3.1-1]."""
+        """Return whether the entry may have been sent to this very session before: DUP [MQTT-3.3.1-1]."""
         if not self.full_ref & REF_MAYBE_SENT:
             return False
         had = self.had
@@ -103,7 +103,7 @@ class Group:
         self.next_serial += 1  # last: what raises is numbered when it is tried again
 
     def is_newest(self, offset: int) -> bool:
-        """Whether the entry that was numbered last is the message at this offset, wherever that is by now."""
+        """Return whether the entry that was numbered last is the message at this offset, wherever that is by now."""
         return self.backlog.newest() >> REF_OFFSET_SHIFT == offset
 
     @property
@@ -256,7 +256,7 @@ class Group:
         return self._sticky if self._sticky in self.members else None
 
     def keep(self, session: Session) -> None:
-        """From now on the strategy `sticky` stays with this member."""
+        """Let the strategy `sticky` stay with this member from now on."""
         self._sticky = session
 
     def choose(self, ready: list[Session], strategy: str, message: Message) -> Session:
@@ -278,7 +278,7 @@ def give_back(session: Session) -> None:
 
 
 def _had_with(draw: Draw) -> list[int]:
-    """Who has had the entry, this member among them."""
+    """Return who has had the entry, this member among them."""
     had = draw.had
     if had is None:
         had = [ANYBODY] if draw.full_ref & REF_MAYBE_SENT else []

@@ -34,7 +34,7 @@ class Window:
 
     @property
     def slots(self) -> int:
-        """Of the ring: a power of two, or 0."""
+        """Return the slots of the ring: a power of two, or 0."""
         return len(self._refs)
 
     def put(self, serial: i64, ref: i64) -> None:
@@ -104,7 +104,7 @@ class Window:
         return [int(self._serials[slot]) for slot in self._slots()]
 
     def serials_below(self, end: i64) -> list[int]:
-        """Those below `end`, oldest first; takes as long as they are many, with the gaps among them."""
+        """Return the serials below `end`, oldest first; takes as long as they are many, with the gaps among them."""
         found: list[int] = []
         mask: i64 = len(self._refs) - 1
         for place in range(self._used):
@@ -119,7 +119,7 @@ class Window:
         return [int(self._serials[slot]) for slot in self._slots() if self._refs[slot] < 0]
 
     def _slots(self) -> list[int]:
-        """Those that are no gaps, oldest first."""
+        """Return the slots that are no gaps, oldest first."""
         mask = len(self._refs) - 1
         slots = [(int(self._head) + place) & mask for place in range(self._used)]
         return [slot for slot in slots if self._refs[slot] != _GAP]

@@ -12,7 +12,8 @@ from headrace.core.records.record import DIRECT_IDS, UPPER_ID_LAST, UPPER_IDS
 
 
 class PacketIds:
-    """How many ids there are: fixed for every journal, since they are in it. A model makes them few, to use them up."""
+    """Says how many ids there are: fixed for every journal, since they are in it. A model makes them few, to use them
+    up."""
 
     def __init__(self, direct: i64 = DIRECT_IDS, upper: i64 = UPPER_IDS) -> None:
         self.direct: i64 = direct
@@ -42,7 +43,7 @@ class Bound:
             del self.serials[packet_id]
 
     def release_between(self, first: int, end: int) -> None:
-        """Those of the serial numbers from `first` up to `end`."""
+        """Release the ids of the serial numbers from `first` up to `end`."""
         if end - first < len(self.ids):
             for serial in range(first, end):
                 self.release(serial)

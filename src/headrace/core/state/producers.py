@@ -113,7 +113,7 @@ class Producers:
 
 
 def is_sequenced(properties: bytes) -> bool:
-    """Whether a PUBLISH is one of an idempotent producer."""
+    """Return whether a PUBLISH is one of an idempotent producer."""
     return SEQUENCE_MARK in properties and user_property(properties, ID_PROPERTY) is not None
 
 

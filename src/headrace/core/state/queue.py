@@ -103,7 +103,7 @@ class OutboundQueue:
         return self.inflight.count + self.backlog.count
 
     def start_resend(self) -> None:
-        """All that is in flight is to be sent again, oldest first."""
+        """Begin to send again all that is in flight, oldest first."""
         self.resend = self.inflight.serials()[::-1]
         self.resend_gone = 0
         nameless = self.nameless()
@@ -157,7 +157,7 @@ class OutboundQueue:
         return serial
 
     def collides(self, serial: i64) -> bool:
-        """Whether a held entry may still have the computed id of an unsent one."""
+        """Return whether a held entry may still have the computed id of an unsent one."""
         held = self.held
         if held is None or 1 + (serial - 1) % self.direct not in held:
             return False
@@ -180,8 +180,8 @@ class OutboundQueue:
     # The boundary
 
     def next_boundary(self) -> i64:
-        """Where the boundary can be once what is noted by now is durable: the floor, or a quarter of the range behind the
-        next entry where one has been held for longer than that."""
+        """Return where the boundary can be once what is noted by now is durable: the floor, or a quarter of the range
+        behind the next entry where one has been held for longer than that."""
         lag: i64 = self.next_serial - self.backlog.count - (self.direct >> 2)
         return max(self.floor(), lag)
 
@@ -205,7 +205,7 @@ class OutboundQueue:
             self.bound = None
 
     def settle(self) -> None:
-        """All that is known is durable: a broker has just started."""
+        """Take all that is known for durable: a broker has just started."""
         boundary = self.next_boundary()
         self.set_boundary(boundary, self.held_below(boundary))
 

@@ -52,7 +52,7 @@ class RetainedStore:
             self._new += 1
 
     def _arrived(self, message: Message) -> None:
-        """It has taken effect, or is about to."""
+        """Note that a message has taken effect, or is about to."""
         topic = message.topic
         counts = self._arriving if message.payload else self._leaving
         left = counts.get(topic, 0) - 1
@@ -68,11 +68,11 @@ class RetainedStore:
                 self._new -= 1
 
     def is_arriving(self, topic: bytes) -> bool:
-        """Whether something newer for this topic, or its removal, is on its way."""
+        """Return whether something newer for this topic, or its removal, is on its way."""
         return topic in self._arriving or topic in self._leaving
 
     def topics_soon(self, topic: bytes) -> int:
-        """How many topics have a retained message once all that is on its way and one for `topic` are kept."""
+        """Return how many topics have a retained message once all that is on its way and one for `topic` are kept."""
         known = topic in self._by_topic or topic in self._arriving
         return len(self._by_topic) + self._new + (not known)
 
@@ -121,7 +121,7 @@ class RetainedStore:
             heapq.heapify(self._expiring)
 
     def expire_later(self, message: Message) -> None:
-        """It was taken as expired, and what was to be done about it failed."""
+        """Put back a message that was taken as expired when what was to be done about it failed."""
         self._note_expiry(message)
 
     def take_expired(self, now_us: int, count: int) -> list[Message]:
@@ -155,11 +155,11 @@ class RetainedStore:
         return self._tree.walk(topic_filter)
 
     def walk_all(self) -> RetainedWalk:
-        """All retained messages, to be taken in pieces while they come and go."""
+        """Return a walk over all retained messages, to be taken in pieces while they come and go."""
         return self._tree.walk_all()
 
     def messages(self) -> list[Message]:
-        """All of them at once, for whoever holds nobody up."""
+        """Yield all of them at once, for whoever holds nobody up."""
         return list(self._by_topic.values())
 
     def lowest_offset(self) -> int:

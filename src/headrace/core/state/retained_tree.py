@@ -154,7 +154,8 @@ class RetainedWalk:
         self.visits: int = 0
 
     def take(self, count: int) -> list[Message]:
-        """At most `count` messages, after looking at VISITS_MAX levels at most; fewer say nothing about the rest."""
+        """Return at most `count` messages, after looking at VISITS_MAX levels at most; fewer say nothing about the
+        rest."""
         found: list[Message] = []
         root = self._root
         if root is not None:

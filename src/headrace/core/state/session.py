@@ -1,6 +1,6 @@
 """A session: what outlives the connection of a client.
 
-A session is identified by its *incarnation*, the offset of its `opened` record (decisions 4). Everything durable in it is
+A session is identified by its *incarnation*, the offset of its `opened` record (decision 4). Everything durable in it is
 a fold over journal records; `state` does that, `snapshots` writes it down.
 """
 
@@ -161,12 +161,12 @@ class Session:
         self.owed = None
 
     def attach(self, link: Link) -> None:
-        """Its client is connected."""
+        """Note that its client is connected."""
         self.link = link
         link.session = self
 
     def detach(self) -> None:
-        """Its client is connected no more: forget what was for its connection."""
+        """Note that its client is connected no more: forget what was for its connection."""
         if self.link is not None:
             self.link.session = None
         self.link = None
@@ -176,14 +176,14 @@ class Session:
         self.shut = None
 
     def awaits(self, group: Group) -> None:
-        """It is a member of this group, and looks there when it has room."""
+        """Note that it is a member of this group, and looks there when it has room."""
         if self.awaiting is None:
             self.awaiting = OrderedDict()
         self.awaiting[group] = None
         self.looked_at = 0
 
     def shut_out(self, group: Group) -> None:
-        """It is a member of this group, and gets nothing of it at QoS 0 before its socket has drained."""
+        """Note that it is a member of this group, and gets nothing of it at QoS 0 before its socket has drained."""
         if self.shut is None:
             self.shut = {}
         self.shut[group] = None
@@ -201,7 +201,8 @@ class Session:
         return used
 
     def forget_draw(self, draw: Draw) -> None:
-        """It is finished, or somebody else's; its packet id may have been given to the next one meanwhile."""
+        """Forget a draw that is finished, or somebody else's; its packet id may have been given to the next one
+        meanwhile."""
         draws = self.draws
         if draws is not None and draws.get(draw.packet_id) is draw:
             del draws[draw.packet_id]
@@ -258,18 +259,18 @@ class Session:
         return {DROP_REASONS[reason]: count for reason, count in (self.dropped or {}).items()}
 
     def count_owned(self, more: int) -> None:
-        """Its owner has so many subscriptions more, or fewer; those of a session that has ended count no more."""
+        """Count so many subscriptions more, or fewer, for the owner; those of a session that has ended count no more."""
         owner = self.owner
         if owner is not None and more and not self.ended:
             self.tenant.count_owned(owner, more)
 
     def end(self) -> None:
-        """It has ended: its subscriptions, which go later, are its owner's no more."""
+        """End the session: its subscriptions, which go later, are its owner's no more."""
         self.count_owned(-len(self.subscriptions or {}))
         self.ended = True
 
     def own(self, user: str) -> None:
-        """It belongs to this user, if it belongs to nobody yet."""
+        """Give the session to this user, if it belongs to nobody yet."""
         if self.owner is None:
             self.owner = user
             self.count_owned(len(self.subscriptions or {}))

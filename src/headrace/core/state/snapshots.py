@@ -40,7 +40,7 @@ from headrace.core.state.tenant import Tenant
 from headrace.errors import CorruptRecord
 from headrace.mqtt.topics import split_share
 
-# What a slice may do, in looks at something that did not change (decisions 29): an entry is ten of them, and so on.
+# What a slice may do, in looks at something that did not change (decision 29: work in units): an entry is ten, and so on.
 SLICE_WORK: Final = 2000
 ENTRY_WORK: Final = 10
 BYTES_WORK: Final = 500
@@ -276,7 +276,7 @@ def _restore_queue(session: Session, value: list[object], bound: list[int]) -> N
 
 
 def has_changed(session: Session) -> bool:
-    """Since it was written into a snapshot."""
+    """Return whether it has changed since it was written into a snapshot."""
     queue = session.queue
     return session.changed or (queue is not None and queue.stamp() != queue.written)
 

@@ -172,7 +172,7 @@ class Fold:
         return tenant
 
     def collect_drops(self) -> None:
-        """From now on, note drops for `drop_events`; those of the history that was replayed were told in their time."""
+        """Note drops for `drop_events` from now on; those of the history that was replayed were told in their time."""
         self._collects_drops = True
         for tenant in self.tenants.values():
             tenant.drops = {}
@@ -228,8 +228,8 @@ class Fold:
             self.unsubscribe(session, topic_filter, at)
 
     def leave(self, session: Session) -> None:
-        """As `ended`, when the record is appended. Its subscriptions are left for `sweep`: whoever routes live asks
-        whether a session has ended. Its groups are left for `departed`: the next member may be on its way."""
+        """Do as `ended`, when the record is appended. Its subscriptions are left for `sweep`: whoever routes live
+        asks whether a session has ended. Its groups are left for `departed`: the next member may be on its way."""
         self._take_out(
             session
         )  # first: whoever comes back, whatever fails below, finds no session that has ended

@@ -24,7 +24,7 @@ _HASH: Final = b"#"
 
 
 class Target:
-    """How one session gets a message: the granted QoS, Retain As Published, its encoded Subscription Identifiers.
+    """Says how one session gets a message: the granted QoS, Retain As Published, its encoded Subscription Identifiers.
 
     `members` are the single subscriptions behind it when several overlap (one copy is sent, with the highest QoS and
     all identifiers [MQTT-3.3.4-2, MQTT-3.3.4-4]).
@@ -43,7 +43,7 @@ class Target:
 
 
 class Route:
-    """Who gets what is published to one topic, while the tree's `changes` are so many."""
+    """Says who gets what is published to one topic, while the tree's `changes` are so many."""
 
     def __init__(self, topic: bytes, changes: i64, targets: list[Target]) -> None:
         self.topic = topic
@@ -320,7 +320,7 @@ class SubscriptionTree:
 
 
 def _weight(route: list[Target]) -> i64:
-    """How many targets a route counts as."""
+    """Return how many targets a route counts as."""
     found: i64 = len(route)
     for target in route:
         if target.members is not None:

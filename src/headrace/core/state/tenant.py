@@ -62,7 +62,7 @@ class Tenant:
         self.drops: dict[tuple[str, int], int] | None = None
 
     def is_heard(self, topic: bytes) -> bool:
-        """Whether any subscription, shared or not, matches this topic."""
+        """Return whether any subscription, shared or not, matches this topic."""
         return bool(self.tree.match(topic)) or (bool(self.groups) and bool(self.shared_tree.match(topic)))
 
     def count_owned(self, user: str, more: int) -> None:

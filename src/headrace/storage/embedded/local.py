@@ -43,7 +43,7 @@ FAILURE_SAID_EVERY_S = 10.0
 
 
 def _said_to_nobody(line: str) -> None:
-    """Nobody listens."""
+    """Say nothing: nobody listens."""
 
 
 class _Frames:
@@ -183,7 +183,7 @@ class LocalJournal(JournalPort):
             return self._judged(offset, error)
 
     def _kept(self, offset: int) -> _Frames | None:
-        """Among the batches read last."""
+        """Return the record if it is among the batches read last."""
         index = bisect_right(self._framed, offset) - 1
         if index < 0:
             return None

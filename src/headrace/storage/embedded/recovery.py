@@ -105,4 +105,4 @@ def folded(data_dir: Path) -> Fold:
 
 
 def _quietly(line: str) -> None:
-    """Nobody watches the progress of a look from outside."""
+    """Say nothing: nobody watches the progress of a look from outside."""

@@ -32,7 +32,8 @@ RETAINED_AT_ONCE = 200
 
 
 class References:
-    """Those from `start` up to `end`. Complete when `retained` and then `owners` have run to their ends."""
+    """Finds the references from `start` up to `end`. Complete when `retained` and then `owners` have run to their
+    ends."""
 
     def __init__(self, fold: Fold, start: int, end: int, at_once: int = SLICE_REFERENCES) -> None:
         """`at_once`: references that are looked at in a slice, apart from those that are copied."""
@@ -88,7 +89,7 @@ class References:
         return self._marked(*self._copied(refs, group.backlog))
 
     def _copied(self, refs: list[int], backlog: Backlog) -> tuple[Iterable[int], Iterable[array[int]]]:
-        """With what waits: references, and the pages that can refer to the stretch, which are read one by one."""
+        """Copy what waits: references, and the pages that can refer to the stretch, which are read one by one."""
         offsets = backlog.page_offsets()
         in_stretch = backlog.pages_between(self._start, self._end)
         named = [offset << REF_OFFSET_SHIFT for offset in offsets]
@@ -115,7 +116,7 @@ class References:
             self._marks[offset - self._start] = 1
 
     def between(self, start: int, end: int) -> set[int]:
-        """Those in a part of the stretch. Takes its time: not for the loop."""
+        """Return the references in a part of the stretch. Takes its time: not for the loop."""
         marks = self._marks[start - self._start : end - self._start]
         found = set()
         at = marks.find(1)

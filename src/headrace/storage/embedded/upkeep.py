@@ -38,7 +38,7 @@ log = structlog.get_logger("headrace")
 
 
 class Upkeep:
-    """Of the journal of one broker. One call at a time."""
+    """Keeps the journal of one broker. One call at a time."""
 
     def __init__(
         self, broker: Broker, journal: SegmentedLog, snapshots: Snapshotting, watchdog: Watchdog
