@@ -6,14 +6,23 @@ from types import SimpleNamespace
 
 import msgspec
 import pytest
-from structlog.testing import capture_logs
+from structlog.testing import CapturingLogger
 
+from headrace import reloading as module
 from headrace.config import Config, InvalidKey, LimitsConfig
 from headrace.core.ports.settings import BrokerSettings
 from headrace.net.tls import UnusableCertificate
 from headrace.reloading import Reloading
 
 RUNNING = Config(admin="https://127.0.0.1:0")
+
+
+@pytest.fixture
+def log(monkeypatch: pytest.MonkeyPatch) -> CapturingLogger:
+    """What is said; structlog stays as it is, for whoever configures it later."""
+    log = CapturingLogger()
+    monkeypatch.setattr(module, "log", log)
+    return log
 
 
 class Parts:
@@ -49,30 +58,28 @@ class Parts:
         return Reloading(RUNNING, self.reread, broker, self.doors, bridges, admin)  # type: ignore[arg-type]
 
 
-def test_limits_are_those_of_the_file_from_now_on() -> None:
+def test_limits_are_those_of_the_file_from_now_on(log: CapturingLogger) -> None:
     parts = Parts()
     limits = LimitsConfig(subscriptions_max=7, subscription_bytes_max=8)
     parts.fresh = msgspec.structs.replace(RUNNING, limits=limits)
     reloading = parts.reloading()
-    with capture_logs() as lines:
-        reloading.run()
-    assert [line["event"] for line in lines] == ["reloaded"]
+    reloading.run()
+    assert [call.args for call in log.calls] == [("reloaded",)]
     assert (parts.settings.subscriptions_max, parts.settings.subscription_bytes_max) == (7, 8)
     assert reloading.config.limits.subscriptions_max == 7
     assert len(parts.door_limits) == parts.bridges_reloaded == 1
 
 
-def test_what_needs_a_restart_is_named() -> None:
+def test_what_needs_a_restart_is_named(log: CapturingLogger) -> None:
     parts = Parts()
     limits = LimitsConfig(user_messages_per_s=5)
     parts.fresh = msgspec.structs.replace(RUNNING, limits=limits, data_dir="elsewhere")
-    with capture_logs() as lines:
-        parts.reloading().run()
-    assert lines[0]["keys"] == ["data_dir", "limits.user_messages_per_s"]
+    parts.reloading().run()
+    assert log.calls[0].kwargs["keys"] == ["data_dir", "limits.user_messages_per_s"]
 
 
 @pytest.mark.parametrize("wrong", ["configuration", "doors", "certificate"])
-def test_what_cannot_be_read_is_named_and_the_rest_reloaded(wrong: str) -> None:
+def test_what_cannot_be_read_is_named_and_the_rest_reloaded(wrong: str, log: CapturingLogger) -> None:
     parts = Parts()
     if wrong == "configuration":
         parts.fresh = InvalidKey("limits.x", "no such key")
@@ -80,9 +87,8 @@ def test_what_cannot_be_read_is_named_and_the_rest_reloaded(wrong: str) -> None:
         parts.not_reloaded = ["access.acl_file"]
     else:
         parts.certificate = UnusableCertificate("server.pem", "expired")
-    with capture_logs() as lines:
-        parts.reloading().run()
+    parts.reloading().run()
     named = {"configuration": "configuration", "doors": "access.acl_file", "certificate": RUNNING.admin}
-    assert lines[-1]["event"] == "not reloaded"
-    assert lines[-1]["failed"] == [named[wrong]]
+    assert log.calls[-1].args == ("not reloaded",)
+    assert log.calls[-1].kwargs["failed"] == [named[wrong]]
     assert parts.bridges_reloaded == 1

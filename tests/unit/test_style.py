@@ -52,6 +52,7 @@ TESTED_TOGETHER = {
         "headrace/mosquitto/without.py",
     ],
     "tests/e2e/test_mistakes.py": ["headrace/checking.py", "headrace/naming.py"],
+    "tests/unit/journal/test_merging.py": ["headrace/journal/overlap.py"],
     "tests/unit/net/test_revocation.py": ["headrace/net/der.py"],
     "tests/unit/net/test_websocket_server.py": ["headrace/websocket_frames.py"],
     "tests/e2e/test_trace.py": [

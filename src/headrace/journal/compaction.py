@@ -20,6 +20,7 @@ from headrace.journal.active import SegmentFile
 from headrace.journal.catalog import Segment
 from headrace.journal.disk import Disk
 from headrace.journal.errors import CorruptBatch
+from headrace.journal.overlap import header_of
 from headrace.journal.segment import (
     BATCH_HEADER_SIZE,
     SEGMENT_HEADER_SIZE,
@@ -127,15 +128,6 @@ def count_kept(disk: Disk, segment: Segment) -> int:
             kept += sparse
             position += size
         return kept
-    finally:
-        disk.close(fd)
-
-
-def header_of(disk: Disk, path: Path) -> SegmentHeader:
-    """Raises CorruptFile, UnsupportedFormat, OSError."""
-    fd = disk.open(path)
-    try:
-        return SegmentHeader.unpack(disk.read_fully(fd, SEGMENT_HEADER_SIZE, 0), str(path))
     finally:
         disk.close(fd)
 

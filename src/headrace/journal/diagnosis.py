@@ -25,7 +25,7 @@ from headrace.journal.errors import CorruptFile, JournalError, UnknownConsumer, 
 from headrace.journal.findings import Finding, Remedy, Report, SegmentReport
 from headrace.journal.index import SUFFIX as INDEX_SUFFIX
 from headrace.journal.index import OffsetIndex
-from headrace.journal.merging import taken_in
+from headrace.journal.overlap import taken_in
 from headrace.journal.reader import DIRECTORY
 from headrace.journal.search import find_batches
 from headrace.journal.segment import SEGMENT_HEADER_SIZE, SegmentHeader, base_offset_of, file_name, seed_of

@@ -12,7 +12,7 @@ afterwards.
 
 Between the last two steps the new segment lies over those it was made of, and a crash may leave any of them there. Then
 **the one that reaches further wins**: a segment whose footer ends where another one begins has taken in all that begin
-before that, if each of them says in its header that it was begun earlier (`taken_in`). It holds what they hold, so a
+before that, if each of them says in its header that it was begun earlier (`overlap`). It holds what they hold, so a
 reader that still looks into one of those reads the same. A start reads the winner through before it removes them.
 What is removed oldest first leaves no gap, also when retention takes the winner meanwhile.
 """
@@ -20,17 +20,15 @@ What is removed oldest first leaves no gap, also when retention takes the winner
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import suppress
 from itertools import pairwise
-from pathlib import Path
 
 from headrace.journal.active import SegmentFile
 from headrace.journal.catalog import Segment
-from headrace.journal.compaction import header_of, later_than, temporary_of
+from headrace.journal.compaction import later_than, temporary_of
 from headrace.journal.disk import Disk
-from headrace.journal.errors import CorruptBatch, CorruptFile
-from headrace.journal.segment import SEGMENT_HEADER_SIZE, SegmentHeader, file_name, seed_of
-from headrace.journal.walk import Walk, read_footer
+from headrace.journal.errors import CorruptBatch
+from headrace.journal.segment import SEGMENT_HEADER_SIZE, SegmentHeader, seed_of
+from headrace.journal.walk import Walk
 
 MERGED_MIN = 8  # segments: so many small ones beside each other may stay, for each doubling of the size
 SMALL_SHARE = 4  # of the largest segment: above it nothing is small
@@ -116,36 +114,6 @@ def _append(disk: Disk, file: SegmentFile, old: Segment, seed: int) -> None:
     finally:
         disk.close(source)
     new.end_offset = old.end_offset
-
-
-def taken_in(disk: Disk, directory: Path, seed: int, base: int, behind: Sequence[int]) -> list[int]:
-    """Return which of the segments that begin at `behind`, ascending, the one at `base` was made of: decided by
-    headers and its footer alone. Empty for all others. Raises OSError, FileNotFoundError."""
-    path = directory / file_name(base)
-    fd = disk.open(path)
-    try:
-        header = SegmentHeader.unpack(disk.read_fully(fd, SEGMENT_HEADER_SIZE, 0), str(path))
-        footer = read_footer(disk, fd, seed)
-    except CorruptFile:
-        return []
-    finally:
-        disk.close(fd)
-    if footer is None or seed_of(header.uuid) != seed or footer.end_offset not in behind:
-        return []
-    found = [other for other in behind if other < footer.end_offset]
-    for other in found:
-        with suppress(FileNotFoundError):  # removed meanwhile
-            if not _is_earlier(disk, directory / file_name(other), other, header):
-                return []
-    return found
-
-
-def _is_earlier(disk: Disk, path: Path, base: int, than: SegmentHeader) -> bool:
-    try:
-        header = header_of(disk, path)
-    except CorruptFile:
-        return False
-    return (header.uuid, header.base_offset) == (than.uuid, base) and header.created_us < than.created_us
 
 
 def are_adjacent(segments: Sequence[Segment], group: Sequence[Segment]) -> bool:

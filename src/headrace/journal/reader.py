@@ -17,7 +17,7 @@ from headrace.journal.errors import CorruptBatch, CorruptFile, EpochMismatch, Of
 from headrace.journal.finished import FinishedSegment
 from headrace.journal.index import SUFFIX as INDEX_SUFFIX
 from headrace.journal.index import OffsetIndex
-from headrace.journal.merging import taken_in
+from headrace.journal.overlap import taken_in
 from headrace.journal.segment import (
     BATCH_HEADER_SIZE,
     SEGMENT_HEADER_SIZE,

@@ -15,7 +15,7 @@ from headrace.journal.damage import first_damage
 from headrace.journal.disk import Disk
 from headrace.journal.errors import CorruptFile, CorruptJournal, is_passing, reason_of
 from headrace.journal.index import OffsetIndex
-from headrace.journal.merging import taken_in
+from headrace.journal.overlap import taken_in
 from headrace.journal.segment import SEGMENT_HEADER_SIZE, Footer, SegmentHeader, seed_of
 from headrace.journal.walk import Walk, read_footer
 

@@ -64,10 +64,10 @@ def test_disk_use_stays_near_what_is_live(
 
     def are_few() -> bool:
         is_small()
-        return len(list((broker.data_dir / "journal").glob("*.log"))) < 20
+        few = len(list((broker.data_dir / "journal").glob("*.log"))) < 20
+        return few and "merged" in broker.stderr
 
     wait_until(are_few, "merged", 60)
-    assert "merged" in broker.stderr
     broker.kill()
     assert headrace("journal", "verify", "--data-dir", str(broker.data_dir)).returncode == 0
     broker.start()
