@@ -238,7 +238,7 @@ def _column(schema: TopicSchema, good: Column) -> Column:
     values = _values(schema.fields, parsed, schema.lenient)
     if schema.rescue:
         values.append(_rescued(schema).alias(RESCUED))
-    return F.when(good, F.struct(*values))
+    return F.when(good & parsed.isNotNull(), F.struct(*values))
 
 
 def _rescued(schema: TopicSchema) -> Column:
