@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import socket
+from collections import OrderedDict
 from itertools import islice
 from typing import Final
 
@@ -23,7 +24,8 @@ class Strangers:
     """Keeps the strangers of one listener, each with its socket, which must outlive it here."""
 
     def __init__(self) -> None:
-        self._waiting: dict[Connection, socket.socket] = {}
+        # A plain dictionary would look again and again at the places of those who have gone from its front.
+        self._waiting: OrderedDict[Connection, socket.socket] = OrderedDict()
 
     def __len__(self) -> int:
         """Return how many may be: some have said CONNECT meanwhile."""
