@@ -31,7 +31,7 @@ from headrace.sockets.keep_alive import ask_silent_peer
 from headrace.sockets.plain import PlainTransport
 from headrace.sockets.poller import Poller
 
-ACCEPT_BURST = 32  # in a pass of the loop: a connection costs as much as a few hundred messages
+ACCEPT_BURST = 64  # in a pass of the loop: a connection costs as much as a few hundred messages
 BEYOND_MAX = 16  # connections for a moment, while those that make room for them end
 PAUSE_S = 0.25
 # What accept(2) says of the one connection that it would have been, and not of us.
