@@ -126,13 +126,8 @@ def readable_from(journal: JournalReader, offset: int, fail_on_data_loss: bool) 
 def holds_last(journal: JournalReader, end: int, epoch: int) -> bool:
     """Return whether the record before `end` is still the one written in `epoch`. True too if the journal has let go
     of it."""
-    if end <= journal.complete_offset():
-        return True
-    try:
-        batch = next(journal.scan(end - 1, end), None)
-    except OffsetOutOfRange as error:
-        return end <= error.start_offset
-    return batch is not None and batch.epoch == epoch
+    found = _epoch_before(journal, end)
+    return found is None or found == epoch
 
 
 def reaches(journal: JournalReader, end: int, epoch: int) -> bool:
@@ -140,13 +135,19 @@ def reaches(journal: JournalReader, end: int, epoch: int) -> bool:
     it."""
     if end > journal.high_watermark():
         return False
+    found = _epoch_before(journal, end)
+    return found is None or 0 <= found <= epoch
+
+
+def _epoch_before(journal: JournalReader, end: int) -> int | None:
+    """Return the epoch of the record before `end`, -1 if there is none, None if the journal has let go of it."""
     if end <= journal.complete_offset():
-        return True
+        return None
     try:
         batch = next(journal.scan(end - 1, end), None)
     except OffsetOutOfRange as error:
-        return end <= error.start_offset
-    return batch is not None and batch.epoch <= epoch
+        return None if end <= error.start_offset else -1
+    return -1 if batch is None else batch.epoch
 
 
 def register(journal: JournalReader, consumer: str, offset: int, owner: str = "") -> None:
