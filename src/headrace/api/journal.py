@@ -25,12 +25,12 @@ from typing import Annotated, Final
 
 import msgspec
 from starlette.concurrency import run_in_threadpool
-from starlette.requests import ClientDisconnect, Request
+from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Mount, Route
 
 from headrace.api.problem import problem
-from headrace.api.tokens import OPERATE, READ, Tokens
+from headrace.api.tokens import OPERATE, READ, Tokens, guarded
 from headrace.journal.consumers import OWNER_BYTES_MAX, ConsumerPosition
 from headrace.journal.disk import DISK
 from headrace.journal.errors import ConsumerTaken, EpochMismatch, JournalError, UnknownConsumer
@@ -41,7 +41,6 @@ from headrace.journal.segment import SEGMENT_HEADER_SIZE, base_offset_of
 from headrace.journal.watermark import NAME as WATERMARK
 
 RANGE_BYTES_MAX: Final = 1 << 20
-BODY_BYTES_MAX: Final = 4096
 # Of at most 18 digits: larger than any file, and every system call can take it.
 _RANGE: Final = re.compile(r"bytes=([0-9]{1,18})-([0-9]{0,18})")
 _BYTES: Final = "application/octet-stream"
@@ -149,23 +148,7 @@ class JournalRoutes:
         What goes wrong becomes a problem document.
         """
 
-        async def endpoint(request: Request) -> Response:
-            given = request.headers.get("authorization", "")
-            refusal = await run_in_threadpool(self._tokens.refusal, given, role)
-            if refusal is not None:
-                return refusal
-            body = b""
-            try:
-                async for part in request.stream():
-                    body += part
-                    if len(body) > BODY_BYTES_MAX:
-                        detail = f"the body is longer than {BODY_BYTES_MAX} bytes"
-                        return problem(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, detail)
-            except ClientDisconnect:
-                return Response()  # nobody is there to read it
-            return await run_in_threadpool(self._answered, answer, request, body)
-
-        return endpoint
+        return guarded(self._tokens, role, lambda *asked: run_in_threadpool(self._answered, answer, *asked))
 
     def _answered(
         self, answer: Callable[[Request, bytes], Response], request: Request, body: bytes

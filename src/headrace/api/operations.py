@@ -12,23 +12,18 @@ read on a thread.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
 from http import HTTPStatus
 from typing import Annotated
 
 import msgspec
-from starlette.concurrency import run_in_threadpool
-from starlette.requests import ClientDisconnect, Request
+from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from headrace.api.problem import problem
-from headrace.api.tokens import OPERATE, READ, Tokens
+from headrace.api.tokens import OPERATE, READ, Answer, Tokens, guarded
 from headrace.services.laggards import LIMIT_MAX, Laggards
 from headrace.services.tracing import InvalidTrace, Tracing
-
-BODY_BYTES_MAX = 4096
-Answer = Callable[[Request, bytes], Response | Awaitable[Response]]
 
 
 class TraceRequest(msgspec.Struct, frozen=True):
@@ -37,32 +32,6 @@ class TraceRequest(msgspec.Struct, frozen=True):
     kind: str
     pattern: str
     seconds: Annotated[float, msgspec.Meta(gt=0)] = 60.0
-
-
-def guarded(tokens: Tokens, role: str, answer: Answer) -> Callable[[Request], object]:
-    """An endpoint for whoever has a token of that role, which is asked before a body is read."""
-
-    async def endpoint(request: Request) -> Response:
-        given = request.headers.get("authorization", "")
-        refusal = await run_in_threadpool(tokens.refusal, given, role)
-        if refusal is not None:
-            return refusal
-        body = b""
-        try:
-            async for part in request.stream():
-                body += part
-                if len(body) > BODY_BYTES_MAX:
-                    detail = f"the body is longer than {BODY_BYTES_MAX} bytes"
-                    return problem(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, detail)
-        except ClientDisconnect:
-            return Response()  # nobody is there to read it
-        try:
-            found = answer(request, body)
-            return found if isinstance(found, Response) else await found
-        except (ValueError, msgspec.MsgspecError) as error:
-            return problem(HTTPStatus.BAD_REQUEST, str(error))
-
-    return endpoint
 
 
 class TraceRoutes:

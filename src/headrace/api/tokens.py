@@ -9,17 +9,24 @@ Empty lines and lines that begin with `#` count for nothing. The file is read at
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from hmac import compare_digest
 from http import HTTPStatus
 from pathlib import Path
 from typing import Final
 
+import msgspec
+from starlette.concurrency import run_in_threadpool
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 
 from headrace.api.problem import problem
 
 READ: Final = "read"
 OPERATE: Final = "operate"
+BODY_BYTES_MAX: Final = 4096
+
+Answer = Callable[[Request, bytes], Response | Awaitable[Response]]
 
 
 class Tokens:
@@ -60,3 +67,29 @@ def _roles(lines: list[str], given: str) -> set[str]:
         if compare_digest(given.encode(), f"Bearer {token}".encode()) and ours:
             found.add(role or OPERATE)
     return found
+
+
+def guarded(tokens: Tokens, role: str, answer: Answer) -> Callable[[Request], object]:
+    """An endpoint for whoever has a token of that role, which is asked before a body is read."""
+
+    async def endpoint(request: Request) -> Response:
+        given = request.headers.get("authorization", "")
+        refusal = await run_in_threadpool(tokens.refusal, given, role)
+        if refusal is not None:
+            return refusal
+        body = b""
+        try:
+            async for part in request.stream():
+                body += part
+                if len(body) > BODY_BYTES_MAX:
+                    detail = f"the body is longer than {BODY_BYTES_MAX} bytes"
+                    return problem(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, detail)
+        except ClientDisconnect:
+            return Response()  # nobody is there to read it
+        try:
+            found = answer(request, body)
+            return found if isinstance(found, Response) else await found
+        except (ValueError, msgspec.MsgspecError) as error:
+            return problem(HTTPStatus.BAD_REQUEST, str(error))
+
+    return endpoint
