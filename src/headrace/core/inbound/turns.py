@@ -41,10 +41,9 @@ class Turns:
         gone: i64 = self._crowd - len(waiting)
         if gone > 0:
             self._note_crowd(self._crowd - (gone + _FORGET - 1) // _FORGET)
-        share = self._host.share
         work: i64 = WORK_AT_ONCE
         if behind:
-            self._host.share = max(SHARE_LEAST, share // _BEHIND)
+            self._host.share = max(SHARE_LEAST, self._host.share // _BEHIND)
             work //= _BEHIND
         left: i64 = len(waiting)
         while left > 0 and work > 0:
@@ -59,7 +58,7 @@ class Turns:
             except Exception as error:  # noqa: BLE001  it must not cost the others their turns
                 self._host.contain("read", link, error)
         if behind:
-            self._host.share = share
+            self._note_crowd(self._crowd)  # which may have grown meanwhile
 
     def _note_crowd(self, crowd: i64) -> None:
         self._crowd = crowd

@@ -74,6 +74,18 @@ def test_a_crowd_that_has_gone_is_forgotten_bit_by_bit() -> None:
     assert floods[0].host.share == WORK_AT_ONCE
 
 
+def test_a_crowd_that_comes_while_records_wait_keeps_its_share() -> None:
+    turns, (flood,) = crowd(1)
+
+    def bring_others() -> None:
+        for _ in range(64):
+            turns.take(flood)
+
+    flood.read_on = bring_others  # type: ignore[method-assign]
+    turns.go_on(behind=True)
+    assert flood.host.share == WORK_AT_ONCE // 64
+
+
 def test_who_is_held_back_keeps_its_place_and_takes_nothing() -> None:
     turns, (first, second) = crowd(2)
     first.held_back = True
