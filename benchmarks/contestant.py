@@ -13,7 +13,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from demo.services import PYTHON, Service, free_port
+from demo.services import PYTHON, Service
+from headrace.testing.ports import free_port
 
 HERE = Path(__file__).parent
 SCRATCH = HERE.parent / "build" / "bench"

@@ -30,8 +30,9 @@ from pathlib import Path
 from benchmarks.contestant import SCRATCH, Target, running
 from benchmarks.machine import machine
 from benchmarks.memory import connected, expect
-from demo.services import PYTHON, free_port
+from demo.services import PYTHON
 from headrace.mqtt.codec import encode_publish
+from headrace.testing.ports import free_port
 
 RESULT = Path(__file__).parent / "results" / "fairness.json"
 RATE = 200

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
-from demo.services import free_port
+from headrace.testing.ports import free_port
 from headrace_spark.base.jars import jar_files, jars_folder
 
 Artifacts = tuple[tuple[str, str, str], ...]

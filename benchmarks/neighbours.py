@@ -35,7 +35,8 @@ from benchmarks.contestant import HERE, READY_S, SCRATCH, STOP_S
 from benchmarks.floods import FLOODS
 from benchmarks.machine import machine
 from benchmarks.pair import Exchange, Latency
-from demo.services import PYTHON, REPOSITORY, Service, free_port
+from demo.services import PYTHON, REPOSITORY, Service
+from headrace.testing.ports import free_port
 
 RESULTS = Path(__file__).parent / "results"
 SECONDS, QUICK_S, PATIENCE_S = 10.0, 3.0, 30.0

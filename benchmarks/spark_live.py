@@ -36,8 +36,9 @@ from benchmarks.machine import machine
 from benchmarks.process_tree import cpu_between, cpu_seconds, paused
 from benchmarks.spark_source import keep
 from benchmarks.telemetry import PAYLOAD_BYTES
-from demo.services import PYTHON, Service, free_port
+from demo.services import PYTHON, Service
 from headrace.journal.reader import JournalReader
+from headrace.testing.ports import free_port
 from headrace_spark.source.journal import registered_offset
 
 PATIENCE_S = 180

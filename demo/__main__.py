@@ -18,6 +18,7 @@ from pathlib import Path
 from demo import lake, plot, services
 from demo.evidence import Evidence, LogFollower, judge
 from demo.services import ServiceError
+from headrace.testing.ports import free_port
 
 OUT = Path(__file__).parent / "out"
 BROKER_DOWN_S = 2.0
@@ -52,7 +53,7 @@ class Scenario:
         self.evidence = Evidence()
         self.logs = [LogFollower(out / "readings.tsv"), LogFollower(out / "deliveries.tsv")]
         self.outages: list[plot.Outage] = []
-        port = services.free_port()
+        port = free_port()
         self.broker = services.broker(out, port)
         self.archive = services.archive(out)
         self.subscriber = services.subscriber(out, port)

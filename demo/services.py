@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import socket
 import subprocess
 import sys
 import time
@@ -73,13 +72,6 @@ class Service:
 
 class ServiceError(Exception):
     """A process did not start or ended when it should not have."""
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
 
 
 def broker(out: Path, port: int) -> Service:

@@ -35,6 +35,7 @@ UNDER_AUDIT = os.environ.get("HEADRACE_AUDIT_BROKER", "headrace")
 MOSQUITTO = "/usr/sbin/mosquitto"
 START_DEADLINE_S = 30.0
 STOP_DEADLINE_S = 30.0
+PORTS = {"interpreted": (10_000, 17_500), "compiled": (17_500, 25_000)}
 
 _used_ports: set[int] = set()
 
@@ -65,9 +66,13 @@ def build_environment() -> dict[str, str]:
 
 
 def free_port() -> int:
-    """A free port below the range from which the kernel takes the ports of outgoing connections."""
+    """A free port below the range from which the kernel takes the ports of outgoing connections.
+
+    The two builds, which are tested at the same time, draw from ranges of their own, and `headrace.testing` from the one
+    above: a broker that is down for a moment would find its port taken.
+    """
     while True:
-        port = random.randrange(15_000, 32_000)
+        port = random.randrange(*PORTS[BUILD])
         if port not in _used_ports:
             with socket.socket() as probe, contextlib.suppress(OSError):
                 probe.bind(("127.0.0.1", port))

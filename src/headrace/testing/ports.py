@@ -8,7 +8,7 @@ import socket
 from pathlib import Path
 from urllib.parse import urlsplit
 
-LOWEST = 15_000
+LOWEST = 25_000
 OUTGOING_FROM = (
     32_768  # where the system takes the ports of outgoing connections from, unless it says otherwise
 )

@@ -11,8 +11,9 @@ from pathlib import Path
 
 import pytest
 
+from broker_process import free_port
 from certificates import Authority
-from unit.clients.foreign_broker import free_port, mosquitto
+from unit.clients.foreign_broker import mosquitto
 
 
 def bench(port: int, *options: str) -> subprocess.CompletedProcess[str]:

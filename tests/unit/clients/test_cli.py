@@ -12,8 +12,9 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
+from broker_process import free_port
 from headrace.clients.cli import pub, sub
-from unit.clients.foreign_broker import free_port, mosquitto
+from unit.clients.foreign_broker import mosquitto
 
 CODE = "from headrace.clients.cli import {0}; {0}()"
 

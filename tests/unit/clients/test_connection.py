@@ -8,12 +8,12 @@ from collections.abc import AsyncIterator
 
 import pytest
 
+from broker_process import free_port
 from headrace.clients.errors import ConnectionLost, ConnectRefused
 from headrace.clients.mqtt import MqttClient
 from headrace.mqtt import codec
 from headrace.mqtt.packets import Connect, SubscriptionRequest
 from headrace.mqtt.properties import Properties
-from unit.clients.foreign_broker import free_port
 
 pytestmark = pytest.mark.asyncio
 ACCEPT = codec.encode_connack(5, False, 0)

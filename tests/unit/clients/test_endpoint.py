@@ -10,13 +10,14 @@ from pathlib import Path
 
 import pytest
 
+from broker_process import free_port
 from certificates import Authority
 from headrace.address import Location
 from headrace.clients.endpoint import Endpoint, UnusableFile, client_context, parse
 from headrace.clients.errors import ConnectionLost
 from headrace.clients.mqtt import MqttClient
 from headrace.mqtt.packets import Connect, SubscriptionRequest
-from unit.clients.foreign_broker import free_port, mosquitto
+from unit.clients.foreign_broker import mosquitto
 
 pytestmark = pytest.mark.mosquitto
 

@@ -23,8 +23,13 @@ V2 = CallbackAPIVersion.VERSION2
 
 
 @contextlib.contextmanager
-def client(broker: BrokerProcess, client_id: str, clean: bool = True) -> Iterator[paho.Client]:
+def client(
+    broker: BrokerProcess, client_id: str, clean: bool = True, arrived: queue.Queue[bytes] | None = None
+) -> Iterator[paho.Client]:
+    """A connected client; what it is sent goes into `arrived`, from the first message on."""
     found = paho.Client(V2, client_id, clean_session=clean)
+    if arrived is not None:
+        found.on_message = lambda _c, _u, message: arrived.put(bytes(message.payload))
     found.connect(broker.host, broker.port)
     found.loop_start()
     try:
@@ -70,8 +75,7 @@ def test_what_waits_for_a_client_that_is_away_survives_a_kill() -> None:
         publish(broker, "plant/boiler", "71.5")
         broker.kill()
         broker.start()
-        with client(broker, "monitor", clean=False) as monitor:
-            monitor.on_message = lambda _c, _u, message: arrived.put(bytes(message.payload))
+        with client(broker, "monitor", clean=False, arrived=arrived):
             broker.wait_until_connected("monitor")
             assert arrived.get(timeout=10) == b"71.5"
 
