@@ -53,6 +53,7 @@ system_packages() {
   have valgrind || missing+=(valgrind)
   have openssl || missing+=(openssl)
   have groff || missing+=(groff-base)
+  have promtool || missing+=(prometheus)
   have chromium || missing+=(chromium)
   have node || missing+=(nodejs)
   have npm || missing+=(npm)

@@ -23,7 +23,6 @@ CONTRIB = ROOT / "contrib"
 CHART = CONTRIB / "helm" / "headrace"
 DASHBOARD = CONTRIB / "grafana" / "headrace.json"
 ALERTS = CONTRIB / "prometheus" / "alerts.yml"
-PROMTOOL = shutil.which("promtool")
 HELM = shutil.which("helm")
 
 
@@ -113,15 +112,11 @@ def test_the_reference_and_the_broker_name_the_same_metrics(types: dict[str, str
     assert types.keys() - reference == set(), "not documented"
 
 
-@pytest.mark.skipif(PROMTOOL is None, reason="needs promtool")
 def test_promtool_accepts_the_alerts() -> None:
-    checked = subprocess.run(
-        [str(PROMTOOL), "check", "rules", str(ALERTS)], capture_output=True, text=True, timeout=60
-    )
+    checked = promtool("check", "rules", str(ALERTS))
     assert checked.returncode == 0, checked.stdout + checked.stderr
 
 
-@pytest.mark.skipif(PROMTOOL is None, reason="needs promtool")
 def test_promtool_accepts_every_query_of_the_dashboard(tmp_path: Path) -> None:
     """As recording rules, which are JSON where that is YAML."""
     rules = [{"record": f"query:{number}", "expr": query} for number, query in enumerate(queries())]
@@ -133,7 +128,7 @@ def test_promtool_accepts_every_query_of_the_dashboard(tmp_path: Path) -> None:
 
 
 def promtool(*arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([str(PROMTOOL), *arguments], capture_output=True, text=True, timeout=60)
+    return subprocess.run(["promtool", *arguments], capture_output=True, text=True, timeout=60)
 
 
 def counter(rate: float) -> str:
@@ -197,7 +192,6 @@ FIRES = [
 ]
 
 
-@pytest.mark.skipif(PROMTOOL is None, reason="needs promtool")
 @pytest.mark.parametrize(("alert", "series", "labels"), FIRES, ids=[name for name, _, _ in FIRES])
 def test_an_alert_fires_in_its_time_for_what_it_is_about(
     tmp_path: Path, alert: str, series: dict[str, str], labels: dict[str, str]
