@@ -1,8 +1,9 @@
 """The admin HTTP server: uvicorn's protocol in the node's own loop, with bounds on what a stranger may take.
 
-Accepting is our own: a connection beyond the limit is closed at once, handshakes count, and errors of accept pause it. A
-request must be there whole in `request_s`, whatever it waits for, and its answer be taken in `response_s`. What is wrong
-with a request is told at most once a second. Stopping takes `STOP_S` at most, whatever is half done.
+Accepting is our own: where there is no room, the connection that has waited longest for a whole request makes it, and if
+all are being answered the newcomer is closed; handshakes count, and errors of accept pause it. A request must be there
+whole in `request_s`, whatever it waits for, and its answer be taken in `response_s`. What is wrong with a request is told
+at most once a second. Stopping takes `STOP_S` at most, whatever is half done.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from typing import Any
 import h11
 import uvicorn
 from starlette.applications import Starlette
+from starlette.requests import ClientDisconnect
 from uvicorn.protocols.http.h11_impl import H11Protocol, RequestResponseCycle
 
 from headrace.api.problem import PROBLEM_JSON, content
@@ -46,13 +48,20 @@ class Bounds:
 class BoundedHttp(H11Protocol):
     """One connection. `_deadline` ends it: first of the request, then of the answer, then of the next request."""
 
-    def __init__(self, bounds: Bounds, ended: Callable[[], None], report: Report, **of_uvicorn: Any) -> None:
+    def __init__(
+        self, bounds: Bounds, ended: Callable[[BoundedHttp], None], report: Report, **of_uvicorn: Any
+    ) -> None:
         super().__init__(**of_uvicorn)
         self._bounds = bounds
-        self._ended: Callable[[], None] | None = ended
+        self._ended: Callable[[BoundedHttp], None] | None = ended
         self._report = report
         self._deadline: asyncio.TimerHandle | None = None
         self._answering = False
+
+    @property
+    def asks(self) -> bool:
+        """Return whether its request is not there whole, and nothing is being answered."""
+        return not self._answering
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
@@ -68,7 +77,7 @@ class BoundedHttp(H11Protocol):
         """Give the place back, once."""
         ended, self._ended = self._ended, None
         if ended is not None:
-            ended()
+            ended(self)
 
     def data_received(self, data: bytes) -> None:
         try:
@@ -121,7 +130,7 @@ class Accepting:
         self,
         bound: socket.socket,
         context: ssl.SSLContext | None,
-        make: Callable[[Callable[[], None]], BoundedHttp],
+        make: Callable[[Callable[[BoundedHttp], None]], BoundedHttp],
         report: Report,
         bounds: Bounds,
     ) -> None:
@@ -130,7 +139,7 @@ class Accepting:
         self._make = make
         self._report = report
         self._bounds = bounds
-        self._count = 0
+        self._open_now: dict[BoundedHttp, socket.socket] = {}  # in the order they came
         self._loop = asyncio.get_running_loop()
         self._paused: asyncio.TimerHandle | None = None
         self._opening: set[asyncio.Task[None]] = set()
@@ -159,21 +168,33 @@ class Accepting:
             self._loop.remove_reader(self._bound)
             self._paused = self._loop.call_later(PAUSE_S, self._resume)
             return
-        if self._count >= self._bounds.connections_max:
+        if len(self._open_now) >= self._bounds.connections_max and not self._make_room():
             self._report("admin: too many connections", str(self._bounds.connections_max))
             accepted.close()
             return
-        self._count += 1
-        task = self._loop.create_task(self._open(accepted))
+        made = self._make(self._ended)
+        self._open_now[made] = accepted
+        task = self._loop.create_task(self._open(made, accepted))
         self._opening.add(task)
         task.add_done_callback(self._opening.discard)
+
+    def _make_room(self) -> bool:
+        """End the oldest connection that has yet to ask. False if there is none."""
+        oldest = next((made for made in self._open_now if made.asks), None)
+        if oldest is None:
+            return False
+        self._report("admin: a connection made room", str(self._bounds.connections_max))
+        accepted = self._open_now[oldest]
+        oldest.end()
+        with contextlib.suppress(OSError):
+            accepted.shutdown(socket.SHUT_RDWR)  # whoever reads from it, a handshake too, sees its end
+        return True
 
     def _resume(self) -> None:
         self._paused = None
         self._loop.add_reader(self._bound, self._accept)
 
-    async def _open(self, accepted: socket.socket) -> None:
-        made = self._make(self._ended)
+    async def _open(self, made: BoundedHttp, accepted: socket.socket) -> None:
         within: dict[str, Any] = {}
         if self.context is not None:
             within = {"ssl": self.context, "ssl_handshake_timeout": self._bounds.request_s}
@@ -185,8 +206,8 @@ class Accepting:
             accepted.close()
             made.end()
 
-    def _ended(self) -> None:
-        self._count -= 1
+    def _ended(self, made: BoundedHttp) -> None:
+        del self._open_now[made]
 
 
 class _Told(logging.Handler):
@@ -197,6 +218,8 @@ class _Told(logging.Handler):
         self._report_line = report
 
     def emit(self, record: logging.LogRecord) -> None:
+        if record.exc_info and isinstance(record.exc_info[1], ClientDisconnect):
+            return  # in the middle of its request: nobody is left to answer, and nothing is wrong here
         self._report_line(f"admin: {record.msg}", self.format(record))
 
 
@@ -229,7 +252,7 @@ class AdminServer(uvicorn.Server):
         self.servers = [self._accepting]  # type: ignore[list-item]
         self.started = True
 
-    def _protocol(self, ended: Callable[[], None]) -> BoundedHttp:
+    def _protocol(self, ended: Callable[[BoundedHttp], None]) -> BoundedHttp:
         return BoundedHttp(
             self._bounds,
             ended,

@@ -29,6 +29,7 @@ class Served:
 
     def __init__(self, bounds: Bounds, context: ssl.SSLContext | None = None) -> None:
         self.told: list[str] = []
+        self.waiting = 0
         self.never = asyncio.Event()
         self.bound = bind("http://127.0.0.1:0", "127.0.0.1", 0)
         self.port = self.bound.getsockname()[1]
@@ -37,6 +38,7 @@ class Served:
             return PlainTextResponse(str(len(await request.body())))
 
         async def never(_: Request) -> Response:
+            self.waiting += 1
             await self.never.wait()
             return PlainTextResponse("at last")
 
@@ -145,10 +147,11 @@ async def _rest(reader: asyncio.StreamReader) -> bytes:
 
 def test_connections_are_limited_and_a_place_comes_back() -> None:
     async def body(served: Served) -> None:
-        held = [await served.open(b"GET /never HTTP/1.1\r\n") for _ in range(3)]
-        while len(served.server.server_state.connections) < 3:
+        held = [await served.open(HALVES["an answer that never comes"]) for _ in range(3)]
+        while served.waiting < 3:
             await asyncio.sleep(0.001)
         assert await served.ask(b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n") == b""
+        served.never.set()
         for _, writer in held:
             writer.close()
         while served.server.server_state.connections:
@@ -157,6 +160,21 @@ def test_connections_are_limited_and_a_place_comes_back() -> None:
 
     told = run(body)
     assert told == ["admin: too many connections 3"]
+
+
+@pytest.mark.parametrize("half", [half for half in HALVES if "answer" not in half])
+def test_whoever_asks_nothing_keeps_nobody_out(half: str) -> None:
+    """Half requests had every place until their deadline: no scrape, no /readyz, for ten seconds."""
+
+    async def body(served: Served) -> None:
+        held = [await served.open(HALVES[half]) for _ in range(6)]
+        answer = await served.ask(b"GET /healthz HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+        assert b"200 OK" in answer
+        for _, writer in held:
+            writer.close()
+
+    told = run(body)
+    assert set(told) == {"admin: a connection made room 3"}
 
 
 @pytest.mark.parametrize(
