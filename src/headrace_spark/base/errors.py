@@ -69,7 +69,15 @@ class BrokerRefused(PipelineError):
 
 
 class BadRow(PipelineError):
-    """A row cannot be a message."""
+    """A row cannot be a message. `problem`: the same words for every such row."""
+
+    def __init__(self, row: str, problem: str) -> None:
+        super().__init__(row, problem)
+        self.row = row
+        self.problem = problem
+
+    def __str__(self) -> str:
+        return f"{self.row}: {self.problem}"
 
 
 class Superseded(PipelineError):

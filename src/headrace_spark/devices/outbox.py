@@ -6,11 +6,15 @@ one transaction (query id, batch id), with a producer and a sequence for every r
 After kill -9 anywhere the batch is found in the outbox and published again from its beginning, and the broker keeps out
 what it has. Rows of one topic have one producer, so they keep their order.
 
-    <lake>/outbox     columns of `outgoing` + producer, sequence, query, batch; partitioned by query and batch
+A row that no broker would take, or that this one refuses for good, is put aside, with the reason; the others go on.
+
+    <lake>/outbox        columns of `outgoing` + producer, sequence, query, batch; partitioned by query and batch
+    <lake>/dead_letters  what was put aside (`headrace_spark.lake.tables`)
 """
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,7 +23,7 @@ from typing import Final
 from delta.tables import DeltaTable
 from deltalake import DeltaTable as DeltaLog
 from deltalake.exceptions import TableNotFoundError
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import (
     ArrayType,
@@ -34,9 +38,10 @@ from pyspark.sql.types import (
 )
 
 from headrace_spark.base.broker_address import BrokerAddress
+from headrace_spark.devices.dead_letters import DeadLetters
 from headrace_spark.devices.outgoing import COLUMNS, PRODUCER, SEQUENCE, check_columns
 from headrace_spark.devices.plans import Plans
-from headrace_spark.devices.sink import FORMAT, ROW_BITS
+from headrace_spark.devices.sink import FORMAT, ROW_BITS, SinkOptions
 
 KEPT_BATCHES: Final = 100
 """So many finished batches of a query stay readable; older ones are deleted now and then."""
@@ -78,11 +83,19 @@ class Outbox:
             "txnAppId", query
         ).option("txnVersion", batch).save(str(self.table))
 
-    def publish(self, spark: SparkSession, query: str, batch: int) -> None:
-        """Send a kept batch to the broker; returns when it has all of it. Raises what the sink raises."""
+    @property
+    def dead_letters(self) -> DeadLetters:
+        return DeadLetters(self.table.parent)
+
+    def publish(self, spark: SparkSession, query: str, batch: int) -> int:
+        """Send a kept batch to the broker; returns when it has all but those that are put aside: how many these are.
+
+        Raises BrokerRefused, BrokerUnreachable.
+        """
         kept = spark.read.format("delta").load(str(self.table))
-        rows = kept.where((F.col("query") == query) & (F.col("batch") == batch)).drop("query", "batch")
-        send(rows, self.address, self.connections, self.patience_s)
+        rows = kept.where((F.col("query") == query) & (F.col("batch") == batch))
+        options = SinkOptions(self.address, query, self.patience_s, 0.0)
+        return self.dead_letters.publish(in_order(rows, self.connections), options, query, batch)
 
     def forget(self, spark: SparkSession, query: str, before: int) -> None:
         """Delete the batches of a query below `before`: whole partitions, so no file is rewritten."""
@@ -105,7 +118,9 @@ class Outbox:
             if plans is not None:
                 plans.add(batch)
             self.stage(frame, query, batch)
-            self.publish(spark, query, batch)
+            aside = self.publish(spark, query, batch)
+            if aside:
+                print(f"{aside} rows were put aside in {self.dead_letters.path}", file=sys.stderr, flush=True)
             if batch and batch % KEPT_BATCHES == 0:
                 self.forget(spark, query, batch)
 
@@ -120,8 +135,7 @@ def send(
     `rate`: messages a second at most, by all connections together; 0: no limit.
     """
     writer = (
-        rows.repartitionById(connections, F.col("slot") % connections)
-        .sortWithinPartitions(PRODUCER, SEQUENCE)
+        in_order(rows, connections)
         .drop("slot")
         .write.format(FORMAT)
         .option("url", address.url)
@@ -139,13 +153,16 @@ def send(
     writer.save()
 
 
+def in_order(rows: DataFrame, connections: int) -> DataFrame:
+    """Rows that have producer, sequence and slot, as tasks publish them."""
+    spread = rows.repartitionById(connections, F.col("slot") % connections)
+    return spread.sortWithinPartitions(PRODUCER, SEQUENCE)
+
+
 def numbered(frame: DataFrame, query: str, batch: int, connections: int) -> DataFrame:
     """The rows of a batch with all columns of OUTBOX: the slot by topic, the sequence by place in the slot."""
     check_columns(frame.schema)
-    columns = [
-        (F.col(name) if name in frame.columns else F.lit(None)).cast(_MESSAGE[name]).alias(name)
-        for name in COLUMNS
-    ]
+    columns = [_kept(frame, name).alias(name) for name in COLUMNS]
     slot = F.spark_partition_id()
     row = F.monotonically_increasing_id().bitwiseAND(F.lit((1 << 33) - 1))
     return (
@@ -160,3 +177,11 @@ def numbered(frame: DataFrame, query: str, batch: int, connections: int) -> Data
             F.col("slot"),
         )
     )
+
+
+def _kept(frame: DataFrame, name: str) -> Column:
+    """A column of the outbox. A number that is too large for it is kept as -1, which is no message, either."""
+    given, kind = F.col(name) if name in frame.columns else F.lit(None), _MESSAGE[name]
+    if not isinstance(kind, ByteType):
+        return given.cast(kind)
+    return F.when(given.between(-128, 127), given.cast(kind)).when(given.isNotNull(), F.lit(-1).cast(kind))

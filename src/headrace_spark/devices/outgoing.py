@@ -32,7 +32,8 @@ from pyspark.sql.types import (
     StructType,
 )
 
-from headrace.mqtt import data_types
+from headrace.errors import ProtocolError
+from headrace.mqtt import data_types, publish
 from headrace.mqtt.packets import NO_EXPIRY
 from headrace.mqtt.properties import Properties
 from headrace.mqtt.topics import valid_topic
@@ -57,6 +58,8 @@ _TYPES: Final[dict[str, tuple[type[DataType], ...]]] = {
     SEQUENCE: (LongType,),
 }
 COLUMNS: Final = tuple(name for name in _TYPES if name not in (PRODUCER, SEQUENCE))
+_PUBLISH: Final = 3
+_EXPIRY_MAX_S: Final = (1 << 32) - 1
 _RARE: Final = ("payload_format_indicator", "content_type", "response_topic", "correlation_data")
 
 
@@ -94,18 +97,32 @@ def message_of(row: dict[str, Any], sequence: int) -> Outgoing:
         row.get("message_expiry_s"),
     )
     if topic is None or not valid_topic(topic.encode()):
-        raise BadRow(f"row {sequence}: {topic!r} is no topic name")
+        raise BadRow(f"row {sequence} to topic {topic!r}", "that is no topic name")
     if qos not in (None, 1, 2):
-        raise BadRow(f"row {sequence} to topic {topic!r}: QoS {qos}; exactly once needs 1 or 2")
+        raise BadRow(f"row {sequence} to topic {topic!r}", "exactly once needs QoS 1 or 2")
+    if expiry_s is not None and not 0 <= expiry_s <= _EXPIRY_MAX_S:
+        raise BadRow(f"row {sequence} to topic {topic!r}", "a message expiry is 0 to 2^32 - 1 seconds")
     return Outgoing(
         sequence,
         topic,
         payload.encode() if isinstance(payload, str) else payload or b"",
         qos or 1,
         bool(row.get("retain")),
-        _properties(row),
+        _checked(row, sequence),
         NO_EXPIRY if expiry_s is None else expiry_s,
     )
+
+
+def _checked(row: dict[str, Any], sequence: int) -> bytes:
+    """The property area, as a broker takes it. Raises BadRow."""
+    try:
+        encoded = _properties(row)
+        publish.scan(encoded, 0, len(encoded), _PUBLISH, False)
+    except (ProtocolError, ValueError, OverflowError, AttributeError, TypeError) as error:
+        raise BadRow(
+            f"row {sequence} to topic {row['topic']!r}", f"a property cannot be sent: {error}"
+        ) from None
+    return encoded
 
 
 def _properties(row: dict[str, Any]) -> bytes:

@@ -13,7 +13,7 @@ import socket
 import ssl
 import time
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
@@ -40,6 +40,7 @@ _PASSING: Final = {
     reason_codes.MESSAGE_RATE_TOO_HIGH,
     reason_codes.CONNECTION_RATE_EXCEEDED,
 }
+_WINDOW_MAX: Final = 65_535
 _SEQUENCE_HEAD: Final = b"\x26" + data_types.text("producer-sequence")
 
 
@@ -60,13 +61,26 @@ class _Passing(Exception):
     """Says that this connection is over; another one may do."""
 
 
+class _PutAside(Exception):
+    """Says that a message was refused and put aside: those behind it need another connection (idempotent producers)."""
+
+
 class Publisher(ClientHandler):
     """One producer's connection. `acknowledged` and `sent` count messages, repeats included in `sent`."""
 
     def __init__(
-        self, address: BrokerAddress, producer_id: str, patience_s: float = 60.0, rate: float = 0.0
+        self,
+        address: BrokerAddress,
+        producer_id: str,
+        patience_s: float = 60.0,
+        rate: float = 0.0,
+        put_aside: Callable[[Outgoing, str], None] | None = None,
     ) -> None:
-        """`patience_s`: how long to try without one acknowledgement; `rate`: messages a second at most, 0: no limit."""
+        """`patience_s`: how long to try without one acknowledgement; `rate`: messages a second at most, 0: no limit.
+
+        `put_aside`: is told of every message that the broker refuses for good, and why; the others go on. Without it
+        the first one ends the work.
+        """
         super().__init__()
         self.sent = 0
         self.acknowledged = 0
@@ -79,7 +93,10 @@ class Publisher(ClientHandler):
         self._socket: socket.socket | None = None
         self._protocol = ClientProtocol(self, VARINT_MAX + 5, 0)
         self._connack: Connack | None = None
+        self._put_aside = put_aside
+        self._forbidden: dict[str, str] = {}  # topic -> why: asked once
         self._window = 0
+        self._window_now = _WINDOW_MAX  # small behind a refused message: more may follow, each a connection
         self._packet_bytes_max = VARINT_MAX + 5
         self._last_id = 0
         self._waiting: dict[int, Outgoing] = {}  # by packet id, in the order sent
@@ -105,6 +122,8 @@ class Publisher(ClientHandler):
                 more = self._fill(source, more)
                 self._flush()
                 self._read(self._idle_s(more))
+            except _PutAside:
+                self._begin_again()
             except (OSError, _Passing) as error:
                 self._lost(error)
 
@@ -145,7 +164,7 @@ class Publisher(ClientHandler):
 
     def _fill(self, source: Iterator[Outgoing], more: bool) -> bool:
         """Encode what the window takes; False when `source` has ended."""
-        while len(self._waiting) < self._window and self._out_bytes < FLUSH_BYTES:
+        while not self._is_full() and self._out_bytes < FLUSH_BYTES:
             if self._interval_s and not self._is_due():
                 break
             if self._again:
@@ -159,6 +178,9 @@ class Publisher(ClientHandler):
             self._send(message)
         return more
 
+    def _is_full(self) -> bool:
+        return len(self._waiting) >= min(self._window, self._window_now)
+
     def _is_due(self) -> bool:
         """Return whether the rate lets a message leave now; then the next one is due an interval later."""
         now_s = time.monotonic()
@@ -169,11 +191,14 @@ class Publisher(ClientHandler):
 
     def _idle_s(self, more: bool) -> float:
         """Return how long there is nothing to do but to wait for the broker."""
-        if len(self._waiting) >= self._window or (self._waiting and not more and not self._again):
+        if self._is_full() or (self._waiting and not more and not self._again):
             return self._patience_s
         return max(0.0, self._due_s - time.monotonic()) if self._interval_s else 0.0
 
     def _send(self, message: Outgoing) -> None:
+        if self._put_aside is not None and message.topic in self._forbidden:
+            self._put_aside(message, self._forbidden[message.topic])
+            return
         while True:
             self._last_id = self._last_id % 65_535 + 1
             if self._last_id not in self._waiting:
@@ -190,10 +215,18 @@ class Publisher(ClientHandler):
             message.message_expiry_s,
         )
         if len(packet) > self._packet_bytes_max:
-            raise _refused(message, f"{len(packet)} bytes, it takes {self._packet_bytes_max}", 0x95)
+            self._give_up_too_large(message, len(packet))
+            return
         self._waiting[self._last_id] = message
         self._put(packet)
         self.sent += 1
+
+    def _give_up_too_large(self, message: Outgoing, size: int) -> None:
+        if self._put_aside is None:
+            raise _refused(message, f"{size} bytes, it takes {self._packet_bytes_max}", 0x95)
+        self._put_aside(
+            message, f"larger than the {self._packet_bytes_max} bytes that the broker takes (0x95)"
+        )
 
     def _put(self, packet: bytes) -> None:
         self._out.append(packet)
@@ -223,15 +256,18 @@ class Publisher(ClientHandler):
 
     def _lost(self, error: Exception) -> None:
         """The connection is over: whatever waits is sent again, after a pause. Raises BrokerUnreachable."""
-        self._hang_up()
-        self._again.extendleft(reversed(self._waiting.values()))
-        self._waiting.clear()
+        self._begin_again()
         if time.monotonic() - self._heard_s > self._patience_s:
             raise BrokerUnreachable(
                 f"no acknowledgement from broker {self._address.url} for {self._patience_s:.0f} s: {error}"
             ) from None
         time.sleep(self._pause_s)
         self._pause_s = min(2 * self._pause_s, _WAIT_MAX_S)
+
+    def _begin_again(self) -> None:
+        self._hang_up()
+        self._again.extendleft(reversed(self._waiting.values()))
+        self._waiting.clear()
 
     def _hang_up(self) -> None:
         self._protocol.stop()
@@ -279,10 +315,29 @@ class Publisher(ClientHandler):
             if reason_code in _PASSING:
                 self._fail(_Passing(f"the broker takes nothing now: {reason_codes.name(reason_code)}"))
             else:
-                self._fail(_refused(message, reason_codes.name(reason_code), reason_code))
+                self._refuse(packet_id, reason_code)
             return
         del self._waiting[packet_id]
         self.acknowledged += 1
+        self._window_now = min(self._window_now + 1, _WINDOW_MAX)
+        self._heard()
+
+    def _refuse(self, packet_id: int, reason_code: int) -> None:
+        """The broker will never take it."""
+        message, why = self._waiting[packet_id], reason_codes.name(reason_code)
+        if self._put_aside is None:
+            self._fail(_refused(message, why, reason_code))
+            return
+        del self._waiting[packet_id]
+        reason = f"{why} (0x{reason_code:02X})"
+        self._put_aside(message, reason)
+        if reason_code == reason_codes.NOT_AUTHORIZED:
+            self._forbidden[message.topic] = reason
+        self._window_now = 1
+        self._heard()
+        self._fail(_PutAside())
+
+    def _heard(self) -> None:
         self._heard_s = time.monotonic()
         self._pause_s = _WAIT_FIRST_S
 

@@ -20,7 +20,7 @@ rate             messages a second that a task sends at most; default: no limit
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import groupby
 from typing import Any, Final
@@ -37,13 +37,15 @@ from pyspark.sql.datasource import (
 from pyspark.sql.types import StructType
 
 from headrace_spark.base.broker_address import BrokerAddress
-from headrace_spark.base.errors import BadOption
+from headrace_spark.base.errors import BadOption, BadRow
 from headrace_spark.devices.outgoing import PRODUCER, SEQUENCE, check_columns, message_of, rows_of
 from headrace_spark.devices.publisher import Outgoing, Publisher
 
 FORMAT: Final = "headrace-mqtt"
 ROW_BITS: Final = 32
 """A sequence is `batch << ROW_BITS | row`."""
+PutAside = Callable[[str, int, str], None]
+"""Is told of a row that cannot be sent: its producer, its sequence, and why."""
 _NAMES: Final = ("url", "username", "password", "caFile", "producer", "patience", "rate")
 _PRODUCER_MAX: Final = 40  # a partition is added, and the broker takes 128 bytes
 _SPARKS_OWN: Final = ("checkpointlocation", "path", "queryname")
@@ -132,11 +134,23 @@ class StreamWriter(DataSourceStreamArrowWriter):
         return publish(self._options, iterator, f"{query}/{context.partitionId()}", int(str(batch)))
 
 
-def publish(options: SinkOptions, batches: Iterator[pa.RecordBatch], producer: str, batch: int) -> Published:
-    """Publish the rows of one task; `producer` and `batch` are for rows that do not say theirs."""
+def publish(
+    options: SinkOptions,
+    batches: Iterator[pa.RecordBatch],
+    producer: str,
+    batch: int,
+    put_aside: PutAside | None = None,
+) -> Published:
+    """Publish the rows of one task; `producer` and `batch` are for rows that do not say theirs.
+
+    Without `put_aside` the first row that cannot be sent ends it. Raises BadRow, BrokerRefused, BrokerUnreachable,
+    Superseded.
+    """
     done = Published(0, 0)
-    for producer_id, messages in groupby(_numbered(batches, producer, batch), key=lambda pair: pair[0]):
-        publisher = Publisher(options.address, producer_id, options.patience_s, options.rate)
+    rows = _numbered(batches, producer, batch, put_aside)
+    for producer_id, messages in groupby(rows, key=lambda pair: pair[0]):
+        refused = None if put_aside is None else _of_producer(put_aside, producer_id)
+        publisher = Publisher(options.address, producer_id, options.patience_s, options.rate, refused)
         try:
             publisher.publish(message for _, message in messages)
         finally:
@@ -146,14 +160,27 @@ def publish(options: SinkOptions, batches: Iterator[pa.RecordBatch], producer: s
     return done
 
 
-def _numbered(batches: Iterator[pa.RecordBatch], producer: str, batch: int) -> Iterator[tuple[str, Outgoing]]:
-    """Each row as a message, with the producer that sends it."""
-    number = batch << ROW_BITS
-    for part in batches:
-        for row in rows_of(part):
-            own: Any = row.get(SEQUENCE)
-            yield row.get(PRODUCER, producer), message_of(row, number if own is None else own)
-            number += 1
+def _of_producer(put_aside: PutAside, producer: str) -> Callable[[Outgoing, str], None]:
+    return lambda message, why: put_aside(producer, message.sequence, why)
+
+
+def _numbered(
+    batches: Iterator[pa.RecordBatch], producer: str, batch: int, put_aside: PutAside | None
+) -> Iterator[tuple[str, Outgoing]]:
+    """Each row as a message, with the producer that sends it. Raises BadRow."""
+    first = batch << ROW_BITS
+    rows = (row for part in batches for row in rows_of(part))
+    for number, row in enumerate(rows, first):
+        own: Any = row.get(SEQUENCE)
+        producer_id, sequence = row.get(PRODUCER, producer), number if own is None else own
+        try:
+            message = message_of(row, sequence)
+        except BadRow as error:
+            if put_aside is None:
+                raise
+            put_aside(producer_id, sequence, error.problem)
+            continue
+        yield producer_id, message
 
 
 def _context() -> TaskContext:

@@ -5,8 +5,8 @@ checkpoint fixes which files of the table make a micro-batch; the outbox keeps t
 before the first one leaves; and the broker stores a numbered message once. The outbox also remembers how far the table
 was kept, so a checkpoint that was lost or is older than that is moved forward (`headrace_spark.devices.plans`).
 
-A message that the broker refuses for good (0x87: the credentials do not allow its topic) ends the job with exit code 1
-and the topic, and nothing of its topic overtakes it: allow the topic, or delete the row from the outbox, and start again.
+A row that is no message (a wildcard in its topic), or that the broker refuses for good (0x87: the credentials do not
+allow its topic), is put aside in the table `dead_letters` with the reason, and the others go on.
 """
 
 from __future__ import annotations

@@ -7,6 +7,8 @@ from pathlib import Path
 
 from headrace.journal.consumers import ConsumerPosition
 from headrace_spark.lake.lake import Lake
+from headrace_spark.lake.lake_table import LakeTable
+from headrace_spark.lake.tables import DEAD_LETTERS
 from headrace_spark.source.journal import open_journal
 
 
@@ -39,14 +41,24 @@ class TableStatus:
 
 
 @dataclass(frozen=True)
+class DeadLettersStatus:
+    path: str
+    rows: int
+    reasons: dict[str, int]
+    """Rows by reason, most first."""
+
+
+@dataclass(frozen=True)
 class PipelineStatus:
     journal: JournalStatus
     consumers: list[ConsumerStatus]
     table: TableStatus | None
+    dead_letters: DeadLettersStatus | None
+    """None if nothing was ever put aside."""
 
 
 def pipeline_status(data_dir: Path, lake: Path | None) -> PipelineStatus:
-    """Raises JournalMissing, JournalError."""
+    """Raises JournalMissing, JournalError, LakeConflict."""
     journal = open_journal(data_dir)
     end = journal.high_watermark()
     return PipelineStatus(
@@ -56,6 +68,7 @@ def pipeline_status(data_dir: Path, lake: Path | None) -> PipelineStatus:
             for c in ConsumerPosition.list(data_dir)
         ],
         None if lake is None else _table(Lake(lake), journal.uuid, end),
+        None if lake is None else _dead_letters(lake),
     )
 
 
@@ -68,8 +81,19 @@ def _table(lake: Lake, uuid: str, high_watermark: int) -> TableStatus | None:
     return TableStatus(str(lake.messages), state.version, state.rows, offset, max(0, high_watermark - offset))
 
 
+def _dead_letters(lake: Path) -> DeadLettersStatus | None:
+    table = LakeTable(lake, DEAD_LETTERS)
+    log = table.log()
+    if log is None:
+        return None
+    found = log.to_pyarrow_table(columns=["reason"])["reason"].value_counts().to_pylist()
+    ordered = sorted(found, key=lambda each: (-each["counts"], each["values"]))
+    reasons = {each["values"]: each["counts"] for each in ordered}
+    return DeadLettersStatus(str(table.path), sum(reasons.values()), reasons)
+
+
 def describe(status: PipelineStatus) -> str:
-    """A line for the journal, one for each consumer, one for the table."""
+    """A line for the journal, one for each consumer, one for the table, one for what could not be published."""
     journal = status.journal
     held = f"offsets {journal.start_offset:,} to {journal.high_watermark:,}"
     lines = [f"journal   {journal.data_dir}  uuid {journal.uuid}  epoch {journal.epoch}  {held}"]
@@ -80,4 +104,8 @@ def describe(status: PipelineStatus) -> str:
             f"table     {table.path}  version {table.version}  rows {table.rows:,}  "
             f"up to offset {table.offset:,}  lag {table.lag:,}"
         )
+    if status.dead_letters is not None:
+        aside = status.dead_letters
+        why = ", ".join(f"{rows:,} {reason!r}" for reason, rows in aside.reasons.items())
+        lines.append(f"put aside {aside.path}  rows {aside.rows:,}: {why}")
     return "\n".join(lines)

@@ -319,6 +319,27 @@ METRICS_STATE: Final = TableDefinition(
     ("journal_uuid",),
     ("kind", "incarnation"),
 )
+DEAD_LETTERS: Final = TableDefinition(
+    "dead_letters",
+    "Rows that the job publish could not send, with the reason; everything else of their batch is sent. Append them to "
+    "the table of commands again when the reason is gone.",
+    StructType(
+        [
+            column("reason", StringType(), "why the row is no message, or the broker's reason with its code"),
+            *_of_messages(
+                "topic", "payload", "qos", "retain", "message_expiry_s", "payload_format_indicator"
+            ),
+            *_of_messages("content_type", "response_topic", "correlation_data", "user_properties"),
+            column("producer", StringType(), "producer-id under which it was to be sent"),
+            column("sequence", LongType(), "its producer-sequence"),
+            column("query", StringType(), "id of the streaming query"),
+            column("batch", LongType(), "micro-batch of that query"),
+            column("date", DateType(), "day on which it was put aside, UTC"),
+        ]
+    ),
+    ("date",),
+    ("reason", "topic"),
+)
 TABLES: Final = (
     CLEAN,
     QUARANTINE,
@@ -330,5 +351,6 @@ TABLES: Final = (
     USAGE,
     BACKLOG,
     METRICS_STATE,
+    DEAD_LETTERS,
 )
 """All of them, in the order of the reference."""

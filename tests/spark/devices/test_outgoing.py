@@ -51,15 +51,27 @@ def test_everything_there_may_be() -> None:
 @pytest.mark.parametrize(
     ("row", "problem"),
     [
-        ({"topic": "a/#", "payload": b""}, "row 3: 'a/#' is no topic name"),
-        ({"topic": None, "payload": b""}, "row 3: None is no topic name"),
-        ({"topic": "", "payload": b""}, "row 3: '' is no topic name"),
-        ({"topic": "t", "payload": b"", "qos": 0}, "row 3 to topic 't': QoS 0; exactly once needs 1 or 2"),
+        ({"topic": "a/#"}, "row 3 to topic 'a/#': that is no topic name"),
+        ({"topic": None}, "row 3 to topic None: that is no topic name"),
+        ({"topic": ""}, "row 3 to topic '': that is no topic name"),
+        ({"topic": "t", "qos": 0}, "row 3 to topic 't': exactly once needs QoS 1 or 2"),
+        ({"topic": "t", "message_expiry_s": -1}, "a message expiry is 0 to"),
+        ({"topic": "t", "message_expiry_s": 1 << 32}, "a message expiry is 0 to"),
+        (
+            {"topic": "t", "payload_format_indicator": 2},
+            "a property cannot be sent: property that is neither",
+        ),
+        ({"topic": "t", "payload_format_indicator": -1}, "a property cannot be sent"),
+        ({"topic": "t", "content_type": "x" * 65_536}, "a property cannot be sent: 65536 bytes do not fit"),
+        ({"topic": "t", "content_type": "a\0b"}, "a property cannot be sent"),
+        ({"topic": "t", "response_topic": "answers/#"}, "a property cannot be sent: Response Topic"),
+        ({"topic": "t", "user_properties": [{"name": "a", "value": None}]}, "a property cannot be sent"),
+        ({"topic": "t", "user_properties": [None]}, "a property cannot be sent"),
     ],
 )
 def test_a_row_that_is_no_message(row: dict[str, Any], problem: str) -> None:
     with pytest.raises(BadRow, match=problem):
-        message_of(row, 3)
+        message_of({"payload": b""} | row, 3)
 
 
 def schema(**kinds: Any) -> StructType:

@@ -114,6 +114,34 @@ def test_a_refused_topic_is_named_and_nothing_overtakes_it(tmp_path: Path) -> No
         broker.end()
 
 
+def test_what_is_refused_is_put_aside_and_the_others_go_on(tmp_path: Path) -> None:
+    broker = BrokerProcess(tmp_path)
+    (tmp_path / "acl").write_text(
+        "topic write allowed\ntopic write large\ntopic read allowed\ntopic readwrite end\n"
+    )
+    broker.settings = {"access.acl_file": f'"{tmp_path / "acl"}"', "allow_anonymous": "true"}
+    broker.start()
+    aside: list[tuple[int, str]] = []
+    try:
+        subscribe(broker, "device", "allowed")
+        messages = [
+            Outgoing(n, "forbidden" if n % 50 == 7 else "allowed", b"%d" % n, 1 + n % 2) for n in range(3000)
+        ]
+        messages[1500] = Outgoing(1500, "large", bytes(2_000_000))
+        publisher = Publisher(
+            address(broker), "aside", 30, put_aside=lambda message, why: aside.append((message.sequence, why))
+        )
+        with closing(publisher):
+            publisher.publish(messages)
+        found = [int(packet.payload) for packet in received(broker, "device")]
+        assert found == [n for n in range(3000) if n % 50 != 7 and n != 1500]
+        assert [n for n, _ in aside] == sorted([1500, *range(7, 3000, 50)])
+        assert {why.split()[-1] for _, why in aside} == {"(0x87)", "(0x95)"}
+        assert publisher.acknowledged == len(found)
+    finally:
+        broker.end()
+
+
 def test_a_message_that_the_broker_cannot_take_is_not_sent(broker: BrokerProcess) -> None:
     with pytest.raises(BrokerRefused, match=r"20000\d\d bytes, it takes \d+ \(0x95\)"):
         publish(broker, "large", iter([Outgoing(0, "large", bytes(2_000_000))]))

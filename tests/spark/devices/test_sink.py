@@ -70,7 +70,7 @@ def test_a_stream_that_repeats_a_batch(spark: SparkSession, broker: BrokerProces
         (("'t' as topic",), {}, "column payload is missing"),
         (("'t' as topic", "'p' as payload"), {"url": "broker:1883"}, "tcp://host:port or tls://"),
         (("'t' as topic", "'p' as payload"), {"color": "red"}, "no such option; there are url"),
-        (("'t/#' as topic", "'p' as payload"), {}, "row 0: 't/#' is no topic name"),
+        (("'t/#' as topic", "'p' as payload"), {}, "row 0 to topic 't/#': that is no topic name"),
     ],
 )
 def test_what_is_wrong_is_said(

@@ -17,10 +17,14 @@ import pytest
 from pyspark.sql import SparkSession
 
 from broker_process import BrokerProcess, wait_until
-from headrace_spark.base.errors import BadOption, LakeConflict, QueryFailed
+from headrace_spark.base.errors import BadOption, LakeConflict
 from headrace_spark.jobs import publish as job
-from spark.conftest import settings_of
+from headrace_spark.lake.lake_table import LakeTable
+from headrace_spark.lake.status import describe, pipeline_status
+from headrace_spark.lake.tables import DEAD_LETTERS
+from spark.conftest import Writer, settings_of
 from spark.device_clients import received, subscribe
+from spark.journals import mixed
 
 pytestmark = pytest.mark.spark
 WAIT_S = 120
@@ -155,12 +159,35 @@ def _committed(lake: Path) -> list[str]:
     return [path.name for path in (lake / "_checkpoints" / "publish-publish" / "commits").glob("[0-9]*")]
 
 
-def test_a_refused_topic_ends_the_job_in_one_sentence(bench: Bench) -> None:
-    columns = ("'$SYS/x' as topic", "'p' as payload")
-    bench.spark.range(1).selectExpr(*columns).write.format("delta").save(str(bench.lake / "commands"))
-    with pytest.raises(QueryFailed, match=r"message 0 to topic '\$SYS/x': Not authorized \(0x87\)") as caught:
-        bench.run()
-    assert caught.value.is_ours
+def test_rows_that_cannot_be_sent_are_put_aside_and_the_others_go_on(
+    bench: Bench, journal: Writer, capsys: pytest.CaptureFixture[str]
+) -> None:
+    subscribe(bench.broker, "device-aside", "aside/#")
+    topic = (
+        "case id % 10 when 3 then '$SYS/x' when 5 then 'aside/#' when 6 then null else 'aside/t' end as topic"
+    )
+    qos = "cast(case id % 10 when 7 then 300 else 2 end as int) as qos"
+    rows = bench.spark.range(0, 40, 1, 2).selectExpr(topic, "cast(id as string) as payload", qos)
+    rows.write.format("delta").save(str(bench.lake / "commands"))
+    bench.run()
+    assert "16 rows were put aside in" in capsys.readouterr().err
+    for name in ("0", ".0.crc"):
+        (bench.lake / "_checkpoints/publish-publish/commits" / name).unlink()  # so the batch is done again
+    bench.append(100, 5, "aside")
+    bench.run()
+    sent = [int(packet.payload) for packet in received(bench.broker, "device-aside")]
+    assert sorted(sent) == [n for n in range(40) if n % 10 not in (3, 5, 6, 7)] + list(range(100, 105))
+    aside = LakeTable(bench.lake, DEAD_LETTERS).read(bench.spark).collect()
+    assert {int(row.payload): row.reason for row in aside} == {
+        n: {3: "Not authorized (0x87)", 7: "exactly once needs QoS 1 or 2"}.get(
+            n % 10, "that is no topic name"
+        )
+        for n in range(40)
+        if n % 10 in (3, 5, 6, 7)
+    }
+    journal.write(mixed(1))
+    said = describe(pipeline_status(journal.data_dir, bench.lake))
+    assert "dead_letters  rows 16: 8 'that is no topic name', 4 'Not authorized (0x87)'" in said
 
 
 @pytest.mark.parametrize(
