@@ -12,6 +12,7 @@ the oldest row of the batch: so much is looked through, and so long ago may the 
 
 from __future__ import annotations
 
+import json
 import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -47,6 +48,8 @@ from headrace_spark.clean.topic_schemas import TopicSchema, has_grown, load_topi
 from headrace_spark.lake.checkpoint import Checkpoint
 from headrace_spark.lake.lake import Lake
 from headrace_spark.lake.lake_table import LakeTable
+from headrace_spark.lake.table_backlog import TableBacklog
+from headrace_spark.lake.table_position import TablePosition
 from headrace_spark.lake.tables import CLEAN, QUARANTINE, REPEATS
 from headrace_spark.lake.upkeep import Upkeep
 
@@ -125,7 +128,7 @@ def run(spark: SparkSession, settings: Settings, stop: Event, report: Report) ->
         together = continuity(lake, tables, checkpoint)
         together.begin()
         cleaner = Cleaner(settings, load_topic_schemas(Path(settings.topic_schemas)), tables, together)
-        tracker = Tracker(cleaner, report)
+        tracker = Tracker(cleaner, lake.messages, checkpoint, report)
         upkeep = Upkeep(spark, settings.upkeep, lake.checkpoints, [table.path for table in tables.all])
 
         def observe(finished: list[StreamingQueryProgress]) -> None:
@@ -262,19 +265,23 @@ def start_query(spark: SparkSession, settings: Settings, cleaner: Cleaner) -> St
 
 
 class Tracker:
-    """Knows where the job stands, from what Spark reports and what the cleaner counted."""
+    """Knows where the job stands, from what Spark reports and what the cleaner counted. Its lag is rows of `messages`."""
 
-    def __init__(self, cleaner: Cleaner, report: Report) -> None:
+    def __init__(self, cleaner: Cleaner, messages: Path, checkpoint: Checkpoint, report: Report) -> None:
         self._cleaner = cleaner
         self._report = report
+        self._backlog = TableBacklog(messages)
+        passed = checkpoint.passed()
+        self._position = None if passed is None else TablePosition.from_dict(passed)
         self._began = monotonic()
         self.progress = Progress(0, 0, 0, 0.0)
 
     def observe(self, finished: list[StreamingQueryProgress]) -> None:
         """Called about twice a second with the batches finished since; often none."""
-        batch, files = self.progress.offset, self.progress.lag
+        batch = self.progress.offset
         for done in finished:
             batch = done.batchId
-            files = int(done.sources[0].metrics.get("numFilesOutstanding", 0))
-        self.progress = Progress(self._cleaner.rows, batch, files, monotonic() - self._began)
+            self._position = TablePosition.from_dict(json.loads(done.sources[0].endOffset))
+        lag = self._backlog.rows(self._position)
+        self.progress = Progress(self._cleaner.rows, batch, lag, monotonic() - self._began)
         self._report(self.progress)

@@ -15,6 +15,7 @@ from deltalake import DeltaTable, write_deltalake
 from pyspark.sql import DataFrame, SparkSession
 
 from headrace_spark.base.errors import BadOption, LakeConflict, QueryFailed
+from headrace_spark.base.progress import Progress
 from headrace_spark.clean.topic_schemas import BadTopicSchema
 from headrace_spark.jobs import clean
 from headrace_spark.lake.lake_table import LakeTable
@@ -110,6 +111,22 @@ def test_rows_in_are_clean_and_quarantine_and_repeats(bench: Bench) -> None:
         {"device": "d2", "value": 2.0},
     ]
     assert bench.clean() == 0
+
+
+def test_the_lag_is_what_is_still_to_clean(bench: Bench) -> None:
+    for first in range(0, 60, 10):
+        bench.add(made(range(first, first + 10)))
+    stop, lags = Event(), []
+
+    def stop_at_the_first_batch(progress: Progress) -> None:
+        lags.append(progress.lag)
+        if progress.rows:
+            stop.set()
+
+    one_file = bench.settings(bytes_per_trigger_max=1, follow=True, trigger_s=0)
+    clean.run(bench.spark, one_file, stop, stop_at_the_first_batch)
+    assert max(lags) >= 10
+    assert clean.run(bench.spark, bench.settings(), Event(), lambda _: None).lag == 0
 
 
 class Cut(Exception):

@@ -1,0 +1,48 @@
+"""The rows that a stream has still to read are counted from the table's log."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pyarrow as pa
+from deltalake import DeltaTable, write_deltalake
+
+from headrace_spark.lake.table_backlog import TableBacklog
+from headrace_spark.lake.table_position import TablePosition
+
+
+def append(table: Path, rows: int) -> None:
+    write_deltalake(table, pa.table({"n": list(range(rows))}), mode="append")
+
+
+def at(version: int, index: int = -1, is_first_look: bool = False) -> TablePosition:
+    return TablePosition("t", version, index, is_first_look)
+
+
+def test_rows_behind_a_position(tmp_path: Path) -> None:
+    for rows in (5, 7, 11):
+        append(tmp_path, rows)
+    backlog = TableBacklog(tmp_path)
+    assert backlog.rows(None) == 23
+    assert [backlog.rows(at(version)) for version in (0, 1, 2, 3)] == [23, 18, 11, 0]
+    assert backlog.rows(at(1, 0)) == 11
+    append(tmp_path, 2)
+    assert backlog.rows(at(1, 0)) == 13
+    assert backlog.rows(at(4)) == 0
+
+
+def test_the_first_look_takes_the_files_that_are_there_in_order(tmp_path: Path) -> None:
+    for rows in (5, 7, 11):
+        append(tmp_path, rows)
+    backlog = TableBacklog(tmp_path)
+    assert [backlog.rows(at(2, index, True)) for index in (-1, 0, 1, 2)] == [23, 18, 11, 0]
+    append(tmp_path, 2)
+    assert backlog.rows(at(2, 1, True)) == 13
+
+
+def test_what_adds_no_rows_counts_for_nothing(tmp_path: Path) -> None:
+    for rows in (5, 7):
+        append(tmp_path, rows)
+    DeltaTable(tmp_path).optimize.compact()
+    DeltaTable(tmp_path).delete("n < 3")
+    assert TableBacklog(tmp_path).rows(at(1)) == 7
