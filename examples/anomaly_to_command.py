@@ -25,7 +25,7 @@ from headrace_spark.devices.outbox import Outbox
 def readings(spark: SparkSession, data_dir: Path) -> DataFrame:
     """Everything that is published from now on; after a restart, from where it stopped."""
     return (
-        spark.readStream.format("headrace-journal")
+        spark.readStream.format("headrace")
         .option("consumer", "anomalies")
         .option("startingOffsets", "latest")
         .load(str(data_dir))

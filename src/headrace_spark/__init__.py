@@ -5,7 +5,7 @@
     session     the SparkSession that all jobs use
     schema      the columns of the schemas: messages, events, progress
     decode      journal batches -> Arrow record batches: chunk, message_columns, event_rows, progress_rows
-    source      `headrace-journal`, a Python Data Source, batch and stream
+    source      `headrace`, a Python Data Source, batch and stream; `pyspark_headrace` lets Spark find it
     lake        the Delta tables below one folder
     runner      runs a job in a session of its own; `headrace pipeline` calls it
     jobs        one module a job; a job reads, applies steps (DataFrame -> DataFrame), writes

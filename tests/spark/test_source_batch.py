@@ -1,7 +1,8 @@
-"""Batch reads of `headrace-journal`: all columns, ranges, partitions, and what is refused."""
+"""Batch reads of `headrace`: all columns, ranges, partitions, and what is refused."""
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ pytestmark = pytest.mark.spark
 
 
 def read(spark: SparkSession, journal: Writer, **options: Any) -> DataFrame:
-    return spark.read.format("headrace-journal").options(**options).load(str(journal.data_dir))
+    return spark.read.format("headrace").options(**options).load(str(journal.data_dir))
 
 
 def collected(frame: DataFrame) -> list[dict[str, Any]]:
@@ -40,6 +41,41 @@ def test_a_range_and_some_columns(spark: SparkSession, journal: Writer) -> None:
     frame = read(spark, journal, startingOffsets=101, endingOffsets=777, columns="journal_offset,payload")
     expected = [row for row in journal.rows() if 101 <= row["journal_offset"] < 777]
     assert collected(frame) == [{k: row[k] for k in ("journal_offset", "payload")} for row in expected]
+
+
+def test_the_older_name_reads_the_same(spark: SparkSession, journal: Writer) -> None:
+    journal.write(mixed(200))
+    older = spark.read.format("headrace-journal").load(str(journal.data_dir))
+    assert collected(older) == collected(read(spark, journal)) == journal.rows()
+
+
+def test_a_small_read_is_cut_where_that_is_asked_for(spark: SparkSession, journal: Writer) -> None:
+    journal.write(mixed(1000))
+    assert read(spark, journal).rdd.getNumPartitions() == 1
+    cut = read(spark, journal, minPartitions=5)
+    assert cut.rdd.getNumPartitions() == 5
+    assert collected(cut) == journal.rows()
+
+
+def test_offsets_in_json_know_the_words_of_kafka(spark: SparkSession, journal: Writer) -> None:
+    journal.write(mixed(100))
+
+    def count(start: int, end: int) -> int:
+        offsets = {"startingOffsets": start, "endingOffsets": end}
+        given = {name: json.dumps({journal.uuid: offset}) for name, offset in offsets.items()}
+        return read(spark, journal, **given).count()
+
+    assert count(-2, -1) == len(journal.rows())
+    assert count(-1, -1) == 0
+
+
+def test_sql_reads_a_view_and_says_why_not_a_table(spark: SparkSession, journal: Writer) -> None:
+    journal.write(mixed(100))
+    spark.sql(f"CREATE TEMPORARY VIEW readings USING headrace OPTIONS (path '{journal.data_dir}')")
+    assert spark.sql("SELECT count(*) AS n FROM readings").collect()[0]["n"] == len(journal.rows())
+    spark.catalog.dropTempView("readings")
+    with pytest.raises(PySparkException, match="CREATE TEMPORARY VIEW"):
+        spark.sql(f"CREATE TABLE readings USING headrace OPTIONS (path '{journal.data_dir}')")
 
 
 def test_an_empty_range_is_an_empty_table(spark: SparkSession, journal: Writer) -> None:

@@ -1,7 +1,8 @@
-"""Streams of `headrace-journal`: triggers, restarts, the registered consumer, and what is refused."""
+"""Streams of `headrace`: triggers, restarts, the registered consumer, and what is refused."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
@@ -11,10 +12,14 @@ import pytest
 from deltalake import DeltaTable
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMinRows
 from pyspark.sql.streaming.listener import StreamingQueryProgress
 
 from headrace.journal.consumers import ConsumerPosition
 from headrace.journal.log import LogSettings
+from headrace_spark.records.schema import MESSAGES
+from headrace_spark.source.options import SourceOptions
+from headrace_spark.source.stream import StreamReader
 from spark.conftest import Writer
 from spark.journals import mixed
 
@@ -29,7 +34,7 @@ def run(spark: SparkSession, journal: Writer, tmp_path: Path) -> Run:
 
     def run(sink: str = "delta", **options: Any) -> list[StreamingQueryProgress]:
         query = (
-            spark.readStream.format("headrace-journal")
+            spark.readStream.format("headrace")
             .options(**{"consumer": "test"} | options)
             .load(str(journal.data_dir))
             .writeStream.format(sink)
@@ -147,3 +152,63 @@ def test_a_stream_without_a_consumer_is_refused(spark: SparkSession, journal: Wr
     writer = stream.writeStream.format("noop").option("checkpointLocation", str(tmp_path / "c"))
     with pytest.raises(StreamingQueryException, match="a stream needs a consumer name"):
         writer.trigger(availableNow=True).start().awaitTermination()
+
+
+def reader(journal: Writer, **options: str) -> StreamReader:
+    """The stream as Spark's driver has it, without Spark."""
+    return StreamReader(
+        SourceOptions.parse({"path": str(journal.data_dir), "consumer": "few"} | options), MESSAGES
+    )
+
+
+def test_a_batch_waits_for_enough_offsets_or_for_its_time(journal: Writer) -> None:
+    journal.write(mixed(100, 13))
+    patient = reader(journal, minOffsetsPerTrigger="50", maxTriggerDelay="1h")
+    limit = patient.getDefaultReadLimit()
+    assert limit == ReadMinRows(50)
+    first = patient.latestOffset(patient.initialOffset(), limit)
+    assert first["offset"] == 100
+    journal.write(mixed(49, 14))
+    assert patient.latestOffset(first, limit) is first
+    assert patient.latestOffset(first, ReadAllAvailable())["offset"] == 149
+    journal.write(mixed(1, 15))
+    assert patient.latestOffset(first, limit)["offset"] == 150
+
+    hasty = reader(journal, minOffsetsPerTrigger="50", maxTriggerDelay="0")
+    assert hasty.latestOffset(hasty.latestOffset(hasty.initialOffset(), limit), limit)["offset"] == 150
+    journal.write(mixed(1, 16))
+    assert hasty.latestOffset(first, limit)["offset"] == 151
+
+
+def test_a_new_start_and_available_now_wait_for_nothing(journal: Writer) -> None:
+    journal.write(mixed(10, 17))
+    few = reader(journal, minOffsetsPerTrigger="50", maxOffsetsPerTrigger="60")
+    begin = few.initialOffset()
+    first = few.latestOffset(begin, few.getDefaultReadLimit())
+    assert first["offset"] == 10
+    journal.write(mixed(20, 18))
+    assert few.latestOffset(first, few.getDefaultReadLimit()) is first
+    few.prepareForTriggerAvailableNow()
+    assert few.latestOffset(first, few.getDefaultReadLimit())["offset"] == 30
+
+
+def test_progress_says_what_a_batch_took_and_what_it_left(run: Run, journal: Writer) -> None:
+    journal.write(mixed(500, 19))
+    batches = run("noop", maxOffsetsPerTrigger=300)
+    ends = [json.loads(batch.sources[0].endOffset) for batch in batches]
+    latest = [json.loads(batch.sources[0].latestOffset) for batch in batches]
+    assert [(end["offset"], end["lag"]) for end in ends] == [(300, 200), (500, 0)]
+    assert all(end["bytes"] > 0 for end in ends)
+    assert {offset["offset"] for offset in latest} == {500}
+
+
+def test_a_plain_query_has_the_names_that_are_nobodys(run: Run, journal: Writer) -> None:
+    journal.write(mixed(100, 20))
+    position = (journal.uuid, journal.epoch, 0)
+    ConsumerPosition.register(journal.data_dir, "archive", *position, owner="0f5c /lake")
+    ConsumerPosition.register(journal.data_dir, "free", *position)
+    with pytest.raises(
+        StreamingQueryException, match=r"belongs to 0f5c /lake(?s:.)*Give another consumer name"
+    ):
+        run("noop", consumer="archive")
+    assert sum(batch.numInputRows for batch in run("noop", consumer="free")) == len(journal.rows())

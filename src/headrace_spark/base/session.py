@@ -152,7 +152,7 @@ def package_archive() -> Path:
     """The sources of headrace for the workers of a cluster: compiled modules cannot be imported from an archive."""
     archive = Path(tempfile.mkdtemp(prefix="headrace-")) / "headrace.zip"
     with zipfile.ZipFile(archive, "w", zipfile.ZIP_DEFLATED) as out:
-        for package in ("headrace", "headrace_spark"):
+        for package in ("headrace", "headrace_spark", "pyspark_headrace"):
             root = Path(str(files(package)))
             for source in sorted(root.rglob("*.py")):
                 out.write(source, Path(package) / source.relative_to(root))

@@ -68,7 +68,7 @@ def _token(file: str) -> str:
 
 
 def source_options(journal: JournalReader) -> dict[str, str]:
-    """What the source `headrace-journal` is told to read this very journal."""
+    """What the source `headrace` is told to read this very journal."""
     if isinstance(journal, RemoteJournal):
         return {"path": journal.location, "token": journal.token}
     return {"path": journal.location}

@@ -1,4 +1,4 @@
-"""Options of the source `headrace-journal`, parsed once and checked. Names as in Spark's Kafka source where it has one.
+"""Options of the source `headrace`, parsed once and checked. Names as in Spark's Kafka source where it has one.
 
 `OPTIONS` says what each is; `docs/reference/spark-source.md` shows it, and a test compares the two.
 """
@@ -17,10 +17,14 @@ from typing import Final
 from headrace.mqtt.topics import SHARE_PREFIX, filter_error
 from headrace_spark.base.errors import BadOption
 from headrace_spark.records.schema import SCHEMAS
+from headrace_spark.source.ranges import TASK_RECORDS_MIN
 from headrace_spark.source.selection import Selection, microseconds
 
 EARLIEST: Final = "earliest"
 LATEST: Final = "latest"
+# What stands for these in JSON.
+KAFKA_EARLIEST: Final = -2
+KAFKA_LATEST: Final = -1
 NONE: Final = "none"
 OPTIONS: Final = {
     "path": "data directory of a broker, or `headrace://HOST:PORT` (`headraces://` over TLS) of a running one; several "
@@ -36,17 +40,25 @@ OPTIONS: Final = {
     "pushFilters": "`true`: skip what the filters of the query leave out, in a DataFrame that is loaded for one query "
     "alone; `false` (default): read all and filter then. Batch reads only",
     "startingOffsets": "`earliest` (default: from where the journal is complete), `latest`, an offset, or JSON with an "
-    "offset for each journal uuid. For streams: where a query without a checkpoint begins; "
-    "`latest` is the consumer's position, if it is registered",
+    "offset for each journal uuid, where -2 is `earliest` and -1 `latest`. For streams: where a query without a "
+    "checkpoint begins; `latest` is the consumer's position, if it is registered",
     "startingTimestamp": "the first record of that time or later instead: ISO 8601, UTC unless it says otherwise, or "
     "milliseconds since 1970",
-    "endingOffsets": "`latest` (default: the high watermark), an offset, or JSON; exclusive. Batch reads only",
+    "endingOffsets": "`latest` (default: the high watermark), an offset, or JSON where -1 is `latest`; exclusive. Batch "
+    "reads only",
     "endingTimestamp": "up to the first record of that time or later instead. Batch reads only",
-    "maxRowsPerTrigger": "records a micro-batch takes at most; a record of `messages` is at most one row. Default: no "
-    "limit",
+    "maxOffsetsPerTrigger": "records a micro-batch takes at most, all journals together; a record of `messages` is at "
+    "most one row. Default: no limit",
+    "maxRowsPerTrigger": "the older name of `maxOffsetsPerTrigger`; one of them will do",
+    "minOffsetsPerTrigger": "records a micro-batch waits for, unless `maxTriggerDelay` is over or the trigger is "
+    "`availableNow`. Default: none",
+    "maxTriggerDelay": "how long `minOffsetsPerTrigger` may hold up a micro-batch: `90s`, `500ms`, `2h`, or "
+    "milliseconds. Default: `15m`",
     "maxBytesPerTrigger": "bytes of the journal a micro-batch takes at most, estimated from the segments. Default: no "
     "limit",
-    "partitions": "tasks that share a large read; default: the CPUs of this machine",
+    "minPartitions": "tasks a read is cut into, about, however small it is",
+    "partitions": "tasks that share a large read, none of them below 50 000 records, instead of `minPartitions`; "
+    "default: the CPUs of this machine",
     "failOnDataLoss": "`true` (default): fail when retention or compaction has removed records still to be read; "
     "`false`: go on behind them",
     "token": "bearer token for `headrace://`; default: the environment variable HEADRACE_JOURNAL_TOKEN",
@@ -54,6 +66,9 @@ OPTIONS: Final = {
     "`headrace/topics` in $XDG_CACHE_HOME or ~/.cache",
 }
 TOKEN_VARIABLE: Final = "HEADRACE_JOURNAL_TOKEN"  # noqa: S105  (the name of it)
+TRIGGER_DELAY_S: Final = 15 * 60.0
+_UNITS_S: Final = {"us": 1e-6, "ms": 1e-3, "": 1e-3, "s": 1, "m": 60, "min": 60, "h": 3600, "d": 86_400}
+_DURATION: Final = re.compile(r"(\d+)\s*([a-z]*)")
 _CONSUMER: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 
 
@@ -69,8 +84,12 @@ class SourceOptions:
     starting: Position
     ending: Position | None
     rows_per_trigger_max: int | None
+    rows_per_trigger_min: int | None
+    trigger_delay_s: float
     bytes_per_trigger_max: int | None
     partitions: int
+    task_records_min: int
+    """A task of a read that is cut has no fewer records."""
     fail_on_data_loss: bool
     token: str
     cache: Path | None
@@ -79,11 +98,10 @@ class SourceOptions:
     def parse(cls, given: Mapping[str, str]) -> SourceOptions:
         """Raises BadOption. Names are case-insensitive, as everywhere in Spark."""
         values = {name.lower(): value for name, value in given.items()}
-        known = {name.lower() for name in OPTIONS}
-        for name in values:
-            if name not in known:
-                raise BadOption(name, values[name], f"no such option; there are {', '.join(OPTIONS)}")
+        _check_names(values)
         schema = _schema(values.get("schema", "messages"))
+        most, least = _per_trigger(values)
+        partitions, task_records_min = _tasks(values)
         return cls(
             locations=_locations(values.get("path", "")),
             schema=schema,
@@ -94,9 +112,12 @@ class SourceOptions:
             push_filters=_flag("pushFilters", values.get("pushfilters", "false")),
             starting=_position(values, "starting", (EARLIEST, LATEST)) or Position(EARLIEST),
             ending=_position(values, "ending", (LATEST,)),
-            rows_per_trigger_max=_count("maxRowsPerTrigger", values.get("maxrowspertrigger")),
+            rows_per_trigger_max=most,
+            rows_per_trigger_min=least,
+            trigger_delay_s=_duration_s("maxTriggerDelay", values.get("maxtriggerdelay")),
             bytes_per_trigger_max=_count("maxBytesPerTrigger", values.get("maxbytespertrigger")),
-            partitions=_count("partitions", values.get("partitions")) or os.cpu_count() or 1,
+            partitions=partitions,
+            task_records_min=task_records_min,
             fail_on_data_loss=_flag("failOnDataLoss", values.get("failondataloss", "true")),
             token=values.get("token", os.environ.get(TOKEN_VARIABLE, "")),
             cache=_cache(values.get("cache", "")),
@@ -120,6 +141,20 @@ def check_consumer(name: str) -> str:
             "consumer", name, "letters, digits, '.', '_' and '-' only, at most 100, not a sign first"
         )
     return name
+
+
+def _check_names(values: Mapping[str, str]) -> None:
+    if "provider" in values:  # what a catalog says of a table
+        raise BadOption(
+            "path",
+            values.get("location", ""),
+            "Spark tells a Python source nothing of a table in its catalog: "
+            "CREATE TEMPORARY VIEW ... USING headrace OPTIONS (path '...') makes a view instead",
+        )
+    known = {name.lower() for name in OPTIONS}
+    for name in values:
+        if name not in known:
+            raise BadOption(name, values[name], f"no such option; there are {', '.join(OPTIONS)}")
 
 
 def _schema(name: str) -> str:
@@ -164,11 +199,53 @@ def _position(values: Mapping[str, str], which: str, words: tuple[str, ...]) -> 
         return Position(value.lower())
     if value.isdecimal():
         return Position(offset=int(value))
+    by_uuid = _by_uuid(value)
+    smallest = KAFKA_EARLIEST if EARLIEST in words else KAFKA_LATEST
+    if by_uuid is None or min(by_uuid.values(), default=0) < smallest:
+        raise BadOption(
+            offsets, value, f"{', '.join(words)}, an offset, or JSON of journal uuids and offsets"
+        )
+    return Position(by_uuid=by_uuid)
+
+
+def _by_uuid(value: str) -> dict[str, int] | None:
+    """Offsets by journal; None if that is not what it says."""
     try:
-        return Position(by_uuid={str(uuid): int(offset) for uuid, offset in json.loads(value).items()})
+        return {str(uuid): int(offset) for uuid, offset in json.loads(value).items()}
     except (ValueError, TypeError, AttributeError):
-        problem = f"{', '.join(words)}, an offset, or JSON of journal uuids and offsets"
-        raise BadOption(offsets, value, problem) from None
+        return None
+
+
+def _per_trigger(values: Mapping[str, str]) -> tuple[int | None, int | None]:
+    """Return how many records a micro-batch takes at most, and how many it waits for."""
+    most = _either(values, "maxOffsetsPerTrigger", "maxRowsPerTrigger")
+    least = _count("minOffsetsPerTrigger", values.get("minoffsetspertrigger"))
+    if most is not None and least is not None and least > most:
+        raise BadOption("minOffsetsPerTrigger", least, f"more than a micro-batch may take, which is {most}")
+    return most, least
+
+
+def _tasks(values: Mapping[str, str]) -> tuple[int, int]:
+    """Return how many tasks share a read, and how many records are worth one."""
+    wanted = _either(values, "minPartitions", "partitions")
+    return wanted or os.cpu_count() or 1, 1 if "minpartitions" in values else TASK_RECORDS_MIN
+
+
+def _either(values: Mapping[str, str], name: str, other: str) -> int | None:
+    if name.lower() in values and other.lower() in values:
+        raise BadOption(name, values[name.lower()], f"{other} is given too; one of them will do")
+    found = name if name.lower() in values else other
+    return _count(found, values.get(found.lower()))
+
+
+def _duration_s(option: str, value: str | None) -> float:
+    """Seconds of a time as Spark's Kafka source takes it."""
+    if value is None:
+        return TRIGGER_DELAY_S
+    found = _DURATION.fullmatch(value.strip().lower())
+    if found is None or found[2] not in _UNITS_S:
+        raise BadOption(option, value, "a time like 90s, 15m or 500ms, or milliseconds")
+    return int(found[1]) * _UNITS_S[found[2]]
 
 
 def _moment(option: str, value: str) -> int:

@@ -12,7 +12,14 @@ from headrace.journal.reader import JournalReader
 from headrace_spark.base.errors import BadOption
 from headrace_spark.records.schema import arrow_schema, check_columns
 from headrace_spark.source.journal import offset_at, readable_from
-from headrace_spark.source.options import EARLIEST, LATEST, Position, SourceOptions
+from headrace_spark.source.options import (
+    EARLIEST,
+    KAFKA_EARLIEST,
+    KAFKA_LATEST,
+    LATEST,
+    Position,
+    SourceOptions,
+)
 from headrace_spark.source.ranges import SegmentRange, overlapping, shares, split, split_at
 from headrace_spark.source.reading import JournalPartition, read_partition
 
@@ -51,7 +58,7 @@ class RangeReader:
     ) -> list[tuple[int, int]]:
         if self.is_indexed and self.selection.is_by_topic:
             return split_at([segment.base_offset for segment in segments], start, end, parts)
-        return split(start, end, parts)
+        return split(start, end, parts, self.options.task_records_min)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Runs on a worker."""
@@ -71,10 +78,12 @@ def offset_of(journal: JournalReader, position: Position, option: str, options: 
         return offset_at(journal, position.at_us)
     if position.offset is not None and len(options.locations) > 1:
         raise BadOption(option, position.offset, "with several journals, give JSON: an offset for each uuid")
-    by_uuid = position.by_uuid or {}
-    offset = by_uuid.get(journal.uuid) if position.offset is None else position.offset
+    offset = position.offset
     if offset is None:
-        return journal.complete_offset() if option == "startingOffsets" else journal.high_watermark()
+        unnamed = KAFKA_EARLIEST if option == "startingOffsets" else KAFKA_LATEST
+        offset = (position.by_uuid or {}).get(journal.uuid, unnamed)
+    if offset < 0:
+        return journal.complete_offset() if offset == KAFKA_EARLIEST else journal.high_watermark()
     if offset > journal.high_watermark():
         raise BadOption(option, offset, f"the journal ends at {journal.high_watermark()}")
     return offset

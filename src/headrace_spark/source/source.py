@@ -1,11 +1,13 @@
-"""`headrace-journal`: the journal of a broker as a Spark source, batch and stream.
+"""`headrace`: the journal of a broker as a Spark source, batch and stream.
 
-    spark.dataSource.register(JournalDataSource)
-    spark.read.format("headrace-journal").load("headrace-data")
-    spark.readStream.format("headrace-journal").option("consumer", "archive").load("headrace-data")
-    spark.read.format("headrace-journal").load("headrace://broker-1:18830,headrace://broker-2:18830")
+    spark.read.format("headrace").load("headrace-data")
+    spark.readStream.format("headrace").option("consumer", "alarms").load("headrace-data")
+    spark.read.format("headrace").load("headrace://broker-1:18830,headrace://broker-2:18830")
 
-It is a Python Data Source. Rows are messages, events or progress (`schema`), options are in `options`. A read
+It is a Python Data Source, which Spark finds by itself (`pyspark_headrace`); `headrace-journal` is the same one for
+sessions that register it (`spark.dataSource.register(JournalDataSource)`).
+
+Rows are messages, events or progress (`schema`), options are in `options`. A read
 stops at the high watermark that the broker publishes, never at the end of a file. Offsets in the checkpoint
 carry the journal's uuid and epoch: another journal, or one that was cut back, is refused instead of being read
 as if it continued the old one. Offsets count records of every kind, so a micro-batch may have fewer rows than
@@ -57,6 +59,14 @@ class JournalDataSource(DataSource):
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         return StreamReader(SourceOptions.parse(self.options), schema)
+
+
+class HeadraceDataSource(JournalDataSource):
+    """The same under the name that Spark finds by itself."""
+
+    @classmethod
+    def name(cls) -> str:
+        return "headrace"
 
 
 class BatchReader(RangeReader, DataSourceReader):

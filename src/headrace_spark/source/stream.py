@@ -9,6 +9,7 @@ workers. Offsets are by journal (`headrace_spark.source.ranges.StreamOffset`), s
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from time import monotonic
 from typing import Any
 
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
@@ -17,6 +18,7 @@ from pyspark.sql.streaming.datasource import (
     ReadLimit,
     ReadMaxBytes,
     ReadMaxRows,
+    ReadMinRows,
     SupportsTriggerAvailableNow,
 )
 from pyspark.sql.types import StructType
@@ -62,6 +64,8 @@ class StreamReader(RangeReader, DataSourceStreamReader, SupportsTriggerAvailable
         self._targets: dict[str, int] | None = None
         self._registered: set[str] = set()
         self._joined: dict[str, int] = {}
+        self._planned_s = float("-inf")
+        """When a batch was planned last; the first one of a start waits for nothing, as with Kafka's source."""
 
     def initialOffset(self) -> Offset:
         """Asked twice in the first batch, and again when a restart finds no finished batch: always the same answer."""
@@ -127,6 +131,8 @@ class StreamReader(RangeReader, DataSourceStreamReader, SupportsTriggerAvailable
             return ReadMaxRows(self.options.rows_per_trigger_max)
         if self.options.bytes_per_trigger_max is not None:
             return ReadMaxBytes(self.options.bytes_per_trigger_max)
+        if self.options.rows_per_trigger_min is not None:
+            return ReadMinRows(self.options.rows_per_trigger_min)
         return ReadAllAvailable()
 
     def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:
@@ -136,15 +142,25 @@ class StreamReader(RangeReader, DataSourceStreamReader, SupportsTriggerAvailable
         fetches = {
             uuid: self._fetch(journal, begin.positions[uuid].offset) for uuid, journal in journals.items()
         }
-        if not any(fetch.backlog for fetch in fetches.values()):
+        backlog = sum(fetch.backlog for fetch in fetches.values())
+        is_limited = not isinstance(limit, ReadAllAvailable)
+        if not backlog or (is_limited and self._waits(backlog)):
             return start
-        if not isinstance(limit, ReadAllAvailable):
+        self._planned_s = monotonic()
+        if is_limited:
             self._limit(list(fetches.values()))
         ends = {uuid: self._at(journals[uuid], fetch.end) for uuid, fetch in fetches.items()}
         return StreamOffset(ends, begin.begun).as_dict(
             bytes=sum(fetch.bytes for fetch in fetches.values()),
             lag=sum(fetch.high_watermark - fetch.end for fetch in fetches.values()),
         )
+
+    def _waits(self, backlog: int) -> bool:
+        """Return whether so few records are left for a later batch. What `availableNow` is to read comes at once."""
+        least = self.options.rows_per_trigger_min
+        if least is None or backlog >= least or self._targets is not None:
+            return False
+        return monotonic() - self._planned_s < self.options.trigger_delay_s
 
     def _fetch(self, journal: JournalReader, offset: int) -> Fetch:
         high_watermark = journal.high_watermark()

@@ -7,7 +7,14 @@ from pathlib import Path
 import pytest
 
 from headrace_spark.base.errors import BadOption
-from headrace_spark.source.options import OPTIONS, Position, SourceOptions, check_consumer
+from headrace_spark.source.options import (
+    KAFKA_EARLIEST,
+    KAFKA_LATEST,
+    OPTIONS,
+    Position,
+    SourceOptions,
+    check_consumer,
+)
 from headrace_spark.source.selection import Selection
 
 
@@ -40,6 +47,20 @@ def test_names_are_case_insensitive() -> None:
         ({"path": "d", "startingOffsets": "first"}, "earliest, latest, an offset"),
         ({"path": "d", "endingOffsets": "earliest"}, "latest, an offset"),
         ({"path": "d", "startingOffsets": "-1"}, "an offset, or JSON"),
+        ({"path": "d", "startingOffsets": '{"x": -3}'}, "an offset, or JSON"),
+        ({"path": "d", "endingOffsets": '{"x": -2}'}, "an offset, or JSON"),
+        (
+            {"path": "d", "maxOffsetsPerTrigger": "5", "maxRowsPerTrigger": "5"},
+            "maxRowsPerTrigger is given too",
+        ),
+        ({"path": "d", "minPartitions": "5", "partitions": "5"}, "partitions is given too"),
+        (
+            {"path": "d", "minOffsetsPerTrigger": "6", "maxOffsetsPerTrigger": "5"},
+            "more than a micro-batch may",
+        ),
+        ({"path": "d", "minOffsetsPerTrigger": "0"}, "a number above 0"),
+        ({"path": "d", "maxTriggerDelay": "15 minutes"}, "a time like 90s"),
+        ({"provider": "headrace", "location": "file:/d"}, "CREATE TEMPORARY VIEW"),
         ({"path": "d", "maxRowsPerTrigger": "0"}, "a number above 0"),
         ({"path": "d", "maxBytesPerTrigger": "1e6"}, "a number above 0"),
         ({"path": "d", "partitions": "-2"}, "a number above 0"),
@@ -59,6 +80,31 @@ def test_bad_values_name_the_option(given: dict[str, str], problem: str) -> None
     with pytest.raises(BadOption, match=problem) as caught:
         SourceOptions.parse(given)
     assert caught.value.exit_code == 2
+
+
+def test_names_of_the_kafka_source() -> None:
+    options = SourceOptions.parse(
+        {
+            "path": "d",
+            "maxOffsetsPerTrigger": "500",
+            "minOffsetsPerTrigger": "50",
+            "maxTriggerDelay": "2m",
+            "minPartitions": "7",
+            "startingOffsets": '{"x": -2, "y": -1}',
+        }
+    )
+    assert (options.rows_per_trigger_max, options.rows_per_trigger_min) == (500, 50)
+    assert (options.trigger_delay_s, options.partitions, options.task_records_min) == (120, 7, 1)
+    assert options.starting.by_uuid == {"x": KAFKA_EARLIEST, "y": KAFKA_LATEST}
+    older = SourceOptions.parse({"path": "d", "maxRowsPerTrigger": "500", "partitions": "7"})
+    assert (older.rows_per_trigger_max, older.partitions) == (500, 7)
+    assert older.task_records_min > 1
+    assert older.trigger_delay_s == 900
+
+
+@pytest.mark.parametrize(("given", "seconds"), [("500", 0.5), ("1500ms", 1.5), ("3 s", 3), ("2h", 7200)])
+def test_a_delay_is_a_time_of_spark(given: str, seconds: float) -> None:
+    assert SourceOptions.parse({"path": "d", "maxTriggerDelay": given}).trigger_delay_s == seconds
 
 
 def test_several_paths_tenants_and_positions() -> None:
