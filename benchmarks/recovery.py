@@ -19,8 +19,9 @@ from struct import pack
 from librt.strings import BytesWriter
 
 from benchmarks.sessions import resident_mb
+from headrace.core.records.event import SESSION_OPENED, SUBSCRIBED, Event
 from headrace.core.records.message import Message
-from headrace.core.records.record import ACKED, SESSION_OPENED, SUBSCRIBED, Event, Progress
+from headrace.core.records.record import ACKED, Progress
 from headrace.core.state import state as fold_module
 from headrace.core.state.state import Fold
 from headrace.journal.errors import OffsetOutOfRange

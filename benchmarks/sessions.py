@@ -15,8 +15,8 @@ import platform
 import time
 from pathlib import Path
 
+from headrace.core.records.event import SESSION_CLOSED, SESSION_OPENED, SUBSCRIBED, event_of
 from headrace.core.records.message import Message
-from headrace.core.records.record import SESSION_CLOSED, SESSION_OPENED, SUBSCRIBED, Event
 from headrace.core.state import state as fold_module
 from headrace.core.state.snapshots import entry_of_session, restore
 from headrace.core.state.state import Fold
@@ -38,7 +38,7 @@ class Fleet:
         self.offset = 0
 
     def event(self, subkind: int, **fields: object) -> None:
-        event = Event(subkind, NOW_US, dict(fields))
+        event = event_of(subkind, NOW_US, dict(fields))
         event.offset = self.offset
         self.offset += 1
         self.fold.replay(event)

@@ -14,16 +14,9 @@ from typing import Final
 
 from librt.strings import BytesWriter
 
+from headrace.core.records.event import BROKER_STARTED, SESSION_OPENED, SUBSCRIBED, Event
 from headrace.core.records.message import Message
-from headrace.core.records.record import (
-    ACKED,
-    BROKER_STARTED,
-    SESSION_OPENED,
-    SUBSCRIBED,
-    Event,
-    Progress,
-    Record,
-)
+from headrace.core.records.record import ACKED, Progress, Record
 from headrace.journal.log import LogSettings, SegmentedLog
 
 PAYLOAD_BYTES: Final = 200

@@ -290,8 +290,9 @@ def _existing(data_dir: Path) -> Path:
 
 
 def _rows(body: bytes, base_offset: int) -> Iterator[dict[str, object]]:
+    from headrace.core.records.event import Event
     from headrace.core.records.message import Message, decode_batch
-    from headrace.core.records.record import Event, Progress
+    from headrace.core.records.record import Progress
 
     for record in decode_batch(body, base_offset):
         row: dict[str, object] = {"offset": record.offset, "timestamp_us": record.timestamp_us}

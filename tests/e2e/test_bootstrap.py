@@ -18,7 +18,7 @@ import sys
 from pathlib import Path
 from librt.strings import BytesWriter
 from headrace.core.records.message import Message, decode_batch
-from headrace.core.records.record import Event
+from headrace.core.records.event import Event
 from headrace.journal.bootstrap_file import write_bootstrap
 from headrace.journal.reader import JournalReader
 reader = JournalReader(Path(sys.argv[1]))

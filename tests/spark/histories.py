@@ -8,22 +8,24 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any
 
-from headrace.core.records.record import (
-    ACKED,
+from headrace.core.records.event import (
     BROKER_STARTED,
-    DROP_REASONS,
-    DROPPED,
-    RECEIVED,
     RETAINED_QUEUED,
     SESSION_CLOSED,
     SESSION_ENDED,
     SESSION_OPENED,
     SESSION_RESUMED,
-    SHARED_DRAWN,
-    SHARED_FINISHED,
     SUBSCRIBED,
     UNSUBSCRIBED,
     Event,
+)
+from headrace.core.records.record import (
+    ACKED,
+    DROP_REASONS,
+    DROPPED,
+    RECEIVED,
+    SHARED_DRAWN,
+    SHARED_FINISHED,
     Progress,
     Record,
 )

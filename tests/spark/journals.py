@@ -10,8 +10,9 @@ from typing import Any
 
 from librt.strings import BytesWriter
 
+from headrace.core.records.event import BROKER_STARTED, Event
 from headrace.core.records.message import Message, message_flags
-from headrace.core.records.record import ACKED, BROKER_STARTED, FLAG_WILL, Event, Progress, Record
+from headrace.core.records.record import ACKED, FLAG_WILL, Progress, Record
 from headrace.journal.segment import Batch
 from headrace.mqtt.properties import Properties
 

@@ -30,20 +30,17 @@ from headrace.core.ports.journal import JournalPort
 from headrace.core.ports.latencies import Latencies
 from headrace.core.ports.link import Link
 from headrace.core.ports.settings import BrokerSettings
-from headrace.core.records.message import Message
-from headrace.core.records.record import (
-    FLAG_PRODUCER,
-    KIND_EVENT,
-    KIND_MESSAGE,
-    KIND_NONE,
-    RETAINED_EXPIRED,
-    RETAINED_QUEUED,
-    SESSION_ENDED,
-    SUBSCRIBED,
-    UNSUBSCRIBED,
+from headrace.core.records.event import (
     Event,
-    Record,
+    RetainedExpired,
+    RetainedListing,
+    RetainedQueued,
+    SessionEnded,
+    Subscribed,
+    Unsubscribed,
 )
+from headrace.core.records.message import Message
+from headrace.core.records.record import FLAG_PRODUCER, KIND_EVENT, KIND_MESSAGE, KIND_NONE, Record
 from headrace.core.state.packet_ids import PacketIds
 from headrace.core.state.session import Session, session_of
 from headrace.core.state.state import Fold
@@ -222,18 +219,17 @@ class Broker(BatchListener):
 
     def _apply_event(self, event: Event) -> i64:
         """Apply only what waits for durability; the other events took effect when they were appended."""
-        subkind = event.subkind
-        if subkind == RETAINED_EXPIRED:
-            tenant = self.fold.tenant(event.text("t"))
-            tenant.retained.remove(event.text("topic").encode("utf-8"), event.number("off"))
+        if isinstance(event, RetainedExpired):
+            tenant = self.fold.tenant(event.tenant)
+            tenant.retained.remove(event.topic.encode("utf-8"), event.message_offset)
             return 1
-        if subkind == SESSION_ENDED:
+        if isinstance(event, SessionEnded):
             if self.fold.departing:
-                self.sessions.hand_out(self.fold.departed(event.number("inc"), event.offset))
+                self.sessions.hand_out(self.fold.departed(event.incarnation, event.offset))
             return 0
-        if subkind not in (SUBSCRIBED, UNSUBSCRIBED, RETAINED_QUEUED):
+        if not isinstance(event, (RetainedListing, Unsubscribed)):
             return 0
-        session = self.fold.by_incarnation.get(event.number("inc"))
+        session = self.fold.by_incarnation.get(event.incarnation)
         if session is None:
             self.fold.changed_departing(event)
             return 1
@@ -243,34 +239,28 @@ class Broker(BatchListener):
         except Exception as error:  # noqa: BLE001
             self.contain("apply", session.link, error)
             work = self._apply_rest(session, event, numbered)
-        if subkind != RETAINED_QUEUED:
+        if not isinstance(event, RetainedQueued):
             work *= _SUBSCRIPTION_WORK
         queue = session.queue
-        if subkind != UNSUBSCRIBED and queue is not None and queue.backlog.count:
+        if not isinstance(event, Unsubscribed) and queue is not None and queue.backlog.count:
             self.delivery.keep_limits(session, queue)
         return work
 
-    def _apply_to(self, session: Session, event: Event) -> i64:
-        if event.subkind == SUBSCRIBED:
-            return self.fold.subscribed(session, event)
-        if event.subkind == UNSUBSCRIBED:
+    def _apply_to(self, session: Session, event: RetainedListing | Unsubscribed) -> i64:
+        if isinstance(event, Unsubscribed):
             return self.fold.unsubscribed(session, event)
+        if isinstance(event, Subscribed):
+            return self.fold.subscribed(session, event)
         return self.fold.retained_queued(session, event)
 
-    def _apply_rest(self, session: Session, event: Event, numbered: i64) -> i64:
+    def _apply_rest(self, session: Session, event: RetainedListing | Unsubscribed, numbered: i64) -> i64:
         """The session's connection goes, but its state is what a replay makes of the journal: apply an event that
         failed somewhere, from there on. Raises what is there to stay."""
-        if event.subkind == UNSUBSCRIBED:
+        if isinstance(event, Unsubscribed):
             return self._apply_to(session, event)
         queue = session.queue
         done: i64 = 0 if queue is None else queue.next_serial - 1 - numbered
-        fields = dict(event.fields)
-        fields["ret"] = event.numbers("ret")[3 * done :]
-        if "rs" in fields:
-            fields["rs"] = event.numbers("rs")[done:]
-        rest = Event(event.subkind, event.timestamp_us, fields)
-        rest.offset = event.offset
-        return self._apply_to(session, rest)
+        return self._apply_to(session, event.without(done))
 
     # What is raised where nothing should be: it costs the connection that it concerns
 
@@ -477,8 +467,7 @@ class Broker(BatchListener):
 
     def _expire(self, tenant: Tenant, message: Message) -> None:
         topic = message.topic.decode("utf-8")
-        fields: dict[str, object] = {"t": tenant.name, "topic": topic, "off": message.offset}
-        self.commit.append(Event(RETAINED_EXPIRED, self.clock.now_us, fields))
+        self.commit.append(RetainedExpired.at(self.clock.now_us, tenant.name, topic, message.offset))
 
 
 def _failure() -> ProtocolError:

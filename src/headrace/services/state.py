@@ -11,7 +11,7 @@ import json
 
 from headrace.core.records.message import Message
 from headrace.core.state.session import TYPE_NAMES, Session
-from headrace.core.state.state import Fold, subscription_row
+from headrace.core.state.state import Fold
 from headrace.mqtt.packets import Will
 
 
@@ -30,9 +30,7 @@ def _session(session: Session) -> dict[str, object]:
         "type": TYPE_NAMES[session.session_type],
         "expiry_s": session.expiry_s,
         "closed_at_us": session.closed_at_us or None,
-        "subscriptions": sorted(
-            (subscription_row(found) for found in (session.subscriptions or {}).values()), key=str
-        ),
+        "subscriptions": sorted((found.row() for found in (session.subscriptions or {}).values()), key=str),
         "will": None if session.will is None else _will(session.will),
     }
 

@@ -14,15 +14,8 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa
 
-from headrace.core.records.record import (
+from headrace.core.records.event import (
     BROKER_STARTED,
-    FLAG_QOS,
-    FLAG_RETAIN,
-    KIND_EVENT,
-    KIND_MESSAGE,
-    MESSAGE_HEADER,
-    MESSAGE_HEADER_SIZE,
-    NO_EXPIRY_U32,
     RETAINED_EXPIRED,
     RETAINED_QUEUED,
     SESSION_CLOSED,
@@ -33,11 +26,30 @@ from headrace.core.records.record import (
     UNSUBSCRIBED,
     WILL_CANCELLED,
     WILL_FIRED,
+    ClientConnected,
     Event,
-    decode_short,
+    RetainedExpired,
+    RetainedListing,
+    SessionClosed,
+    SessionEnded,
+    SessionEvent,
+    SessionOpened,
+    Subscribed,
+    Unsubscribed,
+    decode_event,
+)
+from headrace.core.records.record import (
+    FLAG_QOS,
+    FLAG_RETAIN,
+    KIND_EVENT,
+    KIND_MESSAGE,
+    MESSAGE_HEADER,
+    MESSAGE_HEADER_SIZE,
+    NO_EXPIRY_U32,
     record_end,
 )
 from headrace.errors import CorruptRecord
+from headrace.mqtt.packets import Will
 from headrace_spark.records.chunk import Chunk
 
 ROWS_MAX: Final = 10_000
@@ -67,12 +79,13 @@ def _rows_at(chunk: Chunk, i: int) -> list[Row]:
     if chunk.kinds[i] == KIND_MESSAGE:
         timestamp_us, rows = _retained(chunk.body, at, end)
     else:
-        event = decode_short(chunk.body, at, end)
-        if not isinstance(event, Event) or event.subkind not in _KINDS:
+        event = decode_event(chunk.body, at, end)
+        if event.subkind not in _KINDS:
             raise CorruptRecord(f"offset {offset}: an event of unknown kind")
+        event.offset = offset
         timestamp_us = event.timestamp_us
         kind, items = _KINDS[event.subkind]
-        rows = [{"kind": kind} | _session(event, offset) | item for item in items(event)]
+        rows = [{"kind": kind} | _subject(event) | item for item in items(event)]
     if not rows:
         return []
     rows[0]["record"] = chunk.body[at:end]
@@ -108,103 +121,94 @@ def _retained(body: bytes, at: int, end: int) -> tuple[int, list[Row]]:
     return timestamp_us, [row | {"payload": payload, "properties": properties} if payload else row]
 
 
-def _session(event: Event, offset: int) -> Row:
-    """Return whose event it is. The record that opens a session is its incarnation."""
-    fields = event.fields
-    opened = event.subkind == SESSION_OPENED
-    return {
-        "tenant": fields.get("t"),
-        "client_id": fields.get("c"),
-        "incarnation": offset if opened else fields.get("inc"),
-    }
+def _subject(event: Event) -> Row:
+    """Return whose event it is."""
+    if isinstance(event, SessionEvent):
+        return {
+            "tenant": event.tenant,
+            "client_id": event.client_id,
+            "incarnation": event.incarnation,
+        }
+    return {"tenant": event.tenant} if isinstance(event, RetainedExpired) else {}
 
 
 def _plain(_event: Event) -> list[Row]:
     return [{}]
 
 
-def _connected(event: Event) -> list[Row]:
-    fields = event.fields
+def _connected(event: ClientConnected) -> list[Row]:
     row: Row = {
-        "session_expiry_s": event.number("ex"),
-        "protocol_version": event.number("v"),
-        "sent_limit": event.number("lim"),
+        "session_expiry_s": event.expiry_s,
+        "protocol_version": event.version,
+        "sent_limit": event.sent_limit,
     }
-    if event.subkind == SESSION_OPENED:
-        row["session_type"] = _SESSION_TYPES.get(event.number("ty"))
-    will = fields.get("w")
-    rows = [row, _will(will)] if isinstance(will, list) else [row]
-    owner = fields.get("u")
-    return [*rows, {"kind": "owner_set", "owner": owner}] if isinstance(owner, str) else rows
+    if isinstance(event, SessionOpened):
+        row["session_type"] = _SESSION_TYPES.get(event.session_type)
+    rows = [row] if event.will is None else [row, _will(event.will)]
+    return rows if event.user is None else [*rows, {"kind": "owner_set", "owner": event.user}]
 
 
-def _will(will: list[Any]) -> Row:
-    topic, payload, qos, retain, properties, delay_s, expiry_s = will[:7]
+def _will(will: Will) -> Row:
     return {
         "kind": "will_set",
-        "topic": topic,
-        "payload": payload,
-        "qos": qos,
-        "retain": retain,
-        "properties": properties,
-        "will_delay_s": delay_s,
-        "message_expiry_s": None if expiry_s < 0 else expiry_s,
+        "topic": will.topic,
+        "payload": will.payload,
+        "qos": will.qos,
+        "retain": will.retain,
+        "properties": will.properties,
+        "will_delay_s": will.delay_s,
+        "message_expiry_s": None if will.message_expiry_s < 0 else will.message_expiry_s,
     }
 
 
-def _closed(event: Event) -> list[Row]:
+def _closed(event: SessionClosed) -> list[Row]:
     return [
         {
-            "session_expiry_s": event.number("ex"),
-            "sent_limit": event.number("lim"),
-            "will_set": bool(event.number("will")),
-            "reason": event.fields.get("reason"),
-            "reason_code": event.fields.get("code"),
+            "session_expiry_s": event.expiry_s,
+            "sent_limit": event.sent_limit,
+            "will_set": event.will_set,
+            "reason": event.reason,
+            "reason_code": event.reason_code,
         }
     ]
 
 
-def _ended(event: Event) -> list[Row]:
-    fields = event.fields
-    return [
-        {"reason": fields.get("reason"), "reason_code": fields.get("code"), "dropped": fields.get("dropped")}
-    ]
+def _ended(event: SessionEnded) -> list[Row]:
+    return [{"reason": event.reason, "reason_code": event.reason_code, "dropped": event.dropped}]
 
 
-def _subscribed(event: Event) -> list[Row]:
-    listed: Any = event.fields.get("subs", [])
+def _subscribed(event: Subscribed) -> list[Row]:
     rows: list[Row] = [
         {
-            "topic_filter": topic_filter,
-            "qos": qos,
-            "no_local": bool(no_local),
-            "retain_as_published": bool(as_published),
-            "retain_handling": handling,
-            "subscription_id": identifier or None,
+            "topic_filter": row.filter,
+            "qos": row.qos,
+            "no_local": row.no_local,
+            "retain_as_published": row.retain_as_published,
+            "retain_handling": row.retain_handling,
+            "subscription_id": row.subscription_id or None,
         }
-        for topic_filter, qos, no_local, as_published, handling, identifier in listed
+        for row in event.subscriptions
     ]
     return rows + [{"kind": "retained_queued"} | row for row in _queued(event)]
 
 
-def _unsubscribed(event: Event) -> list[Row]:
-    listed: Any = event.fields.get("f", [])
-    return [{"topic_filter": topic_filter} for topic_filter in listed]
+def _unsubscribed(event: Unsubscribed) -> list[Row]:
+    return [{"topic_filter": topic_filter} for topic_filter in event.filters]
 
 
-def _queued(event: Event) -> list[Row]:
-    listed = event.numbers("ret")
+def _queued(event: RetainedListing) -> list[Row]:
+    listed = event.retained
     return [
         {"message_offset": listed[at], "qos": listed[at + 1], "subscription_id": listed[at + 2] or None}
         for at in range(0, len(listed), 3)
     ]
 
 
-def _expired(event: Event) -> list[Row]:
-    return [{"topic": event.text("topic"), "message_offset": event.number("off")}]
+def _expired(event: RetainedExpired) -> list[Row]:
+    return [{"topic": event.topic, "message_offset": event.message_offset}]
 
 
-_KINDS: Final[dict[int, tuple[str, Callable[[Event], list[Row]]]]] = {
+_KINDS: Final[dict[int, tuple[str, Callable[[Any], list[Row]]]]] = {
     BROKER_STARTED: ("broker_started", _plain),
     SESSION_OPENED: ("session_opened", _connected),
     SESSION_RESUMED: ("session_resumed", _connected),

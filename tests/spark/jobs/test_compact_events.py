@@ -14,8 +14,8 @@ from deltalake import DeltaTable
 from librt.strings import BytesWriter
 from pyspark.sql import SparkSession
 
+from headrace.core.records.event import SESSION_CLOSED, SESSION_OPENED, SESSION_RESUMED, Event
 from headrace.core.records.message import decode_batch
-from headrace.core.records.record import SESSION_CLOSED, SESSION_OPENED, SESSION_RESUMED, Event
 from headrace.core.state.state import Fold
 from headrace.journal.bootstrap_file import BootstrapFile
 from headrace.journal.consumers import ConsumerPosition

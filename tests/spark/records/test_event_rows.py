@@ -7,7 +7,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from headrace.core.records.record import (
+from headrace.core.records.event import (
     BROKER_STARTED,
     RETAINED_EXPIRED,
     RETAINED_QUEUED,
@@ -20,8 +20,8 @@ from headrace.core.records.record import (
     WILL_CANCELLED,
     WILL_FIRED,
     Event,
-    Record,
 )
+from headrace.core.records.record import Record
 from headrace.errors import CorruptRecord
 from headrace_spark.records import event_rows
 from headrace_spark.records.decode import decode

@@ -15,7 +15,7 @@ from headrace.core.broker import Broker
 from headrace.core.ports.access import PENDING, SignIn
 from headrace.core.ports.clock import Clock
 from headrace.core.ports.settings import BrokerSettings
-from headrace.core.records.record import SESSION_OPENED, Event
+from headrace.core.records.event import SessionOpened
 from headrace.errors import ConfigError
 from headrace.mqtt import reason_codes as rc
 from headrace.mqtt.packets import Connect
@@ -409,8 +409,8 @@ def test_who_got_a_client_id_of_ours_stays_at_a_reload(
 
 def test_the_first_user_keeps_a_client_id(tmp_path: Path, broker: Broker, loop: Loop, make: Make) -> None:
     door = Door(broker, make(acl_file=acl(tmp_path, "topic #\n"), client_ids="first-user"), loop)
-    event = Event(SESSION_OPENED, 0, {"t": "default", "c": "pump", "ty": 0, "ex": 9, "lim": 0, "u": "ada"})
-    session = broker.fold.opened(event)
+    opened = SessionOpened.at(0, "default", "pump", 0, 9, 5, None, 0, "ada")
+    session = broker.fold.opened(opened)
     assert session.owner == "ada"
     assert door.ask("ada", None, client_id="pump").code == 0
     assert door.ask("eve", None, client_id="pump").code == rc.CLIENT_IDENTIFIER_NOT_VALID

@@ -11,10 +11,17 @@ from typing import TYPE_CHECKING
 
 from headrace.core.commit import Answer, Deferred, GroupCommit
 from headrace.core.outbound.retained_replay import RetainedReplay, first_page, sizes_of
-from headrace.core.records.record import SESSION_CLOSED, SESSION_OPENED, SUBSCRIBED, UNSUBSCRIBED, Event
+from headrace.core.records.event import (
+    SessionClosed,
+    SessionName,
+    SessionOpened,
+    Subscribed,
+    SubscriptionRow,
+    Unsubscribed,
+)
 from headrace.core.state.session import APPLICATION, BRIDGE_PREFIX, NEVER_EXPIRES, Session
-from headrace.core.state.state import DEFAULT_TENANT, subscription_from, subscription_row
-from headrace.core.state.subscriptions import Subscription
+from headrace.core.state.state import DEFAULT_TENANT
+from headrace.core.state.subscriptions import Subscription, subscription_from
 from headrace.mqtt.packets import Connect
 from headrace.mqtt.properties import Properties
 
@@ -103,16 +110,17 @@ class Bridging:
         self._commit.defer(Answer(link, qos, packet_id))
 
     def _opened(self, client_id: str) -> Session:
-        fields: dict[str, object] = {
-            "t": self._tenant.name,
-            "c": client_id,
-            "ty": APPLICATION,
-            "ex": NEVER_EXPIRES,
-            "v": 5,
-            "w": None,
-            "lim": 0,
-        }
-        event = Event(SESSION_OPENED, self._clock.now_us, fields)
+        event = SessionOpened.at(
+            self._clock.now_us,
+            self._tenant.name,
+            client_id,
+            session_type=APPLICATION,
+            expiry_s=NEVER_EXPIRES,
+            version=5,
+            will=None,
+            sent_limit=0,
+            user=None,
+        )
         self._commit.append(event)
         session = self._fold.opened(event)
         self._expire_after(session, NEVER_EXPIRES)
@@ -125,40 +133,37 @@ class Bridging:
             session.timer = None
         queue = session.queue
         limit = 0 if queue is None else queue.last_sent()
-        fields: dict[str, object] = {"inc": session.incarnation, "ex": expiry_s, "lim": limit, "will": 0}
-        event = Event(SESSION_CLOSED, self._clock.now_us, fields)
+        event = SessionClosed.at(
+            self._clock.now_us, SessionName(session.incarnation), expiry_s, limit, will_set=False
+        )
         self._commit.append(event)
         self._fold.closed(session, event)
         self._sessions.await_return(session, 0)
 
     def _subscribe(self, session: Session, filters: dict[str, int]) -> None:
         wanted = {name: _row(name, qos) for name, qos in filters.items()}
-        held = {name: subscription_row(found) for name, found in (session.subscriptions or {}).items()}
+        held = {name: found.row() for name, found in (session.subscriptions or {}).items()}
         self._unsubscribe(session, [name for name in held if name not in wanted])
         rows = [row for name, row in wanted.items() if held.get(name) != row]
         if not rows:
             return
-        fresh = [subscription_from(session, row) for row in rows if row[0] not in held]
+        fresh = [subscription_from(session, row) for row in rows if row.filter not in held]
         listed = first_page(session, fresh, self._clock.now_us)
-        fields: dict[str, object] = {
-            "inc": session.incarnation,
-            "subs": rows,
-            "ret": listed,
-            "rs": sizes_of(session, listed),
-        }
+        sizes = sizes_of(session, listed)
+        event = Subscribed.at(self._clock.now_us, SessionName(session.incarnation), rows, listed, sizes)
         below = self._commit.next_offset
-        self._commit.append(Event(SUBSCRIBED, self._clock.now_us, fields))
+        self._commit.append(event)
         self._commit.defer(_Subscribed(self._retained, session, fresh, below, set(listed[::3])))
 
     def _unsubscribe(self, session: Session, filters: list[str]) -> None:
         if filters:
-            fields: dict[str, object] = {"inc": session.incarnation, "f": filters}
-            self._commit.append(Event(UNSUBSCRIBED, self._clock.now_us, fields))
+            event = Unsubscribed.at(self._clock.now_us, SessionName(session.incarnation), filters)
+            self._commit.append(event)
 
 
-def _row(topic_filter: str, qos: int) -> list[object]:
+def _row(topic_filter: str, qos: int) -> SubscriptionRow:
     """A subscription of a bridge: No Local, retain flags as published, no identifier."""
-    return [topic_filter, qos, True, True, 0, 0]
+    return SubscriptionRow(topic_filter, qos, True, True, 0, 0)
 
 
 class _Subscribed(Deferred):

@@ -22,17 +22,16 @@ from headrace.core.ports.link import Link
 from headrace.core.ports.timers import RETRY_MS, Timer, Timers
 from headrace.core.ports.witness import Testimony
 from headrace.core.records.elapsed import CLOCK_SET_US, elapsed_us
-from headrace.core.records.record import (
-    BROKER_STARTED,
-    DROP_SESSION_ENDED,
-    SESSION_CLOSED,
-    SESSION_ENDED,
-    SESSION_OPENED,
-    SESSION_RESUMED,
-    Event,
+from headrace.core.records.event import (
+    BrokerStarted,
+    SessionClosed,
+    SessionEnded,
+    SessionOpened,
+    SessionResumed,
 )
+from headrace.core.records.record import DROP_SESSION_ENDED
 from headrace.core.state.session import BRIDGE_PREFIX, NEVER_EXPIRES, Session, session_of
-from headrace.core.state.state import DEFAULT_TENANT, Fold, will_fields
+from headrace.core.state.state import DEFAULT_TENANT, Fold
 from headrace.errors import ProtocolError
 from headrace.mqtt import reason_codes as rc
 from headrace.mqtt.properties import Properties
@@ -202,32 +201,32 @@ class Sessions(SignInListener):
         self.end(session, "connection closed")
 
     def _open(self, tenant: Tenant, client_id: str, packet: Connect, expiry_s: int, link: Link) -> Session:
-        fields: dict[str, object] = {
-            "t": tenant.name,
-            "c": client_id,
-            "ty": self._grants.session_type(link, packet),
-            "ex": expiry_s,
-            "v": packet.version,
-            "w": will_fields(packet.will),
-            "lim": min(int(link.chunk), tenant.ids.direct),
-        }
-        if link.user is not None:
-            fields["u"] = link.user
-        event = Event(SESSION_OPENED, self._clock.now_us, fields)
+        event = SessionOpened.at(
+            self._clock.now_us,
+            tenant.name,
+            client_id,
+            session_type=self._grants.session_type(link, packet),
+            expiry_s=expiry_s,
+            version=packet.version,
+            will=packet.will,
+            sent_limit=min(int(link.chunk), tenant.ids.direct),
+            user=link.user,
+        )
         self._commit.append(event)
         return self._fold.opened(event)
 
     def resume(self, session: Session, packet: Connect, expiry_s: int, link: Link) -> None:
         session.settle()
         limit = self._delivery.reserving.limit_of_resumed(session, link.chunk)
-        fields = session.named()
-        fields["ex"] = expiry_s
-        fields["v"] = packet.version
-        fields["w"] = will_fields(packet.will)
-        fields["lim"] = int(limit)
-        if session.owner is None and link.user is not None:
-            fields["u"] = link.user
-        event = Event(SESSION_RESUMED, self._clock.now_us, fields)
+        event = SessionResumed.at(
+            self._clock.now_us,
+            session.named(),
+            expiry_s=expiry_s,
+            version=packet.version,
+            will=packet.will,
+            sent_limit=int(limit),
+            user=link.user if session.owner is None else None,
+        )
         self._commit.append(event)
         if session.timer is not None:
             session.timer.cancel()
@@ -340,12 +339,15 @@ class Sessions(SignInListener):
         session.redraw = None
         if queue is not None:
             queue.stop_resend()
-        fields = session.named()
-        fields["ex"] = session.expiry_s
-        fields["lim"] = 0 if queue is None else queue.last_sent()
-        fields["will"] = int(session.will is not None)
-        _add_reason(fields, reason, code)
-        event = Event(SESSION_CLOSED, now_us, fields)
+        event = SessionClosed.at(
+            now_us,
+            session.named(),
+            expiry_s=session.expiry_s,
+            sent_limit=0 if queue is None else queue.last_sent(),
+            will_set=session.will is not None,
+            reason=reason,
+            reason_code=code,
+        )
         self._commit.append(event)
         self._fold.closed(session, event)
         self.hand_out(list(session.groups or []))
@@ -394,18 +396,15 @@ class Sessions(SignInListener):
         """The session is over; what its queue still held is counted as dropped (decision 11: counted drops)."""
         self._wills.fire(session, self.access)
         queue = session.queue
-        fields = session.named()
-        if queue is not None and session.persistent and queue.unfinished():
-            session.count_drop(DROP_SESSION_ENDED, queue.unfinished())
-            fields["dropped"] = queue.unfinished()
+        dropped = 0 if queue is None or not session.persistent else queue.unfinished()
+        if dropped:
+            session.count_drop(DROP_SESSION_ENDED, dropped)
         if session.timer is not None:
             session.timer.cancel()
             session.timer = None
-        _add_reason(fields, reason, code)
-        self._commit.append(Event(SESSION_ENDED, self._clock.now_us, fields))
+        self._commit.append(SessionEnded.at(self._clock.now_us, session.named(), dropped, reason, code))
         if session.persistent:
-            waiting = 0 if queue is None else queue.unfinished()
-            self.testimony.session_ended(session.client_id, waiting, reason)
+            self.testimony.session_ended(session.client_id, dropped, reason)
         groups = list(session.groups or [])
         try:
             self._fold.leave(session)
@@ -423,7 +422,7 @@ class Sessions(SignInListener):
     def start(self) -> None:
         """Begin after recovery: whoever was connected is not; wills and expiries run from now plus the grace
         (decision 15: sessions after a crash)."""
-        event = Event(BROKER_STARTED, self._clock.now_us, {})
+        event = BrokerStarted.at(self._clock.now_us)
         self._commit.append(event)
         self._fold.started(event)
         if self._settings.drop_events:
@@ -461,12 +460,6 @@ class Sessions(SignInListener):
     def keep_alive_over(self, link: Link) -> None:
         """End a connection of which nothing came for one and a half keep alives [MQTT-3.1.2-22]."""
         link.on_protocol_error(ProtocolError(rc.KEEP_ALIVE_TIMEOUT, "keep alive timeout"))
-
-
-def _add_reason(fields: dict[str, object], reason: str, code: int) -> None:
-    fields["reason"] = reason
-    if code >= 0:
-        fields["code"] = code
 
 
 class _Connected(Deferred):

@@ -19,10 +19,9 @@ from headrace.core.outbound.retained_replay import (
 from headrace.core.ports.link import Host, Link
 from headrace.core.ports.settings import BrokerSettings
 from headrace.core.ports.witness import Testimony
-from headrace.core.records.record import SUBSCRIBED, UNSUBSCRIBED, Event
+from headrace.core.records.event import Subscribed, SubscriptionRow, Unsubscribed
 from headrace.core.state.session import Session, session_of
-from headrace.core.state.state import subscription_from
-from headrace.core.state.subscriptions import Subscription, memory_of
+from headrace.core.state.subscriptions import Subscription, memory_of, subscription_from
 from headrace.errors import ProtocolError
 from headrace.mqtt import reason_codes as rc
 from headrace.mqtt.packets import Subscribe, SubscriptionRequest, Unsubscribe
@@ -65,7 +64,7 @@ class Subscribing:
             if not packet.more:
                 self.commit.defer(_InUse(link, packet.packet_id, answer.codes, subscribes=True))
             return
-        rows: list[list[object]] = []
+        rows: list[SubscriptionRow] = []
         fresh: list[Subscription] = []
         room = _Room(session, link, self._settings)
         for request in packet.filters:
@@ -85,7 +84,7 @@ class Subscribing:
         self,
         link: Link,
         session: Session,
-        rows: list[list[object]],
+        rows: list[SubscriptionRow],
         fresh: list[Subscription],
         answer: _Answer,
         room: _Room,
@@ -98,12 +97,8 @@ class Subscribing:
         listed = first_page(session, always, self.clock.now_us) if session.persistent else []
         below = self.commit.next_offset
         if rows:
-            fields = session.named()
-            fields["subs"] = rows
-            fields["ret"] = listed
-            if listed:
-                fields["rs"] = sizes_of(session, listed)
-            self.commit.append(Event(SUBSCRIBED, self.clock.now_us, fields))
+            sizes = sizes_of(session, listed) if listed else None
+            self.commit.append(Subscribed.at(self.clock.now_us, session.named(), rows, listed, sizes))
         room.begin()
         toll = toll_of(session, fresh) if fresh else 0
         self.commit.defer(
@@ -168,9 +163,7 @@ class Subscribing:
             return
         held = _Held(link, session, packet.filters)
         self.commit.defer(held)
-        fields = session.named()
-        fields["f"] = packet.filters
-        self.commit.append(Event(UNSUBSCRIBED, self.clock.now_us, fields))
+        self.commit.append(Unsubscribed.at(self.clock.now_us, session.named(), packet.filters))
         self.commit.defer(_Unsubscribed(link, packet, answer, held))
 
 
@@ -237,17 +230,17 @@ def _as_bridge(request: SubscriptionRequest) -> None:
     request.retain_as_published = True
 
 
-def _row(link: Link, request: SubscriptionRequest, subscription_id: int) -> list[object]:
+def _row(link: Link, request: SubscriptionRequest, subscription_id: int) -> SubscriptionRow:
     if link.bridge:
         _as_bridge(request)
-    return [
+    return SubscriptionRow(
         request.filter,
         request.qos,
         request.no_local,
         request.retain_as_published,
         request.retain_handling,
         subscription_id,
-    ]
+    )
 
 
 def _may_want_retained(request: SubscriptionRequest) -> bool:

@@ -7,15 +7,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from headrace.core.records.event import WillCancelled, WillFired
 from headrace.core.records.message import Message, message_flags
-from headrace.core.records.record import (
-    DROP_NOT_ACCEPTED,
-    DROP_RETAINED_LIMIT,
-    FLAG_WILL,
-    WILL_CANCELLED,
-    WILL_FIRED,
-    Event,
-)
+from headrace.core.records.record import DROP_NOT_ACCEPTED, DROP_RETAINED_LIMIT, FLAG_WILL
 
 if TYPE_CHECKING:
     from headrace.core.commit import GroupCommit
@@ -64,14 +58,14 @@ class Wills:
         self._commit.append(message)
         if message.retain:
             session.tenant.retained.arrive(message)
-        self._commit.append(Event(WILL_FIRED, self._clock.now_us, session.named()))
+        self._commit.append(WillFired.at(self._clock.now_us, session.named()))
 
     def cancel(self, session: Session) -> None:
         """Forget the will: it is not published."""
         if session.will is not None:
             session.will = None
             session.changed = True
-            self._commit.append(Event(WILL_CANCELLED, self._clock.now_us, session.named()))
+            self._commit.append(WillCancelled.at(self._clock.now_us, session.named()))
 
     def _message(self, session: Session, will: Will, topic: bytes) -> Message:
         size = len(topic) + len(will.properties) + len(will.payload)

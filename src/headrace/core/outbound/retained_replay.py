@@ -15,8 +15,9 @@ from headrace.core.outbound.delivery import Delivery
 from headrace.core.outbound.system_topics import SystemTopics
 from headrace.core.ports.clock import Clock
 from headrace.core.ports.link import Link
+from headrace.core.records.event import RetainedQueued, SessionName
 from headrace.core.records.message import Message
-from headrace.core.records.record import FLAG_QOS, RETAINED_QUEUED, Event
+from headrace.core.records.record import FLAG_QOS
 from headrace.core.state.queue import reference
 from headrace.core.state.retained_tree import VISITS_MAX, RetainedWalk
 
@@ -173,12 +174,8 @@ class QueuedRetained(Deferred):
             return
         queued = self._page()
         if queued:
-            fields: dict[str, object] = {
-                "inc": self._session.incarnation,
-                "ret": queued,
-                "rs": sizes_of(self._session, queued),
-            }
-            self._commit.append(Event(RETAINED_QUEUED, self._clock.now_us, fields))
+            name, sizes = SessionName(self._session.incarnation), sizes_of(self._session, queued)
+            self._commit.append(RetainedQueued.at(self._clock.now_us, name, queued, sizes))
         self._commit.defer(self)
 
     def _page(self) -> list[int]:

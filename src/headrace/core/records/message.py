@@ -13,17 +13,20 @@ from librt.strings import BytesWriter, write_i16_be, write_i32_be, write_i64_le
 from mypy_extensions import i16, i32, i64, mypyc_attr, u8
 
 from headrace.core.records.elapsed import elapsed_us
+from headrace.core.records.event import decode_event
 from headrace.core.records.record import (
     FLAG_DUP,
     FLAG_QOS,
     FLAG_RETAIN,
     FLAG_V5,
+    KIND_EVENT,
     KIND_MESSAGE,
+    KIND_PROGRESS,
     MESSAGE_HEADER,
     MESSAGE_HEADER_SIZE,
     NO_EXPIRY_U32,
     Record,
-    decode_short,
+    decode_progress,
     record_end,
 )
 from headrace.errors import CorruptRecord
@@ -280,12 +283,14 @@ def decode_message(body: bytes, pos: i64, end: i64) -> Message:
 def decode_record(body: bytes, pos: int) -> tuple[Record, int]:
     """The record at `pos` of a batch body and the position after it. Raises `CorruptRecord`."""
     end = record_end(body, pos)
-    record: Record
-    if body[pos + 4] == KIND_MESSAGE:
-        record = decode_message(body, pos, end)
-    else:
-        record = decode_short(body, pos, end)
-    return record, end
+    kind = body[pos + 4]
+    if kind == KIND_MESSAGE:
+        return decode_message(body, pos, end), end
+    if kind == KIND_EVENT:
+        return decode_event(body, pos, end), end
+    if kind == KIND_PROGRESS:
+        return decode_progress(body, pos, end), end
+    raise CorruptRecord(f"unknown record kind {kind}")
 
 
 def decode_batch(body: bytes, base_offset: int) -> list[Record]:

@@ -16,17 +16,9 @@ kind 1, MESSAGE, a 40-byte header and five byte strings, the last one filling th
   bit 6 of an idempotent producer (`producers`). Properties are in MQTT 5
   wire encoding without their length, with Topic Alias and Message Expiry Interval taken out.
 
-kind 2, EVENT: sessions, subscriptions, retained messages, wills. A 16-byte header, then one MessagePack map with string
-keys; unknown keys are ignored, which is how it grows::
+kind 2, EVENT: sessions, subscriptions, retained messages, wills. A 16-byte header, then a MessagePack map (`event`)::
 
      0 u32 length   4 u8 kind = 2   5 u8 subkind   6 u16 reserved   8 u64 timestamp_us
-
-  Keys: inc incarnation, t tenant, c client id (t and c beside inc: for who reads a part of the journal; a fold must not
-  need them, early journals lack them); ty session type, ex session expiry in s, v protocol version, w will, lim
-  sent_limit; will: 1 if it is still to come; reason, code: of a close or an end, in words and as MQTT 5 reason code if
-  there was one; dropped: messages the session had queued when it ended; subs: rows of filter, QoS, no local, retain as
-  published, retain handling, subscription id; f: filters; ret: offset, QoS, subscription id of retained messages, flat;
-  topic, off: of a retained message.
 
 kind 3, PROGRESS: what became of messages. The same 16-byte header, then packed u64; by subkind
   1 acked (incarnation, serial)*            2 received, PUBREC seen (incarnation, serial)*
@@ -46,7 +38,6 @@ import struct
 from array import array
 from typing import Final
 
-import msgspec
 from librt.strings import BytesWriter, read_i64_le, write_i32_le, write_i64_le
 from mypy_extensions import i64, mypyc_attr
 
@@ -56,19 +47,6 @@ KIND_NONE: Final = 0
 KIND_MESSAGE: Final = 1
 KIND_EVENT: Final = 2
 KIND_PROGRESS: Final = 3
-
-# EVENT subkinds
-BROKER_STARTED: Final = 1
-SESSION_OPENED: Final = 2
-SESSION_RESUMED: Final = 3
-SESSION_CLOSED: Final = 4
-SESSION_ENDED: Final = 5
-SUBSCRIBED: Final = 6
-UNSUBSCRIBED: Final = 7
-WILL_FIRED: Final = 8
-WILL_CANCELLED: Final = 9
-RETAINED_EXPIRED: Final = 10
-RETAINED_QUEUED: Final = 11
 
 # PROGRESS subkinds
 ACKED: Final = 1
@@ -148,9 +126,6 @@ FLAG_V5: Final = 0x10
 FLAG_WILL: Final = 0x20
 FLAG_PRODUCER: Final = 0x40
 
-_encode_map: Final = msgspec.msgpack.Encoder()
-_decode_map: Final = msgspec.msgpack.Decoder()
-
 
 @mypyc_attr(acyclic=True)
 class Record:
@@ -163,34 +138,6 @@ class Record:
 
     def encode_into(self, out: BytesWriter) -> None:
         raise NotImplementedError
-
-
-class Event(Record):
-    """A session, subscription, retained or will event; `fields` are the MessagePack map of the record."""
-
-    def __init__(self, subkind: int, timestamp_us: int, fields: dict[str, object]) -> None:
-        super().__init__(KIND_EVENT, timestamp_us)
-        self.subkind = subkind
-        self.fields = fields
-
-    def encode_into(self, out: BytesWriter) -> None:
-        _short_record_into(out, KIND_EVENT, self.subkind, self.timestamp_us, _encode_map.encode(self.fields))
-
-    def text(self, name: str) -> str:
-        value = self.fields.get(name)
-        if not isinstance(value, str):
-            raise CorruptRecord(f"event {self.subkind} without text field {name!r}")
-        return value
-
-    def number(self, name: str, default: int = 0) -> int:
-        value = self.fields.get(name, default)
-        if not isinstance(value, int):
-            raise CorruptRecord(f"event {self.subkind}: field {name!r} is not a number")
-        return value
-
-    def numbers(self, name: str) -> list[int]:
-        value = self.fields.get(name)
-        return [n for n in value if isinstance(n, int)] if isinstance(value, list) else []
 
 
 class Progress(Record):
@@ -207,10 +154,11 @@ class Progress(Record):
         return values
 
     def encode_into(self, out: BytesWriter) -> None:
-        _short_record_into(out, KIND_PROGRESS, self.subkind, self.timestamp_us, self.packed)
+        short_record_into(out, KIND_PROGRESS, self.subkind, self.timestamp_us, self.packed)
 
 
-def _short_record_into(out: BytesWriter, kind: int, subkind: int, timestamp_us: int, rest: bytes) -> None:
+def short_record_into(out: BytesWriter, kind: int, subkind: int, timestamp_us: int, rest: bytes) -> None:
+    """Append an EVENT or PROGRESS record: its header and `rest`."""
     write_i32_le(out, len(rest) + SHORT_HEADER_SIZE - 4)
     out.append(kind)
     out.append(subkind)
@@ -256,17 +204,10 @@ def record_positions(body: bytes) -> bytes:
     return out.getvalue()
 
 
-def decode_short(body: bytes, pos: i64, end: i64) -> Record:
-    """The EVENT or PROGRESS record at `pos`."""
-    _, kind, subkind, _, timestamp_us = SHORT_HEADER.unpack_from(body, pos)
-    rest = body[pos + SHORT_HEADER_SIZE : end]
-    if kind == KIND_EVENT:
-        fields = _decode_map.decode(rest)
-        if not isinstance(fields, dict):
-            raise CorruptRecord("event is not a map")
-        return Event(subkind, timestamp_us, fields)
-    if kind == KIND_PROGRESS:
-        if len(rest) % (8 * PROGRESS_WIDTH.get(subkind, 1)):
-            raise CorruptRecord(f"progress {subkind} of {len(rest)} bytes")
-        return Progress(subkind, timestamp_us, rest)
-    raise CorruptRecord(f"unknown record kind {kind}")
+def decode_progress(body: bytes, pos: i64, end: i64) -> Progress:
+    """The PROGRESS record at `pos`. Raises CorruptRecord."""
+    _, _, subkind, _, timestamp_us = SHORT_HEADER.unpack_from(body, pos)
+    packed = body[pos + SHORT_HEADER_SIZE : end]
+    if len(packed) % (8 * PROGRESS_WIDTH.get(subkind, 1)):
+        raise CorruptRecord(f"progress {subkind} of {len(packed)} bytes")
+    return Progress(subkind, timestamp_us, packed)

@@ -10,16 +10,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from headrace.core.records.event import Event, SessionClosed, SessionName, SessionOpened, Subscribed
 from headrace.core.records.message import Message
-from headrace.core.records.record import (
-    FLAG_PRODUCER,
-    SESSION_CLOSED,
-    SESSION_OPENED,
-    SUBSCRIBED,
-    Event,
-    Record,
-)
-from headrace.core.state.state import subscription_row, will_fields
+from headrace.core.records.record import FLAG_PRODUCER, Record
 
 if TYPE_CHECKING:
     from headrace.core.state.session import Session
@@ -54,27 +47,32 @@ def _retained(message: Message) -> Message:
 
 def _session(session: Session, offset: int, now_us: int) -> list[Event]:
     """Opened, subscribed, closed; `offset` becomes its incarnation."""
-    name: dict[str, object] = {"t": session.tenant.name, "c": session.client_id}
-    opened: dict[str, object] = {
-        "ty": session.session_type,
-        "ex": session.expiry_s,
-        "v": _VERSION_5,
-        "w": will_fields(session.will),
-        "lim": 0,
-    }
-    if session.owner is not None:
-        opened["u"] = session.owner
-    found = [Event(SESSION_OPENED, now_us, name | opened)]
-    name["inc"] = offset
+    tenant, client_id = session.tenant.name, session.client_id
+    opened = SessionOpened.at(
+        now_us,
+        tenant,
+        client_id,
+        session_type=session.session_type,
+        expiry_s=session.expiry_s,
+        version=_VERSION_5,
+        will=session.will,
+        sent_limit=0,
+        user=session.owner,
+    )
+    found: list[Event] = [opened]
+    name = _Name(offset, tenant, client_id)
     if session.subscriptions:
-        rows = [subscription_row(subscription) for subscription in session.subscriptions.values()]
-        found.append(Event(SUBSCRIBED, now_us, name | {"subs": rows}))
+        rows = [subscription.row() for subscription in session.subscriptions.values()]
+        found.append(Subscribed.at(now_us, name, rows))
     if session.closed_at_us:
-        closed: dict[str, object] = {
-            "ex": session.expiry_s,
-            "lim": 0,
-            "will": int(session.will is not None),
-            "reason": "taken over from a snapshot",
-        }
-        found.append(Event(SESSION_CLOSED, session.closed_at_us, name | closed))
+        will_set, reason = session.will is not None, "taken over from a snapshot"
+        found.append(SessionClosed.at(session.closed_at_us, name, session.expiry_s, 0, will_set, reason))
     return found
+
+
+class _Name(SessionName):
+    """The name of a session with its keys in another order than live events have them: the one of every release, so
+    that the same snapshot still makes the same journal to the byte."""
+
+    def fields(self) -> dict[str, object]:
+        return {"t": self.tenant, "c": self.client_id, "inc": self.incarnation}

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final, cast
 
 from mypy_extensions import i64
 
+from headrace.core.records.event import SessionName
 from headrace.core.records.message import Message
 from headrace.core.records.record import DROP_REASONS, NORMAL_DROPS
 from headrace.core.state.queue import REF_IDS_MAX, OutboundQueue
@@ -94,10 +95,9 @@ class Session:
         self.place: i64 = -1  # in the roster
         self.applied: int = -1  # recovery: records up to this offset are in the snapshot
 
-    def named(self) -> dict[str, object]:
-        """The fields by which events name the session: a fold needs the incarnation alone, whoever reads a part of
-        the journal the others too."""
-        return {"inc": self.incarnation, "t": self.tenant.name, "c": self.client_id}
+    def named(self) -> SessionName:
+        """Return the name that its events have for it."""
+        return SessionName(self.incarnation, self.tenant.name, self.client_id)
 
     @property
     def persistent(self) -> bool:

@@ -23,19 +23,13 @@ import msgspec
 from librt.strings import BytesWriter
 
 from headrace.core.commit import GroupCommit
+from headrace.core.records.event import subscription_of, will_fields, will_from
 from headrace.core.records.message import Message, decode_record
 from headrace.core.state.backlog import REF_OFFSET_SHIFT
 from headrace.core.state.groups import Group
 from headrace.core.state.session import Session
-from headrace.core.state.state import (
-    NONE_LISTED,
-    Fold,
-    subscription_from,
-    subscription_row,
-    will_fields,
-    will_from,
-)
-from headrace.core.state.subscriptions import Subscription
+from headrace.core.state.state import NONE_LISTED, Fold
+from headrace.core.state.subscriptions import Subscription, subscription_from
 from headrace.core.state.tenant import Tenant
 from headrace.errors import CorruptRecord
 from headrace.mqtt.topics import split_share
@@ -74,7 +68,7 @@ def entry_of_session(session: Session, position: int) -> bytes:
         session.expiry_s,
         session.closed_at_us,
         session.opened_limit,
-        [subscription_row(s) for s in (session.subscriptions or {}).values()],
+        [s.row() for s in (session.subscriptions or {}).values()],
         incoming,
         will_fields(session.will),
         session.id_sets or [],
@@ -198,9 +192,8 @@ def _restore_session(fold: Fold, value: list[object]) -> None:
     session.closed_at_us = cast(int, value[7])
     session.opened_limit = cast(int, value[8])
     session.id_sets = cast(list[bytes], value[12]) or None
-    for row in cast(list[list[object]], value[9]):
-        subscription = subscription_from(session, row)
-        fold.subscribe(session, subscription, 0)
+    for row in cast(list[object], value[9]):
+        fold.subscribe(session, subscription_from(session, subscription_of(row)), 0)
     incoming = cast(list[list[int]], value[10])
     if incoming:
         session.incoming = {pair[0]: pair[1] for pair in incoming}

@@ -14,12 +14,28 @@ from librt.strings import read_i64_le
 from mypy_extensions import i64
 
 from headrace.core.ports.journal import PageReader
+from headrace.core.records.event import (
+    BrokerStarted,
+    ClientConnected,
+    Event,
+    RetainedExpired,
+    RetainedListing,
+    RetainedQueued,
+    SessionClosed,
+    SessionEnded,
+    SessionEvent,
+    SessionOpened,
+    SessionResumed,
+    Subscribed,
+    Unsubscribed,
+    WillCancelled,
+    WillFired,
+)
 from headrace.core.records.message import Message, decode_record, encode_varint
 from headrace.core.records.record import (
     ACKED,
     BACKLOG_PAGE,
     BOUND,
-    BROKER_STARTED,
     DROP_SESSION_ENDED,
     DROPPED,
     FLAG_PRODUCER,
@@ -31,22 +47,11 @@ from headrace.core.records.record import (
     PROGRESS_WIDTH,
     RECEIVED,
     RELEASED,
-    RETAINED_EXPIRED,
-    RETAINED_QUEUED,
     SENT_LIMIT,
-    SESSION_CLOSED,
-    SESSION_ENDED,
-    SESSION_OPENED,
-    SESSION_RESUMED,
     SHARED_BACKLOG_PAGE,
     SHARED_DRAWN,
     SHARED_FINISHED,
     SHARED_RECEIVED,
-    SUBSCRIBED,
-    UNSUBSCRIBED,
-    WILL_CANCELLED,
-    WILL_FIRED,
-    Event,
     Progress,
     Record,
     record_end,
@@ -57,9 +62,8 @@ from headrace.core.state.packet_ids import PacketIds
 from headrace.core.state.queue import OutboundQueue, reference
 from headrace.core.state.roster import Roster
 from headrace.core.state.session import Session
-from headrace.core.state.subscriptions import Subscription, Target, memory_of
+from headrace.core.state.subscriptions import Subscription, Target, memory_of, subscription_from
 from headrace.core.state.tenant import Tenant
-from headrace.mqtt.packets import Will
 from headrace.mqtt.topics import SHARE_PREFIX, split_share
 
 if TYPE_CHECKING:
@@ -69,73 +73,11 @@ DEFAULT_TENANT: Final = "default"
 NONE_LISTED: Final = 1 << 62
 
 
-def _note_owner(session: Session, event: Event) -> None:
+def _note_owner(session: Session, event: ClientConnected) -> None:
     """The first user keeps it."""
-    user = event.fields.get("u")
-    if isinstance(user, str):
+    user = event.user
+    if user is not None:
         session.own(user)
-
-
-def will_fields(will: Will | None) -> object:
-    """A will as it stands in events and snapshots."""
-    if will is None:
-        return None
-    fields: list[object] = [
-        will.topic,
-        will.payload,
-        will.qos,
-        will.retain,
-        will.properties,
-        will.delay_s,
-        will.message_expiry_s,
-    ]
-    if will.user is not None:
-        fields.append(will.user)
-    return fields
-
-
-def will_from(value: object) -> Will | None:
-    if not isinstance(value, list) or len(value) < 7:
-        return None
-    topic, payload, qos, retain, properties, delay_s, expiry_s = value[:7]
-    will = Will(
-        str(topic),
-        cast(bytes, payload),
-        int(qos),
-        bool(retain),
-        cast(bytes, properties),
-        int(delay_s),
-        int(expiry_s),
-    )
-    will.user = str(value[7]) if len(value) > 7 else None
-    return will
-
-
-def subscription_from(session: Session, row: list[object]) -> Subscription:
-    """A subscription from its event row: filter, QoS, no local, retain as published, retain handling, identifier."""
-    identifier = cast(int, row[5])
-    encoded = b"\x0b" + encode_varint(identifier) if identifier else b""
-    return Subscription(
-        session,
-        cast(str, row[0]),
-        cast(int, row[1]),
-        bool(row[2]),
-        bool(row[3]),
-        cast(int, row[4]),
-        identifier,
-        encoded,
-    )
-
-
-def subscription_row(subscription: Subscription) -> list[object]:
-    return [
-        subscription.filter,
-        subscription.qos,
-        subscription.no_local,
-        subscription.retain_as_published,
-        subscription.retain_handling,
-        subscription.subscription_id,
-    ]
 
 
 class Fold:
@@ -191,30 +133,30 @@ class Fold:
         for group, serial, packet_id, received in self.unbound.pop(session.incarnation, ()):
             group.bind(serial, session, packet_id, received)
 
-    def opened(self, event: Event) -> Session:
-        tenant = self.tenant(event.text("t"))
-        session = Session(tenant, event.text("c"), event.offset, event.number("ty"), event.number("ex"))
-        session.opened_limit = event.number("lim")
+    def opened(self, event: SessionOpened) -> Session:
+        tenant = self.tenant(event.tenant)
+        session = Session(tenant, event.client_id, event.incarnation, event.session_type, event.expiry_s)
+        session.opened_limit = event.sent_limit
         _note_owner(session, event)
-        session.will = will_from(event.fields.get("w"))
+        session.will = event.will
         self.add(session)
         return session
 
-    def resumed(self, session: Session, event: Event) -> None:
+    def resumed(self, session: Session, event: SessionResumed) -> None:
         session.changed = True
-        session.expiry_s = event.number("ex")
-        session.will = will_from(event.fields.get("w"))
+        session.expiry_s = event.expiry_s
+        session.will = event.will
         session.closed_at_us = 0
         _note_owner(session, event)
-        self._raise_limit(session, event.number("lim"))
+        self._raise_limit(session, event.sent_limit)
 
-    def closed(self, session: Session, event: Event) -> None:
+    def closed(self, session: Session, event: SessionClosed) -> None:
         session.changed = True
-        session.expiry_s = event.number("ex")
+        session.expiry_s = event.expiry_s
         session.closed_at_us = event.timestamp_us
-        if not event.number("will"):
+        if not event.will_set:
             session.will = None
-        limit = event.number("lim")
+        limit = event.sent_limit
         session.opened_limit = limit  # a queue that begins behind this record was promised nothing
         queue = session.queue
         if queue is not None:
@@ -255,19 +197,19 @@ class Fold:
             self._leave(session, group.carrier.client_id, at)
         return groups
 
-    def changed_departing(self, event: Event) -> None:
+    def changed_departing(self, event: SessionEvent) -> None:
         """A `subscribed` or `unsubscribed` record of a session that ended after it was appended: groups are made and kept
         as in a replay."""
-        session = self.departing.get(event.number("inc"))
+        session = self.departing.get(event.incarnation)
         if session is None:
             return
-        if event.subkind == UNSUBSCRIBED:
-            for topic_filter in cast(list[str], event.fields["f"]):
+        if isinstance(event, Unsubscribed):
+            for topic_filter in event.filters:
                 group = session.tenant.groups.get(topic_filter)
                 if group is not None and session in group.members:
                     self._leave(session, topic_filter, event.offset)
-        elif event.subkind == SUBSCRIBED:
-            for at, row in enumerate(cast(list[list[object]], event.fields["subs"])):
+        elif isinstance(event, Subscribed):
+            for at, row in enumerate(event.subscriptions):
                 subscription = subscription_from(session, row)
                 if subscription.filter.startswith(SHARE_PREFIX):
                     self._join(session, subscription, event.offset << 16 | at)
@@ -322,7 +264,7 @@ class Fold:
             queue.sent_limit = limit
             queue.reserving = limit
 
-    def started(self, event: Event) -> None:
+    def started(self, event: BrokerStarted) -> None:
         """The broker came back: whoever was connected is not any more; what may have been sent is NOT-ACKED."""
         for session in self.by_incarnation.values():
             if session.closed_at_us == 0 and session.applied < event.offset:
@@ -344,9 +286,9 @@ class Fold:
 
     # Records of subscriptions and retained messages
 
-    def subscribed(self, session: Session, event: Event) -> i64:
+    def subscribed(self, session: Session, event: Subscribed) -> i64:
         """Returns how many things it did, as the others do."""
-        rows = cast(list[list[object]], event.fields["subs"])
+        rows = event.subscriptions
         for at, row in enumerate(rows):
             self.subscribe(session, subscription_from(session, row), event.offset << 16 | at)
         return len(rows) + self.retained_queued(session, event)
@@ -438,12 +380,11 @@ class Fold:
                 del self.groups[group.incarnation]
         return list(self.groups.values())
 
-    def retained_queued(self, session: Session, event: Event) -> i64:
+    def retained_queued(self, session: Session, event: RetainedListing) -> i64:
         """Queue the retained messages that the record lists: offset, QoS, subscription identifier; and their sizes, which
         older records have not."""
         session.settle()
-        listed = event.numbers("ret")
-        sizes = event.numbers("rs") or [0] * (len(listed) // 3)
+        listed, sizes = event.retained, event.sizes
         for at in range(0, len(listed), 3):
             encoded = b"\x0b" + encode_varint(listed[at + 2]) if listed[at + 2] else b""
             ref = reference(listed[at], session.ids_index(encoded), True, listed[at + 1])
@@ -451,8 +392,8 @@ class Fold:
             session.outbound().push(ref, sizes[at // 3])
         return len(listed)
 
-    def unsubscribed(self, session: Session, event: Event) -> i64:
-        filters = cast(list[str], event.fields["f"])
+    def unsubscribed(self, session: Session, event: Unsubscribed) -> i64:
+        filters = event.filters
         for topic_filter in filters:
             self.unsubscribe(session, topic_filter, event.offset)
         return len(filters)
@@ -557,41 +498,36 @@ class Fold:
             session.outbound().push(reference(message.offset, granted.ids_index, retain, qos), message.size)
 
     def _replay_event(self, event: Event) -> None:
-        subkind = event.subkind
         self._replays = True
-        if subkind == SESSION_OPENED:
-            if event.offset not in self.by_incarnation:
+        if isinstance(event, SessionOpened):
+            if event.incarnation not in self.by_incarnation:
                 self.opened(event)
-            return
-        if subkind == BROKER_STARTED:
+        elif isinstance(event, BrokerStarted):
             self.started(event)
-            return
-        if subkind == RETAINED_EXPIRED:
-            self.tenant(event.text("t")).retained.remove(
-                event.text("topic").encode("utf-8"), event.number("off")
-            )
-            return
-        session = self.by_incarnation.get(event.number("inc"))
-        if session is not None and session.applied < event.offset:
-            self._replay_session_event(session, event)
-        if subkind == SESSION_ENDED:
-            self.departed(event.number("inc"), event.offset)  # what a snapshot knows of it only by its groups
+        elif isinstance(event, RetainedExpired):
+            retained = self.tenant(event.tenant).retained
+            retained.remove(event.topic.encode("utf-8"), event.message_offset)
+        elif isinstance(event, SessionEvent):
+            session = self.by_incarnation.get(event.incarnation)
+            if session is not None and session.applied < event.offset:
+                self._replay_session_event(session, event)
+            if isinstance(event, SessionEnded):  # what a snapshot knows of it only by its groups
+                self.departed(event.incarnation, event.offset)
 
-    def _replay_session_event(self, session: Session, event: Event) -> None:
-        subkind = event.subkind
-        if subkind == SESSION_RESUMED:
+    def _replay_session_event(self, session: Session, event: SessionEvent) -> None:
+        if isinstance(event, SessionResumed):
             self.resumed(session, event)
-        elif subkind == SESSION_CLOSED:
+        elif isinstance(event, SessionClosed):
             self.closed(session, event)
-        elif subkind == SESSION_ENDED:
+        elif isinstance(event, SessionEnded):
             self.ended(session, event.offset)
-        elif subkind == SUBSCRIBED:
+        elif isinstance(event, Subscribed):
             self.subscribed(session, event)
-        elif subkind == UNSUBSCRIBED:
+        elif isinstance(event, Unsubscribed):
             self.unsubscribed(session, event)
-        elif subkind == RETAINED_QUEUED:
+        elif isinstance(event, RetainedQueued):
             self.retained_queued(session, event)
-        elif subkind in (WILL_FIRED, WILL_CANCELLED):
+        elif isinstance(event, (WillFired, WillCancelled)):
             session.will = None
 
     def _replay_acked(self, progress: Progress) -> None:

@@ -10,6 +10,9 @@ from typing import TYPE_CHECKING, Final
 
 from mypy_extensions import i64
 
+from headrace.core.records.event import SubscriptionRow
+from headrace.core.records.message import encode_varint
+
 if TYPE_CHECKING:
     from headrace.core.state.session import Session
 
@@ -69,6 +72,33 @@ class Subscription(Target):
         self.filter = topic_filter
         self.retain_handling = retain_handling
         self.subscription_id = subscription_id
+
+    def row(self) -> SubscriptionRow:
+        """What events and snapshots have of it."""
+        return SubscriptionRow(
+            self.filter,
+            self.qos,
+            self.no_local,
+            self.retain_as_published,
+            self.retain_handling,
+            self.subscription_id,
+        )
+
+
+def subscription_from(session: Session, row: SubscriptionRow) -> Subscription:
+    """The subscription of a session that a row in an event or a snapshot tells of."""
+    identifier = row.subscription_id
+    encoded = b"\x0b" + encode_varint(identifier) if identifier else b""
+    return Subscription(
+        session,
+        row.filter,
+        row.qos,
+        row.no_local,
+        row.retain_as_published,
+        row.retain_handling,
+        identifier,
+        encoded,
+    )
 
 
 def memory_of(topic_filter: str) -> i64:

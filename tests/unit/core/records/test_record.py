@@ -11,8 +11,9 @@ from typing import Any
 import pytest
 from librt.strings import BytesWriter
 
+from headrace.core.records.event import Event
 from headrace.core.records.message import Message, decode_batch, decode_record
-from headrace.core.records.record import Event, Progress, Record, record_positions
+from headrace.core.records.record import Progress, Record, record_positions
 from headrace.errors import CorruptRecord
 
 VECTORS = json.loads(
