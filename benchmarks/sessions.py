@@ -18,6 +18,7 @@ from pathlib import Path
 from headrace.core.records.event import SESSION_CLOSED, SESSION_OPENED, SUBSCRIBED, event_of
 from headrace.core.records.message import Message
 from headrace.core.state import state as fold_module
+from headrace.core.state.replay import Replay
 from headrace.core.state.snapshots import entry_of_session, restore
 from headrace.core.state.state import Fold
 from headrace.storage.memory import MemoryJournal
@@ -35,13 +36,14 @@ class Fleet:
 
     def __init__(self) -> None:
         self.fold = Fold(MemoryJournal())
+        self.replay = Replay(self.fold)
         self.offset = 0
 
     def event(self, subkind: int, **fields: object) -> None:
         event = event_of(subkind, NOW_US, dict(fields))
         event.offset = self.offset
         self.offset += 1
-        self.fold.replay(event)
+        self.replay.record(event)
 
     def session(self, number: int) -> None:
         incarnation = self.offset
@@ -57,7 +59,7 @@ class Fleet:
         message = Message(NOW_US, 1, 1, 0, "default", b"defaultp", 7, topic, b"", -1, bytes(256))
         message.offset = self.offset
         self.offset += 1
-        self.fold.replay(message)
+        self.replay.record(message)
 
 
 def measure(sessions: int, backlog: int) -> dict[str, object]:

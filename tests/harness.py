@@ -8,6 +8,7 @@ from headrace.core.ports.clock import Clock
 from headrace.core.ports.settings import BrokerSettings
 from headrace.core.records.message import Message, decode_batch, message_flags
 from headrace.core.records.record import DROP_BYTES_LIMIT, DROP_EXPIRED, DROP_LIMIT
+from headrace.core.state.replay import Replay
 from headrace.core.state.snapshots import SnapshotPass, entry_of_group, entry_of_session, restore
 from headrace.core.state.state import Fold
 from headrace.mqtt import codec
@@ -88,12 +89,12 @@ def recover(fold: Fold, bodies: list[bytes], snapshot: tuple[int, list[bytes]] |
     if snapshot is not None:
         position = snapshot[0]
         restore(fold, [snapshot[1]])
-    offset = 0
+    replay, offset = Replay(fold), 0
     for body in bodies:
         records = decode_batch(body, offset)
         for record in records:
             if record.offset >= position:
-                fold.replay(record)
+                replay.record(record)
         offset += len(records)
 
 

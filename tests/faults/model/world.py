@@ -16,6 +16,7 @@ from headrace.core.ports.journal import NOT_NOW, OTHER_RECORD, Absent, JournalPo
 from headrace.core.ports.settings import BrokerSettings
 from headrace.core.records.message import Message, decode_batch
 from headrace.core.records.record import Progress, Record
+from headrace.core.state.replay import Replay
 from headrace.core.state.snapshots import SnapshotPass, restore
 from headrace.errors import NotReadableNow
 from headrace.storage.embedded.references import References
@@ -136,10 +137,11 @@ class World:
             position = chosen.positions[whole - 1]
             restore(fold, chosen.files[:whole])
         self._full = True
+        replay = Replay(fold)
         for base, body in self.journal.batches:
             if base + 100_000 < position:
                 continue
-            fold.replay_batch(body, base, position)
+            replay.batch(body, base, position)
 
     def set_clock(self) -> None:
         self.clock.now_us = self.now_us + self.wrong_us

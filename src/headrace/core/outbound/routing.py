@@ -23,8 +23,7 @@ from headrace.core.state.backlog import REF_OFFSET_SHIFT
 from headrace.core.state.inflight import NOT_IN_FLIGHT
 from headrace.core.state.queue import OutboundQueue, reference
 from headrace.core.state.session import Session, session_of
-from headrace.core.state.state import for_publisher
-from headrace.core.state.subscriptions import Route, SubscriptionTree, Target
+from headrace.core.state.subscriptions import Route, SubscriptionTree, Target, for_publisher
 from headrace.core.state.tenant import Tenant
 
 _REMEMBERED_TARGETS_MAX: Final = 64  # in a session: for more of them a look-up is nothing

@@ -1,73 +1,39 @@
-"""State as a fold over the journal: what each record changes, live and in recovery alike.
+"""The live state: tenants, sessions by incarnation, groups, and what the events of the journal change in it.
 
-`Fold` owns the tenants and finds sessions by incarnation. In recovery `replay` is called for every record behind the
-snapshot; live, the broker calls the same methods when it appends a session's record or applies a durable one. Records
-that a session's snapshot already contains (`Session.applied`) change nothing, which makes snapshots fuzzy: every
-session in one may have a position of its own.
+The broker calls these methods when it appends a session's record or applies a durable one; `replay` calls the same ones
+at a start. So the state is a fold over the journal, live and replayed alike.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, cast
+from typing import Final
 
-from librt.strings import read_i64_le
 from mypy_extensions import i64
 
 from headrace.core.ports.journal import PageReader
 from headrace.core.records.event import (
     BrokerStarted,
     ClientConnected,
-    Event,
-    RetainedExpired,
     RetainedListing,
-    RetainedQueued,
     SessionClosed,
-    SessionEnded,
     SessionEvent,
     SessionOpened,
     SessionResumed,
     Subscribed,
     Unsubscribed,
-    WillCancelled,
-    WillFired,
 )
-from headrace.core.records.message import Message, decode_record, encode_varint
+from headrace.core.records.message import encode_varint
 from headrace.core.records.record import (
-    ACKED,
-    BACKLOG_PAGE,
-    BOUND,
     DROP_SESSION_ENDED,
-    DROPPED,
-    FLAG_PRODUCER,
-    FLAG_QOS,
-    FLAG_RETAIN,
-    KIND_EVENT,
-    KIND_MESSAGE,
-    MESSAGE_HEADER_SIZE,
-    PROGRESS_WIDTH,
-    RECEIVED,
-    RELEASED,
-    SENT_LIMIT,
-    SHARED_BACKLOG_PAGE,
-    SHARED_DRAWN,
-    SHARED_FINISHED,
-    SHARED_RECEIVED,
-    Progress,
-    Record,
-    record_end,
 )
-from headrace.core.state.backlog import Page
 from headrace.core.state.groups import Group, give_back
 from headrace.core.state.packet_ids import PacketIds
-from headrace.core.state.queue import OutboundQueue, reference
+from headrace.core.state.queue import reference
 from headrace.core.state.roster import Roster
 from headrace.core.state.session import Session
-from headrace.core.state.subscriptions import Subscription, Target, memory_of, subscription_from
+from headrace.core.state.subscriptions import Subscription, memory_of, subscription_from
 from headrace.core.state.tenant import Tenant
 from headrace.mqtt.topics import SHARE_PREFIX, split_share
-
-if TYPE_CHECKING:
-    from array import array
 
 DEFAULT_TENANT: Final = "default"
 NONE_LISTED: Final = 1 << 62
@@ -97,13 +63,11 @@ class Fold:
         self.departing: dict[int, Session] = {}
         # Groups that the records replayed so far have dissolved: draws from them may be noted behind that.
         self._dissolved: list[Group] = []
-        self._replays = False
+        self.replaying = False  # set with every event that is replayed, until the broker has started
         self.gone: list[int] = []  # sessions that ended and are in a snapshot
-        self.replayed = 0
         # The oldest retained message that a subscription was given since a snapshot was begun, by its offset.
         self.lowest_listed: int = NONE_LISTED
         self._collects_drops = False
-        self._last_tenant: Tenant | None = None
 
     def tenant(self, name: str) -> Tenant:
         tenant = self.tenants.get(name)
@@ -277,7 +241,7 @@ class Fold:
                 give_back(session)
             if session.queue is not None:
                 session.queue.settle()
-        dissolved, self._dissolved, self._replays = self._dissolved, [], False
+        dissolved, self._dissolved, self.replaying = self._dissolved, [], False
         for group in dissolved:
             self._discard(group)
         for tenant in self.tenants.values():
@@ -360,7 +324,7 @@ class Fold:
         tenant = group.tenant
         del tenant.groups[group.carrier.client_id]
         tenant.shared_tree.remove(group.filter, group.carrier)
-        if self._replays:
+        if self.replaying:
             self._dissolved.append(group)
         else:
             self._discard(group)
@@ -397,232 +361,3 @@ class Fold:
         for topic_filter in filters:
             self.unsubscribe(session, topic_filter, event.offset)
         return len(filters)
-
-    # Recovery
-
-    def replay_batch(self, body: bytes, base_offset: i64, position: i64) -> None:
-        """Apply the records of a batch body from offset `position` on. Raises `CorruptRecord`."""
-        pos: i64 = 0
-        size: i64 = len(body)
-        offset = base_offset
-        while pos < size:
-            end: i64 = record_end(body, pos)
-            if offset >= position:
-                if body[pos + 4] == KIND_MESSAGE and self._replayed_in_place(body, pos, end, offset):
-                    self.replayed += 1
-                else:
-                    record, _ = decode_record(body, pos)
-                    record.offset = offset
-                    self.replay(record)
-            offset += 1
-            pos = end
-
-    def _replayed_in_place(self, body: bytes, pos: i64, end: i64, offset: i64) -> bool:
-        """The usual message, QoS 0 or 1 and nothing else, needs no object: its header says all. False for the others."""
-        flags: i64 = body[pos + 5]
-        qos: i64 = flags & FLAG_QOS
-        if flags & (FLAG_RETAIN | FLAG_PRODUCER) or qos > 1:
-            return False
-        if qos == 0:
-            return True
-        tenant_at: i64 = pos + MESSAGE_HEADER_SIZE
-        tenant_len: i64 = body[pos + 28]
-        client_low: i64 = body[pos + 30]
-        client_high: i64 = body[pos + 31]
-        topic_low: i64 = body[pos + 32]
-        topic_high: i64 = body[pos + 33]
-        topic_at: i64 = tenant_at + tenant_len + (client_low | client_high << 8)
-        topic_end: i64 = topic_at + (topic_low | topic_high << 8)
-        if topic_end > end:
-            return False  # `decode_record` says what is wrong
-        name = body[tenant_at : tenant_at + tenant_len]
-        tenant = self._last_tenant
-        if tenant is None or tenant.name_utf8 != name:
-            tenant = self.tenant(name.decode("utf-8"))
-            self._last_tenant = tenant
-        if tenant.groups:
-            return False
-        targets = tenant.tree.match(body[topic_at:topic_end])
-        for target in targets:
-            if target.no_local:
-                return False
-        bytes_counted: i64 = end - topic_at
-        for target in targets:
-            if target.qos and target.session.applied < offset:
-                queue = target.session.outbound()
-                queue.push(reference(offset, target.ids_index, False, 1), bytes_counted)
-        return True
-
-    def replay(self, record: Record) -> None:
-        """Apply one record in recovery."""
-        self.replayed += 1
-        if record.kind == KIND_MESSAGE:
-            self._replay_message(cast(Message, record))
-        elif record.kind == KIND_EVENT:
-            self._replay_event(cast(Event, record))
-        else:
-            self._replay_progress(cast(Progress, record))
-
-    def _replay_message(self, message: Message) -> None:
-        tenant = self.tenant(message.tenant)
-        qos = message.flags & FLAG_QOS
-        if qos == 2 and message.packet_id:
-            publisher = self.by_incarnation.get(message.incarnation)
-            if publisher is not None and publisher.applied < message.offset:
-                if publisher.incoming is None:
-                    publisher.incoming = {}
-                publisher.incoming[message.packet_id] = message.offset
-        if qos:
-            for target in tenant.tree.match(message.topic):
-                self._replay_entry(target, message, qos)
-            for target in tenant.shared_tree.match(message.topic):
-                group = target.session.group
-                if group is not None and group.applied < message.offset:
-                    retain = message.flags & FLAG_RETAIN != 0
-                    group.push(reference(message.offset, 0, retain, qos), message.size)
-        if message.flags & FLAG_RETAIN:
-            tenant.retained.apply(message)
-        if message.flags & FLAG_PRODUCER:
-            tenant.producers.apply(message)
-
-    def _replay_entry(self, target: Target, message: Message, qos: int) -> None:
-        session = target.session
-        if session.applied >= message.offset:
-            return
-        granted = for_publisher(target, message)
-        if granted is None:
-            return
-        qos = min(qos, granted.qos)
-        if qos:
-            retain = granted.retain_as_published and message.flags & FLAG_RETAIN != 0
-            session.outbound().push(reference(message.offset, granted.ids_index, retain, qos), message.size)
-
-    def _replay_event(self, event: Event) -> None:
-        self._replays = True
-        if isinstance(event, SessionOpened):
-            if event.incarnation not in self.by_incarnation:
-                self.opened(event)
-        elif isinstance(event, BrokerStarted):
-            self.started(event)
-        elif isinstance(event, RetainedExpired):
-            retained = self.tenant(event.tenant).retained
-            retained.remove(event.topic.encode("utf-8"), event.message_offset)
-        elif isinstance(event, SessionEvent):
-            session = self.by_incarnation.get(event.incarnation)
-            if session is not None and session.applied < event.offset:
-                self._replay_session_event(session, event)
-            if isinstance(event, SessionEnded):  # what a snapshot knows of it only by its groups
-                self.departed(event.incarnation, event.offset)
-
-    def _replay_session_event(self, session: Session, event: SessionEvent) -> None:
-        if isinstance(event, SessionResumed):
-            self.resumed(session, event)
-        elif isinstance(event, SessionClosed):
-            self.closed(session, event)
-        elif isinstance(event, SessionEnded):
-            self.ended(session, event.offset)
-        elif isinstance(event, Subscribed):
-            self.subscribed(session, event)
-        elif isinstance(event, Unsubscribed):
-            self.unsubscribed(session, event)
-        elif isinstance(event, RetainedQueued):
-            self.retained_queued(session, event)
-        elif isinstance(event, (WillFired, WillCancelled)):
-            session.will = None
-
-    def _replay_acked(self, progress: Progress) -> None:
-        """Acknowledgements, the most frequent of all; those of one session come in runs."""
-        packed = progress.packed
-        last: i64 = -1
-        queue: OutboundQueue | None = None
-        for at in range(0, len(packed), 16):
-            incarnation: i64 = read_i64_le(packed, at)
-            if incarnation != last:
-                last = incarnation
-                session = self.by_incarnation.get(incarnation)
-                known = session is not None and session.applied < progress.offset
-                queue = session.outbound() if session is not None and known else None
-            if queue is not None:
-                queue.replay_finished(read_i64_le(packed, at + 8))
-
-    def _replay_progress(self, progress: Progress) -> None:
-        if progress.subkind == ACKED:
-            self._replay_acked(progress)
-            return
-        if progress.subkind in (BACKLOG_PAGE, SHARED_BACKLOG_PAGE):
-            self._replay_page(progress)
-            return
-        values = progress.values()
-        width = PROGRESS_WIDTH[progress.subkind]
-        for at in range(0, len(values), width):
-            if progress.subkind in (SHARED_DRAWN, SHARED_FINISHED, SHARED_RECEIVED):
-                self._replay_shared(progress, values, at)
-                continue
-            session = self.by_incarnation.get(values[at])
-            if session is not None and session.applied < progress.offset:
-                self._replay_one(session, progress.subkind, values, at)
-
-    def _replay_page(self, progress: Progress) -> None:
-        """References that are in memory by now may go: they can be read again from here."""
-        page = Page(progress.packed)
-        if progress.subkind == SHARED_BACKLOG_PAGE:
-            group = self.groups.get(page.owner)
-            if group is not None and group.applied < progress.offset:
-                group.backlog.replay_page(page, progress.offset, group.next_serial - group.backlog.count)
-            return
-        session = self.by_incarnation.get(page.owner)
-        if session is not None and session.applied < progress.offset and session.queue is not None:
-            queue = session.queue
-            queue.backlog.replay_page(page, progress.offset, queue.head_serial())
-
-    def _replay_shared(self, progress: Progress, values: array[int], at: int) -> None:
-        group = self.groups.get(values[at])
-        if group is None or group.applied >= progress.offset:
-            return
-        serial: int = values[at + 1]
-        if progress.subkind == SHARED_DRAWN:
-            session = self.by_incarnation.get(values[at + 2])
-            if session is not None:
-                choice: int = values[at + 3]
-                group.draw(serial, session, choice & 0xFFFF, choice >> 16)
-        elif progress.subkind == SHARED_FINISHED:
-            group.finish(serial)
-        elif serial in group.drawn:
-            group.drawn[serial].received = True
-
-    def _replay_one(self, session: Session, subkind: int, values: array[int], at: int) -> None:
-        value: int = values[at + 1]
-        if subkind == RELEASED:
-            if session.incoming is not None:
-                session.incoming.pop(value, None)
-            return
-        queue: OutboundQueue = session.outbound()
-        if subkind == RECEIVED:
-            queue.replay_received(value)
-        elif subkind == SENT_LIMIT:
-            queue.sent_limit = value
-            queue.reserving = value
-        elif subkind == BOUND:
-            queue.replay_bound(value, values[at + 2])
-        elif subkind == DROPPED:
-            dropped = queue.replay_dropped(value, values[at + 2])
-            if dropped:
-                session.count_drop(values[at + 3], dropped)
-
-
-def for_publisher(target: Target, message: Message) -> Target | None:
-    """The target as it is for this publisher: No Local takes out the session that published [MQTT-3.8.3-3]."""
-    if not target.no_local or target.session.origin != message.origin:
-        return target
-    if target.members is None:
-        return None
-    rest = [member for member in target.members if not member.no_local]
-    if not rest:
-        return None
-    return Target(
-        target.session,
-        max([member.qos for member in rest]),
-        any(member.retain_as_published for member in rest),
-        b"".join(sorted([member.ids for member in rest])),
-        False,
-    )

@@ -14,6 +14,7 @@ from headrace.core.records.event import SubscriptionRow
 from headrace.core.records.message import encode_varint
 
 if TYPE_CHECKING:
+    from headrace.core.records.message import Message
     from headrace.core.state.session import Session
 
 # What is remembered: so many topics and so many targets; one made for a session with several matching filters is more.
@@ -98,6 +99,24 @@ def subscription_from(session: Session, row: SubscriptionRow) -> Subscription:
         row.retain_handling,
         identifier,
         encoded,
+    )
+
+
+def for_publisher(target: Target, message: Message) -> Target | None:
+    """The target as it is for this publisher: No Local takes out the session that published [MQTT-3.8.3-3]."""
+    if not target.no_local or target.session.origin != message.origin:
+        return target
+    if target.members is None:
+        return None
+    rest = [member for member in target.members if not member.no_local]
+    if not rest:
+        return None
+    return Target(
+        target.session,
+        max([member.qos for member in rest]),
+        any(member.retain_as_published for member in rest),
+        b"".join(sorted([member.ids for member in rest])),
+        False,
     )
 
 

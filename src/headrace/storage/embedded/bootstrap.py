@@ -20,6 +20,7 @@ from headrace.core.ports.journal import GONE, Absent, PageReader
 from headrace.core.records.message import decode_record
 from headrace.core.records.record import Record
 from headrace.core.state.compacted import records
+from headrace.core.state.replay import Replay
 from headrace.core.state.state import Fold
 from headrace.errors import CorruptRecord, HeadraceError
 from headrace.journal.bootstrap_file import BootstrapFile
@@ -75,13 +76,14 @@ def _move_up(made: Path, data_dir: Path) -> None:
 def folded(snapshot: BootstrapFile, path: Path) -> Fold:
     """The state that a snapshot's records lead to. Raises CorruptFile."""
     fold = Fold(_NoPages())
+    replay = Replay(fold)
     try:
         for offset, data in snapshot.records():
             record, end = decode_record(data, 0)
             if end != len(data):
                 raise CorruptRecord("more than one record")
             record.offset = offset
-            fold.replay(record)
+            replay.record(record)
     except (CorruptRecord, KeyError, ValueError, TypeError) as error:
         raise CorruptFile(f"{path}: a record in it cannot be read: {error}") from error
     return fold

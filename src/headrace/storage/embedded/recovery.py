@@ -12,6 +12,7 @@ from pathlib import Path
 
 from headrace.core.ports.journal import DAMAGED, GONE, OTHER_RECORD, Absent, PageReader
 from headrace.core.records.record import KIND_PROGRESS, SHORT_HEADER_SIZE
+from headrace.core.state.replay import Replay
 from headrace.core.state.snapshots import restore
 from headrace.core.state.state import Fold
 from headrace.journal.errors import CorruptBatch, CorruptFile, OffsetOutOfRange
@@ -63,13 +64,13 @@ def _load(
             f"recovering: {count} snapshot entries in {len(chain)} files, then what is behind offset {position}"
         )
         restore(fold, [file.entries() for file in chain])
-    shown = 0
+    replay, shown = Replay(fold), 0
     for batch in scan(position):
-        fold.replay_batch(bytes(batch.body), batch.base_offset, position)
-        if fold.replayed - shown >= PROGRESS_RECORDS:
-            shown = fold.replayed
+        replay.batch(bytes(batch.body), batch.base_offset, position)
+        if replay.count - shown >= PROGRESS_RECORDS:
+            shown = replay.count
             report(f"recovering: {shown} records replayed, at offset {batch.base_offset}")
-    return fold.replayed
+    return replay.count
 
 
 class PublishedPages(PageReader):

@@ -10,6 +10,7 @@ from headrace.core.records.record import BOUND, SENT_LIMIT, Progress
 from headrace.core.state.backlog import BacklogSpace
 from headrace.core.state.packet_ids import PacketIds
 from headrace.core.state.queue import OutboundQueue, reference
+from headrace.core.state.replay import Replay
 from headrace.core.state.session import Session
 from headrace.core.state.state import Fold
 from headrace.mqtt import codec
@@ -271,8 +272,9 @@ def test_a_replay_without_a_live_broker_finds_the_ids_too() -> None:
     publish(publisher, range(30))
     subscriber.take()
     fold = Fold(harness.journal, PacketIds(FEW))
+    replay = Replay(fold)
     for record in harness.journal.records:
-        fold.replay(record)
+        replay.record(record)
     replayed = fold.tenant("default").sessions["sub"].queue
     assert replayed is not None
     queue = queue_of(harness)

@@ -11,6 +11,7 @@ from headrace.core.ports.link import Link
 from headrace.core.records.message import decode_batch
 from headrace.core.records.record import DROP_PERMISSION
 from headrace.core.state.compacted import records
+from headrace.core.state.replay import Replay
 from headrace.core.state.session import APPLICATION, DEVICE
 from headrace.core.state.state import Fold
 from headrace.mqtt import codec
@@ -247,8 +248,9 @@ def test_a_session_belongs_to_the_first_user_over_a_crash(
     for record in records(harness.broker.fold, START_US):
         record.encode_into(body)
     fold = Fold(harness.journal)
+    replay = Replay(fold)
     for record in decode_batch(body.getvalue(), 0):
-        fold.replay(record)
+        replay.record(record)
     assert owner(fold) == "ada"
 
 

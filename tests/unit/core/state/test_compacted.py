@@ -9,6 +9,7 @@ from librt.strings import BytesWriter
 from harness import START_US, Harness
 from headrace.core.records.message import decode_batch
 from headrace.core.state.compacted import records
+from headrace.core.state.replay import Replay
 from headrace.core.state.state import Fold
 from headrace.mqtt.packets import Will
 from headrace.services.state import lines
@@ -21,8 +22,9 @@ def again(harness: Harness) -> Fold:
     for record in records(harness.broker.fold, START_US):
         record.encode_into(body)
     fold = Fold(harness.journal)
+    replay = Replay(fold)
     for record in decode_batch(body.getvalue(), 0):
-        fold.replay(record)
+        replay.record(record)
     return fold
 
 

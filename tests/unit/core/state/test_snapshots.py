@@ -10,6 +10,7 @@ from msgspec import msgpack
 from harness import Client, Harness, state
 from headrace.core.ports.settings import BrokerSettings
 from headrace.core.records.message import Message
+from headrace.core.state.replay import Replay
 from headrace.core.state.snapshots import RETAINED_AT_ONCE, SLICE_WORK, SnapshotPass, restore
 from headrace.core.state.state import Fold
 from headrace.mqtt import codec
@@ -40,8 +41,9 @@ class Files:
     def restored(self) -> Fold:
         fold = Fold(self.harness.journal)
         restore(fold, self.files)
+        replay = Replay(fold)
         for record in self.harness.journal.records[self.position :]:
-            fold.replay(record)
+            replay.record(record)
         return fold
 
 
