@@ -60,6 +60,14 @@ static int kind_of_path(const char *path) {
     return plan && path && !strncmp(path, root, strlen(root)) ? DATA : NEITHER;
 }
 
+/* The pair of Unix sockets through which the interpreter tells the event loop of signals is neither's to fail: a signal
+   that is lost there is lost, and what the loop says of it is not the broker's. */
+static int is_of_the_network(int fd) {
+    struct sockaddr_storage name;
+    socklen_t n = sizeof name;
+    return getsockname(fd, (struct sockaddr *)&name, &n) || name.ss_family != AF_UNIX;
+}
+
 static int kind_of(int fd) {
     char link[64], target[512];
     if (!plan || fd < 0) return NEITHER;
@@ -69,7 +77,7 @@ static int kind_of(int fd) {
     if (length < 0) return NEITHER;
     target[length] = 0;
     int kind = kind_of_path(target);
-    if (!strncmp(target, "socket:", 7)) kind = SOCKETS;
+    if (!strncmp(target, "socket:", 7) && is_of_the_network(fd)) kind = SOCKETS;
     if (!strncmp(target, "anon_inode:[event", 17)) kind = LOOP; /* eventpoll and eventfd */
     if (fd < DESCRIPTORS) kinds[fd] = kind + 1;
     return kind;
