@@ -29,6 +29,7 @@ from headrace_spark.lake.durable import sync_path
 # What a task holds before it writes a row group.
 BUFFER_BYTES: Final = 64 << 20
 FILES_OPEN_MAX: Final = 64
+"""Files that have a row group already and get more; those whose rows all wait in the buffer do not count."""
 TEXT_KEPT: Final = 32
 """Characters of a text in the statistics."""
 _NO_VALUE: Final = "__HIVE_DEFAULT_PARTITION__"
@@ -64,23 +65,21 @@ class TableFiles:
     def __init__(self, table: Path, layout: FileLayout) -> None:
         self._table = table
         self._layout = layout
-        self._open: dict[tuple[Any, ...], OpenFile] = {}
+        self._files: dict[tuple[Any, ...], TableFile] = {}
         self._done: list[str] = []
         self._paths: list[Path] = []
 
     def add(self, rows: pa.RecordBatch) -> None:
         for values, part in _by_partition(rows, self._layout.partitioned_by):
-            if values not in self._open:
-                if len(self._open) == FILES_OPEN_MAX:
-                    self._close(max(self._open, key=lambda key: self._open[key].held_bytes))
-                self._open[values] = self._new(values, part.schema)
-            self._open[values].add(part)
-        if sum(file.held_bytes for file in self._open.values()) > BUFFER_BYTES:
-            max(self._open.values(), key=lambda file: file.held_bytes).flush()
+            if values not in self._files:
+                self._files[values] = self._new(values, part.schema)
+            self._files[values].add(part)
+        if sum(file.held_bytes for file in self._files.values()) > BUFFER_BYTES:
+            self._flush(max(self._files.values(), key=lambda file: file.held_bytes))
 
     def finish(self) -> list[str]:
         """The `add` actions of all files, as they stand in a Delta log."""
-        for values in list(self._open):
+        for values in list(self._files):
             self._close(values)
         return self._done
 
@@ -89,7 +88,14 @@ class TableFiles:
         for path in self._paths:
             path.unlink(missing_ok=True)
 
-    def _new(self, values: tuple[Any, ...], schema: pa.Schema) -> OpenFile:
+    def _flush(self, file: TableFile) -> None:
+        """Write the rows of a file that wait. Where too many files are open, the largest one is finished first."""
+        open_ones = {values: each for values, each in self._files.items() if each.is_open}
+        if not file.is_open and len(open_ones) >= FILES_OPEN_MAX:
+            self._close(max(open_ones, key=lambda values: open_ones[values].bytes))
+        file.flush()
+
+    def _new(self, values: tuple[Any, ...], schema: pa.Schema) -> TableFile:
         named = zip(self._layout.partitioned_by, map(_partition_value, values), strict=True)
         partition = dict(named)
         folder = "/".join(f"{name}={_folder(value)}" for name, value in partition.items())
@@ -97,14 +103,14 @@ class TableFiles:
         path = self._table / name
         path.parent.mkdir(parents=True, exist_ok=True)
         self._paths.append(path)
-        return OpenFile(path, name, partition, schema, self._layout)
+        return TableFile(path, name, partition, schema, self._layout)
 
     def _close(self, values: tuple[Any, ...]) -> None:
-        self._done.append(self._open.pop(values).close())
+        self._done.append(self._files.pop(values).close())
 
 
-class OpenFile:
-    """One file that is being written, of one partition."""
+class TableFile:
+    """One file of one partition; it is opened with its first row group."""
 
     def __init__(
         self, path: Path, name: str, partition: dict[str, str | None], schema: pa.Schema, layout: FileLayout
@@ -112,32 +118,46 @@ class OpenFile:
         self._path = path
         self._name = name
         self._partition = partition
+        self._schema = schema
+        self._dictionaries = [column for column in schema.names if column not in layout.unique]
         self._statistics = Statistics([column for column in layout.statistics if column in schema.names])
-        self._writer = pq.ParquetWriter(
-            path,
-            schema,
-            compression="snappy",
-            use_dictionary=[column for column in schema.names if column not in layout.unique],
-            store_schema=False,
-        )
+        self._writer: pq.ParquetWriter | None = None
         self._held: list[pa.RecordBatch] = []
         self.held_bytes = 0
+        self.bytes = 0
+        """Of the rows so far, as they are in memory."""
+
+    @property
+    def is_open(self) -> bool:
+        return self._writer is not None
 
     def add(self, rows: pa.RecordBatch) -> None:
         self._held.append(rows)
         self.held_bytes += rows.nbytes
+        self.bytes += rows.nbytes
 
     def flush(self) -> None:
         """A row group of what is held."""
         if self._held:
             rows = pa.Table.from_batches(self._held)
             self._statistics.add(rows)
+            self._writer = self._writer or self._opened()
             self._writer.write_table(rows, row_group_size=rows.num_rows)
             self._held, self.held_bytes = [], 0
+
+    def _opened(self) -> pq.ParquetWriter:
+        return pq.ParquetWriter(
+            self._path,
+            self._schema,
+            compression="snappy",
+            use_dictionary=self._dictionaries,
+            store_schema=False,
+        )
 
     def close(self) -> str:
         """-> the `add` action."""
         self.flush()
+        assert self._writer is not None  # a file is made for rows
         self._writer.close()
         sync_path(self._path)  # here, where the other tasks work on meanwhile
         add = {

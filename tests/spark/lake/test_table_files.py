@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import string
 from datetime import date
 from pathlib import Path
 from typing import Any
@@ -132,6 +133,14 @@ def test_what_is_only_null_has_no_least_value(tmp_path: Path) -> None:
     (action,) = write(tmp_path, [rows], BY_LETTER)
     stats = json.loads(add_of(action)["stats"])
     assert (stats["minValues"], stats["nullCount"]["number"]) == ({"text": "text 1"}, 1)
+
+
+def test_very_many_partitions_get_a_file_each(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "FILES_OPEN_MAX", 4)
+    batches = [letters(string.ascii_letters[n % 50], *range(n, n + 4)) for n in range(500)]
+    found = write(tmp_path, batches, BY_LETTER)
+    assert len(found) == 50
+    assert sum(rows_in(action) for action in found) == 2000
 
 
 def test_row_groups_and_open_files_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
