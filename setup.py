@@ -23,8 +23,10 @@ from setuptools import setup
 ROOT = Path(__file__).parent
 COMPILED = (
     "errors.py",
+    "stream.py",
     "mqtt_link.py",
     "mqtt/*.py",
+    "frames/*.py",
     "core/*.py",
     "core/*/*.py",
     "net/connection.py",

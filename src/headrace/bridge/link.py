@@ -31,10 +31,10 @@ from headrace.errors import ProtocolError
 from headrace.mqtt import codec, packets
 from headrace.mqtt import reason_codes as rc
 from headrace.mqtt.client_protocol import ClientHandler, ClientProtocol
-from headrace.mqtt.framing import MORE
 from headrace.mqtt.packets import Connack, Connect, Disconnect, Publish, Suback, SubscriptionRequest
 from headrace.mqtt.properties import Properties
 from headrace.mqtt_link import MqttLink
+from headrace.stream import MORE
 
 if TYPE_CHECKING:
     import asyncio

@@ -1,8 +1,6 @@
 """The parse loop both sides share: a byte stream in, one call for each packet out.
 
-The loop walks over the buffer it was given and copies nothing but what a packet keeps. Only the incomplete
-rest is stored, with the number of bytes it lacks, and not looked at again before they are there: a large
-packet in small pieces costs its length and not its square.
+The loop walks over the buffer it was given and copies nothing but what a packet keeps.
 """
 
 from __future__ import annotations
@@ -17,6 +15,7 @@ from headrace.mqtt.data_types import read_u16
 from headrace.mqtt.packets import Publish
 from headrace.mqtt.properties import read_properties
 from headrace.mqtt.publish import TopicAliases, decode_publish
+from headrace.stream import PARTIAL, ByteStream
 
 # The four flag bits each packet type must have (sections 2.1.3); PUBLISH is not asked.
 _FLAGS: Final = bytes([0, 0, 0, 0, 0, 0, 2, 0, 2, 0, 2, 0, 0, 0, 0, 0])
@@ -25,12 +24,6 @@ _PUBACK: Final = 4
 _PUBREC: Final = 5
 _PUBREL: Final = 6
 _PUBCOMP: Final = 7
-
-# What came of the bytes that the parser was given last.
-WHOLE: Final = 0  # a packet was finished with them, or nothing was expected of them
-PARTIAL: Final = 1  # they belong to a packet that is not finished
-MORE: Final = 2  # `packets_at_once` were handled, and more wait for `go_on`
-UNLIMITED: Final = 1 << 60
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
@@ -51,12 +44,8 @@ class PeerHandler:
         """Once; nothing is parsed after it."""
 
 
-class PacketStream:
-    """Base of `ServerProtocol` and `ClientProtocol`. `version` is 0 until it is known, then 3, 4 or 5.
-
-    `packets_at_once` bounds what one call of `receive_data` handles: what is behind it waits for `go_on`. `outcome` says
-    what came of the last bytes: WHOLE, PARTIAL or MORE.
-    """
+class PacketStream(ByteStream):
+    """Base of `ServerProtocol` and `ClientProtocol`. `version` is 0 until it is known, then 3, 4 or 5."""
 
     def __init__(
         self,
@@ -66,95 +55,12 @@ class PacketStream:
         topic_alias_maximum: int,
         from_server: bool,
     ) -> None:
-        self.version: i64 = 0
-        self.state: i64 = 0
+        super().__init__()
         self._peer = peer
         self._table = table
         self._max_packet_size: i64 = max_packet_size
         self._aliases = TopicAliases(topic_alias_maximum)
         self._from_server = from_server
-        self._rest: bytearray | None = None
-        self._missing: i64 = 0
-        self._held = False
-        self._spent = False
-        self.packets_at_once: i64 = UNLIMITED
-        self._left: i64 = UNLIMITED
-        self._unfinished = False  # of a long packet, only a part was handled
-        self.outcome: i64 = WHOLE
-
-    @property
-    def buffered(self) -> int:
-        """Bytes of the incomplete packet that are held."""
-        return 0 if self._rest is None else len(self._rest)
-
-    def receive_data(self, data: bytes) -> None:
-        """Take the next bytes of the stream and call the handler for each packet they complete."""
-        if self.state == states.CLOSED:
-            return
-        self.outcome = WHOLE
-        if self._rest is not None:
-            self._rest += data
-            if self._held:
-                return
-            if self._spent:
-                self.outcome = MORE
-                return
-            self._missing -= len(data)
-            if self._missing > 0:
-                self.outcome = PARTIAL
-                return
-            data = bytes(self._rest)
-            self._rest = None
-        try:
-            self._parse(data)
-        except ProtocolError as error:
-            self._refuse(error)
-
-    def hold(self) -> None:
-        """Called by a handler: keep what follows the packet in hand unparsed until `release`."""
-        self._held = True
-
-    def release(self) -> None:
-        self._held = False
-        self.go_on()
-
-    def go_on(self) -> None:
-        """Handle what waits, as far as one call may: after `release`, and after the outcome MORE."""
-        self._spent = False
-        if self._unfinished and not self._finished():
-            return
-        rest = self._rest
-        if rest is not None:
-            self._rest = None
-            self.receive_data(bytes(rest))
-
-    def _finished(self) -> bool:
-        """Handle more of the packet that was handled in part; True when that was the last of it and others may follow."""
-        self.outcome = WHOLE
-        self._left = self.packets_at_once
-        try:
-            self._next_part()
-        except ProtocolError as error:
-            self._refuse(error)
-        if self._unfinished and not self._held:
-            self._spent = True
-            self.outcome = MORE
-        return not self._unfinished and not self._held and self.state != states.CLOSED
-
-    def _next_part(self) -> None:
-        """Handle as much as `_left` allows of a packet that left `_unfinished` behind."""
-        raise NotImplementedError
-
-    def spend(self, units: i64) -> None:
-        """Called by a handler: the packet in hand costs as much as so many more of them."""
-        self._left -= units
-
-    def stop(self) -> None:
-        """Ignore what is still in the buffer and whatever comes."""
-        self.state = states.CLOSED
-        self.outcome = WHOLE
-        self._rest = None
-        self._unfinished = False
 
     def _refuse(self, error: ProtocolError) -> None:
         if self.state != states.CLOSED:
@@ -212,15 +118,6 @@ class PacketStream:
             if shift == 28:
                 raise _endless_length(data[pos])
         return 0
-
-    def _interrupt(self, data: bytes, pos: i64) -> None:
-        """Handle nothing more now: what is behind `pos` waits for `release` or `go_on`."""
-        if self._held:
-            self._rest = bytearray(data[pos:])
-        elif pos < len(data) or self._unfinished:
-            self._rest = bytearray(data[pos:])
-            self._spent = True
-            self.outcome = MORE
 
     def _keep(self, data: bytes, pos: i64, missing: i64) -> None:
         """Wait for the rest of the packet at `pos`, unless its first byte already says that it is refused."""

@@ -87,16 +87,14 @@ class ServerProtocol(PacketStream):
         if self.state == states.AUTHENTICATING:
             self.state = states.CONNECTED_WITH_METHOD
 
-    def refusal(self, error: ProtocolError, connack_sent: bool) -> bytes:
-        """What to send before the connection is closed because of `error`; b"" if the version knows no such
-        packet."""
+    def refusal(self, error: ProtocolError, ready: bool) -> bytes:
         if error.silent:
             return b""
         if self.version == 0:
             return _refusal_of_version(error)
         if self.version == 5:
-            return self._refusal_5(error, connack_sent)
-        if connack_sent:
+            return self._refusal_5(error, ready)
+        if ready:
             return b""
         return encode_connack(self.version, False, error.connack_code, None) if error.connack_code else b""
 

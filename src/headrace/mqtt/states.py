@@ -15,7 +15,7 @@ AWAITING_CONNECT: Final = 0
 AUTHENTICATING: Final = 1
 CONNECTED: Final = 2
 CONNECTED_WITH_METHOD: Final = 3
-CLOSED: Final = 4
+CLOSED: Final = 4  # the same as `stream.CLOSED`
 REFUSED: Final = 5
 
 STATE_NAMES: Final[list[str]] = [

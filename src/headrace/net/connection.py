@@ -13,11 +13,11 @@ from mypy_extensions import i64, mypyc_attr
 
 from headrace.core.ports.link import Host
 from headrace.core.ports.timers import Timer
-from headrace.mqtt.framing import MORE, WHOLE
 from headrace.mqtt.protocol import ServerHandler, ServerProtocol
 from headrace.mqtt_link import MqttLink
 from headrace.net.remote import has_hung_up, peer_of
 from headrace.sockets.plain import PlainTransport, Receiver
+from headrace.stream import MORE, WHOLE
 
 if TYPE_CHECKING:
     import asyncio

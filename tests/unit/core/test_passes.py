@@ -14,7 +14,7 @@ from headrace.core.outbound.retained_replay import PAGE_MESSAGES
 from headrace.core.outbound.spilling import PAGES_AT_ONCE
 from headrace.core.ports.settings import BrokerSettings
 from headrace.mqtt import codec
-from headrace.mqtt.framing import MORE
+from headrace.stream import MORE
 
 PAIRS, WINDOW, FLEET, RETAINED = 100, 16, 1300, 2000
 

@@ -9,8 +9,8 @@ from headrace.core.commit import ENTRY_BYTES, SHARE_BYTES_LEAST, SHARE_BYTES_MAX
 from headrace.core.inbound.publishing import DELIVERIES_MAX, LET_GO_AT_ONCE
 from headrace.core.ports.settings import BrokerSettings
 from headrace.mqtt import codec
-from headrace.mqtt.framing import MORE
 from headrace.mqtt.packets import SubscriptionRequest
+from headrace.stream import MORE
 
 READ = 32 << 10
 ENTRIES = SHARE_BYTES_MAX // ENTRY_BYTES

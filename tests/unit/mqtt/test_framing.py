@@ -6,9 +6,10 @@ import pytest
 
 from headrace.errors import ProtocolError
 from headrace.mqtt import codec, states
-from headrace.mqtt.framing import MORE, PARTIAL, WHOLE, PacketStream, PeerHandler
+from headrace.mqtt.framing import PacketStream, PeerHandler
 from headrace.mqtt.packets import Publish
 from headrace.mqtt.protocol import ServerProtocol
+from headrace.stream import MORE, PARTIAL, WHOLE
 from unit.mqtt.wire import Server, ServerRecorder, feed
 
 MEBIBYTE = 1 << 20

@@ -6,10 +6,10 @@ import pytest
 
 from headrace.errors import ProtocolError
 from headrace.mqtt import codec, states
-from headrace.mqtt.framing import MORE, WHOLE
 from headrace.mqtt.packets import Connect, Disconnect, Subscribe, SubscriptionRequest, Unsubscribe
 from headrace.mqtt.properties import Properties
 from headrace.mqtt.protocol import ServerHandler, ServerProtocol
+from headrace.stream import MORE, WHOLE
 from unit.mqtt.wire import Server, ServerRecorder, feed, method
 
 

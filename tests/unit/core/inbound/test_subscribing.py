@@ -7,8 +7,8 @@ import pytest
 from harness import Client, Harness
 from headrace.core.records.record import KIND_EVENT
 from headrace.mqtt import codec
-from headrace.mqtt.framing import MORE
 from headrace.mqtt.packets import SubscriptionRequest
+from headrace.stream import MORE
 
 SUBACK, UNSUBACK = 0x90, 0xB0
 
