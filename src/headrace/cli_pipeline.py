@@ -66,6 +66,7 @@ def run(job: str, **options: Any) -> None:
     archive   every message of the journal, once, into the table `messages`
     compact-events  the events without what later ones made void, for `serve --bootstrap`
     clean     messages without repeats, decoded by topic schemas, the others with the reason
+    mend      what `clean` has put aside again, after the topic schemas were mended
     metrics   traffic, devices, connections, deliveries and backlog, counted from the journal
     publish   every row of a table, once, to devices as an MQTT message
     replay    a part of the archive again, into a table or to devices
@@ -124,11 +125,11 @@ def run_with(job: str, config: Config) -> None:
 def job_settings(job: str, config: Config) -> Any:
     """The settings of one job: the common ones, and every key of its own table under the same name."""
     from headrace_spark.base.settings import SparkSettings, UpkeepSettings
-    from headrace_spark.jobs import module_of
+    from headrace_spark.jobs import SETTINGS_OF, module_of
     from headrace_spark.lake.location import lake_folder
 
     pipeline = config.pipeline
-    own = getattr(pipeline, job.replace("-", "_"))
+    own = getattr(pipeline, SETTINGS_OF.get(job, job).replace("-", "_"))
     keys = {key: getattr(own, key) for key in own.__struct_fields__}
     return module_of(job).Settings(
         data_dir=Path(config.data_dir),

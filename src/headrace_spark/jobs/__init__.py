@@ -20,8 +20,11 @@ JOBS: Final = {
     "publish": "headrace_spark.jobs.publish",
     "replay": "headrace_spark.jobs.replay",
     "clean": "headrace_spark.jobs.clean",
+    "mend": "headrace_spark.jobs.mend",
     "metrics": "headrace_spark.jobs.metrics",
 }
+# Jobs that another one's table of the configuration is for too.
+SETTINGS_OF: Final = {"mend": "clean"}
 
 
 def module_of(job: str) -> Any:
