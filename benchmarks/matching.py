@@ -24,8 +24,8 @@ from headrace.core.outbound.retained_replay import PAGE_MESSAGES
 from headrace.core.ports.journal import JournalPort
 from headrace.core.records.message import Message, message_flags
 from headrace.core.state.retained import RetainedStore
-from headrace.core.state.session import Session
-from headrace.core.state.subscriptions import Subscription, SubscriptionTree
+from headrace.core.state.session import Session, Subscription, Target, merge
+from headrace.core.state.subscription_tree import SubscriptionTree
 from headrace.core.state.tenant import Tenant
 from headrace.storage.memory import MemoryJournal
 
@@ -67,7 +67,7 @@ class Subscribers:
     def __init__(self, size: int, journal: JournalPort) -> None:
         tenant = Tenant("default", journal)
         self._sessions = [Session(tenant, f"c{n}", n, 0, 0) for n in range(min(size, SESSIONS))]
-        self._tree = SubscriptionTree()
+        self._tree: SubscriptionTree[Target] = SubscriptionTree(merge)
         self._size = size
         for number in range(size):
             self.subscribe(number)

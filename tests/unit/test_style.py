@@ -22,10 +22,9 @@ TEXTS = sorted(
     if path.suffix in {".py", ".md", ".sh", ".toml", ".xml"}
 )
 PURE = ("headrace/mqtt", "headrace/frames", "headrace/core", "headrace/errors.py", "headrace/stream.py")
-# Modules whose types know each other: the list only gets shorter.
+# Modules whose types know each other: none may come back.
 CIRCLES = {
     frozenset({"headrace.core.ports.access", "headrace.core.ports.link"}),
-    frozenset(f"headrace.core.state.{name}" for name in ("groups", "session", "subscriptions", "tenant")),
 }
 # Tested through what they are part of rather than alone; who gets a test file of its own leaves this list.
 TESTED_TOGETHER = {
@@ -37,6 +36,8 @@ TESTED_TOGETHER = {
         "headrace/core/ports/link.py",
         "headrace/core/outbound/retained_replay.py",
         "headrace/core/ports/settings.py",
+        "headrace/core/state/counters.py",
+        "headrace/core/state/subscriptions.py",
         "headrace/core/state/tenant.py",
         "headrace/storage/memory.py",
     ],

@@ -12,7 +12,7 @@ from headrace.core.outbound.delivery import Delivery
 from headrace.core.outbound.group_delivery import SharedDelivery
 from headrace.core.ports.link import Link
 from headrace.core.records.record import DIRECT_IDS, DROP_REFUSED
-from headrace.core.state.groups import Draw
+from headrace.core.state.groups import Draw, membership_of
 from headrace.core.state.inflight import NOT_IN_FLIGHT
 from headrace.core.state.queue import REF_QOS, OutboundQueue
 from headrace.core.state.session import Session, session_of
@@ -106,14 +106,14 @@ class Acknowledging:
             self.commit.acked(session.incarnation, serial)
         if reason_code >= 0x80:
             session.count_drop(DROP_REFUSED, 1)
-        if queue.backlog.count or queue.resend or session.groups:
+        if queue.backlog.count or queue.resend or session.shared is not None:
             self.delivery.pump(session)
 
 
 def _draw_of(session: Session, packet_id: int) -> Draw | None:
     """The shared entry in flight under `packet_id`."""
-    draws = session.draws
-    return None if draws is None else draws.get(packet_id)
+    membership = membership_of(session)
+    return None if membership is None else membership.draws.get(packet_id)
 
 
 @mypyc_attr(acyclic=True)

@@ -12,7 +12,7 @@ from headrace.mqtt.publish import payload_is_text
 
 if TYPE_CHECKING:
     from headrace.core.ports.settings import BrokerSettings
-    from headrace.core.state.tenant import Tenant
+    from headrace.core.state.session import Commons
     from headrace.mqtt.packets import Publish, Will
 
 # The first two are the broker's own; nobody can subscribe to the others: such a filter is a shared subscription.
@@ -26,7 +26,7 @@ class Admission:
     def __init__(self, settings: BrokerSettings) -> None:
         self._settings = settings
 
-    def refusal(self, version: int, tenant: Tenant, packet: Publish) -> int:
+    def refusal(self, version: int, tenant: Commons, packet: Publish) -> int:
         """The reason code of a refused PUBLISH, 0 when it is taken.
 
         Retained messages above the limit are refused where the publisher can be told (0x97); otherwise they are
@@ -53,7 +53,7 @@ class Admission:
             return rc.PAYLOAD_FORMAT_INVALID
         return 0
 
-    def keeps(self, tenant: Tenant, topic: bytes, size: int, payload_size: int) -> bool:
+    def keeps(self, tenant: Commons, topic: bytes, size: int, payload_size: int) -> bool:
         """Return whether there is room for a retained message of `size` bytes. A delete always has."""
         if payload_size == 0:
             return True

@@ -19,9 +19,9 @@ from headrace.core.records.event import (
     SubscriptionRow,
     Unsubscribed,
 )
-from headrace.core.state.session import APPLICATION, BRIDGE_PREFIX, NEVER_EXPIRES, Session
+from headrace.core.state.session import APPLICATION, BRIDGE_PREFIX, NEVER_EXPIRES, Session, Subscription
 from headrace.core.state.state import DEFAULT_TENANT
-from headrace.core.state.subscriptions import Subscription, subscription_from
+from headrace.core.state.subscriptions import subscription_from
 from headrace.mqtt.packets import Connect
 from headrace.mqtt.properties import Properties
 

@@ -30,6 +30,7 @@ from headrace.core.records.event import (
     SessionResumed,
 )
 from headrace.core.records.record import DROP_SESSION_ENDED
+from headrace.core.state.groups import forget_redraws, groups_of
 from headrace.core.state.session import BRIDGE_PREFIX, NEVER_EXPIRES, Session, session_of
 from headrace.core.state.state import DEFAULT_TENANT, Fold
 from headrace.errors import ProtocolError
@@ -336,7 +337,7 @@ class Sessions(SignInListener):
         if not session.persistent:
             self.end(session, reason, code)
             return
-        session.redraw = None
+        forget_redraws(session)
         if queue is not None:
             queue.stop_resend()
         event = SessionClosed.at(
@@ -350,7 +351,7 @@ class Sessions(SignInListener):
         )
         self._commit.append(event)
         self._fold.closed(session, event)
-        self.hand_out(list(session.groups or []))
+        self.hand_out(groups_of(session))
         self.await_return(session, 0)  # also of one that is taken over: whoever does that may fail
 
     def await_return(self, session: Session, grace_ms: int) -> None:
@@ -405,7 +406,7 @@ class Sessions(SignInListener):
         self._commit.append(SessionEnded.at(self._clock.now_us, session.named(), dropped, reason, code))
         if session.persistent:
             self.testimony.session_ended(session.client_id, dropped, reason)
-        groups = list(session.groups or [])
+        groups = groups_of(session)
         try:
             self._fold.leave(session)
         finally:

@@ -84,7 +84,12 @@ class Forwarding:
 
     def _passes(self, link: Link, session: Session, topic: bytes) -> bool:
         """Return whether a message may go at once to all who get it, and nothing has to be written into it."""
-        if topic[0] == _DOLLAR or self._expires or session.tenant.groups or len(topic) >= self._deep:
+        if (
+            topic[0] == _DOLLAR
+            or self._expires
+            or session.tenant.shared_tree.count
+            or len(topic) >= self._deep
+        ):
             return False
         if link.routed_later or link.retained_offset >= self._commit.high_watermark:
             return False

@@ -20,8 +20,9 @@ from headrace.core.ports.link import Host, Link
 from headrace.core.ports.settings import BrokerSettings
 from headrace.core.ports.witness import Testimony
 from headrace.core.records.event import Subscribed, SubscriptionRow, Unsubscribed
-from headrace.core.state.session import Session, session_of
-from headrace.core.state.subscriptions import Subscription, memory_of, subscription_from
+from headrace.core.state.session import Session, Subscription, session_of
+from headrace.core.state.subscription_tree import memory_of
+from headrace.core.state.subscriptions import subscription_from
 from headrace.errors import ProtocolError
 from headrace.mqtt import reason_codes as rc
 from headrace.mqtt.packets import Subscribe, SubscriptionRequest, Unsubscribe

@@ -34,6 +34,7 @@ from headrace.core.records.record import (
     FLAG_RETAIN,
 )
 from headrace.core.state.backlog import REF_OFFSET_SHIFT
+from headrace.core.state.groups import group_of
 from headrace.core.state.inflight import NOT_IN_FLIGHT
 from headrace.core.state.queue import (
     REF_IDS_MAX,
@@ -47,7 +48,7 @@ from headrace.core.state.session import APPLICATION, Session
 if TYPE_CHECKING:
     from headrace.core.ports.settings import BrokerSettings
     from headrace.core.state.groups import Group
-    from headrace.core.state.subscriptions import Target
+    from headrace.core.state.session import Target
 
 _CHUNK_LIMIT: Final = 16_384
 
@@ -264,11 +265,11 @@ class Delivery(Pump):
         queue = session.queue
         if link is None or not link.ready or link.closed:
             return
-        if session.redraw and self.sharing is not None:
+        if session.shared is not None and self.sharing is not None:
             self.sharing.resend(session, link)
         if queue is not None:
             self._pump_queue(session, link, queue)
-        if (session.awaiting or session.shut) and self.sharing is not None:
+        if session.shared is not None and self.sharing is not None:
             self.sharing.pump(session, link)
 
     def _pump_queue(self, session: Session, link: Link, queue: OutboundQueue) -> None:
@@ -379,7 +380,7 @@ class Delivery(Pump):
         self.unread.tried(sessions[tried:], failures, successes, now_ms)
 
     def _fails_again(self, session: Session) -> bool:
-        group = session.group
+        group = group_of(session)
         if group is not None:
             group.unread = False
             if self.sharing is not None:
@@ -451,8 +452,9 @@ class Delivery(Pump):
             counters = session.tenant.counters
             left -= 1 - counters.publishes_sent
             link = session.link
-            if session.group is not None:
-                self._hand_out(session.group)
+            group = group_of(session)
+            if group is not None:
+                self._hand_out(group)
             elif link is not None and link.hungry and not link.paused:
                 link.hungry = False
                 try:
@@ -479,7 +481,7 @@ class Delivery(Pump):
         queue = session.queue
         if queue is not None:
             queue.start_resend()
-        if (session.draws or session.groups) and self.sharing is not None:
+        if session.shared is not None and self.sharing is not None:
             self.sharing.resumed(session, link)  # before `pump` draws anything new
         self.pump(session)
 
@@ -487,6 +489,7 @@ class Delivery(Pump):
 def _waits_for_read(session: Session) -> bool:
     """Return whether somebody still waits for it: its client may have gone, or have come back to a read that
     succeeded."""
-    if session.group is not None:
-        return session.group.unread
+    group = group_of(session)
+    if group is not None:
+        return group.unread
     return session.link is not None and session.link.unread

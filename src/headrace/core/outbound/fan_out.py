@@ -23,8 +23,7 @@ from headrace.mqtt.packets import VERSION_5
 if TYPE_CHECKING:
     from headrace.core.ports.link import Link
     from headrace.core.records.message import Message
-    from headrace.core.state.subscriptions import Target
-    from headrace.core.state.tenant import Tenant
+    from headrace.core.state.session import Commons, Target
 
 FEW: Final = (
     8  # sessions: a message for no more than these is given to them at once, whatever else there is to do
@@ -40,7 +39,7 @@ LANES_BYTES_MAX: Final = 64 << 20
 class _Job:
     """Messages of one publisher for the same sessions, of which those before `at` have them."""
 
-    def __init__(self, tenant: Tenant, targets: list[Target], payer: Link | None, version: i64) -> None:
+    def __init__(self, tenant: Commons, targets: list[Target], payer: Link | None, version: i64) -> None:
         self.tenant = tenant
         self.targets = targets
         self.payer = payer
@@ -111,7 +110,7 @@ class FanOut:
 
     def add(
         self,
-        tenant: Tenant,
+        tenant: Commons,
         message: Message,
         targets: list[Target],
         packet: bytes | None,

@@ -33,7 +33,7 @@ from headrace.core.records.record import (
 )
 from headrace.core.state.backlog import REF_OFFSET_SHIFT
 from headrace.core.state.free_ids import free_draw_id, has_free_id
-from headrace.core.state.groups import REF_MAYBE_SENT, ROUND_ROBIN, STICKY, Draw, Group
+from headrace.core.state.groups import REF_MAYBE_SENT, ROUND_ROBIN, STICKY, Draw, Group, membership_of
 from headrace.core.state.queue import REF_QOS, REF_RETAIN, reference
 from headrace.core.state.session import Session
 from headrace.errors import ProtocolError
@@ -177,13 +177,14 @@ class SharedDelivery(Sharing):
     def pump(self, session: Session, link: Link) -> None:
         """A member got room: let it draw from those of its groups that found it without, in turn: one page at most,
         counting what it draws and where it looks."""
-        if session.shut and self._writable(session):
-            for group in session.shut:
-                group.open[session] = None
-            session.shut = None
-        awaiting = session.awaiting
+        membership = membership_of(session)
+        if membership is None:
+            return
+        if membership.shut and self._writable(session):
+            membership.reopen(session)
+        awaiting = membership.awaiting
         left: i64 = self._settings.page_messages
-        while awaiting and left > 0 and session.looked_at < len(awaiting):
+        while awaiting and left > 0 and membership.looked_at < len(awaiting):
             if not self._ready(session):
                 break
             group, _ = awaiting.popitem(last=False)
@@ -192,11 +193,11 @@ class SharedDelivery(Sharing):
             group.free[session] = None
             drawn = self._draw_some(group, session, left)
             left -= drawn + 1
-            session.looked_at = 0 if drawn else session.looked_at + 1
+            membership.looked_at = 0 if drawn else membership.looked_at + 1
             if group.waiting:
                 awaiting[group] = None
         if left > 0:
-            session.looked_at = 0
+            membership.looked_at = 0
         else:
             self._delivery.feed_later(session, link)
 
@@ -343,19 +344,23 @@ class SharedDelivery(Sharing):
 
     def resumed(self, session: Session, link: Link) -> None:
         """QoS 2 completes with its member: all that it has is to be sent again. Then it draws where something waits."""
-        draws = session.draws
+        membership = membership_of(session)
+        if membership is None:
+            return
+        draws = membership.draws
         if draws:
-            session.redraw = {packet_id: draws[packet_id] for packet_id in reversed(draws)}
-        for group in session.groups or []:
+            membership.redraw = {packet_id: draws[packet_id] for packet_id in reversed(draws)}
+        for group in membership.groups:
             group.open[session] = None
             if group.waiting:
-                session.awaits(group)
+                membership.awaits(group)
             else:
                 group.free[session] = None
 
     def resend(self, session: Session, link: Link) -> None:
         """PUBLISH with DUP, or PUBREL, again, as far as the window allows [MQTT-3.3.4-9]."""
-        redraw = session.redraw
+        membership = membership_of(session)
+        redraw = None if membership is None else membership.redraw
         if link.unread:
             return
         while redraw and self._room(session):
@@ -404,8 +409,9 @@ class SharedDelivery(Sharing):
     def _finish(self, session: Session, draw: Draw, reason_code: int) -> None:
         """A refused message does not go to another member (decision 13)."""
         draw.group.finish(draw.serial)
-        if session.redraw:
-            session.redraw.pop(draw.packet_id, None)
+        membership = membership_of(session)
+        if membership is not None and membership.redraw:
+            membership.redraw.pop(draw.packet_id, None)
         self._commit.shared_finished(draw.group.incarnation, draw.serial)
         if reason_code >= 0x80:
             session.count_drop(DROP_REFUSED, 1)
@@ -439,7 +445,9 @@ class _DrawDurable(Deferred):
 
     def run(self) -> None:
         session = self._draw.session
-        if session.link is self._link and (session.draws or {}).get(self._draw.packet_id) is self._draw:
+        membership = membership_of(session)
+        held = None if membership is None else membership.draws.get(self._draw.packet_id)
+        if session.link is self._link and held is self._draw:
             self._sharing.send(self._link, self._draw, self._message, False)
 
 

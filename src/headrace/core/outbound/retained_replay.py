@@ -22,8 +22,7 @@ from headrace.core.state.queue import reference
 from headrace.core.state.retained_tree import VISITS_MAX, RetainedWalk
 
 if TYPE_CHECKING:
-    from headrace.core.state.session import Session
-    from headrace.core.state.subscriptions import Subscription
+    from headrace.core.state.session import Session, Subscription
 
 PAGE_MESSAGES: Final = 256
 SUBSCRIPTION_BYTES: Final = 300  # of memory that a subscription takes, about, beside its filter

@@ -20,11 +20,12 @@ from headrace.core.ports.link import Host, Link
 from headrace.core.records.message import Message
 from headrace.core.records.record import FLAG_QOS, FLAG_RETAIN
 from headrace.core.state.backlog import REF_OFFSET_SHIFT
+from headrace.core.state.groups import group_of
 from headrace.core.state.inflight import NOT_IN_FLIGHT
 from headrace.core.state.queue import OutboundQueue, reference
-from headrace.core.state.session import Session, session_of
-from headrace.core.state.subscriptions import Route, SubscriptionTree, Target, for_publisher
-from headrace.core.state.tenant import Tenant
+from headrace.core.state.session import Commons, Route, Session, Target, session_of
+from headrace.core.state.subscription_tree import SubscriptionTree
+from headrace.core.state.subscriptions import for_publisher
 
 _REMEMBERED_TARGETS_MAX: Final = 64  # in a session: for more of them a look-up is nothing
 
@@ -47,27 +48,27 @@ class Router(Offering):
     def unfinished(self) -> bool:
         return self._rest is not None
 
-    def apply(self, tenant: Tenant, message: Message, publisher: Link | None) -> i64:
+    def apply(self, tenant: Commons, message: Message, publisher: Link | None) -> i64:
         """A message is durable: keep it if it is retained, give it to every matched session. `publisher` is None when
         it is no longer connected. Returns the work, or UNFINISHED."""
         if message.flags & FLAG_RETAIN:
             self._keep(tenant, message)
         return self.route(tenant, message, publisher)
 
-    def _keep(self, tenant: Tenant, message: Message) -> None:
+    def _keep(self, tenant: Commons, message: Message) -> None:
         try:
             tenant.retained.apply(message)
         except Exception as error:  # noqa: BLE001  who is subscribed gets it all the same
             self._contain("retained", None, error)
             tenant.retained.keep(message)  # whole, however far it came; raises what is there to stay
 
-    def route(self, tenant: Tenant, message: Message, publisher: Link | None) -> i64:
+    def route(self, tenant: Commons, message: Message, publisher: Link | None) -> i64:
         """Give a message to the sessions of its topic, as `apply` does."""
         try:
             targets = targets_of(
                 None if publisher is None else session_of(publisher), tenant.tree, message.topic
             )
-            if tenant.groups:
+            if tenant.shared_tree.count:
                 targets = self._with_groups(tenant, message, targets)
         except Exception as error:  # noqa: BLE001
             self._contain("apply", None, error)
@@ -85,7 +86,7 @@ class Router(Offering):
         self._give_to(targets, message, 0, count)
         return count + 1 + tenant.tree.take_work()
 
-    def _with_groups(self, tenant: Tenant, message: Message, targets: list[Target]) -> list[Target]:
+    def _with_groups(self, tenant: Commons, message: Message, targets: list[Target]) -> list[Target]:
         """The sessions of a message, and behind them the groups. For the same of both it is the same list."""
         groups = tenant.shared_tree.match(message.topic)
         tenant.tree.worked += tenant.shared_tree.take_work()
@@ -97,17 +98,17 @@ class Router(Offering):
             self._joined = joined
         return joined.both
 
-    def route_qos0(self, tenant: Tenant, message: Message, packet: bytes | None, publisher: Link) -> i64:
+    def route_qos0(self, tenant: Commons, message: Message, packet: bytes | None, publisher: Link) -> i64:
         """Give a message at QoS 0 to the sessions of its topic: at once, or when it is its turn. `packet` is the PUBLISH
         as it came, where it may leave so."""
         targets = targets_of(session_of(publisher), tenant.tree, message.topic)
-        if tenant.groups:
+        if tenant.shared_tree.count:
             targets = self._with_groups(tenant, message, targets)
         return self._route_qos0(tenant, message, targets, packet, publisher)
 
     def _route_qos0(
         self,
-        tenant: Tenant,
+        tenant: Commons,
         message: Message,
         targets: list[Target],
         packet: bytes | None,
@@ -161,7 +162,8 @@ class Router(Offering):
         it will when the journal is replayed; or it is owed the message, before anything else is put there. Raises
         nothing: the sessions behind it have their turn."""
         session = target.session
-        place = "delivery" if session.group is None else "group"
+        group = group_of(session)
+        place = "delivery" if group is None else "group"
         self._contain(place, session.link, error)
         try:
             self._number(target, message)
@@ -169,20 +171,21 @@ class Router(Offering):
             if session.link is not None:
                 session.link.ready = False  # nothing more is sent on it
             self._contain(place, session.link, second)
-        if session.group is not None:
-            self._delivery.hand_out_later(session.group)
+        if group is not None:
+            self._delivery.hand_out_later(group)
 
     def _number(self, target: Target, message: Message) -> None:
         """Put a message behind the backlog of a session, unless it was numbered there before something failed."""
         session = target.session
         qos: i64 = min(message.flags & FLAG_QOS, target.qos)
         ids_index, retain = 0, message.flags & FLAG_RETAIN != 0
-        if session.group is None:
+        group = group_of(session)
+        if group is None:
             allowed = for_publisher(target, message) if target.no_local else target
             if allowed is None or session.ended or _is_newest(session.outbound(), message.offset):
                 return
             ids_index, retain = allowed.ids_index, allowed.retain_as_published and retain
-        elif session.group.is_newest(message.offset):
+        elif group.is_newest(message.offset):
             return
         if qos:
             message.waits = True
@@ -199,7 +202,7 @@ class Router(Offering):
             self._delivery.offer(target, message)
 
     def _offer_some(self, target: Target, message: Message) -> None:
-        group = target.session.group
+        group = group_of(target.session)
         if group is not None:
             self._sharing.offer(group, message)
             return
@@ -234,7 +237,7 @@ class _Rest:
         self.at: i64 = 0
 
 
-def targets_of(publisher: Session | None, tree: SubscriptionTree, topic: bytes) -> list[Target]:
+def targets_of(publisher: Session | None, tree: SubscriptionTree[Target], topic: bytes) -> list[Target]:
     """Return the targets of `tree.match`. A connection mostly publishes to the topic of the time before, which is one
     object: without look-up it is 150 instructions less."""
     if publisher is None:

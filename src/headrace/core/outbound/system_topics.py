@@ -13,7 +13,7 @@ from headrace.mqtt.topics import matches
 if TYPE_CHECKING:
     from headrace.core.outbound.delivery import Delivery
     from headrace.core.ports.clock import Clock
-    from headrace.core.state.tenant import Tenant
+    from headrace.core.state.session import Commons
 
 
 class SystemTopics:
@@ -24,7 +24,7 @@ class SystemTopics:
         self._clock = clock
         self._messages: dict[str, Message] = {}
 
-    def publish(self, tenant: Tenant, topic: str, payload: bytes) -> None:
+    def publish(self, tenant: Commons, topic: str, payload: bytes) -> None:
         """Keep `payload` for `topic` and send it to who is subscribed and here; an unchanged value is not sent again."""
         known = self._messages.get(topic)
         if known is not None and known.payload == payload:

@@ -6,6 +6,7 @@ Draws and direct entries take them from opposite ends of the range, each in turn
 from __future__ import annotations
 
 from headrace.core.records.record import UPPER_ID_FIRST, UPPER_ID_LAST
+from headrace.core.state.groups import membership_in, membership_of
 from headrace.core.state.packet_ids import Bound
 from headrace.core.state.session import Session
 
@@ -22,9 +23,8 @@ def has_id_to_spare(session: Session) -> bool:
 
 
 def _used(session: Session) -> int:
-    used = 0
-    if session.draws is not None:
-        used = len(session.draws)
+    membership = membership_of(session)
+    used = 0 if membership is None else len(membership.draws)
     queue = session.queue
     if queue is not None and queue.bound is not None:
         used += len(queue.bound.ids)
@@ -33,9 +33,10 @@ def _used(session: Session) -> int:
 
 def free_draw_id(session: Session) -> int:
     """An id for a draw, 0 when all are taken. They are used in turn, so that one is not soon seen again."""
-    packet_id = _free_id(session, session.next_shared_id, 1)
+    membership = membership_in(session)
+    packet_id = _free_id(session, membership.next_id, 1)
     if packet_id:
-        session.next_shared_id = _beside(packet_id, 1)
+        membership.next_id = _beside(packet_id, 1)
     return packet_id
 
 
@@ -51,7 +52,8 @@ def _free_id(session: Session, start: int, step: int) -> int:
     """The search is one look in the mean: each turn through the range passes every taken one once."""
     if not has_free_id(session):
         return 0
-    draws = session.draws
+    membership = membership_of(session)
+    draws = None if membership is None else membership.draws
     queue = session.queue
     bound = None if queue is None else queue.bound
     packet_id = start if start >= UPPER_ID_FIRST else UPPER_ID_FIRST

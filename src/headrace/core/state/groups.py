@@ -10,19 +10,18 @@ from __future__ import annotations
 
 import heapq
 from collections import OrderedDict
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, cast
 from zlib import crc32
 
 from mypy_extensions import i64
 
 from headrace.core.state.backlog import REF_OFFSET_SHIFT, Backlog
 from headrace.core.state.queue import REF_QOS
-from headrace.core.state.session import Session
-from headrace.core.state.subscriptions import Subscription
+from headrace.core.state.session import APPLICATION, NEVER_EXPIRES, Session, Shared
 
 if TYPE_CHECKING:
     from headrace.core.records.message import Message
-    from headrace.core.state.tenant import Tenant
+    from headrace.core.state.session import Commons, Subscription
 
 REF_MAYBE_SENT: Final = (
     0x8  # a group's references carry no subscription identifiers: their lowest bit is free
@@ -70,16 +69,122 @@ class Draw:
         return self.packet_id | (self.ref & REF_QOS) << 16
 
 
+class Membership(Shared):
+    """What one session has to do with groups: those that it is a member of, and its draws.
+
+    While its client is connected, `awaiting` are of its groups those that found it without room, the one whose turn it
+    is first, `looked_at` how many of them were looked at since one gave something, and `shut` those that found its
+    socket full for a message at QoS 0. `redraw` are its draws to be sent again on this connection, newest first.
+    """
+
+    def __init__(self) -> None:
+        self.groups: dict[Group, None] = {}
+        self.draws: dict[int, Draw] = {}  # by packet id
+        self.redraw: dict[int, Draw] | None = None
+        self.awaiting: OrderedDict[Group, None] | None = None
+        self.looked_at: i64 = 0
+        self.shut: dict[Group, None] | None = None
+        self.next_id: int = 0  # the packet id of the next draw, if it is free
+
+    def in_flight(self) -> i64:
+        count: i64 = len(self.draws)
+        if self.redraw is not None:
+            count -= len(self.redraw)
+        return count
+
+    def detach(self) -> None:
+        self.awaiting = None
+        self.looked_at = 0
+        self.shut = None
+
+    def awaits(self, group: Group) -> None:
+        """Note that the session looks at this group when it has room."""
+        if self.awaiting is None:
+            self.awaiting = OrderedDict()
+        self.awaiting[group] = None
+        self.looked_at = 0
+
+    def shut_out(self, group: Group) -> None:
+        """Note that the session gets nothing of this group at QoS 0 before its socket has drained."""
+        if self.shut is None:
+            self.shut = {}
+        self.shut[group] = None
+
+    def reopen(self, session: Session) -> None:
+        """Let the groups that found the socket of this session full give it messages at QoS 0 again."""
+        for group in self.shut or ():
+            group.open[session] = None
+        self.shut = None
+
+    def leave(self, group: Group) -> None:
+        """Note that the session is no member any more. What it has in flight stays with it."""
+        self.groups.pop(group, None)
+        if self.awaiting is not None:
+            self.awaiting.pop(group, None)
+        if self.shut is not None:
+            self.shut.pop(group, None)
+
+    def forget_draw(self, draw: Draw) -> None:
+        """Forget a draw that is finished, or somebody else's; its packet id may have been given to the next one
+        meanwhile."""
+        if self.draws.get(draw.packet_id) is draw:
+            del self.draws[draw.packet_id]
+
+
+def membership_of(session: Session) -> Membership | None:
+    """What a session has to do with groups; None: it has never been in one."""
+    return cast("Membership | None", session.shared)
+
+
+def membership_in(session: Session) -> Membership:
+    """The same, made on first use: most of the sessions there may be millions of are in no group."""
+    membership = membership_of(session)
+    if membership is None:
+        membership = Membership()
+        session.shared = membership
+    return membership
+
+
+def groups_of(session: Session) -> list[Group]:
+    """The groups that a session is a member of."""
+    membership = membership_of(session)
+    return [] if membership is None else list(membership.groups)
+
+
+def draws_of(session: Session) -> list[Draw]:
+    """What a session has of groups in flight, oldest first."""
+    membership = membership_of(session)
+    return [] if membership is None else list(membership.draws.values())
+
+
+class Carrier(Session):
+    """The stand-in of a group: in the subscription tree, among the hungry, and as who is owed what could not be put
+    into the group's queue."""
+
+    def __init__(self, group: Group) -> None:
+        client_id = f"$share/{group.name}/{group.filter}"
+        super().__init__(group.tenant, client_id, group.incarnation, APPLICATION, NEVER_EXPIRES)
+        self.group = group
+
+    def put_in(self, ref: int, size: int) -> None:
+        self.group.backlog.mend()
+        self.group.push(ref, size)
+
+
+def group_of(session: Session) -> Group | None:
+    """The group that a session stands for; None for a client's."""
+    return session.group if isinstance(session, Carrier) else None
+
+
 class Group:
     """`$share/name/filter` in one tenant. `carrier` stands for the group in the subscription tree."""
 
-    def __init__(self, tenant: Tenant, name: str, topic_filter: str, incarnation: int) -> None:
+    def __init__(self, tenant: Commons, name: str, topic_filter: str, incarnation: int) -> None:
         self.tenant = tenant
         self.name = name
         self.filter = topic_filter
         self.incarnation = incarnation
-        self.carrier = Session(tenant, f"$share/{name}/{topic_filter}", incarnation, 1, 0xFFFFFFFF)
-        self.carrier.group = self
+        self.carrier = Carrier(self)
         self.members: dict[Session, Subscription] = {}
         self.next_serial: i64 = 1
         self.backlog = Backlog(tenant.space)
@@ -161,9 +266,7 @@ class Group:
         elif member is not None and member.qos < ref & REF_QOS:  # [MQTT-4.8.2-3]
             found.ref = ref - (ref & REF_QOS) + member.qos
         self.drawn[serial] = found
-        if session.draws is None:
-            session.draws = {}
-        session.draws[packet_id] = found
+        membership_in(session).draws[packet_id] = found
         return found
 
     def bind(self, serial: int, session: Session, choice: int, received: bool) -> None:
@@ -190,14 +293,14 @@ class Group:
                 self._take(serial)
             self.had.pop(serial, None)
             return
-        found.session.forget_draw(found)
+        _forget(found)
 
     def give_back(self, draw: Draw) -> None:
         """A member's connection ended: an unacknowledged QoS 1 entry that it has goes back to the head of the queue."""
         self.had[draw.serial] = _had_with(draw)
         self.put_back(draw.serial, draw.full_ref | REF_MAYBE_SENT)
         self.drawn.pop(draw.serial, None)
-        draw.session.forget_draw(draw)
+        _forget(draw)
 
     def dissolve(self) -> int:
         """The last member has left: what waits is dropped, what is in flight completes. Returns how many were dropped."""
@@ -220,28 +323,31 @@ class Group:
 
     def join(self, session: Session, subscription: Subscription) -> None:
         """A member more, or one that has subscribed anew. If something waits, it looks here when it has room."""
+        membership = membership_in(session)
+        membership.groups[self] = None
         self.members[session] = subscription
         self._order = None
         self.free[session] = None
         self.open[session] = None
         if self.waiting and session.link is not None:
-            session.awaits(self)
+            membership.awaits(self)
 
     def leave(self, session: Session) -> None:
-        """A member less."""
+        """A member less. What it has in flight stays with it."""
         self.members.pop(session, None)
         self._order = None
         self.free.pop(session, None)
         self.open.pop(session, None)
+        membership_in(session).leave(self)
 
     def found_none(self, session: Session, stored: bool) -> None:
         """A member whose turn it was has no room, for an entry of the queue or for a message that is not `stored`."""
         if stored:
             del self.free[session]
-            session.awaits(self)
+            membership_in(session).awaits(self)
         else:
             del self.open[session]
-            session.shut_out(self)
+            membership_in(session).shut_out(self)
 
     def order(self) -> list[Session]:
         """The members, as they joined."""
@@ -269,12 +375,25 @@ class Group:
 
 def give_back(session: Session) -> None:
     """A connection ended: what its session has unacknowledged at QoS 1 goes back to the groups that it is a member of."""
-    groups = session.groups
-    if not groups or not session.draws:
+    membership = membership_of(session)
+    if membership is None:
         return
-    for draw in list(session.draws.values()):
-        if draw.ref & REF_QOS == 1 and draw.group in groups:
+    for draw in list(membership.draws.values()):
+        if draw.ref & REF_QOS == 1 and draw.group in membership.groups:
             draw.group.give_back(draw)
+
+
+def forget_redraws(session: Session) -> None:
+    """A connection ended: nothing is left to be sent again on it."""
+    membership = membership_of(session)
+    if membership is not None:
+        membership.redraw = None
+
+
+def _forget(draw: Draw) -> None:
+    membership = membership_of(draw.session)
+    if membership is not None:
+        membership.forget_draw(draw)
 
 
 def _had_with(draw: Draw) -> list[int]:
@@ -290,4 +409,4 @@ def _had_with(draw: Draw) -> list[int]:
 
 def _in_flight(session: Session) -> int:
     queue = session.queue
-    return (0 if queue is None else queue.inflight.count) + len(session.draws or {})
+    return (0 if queue is None else queue.inflight.count) + len(draws_of(session))

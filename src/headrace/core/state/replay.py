@@ -52,10 +52,11 @@ from headrace.core.records.record import (
     record_end,
 )
 from headrace.core.state.backlog import Page
+from headrace.core.state.groups import group_of
 from headrace.core.state.queue import OutboundQueue, reference
-from headrace.core.state.session import Session
+from headrace.core.state.session import Session, Target
 from headrace.core.state.state import Fold
-from headrace.core.state.subscriptions import Target, for_publisher
+from headrace.core.state.subscriptions import for_publisher
 from headrace.core.state.tenant import Tenant
 
 if TYPE_CHECKING:
@@ -146,7 +147,7 @@ class Replay:
             for target in tenant.tree.match(message.topic):
                 self._entry(target, message, qos)
             for target in tenant.shared_tree.match(message.topic):
-                group = target.session.group
+                group = group_of(target.session)
                 if group is not None and group.applied < message.offset:
                     retain = message.flags & FLAG_RETAIN != 0
                     group.push(reference(message.offset, 0, retain, qos), message.size)

@@ -1,4 +1,5 @@
-"""A session: what outlives the connection of a client.
+"""A session: what outlives the connection of a client; its subscriptions, and what it shares with the others of its
+tenant.
 
 A session is identified by its *incarnation*, the offset of its `opened` record (decision 4). Everything durable in it is
 a fold over journal records; `state` does that, `snapshots` writes it down.
@@ -6,23 +7,25 @@ a fold over journal records; `state` does that, `snapshots` writes it down.
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from typing import TYPE_CHECKING, Final, cast
 
 from mypy_extensions import i64
 
-from headrace.core.records.event import SessionName
+from headrace.core.records.event import SessionName, SubscriptionRow
 from headrace.core.records.message import Message
 from headrace.core.records.record import DROP_REASONS, NORMAL_DROPS
+from headrace.core.state.backlog import BacklogSpace
+from headrace.core.state.counters import Counters
+from headrace.core.state.packet_ids import PacketIds
+from headrace.core.state.producers import Producers
 from headrace.core.state.queue import REF_IDS_MAX, OutboundQueue
-from headrace.core.state.subscriptions import Route, memory_of
+from headrace.core.state.retained import RetainedStore
+from headrace.core.state.subscription_tree import Entry, SubscriptionTree, memory_of
 
 if TYPE_CHECKING:
+    from headrace.core.ports.journal import PageReader
     from headrace.core.ports.link import Link
     from headrace.core.ports.timers import Timer
-    from headrace.core.state.groups import Draw, Group
-    from headrace.core.state.subscriptions import Subscription
-    from headrace.core.state.tenant import Tenant
     from headrace.mqtt.packets import Will
 
 # What a session remembers of the sets of identifiers that its references name. Beyond that they are those of its
@@ -36,7 +39,141 @@ APPLICATION: Final = 1
 TYPE_NAMES: Final = {DEVICE: "DEVICE", APPLICATION: "APPLICATION"}
 
 NEVER_EXPIRES: Final = 0xFFFFFFFF
+_MERGED_TARGET: Final = 32  # what one for several matching filters costs to remember, in targets
 BRIDGE_PREFIX: Final = "$bridge/"  # of the client ids of our own bridges; refused to everybody else
+
+
+class Target(Entry):
+    """Says how one session gets a message: the granted QoS, Retain As Published, its encoded Subscription Identifiers.
+
+    `members` are the single subscriptions behind it when several overlap (one copy is sent, with the highest QoS and
+    all identifiers [MQTT-3.3.4-2, MQTT-3.3.4-4]).
+    """
+
+    def __init__(
+        self, session: Session, qos: int, retain_as_published: bool, ids: bytes, no_local: bool
+    ) -> None:
+        self.session = session
+        self.qos = qos
+        self.retain_as_published = retain_as_published
+        self.ids = ids
+        self.ids_index = session.ids_index(ids)
+        self.no_local = no_local
+        self.members: list[Target] | None = None
+
+    def holder(self) -> object:
+        return self.session
+
+    def weight(self) -> i64:
+        return 1 if self.members is None else 1 + _MERGED_TARGET + len(self.members)
+
+
+class Route:
+    """Says who gets what is published to one topic, while the tree's `changes` are so many."""
+
+    def __init__(self, topic: bytes, changes: i64, targets: list[Target]) -> None:
+        self.topic = topic
+        self.changes: i64 = changes
+        self.targets = targets
+
+
+class Subscription(Target):
+    """One filter of one session with its options (3.8.3.1). `subscription_id` 0 is none."""
+
+    def __init__(
+        self,
+        session: Session,
+        topic_filter: str,
+        qos: int,
+        no_local: bool,
+        retain_as_published: bool,
+        retain_handling: int,
+        subscription_id: int,
+        encoded_id: bytes,
+    ) -> None:
+        super().__init__(session, qos, retain_as_published, encoded_id, no_local)
+        self.filter = topic_filter
+        self.retain_handling = retain_handling
+        self.subscription_id = subscription_id
+
+    def row(self) -> SubscriptionRow:
+        """What events and snapshots have of it."""
+        return SubscriptionRow(
+            self.filter,
+            self.qos,
+            self.no_local,
+            self.retain_as_published,
+            self.retain_handling,
+            self.subscription_id,
+        )
+
+
+def merge(members: list[Target]) -> Target:
+    """One target for the overlapping subscriptions of one session."""
+    ids: list[bytes] = []
+    qos = 0
+    rap = False
+    no_local = False
+    for member in members:
+        qos = max(qos, member.qos)
+        rap = rap or member.retain_as_published
+        no_local = no_local or member.no_local
+        if member.ids:
+            ids.append(member.ids)
+    ids.sort()  # equal ones too (3.3.2.3.8)
+    target = Target(members[0].session, qos, rap, b"".join(ids), no_local)
+    target.members = members
+    return target
+
+
+class Commons:
+    """What the sessions of a tenant share: who subscribes to what, what is retained, who published what already, the
+    room for backlogs and the packet ids, and what is counted."""
+
+    def __init__(self, name: str, pages: PageReader, ids: PacketIds | None = None) -> None:
+        self.name = name
+        self.name_utf8 = name.encode("utf-8")
+        self.name_bytes: i64 = len(self.name_utf8)
+        self.tree: SubscriptionTree[Target] = SubscriptionTree(merge)
+        self.shared_tree: SubscriptionTree[Target] = SubscriptionTree(merge)  # of shared subscriptions
+        self.retained = RetainedStore()
+        self.producers = Producers()
+        self.counters = Counters()
+        self.space = BacklogSpace(pages)
+        self.ids = PacketIds() if ids is None else ids
+        self.owned: dict[str, int] = {}  # user -> subscriptions of the sessions that belong to it
+        # (client id, DropReason) -> messages not yet told of; None: nobody is told (`drop_events`)
+        self.drops: dict[tuple[str, int], int] | None = None
+
+    def is_heard(self, topic: bytes) -> bool:
+        """Return whether any subscription, shared or not, matches this topic."""
+        return bool(self.tree.match(topic)) or (
+            self.shared_tree.count > 0 and bool(self.shared_tree.match(topic))
+        )
+
+    def count_owned(self, user: str, more: int) -> None:
+        """The sessions of a user have so many subscriptions more, or fewer."""
+        count = self.owned.get(user, 0) + more
+        if count:
+            self.owned[user] = count
+        else:
+            self.owned.pop(user, None)
+
+    def count_drop(self, reason: int, count: int) -> None:
+        dropped = self.counters.dropped
+        dropped[reason] = dropped.get(reason, 0) + count
+
+
+class Shared:
+    """What a session has of shared subscriptions, as far as it touches the session (`groups.Membership`)."""
+
+    def in_flight(self) -> i64:
+        """Entries that were sent and are not finished, against the client's Receive Maximum."""
+        raise NotImplementedError
+
+    def detach(self) -> None:
+        """Note that the client is connected no more."""
+        raise NotImplementedError
 
 
 class Session:
@@ -47,7 +184,7 @@ class Session:
     """
 
     def __init__(
-        self, tenant: Tenant, client_id: str, incarnation: int, session_type: int, expiry_s: int
+        self, tenant: Commons, client_id: str, incarnation: int, session_type: int, expiry_s: int
     ) -> None:
         self.tenant = tenant
         self.client_id = client_id
@@ -58,17 +195,12 @@ class Session:
         self.owner: str | None = None  # the user who opened it, or came first where it had none
         self.opened_limit: int = 0  # sent_limit of the `opened` record, until there is a queue
         self.link: Link | None = None
-        # While it is connected: to whom goes what its client published to last (`routing`); of its shared subscriptions,
-        # those that found it without room, the one whose turn it is first; how many were looked at since one of them gave
-        # something; and those that found its socket full for a message at QoS 0.
+        # While it is connected: to whom goes what its client published to last (`routing`).
         self.route: Route | None = None
-        self.awaiting: OrderedDict[Group, None] | None = None
-        self.looked_at: i64 = 0
-        self.shut: dict[Group, None] | None = None
         self.ended: bool = False
         self.closed_at_us: int = 0
         self.subscriptions: dict[str, Subscription] | None = None
-        self.filter_bytes: i64 = 0  # what these take in memory, about (`subscriptions.memory_of`)
+        self.filter_bytes: i64 = 0  # what these take in memory, about (`subscription_tree.memory_of`)
         self.subscribing: i64 = 0  # on their way through the journal: new ones, and what they will take
         self.subscribing_bytes: i64 = 0
         self.queue: OutboundQueue | None = None
@@ -80,16 +212,10 @@ class Session:
         self._id_places: dict[bytes, int] | None = None  # the other way round
         self._id_bytes = 0
         self.dropped: dict[int, int] | None = None  # DropReason -> messages
-        self.groups: dict[Group, None] | None = None  # shared subscriptions this session is a member of
-        self.draws: dict[int, Draw] | None = None  # what it has of them in flight, by packet id
+        self.shared: Shared | None = None  # once it has had a shared subscription
         # References and sizes of what there was no memory for, in its queue or, of a stand-in, in its group's: they come
         # before whatever is put in next.
         self.owed: list[tuple[int, int]] | None = None
-        self.redraw: dict[int, Draw] | None = (
-            None  # of them, to be sent again on this connection, newest first
-        )
-        self.next_shared_id: int = 0
-        self.group: Group | None = None  # set when this is not a client's session but a group's stand-in
         self.changed = True  # apart from its queue, since it was written into a snapshot
         self.written = False  # some snapshot that a start would load has it
         self.place: i64 = -1  # in the roster
@@ -149,16 +275,16 @@ class Session:
         """Put in what is owed. Raises what is raised once more: then the rest is owed still."""
         while self.owed:
             ref, size = self.owed[0]
-            group = self.group
-            if group is not None:
-                group.backlog.mend()
-                group.push(ref, size)
-            else:
-                self.outbound().backlog.mend()
-                self.outbound().push(ref, size)
+            self.put_in(ref, size)
             self.changed = True
             del self.owed[0]
         self.owed = None
+
+    def put_in(self, ref: int, size: int) -> None:
+        """Put what was owed behind the backlog, which may be the worse for what has failed."""
+        queue = self.outbound()
+        queue.backlog.mend()
+        queue.push(ref, size)
 
     def attach(self, link: Link) -> None:
         """Note that its client is connected."""
@@ -171,22 +297,8 @@ class Session:
             self.link.session = None
         self.link = None
         self.route = None
-        self.awaiting = None
-        self.looked_at = 0
-        self.shut = None
-
-    def awaits(self, group: Group) -> None:
-        """Note that it is a member of this group, and looks there when it has room."""
-        if self.awaiting is None:
-            self.awaiting = OrderedDict()
-        self.awaiting[group] = None
-        self.looked_at = 0
-
-    def shut_out(self, group: Group) -> None:
-        """Note that it is a member of this group, and gets nothing of it at QoS 0 before its socket has drained."""
-        if self.shut is None:
-            self.shut = {}
-        self.shut[group] = None
+        if self.shared is not None:
+            self.shared.detach()
 
     def window_used(self) -> i64:
         """Messages sent and not finished, against the client's Receive Maximum."""
@@ -194,18 +306,9 @@ class Session:
         used: i64 = 0
         if queue is not None:
             used = queue.inflight.count - len(queue.resend) + queue.resend_gone
-        if self.draws is not None:
-            used += len(self.draws)
-            if self.redraw is not None:
-                used -= len(self.redraw)
+        if self.shared is not None:
+            used += self.shared.in_flight()
         return used
-
-    def forget_draw(self, draw: Draw) -> None:
-        """Forget a draw that is finished, or somebody else's; its packet id may have been given to the next one
-        meanwhile."""
-        draws = self.draws
-        if draws is not None and draws.get(draw.packet_id) is draw:
-            del draws[draw.packet_id]
 
     def ids_index(self, encoded: bytes) -> int:
         """The index under which references name these Subscription Identifiers; 0 is the empty set. A client that has

@@ -26,10 +26,10 @@ from headrace.core.commit import GroupCommit
 from headrace.core.records.event import subscription_of, will_fields, will_from
 from headrace.core.records.message import Message, decode_record
 from headrace.core.state.backlog import REF_OFFSET_SHIFT
-from headrace.core.state.groups import Group
-from headrace.core.state.session import Session
+from headrace.core.state.groups import Group, draws_of
+from headrace.core.state.session import Session, Subscription
 from headrace.core.state.state import NONE_LISTED, Fold
-from headrace.core.state.subscriptions import Subscription, subscription_from
+from headrace.core.state.subscriptions import subscription_from
 from headrace.core.state.tenant import Tenant
 from headrace.errors import CorruptRecord
 from headrace.mqtt.topics import split_share
@@ -249,9 +249,7 @@ def _restore_leaving(fold: Fold, group: Group, incarnation: int) -> None:
         session = Session(group.tenant, "", incarnation, 0, 0)
         session.ended = True
         fold.departing[incarnation] = session
-    fold.add_member(
-        group, session, Subscription(session, group.carrier.client_id, 0, False, False, 2, 0, b"")
-    )
+    group.join(session, Subscription(session, group.carrier.client_id, 0, False, False, 2, 0, b""))
 
 
 def _restore_queue(session: Session, value: list[object], bound: list[int]) -> None:
@@ -365,7 +363,7 @@ class SnapshotPass:
             return
         session.settle()
         queue = session.queue
-        for draw in (session.draws or {}).values():  # they stay with the member when their group is gone
+        for draw in draws_of(session):  # they stay with the member when their group is gone
             self._refers_to(draw.ref >> REF_OFFSET_SHIFT)
         if self._full or has_changed(session):
             self._add(entry_of_session(session, applied))

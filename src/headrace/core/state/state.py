@@ -26,12 +26,13 @@ from headrace.core.records.message import encode_varint
 from headrace.core.records.record import (
     DROP_SESSION_ENDED,
 )
-from headrace.core.state.groups import Group, give_back
+from headrace.core.state.groups import Group, draws_of, give_back, groups_of
 from headrace.core.state.packet_ids import PacketIds
 from headrace.core.state.queue import reference
 from headrace.core.state.roster import Roster
-from headrace.core.state.session import Session
-from headrace.core.state.subscriptions import Subscription, memory_of, subscription_from
+from headrace.core.state.session import Commons, Session, Subscription
+from headrace.core.state.subscription_tree import memory_of
+from headrace.core.state.subscriptions import subscription_from
 from headrace.core.state.tenant import Tenant
 from headrace.mqtt.topics import SHARE_PREFIX, split_share
 
@@ -77,6 +78,10 @@ class Fold:
             self.tenants[name] = tenant
         return tenant
 
+    def _whole(self, shared: Commons) -> Tenant:
+        """The tenant of a session or of a group, with its directories."""
+        return self.tenant(shared.name)
+
     def collect_drops(self) -> None:
         """Note drops for `drop_events` from now on; those of the history that was replayed were told in their time."""
         self._collects_drops = True
@@ -87,7 +92,7 @@ class Fold:
 
     def add(self, session: Session) -> None:
         """Put a session into the directory (opened, or restored from a snapshot)."""
-        sessions = session.tenant.sessions
+        sessions = self._whole(session.tenant).sessions
         held = sessions.get(session.client_id)
         if held is None or held.incarnation < session.incarnation:
             # A fuzzy snapshot may hold the next session of this client already.
@@ -139,10 +144,11 @@ class Fold:
         self._take_out(
             session
         )  # first: whoever comes back, whatever fails below, finds no session that has ended
-        for group in session.groups or []:
+        groups = groups_of(session)
+        for group in groups:
             if session.subscriptions is not None:
                 session.subscriptions.pop(group.carrier.client_id, None)
-        if session.groups or session.draws or session.subscribing:
+        if groups or draws_of(session) or session.subscribing:
             self.departing[session.incarnation] = session
         if session.subscriptions:
             self._leaving.append(session)
@@ -154,9 +160,9 @@ class Fold:
         session = self.departing.pop(incarnation, None)
         if session is None:
             return []
-        if session.draws:
+        if draws_of(session):
             self._hand_back(session)  # something failed when it left
-        groups = list(session.groups or [])
+        groups = groups_of(session)
         for group in groups:
             self._leave(session, group.carrier.client_id, at)
         return groups
@@ -169,7 +175,7 @@ class Fold:
             return
         if isinstance(event, Unsubscribed):
             for topic_filter in event.filters:
-                group = session.tenant.groups.get(topic_filter)
+                group = self._whole(session.tenant).groups.get(topic_filter)
                 if group is not None and session in group.members:
                     self._leave(session, topic_filter, event.offset)
         elif isinstance(event, Subscribed):
@@ -188,7 +194,7 @@ class Fold:
 
     def _take_out(self, session: Session) -> None:
         """Take a session that has ended out of the directory, with its queue. Does nothing the second time."""
-        tenant = session.tenant
+        tenant = self._whole(session.tenant)
         if not session.ended:
             session.end()
         if tenant.sessions.get(session.client_id) is session:
@@ -204,7 +210,7 @@ class Fold:
         """What a session that has ended has in flight of groups: QoS 1 to the other members, QoS 2 to nobody else
         [MQTT-4.8.2-5]."""
         give_back(session)
-        for draw in list((session.draws or {}).values()):
+        for draw in draws_of(session):
             draw.group.finish(draw.serial)
             session.count_drop(DROP_SESSION_ENDED, 1)
 
@@ -293,26 +299,15 @@ class Fold:
         return group
 
     def _join(self, session: Session, subscription: Subscription, group_id: int) -> None:
-        self.add_member(self.group(session.tenant, subscription.filter, group_id), session, subscription)
-
-    def add_member(self, group: Group, session: Session, subscription: Subscription) -> None:
+        group = self.group(self._whole(session.tenant), subscription.filter, group_id)
         group.join(session, subscription)
-        if session.groups is None:
-            session.groups = {}
-        session.groups[group] = None
 
     def _leave(self, session: Session, topic_filter: str, at: int) -> None:
         """What the member has in flight completes with it; the last member takes the queue along."""
-        group = session.tenant.groups.get(topic_filter)
+        group = self._whole(session.tenant).groups.get(topic_filter)
         if group is None:
             return
         group.leave(session)
-        if session.groups is not None:
-            session.groups.pop(group, None)
-        if session.awaiting is not None:
-            session.awaiting.pop(group, None)
-        if session.shut is not None:
-            session.shut.pop(group, None)
         if not group.members:
             self._dissolve(group, at)
 
@@ -321,7 +316,7 @@ class Fold:
         when their subscriptions are replayed."""
         if group.applied >= at:
             return
-        tenant = group.tenant
+        tenant = self._whole(group.tenant)
         del tenant.groups[group.carrier.client_id]
         tenant.shared_tree.remove(group.filter, group.carrier)
         if self.replaying:
@@ -340,7 +335,8 @@ class Fold:
     def all_groups(self) -> list[Group]:
         """The groups, and of those that are dissolved the ones with entries in flight; the others are forgotten."""
         for group in list(self.groups.values()):
-            if group.tenant.groups.get(group.carrier.client_id) is not group and not group.drawn:
+            held = self._whole(group.tenant).groups.get(group.carrier.client_id)
+            if held is not group and not group.drawn:
                 del self.groups[group.incarnation]
         return list(self.groups.values())
 

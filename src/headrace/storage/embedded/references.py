@@ -21,7 +21,7 @@ from collections.abc import Iterable, Iterator
 from itertools import chain, islice
 
 from headrace.core.state.backlog import REF_OFFSET_SHIFT, Backlog
-from headrace.core.state.groups import Group
+from headrace.core.state.groups import Group, draws_of
 from headrace.core.state.session import Session
 from headrace.core.state.state import Fold
 from headrace.errors import NotReadableNow
@@ -74,7 +74,7 @@ class References:
 
     def _session(self, session: Session) -> Iterator[None]:
         """Draws are of its groups, but they stay with the member when the group is gone."""
-        refs = [draw.full_ref for draw in (session.draws or {}).values()]
+        refs = [draw.full_ref for draw in draws_of(session)]
         refs += [ref for ref, _ in session.owed or ()]
         queue = session.queue
         if queue is None:

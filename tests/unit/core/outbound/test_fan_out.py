@@ -11,8 +11,8 @@ from headrace.core.outbound.routing import Router
 from headrace.core.ports.settings import BrokerSettings
 from headrace.core.records.message import Message
 from headrace.core.records.record import DROP_QOS0_SLOW
+from headrace.core.state.session import Target
 from headrace.core.state.snapshots import SnapshotPass
-from headrace.core.state.subscriptions import Target
 from headrace.mqtt import codec
 from headrace.mqtt.packets import Will
 

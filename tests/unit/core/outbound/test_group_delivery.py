@@ -14,6 +14,7 @@ from harness import Client, Harness
 from headrace.core.ports.access import Access, SignIn
 from headrace.core.ports.link import Link
 from headrace.core.ports.settings import BrokerSettings
+from headrace.core.state.groups import membership_in
 from headrace.core.state.session import session_of
 from headrace.mqtt import codec
 from headrace.mqtt.packets import SubscriptionRequest
@@ -276,19 +277,20 @@ def test_a_member_of_many_groups_looks_only_where_something_waits() -> None:
         member.subscribe(f"$share/g{number}/t/{number}", 1)
     session = session_of(member.link)
     assert session is not None
-    assert not session.awaiting
+    membership = membership_in(session)
+    assert not membership.awaiting
     publisher = harness.client("p", clean=True)
     for number in range(groups):
         publisher.publish(f"t/{number}", b"%d" % number)
-    assert len(session.awaiting or {}) == groups - 1
+    assert len(membership.awaiting or {}) == groups - 1
     got = []
     while found := member.publishes():
         got += [payload for _, payload, _, _ in found]
         member.ack(found[-1][0])
     assert got == [b"%d" % number for number in range(groups)]
-    assert not session.awaiting
+    assert not membership.awaiting
     member.feed(codec.encode_unsubscribe(5, 9, ["$share/g0/t/0"]))
-    assert len(session.groups or {}) == groups - 1
+    assert len(membership.groups) == groups - 1
 
 
 def test_groups_of_a_member_with_little_room_have_their_turns() -> None:
@@ -321,13 +323,15 @@ def test_what_waits_in_a_group_is_forgotten_with_the_membership_and_found_again_
     member.feed(codec.encode_unsubscribe(5, 9, ["$share/a/t"]))
     waiting = session_of(member.link)
     assert waiting is not None
-    assert list(waiting.awaiting or []) == [harness.broker.fold.tenant("default").groups["$share/b/t"]]
+    assert list(membership_in(waiting).awaiting or []) == [
+        harness.broker.fold.tenant("default").groups["$share/b/t"]
+    ]
     member.lose()
     back = harness.client("m", version=5, receive_maximum=5)
     assert [payload for _, payload, _, _ in back.publishes()] == [b"0", b"0", b"1"]
     resumed = session_of(back.link)
     assert resumed is not None
-    assert not resumed.awaiting
+    assert not membership_in(resumed).awaiting
 
 
 def calls_of(work: Callable[[], object]) -> int:

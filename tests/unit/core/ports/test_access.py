@@ -11,6 +11,7 @@ from headrace.core.ports.link import Link
 from headrace.core.records.message import decode_batch
 from headrace.core.records.record import DROP_PERMISSION
 from headrace.core.state.compacted import records
+from headrace.core.state.groups import draws_of
 from headrace.core.state.replay import Replay
 from headrace.core.state.session import APPLICATION, DEVICE
 from headrace.core.state.state import Fold
@@ -416,6 +417,6 @@ def test_qos_2_of_a_group_does_not_come_again_to_who_may_not_read_it_any_more() 
     rules.withdraw()
     assert harness.client("m1", version=5).publishes() == []
     session = harness.broker.fold.tenant("default").sessions["m1"]
-    assert not session.draws
+    assert not draws_of(session)
     counted = harness.broker.fold.tenant("default").counters.dropped
     assert counted[DROP_PERMISSION] == 1

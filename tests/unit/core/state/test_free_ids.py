@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from headrace.core.records.record import UPPER_ID_FIRST, UPPER_ID_LAST, UPPER_IDS
 from headrace.core.state.free_ids import free_bound_id, free_draw_id, has_free_id
-from headrace.core.state.groups import Draw, Group
+from headrace.core.state.groups import Draw, Group, membership_in
 from headrace.core.state.packet_ids import Bound, PacketIds
 from headrace.core.state.session import Session
 from headrace.core.state.tenant import Tenant
@@ -16,27 +16,26 @@ def session_with(ids: PacketIds) -> tuple[Session, Bound, Group]:
     session = Session(tenant, "c", 1, 0, 60)
     bound = Bound()
     session.outbound().bound = bound
-    session.draws = {}
     return session, bound, Group(tenant, "g", "t", 2)
 
 
 def test_draws_and_bound_entries_share_all_of_them() -> None:
     session, bound, group = session_with(PacketIds())
-    assert session.draws is not None
+    draws = membership_in(session).draws
     for number in range(UPPER_IDS):
         assert has_free_id(session)
         if number % 3:
             packet_id = free_draw_id(session)
-            session.draws[packet_id] = Draw(group, number, 1, session, packet_id)
+            draws[packet_id] = Draw(group, number, 1, session, packet_id)
         else:
             packet_id = free_bound_id(session, bound)
             bound.bind(number, packet_id)
         assert UPPER_ID_FIRST <= packet_id <= UPPER_ID_LAST
-    assert len(session.draws) + len(bound.serials) == UPPER_IDS
-    assert not session.draws.keys() & bound.serials.keys()
+    assert len(draws) + len(bound.serials) == UPPER_IDS
+    assert not draws.keys() & bound.serials.keys()
     assert (has_free_id(session), free_draw_id(session), free_bound_id(session, bound)) == (False, 0, 0)
-    freed = next(iter(session.draws))
-    del session.draws[freed]
+    freed = next(iter(draws))
+    del draws[freed]
     assert free_bound_id(session, bound) == freed
 
 

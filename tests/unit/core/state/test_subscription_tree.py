@@ -5,8 +5,8 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.core.state.session import Session
-from headrace.core.state.subscriptions import Subscription, SubscriptionTree
+from headrace.core.state.session import Session, Subscription, Target, merge
+from headrace.core.state.subscription_tree import SubscriptionTree
 from headrace.core.state.tenant import Tenant
 from headrace.mqtt.topics import matches, valid_filter
 from headrace.storage.memory import MemoryJournal
@@ -32,7 +32,7 @@ def session(name: str = "s", incarnation: int = 1) -> Session:
     st.lists(st.tuples(st.booleans(), st.integers(0, 2), FILTERS)), st.lists(TOPICS, min_size=1, max_size=5)
 )
 def test_it_matches_like_the_reference(changes: list[tuple[bool, int, str]], topics: list[str]) -> None:
-    tree = SubscriptionTree()
+    tree: SubscriptionTree[Target] = SubscriptionTree(merge)
     sessions = [session(str(number), number) for number in range(3)]
     held: set[tuple[int, str]] = set()
     for add, number, topic_filter in changes:
@@ -50,7 +50,7 @@ def test_it_matches_like_the_reference(changes: list[tuple[bool, int, str]], top
 
 
 def test_overlapping_subscriptions_make_one_target() -> None:
-    tree = SubscriptionTree()
+    tree: SubscriptionTree[Target] = SubscriptionTree(merge)
     one = session()
     tree.add("a/b", subscription(one, "a/b", 0, b"\x0b\x01"))
     tree.add("a/+", subscription(one, "a/+", 2, b"\x0b\x02"))
@@ -62,7 +62,7 @@ def test_overlapping_subscriptions_make_one_target() -> None:
 
 
 def test_nothing_is_left_of_removed_wildcards() -> None:
-    tree = SubscriptionTree()
+    tree: SubscriptionTree[Target] = SubscriptionTree(merge)
     one = session()
     for topic_filter in ("a/+/c/#", "+/+", "#"):
         tree.add(topic_filter, subscription(one, topic_filter))
@@ -74,7 +74,7 @@ def test_nothing_is_left_of_removed_wildcards() -> None:
 
 def test_routes_are_remembered_by_how_many_targets_they_have() -> None:
     """A thousand sessions with one wildcard, and very many topics."""
-    tree = SubscriptionTree()
+    tree: SubscriptionTree[Target] = SubscriptionTree(merge)
     for number in range(1000):
         tree.add("devices/#", subscription(session(str(number), number), "devices/#"))
     most = 0
@@ -94,7 +94,7 @@ def tree_limit(targets: int) -> int:
 
 
 def test_routes_with_targets_of_their_own_count_more() -> None:
-    tree = SubscriptionTree()
+    tree: SubscriptionTree[Target] = SubscriptionTree(merge)
     for number in range(100):
         one = session(str(number), number)
         for topic_filter in ("d/#", "d/+"):
@@ -105,7 +105,7 @@ def test_routes_with_targets_of_their_own_count_more() -> None:
 
 
 def test_a_match_says_what_it_cost_once() -> None:
-    tree = SubscriptionTree()
+    tree: SubscriptionTree[Target] = SubscriptionTree(merge)
     one = session()
     for number in range(1 << 8):
         levels = "/".join("+" if number >> level & 1 else "a" for level in range(8))
