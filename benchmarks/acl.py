@@ -95,8 +95,9 @@ def asked(lines: Sequence[str]) -> tuple[FileAccess, MemoryLink]:
         file.write("".join(f"{line}\n" for line in lines))
         file.flush()
         access = FileAccess(AccessSettings(acl_file=file.name), Audit(lambda *_, **__: None), Nowhere())
-    link = MemoryLink(Broker(MemoryJournal(), ManualScheduler(), Clock(), BrokerSettings()))
-    link.user, link.client_id = "ada", "press-7"
+    broker = Broker(MemoryJournal(), ManualScheduler(), Clock(), BrokerSettings())
+    link = MemoryLink(broker)
+    link.identity, link.client_id = broker.sessions.identity_of("ada"), "press-7"
     return access, link
 
 

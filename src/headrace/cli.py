@@ -23,6 +23,7 @@ from headrace.cli_storage import (
     restore_command,
 )
 from headrace.config import Config, PipelineConfig, examine, load, show, without_secrets
+from headrace.core.ports.identity import DEFAULT_TENANT
 from headrace.errors import ConfigError, HeadraceError
 from headrace.journal.errors import JournalError
 
@@ -374,7 +375,7 @@ def session_list(data_dir: Path, as_json: bool) -> None:
 
 @session.command("show")
 @data_dir_options
-@click.option("--tenant", default="default", show_default=True)
+@click.option("--tenant", default=DEFAULT_TENANT, show_default=True)
 @click.argument("client_id")
 @ends_with_its_reader
 def session_show(data_dir: Path, tenant: str, client_id: str) -> None:

@@ -67,6 +67,7 @@ from headrace.wiring import (
     bridge_settings,
     broker_settings,
     door_settings,
+    limit_users,
     log_settings,
 )
 
@@ -103,7 +104,7 @@ class Node:
         self._tick_clock()
         self._audit = audit_log(config)
         with keys_named(config, "access"):  # whatever it raises, the journal is not open yet
-            access = self._access_control()
+            self._access = self._access_control()
         self._check_certificates()
         with keys_named(config, "data_dir"):
             self._log = SegmentedLog.open(Path(config.data_dir), log_settings(config), self._report)
@@ -111,6 +112,7 @@ class Node:
         self.watchdog = Watchdog()
         scheduler = LoopScheduler(self._loop, self.watchdog)
         self.broker = Broker(self._journal, scheduler, self.clock, broker_settings(config))
+        limit_users(self.broker.anyone.limits, config)
         scheduler.end_tick = self.broker.end_tick
         self._synced = Histogram("headrace_journal_sync_duration_seconds", "Write and fdatasync of a batch")
         self.broker.latencies = self._latencies = LatencyHistograms()
@@ -124,9 +126,11 @@ class Node:
         self._upkeep = Upkeep(self.broker, self._log, snapshots, self.watchdog)
         self._bridges = Bridges(self.broker, self._log.uuid, log.info, log.warning)
         with keys_named(config, "limits"):
-            self._doors = Doors(self.broker, door_settings(config), access, log.warning, self._audit)
+            self._doors = Doors(self.broker, door_settings(config), self._access, log.warning, self._audit)
         self._admin = Admin(self._admin_context)
-        self._reloading = Reloading(config, reread, self.broker, self._doors, self._bridges, self._admin)
+        self._reloading = Reloading(
+            config, reread, self.broker, self._doors, self._access, self._bridges, self._admin
+        )
 
     def _access_control(self) -> FileAccess | None:
         """Return the access control, None where everybody may do everything. Raises ConfigError."""
@@ -266,8 +270,8 @@ class Node:
             JournalCollector(figures, limits),
             HistogramCollector(self._synced, self._latencies.puback, self._latencies.delivery),
         ]
-        if self._doors.access is not None:
-            found.append(AuditCollector(self._audit, self._doors.access.verifying))
+        if self._access is not None:
+            found.append(AuditCollector(self._audit, self._access.verifying))
         return found
 
     def _admin_context(self) -> ssl.SSLContext | None:

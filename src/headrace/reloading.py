@@ -14,9 +14,10 @@ from headrace.config import Config, reloaded
 from headrace.core.broker import Broker
 from headrace.errors import ConfigError
 from headrace.net.tls import UnusableCertificate
+from headrace.services.access import FileAccess
 from headrace.services.bridges import Bridges
 from headrace.services.doors import Doors
-from headrace.wiring import OF_ACCESS, access_is_needed, access_settings, door_settings
+from headrace.wiring import OF_ACCESS, access_is_needed, access_settings, door_settings, limit_users
 
 log = structlog.get_logger("headrace")
 
@@ -31,6 +32,7 @@ class Reloading:
         reread: Callable[[], Config] | None,
         broker: Broker,
         doors: Doors,
+        access: FileAccess | None,
         bridges: Bridges,
         admin: Admin,
     ) -> None:
@@ -38,6 +40,7 @@ class Reloading:
         self._reread = reread
         self._broker = broker
         self._doors = doors
+        self._access = access
         self._bridges = bridges
         self._admin = admin
 
@@ -65,9 +68,9 @@ class Reloading:
         except ConfigError as error:
             log.warning("configuration not reloaded, the old one stays", error=str(error))
             return ["configuration"]
-        access = self._doors.access
-        if access is not None:
-            access.limit(access_settings(merged))
+        limit_users(self._broker.anyone.limits, merged)
+        if self._access is not None:
+            self._access.limit(access_settings(merged))
         elif access_is_needed(merged):
             differing += [f"limits.{key}" for key in OF_ACCESS if getattr(merged.limits, key)]
             differing += ["access.connects_per_minute"] if merged.access.connects_per_minute else []
@@ -75,7 +78,6 @@ class Reloading:
         limits, settings = merged.limits, self._broker.settings
         settings.subscriptions_max = limits.subscriptions_max
         settings.subscription_bytes_max = limits.subscription_bytes_max
-        settings.user_subscriptions_max = limits.user_subscriptions_max
         self._doors.limit(door_settings(merged))
         if differing:
             log.warning("some changes of the configuration need a restart", keys=differing)

@@ -13,11 +13,12 @@ import structlog
 from headrace.bridge.address import parse
 from headrace.bridge.settings import BridgeSettings, RemoteTls
 from headrace.config import BridgeConfig, Config, rule
+from headrace.core.ports.identity import Limits
 from headrace.core.ports.settings import BrokerSettings
 from headrace.journal.log import LogSettings
 from headrace.net.gate import GateSettings
 from headrace.net.tls import TlsFiles
-from headrace.services.access import AccessSettings, UserLimits
+from headrace.services.access import AccessSettings
 from headrace.services.audit import Audit
 from headrace.services.doors import DoorSettings
 
@@ -54,7 +55,6 @@ def broker_settings(config: Config) -> BrokerSettings:
     settings.topic_levels_max = limits.topic_levels_max
     settings.filter_levels_max = limits.filter_levels_max
     settings.subscriptions_max = limits.subscriptions_max
-    settings.user_subscriptions_max = limits.user_subscriptions_max
     settings.subscription_bytes_max = limits.subscription_bytes_max
     settings.topic_alias_outbound = limits.topic_alias_outbound
     settings.payload_format_check = limits.payload_format_check
@@ -105,8 +105,8 @@ def door_settings(config: Config) -> DoorSettings:
 
 
 def access_settings(config: Config) -> AccessSettings:
-    """The files of access control, and the limits of a user."""
-    access, limits = config.access, config.limits
+    """The files of access control, and how often one may come."""
+    access = config.access
     return AccessSettings(
         password_file=access.password_file,
         acl_file=access.acl_file,
@@ -115,8 +115,15 @@ def access_settings(config: Config) -> AccessSettings:
         remember_s=access.remember_s,
         patience_s=0.8 * config.limits.connect_timeout_s,
         connects_per_minute=access.connects_per_minute,
-        users=UserLimits(limits.user_connections_max, limits.user_messages_per_s, limits.over_rate),
     )
+
+
+def limit_users(limits: Limits, config: Config) -> None:
+    """Have the users of a tenant keep the limits of the configuration."""
+    limits.user_connections_max = config.limits.user_connections_max
+    limits.user_messages_per_s = config.limits.user_messages_per_s
+    limits.user_subscriptions_max = config.limits.user_subscriptions_max
+    limits.over_rate = config.limits.over_rate
 
 
 def audit_log(config: Config) -> Audit:
@@ -158,7 +165,10 @@ def bridge_settings(bridge: BridgeConfig, tcp_keep_alive_s: int) -> BridgeSettin
 def access_is_needed(config: Config) -> bool:
     """Return whether anything is asked of clients, or counted for them by name."""
     settings = access_settings(config)
-    if settings != AccessSettings(patience_s=settings.patience_s):
+    if (
+        settings != AccessSettings(patience_s=settings.patience_s)
+        or config.limits.over_rate != Limits().over_rate
+    ):
         return True
     urls = config.listeners
     return any(getattr(config.limits, key) for key in OF_ACCESS) or any(

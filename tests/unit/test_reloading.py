@@ -10,6 +10,7 @@ from structlog.testing import CapturingLogger
 
 from headrace import reloading as module
 from headrace.config import Config, InvalidKey, LimitsConfig
+from headrace.core.ports.identity import Limits
 from headrace.core.ports.settings import BrokerSettings
 from headrace.net.tls import UnusableCertificate
 from headrace.reloading import Reloading
@@ -35,9 +36,8 @@ class Parts:
         self.not_reloaded: list[str] = []
         self.bridges_reloaded = 0
         self.certificate: Exception | None = None
-        self.doors = SimpleNamespace(
-            access=None, reload=lambda: list(self.not_reloaded), limit=self.door_limits.append
-        )
+        self.anyone = SimpleNamespace(limits=Limits())
+        self.doors = SimpleNamespace(reload=lambda: list(self.not_reloaded), limit=self.door_limits.append)
 
     def reread(self) -> Config:
         if isinstance(self.fresh, Exception):
@@ -52,10 +52,10 @@ class Parts:
         self.bridges_reloaded += 1
 
     def reloading(self) -> Reloading:
-        broker = SimpleNamespace(settings=self.settings)
+        broker = SimpleNamespace(settings=self.settings, anyone=self.anyone)
         bridges = SimpleNamespace(reload=self.reload_bridges)
         admin = SimpleNamespace(reload=self.reload)
-        return Reloading(RUNNING, self.reread, broker, self.doors, bridges, admin)  # type: ignore[arg-type]
+        return Reloading(RUNNING, self.reread, broker, self.doors, None, bridges, admin)  # type: ignore[arg-type]
 
 
 def test_limits_are_those_of_the_file_from_now_on(log: CapturingLogger) -> None:

@@ -24,6 +24,7 @@ from headrace.bridge.terms import Terms, refusal_of
 from headrace.core.commit import Deferred
 from headrace.core.inbound.bridging import Bridging
 from headrace.core.outbound.reserving import reserve_chunk
+from headrace.core.ports.access import LinkRights
 from headrace.core.ports.link import Host
 from headrace.core.ports.timers import Timer
 from headrace.core.state.session import Session
@@ -255,7 +256,7 @@ class RemoteLink(MqttLink):
         trace = self._terms.trace if self.version == packets.VERSION_5 else b""
         retain = properties.retain_available != 0
         self.rendering = BridgeRendering(self._terms.topics, trace, retain, self._counters)
-        self.access = BridgeAccess(self._terms.topics)
+        self.rights = LinkRights(BridgeAccess(self._terms.topics), self)
         keep_alive_s = properties.server_keep_alive
         self._start_ping(self._connect.keep_alive_s if keep_alive_s is None else keep_alive_s)
         attached = _Attached(self)

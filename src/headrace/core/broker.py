@@ -26,6 +26,7 @@ from headrace.core.outbound.routing import Router
 from headrace.core.outbound.system_topics import SystemTopics
 from headrace.core.ports.clock import Clock, Scheduler
 from headrace.core.ports.failures import Failures
+from headrace.core.ports.identity import DEFAULT_TENANT
 from headrace.core.ports.journal import JournalPort
 from headrace.core.ports.latencies import Latencies
 from headrace.core.ports.link import Link
@@ -76,14 +77,15 @@ class Broker(BatchListener):
     def __init__(
         self, journal: JournalPort, scheduler: Scheduler, clock: Clock, settings: BrokerSettings
     ) -> None:
-        super().__init__(clock, settings)
-        self.fold = Fold(journal, PacketIds(settings.direct_ids, settings.upper_ids))
+        fold = Fold(journal, PacketIds(settings.direct_ids, settings.upper_ids))
+        super().__init__(clock, settings, fold.tenant(DEFAULT_TENANT).identity_of(None))
+        self.fold = fold
         self.commit = GroupCommit(journal, clock, settings.deliveries_at_once)
         self.delivery = Delivery(self.commit, journal, clock, settings)
         self.sharing = SharedDelivery(self.delivery, self.commit, journal, clock, settings)
         self.delivery.sharing = self.sharing
         self.router = Router(self.delivery, self.sharing, self.commit, self)
-        self.sessions = Sessions(self.fold, self.commit, self.delivery, self.timers, clock, settings)
+        self.sessions = Sessions(self.fold, self.commit, self.delivery, self)
         self.system = SystemTopics(self.delivery, clock)
         self.retained = RetainedReplay(self.commit, self.delivery, self.system, clock)
         self.drop_events = DropEvents(self.commit, clock)

@@ -86,7 +86,7 @@ class Connection(MqttLink, Receiver):
         self._set.add(self)
         transport.set_write_buffer_limits(high=self.host.settings.write_buffer_high)
         try:
-            self.identity = self._set.identity_of(transport)
+            self.certificate_name = self._set.identity_of(transport)
         except Exception as error:  # noqa: BLE001  without a name it must not be let in
             self.failed(error)
         deadline = _ConnectDeadline(self)

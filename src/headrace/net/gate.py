@@ -13,6 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from headrace.core.ports.access import Guard
 from headrace.errors import ConfigError
 from headrace.net.remote import UNIX, host_of, source_of
 
@@ -83,10 +84,11 @@ class Networks:
         )
 
 
-class Gate:
+class Gate(Guard):
     """Asked at the door; told of failed logins."""
 
     def __init__(self, settings: GateSettings, clock: Callable[[], float] = time.monotonic) -> None:
+        super().__init__()
         self._settings = settings
         self._clock = clock
         self._banned = Networks([])

@@ -1,4 +1,4 @@
-"""Access control by files: passwords and ACL, read again on SIGHUP. Stands behind `core.access`.
+"""Access control by files: passwords and ACL, read again on SIGHUP. Stands behind `core.ports.access`.
 
 Runs on the loop; password hashes are verified on a few threads (`verifying`). Whatever is refused goes through `audit`.
 """
@@ -8,16 +8,18 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TypeVar
 
 from headrace.core.inbound.pace import Budget, Pace
-from headrace.core.ports.access import PENDING, UNLIMITED, Access, Answers, SignIn
+from headrace.core.ports.access import PENDING, Access, SignIn
+from headrace.core.ports.identity import Identity
 from headrace.core.ports.link import Link
+from headrace.core.ports.rights import UNLIMITED, Rights
 from headrace.errors import ConfigError, ProtocolError
 from headrace.mqtt import reason_codes as rc
-from headrace.net.gate import BANNED, Allowance, Gate
+from headrace.net.gate import BANNED, Allowance
 from headrace.net.remote import source_of
 from headrace.services.acl import READ, WRITE, Acl, Grants, read_acl
 from headrace.services.audit import Audit
@@ -34,16 +36,6 @@ ANONYMOUS, CERTIFICATE, PASSWORD, NAME_ONLY = "anonymous", "certificate", "passw
 
 
 @dataclass(frozen=True, slots=True)
-class UserLimits:
-    """What all connections with the same user name may take together; 0: no limit. `over_rate`: "wait", or "disconnect"
-    where who publishes more than it may, by this limit or by that of its connection, is ended."""
-
-    connections_max: int = 0
-    messages_per_s: int = 0
-    over_rate: str = "wait"
-
-
-@dataclass(frozen=True, slots=True)
 class AccessSettings:
     """`client_ids`: "any", or "first-user" where a client id belongs to the user who opened its session."""
 
@@ -54,7 +46,6 @@ class AccessSettings:
     remember_s: float = REMEMBER_S
     patience_s: float = 8.0  # how long a CONNECT waits for a hash before it is refused
     connects_per_minute: float = 0.0  # of one client id; 0: as often as it likes
-    users: UserLimits = field(default_factory=UserLimits)
 
 
 class Known:
@@ -71,7 +62,7 @@ class Known:
         self.grants: Grants | None = None
         self.pace: Pace | None = None
         self.share: Budget | None = None  # that of its user, as long as it draws on it
-        self.pace_of: tuple[int, UserLimits] | None = None  # the limits that it keeps
+        self.pace_of: tuple[int, int, str] | None = None  # the limits that it keeps
         self.user: _User | None = None  # with whom it is counted
 
     def let_go(self) -> None:
@@ -82,7 +73,7 @@ class Known:
 
 
 class _User:
-    """Connections with the same user name."""
+    """Connections of the same user of a tenant."""
 
     __slots__ = ("budget", "connections")
 
@@ -100,9 +91,8 @@ class FileAccess(Access):
         self.audit = audit
         self._loop = loop
         self.verifying = Verifying(loop, settings.patience_s)
-        self.gate: Gate | None = None  # told of failed logins
         self._connects: Allowance | None = None
-        self._users: dict[str, _User] = {}  # who is connected
+        self._users: dict[tuple[str, str], _User] = {}  # who is connected, by tenant and name
         self.limit(settings)
         self._refusals_free_at = 0.0
         self._passwords: PasswordFile | None = None
@@ -123,28 +113,25 @@ class FileAccess(Access):
         self.generation += 1
 
     def limit(self, settings: AccessSettings) -> None:
-        """Keep these limits from now on. Who is connected stays; files are another matter (`reload`)."""
+        """Keep these limits from now on, and those of the tenants as they are now. Who is connected stays; files are
+        another matter (`reload`)."""
         often = settings.connects_per_minute
         if self._connects is None or often != self._settings.connects_per_minute:
             self._connects = Allowance(often / 60, max(1.0, often), time.monotonic) if often else None
-        users = settings.users
-        if users.messages_per_s != self._settings.users.messages_per_s:
-            for user in self._users.values():
-                user.budget = None
-        self._settings = replace(self._settings, connects_per_minute=often, users=users)
+        self._settings = replace(self._settings, connects_per_minute=often)
         self.generation += 1
 
     def must_go(self, link: Link) -> str:
         """Why a connection that is there may not stay under the files as they are now, "" if it may."""
         known = link.grants
         if isinstance(known, Known) and known.way == PASSWORD and self._passwords is not None:
-            line = self._passwords.line(link.user or "")
+            line = self._passwords.line(link.identity.user or "")
             if line is None:
                 return "user_deleted"
             if line != known.line:
                 return "password_changed"
         named = link.client_id != "" and (not isinstance(known, Known) or known.named)
-        if named and self._acl is not None and not self._acl.may_be(link.user, link.client_id):
+        if named and self._acl is not None and not self._acl.may_be(link.identity.user, link.client_id):
             return "client_id"
         return ""
 
@@ -153,21 +140,19 @@ class FileAccess(Access):
 
     # Who is it
 
-    def authenticate(self, request: SignIn) -> int:
+    def authenticate(self, request: SignIn) -> Identity | int:
         """Mosquitto's answer to whatever is wrong is "not authorized", which tells a guesser nothing."""
-        link, username = request.link, request.username
-        if self.gate is not None and self.gate.bans(request.peer):  # since it came in
-            return self._refuse(request, rc.BANNED, BANNED)
-        if link.identity is None:
-            return self._refuse(request, rc.NOT_AUTHORIZED, "certificate_without_name")
-        if link.identity:
-            link.user = link.identity
-            return self._welcome(request, Known(CERTIFICATE))
-        link.user = username
+        certified, username = request.link.certificate_name, request.username
+        if self.guard is not None and self.guard.bans(request.peer):  # since it came in
+            return self._refuse(request, None, rc.BANNED, BANNED)
+        if certified is None:
+            return self._refuse(request, None, rc.NOT_AUTHORIZED, "certificate_without_name")
+        if certified:
+            return self._welcome(request, certified, Known(CERTIFICATE))
         if username is None or self._passwords is None:
             if not self._settings.allow_anonymous:
-                return self._refuse(request, rc.NOT_AUTHORIZED, ANONYMOUS)
-            return self._welcome(request, Known(ANONYMOUS if username is None else NAME_ONLY))
+                return self._refuse(request, username, rc.NOT_AUTHORIZED, ANONYMOUS)
+            return self._welcome(request, username, Known(ANONYMOUS if username is None else NAME_ONLY))
         return self._ask_for_password(request, username, self._passwords)
 
     def _flaps(self, user: str | None, client_id: str) -> bool:
@@ -177,10 +162,10 @@ class FileAccess(Access):
         key = f"{user or ''}\0{client_id}"
         return not self._connects.take(key if len(key) <= _SHORT else str(hash(key)))  # many are remembered
 
-    def _ask_for_password(self, request: SignIn, user: str, passwords: PasswordFile) -> int:
+    def _ask_for_password(self, request: SignIn, user: str, passwords: PasswordFile) -> Identity | int:
         password = request.password or b""
         if passwords.remembered(user, password):
-            return self._welcome(request, Known(PASSWORD, passwords.line(user)))
+            return self._welcome(request, user, Known(PASSWORD, passwords.line(user)))
         link, came = request.link, time.monotonic()
         attempt = Attempt(
             passwords,
@@ -193,7 +178,7 @@ class FileAccess(Access):
             link.abort,
         )
         if not self.verifying.submit(attempt):
-            return self._refuse(request, rc.SERVER_BUSY, "busy")
+            return self._refuse(request, user, rc.SERVER_BUSY, "busy")
         return PENDING
 
     def _verified(self, request: SignIn, came: float, passwords: PasswordFile, right: bool | None) -> None:
@@ -203,20 +188,21 @@ class FileAccess(Access):
         now = self._passwords
         if right and now is not passwords and (now is None or not now.same_line(user, passwords)):
             right = None  # what was right has been changed meanwhile: come again
-        if self.gate is not None and self.gate.bans(request.peer):  # by a guess that was before this one
-            code = self._refuse(request, rc.BANNED, BANNED)
+        answer: Identity | int
+        if self.guard is not None and self.guard.bans(request.peer):  # by a guess that was before this one
+            answer = self._refuse(request, user, rc.BANNED, BANNED)
         elif right is None:
-            code = self._refuse(request, rc.SERVER_UNAVAILABLE, "unavailable")
+            answer = self._refuse(request, user, rc.SERVER_UNAVAILABLE, "unavailable")
         elif not right:
             why = "wrong_password" if passwords.knows(user) else "unknown_user"
-            code = self._refuse(request, rc.NOT_AUTHORIZED, why)
+            code = self._refuse(request, user, rc.NOT_AUTHORIZED, why)
             self._refuse_in_time(request, came, code)
             return
         else:
             assert now is not None
             now.remember(user, request.password or b"")
-            code = self._welcome(request, Known(PASSWORD, now.line(user)))
-        request.answer(code)
+            answer = self._welcome(request, user, Known(PASSWORD, now.line(user)))
+        request.answer(answer)
 
     def _refuse_in_time(self, request: SignIn, came: float, code: int) -> None:
         """So many in a second, as far as a CONNECT may wait: who comes back at once leaves room for others meanwhile."""
@@ -230,54 +216,56 @@ class FileAccess(Access):
         steps = math.ceil((turn - came) / REFUSAL_STEP_S)
         self._loop.call_later(came + steps * REFUSAL_STEP_S - now, request.answer, code)
 
-    def _welcome(self, request: SignIn, known: Known) -> int:
+    def _welcome(self, request: SignIn, user: str | None, known: Known) -> Identity | int:
         """Ask whether who it says it is, and is, may be this client."""
-        link, client_id = request.link, request.client_id
-        if self._flaps(link.user, client_id):
-            return self._refuse(request, rc.CONNECTION_RATE_EXCEEDED, "flapping")
+        client_id = request.client_id
+        if self._flaps(user, client_id):
+            return self._refuse(request, user, rc.CONNECTION_RATE_EXCEEDED, "flapping")
         known.named = bool(client_id)
-        if known.named and self._acl is not None and not self._acl.may_be(link.user, client_id):
-            return self._refuse(request, rc.CLIENT_IDENTIFIER_NOT_VALID, "client_id")
-        if self._settings.client_ids == "first-user" and request.owner() not in (None, link.user):
-            return self._refuse(request, rc.CLIENT_IDENTIFIER_NOT_VALID, "client_id_of_another")
-        if not self._counts(request, known):
-            return self._refuse(request, rc.QUOTA_EXCEEDED, "user_connections")
-        link.grants = known
+        if known.named and self._acl is not None and not self._acl.may_be(user, client_id):
+            return self._refuse(request, user, rc.CLIENT_IDENTIFIER_NOT_VALID, "client_id")
+        identity = request.identity_of(user)
+        if self._settings.client_ids == "first-user" and request.owner(identity.tenant) not in (None, user):
+            return self._refuse(request, user, rc.CLIENT_IDENTIFIER_NOT_VALID, "client_id_of_another")
+        if not self._counts(request, identity, known):
+            return self._refuse(request, user, rc.QUOTA_EXCEEDED, "user_connections")
+        request.link.grants = known
         if known.way == PASSWORD:
-            self.verifying.was_let_in(link.user or "", source_of(request.peer))
-        self.audit.success("login", known.way, source_of(request.peer), **_signing(request))
-        return rc.SUCCESS
+            self.verifying.was_let_in(user or "", source_of(request.peer))
+        self.audit.success("login", known.way, source_of(request.peer), **_signing(request, user))
+        return identity
 
-    def _counts(self, request: SignIn, known: Known) -> bool:
+    def _counts(self, request: SignIn, identity: Identity, known: Known) -> bool:
         """Count a connection with those of its user. False: they are as many as they may be, and it takes over none of
         them."""
-        name = request.link.user
+        tenant, name = identity.tenant, identity.user
         if name is None or request.link.closed:
             return True
-        user = self._users.get(name)
-        most = self._settings.users.connections_max
-        if user is not None and most and user.connections >= most and request.user_before() != name:
+        user = self._users.get((tenant, name))
+        most = identity.limits.user_connections_max
+        if user is not None and most and user.connections >= most and request.user_before(tenant) != name:
             return False
         if user is None:
-            user = self._users[name] = _User()
+            user = self._users[tenant, name] = _User()
         user.connections += 1
         known.user = user
         return True
 
     def left(self, link: Link) -> None:
-        known = link.grants
-        if not isinstance(known, Known) or known.user is None:
+        known, name = link.grants, link.identity.user
+        if not isinstance(known, Known) or known.user is None or name is None:
             return
         user, known.user = known.user, None
         user.connections -= 1
         known.let_go()
-        if not user.connections and self._users.get(link.user or "") is user:
-            del self._users[link.user or ""]
+        key = link.identity.tenant, name
+        if not user.connections and self._users.get(key) is user:
+            del self._users[key]
 
-    def _refuse(self, request: SignIn, code: int, why: str) -> int:
+    def _refuse(self, request: SignIn, user: str | None, code: int, why: str) -> int:
         source = source_of(request.peer)
-        self.audit.failure("login failed", why, source, **_signing(request))
-        if why in _GUESSES and self.gate is not None and self.gate.failed(request.peer):
+        self.audit.failure("login failed", why, source, **_signing(request, user))
+        if why in _GUESSES and self.guard is not None and self.guard.failed(request.peer):
             self.audit.failure(BANNED, "failed_logins", source, address=request.peer)
         return code
 
@@ -312,22 +300,22 @@ class FileAccess(Access):
         more = _named(link, link.client_id)
         self.audit.failure("denied", action, _source(link), **more, topic=topic.decode("utf-8"))
 
-    def overdrawn(self, link: Link, answers: Answers) -> None:
-        known, users = self._known(link), self._settings.users
-        limits = (link.messages_per_s, users)
+    def overdrawn(self, link: Link, rights: Rights) -> None:
+        known, ours = self._known(link), link.identity.limits
+        limits = (link.messages_per_s, ours.user_messages_per_s, ours.over_rate)
         if known.pace_of != limits:
             known.pace_of, known.pace = limits, self._pace(link, known)
         pace = known.pace
         if pace is None:
-            answers.left = UNLIMITED
+            rights.left = UNLIMITED
             return
         waited = pace.waits
-        if not pace.overdrawn(answers, users.over_rate == "wait"):
+        if not pace.overdrawn(rights, ours.over_rate == "wait"):
             return
         if not waited:
             reason = "user_messages_per_s" if not link.messages_per_s else "messages_per_s"
             self.audit.failure("too many messages", reason, _source(link), **_named(link, link.client_id))
-        if users.over_rate != "wait":
+        if ours.over_rate != "wait":
             raise ProtocolError(rc.MESSAGE_RATE_TOO_HIGH, "more messages a second than are allowed")
 
     def _pace(self, link: Link, known: Known) -> Pace | None:
@@ -336,9 +324,9 @@ class FileAccess(Access):
         now_ms, budgets = link.host.clock.mono_ms, []
         if link.messages_per_s:
             budgets.append(Budget(link.messages_per_s, now_ms))
-        together, user = self._settings.users.messages_per_s, known.user
+        together, user = link.identity.limits.user_messages_per_s, known.user
         if together and user is not None:
-            if user.budget is None:
+            if user.budget is None or user.budget.per_s != together:
                 user.budget = Budget(together, now_ms)
             known.share = user.budget
             known.share.shares += 1
@@ -355,7 +343,7 @@ class FileAccess(Access):
         """Remembered on the connection until the file is read again."""
         known = self._known(link)
         if known.grants is None or known.acl is not acl:
-            known.acl, known.grants = acl, acl.grants(link.user, link.client_id)
+            known.acl, known.grants = acl, acl.grants(link.identity.user, link.client_id)
         return known.grants
 
 
@@ -373,12 +361,11 @@ def _source(link: Link) -> str:
     return source_of(link.peer())
 
 
-def _signing(request: SignIn) -> dict[str, str]:
+def _signing(request: SignIn, user: str | None) -> dict[str, str]:
     """Return who asks to be let in: the connection may have gone meanwhile."""
-    link = request.link
-    listener = link.listener()
+    listener = request.link.listener()
     return {
-        "user": link.user or "",
+        "user": user or "",
         "client": request.client_id,
         "address": request.peer,
         "listener": listener,
@@ -386,5 +373,5 @@ def _signing(request: SignIn) -> dict[str, str]:
 
 
 def _named(link: Link, client_id: str) -> dict[str, str]:
-    listener = link.listener()
-    return {"user": link.user or "", "client": client_id, "address": link.peer(), "listener": listener}
+    user, listener = link.identity.user or "", link.listener()
+    return {"user": user, "client": client_id, "address": link.peer(), "listener": listener}

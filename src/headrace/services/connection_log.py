@@ -31,7 +31,7 @@ class ConnectionLog(Witness):
 
     def connected(self, link: Link, packet: Connect, present: bool) -> None:
         more = {
-            "user": link.user or packet.username or "",
+            "user": link.identity.user or packet.username or "",
             "version": VERSIONS.get(packet.version, ""),
             "keep_alive_s": str(packet.keep_alive_s),
             "session": "resumed" if present else "new",
@@ -92,7 +92,7 @@ class ConnectionLog(Witness):
     def _failure(self, event: str, reason_code: int, link: Link, client: str, **more: str) -> None:
         reason = rc.name(reason_code).lower().replace(" ", "_")
         peer = link.peer()
-        more |= {"user": link.user or "", **_where(link)}
+        more |= {"user": link.identity.user or "", **_where(link)}
         self._audit.failure(event, reason, source_of(peer), client=client, **more)
         if self._tracing is not None and self._tracing.traces:
             self._tracing.event(event, client, peer, {"reason": reason, **more})

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 from headrace.core.broker import Broker
+from headrace.core.ports.access import Access
 from headrace.errors import ConfigError
 from headrace.net.address import Options, parse
 from headrace.net.bound import allow_all_descriptors, reserve, room_for_connections
@@ -16,7 +17,6 @@ from headrace.net.gate import BANNED, Allowance, Gate, GateSettings
 from headrace.net.incidents import Incidents
 from headrace.net.listener import Listener, ListenerSet
 from headrace.net.tls import TlsFiles, UnusableCertificate
-from headrace.services.access import FileAccess
 from headrace.services.audit import Audit
 from headrace.services.connection_log import ConnectionLog
 from headrace.services.evicting import Evicting
@@ -58,19 +58,20 @@ def connections_allowed(wanted: int, descriptors: int) -> int:
 
 
 class Doors:
-    """Makes connections for `broker`. `warn` takes a line for the log, with more about it by name."""
+    """Makes connections for `broker`. `access` says who is let in, None: everybody. `warn` takes a line for the log, with
+    more about it by name."""
 
     def __init__(
         self,
         broker: Broker,
         settings: DoorSettings,
-        access: FileAccess | None,
+        access: Access | None,
         warn: Callable[..., object],
         audit: Audit | None = None,
     ) -> None:
         self._broker = broker
         self._settings = settings
-        self.access = access
+        self._access = access
         self._warn = warn
         self._incidents = Incidents(warn)
         self._listeners: list[Listener] = []
@@ -88,9 +89,9 @@ class Doors:
         broker.sessions.access = access
         self.gate = None if settings.gate == GateSettings() else Gate(settings.gate)
         if access is not None:
-            access.gate = self.gate
+            access.guard = self.gate
         if audit is None:
-            audit = Audit(warn) if access is None else access.audit
+            audit = Audit(warn)
         loop = asyncio.get_running_loop()
         self.tracing = Tracing(lambda: list(self._all.open), loop)
         self._log = ConnectionLog(audit, self.tracing)
@@ -164,8 +165,8 @@ class Doors:
             self.gate.limit(self._settings.gate)
         elif self._settings.gate != GateSettings():
             self.gate = Gate(self._settings.gate)
-            if self.access is not None:
-                self.access.gate = self.gate
+            if self._access is not None:
+                self._access.guard = self.gate
         for listener in self._listeners:
             self._limit(listener.connections, listener.options)
             for connection in listener.connections.open:
@@ -188,8 +189,8 @@ class Doors:
                     "certificate not reloaded, the old one stays", listener=listener.url, error=str(error)
                 )
         try:
-            if self.access is not None:
-                self.access.reload()
+            if self._access is not None:
+                self._access.reload()
         except (ConfigError, OSError) as error:
             failed.append("passwords and ACL")
             self._warn("passwords and ACL not reloaded, the old ones stay", error=str(error))
@@ -208,7 +209,7 @@ class Doors:
             return BANNED
         if connection.is_revoked():
             return "certificate_revoked"
-        return "" if self.access is None else self.access.must_go(connection)
+        return "" if self._access is None else self._access.must_go(connection)
 
     def stop_accepting(self) -> None:
         for listener in self._listeners:
@@ -220,5 +221,5 @@ class Doors:
             connection.abort()
         if self.poller is not None:
             self.poller.close()
-        if self.access is not None:
-            self.access.close()
+        if self._access is not None:
+            self._access.close()

@@ -42,7 +42,7 @@ class Evicting:
             self._soon(self._look)
 
     def _put_out(self, connection: Connection, why: str) -> None:
-        peer, user, client = connection.peer(), connection.user or "", connection.client_id
+        peer, user, client = connection.peer(), connection.identity.user or "", connection.client_id
         listener = connection.listener()
         self._audit.failure(
             "put out", why, source_of(peer), user=user, client=client, address=peer, listener=listener

@@ -16,7 +16,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 from headrace.core.broker import Broker
-from headrace.core.state.state import DEFAULT_TENANT
 from headrace.core.state.tenant import Tenant
 
 MINUTES = (1, 5, 15)
@@ -60,7 +59,7 @@ class SystemPublisher:
 
     def publish(self, now_s: float) -> None:
         """Send every value that changed."""
-        tenant = self._broker.fold.tenant(DEFAULT_TENANT)
+        tenant = self._broker.fold.tenant(self._broker.anyone.tenant)
         elapsed_s, self._last_s = now_s - self._last_s, now_s
         values = self._state(tenant) | heap()
         counters = self._counters(tenant)

@@ -11,6 +11,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import NamedTuple
 
+from headrace.core.ports.identity import DEFAULT_TENANT
 from headrace.core.records.message import Message as Stored
 from headrace.core.records.message import decode_batch
 from headrace.core.state.session import Session
@@ -21,7 +22,6 @@ from headrace.mqtt.properties import Properties
 from headrace.mqtt.topics import matches
 from headrace.storage.embedded.recovery import folded
 
-TENANT = "default"
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
@@ -96,7 +96,7 @@ class Contents:
 
     def _sessions(self) -> list[Session]:
         try:
-            return list(folded(self._data_dir).tenant(TENANT).sessions.values())
+            return list(folded(self._data_dir).tenant(DEFAULT_TENANT).sessions.values())
         except NoJournal:
             return []
 

@@ -14,6 +14,7 @@ import pytest
 from headrace.core.broker import Broker
 from headrace.core.ports.access import PENDING, SignIn
 from headrace.core.ports.clock import Clock
+from headrace.core.ports.identity import Identity
 from headrace.core.ports.settings import BrokerSettings
 from headrace.core.records.event import SessionOpened
 from headrace.errors import ConfigError
@@ -56,10 +57,13 @@ class Loop:
 class Request(SignIn):
     """Keeps the late answer."""
 
-    code = PENDING
+    code = PENDING  # 0: it is let in
 
-    def answer(self, reason_code: int) -> None:
-        self.code = reason_code
+    def answer(self, answer: Identity | int) -> None:
+        if isinstance(answer, Identity):
+            self.link.identity, self.code = answer, 0
+        else:
+            self.code = answer
 
 
 class Told:
@@ -117,13 +121,13 @@ class Door:
         self, user: str | None, password: str | None, identity: str | None = "", client_id: str = "c"
     ) -> Request:
         link = MemoryLink(self.broker)
-        link.identity = identity
+        link.certificate_name = identity
         link.version = 4
         secret = None if password is None else password.encode()
         packet = Connect(4, client_id, True, 0, user, secret, None, Properties())
         request = Request(self.broker.sessions, link, packet)
         request.peer = self.peer
-        request.code = self.access.authenticate(request)
+        request.answer(self.access.authenticate(request))
         return request
 
     def answer(self, user: str | None, password: str | None, **more: Any) -> int:
@@ -228,7 +232,7 @@ def test_anonymous_clients_where_they_are_allowed(
     assert access.may_receive(link, b"a")
     assert not access.may_publish(link, b"b")
     assert access.may_subscribe(link, "a")
-    link.user, link.grants = "ada", None
+    link.identity, link.grants = broker.sessions.identity_of("ada"), None
     assert access.may_publish(link, b"b")
 
 
@@ -354,16 +358,16 @@ def test_failed_logins_ban_where_they_come_from(
     tmp_path: Path, broker: Broker, loop: Loop, make: Make, told: Told
 ) -> None:
     access = make(password_file=passwords(tmp_path, ada="right"), allow_anonymous=False)
-    access.gate = Gate(GateSettings(ban_after_failures=3))
+    access.guard = gate = Gate(GateSettings(ban_after_failures=3))
     door = Door(broker, access, loop)
     door.peer = "192.0.2.1:5"
     for _ in range(5):
         door.answer(None, None)  # no guess at a password
     for number, user in enumerate(("ada", "eve", "ada")):
-        assert access.gate.refusal("192.0.2.1:6") == ""
+        assert gate.refusal("192.0.2.1:6") == ""
         assert door.answer(user, f"{number}") == rc.NOT_AUTHORIZED
-    assert access.gate.refusal("192.0.2.1:6") == "banned"
-    assert access.gate.refusal("192.0.2.2:6") == ""
+    assert gate.refusal("192.0.2.1:6") == "banned"
+    assert gate.refusal("192.0.2.2:6") == ""
     assert told.reasons()[-1] == ("banned", "failed_logins")
 
 
@@ -372,7 +376,7 @@ def test_a_ban_holds_for_whoever_had_come_before_it(
 ) -> None:
     """Connections that were opened first give no more guesses than one; nor do CONNECTs that wait already."""
     access = make(password_file=passwords(tmp_path, ada="right"), allow_anonymous=False)
-    access.gate = Gate(GateSettings(ban_after_failures=3))
+    access.guard = Gate(GateSettings(ban_after_failures=3))
     door = Door(broker, access, loop)
     door.peer = "[2001:db8::5]:5"
     waiting = [door.ask("ada", "right" if number == 9 else f"{number}") for number in range(10)]

@@ -20,7 +20,6 @@ from headrace.core.records.event import (
     Unsubscribed,
 )
 from headrace.core.state.session import APPLICATION, BRIDGE_PREFIX, NEVER_EXPIRES, Session, Subscription
-from headrace.core.state.state import DEFAULT_TENANT
 from headrace.core.state.subscriptions import subscription_from
 from headrace.mqtt.packets import Connect
 from headrace.mqtt.properties import Properties
@@ -43,7 +42,7 @@ class Bridging:
         self._retained = retained
         self._clock = host.clock
         self._settings = host.settings
-        self._tenant = fold.tenant(DEFAULT_TENANT)
+        self._tenant = fold.tenant(host.anyone.tenant)
 
     def open(self, name: str, filters: dict[str, int]) -> Session:
         """The session of the bridge `name`, subscribed to exactly these filters (local ones, with their QoS).

@@ -72,7 +72,7 @@ class Grants:
         """Configuration rules, then the CONNECT user property, then DEVICE (decision 16)."""
         settings = self._settings
         # Where somebody looks at names, the one that was found counts, not the one beside a client certificate.
-        user = packet.username if link.access is None else link.user
+        user = packet.username if link.rights is None else link.identity.user
         if user is not None and user in settings.application_user_names:
             return APPLICATION
         for pattern in settings.application_client_ids:

@@ -16,9 +16,9 @@ from headrace.core.inbound.admission import Admission
 from headrace.core.inbound.connack import Grants
 from headrace.core.inbound.wills import Wills
 from headrace.core.outbound.delivery import Delivery
-from headrace.core.ports.access import PENDING, Access, SignIn, SignInListener
-from headrace.core.ports.clock import Clock
-from headrace.core.ports.link import Link
+from headrace.core.ports.access import PENDING, Access, LinkRights, SignIn, SignInListener
+from headrace.core.ports.identity import Identity
+from headrace.core.ports.link import Host, Link
 from headrace.core.ports.timers import RETRY_MS, Timer, Timers
 from headrace.core.ports.witness import Testimony
 from headrace.core.records.elapsed import CLOCK_SET_US, elapsed_us
@@ -32,13 +32,12 @@ from headrace.core.records.event import (
 from headrace.core.records.record import DROP_SESSION_ENDED
 from headrace.core.state.groups import forget_redraws, groups_of
 from headrace.core.state.session import BRIDGE_PREFIX, NEVER_EXPIRES, Session, session_of
-from headrace.core.state.state import DEFAULT_TENANT, Fold
+from headrace.core.state.state import Fold
 from headrace.errors import ProtocolError
 from headrace.mqtt import reason_codes as rc
 from headrace.mqtt.properties import Properties
 
 if TYPE_CHECKING:
-    from headrace.core.ports.settings import BrokerSettings
     from headrace.core.state.groups import Group
     from headrace.core.state.tenant import Tenant
     from headrace.mqtt.packets import Connect, Disconnect
@@ -54,23 +53,22 @@ class Sessions(SignInListener):
         fold: Fold,
         commit: GroupCommit,
         delivery: Delivery,
-        timers: Timers,
-        clock: Clock,
-        settings: BrokerSettings,
+        host: Host,
     ) -> None:
         self._fold = fold
         self._commit = commit
         self._delivery = delivery
-        self._timers = timers
-        self._clock = clock
-        self._settings = settings
+        self._timers = host.timers
+        self._clock = host.clock
+        self._settings = host.settings
+        self._anyone = host.anyone
         self.access: Access | None = None
         self.connected = 0
         self.expired = 0  # sessions whose time was over
         self.testimony = Testimony()
-        self.admission = Admission(settings)
-        self._wills = Wills(commit, self.admission, clock)
-        self._grants = Grants(settings)
+        self.admission = Admission(host.settings)
+        self._wills = Wills(commit, self.admission, host.clock)
+        self._grants = Grants(host.settings)
 
     # CONNECT
 
@@ -80,10 +78,9 @@ class Sessions(SignInListener):
         link.bridge = packet.bridge
         link.max_packet_size = packet.properties.maximum_packet_size or 0
         link.problem_information = packet.properties.request_problem_information != 0
-        tenant = self._fold.tenant(DEFAULT_TENANT)
         refusal = self._refusal(packet)
         if refusal:
-            self._refuse(link, tenant, refusal)
+            self._refuse(link, refusal)
             self.testimony.refused(link, packet.client_id, refusal, "")
         elif self.access is None:
             self._admit(link, packet)
@@ -92,31 +89,38 @@ class Sessions(SignInListener):
 
     def _sign_in(self, access: Access, link: Link, packet: Connect) -> None:
         """Ask who it is; while that takes time, the packets behind CONNECT wait."""
-        link.access = access
-        code = access.authenticate(SignIn(self, link, packet))
-        if code == PENDING:
+        link.rights = LinkRights(access, link)
+        answer = access.authenticate(SignIn(self, link, packet))
+        if answer == PENDING:
             link.hold()
         else:
-            self.signed_in(link, packet, code)
+            self.signed_in(link, packet, answer)
 
-    def signed_in(self, link: Link, packet: Connect, reason_code: int) -> None:
+    def signed_in(self, link: Link, packet: Connect, answer: Identity | int) -> None:
         """Access control has answered [MQTT-3.1.4-2]."""
-        if reason_code:
-            self._refuse(link, self._fold.tenant(DEFAULT_TENANT), reason_code)
-        else:
+        if isinstance(answer, Identity):
+            link.identity = answer
             self._admit(link, packet)
+        else:
+            self._refuse(link, answer)
 
-    def owner_of(self, client_id: str) -> str | None:
-        session = self._fold.tenant(DEFAULT_TENANT).sessions.get(client_id)
+    def identity_of(self, user: str | None) -> Identity:
+        return self._fold.tenant(self._anyone.tenant).identity_of(user)
+
+    def owner_of(self, tenant: str, client_id: str) -> str | None:
+        session = self._fold.tenant(tenant).sessions.get(client_id)
         return None if session is None else session.owner
 
-    def user_before(self, client_id: str) -> str | None:
-        session = self._fold.tenant(DEFAULT_TENANT).sessions.get(client_id)
-        return None if session is None or session.link is None else session.link.user
+    def user_before(self, tenant: str, client_id: str) -> str | None:
+        session = self._fold.tenant(tenant).sessions.get(client_id)
+        return None if session is None or session.link is None else session.link.identity.user
+
+    def _tenant_of(self, link: Link) -> Tenant:
+        return self._fold.tenant(link.identity.tenant)
 
     def _admit(self, link: Link, packet: Connect) -> None:
         """Find or make the session, answer with CONNACK."""
-        tenant = self._fold.tenant(DEFAULT_TENANT)
+        tenant = self._tenant_of(link)
         answer = Properties()
         client_id = packet.client_id
         if not client_id:
@@ -124,7 +128,7 @@ class Sessions(SignInListener):
             answer.assigned_client_identifier = client_id
         link.client_id = client_id
         if not self._wills.take(link, packet.will):
-            self._refuse(link, tenant, rc.NOT_AUTHORIZED)
+            self._refuse(link, rc.NOT_AUTHORIZED)
             return
         expiry_s = self._grants.expiry_s(packet, answer)
         if packet.version == 5 and not self._grants.promise(link, packet, answer):
@@ -178,9 +182,10 @@ class Sessions(SignInListener):
             return rc.NOT_AUTHORIZED
         return 0
 
-    def _refuse(self, link: Link, tenant: Tenant, reason_code: int) -> None:
-        tenant.counters.connects_refused += 1
-        tenant.counters.refuse("connect", reason_code)
+    def _refuse(self, link: Link, reason_code: int) -> None:
+        counters = self._tenant_of(link).counters
+        counters.connects_refused += 1
+        counters.refuse("connect", reason_code)
         link.reject(reason_code)
         link.close()
 
@@ -211,7 +216,7 @@ class Sessions(SignInListener):
             version=packet.version,
             will=packet.will,
             sent_limit=min(int(link.chunk), tenant.ids.direct),
-            user=link.user,
+            user=link.identity.user,
         )
         self._commit.append(event)
         return self._fold.opened(event)
@@ -226,7 +231,7 @@ class Sessions(SignInListener):
             version=packet.version,
             will=packet.will,
             sent_limit=int(limit),
-            user=link.user if session.owner is None else None,
+            user=link.identity.user if session.owner is None else None,
         )
         self._commit.append(event)
         if session.timer is not None:
@@ -280,13 +285,13 @@ class Sessions(SignInListener):
             self._detach(link, session)
             self._close(session, "connection lost", -1)
             self._tell_end(link, session, link.why_cut() or "connection lost", -1)
-        elif link.access is not None:
-            link.access.left(link)
+        elif link.rights is not None:
+            link.rights.ended()
 
     def protocol_error(self, link: Link, error: ProtocolError) -> None:
         """Answer with the reason code the version knows, close that connection only (P9)."""
         session = session_of(link)
-        self._fold.tenant(DEFAULT_TENANT).counters.protocol_errors += 1
+        self._tenant_of(link).counters.protocol_errors += 1
         link.refuse(error)
         if session is not None:
             self._detach(link, session)
@@ -306,8 +311,8 @@ class Sessions(SignInListener):
             session.tenant.counters.disconnects += 1
         link.session = None
         link.ready = False
-        if link.access is not None:
-            link.access.left(link)
+        if link.rights is not None:
+            link.rights.ended()
         if link.timer is not None:
             link.timer.cancel()
             link.timer = None

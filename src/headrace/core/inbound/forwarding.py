@@ -16,7 +16,6 @@ from headrace.core.commit import GroupCommit
 from headrace.core.inbound.publishing import Publishing
 from headrace.core.outbound.fan_out import FEW, takes_as_it_is
 from headrace.core.outbound.routing import Router, targets_of
-from headrace.core.ports.access import may_publish
 from headrace.core.ports.link import Link
 from headrace.core.ports.settings import BrokerSettings
 from headrace.core.records.message import NO_EXPIRY, Message, message_flags
@@ -95,5 +94,5 @@ class Forwarding:
             return False
         if self._fan_out.busy and self._fan_out.waits(session.incarnation):
             return False
-        access = link.access
-        return access is None or may_publish(access, link, topic)
+        rights = link.rights
+        return rights is None or rights.may_publish(topic)

@@ -10,8 +10,8 @@ from typing import Final
 
 from mypy_extensions import i64
 
-from headrace.core.ports.access import Answers
 from headrace.core.ports.link import Link
+from headrace.core.ports.rights import Rights
 from headrace.core.ports.timers import Timer
 
 _SECOND_MS: Final = 1000
@@ -60,19 +60,19 @@ class Pace(Timer):
         self._budgets = budgets
         self.waits = False
 
-    def overdrawn(self, answers: Answers, waiting: bool = True) -> bool:
+    def overdrawn(self, rights: Rights, waiting: bool = True) -> bool:
         """One more message came than was allowed for: allow for more, or, where it may wait, stop reading. Whether it is
         more than is allowed now."""
         now_ms = self._link.host.clock.mono_ms
         if not self.waits:
-            self._renew(answers, now_ms)
-        if answers.left >= 0:
+            self._renew(rights, now_ms)
+        if rights.left >= 0:
             return False
         if waiting:
             self._link.pause_reading()
             if not self.waits:
                 self.waits = True
-                self._wait(answers, now_ms)
+                self._wait(rights, now_ms)
         return True
 
     def _portion(self) -> i64:
@@ -81,31 +81,31 @@ class Pace(Timer):
             portion = min(portion, budget.portion())
         return portion
 
-    def _renew(self, answers: Answers, now_ms: i64) -> None:
-        granted: i64 = self._portion() - answers.left
+    def _renew(self, rights: Rights, now_ms: i64) -> None:
+        granted: i64 = self._portion() - rights.left
         for budget in self._budgets:
             granted = min(granted, budget.left(now_ms))
         if granted > 0:
             for budget in self._budgets:
                 budget.draw(granted)
-            answers.left += granted
+            rights.left += granted
 
-    def _wait(self, answers: Answers, now_ms: i64) -> None:
+    def _wait(self, rights: Rights, now_ms: i64) -> None:
         wait_ms: i64 = _WAIT_MS
         for budget in self._budgets:
-            wait_ms = max(wait_ms, budget.wait_ms(self._portion() - answers.left))
+            wait_ms = max(wait_ms, budget.wait_ms(self._portion() - rights.left))
         self._link.host.timers.schedule(int(now_ms + wait_ms), self)
 
     def fire(self, now_ms: int) -> None:
         """Read on once the debt is paid and a portion is there: not a message at a time."""
         link = self._link
-        answers = link.answers
-        if link.closed or answers is None:
+        rights = link.rights
+        if link.closed or rights is None:
             return
         link.last_seen_ms = now_ms  # its silence is ours
-        self._renew(answers, now_ms)
-        if answers.left < self._portion() or link.held_back:
-            self._wait(answers, now_ms)
+        self._renew(rights, now_ms)
+        if rights.left < self._portion() or link.held_back:
+            self._wait(rights, now_ms)
         else:
             self.waits = False
             link.resume_reading()

@@ -23,7 +23,6 @@ from headrace.core.commit import (
 )
 from headrace.core.inbound.admission import Admission
 from headrace.core.outbound.routing import Router, targets_of
-from headrace.core.ports.access import may_publish
 from headrace.core.ports.link import Host, Link
 from headrace.core.ports.witness import Testimony
 from headrace.core.records.message import NO_EXPIRY, Message, message_flags
@@ -102,7 +101,7 @@ class Publishing:
         counters = session.tenant.counters
         counters.publishes_received += 1
         counters.bytes_received += len(packet.payload)
-        if (link.access is not None or self.trace) and not self._permits(link, session, packet):
+        if (link.rights is not None or self.trace) and not self._permits(link, session, packet):
             return
         retain = packet.retain  # [MQTT-3.3.1-5] [MQTT-3.3.1-8]
         topic = packet.topic
@@ -128,9 +127,9 @@ class Publishing:
     def _permits(self, link: Link, session: Session, packet: Publish) -> bool:
         """Return whether access control lets the client publish there, and it has not come round a ring of bridges;
         what is refused is answered."""
-        access = link.access
-        if access is not None and not may_publish(access, link, packet.topic):
-            access.note_denied(link, "publish", packet.topic)
+        rights = link.rights
+        if rights is not None and not rights.may_publish(packet.topic):
+            rights.note_denied("publish", packet.topic)
             self._reject(link, session, packet, rc.NOT_AUTHORIZED)
             return False
         if (

@@ -141,8 +141,8 @@ class Subscribing:
         levels_max = self._settings.filter_levels_max
         if levels_max and split_share(request.filter)[1].count("/") >= levels_max:
             return rc.QUOTA_EXCEEDED
-        access = link.access
-        if access is not None and not access.may_subscribe(link, request.filter):
+        rights = link.rights
+        if rights is not None and not rights.may_subscribe(request.filter):
             return rc.NOT_AUTHORIZED
         return request.qos if room.takes(request.filter) else rc.QUOTA_EXCEEDED
 
@@ -175,7 +175,7 @@ class _Room:
         self._session = session
         self._owner = session.owner
         self._most: i64 = link.subscriptions_max or settings.subscriptions_max
-        self._most_owned: i64 = settings.user_subscriptions_max
+        self._most_owned: i64 = session.tenant.limits.user_subscriptions_max
         self._most_bytes: i64 = settings.subscription_bytes_max
         self._new: set[str] = set()
         self._bytes: i64 = 0

@@ -31,14 +31,14 @@ class Wills:
 
     def take(self, link: Link, will: Will | None) -> bool:
         """Return whether the client may leave this will; it is noted whose it is."""
-        access = link.access
+        rights = link.rights
         if will is None:
             return True
-        will.user = link.user
+        will.user = link.identity.user
         topic = will.topic.encode("utf-8")
-        if access is None or access.may_publish(link, topic):
+        if rights is None or rights.ask_publish(topic):
             return True
-        access.note_denied(link, "will", topic)
+        rights.note_denied("will", topic)
         return False
 
     def fire(self, session: Session, access: Access | None) -> None:

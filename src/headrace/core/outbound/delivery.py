@@ -15,7 +15,6 @@ from headrace.core.commit import GroupCommit
 from headrace.core.outbound.reserving import Pump, Reserving
 from headrace.core.outbound.spilling import Spilling
 from headrace.core.outbound.unread import FAILURES_AT_ONCE, Unread
-from headrace.core.ports.access import may_receive
 from headrace.core.ports.clock import Clock
 from headrace.core.ports.journal import NOT_NOW, Absent, JournalPort
 from headrace.core.ports.link import Link
@@ -228,8 +227,8 @@ class Delivery(Pump):
     def _permitted(self, link: Link, message: Message) -> bool:
         """Return whether the client may read this topic. Asked when it is sent: permission may be withdrawn
         (decision 11: counted drops)."""
-        access = link.access
-        return access is None or may_receive(access, link, message.topic)
+        rights = link.rights
+        return rights is None or rights.may_receive(message.topic)
 
     def _send(
         self,

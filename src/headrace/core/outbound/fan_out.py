@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Final
 from mypy_extensions import i64
 
 from headrace.core.commit import ENTRY_BYTES, GroupCommit
-from headrace.core.ports.access import may_receive
 from headrace.core.records.record import DROP_QOS0_SLOW
 from headrace.mqtt.packets import VERSION_5
 
@@ -237,5 +236,5 @@ def takes_as_it_is(receiver: Link, target: Target, version: i64, size: i64, topi
         return False
     if target.no_local or len(target.ids) or target.session.ended:
         return False
-    access = receiver.access
-    return access is None or may_receive(access, receiver, topic)
+    rights = receiver.rights
+    return rights is None or rights.may_receive(topic)

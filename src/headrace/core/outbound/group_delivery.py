@@ -14,7 +14,6 @@ from mypy_extensions import i64
 
 from headrace.core.commit import Deferred, GroupCommit
 from headrace.core.outbound.delivery import Delivery, Sharing
-from headrace.core.ports.access import may_draw, may_receive
 from headrace.core.ports.clock import Clock
 from headrace.core.ports.journal import NOT_NOW, Absent, JournalPort
 from headrace.core.ports.link import Link
@@ -421,16 +420,16 @@ class SharedDelivery(Sharing):
 def _admitted(group: Group, session: Session) -> bool:
     """Return whether the member's rights are still what the shared subscription asks for."""
     link = session.link
-    if link is None or link.access is None:
+    if link is None or link.rights is None:
         return True
-    return may_draw(link.access, link, group.carrier.client_id)
+    return link.rights.may_draw(group.carrier.client_id)
 
 
 def _may_read(session: Session, message: Message) -> bool:
     link = session.link
-    if link is None or link.access is None:
+    if link is None or link.rights is None:
         return True
-    return may_receive(link.access, link, message.topic)
+    return link.rights.may_receive(message.topic)
 
 
 class _DrawDurable(Deferred):

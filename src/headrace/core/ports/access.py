@@ -8,31 +8,35 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from mypy_extensions import i64, mypyc_attr
+from mypy_extensions import mypyc_attr
+
+from headrace.core.ports.rights import UNLIMITED, Rights
 
 if TYPE_CHECKING:
+    from headrace.core.ports.identity import Identity
     from headrace.core.ports.link import Link
     from headrace.mqtt.packets import Connect
 
-_REMEMBERED_MAX: Final = 256  # topics of a connection
-_REMEMBERED_TOPIC_BYTES_MAX: Final = 128  # about longer ones it is asked anew: what is remembered stays small
 _FIXED_BYTES: Final = 2048
-UNLIMITED: Final = 1 << 60
 PENDING: Final = -1  # no reason code: the answer comes through SignIn.answer
 
 
 class SignInListener:
     """Goes on with a CONNECT once access control has answered."""
 
-    def signed_in(self, link: Link, packet: Connect, reason_code: int) -> None:
-        """Let the client in where the code is 0, else refuse it."""
+    def signed_in(self, link: Link, packet: Connect, answer: Identity | int) -> None:
+        """Let the client in as whom it is, or refuse it with a reason code."""
         raise NotImplementedError
 
-    def owner_of(self, client_id: str) -> str | None:
+    def identity_of(self, user: str | None) -> Identity:
+        """Whom a client is that signs in as this user, with the limits of its tenant."""
+        raise NotImplementedError
+
+    def owner_of(self, tenant: str, client_id: str) -> str | None:
         """The user whom the session of a client id belongs to; None: nobody, or there is none."""
         raise NotImplementedError
 
-    def user_before(self, client_id: str) -> str | None:
+    def user_before(self, tenant: str, client_id: str) -> str | None:
         """The user of the connection that one with this client id takes over; None: nobody, or there is none."""
         raise NotImplementedError
 
@@ -61,48 +65,63 @@ class SignIn:
             size += len(name) + len(value)
         return size
 
-    def owner(self) -> str | None:
+    def identity_of(self, user: str | None) -> Identity:
+        """Whom it is, if it is this user; None is nobody in particular."""
+        return self._listener.identity_of(user)
+
+    def owner(self, tenant: str) -> str | None:
         """The user whom the session that it asks for belongs to, if there is one."""
-        return self._listener.owner_of(self.client_id)
+        return self._listener.owner_of(tenant, self.client_id)
 
-    def user_before(self) -> str | None:
+    def user_before(self, tenant: str) -> str | None:
         """The user of the connection that it takes over, if there is one."""
-        return self._listener.user_before(self.client_id)
+        return self._listener.user_before(tenant, self.client_id)
 
-    def answer(self, reason_code: int) -> None:
-        """The late answer: 0, or why the client is refused. On the loop; nothing happens if the client has gone."""
+    def answer(self, answer: Identity | int) -> None:
+        """The late answer, as `Access.authenticate` gives it. On the loop; nothing happens if the client has gone."""
         link = self.link
         if not link.closed:
-            self._listener.signed_in(link, self._packet, reason_code)
+            self._listener.signed_in(link, self._packet, answer)
             link.release()
 
 
-class Answers:
-    """What access control said to one connection, by topic: asking again costs a dictionary look-up, and for the topic
-    that it was allowed last, which is mostly the same object again, not even that."""
+@mypyc_attr(allow_interpreted_subclasses=True)
+class Guard:
+    """Turns addresses away: whoever authenticates asks it, and tells it of failed logins (`net.gate`)."""
 
-    def __init__(self, generation: int) -> None:
-        self.generation = generation
-        self.left: i64 = 0  # messages that it may publish before `Access.overdrawn` is asked
-        self.publish: dict[bytes, bool] = {}
-        self.receive: dict[bytes, bool] = {}
-        self.share: dict[str, bool] = {}
-        self.published = b""
-        self.received = b""
+    def bans(self, peer: str) -> bool:
+        """Return whether nobody from there may sign in."""
+        raise NotImplementedError
+
+    def failed(self, peer: str) -> bool:
+        """A login failed there. True if that was one too many, and the address is banned now."""
+        raise NotImplementedError
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class Access:
-    """Says who may do what. `link.user` is the name that `authenticate` found, None for nobody in particular.
+    """Says who is who, and who may do what. `link.identity` is whom `authenticate` found.
 
     `generation` changes when the rules do: what connections remember of the answers holds for one generation.
     """
 
     generation: int = 0
+    guard: Guard | None = None
 
-    def authenticate(self, request: SignIn) -> int:
-        """A reason code, or PENDING. Sets `request.link.user` where the client is let in."""
+    def authenticate(self, request: SignIn) -> Identity | int:
+        """Whom a client is that may come in (`SignIn.identity_of`), or why not: a reason code. PENDING: `SignIn.answer`
+        is called later."""
         raise NotImplementedError
+
+    def reload(self) -> None:
+        """Read the rules again. Raises ConfigError or OSError; then those that were there stay."""
+
+    def must_go(self, link: Link) -> str:
+        """Why a connection may not stay under the rules as they are now, "" if it may."""
+        return ""
+
+    def close(self) -> None:
+        """Let go of what it holds: nobody asks any more."""
 
     def may_publish(self, link: Link, topic: bytes) -> bool:
         raise NotImplementedError
@@ -117,9 +136,9 @@ class Access:
     def note_denied(self, link: Link, action: str, topic: bytes) -> None:
         """A PUBLISH or a will was refused because `may_publish` said so."""
 
-    def overdrawn(self, link: Link, answers: Answers) -> None:
-        """A message came beyond those that `answers.left` allowed for. Raises ProtocolError where that must end it."""
-        answers.left = UNLIMITED
+    def overdrawn(self, link: Link, rights: Rights) -> None:
+        """A message came beyond those that `rights.left` allowed for. Raises ProtocolError where that must end it."""
+        rights.left = UNLIMITED
 
     def left(self, link: Link) -> None:
         """A connection that was let in has ended, or its session has left it; told once or more often."""
@@ -129,61 +148,35 @@ class Access:
         raise NotImplementedError
 
 
-def may_publish(access: Access, link: Link, topic: bytes) -> bool:
-    """The answer of `access`, remembered on the connection."""
-    answers = _answers(access, link)
-    answers.left -= 1
-    if answers.left < 0:
-        access.overdrawn(link, answers)
-    if topic is answers.published:
-        return True
-    known = answers.publish.get(topic)
-    if known is None:
-        known = access.may_publish(link, topic)
-        _remember(answers.publish, topic, known)
-    if known and len(topic) <= _REMEMBERED_TOPIC_BYTES_MAX:
-        answers.published = topic
-    return known
+class LinkRights(Rights):
+    """The rights of a link, as access control says."""
 
+    def __init__(self, access: Access, link: Link) -> None:
+        super().__init__()
+        self._access = access
+        self._link = link
+        self._generation = access.generation
 
-def may_receive(access: Access, link: Link, topic: bytes) -> bool:
-    """The answer of `access`, remembered on the connection."""
-    answers = _answers(access, link)
-    if topic is answers.received:
-        return True
-    known = answers.receive.get(topic)
-    if known is None:
-        known = access.may_receive(link, topic)
-        _remember(answers.receive, topic, known)
-    if known and len(topic) <= _REMEMBERED_TOPIC_BYTES_MAX:
-        answers.received = topic
-    return known
+    def refresh(self) -> None:
+        generation = self._access.generation
+        if generation != self._generation:
+            self._generation = generation
+            self.forget()
 
+    def ask_publish(self, topic: bytes) -> bool:
+        return self._access.may_publish(self._link, topic)
 
-def may_draw(access: Access, link: Link, shared_filter: str) -> bool:
-    """Return whether a member may still have entries of its shared subscription: asked as when it subscribed, and
-    remembered on the connection."""
-    answers = _answers(access, link)
-    known = answers.share.get(shared_filter)
-    if known is None:
-        known = access.may_subscribe(link, shared_filter)
-        if len(answers.share) >= _REMEMBERED_MAX:
-            answers.share.clear()
-        answers.share[shared_filter] = known
-    return known
+    def ask_receive(self, topic: bytes) -> bool:
+        return self._access.may_receive(self._link, topic)
 
+    def may_subscribe(self, topic_filter: str) -> bool:
+        return self._access.may_subscribe(self._link, topic_filter)
 
-def _answers(access: Access, link: Link) -> Answers:
-    answers = link.answers
-    if answers is None or answers.generation != access.generation:
-        answers = Answers(access.generation)
-        link.answers = answers
-    return answers
+    def note_denied(self, action: str, topic: bytes) -> None:
+        self._access.note_denied(self._link, action, topic)
 
+    def overdrawn(self) -> None:
+        self._access.overdrawn(self._link, self)
 
-def _remember(remembered: dict[bytes, bool], topic: bytes, answer: bool) -> None:
-    if len(topic) > _REMEMBERED_TOPIC_BYTES_MAX:
-        return
-    if len(remembered) >= _REMEMBERED_MAX:
-        remembered.clear()
-    remembered[topic] = answer
+    def ended(self) -> None:
+        self._access.left(self._link)

@@ -19,7 +19,8 @@ from headrace.core.ports.timers import Timer, Timers
 from headrace.mqtt.protocol import ServerHandler
 
 if TYPE_CHECKING:
-    from headrace.core.ports.access import Access, Answers
+    from headrace.core.ports.identity import Identity
+    from headrace.core.ports.rights import Rights
     from headrace.core.records.message import Message
     from headrace.errors import ProtocolError
     from headrace.mqtt.packets import Auth, Connect, Disconnect, Publish, Subscribe, Unsubscribe
@@ -48,12 +49,14 @@ class Host:
 
     `slow` counts the links whose socket is above its high mark, `bytes_received` and `bytes_sent` the bytes of whole
     packets.
-    `share` is what a link may have done when it is read, in small packets (`core.inbound.turns`).
+    `share` is what a link may have done when it is read, in small packets (`core.inbound.turns`). `anyone` is who
+    everybody is that was not asked, of the tenant that all belong to.
     """
 
-    def __init__(self, clock: Clock, settings: BrokerSettings) -> None:
+    def __init__(self, clock: Clock, settings: BrokerSettings, anyone: Identity) -> None:
         self.clock = clock
         self.settings = settings
+        self.anyone = anyone
         self.timers = Timers()
         self.buffers = Buffers()
         # Those who have bytes to write, each with the next one: to take one out of a list costs a look at its class.
@@ -178,15 +181,14 @@ class Link(ServerHandler):
         self.since_us: i64 = 0  # when it got its session
         self.problem_information = True
         self.packet_bytes_max: i64 = host.settings.packet_bytes_max
-        # The name in the client's certificate, where the listener takes it as user name: None if there is none in it, ""
+        # Where the listener takes the name in the client's certificate as user name: None if there is none in it, ""
         # without a certificate and where nobody asks for one.
-        self.identity: str | None = ""
+        self.certificate_name: str | None = ""
         self.messages_per_s: int = 0  # that it may publish; 0: as many as it likes
         self.subscriptions_max: int = 0  # of its session; 0: as the settings say
-        self.access: Access | None = None  # who is asked what it may do; None: everything
-        self.user: str | None = None  # whom access control knows it as; None: nobody in particular
+        self.identity: Identity = host.anyone  # who it is, once it has signed in
+        self.rights: Rights | None = None  # what it may do; None: everything
         self.client_id = ""
-        self.answers: Answers | None = None  # of access control, since its rules changed
         self.grants: object | None = None  # what access control remembers of it
         self.timer: Timer | None = None
         self.bridge = False  # 3.x: the client said that it is another broker's bridge

@@ -36,7 +36,6 @@ class BrokerSettings:
         self.topic_levels_max: int = 256
         self.filter_levels_max: int = 256
         self.subscriptions_max: int = 10_000
-        self.user_subscriptions_max: int = 0
         self.subscription_bytes_max: int = 32 << 20
         self.allow_anonymous: bool = True
         self.commit_bytes_max: int = 32 << 20

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final, cast
 
 from mypy_extensions import i64
 
+from headrace.core.ports.identity import Identity, Limits
 from headrace.core.records.event import SessionName, SubscriptionRow
 from headrace.core.records.message import Message
 from headrace.core.records.record import DROP_REASONS, NORMAL_DROPS
@@ -128,7 +129,7 @@ def merge(members: list[Target]) -> Target:
 
 class Commons:
     """What the sessions of a tenant share: who subscribes to what, what is retained, who published what already, the
-    room for backlogs and the packet ids, and what is counted."""
+    room for backlogs and the packet ids, what is counted, and the limits of its users."""
 
     def __init__(self, name: str, pages: PageReader, ids: PacketIds | None = None) -> None:
         self.name = name
@@ -144,6 +145,11 @@ class Commons:
         self.owned: dict[str, int] = {}  # user -> subscriptions of the sessions that belong to it
         # (client id, DropReason) -> messages not yet told of; None: nobody is told (`drop_events`)
         self.drops: dict[tuple[str, int], int] | None = None
+        self.limits = Limits()
+
+    def identity_of(self, user: str | None) -> Identity:
+        """Whom access control lets in as this user of the tenant; None: nobody in particular."""
+        return Identity(self.name, user, self.limits)
 
     def is_heard(self, topic: bytes) -> bool:
         """Return whether any subscription, shared or not, matches this topic."""

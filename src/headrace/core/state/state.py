@@ -36,7 +36,6 @@ from headrace.core.state.subscriptions import subscription_from
 from headrace.core.state.tenant import Tenant
 from headrace.mqtt.topics import SHARE_PREFIX, split_share
 
-DEFAULT_TENANT: Final = "default"
 NONE_LISTED: Final = 1 << 62
 
 

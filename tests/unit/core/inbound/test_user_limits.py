@@ -9,7 +9,7 @@ import pytest
 from harness import Client, Harness
 from headrace.core.ports.settings import BrokerSettings
 from headrace.mqtt import codec
-from headrace.services.access import AccessSettings, FileAccess, UserLimits
+from headrace.services.access import AccessSettings, FileAccess
 from headrace.services.audit import Audit
 
 
@@ -34,8 +34,16 @@ class Told:
 def limited(told: Told | None = None, settings: BrokerSettings | None = None, **limits: Any) -> Harness:
     made = Harness(settings)
     audit = Audit(told or Told(), clock=iter(range(0, 1 << 20, 100)).__next__)
-    made.broker.sessions.access = FileAccess(AccessSettings(users=UserLimits(**limits)), audit, Loop())
+    made.broker.sessions.access = FileAccess(AccessSettings(), audit, Loop())
+    limit(made, **limits)
     return made
+
+
+def limit(harness: Harness, **limits: Any) -> None:
+    """Change limits of the tenant, as a reload does."""
+    for name, value in limits.items():
+        setattr(harness.broker.anyone.limits, name, value)
+    access_of(harness).limit(AccessSettings())
 
 
 def access_of(harness: Harness) -> FileAccess:
@@ -57,7 +65,7 @@ def publish(client: Client, count: int) -> None:
 
 
 def test_connections_of_a_user_share_its_messages_a_second() -> None:
-    harness = limited(messages_per_s=100)
+    harness = limited(user_messages_per_s=100)
     both = [harness.client(name, username="ada") for name in "ab"]
     other = harness.client("c", username="bob")
     for _ in range(10):
@@ -77,7 +85,7 @@ def test_connections_of_a_user_share_its_messages_a_second() -> None:
 
 def test_a_user_has_so_many_connections_and_takes_its_own_over() -> None:
     told = Told()
-    harness = limited(told, connections_max=2)
+    harness = limited(told, user_connections_max=2)
     first, second = (harness.client(name, username="ada") for name in "ab")
     refused = harness.client("c", username="ada", version=5)
     assert refused.link.closed
@@ -92,7 +100,7 @@ def test_a_user_has_so_many_connections_and_takes_its_own_over() -> None:
 
 
 def test_nothing_is_left_of_who_has_gone() -> None:
-    harness = limited(connections_max=5, messages_per_s=10)
+    harness = limited(user_connections_max=5, user_messages_per_s=10)
     for turn in range(20):
         client = harness.client(f"{turn}", username=f"user {turn % 3}")
         publish(client, 3)
@@ -107,7 +115,7 @@ def test_nothing_is_left_of_who_has_gone() -> None:
 @pytest.mark.parametrize(("version", "code"), [(4, 0xFF), (5, 0x96)])
 def test_who_must_not_wait_is_ended(version: int, code: int) -> None:
     told = Told()
-    harness = limited(told, messages_per_s=10, over_rate="disconnect")
+    harness = limited(told, user_messages_per_s=10, over_rate="disconnect")
     client = harness.client("c", username="ada", version=version)
     publish(client, 10)
     before = client.link.closed
@@ -122,10 +130,10 @@ def test_a_reload_changes_what_connected_clients_may_do() -> None:
     client = harness.client("c", username="ada")
     publish(client, 1_000)
     found = [client.link.reading]
-    access_of(harness).limit(AccessSettings(users=UserLimits(messages_per_s=10)))
+    limit(harness, user_messages_per_s=10)
     publish(client, 20)
     found.append(client.link.reading)
-    access_of(harness).limit(AccessSettings())
+    limit(harness, user_messages_per_s=0)
     for _ in range(6):
         harness.advance(0.5)
     publish(client, 1_000)
@@ -144,9 +152,7 @@ def ask(client: Client, number: int, filters: list[str]) -> None:
 
 
 def test_subscriptions_of_all_sessions_of_a_user_count_together() -> None:
-    settings = BrokerSettings()
-    settings.user_subscriptions_max = 3
-    harness = limited(settings=settings, connections_max=9)
+    harness = limited(user_subscriptions_max=3, user_connections_max=9)
     one, two = (harness.client(name, username="ada", clean=False) for name in "ab")
     for client in (one, two):
         ask(client, 1, ["x/#", "y"])

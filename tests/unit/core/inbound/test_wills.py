@@ -6,6 +6,7 @@ import pytest
 
 from harness import Client, Harness
 from headrace.core.ports.access import Access, SignIn
+from headrace.core.ports.identity import Identity
 from headrace.core.ports.link import Link
 from headrace.core.records.record import DROP_NOT_ACCEPTED
 from headrace.mqtt.packets import Will
@@ -21,9 +22,8 @@ class Rules(Access):
         self.user: str | None = "somebody"
         self.withdrawn: set[tuple[str | None, str, bytes]] = set()
 
-    def authenticate(self, request: SignIn) -> int:
-        request.link.user = self.user
-        return 0
+    def authenticate(self, request: SignIn) -> Identity:
+        return request.identity_of(self.user)
 
     def may_publish(self, link: Link, topic: bytes) -> bool:
         return True

@@ -12,6 +12,7 @@ import pytest
 import headrace.core.broker
 from harness import Client, Harness
 from headrace.core.ports.access import Access, SignIn
+from headrace.core.ports.identity import Identity
 from headrace.core.ports.link import Link
 from headrace.core.ports.settings import BrokerSettings
 from headrace.core.state.groups import membership_in
@@ -438,8 +439,8 @@ class Failing(Access):
 
     victim = ""
 
-    def authenticate(self, request: SignIn) -> int:
-        return 0
+    def authenticate(self, request: SignIn) -> Identity:
+        return request.identity_of(None)
 
     def may_publish(self, link: Link, topic: bytes) -> bool:
         return True

@@ -7,6 +7,7 @@ from librt.strings import BytesWriter
 
 from harness import START_US, Client, Harness
 from headrace.core.ports.access import PENDING, Access, SignIn
+from headrace.core.ports.identity import Identity
 from headrace.core.ports.link import Link
 from headrace.core.records.message import decode_batch
 from headrace.core.records.record import DROP_PERMISSION
@@ -34,11 +35,10 @@ class Rules(Access):
         self.user: str | None = None
         self.noted: list[tuple[str, str, bytes]] = []
 
-    def authenticate(self, request: SignIn) -> int:
-        request.link.user = self.user
+    def authenticate(self, request: SignIn) -> Identity | int:
         if self.code == PENDING:
             self.late.append(request)
-        return self.code
+        return self.code or request.identity_of(self.user)
 
     def may_publish(self, link: Link, topic: bytes) -> bool:
         return b"no" not in topic
@@ -91,7 +91,7 @@ def test_a_late_answer_lets_in(harness: Harness, rules: Rules) -> None:
     client = harness.client("c")
     assert client.take() == []
     assert not client.link.reading
-    rules.late[0].answer(0)
+    rules.late[0].answer(rules.late[0].identity_of(None))
     harness.sync()
     assert client.take() == [(CONNACK, b"\0\0")]
     assert client.link.reading
@@ -102,7 +102,7 @@ def test_a_late_answer_to_nobody(harness: Harness, rules: Rules) -> None:
     client = harness.client("c")
     client.link.closed = True
     harness.broker.on_connection_lost(client.link)
-    rules.late[0].answer(0)
+    rules.late[0].answer(rules.late[0].identity_of(None))
     assert "c" not in harness.broker.fold.tenant("default").sessions
 
 
@@ -219,7 +219,7 @@ def test_long_topics_are_not_remembered(harness: Harness) -> None:
         writer.publish(f"a/{number}", b"x", qos=0, sync=False)
     harness.sync()
     assert len(reader.publishes()) == 40
-    asked, told = writer.link.answers, reader.link.answers
+    asked, told = writer.link.rights, reader.link.rights
     assert asked is not None
     assert told is not None
     for remembered in (told.receive, asked.publish):
@@ -298,9 +298,9 @@ def test_what_a_connection_remembers_of_answers_is_small() -> None:
     for number in range(300):
         client.publish(f"{number}/" + "x" * 60_000, b"x", 0)
         client.publish(f"{number}", b"x", 0)
-    answers = client.link.answers
-    assert answers is not None
-    remembered = [*answers.publish, *answers.receive, answers.published, answers.received]
+    rights = client.link.rights
+    assert rights is not None
+    remembered = [*rights.publish, *rights.receive, rights.published, rights.received]
     assert 0 < sum(map(len, remembered)) < 100_000
 
 

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from harness import Client, Harness, recover, state
 from headrace.core.ports.access import Access, SignIn
+from headrace.core.ports.identity import Identity
 from headrace.core.ports.link import Link
 from headrace.core.ports.settings import BrokerSettings
 from headrace.core.state.backlog import Backlog
@@ -59,8 +60,8 @@ class Rights(Access):
         super().__init__()
         self.withdrawn: set[tuple[str, bytes]] = set()
 
-    def authenticate(self, request: SignIn) -> int:
-        return 0
+    def authenticate(self, request: SignIn) -> Identity:
+        return request.identity_of(None)
 
     def may_publish(self, link: Link, topic: bytes) -> bool:
         return True

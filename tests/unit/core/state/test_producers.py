@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from harness import START_US, Client, Harness, message, recover, state
-from headrace.core.ports.access import Access
+from headrace.core.ports.access import Access, LinkRights
 from headrace.core.ports.link import Link
 from headrace.core.ports.settings import BrokerSettings
 from headrace.core.records.message import Message, decode_batch
@@ -127,7 +127,7 @@ class NotToSecret(Access):
 @pytest.mark.parametrize("qos", [1, 2])
 def test_nothing_of_a_producer_overtakes_a_refused_message(harness: Harness, qos: int) -> None:
     client = publisher(harness)
-    client.link.access = NotToSecret()
+    client.link.rights = LinkRights(NotToSecret(), client.link)
     for sequence, topic in enumerate(["t", "secret", "t"]):
         client.publish(topic, b"%d" % sequence, qos, properties=sequenced(sequence))
     client.publish("t", b"ordinary", qos)
