@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from typing import Final
 
-from librt.strings import read_i64_le
+from librt.strings import read_i16_be, read_i64_le
 from mypy_extensions import i64
 
 from headrace.errors import MalformedPacket
@@ -30,9 +30,7 @@ _SURROGATE: Final = re.compile(r"[\ud800-\udfff]")
 def read_u16(buf: bytes, pos: i64, end: i64) -> i64:
     if pos + 2 > end:
         raise MalformedPacket("packet ends inside a two byte integer")
-    high: i64 = buf[pos]
-    low: i64 = buf[pos + 1]
-    return high << 8 | low
+    return i64(read_i16_be(buf, pos)) & 0xFFFF
 
 
 def read_u32(buf: bytes, pos: i64, end: i64) -> i64:
