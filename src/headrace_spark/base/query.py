@@ -12,6 +12,7 @@ from pyspark.sql.streaming.listener import StreamingQueryProgress
 from pyspark.sql.streaming.query import StreamingQuery
 
 from headrace_spark.base.errors import QueryFailed
+from headrace_spark.base.session import hush
 
 POLL_S: Final = 0.5
 
@@ -33,6 +34,8 @@ def run_query(begin: Callable[[], StreamingQuery], observe: Observer, stop: Even
             return
         except StreamingQueryException as error:
             failure = QueryFailed.from_spark(error)
+            if stop.is_set() and not failure.is_ours:
+                return  # Spark was told to stop as well, and its tasks were cut off
             failures = 1 if watch.batches else failures + 1
             if failure.is_ours or failures > restarts_max:
                 raise failure from None
@@ -56,6 +59,7 @@ class Watch:
         while not self._query.awaitTermination(POLL_S):  # type: ignore[arg-type]
             self._drain()
             if stop.is_set():
+                hush()
                 self._query.stop()
                 break
         self._drain()

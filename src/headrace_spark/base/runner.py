@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from threading import Event
 
-from py4j.protocol import Py4JNetworkError
+from py4j.protocol import Py4JError, Py4JNetworkError
+from pyspark.errors import PySparkException
 
 from headrace_spark.base.cluster import check_master
 from headrace_spark.base.errors import EngineLost
@@ -35,9 +36,12 @@ def run_job(job: str, settings: RunSettings, stop: Event, report: Report) -> Pro
         progress: Progress = module.run(spark, settings, stop, remember)
         close_session(spark)
         return progress
-    except (Py4JNetworkError, ConnectionError):
+    except (Py4JError, PySparkException, ConnectionError) as error:
+        close_session(spark)
         if stop.is_set():
             return last
+        if not isinstance(error, (Py4JNetworkError, ConnectionError)):
+            raise
         raise EngineLost(
             "Spark's process ended in the middle of the job, most likely for want of memory "
             f"(pipeline.driver_memory={settings.spark.driver_memory}): it must hold several of the largest payloads. "

@@ -10,11 +10,14 @@ import subprocess
 import sys
 import tempfile
 import zipfile
+from contextlib import suppress
 from importlib.resources import files
 from pathlib import Path
 from threading import current_thread, main_thread
 from typing import Final
 
+from py4j.protocol import Py4JError
+from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
 from headrace_spark.base.cluster import LOCAL, check_master, check_workers
@@ -87,10 +90,25 @@ def open_session(settings: SparkSettings) -> SparkSession:
     return spark
 
 
+def hush() -> None:
+    """Let Spark say nothing more: what a stop cuts off complains, about nothing that anybody can act on.
+
+    Java's own threads do so in a thousand lines, and Python's, which is told how far tasks are, in a traceback.
+    """
+    context = SparkContext._active_spark_context
+    if context is None:
+        return
+    context.setLogLevel("OFF")
+    server = context._accumulatorServer
+    if server is not None:
+        setattr(server, "handle_error", lambda *_: None)  # noqa: B010  (a method, as far as mypy sees)
+
+
 def close_session(spark: SparkSession) -> None:
-    """Stop Spark. Tasks that a stop cuts off complain into the log, about nothing that anybody can act on."""
-    spark.sparkContext.setLogLevel("OFF")
-    spark.stop()
+    """Stop Spark, which may be gone already."""
+    with suppress(Py4JError, ConnectionError):
+        hush()
+        spark.stop()
 
 
 def session_configuration(settings: SparkSettings) -> dict[str, str]:

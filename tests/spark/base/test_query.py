@@ -70,6 +70,21 @@ def test_a_stop_ends_the_query_and_keeps_what_was_done() -> None:
     assert len(seen) == 1
 
 
+def test_a_query_that_spark_cuts_off_at_a_stop_has_not_failed(capsys: pytest.CaptureFixture[str]) -> None:
+    stop = Event()
+
+    class Cut(PlayedQuery):
+        def awaitTermination(self, timeout: float) -> bool:  # noqa: N802
+            stop.set()  # the signal comes to Spark and to this process at once
+            return super().awaitTermination(timeout)
+
+    assert run(Cut(failure("Job 7 cancelled because SparkContext was shut down")), stop=stop) == []
+    assert capsys.readouterr().err == ""
+    stop.clear()
+    with pytest.raises(QueryFailed, match="gone"):
+        run(Cut(failure("x\nheadrace_spark.errors.DataLoss: gone\n")), stop=stop)
+
+
 def test_a_failure_is_tried_again_from_the_checkpoint(capsys: pytest.CaptureFixture[str]) -> None:
     one, two = progress(1), progress(2)
     assert run(PlayedQuery([one], failure()), PlayedQuery(failure()), PlayedQuery([two])) == [one, two]

@@ -7,6 +7,8 @@ from threading import Event
 from types import SimpleNamespace
 
 import pytest
+from py4j.protocol import Py4JError, Py4JNetworkError
+from pyspark.errors import PySparkException
 
 from headrace_spark.base import runner
 from headrace_spark.base.errors import BadOption, EngineLost
@@ -19,16 +21,17 @@ DONE = Progress(7, 7, 0, 1.0)
 
 
 @pytest.fixture
-def settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RunSettings:
-    """Of a job that does something, and then finds its Spark gone."""
+def settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> RunSettings:
+    """Of a job that does something, and then finds its Spark gone, or about to go."""
 
     def run(_spark: object, _settings: object, _stop: Event, report: Report) -> Progress:
         report(DONE)
-        raise ConnectionRefusedError
+        raise getattr(request, "param", ConnectionRefusedError())
 
     played = SimpleNamespace(check=lambda _settings: None, run=run)
     monkeypatch.setattr(runner, "module_of", lambda _job: played)
     monkeypatch.setattr(runner, "open_session", lambda _settings: None)
+    monkeypatch.setattr(runner, "close_session", lambda _spark: None)
     made: RunSettings = settings_of("archive", tmp_path, tmp_path)
     return made
 
@@ -38,6 +41,11 @@ def test_a_lost_spark_is_a_failure_that_names_the_likely_cause(settings: RunSett
         run_job("archive", settings, Event(), lambda _: None)
 
 
+@pytest.mark.parametrize(
+    "settings",
+    [ConnectionRefusedError(), Py4JNetworkError(), Py4JError("str() failed"), PySparkException("shut down")],
+    indirect=True,
+)
 def test_a_lost_spark_is_no_failure_when_everything_was_told_to_stop(settings: RunSettings) -> None:
     stop = Event()
     shown: list[Progress] = []
