@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from librt.strings import read_i16_be
 from mypy_extensions import i64, mypyc_attr
 
 from headrace.errors import MalformedPacket, PacketTooLarge, ProtocolError
@@ -73,8 +74,9 @@ class PacketStream(ByteStream):
         size: i64 = len(data)
         self._left = self.packets_at_once
         while pos + 1 < size:
-            first: i64 = data[pos]
-            length: i64 = data[pos + 1]
+            header = i64(read_i16_be(data, pos))  # both bytes in one go
+            first: i64 = header >> 8 & 0xFF
+            length: i64 = header & 0xFF
             body: i64 = pos + 2
             if length >= 128:
                 found = self._long_length(data, pos, size)
