@@ -24,6 +24,8 @@ from time import monotonic
 from typing import Any, Final
 from uuid import uuid4
 
+from deltalake import DeltaTable as DeltaLog
+from deltalake.exceptions import TableNotFoundError
 from pyspark.errors import AnalysisException, ParseException
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
@@ -35,6 +37,7 @@ from headrace_spark.base.progress import Progress, Report
 from headrace_spark.base.settings import RunSettings
 from headrace_spark.devices.outbox import send
 from headrace_spark.devices.outgoing import COLUMNS, PRODUCER, SEQUENCE
+from headrace_spark.lake.durable import sync_path
 from headrace_spark.lake.lake import Lake
 from headrace_spark.lake.tables import TABLES
 from headrace_spark.source.options import check_consumer
@@ -43,6 +46,7 @@ JOB: Final = "replay"
 SLOTS: Final = 16
 """Producers a journal: rows of one topic share one. Fixed, or a repeat would not be recognised."""
 PROPERTY: Final = "replay"
+_ANEW: Final = "remove the file: all of it is replayed again then"
 _OFFSET: Final = "journal_offset"
 _PASSING: Final = re.compile(
     r"\b(now|current_timestamp|current_date|current_time|localtimestamp|rand|randn|random|uuid|shuffle|"
@@ -126,6 +130,7 @@ def run(spark: SparkSession, settings: Settings, stop: Event, report: Report) ->
 def _run(spark: SparkSession, settings: Settings, stop: Event, report: Report) -> Progress:
     began = monotonic()
     notes = Notes.of(settings)
+    notes.require_kept(settings)
     rows = chosen(spark, settings, notes.version)
     require_lasting(rows, settings.where)
     parts = notes.parts or journals(rows)
@@ -144,7 +149,7 @@ def _run(spark: SparkSession, settings: Settings, stop: Event, report: Report) -
             if stop.is_set():
                 break
             _replay(one, settings, notes.id, number, part)
-            notes.done(number + 1)
+            notes.done(number + 1, settings)
         done += one.count()
         report(Progress(done, end, total - done, monotonic() - began))
     return Progress(done, done, total - done, monotonic() - began)
@@ -285,6 +290,8 @@ class Notes:
         version: int,
         slices_done: int,
         parts: list[Journal],
+        messages: str,
+        kept: int,
     ) -> None:
         self.path = path
         self.id = run_id
@@ -293,39 +300,81 @@ class Notes:
         self.slices_done = slices_done
         self.parts = parts
         """What the slices are cut from; none before the first start, and in notes of an older headrace."""
+        self.messages = messages
+        """The id of the table that is replayed."""
+        self.kept = kept
+        """The last slice that the target table has, if it is a table; -1: none."""
 
     @classmethod
     def of(cls, settings: Settings) -> Notes:
-        """Return the slices of an earlier start, or new ones. Raises BadOption if the name stands for another replay."""
+        """Return the slices of an earlier start, or new ones.
+
+        Raises BadOption if the name stands for another replay, LakeConflict if what was noted cannot be gone on with.
+        """
         lake = Lake(settings.lake)
         path = lake.root / "_checkpoints" / f"{JOB}-{settings.name}.json"
         keys = ("since", "until", "topic", "where", "table", "prefix", "client", "offsets_per_slice")
         identity = {key: getattr(settings, key) for key in keys}
+        state, messages = lake.state(), str(DeltaLog(lake.messages).metadata().id)
+        assert state is not None  # `check` has seen it
         if path.exists():
-            noted = json.loads(path.read_text())
+            noted = _read(path)
             if noted["identity"] != identity:
                 problem = (
                     f"stands for another replay, {noted['identity']}: choose another name, or remove {path}"
                 )
                 raise BadOption("pipeline.replay.name", settings.name, problem)
+            if noted.get("messages", messages) != messages or noted["version"] > state.version:
+                raise LakeConflict(
+                    f"{path} was noted for version {noted['version']} of another table than {lake.messages}: one of them "
+                    f"was replaced, or restored from an older copy. Restore both as they were at one time, or {_ANEW}"
+                )
             parts = [Journal(**part) for part in noted.get("parts", [])]
-            return cls(path, noted["id"], identity, noted["version"], noted["slices_done"], parts)
-        state = lake.state()
-        assert state is not None  # `check` has seen it
-        return cls(path, uuid4().hex, identity, state.version, 0, [])
+            about = noted["version"], noted["slices_done"], parts, messages, noted.get("kept", -1)
+            return cls(path, noted["id"], identity, *about)
+        return cls(path, uuid4().hex, identity, state.version, 0, [], messages, -1)
 
-    def done(self, slices: int) -> None:
+    def require_kept(self, settings: Settings) -> None:
+        """Raise LakeConflict unless the target table has the slices that were added to it."""
+        if self.kept > self._kept_by(settings):
+            raise LakeConflict(
+                f"{self.path} says that table {settings.table} has the slices up to {self.kept}, and it has not: it was "
+                f"removed, replaced, or restored from an older copy. Restore it, or {_ANEW}"
+            )
+
+    def _kept_by(self, settings: Settings) -> int:
+        if not settings.table:
+            return -1
+        try:
+            kept = DeltaLog(settings.lake.absolute() / settings.table).transaction_version(f"{JOB}-{self.id}")
+        except TableNotFoundError:
+            return -1
+        return -1 if kept is None else kept
+
+    def done(self, slices: int, settings: Settings) -> None:
         self.slices_done = slices
+        self.kept = self._kept_by(settings)
         self.save()
 
     def save(self) -> None:
         self.path.parent.mkdir(parents=True, exist_ok=True)
         new = self.path.with_suffix(".new")
-        noted = {"id": self.id, "identity": self.identity, "version": self.version}
-        new.write_text(
-            json.dumps(noted | {"slices_done": self.slices_done, "parts": list(map(asdict, self.parts))})
-        )
+        noted = {"id": self.id, "identity": self.identity, "version": self.version, "messages": self.messages}
+        done = {"slices_done": self.slices_done, "kept": self.kept, "parts": list(map(asdict, self.parts))}
+        new.write_text(json.dumps(noted | done))
+        sync_path(new)
         new.replace(self.path)
+
+
+def _read(path: Path) -> dict[str, Any]:
+    """Raises LakeConflict."""
+    try:
+        noted: dict[str, Any] = json.loads(path.read_text())
+        if {"id", "identity", "version", "slices_done"} <= noted.keys():
+            return noted
+    except (ValueError, AttributeError):
+        pass
+    raise LakeConflict(f"{path} is empty, cut off or something else. Restore it, or {_ANEW}")
 
 
 def _time(key: str, value: str) -> datetime | None:

@@ -117,6 +117,32 @@ def test_slices_are_what_they_were_at_the_first_start(bench: Bench) -> None:
     assert bench.run(name="noted", table="noted", offsets_per_slice=100) == 1
 
 
+@pytest.mark.parametrize(
+    ("path", "source", "problem"),
+    [
+        ("_checkpoints/replay-harmed.json", None, "replay-harmed.json is empty, cut off or something else"),
+        ("_checkpoints/replay-harmed.json", "not/notes", "replay-harmed.json is empty, cut off or something"),
+        ("harmed", "nothing", "says that table harmed has the slices up to 2, and it has not"),
+        ("messages", "other", "was noted for version 0 of another table than .*messages"),
+    ],
+)
+def test_what_was_put_in_the_place_of_notes_or_tables_is_refused(
+    bench: Bench, path: str, source: str | None, problem: str
+) -> None:
+    bench.run(name="harmed", table="harmed")
+    append(Lake(bench.lake / "others"), MADE, 0, 1)
+    (bench.lake / "other").symlink_to(bench.lake / "others" / "messages")
+    (bench.lake / "not").mkdir()
+    (bench.lake / "not" / "notes").write_text('{"id": "x"}')
+    (bench.lake / path).rename(bench.lake / "kept")
+    if source is None:
+        (bench.lake / path).write_bytes(b"")
+    elif (bench.lake / source).exists():
+        (bench.lake / path).symlink_to(bench.lake / source)
+    with pytest.raises(LakeConflict, match=f"{problem}.*[Rr]emove the file"):
+        bench.run(name="harmed", table="harmed")
+
+
 def test_a_dry_run_counts(bench: Bench, capsys: pytest.CaptureFixture[str]) -> None:
     stamps = sorted(row["publish_timestamp"] for row in MADE.rows(UUID, 1))
     middle = stamps[len(stamps) // 2]
