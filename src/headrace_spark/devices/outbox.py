@@ -42,6 +42,7 @@ from headrace_spark.devices.dead_letters import DeadLetters
 from headrace_spark.devices.outgoing import COLUMNS, PRODUCER, SEQUENCE, check_columns
 from headrace_spark.devices.plans import Plans
 from headrace_spark.devices.sink import FORMAT, ROW_BITS, SinkOptions
+from headrace_spark.lake.lake import KEPT_LOG
 
 KEPT_BATCHES: Final = 100
 """So many finished batches of a query stay readable; older ones are deleted now and then."""
@@ -75,6 +76,8 @@ class Outbox:
 
     def create(self, spark: SparkSession) -> None:
         builder = DeltaTable.createIfNotExists(spark).location(str(self.table)).addColumns(OUTBOX)
+        for key, value in KEPT_LOG.items():
+            builder = builder.property(key, value)
         builder.partitionedBy("query", "batch").execute()
 
     def stage(self, frame: DataFrame, query: str, batch: int) -> None:

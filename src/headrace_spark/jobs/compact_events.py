@@ -33,7 +33,8 @@ from headrace_spark.base.errors import DataLoss, ForeignOffset
 from headrace_spark.base.progress import Progress, Report
 from headrace_spark.base.settings import RunSettings
 from headrace_spark.lake.durable import SyncedTable
-from headrace_spark.lake.lake import Lake
+from headrace_spark.lake.lake import KEPT_LOG, Lake
+from headrace_spark.lake.upkeep import Upkeep
 from headrace_spark.source.journal import commit, journal_of, register, require_history, source_options
 from headrace_spark.source.options import check_consumer
 from headrace_spark.source.ranges import JournalOffset
@@ -74,6 +75,8 @@ def run(spark: SparkSession, settings: Settings, stop: Event, report: Report) ->
 def _run(spark: SparkSession, settings: Settings, stop: Event, report: Report) -> Progress:
     began = monotonic()
     said: Path | None = None
+    lake = Lake(settings.lake)
+    upkeep = Upkeep(spark, settings.upkeep, lake.checkpoints, (), [lake.root / "event_snapshot"])
     while True:
         end, rows, file = compact_once(spark, settings)
         if file != said:
@@ -82,6 +85,7 @@ def _run(spark: SparkSession, settings: Settings, stop: Event, report: Report) -
         lag = journal_of(settings).high_watermark() - end
         progress = Progress(rows, end, lag, monotonic() - began)
         report(progress)
+        upkeep.tend()
         if not settings.follow or stop.wait(settings.trigger_s):
             return progress
 
@@ -107,7 +111,7 @@ def compact_once(spark: SparkSession, settings: Settings) -> tuple[int, int, Pat
     )
     compacted(rows).unionByName(checkpoint, allowMissingColumns=True).write.format("delta").mode(
         "overwrite"
-    ).save(str(table))
+    ).options(**KEPT_LOG).save(str(table))
     left = spark.read.format("delta").load(str(table))
     file = write_bootstrap(
         Lake(settings.lake).root / "bootstrap", journal.uuid, journal.epoch, end, _records(left)

@@ -30,6 +30,9 @@ from headrace_spark.base.settings import RunSettings
 from headrace_spark.devices.outbox import Outbox
 from headrace_spark.devices.plans import Plans
 from headrace_spark.lake.lake import Lake
+from headrace_spark.lake.lake_table import LakeTable
+from headrace_spark.lake.tables import DEAD_LETTERS
+from headrace_spark.lake.upkeep import Upkeep
 from headrace_spark.source.options import check_consumer
 
 JOB: Final = "publish"
@@ -78,14 +81,25 @@ def run(spark: SparkSession, settings: Settings, stop: Event, report: Report) ->
     with Lake(settings.lake).holding(f"{JOB}-{settings.name}"):
         began = monotonic()
         rows = 0
+        upkeep = tended(spark, settings)
 
         def observe(finished: list[StreamingQueryProgress]) -> None:
             nonlocal rows
             rows += sum(batch.numInputRows for batch in finished)
             report(Progress(rows, rows, 0, monotonic() - began))
+            upkeep.tend()
 
         run_query(lambda: start_query(spark, settings), observe, stop, settings.restarts_max)
         return Progress(rows, rows, 0, monotonic() - began)
+
+
+def tended(spark: SparkSession, settings: Settings) -> Upkeep:
+    """Outbox and dead letters; batches that were sent leave the outbox by themselves."""
+    lake = Lake(settings.lake)
+    outbox = lake.root / "outbox"
+    return Upkeep(
+        spark, settings.upkeep, lake.checkpoints, [LakeTable(lake.root, DEAD_LETTERS).path], [outbox]
+    )
 
 
 def start_query(spark: SparkSession, settings: Settings) -> StreamingQuery:

@@ -36,16 +36,21 @@ from headrace_spark.records.schema import MESSAGES
 PARTITIONED_BY: Final = MESSAGES_LAYOUT.partitioned_by
 _STATISTICS: Final = "delta.dataSkippingStatsColumns"
 _PLAIN_WRITER: Final = 2
+LOG_RETENTION: Final = "delta.logRetentionDuration"
+LOG_RETENTION_S: Final = 7 * 24 * 3600
+"""Spark's own is a month; the time of a commit grows with the log."""
+KEPT_LOG: Final = {LOG_RETENTION: f"interval {LOG_RETENTION_S} seconds"}
 _PROPERTIES: Final = {
     "headrace.schema": "messages/1",
     _STATISTICS: ",".join(MESSAGES_LAYOUT.statistics),
+    **KEPT_LOG,
 }
 # What may be set by hand and asks nothing of who writes files.
 _HARMLESS: Final = {
     "delta.appendOnly",
     "delta.checkpointInterval",
     "delta.deletedFileRetentionDuration",
-    "delta.logRetentionDuration",
+    LOG_RETENTION,
 }
 
 

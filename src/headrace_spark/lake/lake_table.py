@@ -18,7 +18,7 @@ from pyspark.sql.types import DataType, StructType
 
 from headrace_spark.base.errors import LakeConflict
 from headrace_spark.lake.delta_commit import append_files, has_version, paths_of, remove_files
-from headrace_spark.lake.lake import is_plain, unreadable
+from headrace_spark.lake.lake import KEPT_LOG, is_plain, unreadable
 from headrace_spark.lake.tables import TableDefinition
 
 _NOTED_WITHIN: Final = 100
@@ -164,7 +164,7 @@ def rows_of_files(spark: SparkSession, table: Path, actions: Sequence[str], sche
 
 def _ours(definition: TableDefinition) -> dict[str, str]:
     """What is set of Delta's properties."""
-    return {"delta.dataSkippingStatsColumns": ",".join(definition.statistics)}
+    return {"delta.dataSkippingStatsColumns": ",".join(definition.statistics), **KEPT_LOG}
 
 
 def _types(schema: StructType) -> dict[str, str]:

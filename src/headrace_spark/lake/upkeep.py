@@ -2,15 +2,17 @@
 
 Compaction adds no rows and takes none away, and says so in the log (`dataChange` false), so streams that read
 the table do not see it, and whoever reads an older version still finds its files: these go with a vacuum, when
-they have been out of use for `vacuum_retention_s`.
+they have been out of use for `vacuum_retention_s`. The commits of a table's log are kept for as long, a week at least:
+the time of the next one grows with their number.
 
-`messages` says how far it goes by the statistics of its files, which hold only where a file comes from one
-epoch of one journal (`headrace_spark.lake.lake`). A partition with files of several is left as it is.
+A file of `messages` that comes from several journals, because two brokers have the same tenant, says by its rows how far
+it goes, others by their statistics (`headrace_spark.lake.lake`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import re
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from time import time
 from typing import Any, Final
@@ -21,30 +23,46 @@ from deltalake import DeltaTable as DeltaLog
 from pyspark.sql import SparkSession
 
 from headrace_spark.base.settings import UpkeepSettings
+from headrace_spark.lake.lake import LOG_RETENTION, LOG_RETENTION_S
 
 _SIZE: Final = "spark.databricks.delta.optimize.maxFileSize"
 _SMALL: Final = "spark.databricks.delta.optimize.minFileSize"
 _CHECK: Final = "spark.databricks.delta.retentionDurationCheck.enabled"
 _HOUR_S: Final = 3600
+_BY_US: Final = re.compile(r"interval \d+ seconds")
 
 
 class Upkeep:
-    """Tends the tables of one job. `marks`: a folder that remembers when each was last tended."""
+    """Tends the tables of one job, before the query that writes them starts and while it runs.
+
+    `marks`: a folder that remembers when each was last tended. `replaced`: tables whose files are few, or soon out of
+    use; they are not compacted.
+    """
 
     def __init__(
-        self, spark: SparkSession, settings: UpkeepSettings, marks: Path, tables: list[Path]
+        self,
+        spark: SparkSession,
+        settings: UpkeepSettings,
+        marks: Path,
+        tables: Sequence[Path],
+        replaced: Sequence[Path] = (),
     ) -> None:
         self._spark = spark
         self._settings = settings
         self._marks = marks
         self._tables = tables
+        self._replaced = replaced
+        if settings.interval_s:
+            for table in filter(_is_there, [*tables, *replaced]):
+                limit_log(spark, table, settings)
 
     def tend(self) -> None:
         """Do what is due; nothing most of the time. Runs between batches, beside the query that writes."""
-        for table in self._tables:
+        for table in filter(_is_there, [*self._tables, *self._replaced]):
             mark = self._marks / f"upkeep-{table.name}"
             if self._settings.interval_s and self._due(mark):
-                compact(self._spark, table, self._settings)
+                if table in self._tables:
+                    compact(self._spark, table, self._settings)
                 vacuum(self._spark, table, self._settings)
                 mark.touch()
 
@@ -56,6 +74,19 @@ class Upkeep:
             mark.parent.mkdir(parents=True, exist_ok=True)
             mark.touch()
             return False
+
+
+def _is_there(table: Path) -> bool:
+    return (table / "_delta_log").is_dir()
+
+
+def limit_log(spark: SparkSession, table: Path, settings: UpkeepSettings) -> None:
+    """Set how long the log is kept, unless somebody has done so by hand. No query may be writing the table."""
+    found = DeltaLog(table).metadata().configuration.get(LOG_RETENTION)
+    wanted = f"interval {max(LOG_RETENTION_S, round(settings.vacuum_retention_s))} seconds"
+    if found != wanted and (found is None or _BY_US.fullmatch(found)):
+        name = str(table).replace("`", "``")
+        spark.sql(f"ALTER TABLE delta.`{name}` SET TBLPROPERTIES ('{LOG_RETENTION}' = '{wanted}')")
 
 
 def compact(spark: SparkSession, table: Path, settings: UpkeepSettings) -> int:
@@ -77,7 +108,7 @@ def vacuum(spark: SparkSession, table: Path, settings: UpkeepSettings) -> None:
 
 
 def _crowded(log: DeltaLog, settings: UpkeepSettings) -> Iterator[dict[str, Any]]:
-    """The partitions with more than `small_files_max` small files, all from one epoch of one journal."""
+    """The partitions with more than `small_files_max` small files."""
     names = log.metadata().partition_columns
     files = pa.table(log.get_add_actions(flatten=True)).to_pylist()
     groups: dict[tuple[Any, ...], list[dict[str, Any]]] = {}
@@ -85,16 +116,8 @@ def _crowded(log: DeltaLog, settings: UpkeepSettings) -> Iterator[dict[str, Any]
         groups.setdefault(tuple(file[f"partition.{name}"] for name in names), []).append(file)
     for values, group in groups.items():
         small = [file for file in group if file["size_bytes"] < settings.file_bytes // 2]
-        if len(small) > settings.small_files_max and len({_origin(file) for file in small}) == 1:
+        if len(small) > settings.small_files_max:
             yield dict(zip(names, values, strict=True))
-
-
-def _origin(file: dict[str, Any]) -> tuple[Any, ...]:
-    if "min.journal_epoch" not in file:
-        return ()
-    return tuple(
-        file[f"{bound}.{name}"] for bound in ("min", "max") for name in ("journal_uuid", "journal_epoch")
-    )
 
 
 def _predicate(values: dict[str, Any]) -> str:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import random
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from threading import Event as Flag
 from time import time_ns
@@ -86,6 +88,7 @@ class Journal:
 
 def run(spark: SparkSession, data_dir: Path, lake: Path, capsys: pytest.CaptureFixture[str]) -> Path:
     settings: Any = settings_of("compact-events", data_dir, lake)
+    settings = replace(settings, upkeep=replace(settings.upkeep, vacuum_retention_s=0))
     job.check(settings)
     job.run(spark, settings, Flag(), lambda _: None)
     return Path(capsys.readouterr().out.strip())
@@ -108,8 +111,11 @@ def test_the_file_leads_to_the_state_again_and_again(
         DeltaTable(tmp_path / "lake" / "event_snapshot").version() == before
     )  # nothing new, nothing written
     file.unlink()
+    os.utime(tmp_path / "lake" / "_checkpoints" / "upkeep-event_snapshot", (0, 0))
     assert run(spark, journal.data_dir, tmp_path / "lake", capsys) == file
     assert lines(folded(BootstrapFile(file), file)) == lines(journal.fold)
+    table = tmp_path / "lake" / "event_snapshot"
+    assert {str(path) for path in table.glob("*.parquet")} == set(DeltaTable(table).file_uris())
     with (
         Lake(tmp_path / "lake").holding("compact-events"),
         pytest.raises(LakeConflict, match="another process"),

@@ -9,11 +9,13 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from threading import Event
 from typing import Any
 
 import pytest
+from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
 from broker_process import BrokerProcess, wait_until
@@ -85,6 +87,21 @@ def test_rows_are_published_once_and_new_ones_follow(bench: Bench) -> None:
     assert bench.run() == 100
     assert bench.run() == 0
     assert sorted(int(packet.payload) for packet in received(bench.broker, "device-job")) == list(range(300))
+
+
+def test_files_that_the_outbox_no_longer_needs_go(bench: Bench) -> None:
+    subscribe(bench.broker, "device-vacuum", "vacuum/#")
+    bench.append(0, 5, "vacuum")
+    bench.run()
+    next((bench.lake / "outbox").rglob("*.parquet")).with_name("part-orphan.parquet").touch()
+    os.utime(bench.lake / "_checkpoints" / "upkeep-outbox", (0, 0))
+    bench.append(5, 5, "vacuum")
+    bench.run(upkeep=replace(bench.settings().upkeep, vacuum_retention_s=0))
+    on_disk = {
+        str(path) for path in (bench.lake / "outbox").rglob("*.parquet") if "_delta_log" not in path.parts
+    }
+    assert on_disk == set(DeltaTable(bench.lake / "outbox").file_uris())
+    assert len(received(bench.broker, "device-vacuum")) == 10
 
 
 def test_a_checkpoint_that_is_older_than_the_outbox_is_moved_forward(bench: Bench) -> None:
