@@ -10,7 +10,7 @@ starts from, so a range that was cut off anywhere is done again from the same st
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -60,7 +60,7 @@ from headrace_spark.metrics.settling import FOUND, Notes, Settling
 from headrace_spark.metrics.traffic import NEWER
 from headrace_spark.metrics.usage import usage_rows
 from headrace_spark.records.schema import EVENTS, arrow_schema
-from headrace_spark.source.journal import commit, journal_of, register, source_options
+from headrace_spark.source.journal import commit, journal_of, register, registered_offset, source_options
 from headrace_spark.source.journal_range import JournalRange, Ranges
 from headrace_spark.source.options import check_consumer
 from headrace_spark.source.ranges import JournalOffset
@@ -92,6 +92,7 @@ class Tables:
         self.backlog = LakeTable(lake, BACKLOG)
         self.state = LakeTable(lake, METRICS_STATE)
         self.parts = (self.traffic, self.deliveries, self.usage)
+        self.merged = (self.devices, self.connections)
         self.all = (*self.parts, self.devices, self.connections, self.backlog, self.state)
 
 
@@ -111,7 +112,8 @@ def run(spark: SparkSession, settings: Settings, stop: Event, report: Report) ->
     with Lake(settings.lake).holding(JOB):
         for table in tables.all:
             table.create()
-        ranges = Ranges(JOB, journal, tables.state, tables.parts)
+        ranges = Ranges(JOB, journal, tables.state, (*tables.parts, tables.backlog), tables.merged)
+        ranges.require_together(registered_offset(journal, settings.consumer))
         start = ranges.position()
         owner = Lake(settings.lake).owner(JOB, tables.state.path)
         register(journal, settings.consumer, journal.complete_offset() if start is None else start, owner)
@@ -128,7 +130,7 @@ def run(spark: SparkSession, settings: Settings, stop: Event, report: Report) ->
                 if not settings.follow or stop.wait(settings.trigger_s):
                     break
                 continue
-            count(spark, settings, tables, found)
+            count(spark, settings, tables, found, ranges)
             for synced in on_disk:
                 synced.sync()
             commit(journal, settings.consumer, JournalOffset(journal.uuid, journal.epoch, found.end), owner)
@@ -139,12 +141,14 @@ def run(spark: SparkSession, settings: Settings, stop: Event, report: Report) ->
         return progress
 
 
-def count(spark: SparkSession, settings: Settings, tables: Tables, found: JournalRange) -> None:
+def count(
+    spark: SparkSession, settings: Settings, tables: Tables, found: JournalRange, ranges: Ranges
+) -> None:
     """Work on one range; what Spark fails at (an executor that is lost) is done again. Raises QueryFailed."""
     failures = 0
     while True:
         try:
-            return Work(spark, settings, tables, found).do()
+            return Work(spark, settings, tables, found, ranges).do()
         except (PySparkException, Py4JJavaError) as error:
             failure, failures = QueryFailed.from_spark(error), failures + 1
             if failure.is_ours or failures > settings.restarts_max:
@@ -159,7 +163,10 @@ def count(spark: SparkSession, settings: Settings, tables: Tables, found: Journa
 class Work:
     """What happens to one range."""
 
-    def __init__(self, spark: SparkSession, settings: Settings, tables: Tables, found: JournalRange) -> None:
+    def __init__(
+        self, spark: SparkSession, settings: Settings, tables: Tables, found: JournalRange, ranges: Ranges
+    ) -> None:
+        self._ranges = ranges
         self._spark = spark
         self._settings = settings
         self._tables = tables
@@ -232,13 +239,13 @@ class Work:
             for write in [pool.submit(write) for write in writes]:
                 write.result()
         state = self._files(METRICS_STATE, state_rows(sessions, waiting, uuid))
-        self._replace(tables.state, [*state, *notes.files[METRICS_STATE.name]])
+        self._replace(tables.state, [*state, *notes.files[METRICS_STATE.name]], self._ranges.notes())
 
     def _append(self, table: LakeTable, actions: list[str]) -> None:
         table.add_files(self._spark, actions, self._range.app_id, self._range.end)
 
-    def _replace(self, table: LakeTable, actions: list[str]) -> None:
-        table.add_files(self._spark, actions, self._range.app_id, self._range.end, self._uuid)
+    def _replace(self, table: LakeTable, actions: list[str], also: Mapping[str, int] | None = None) -> None:
+        table.add_files(self._spark, actions, self._range.app_id, self._range.end, self._uuid, also)
 
     def _connect(self, changed: list[Connection]) -> None:
         """Write the connections that began or ended."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import unquote
@@ -110,16 +110,18 @@ class LakeTable:
         app_id: str,
         version: int,
         instead_of: str | None = None,
+        also: Mapping[str, int] | None = None,
     ) -> None:
         """Add files once, by their `add` actions: a transaction that the table has already is skipped.
 
-        `instead_of`: the journal whose files go for them, of a table that is partitioned by it.
+        `instead_of`: the journal whose files go for them, of a table that is partitioned by it. `also`: versions of
+        further applications, which a table does not get that Spark writes.
         """
         if has_version(DeltaLog(self.path), app_id, version):
             remove_files(self.path, actions)
         elif self.is_plain():
             partition = None if instead_of is None else {"journal_uuid": instead_of}
-            append_files(spark, self.path, actions, app_id, version, partition)
+            append_files(spark, self.path, actions, app_id, version, partition, also)
         else:
             # A feature of Delta that somebody has switched on asks more of a writer: Spark writes the same rows anew.
             rows = rows_of_files(spark, self.path, actions, self.definition.columns)

@@ -5,6 +5,7 @@ ranges of offsets instead. Every table that it writes takes the range's end as t
 `<job>-<uuid>-<epoch>`. The table that is written last says how far the job is; a table that is ahead of it says
 where the range ended that was cut off, and the range is done again with the same bounds, skipping what is there. A
 table that is behind the last one, or ahead of it by another range than the rest, was restored from an older copy.
+Tables that are merged into have no end of their own: the last one notes how far their logs were.
 """
 
 from __future__ import annotations
@@ -42,12 +43,18 @@ class Ranges:
     """Knows where a job stands in one journal, and what comes next."""
 
     def __init__(
-        self, job: str, journal: JournalReader, last: LakeTable, others: Sequence[LakeTable]
+        self,
+        job: str,
+        journal: JournalReader,
+        last: LakeTable,
+        others: Sequence[LakeTable],
+        merged: Sequence[LakeTable] = (),
     ) -> None:
         self._job = job
         self._journal = journal
         self._last = last
         self._others = others
+        self._merged = merged
         self.is_together = False
         """Whether the tables were found to fit together: only somebody else can change that between two ranges."""
 
@@ -69,6 +76,53 @@ class Ranges:
             return done
         return None
 
+    def notes(self) -> dict[str, int]:
+        """Return transactions for the next commit of the last table, which say how far the merged ones are."""
+        found: dict[str, int] = {}
+        for table in self._merged:
+            if (log := table.log()) is not None:
+                found |= {
+                    self._note(table): log.version(),
+                    self._note(table, log.metadata().id): log.version(),
+                }
+        return found
+
+    def _note(self, table: LakeTable, table_id: object = "") -> str:
+        return f"{self._job}-{table.definition.name}-{table_id}"
+
+    def require_together(self, consumed: int | None) -> None:
+        """Require that the tables of the job are of one time. `consumed`: up to where its consumer has the journal.
+
+        Raises LakeConflict.
+        """
+        position = self.position()
+        self._require_together(position)
+        for table in self._merged:
+            noted = self._last.last_version(self._note(table))
+            log = table.log()
+            if noted is None or log is None:
+                continue  # an older headrace noted nothing
+            known = self._last.last_version(self._note(table, log.metadata().id))
+            if known is None or log.version() < known:
+                raise self._conflict(
+                    f"table {table.path} is not the one that {self._last.path} was written with"
+                )
+        first = self._journal.complete_offset()
+        is_begun = consumed == first and all(end > first for end in self._ends().values())
+        if position is None and self._ends() and first > 0 and not is_begun:
+            raise self._conflict(f"table {self._last.path} has nothing of this journal, which others count")
+
+    def _ends(self) -> dict[LakeTable, int]:
+        """Up to where the tables count that count anything."""
+        ends = {table: self._end_of(table) for table in self._others}
+        return {table: end for table, end in ends.items() if end is not None}
+
+    def _conflict(self, problem: str) -> LakeConflict:
+        return LakeConflict(
+            f"{problem}: one of them was replaced, removed, or restored from an older copy. Restore all tables of job "
+            f"{self._job} as they were at one time, or remove all of them to count what the journal still has"
+        )
+
     def _require_together(self, position: int | None) -> None:
         """Every table ends where the last one does, or where the range ended that was cut off. Raises LakeConflict."""
         if self.is_together:
@@ -78,11 +132,7 @@ class Ranges:
         behind = [table for table, end in ends.items() if position is not None and (end or 0) < position]
         if behind or len(ahead) > 1:
             said = ", ".join(f"{table.path} up to offset {end or 0}" for table, end in ends.items())
-            raise LakeConflict(
-                f"table {self._last.path} counts up to offset {position or 0}, {said}: one of them was replaced, or "
-                f"restored from an older copy. Restore all tables of job {self._job} as they were at one time, or remove "
-                "all of them to count what the journal still has"
-            )
+            raise self._conflict(f"table {self._last.path} counts up to offset {position or 0}, {said}")
         self.is_together = True
 
     def _end_of(self, table: LakeTable) -> int | None:

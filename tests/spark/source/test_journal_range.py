@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,7 @@ from deltalake import CommitProperties, Transaction, write_deltalake
 from headrace.journal.reader import JournalReader
 from headrace_spark.base.errors import LakeConflict
 from headrace_spark.lake.lake_table import LakeTable
-from headrace_spark.lake.tables import DELIVERIES, METRICS_STATE, TRAFFIC
+from headrace_spark.lake.tables import DELIVERIES, DEVICES, METRICS_STATE, TRAFFIC
 from headrace_spark.source.journal_range import Ranges
 from spark.conftest import Writer
 from spark.journals import mixed
@@ -23,23 +24,31 @@ class Bench:
         self.state, self.traffic, self.deliveries = (
             LakeTable(lake, definition) for definition in (METRICS_STATE, TRAFFIC, DELIVERIES)
         )
-        for table in (self.state, self.traffic, self.deliveries):
+        self.devices = LakeTable(lake, DEVICES)
+        self.tables = (self.state, self.traffic, self.deliveries, self.devices)
+        for table in self.tables:
             table.create()
 
     def ranges(self) -> Ranges:
-        return Ranges("metrics", self.journal, self.state, (self.traffic, self.deliveries))
+        return Ranges("metrics", self.journal, self.state, (self.traffic, self.deliveries), (self.devices,))
 
     def done(self, table: LakeTable, end: int) -> None:
         """An append of nothing, as of a range up to `end`."""
         log = table.log()
         assert log is not None
-        mark = Transaction(self.ranges().app_id(self.journal.epoch), end)
+        marks = [Transaction(self.ranges().app_id(self.journal.epoch), end)]
+        if table is self.state:
+            marks += [Transaction(*note) for note in self.ranges().notes().items()]
         write_deltalake(
             log,
             log.to_pyarrow_table().slice(0, 0),
             mode="append",
-            commit_properties=CommitProperties(app_transactions=[mark]),
+            commit_properties=CommitProperties(app_transactions=marks),
         )
+
+    def range_done(self, end: int) -> None:
+        for table in reversed(self.tables):
+            self.done(table, end)
 
     def next(self) -> tuple[int, int] | None:
         found = self.ranges().next(100, 1 << 30, True)
@@ -88,3 +97,36 @@ def test_a_state_that_is_older_is_made_again_where_all_others_have_the_range(ben
     for table in (bench.traffic, bench.deliveries):
         bench.done(table, 300)
     assert bench.next() == (100, 300)
+
+
+@pytest.mark.parametrize("harm", ["older", "removed"])
+def test_a_table_without_an_end_of_its_own_is_recognised_by_its_log(
+    bench: Bench, tmp_path: Path, harm: str
+) -> None:
+    bench.range_done(100)
+    shutil.copytree(bench.devices.path, tmp_path / "older")
+    bench.range_done(200)
+    bench.ranges().require_together(200)
+    bench.done(bench.devices, 300)  # a range that was cut off
+    bench.ranges().require_together(200)
+    shutil.rmtree(bench.devices.path)
+    if harm == "older":
+        shutil.copytree(tmp_path / "older", bench.devices.path)
+    bench.devices.create()
+    with pytest.raises(LakeConflict, match=r"devices is not the one that .*metrics_state was written with"):
+        bench.ranges().require_together(200)
+
+
+def test_a_state_that_is_gone_is_made_again_only_from_a_journal_that_is_whole(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bench.range_done(200)
+    shutil.rmtree(bench.state.path)
+    bench.state.create()
+    bench.ranges().require_together(200)
+    assert bench.next() == (0, 200)
+    monkeypatch.setattr(bench.journal, "complete_offset", lambda: 50)
+    bench.ranges().require_together(50)  # the first range, which was cut off
+    for consumed in (None, 200):
+        with pytest.raises(LakeConflict, match="metrics_state has nothing of this journal"):
+            bench.ranges().require_together(consumed)
