@@ -100,6 +100,11 @@ def written_below(journal: JournalReader, lake: Lake, checkpoint: Checkpoint) ->
     Raises LakeConflict, ForeignOffset.
     """
     checkpoint.require_whole("Remove it, and the archive goes on from the table")
+    if (before := lake.lost_by_restore()) is not None:
+        raise LakeConflict(
+            f"Delta's RESTORE has taken rows out of table {lake.messages}, which would be missing for ever. To have them "
+            f"back: RESTORE TABLE delta.`{lake.messages}` TO VERSION AS OF {before}. Or use another lake"
+        )
     state = lake.state()
     last = None if state is None else state.end(journal.uuid)
     if last is not None and not holds_last(journal, last.offset, last.epoch):

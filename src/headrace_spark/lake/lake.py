@@ -36,6 +36,10 @@ from headrace_spark.records.schema import MESSAGES
 PARTITIONED_BY: Final = MESSAGES_LAYOUT.partitioned_by
 _STATISTICS: Final = "delta.dataSkippingStatsColumns"
 _PLAIN_WRITER: Final = 2
+_RESTORE: Final = "RESTORE"
+_BATCH: Final = "STREAMING UPDATE"
+_LOOKED_AT: Final = 100
+"""So many commits of upkeep and by hand lie behind the last batch at most."""
 LOG_RETENTION: Final = "delta.logRetentionDuration"
 LOG_RETENTION_S: Final = 7 * 24 * 3600
 """Spark's own is a month; the time of a commit grows with the log."""
@@ -120,6 +124,23 @@ class Lake:
         """The last micro-batch of that query in the table (Delta's transaction id of a streaming query)."""
         log = self._log()
         return None if log is None else log.transaction_version(query_id)
+
+    def lost_by_restore(self) -> int | None:
+        """The version of `messages` from which Delta's RESTORE has taken rows since; None if nothing is missing.
+
+        RESTORE keeps the transactions by which an archive says how far it has come. Only those behind the last batch of
+        an archive are looked at.
+        """
+        log = self._log()
+        before = None
+        for commit in () if log is None else log.history(_LOOKED_AT):
+            if commit.get("operation") == _RESTORE:
+                before = int(commit["version"]) - 1
+            elif commit.get("operation") == _BATCH:
+                break
+        if log is None or before is None:
+            return None
+        return None if _rows(log) >= _rows(DeltaLog(self.messages, version=before)) else before
 
     def archived(self, uuid: str, epoch: int) -> JournalEnd | None:
         """Up to where `messages` has a journal, by the transactions of the batches, in the newest epoch up to `epoch`.
@@ -212,6 +233,11 @@ def unreadable(table: Path, error: DeltaError) -> LakeConflict:
 
 def _types(schema: StructType) -> dict[str, str]:
     return {field.name: field.dataType.simpleString() for field in schema}
+
+
+def _rows(log: DeltaLog) -> int:
+    files = pa.table(log.get_add_actions(flatten=True))
+    return sum(rows or 0 for rows in files["num_records"].to_pylist()) if files.num_rows else 0
 
 
 def _content(log: DeltaLog, table: Path) -> tuple[int, tuple[JournalEnd, ...]]:
