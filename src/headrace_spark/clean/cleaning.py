@@ -5,7 +5,8 @@
     clean_rows, quarantine_rows, repeat_rows    what goes into which table; every row goes into exactly one
 
 Reasons: `no_schema` no schema has the topic; `too_large` above `payload_bytes_max`, and left in `messages`;
-`not_utf8`; `not_json`; `wrong_type` JSON, but a field is not what the schema says, or it is no object;
+`not_utf8`; `not_json`; `not_avro`; `not_protobuf`; `wrong_type` JSON, but a field is not what the schema says, or it is
+no object;
 `missing:<field>` a required field, or the event time, is absent or null, or a time outside of the years 1 to 9999.
 """
 
@@ -15,9 +16,13 @@ from collections.abc import Mapping, Sequence
 from functools import reduce
 from typing import Final
 
+import pyarrow as pa
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
+from pyspark.sql.pandas.functions import arrow_udf
+from pyspark.sql.types import StringType
 
+from headrace_spark.clean.payload_formats import PayloadFormat
 from headrace_spark.clean.topic_schemas import (
     BROKEN,
     RESCUED,
@@ -70,7 +75,11 @@ def judge(
         _schema_of_topic(schemas).alias("schema"),
     )
     text = F.col("payload").cast("string")
-    rows = rows.select("*", F.when(F.is_valid_utf8(text), _without_mark(text)).alias("text"))
+    text = F.when(F.is_valid_utf8(text), _without_mark(text))
+    forms = {schema.name: schema.form for schema in schemas if schema.form is not None}
+    if forms:
+        text = F.when(F.col("schema").isin(list(forms)), _as_json(forms)).otherwise(text)
+    rows = rows.select("*", text.alias("text"))
     decoded = [schema for schema in schemas if schema.decoded]
     rows = rows.select("*", *(_parsed(schema).alias(f"json_{schema.name}") for schema in decoded))
     rows = rows.select("*", _reason(schemas).alias("reason"))
@@ -153,6 +162,25 @@ def _matches(filters: Sequence[str]) -> Column:
     return reduce(lambda one, other: one | other, tests)
 
 
+def _as_json(forms: Mapping[str, PayloadFormat]) -> Column:
+    """The payloads of these schemas as JSON, null where one is none of its format. Runs on Python workers."""
+
+    def convert(names: pa.Array, payloads: pa.Array) -> pa.Array:
+        return pa.array(
+            [
+                forms[name].as_json(payload) if name in forms and payload is not None else None
+                for name, payload in zip(names.to_pylist(), payloads.to_pylist(), strict=True)
+            ],
+            pa.string(),
+        )
+
+    wanted = F.when(F.col("schema").isin(list(forms)), F.col("payload"))
+    # Spark takes the kind of function from its types, and warns who names it as its stubs ask.
+    decode = arrow_udf(convert, StringType())  # type: ignore[call-overload]
+    converted: Column = decode(F.col("schema"), wanted)
+    return converted
+
+
 def _without_mark(text: Column) -> Column:
     """A byte order mark in front of JSON may be ignored (RFC 8259, section 8.1)."""
     return F.when(F.startswith(text, F.lit(_MARK)), F.substr(text, F.lit(2))).otherwise(text)
@@ -179,7 +207,7 @@ def _reason(schemas: Sequence[TopicSchema]) -> Column:
 def _reason_in(schema: TopicSchema) -> Column:
     parsed = F.col(f"json_{schema.name}")
     broken = parsed.isNull() | parsed[BROKEN].isNotNull()
-    reason = F.when(F.col("text").isNull(), "not_utf8")
+    reason = F.when(F.col("text").isNull(), "not_utf8" if schema.form is None else schema.form.reason)
     if schema.payload is None:
         no_json = broken & F.get_json_object("text", "$").isNull()
     else:  # what ends the object around it, or adds to it, is no JSON on its own

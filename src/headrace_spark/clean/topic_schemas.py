@@ -20,6 +20,24 @@
     lenient = true                            # optional: whole numbers may be written 1.0, 1e3 or "1"
 
     [[schema]]
+    name = "pump"                             # the fields below are those of an Avro record
+    topics = ["pump/+"]
+    avro = "pump.avsc"                        # lies beside this file
+    fields = { device = "string", at = "timestamp" }
+
+    [[schema]]
+    name = "motor"                            # and of a Protobuf message
+    topics = ["motor/+"]
+    protobuf = "motor.desc"                   # of protoc --include_imports --descriptor_set_out
+    message = "plant.Motor"
+    fields = { device = "string", count = "long" }
+
+    [[schema]]
+    name = "edge"                             # Sparkplug B, whose fields are known
+    topics = ["spBv1.0/+/NDATA/#"]
+    sparkplug = true
+
+    [[schema]]
     name = "picture"                          # without fields: any payload is good, and is kept as it is
     topics = ["camera/#"]
 
@@ -51,6 +69,15 @@ from pyspark.sql.types import (
 )
 
 from headrace_spark.base.errors import PipelineError
+from headrace_spark.clean.payload_formats import (
+    AVRO,
+    PROTOBUF,
+    SPARKPLUG,
+    SPARKPLUG_FIELDS,
+    BadFormat,
+    PayloadFormat,
+    sparkplug_format,
+)
 
 # Type -> what JSON has for it.
 SCALARS: Final[dict[str, DataType]] = {
@@ -70,7 +97,11 @@ LENIENT: Final = DecimalType(38, 10)
 TIMESTAMPS: Final = ("timestamp", "timestamp_s", "timestamp_ms", "timestamp_us")
 DEPTH_MAX: Final = 16
 _NAME: Final = re.compile(r"[a-z][a-z0-9_]{0,63}")
-_KEYS: Final = ("name", "topics", "event_time", "required", "fields", "payload", "lenient", "rescue")
+_KEYS: Final = (
+    *("name", "topics", "event_time", "required", "fields", "payload", "lenient", "rescue"),
+    *("avro", "protobuf", "message", "sparkplug"),
+)
+_FORMAT_FILE: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*\.(avsc|desc)")
 VALUE: Final = "value"
 """Under this name a payload that is no object is read."""
 
@@ -88,7 +119,7 @@ class BadTopicSchema(PipelineError):
 class TopicSchema:
     """One `[[schema]]`. `payload` is the type of payloads that are no objects, None where they are. `lenient`: whole
     numbers may be written with a fraction of zero, or as texts. `rescue`: what the schema does not name of an object is
-    kept."""
+    kept. `form`: how payloads become JSON, None where they are; `file`: what says so, beside the topic schema file."""
 
     name: str
     topics: tuple[str, ...]
@@ -98,6 +129,8 @@ class TopicSchema:
     payload: Kind | None = None
     lenient: bool = False
     rescue: bool = False
+    form: PayloadFormat | None = None
+    file: str = ""
 
     @property
     def decoded(self) -> bool:
@@ -130,17 +163,17 @@ def load_topic_schemas(file: Path) -> tuple[TopicSchema, ...]:
     except RecursionError:
         raise BadTopicSchema(f"topic schema file {file} is nested too deeply to be read") from None
     try:
-        return parse_topic_schemas(tables)
+        return parse_topic_schemas(tables, file.parent)
     except BadTopicSchema as error:
         raise BadTopicSchema(f"topic schema file {file}: {error}") from None
 
 
-def parse_topic_schemas(tables: Mapping[str, Any]) -> tuple[TopicSchema, ...]:
-    """Raises BadTopicSchema."""
+def parse_topic_schemas(tables: Mapping[str, Any], folder: Path = Path()) -> tuple[TopicSchema, ...]:
+    """`folder`: where the files lie that it names. Raises BadTopicSchema."""
     entries = tables.get("schema")
     if set(tables) != {"schema"} or not isinstance(entries, list):
         raise BadTopicSchema("there must be [[schema]] tables, and nothing else at the top")
-    schemas = tuple(_schema(n, entry) for n, entry in enumerate(entries, start=1))
+    schemas = tuple(_schema(n, entry, folder) for n, entry in enumerate(entries, start=1))
     names = [schema.name for schema in schemas]
     for name in names:
         if names.count(name) > 1:
@@ -148,18 +181,19 @@ def parse_topic_schemas(tables: Mapping[str, Any]) -> tuple[TopicSchema, ...]:
     return schemas
 
 
-def _schema(number: int, entry: Any) -> TopicSchema:
+def _schema(number: int, entry: Any, folder: Path) -> TopicSchema:
     name = entry.get("name") if isinstance(entry, dict) else None
     if not isinstance(name, str) or not _NAME.fullmatch(name):
         raise BadTopicSchema(
             f"schema {number}: name={name!r}: a lower case letter, then letters, digits and '_', at most 64"
         )
-    for key in entry:
-        if key not in _KEYS:
-            raise BadTopicSchema(f"schema {name}: unknown key {key}; there are {', '.join(_KEYS)}")
-    fields = _object(name, "fields", entry["fields"], 0) if "fields" in entry else {}
+    _check_keys(name, entry)
+    form, file = _format(name, entry, folder)
+    fields = _fields(name, entry, form)
     payload = _payload(name, entry)
-    lenient, rescue = _flag(name, "lenient", entry), _flag(name, "rescue", entry)
+    # Protobuf's JSON has 64 bit numbers as texts.
+    lenient = _flag(name, "lenient", entry) or (form is not None and form.name != AVRO)
+    rescue = _flag(name, "rescue", entry)
     if rescue and not fields:
         raise BadTopicSchema(f"schema {name}: rescue: is for payloads that are objects, with fields")
     event_time = entry.get("event_time")
@@ -168,11 +202,56 @@ def _schema(number: int, entry: Any) -> TopicSchema:
             f"schema {name}: event_time={event_time!r}: must be a field of type {', '.join(TIMESTAMPS)}"
         )
     required = _texts(name, "required", entry.get("required", []))
-    for field in required:
-        if field not in fields:
-            raise BadTopicSchema(f"schema {name}: required: no field {field!r}")
+    unknown = [field for field in required if field not in fields]
+    if unknown:
+        raise BadTopicSchema(f"schema {name}: required: no field {unknown[0]!r}")
     topics = _filters(name, entry.get("topics"))
-    return TopicSchema(name, topics, fields, event_time, required, payload, lenient, rescue)
+    return TopicSchema(name, topics, fields, event_time, required, payload, lenient, rescue, form, file)
+
+
+def _check_keys(name: str, entry: Mapping[str, Any]) -> None:
+    for key in entry:
+        if key not in _KEYS:
+            raise BadTopicSchema(f"schema {name}: unknown key {key}; there are {', '.join(_KEYS)}")
+
+
+def _format(name: str, entry: Mapping[str, Any], folder: Path) -> tuple[PayloadFormat | None, str]:
+    """Return how payloads of a schema become JSON, and the file that says so."""
+    given = [key for key in (AVRO, PROTOBUF, SPARKPLUG) if entry.get(key, False) is not False]
+    if "message" in entry and PROTOBUF not in given:
+        raise BadTopicSchema(f"schema {name}: message: is for payloads of {PROTOBUF}")
+    if not given:
+        return None, ""
+    if len(given) > 1 or "payload" in entry:
+        raise BadTopicSchema(f"schema {name}: {given[0]}: one of avro, protobuf, sparkplug, payload will do")
+    if given == [SPARKPLUG]:
+        _flag(name, SPARKPLUG, entry)
+        return sparkplug_format(), ""
+    file, message = entry[given[0]], entry.get("message", "")
+    if not isinstance(file, str) or not _FORMAT_FILE.fullmatch(file) or not isinstance(message, str):
+        raise BadTopicSchema(
+            f"schema {name}: {given[0]}={file!r}: a file beside this one is needed, NAME.avsc or NAME.desc"
+        )
+    try:
+        form = PayloadFormat(given[0], (folder / file).read_bytes(), message)
+        form.check()
+    except OSError as error:
+        raise BadTopicSchema(f"schema {name}: cannot read {folder / file}: {error.strerror}") from None
+    except BadFormat as error:
+        raise BadTopicSchema(f"schema {name}: {folder / file}: {error}") from None
+    return form, file
+
+
+def _fields(name: str, entry: Mapping[str, Any], form: PayloadFormat | None) -> dict[str, Kind]:
+    if form is not None and form.name == SPARKPLUG:
+        if "fields" in entry:
+            raise BadTopicSchema(f"schema {name}: fields: those of Sparkplug B are known")
+        return _object(name, "fields", SPARKPLUG_FIELDS, 0)
+    if "fields" in entry:
+        return _object(name, "fields", entry["fields"], 0)
+    if form is not None:
+        raise BadTopicSchema(f"schema {name}: fields: name those of the {form.name} payload that are wanted")
+    return {}
 
 
 def _flag(name: str, key: str, entry: Mapping[str, Any]) -> bool:

@@ -167,22 +167,27 @@ class Pinned:
         self._copy = checkpoint.path.with_name(f"{checkpoint.path.name}-topic-schemas.toml")
 
     def require(self, file: Path) -> None:
-        """Raises LakeConflict if a batch is unfinished and `file` has changed since it was begun."""
-        if (
-            self._checkpoint.unfinished
-            and self._copy.exists()
-            and self._copy.read_bytes() != file.read_bytes()
-        ):
-            raise LakeConflict(
-                f"a batch is unfinished that was begun with other topic schemas than {file}: run the job once with "
-                f"{self._copy}, then change them"
-            )
+        """Raises LakeConflict if a batch is unfinished and `file`, or what it names, has changed since it was begun."""
+        if not (self._checkpoint.unfinished and self._copy.exists()):
+            return
+        for source, copy in self._copies(file).items():
+            if not copy.exists() or copy.read_bytes() != source.read_bytes():
+                raise LakeConflict(
+                    f"a batch is unfinished that was begun with other topic schemas than {source}: run the job once "
+                    f"with {self._copy}, then change them"
+                )
 
     def keep(self, file: Path) -> None:
         self._copy.parent.mkdir(parents=True, exist_ok=True)
-        part = self._copy.with_suffix(".part")
-        shutil.copyfile(file, part)
-        part.replace(self._copy)
+        for source, copy in self._copies(file).items():
+            part = copy.with_suffix(".part")
+            shutil.copyfile(source, part)
+            part.replace(copy)
+
+    def _copies(self, file: Path) -> dict[Path, Path]:
+        """The files of the schemas and where they are kept; the one that names the others comes last."""
+        named = {schema.file for schema in load_topic_schemas(file) if schema.file}
+        return {file.parent / name: self._copy.parent / name for name in sorted(named)} | {file: self._copy}
 
 
 class Cleaner:

@@ -127,7 +127,7 @@ QUARANTINE: Final = TableDefinition(
             column(
                 "reason",
                 StringType(),
-                "no_schema, too_large, not_utf8, not_json, wrong_type or missing:<field>",
+                "no_schema, too_large, not_utf8, not_json, not_avro, not_protobuf, wrong_type or missing:<field>",
             ),
             column(
                 "payload",

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,6 +20,8 @@ from headrace_spark.clean.cleaning import (
 )
 from headrace_spark.clean.topic_schemas import parse_topic_schemas
 from headrace_spark.records.schema import MESSAGES
+from spark.clean.test_payload_formats import RECORD, SPARKPLUG_PAYLOAD, avro, descriptors
+from spark.clean.test_payload_formats import reading as avro_reading
 
 pytestmark = pytest.mark.spark
 
@@ -226,6 +230,41 @@ def test_topics_choose_the_schema_and_event_time_says_what_is_late(spark: SparkS
     assert [found[n]["late"] for n in (1, 2, 4, 5)] == [False, False, True, False]
     assert (found[1]["event_timestamp"], found[4]["event_timestamp"]) == (NOON, NOON - timedelta(seconds=301))
     assert found[6]["anything"] is None or found[6]["anything"]["a"] is None
+
+
+def test_other_formats_than_json(spark: SparkSession, tmp_path: Path) -> None:
+    (tmp_path / "reading.avsc").write_text(json.dumps(RECORD))
+    (tmp_path / "motor.desc").write_bytes(descriptors())
+    entries: list[dict[str, Any]] = [
+        {"name": "pump", "topics": ["pump/+"], "avro": "reading.avsc", "event_time": "at"},
+        {"name": "motor", "topics": ["motor/+"], "protobuf": "motor.desc", "message": "plant.Motor"},
+        {"name": "edge", "topics": ["spBv1.0/#"], "sparkplug": True, "event_time": "timestamp"},
+        {"name": "reading", "topics": ["plant/#"], "fields": {"device": "string"}},
+    ]
+    entries[0]["fields"] = {"device": "string", "at": "timestamp", "value": "double"}
+    entries[1]["fields"] = {"device": "string", "count": "long", "values": ["double"]}
+    schemas = parse_topic_schemas({"schema": entries}, tmp_path)
+    binary, motor = avro(avro_reading(at=NOON)), b"\x0a\x01m\x10\x96\x01"
+    rows = [
+        row(0, "pump/1", binary),
+        row(1, "pump/1", binary[:-1]),
+        row(2, "motor/1", motor),
+        row(3, "motor/1", motor[:-1]),
+        row(4, "spBv1.0/g/NDATA/e", SPARKPLUG_PAYLOAD),
+        row(5, "spBv1.0/g/NDATA/e", b"{}"),
+        row(6, "plant/1", b'{"device": "d"}'),
+        row(7, "plant/1", binary),
+        row(8, "elsewhere", binary),
+    ]
+    found = by_offset(judge(messages(spark, rows), schemas, 100, 300))
+    reasons = [None, "not_avro", None, "not_protobuf", None, "not_protobuf", None, "not_utf8", "no_schema"]
+    assert [found[n]["reason"] for n in range(9)] == reasons
+    assert found[0]["pump"] == {"device": "d", "at": NOON, "value": 1.5}
+    assert found[2]["motor"] == {"device": "m", "count": 150, "values": []}
+    assert found[4]["event_timestamp"] == datetime(1970, 1, 1, 0, 0, 1, tzinfo=UTC)
+    values = [(m["name"], m["alias"], m["double_value"], m["int_value"]) for m in found[4]["edge"]["metrics"]]
+    assert values == [("temperature", None, 21.5, None), ("flow", None, None, -2), (None, 3, None, None)]
+    assert found[6]["reading"] == {"device": "d"}
 
 
 def test_every_row_goes_into_exactly_one_table(spark: SparkSession) -> None:

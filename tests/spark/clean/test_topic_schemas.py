@@ -126,3 +126,27 @@ def test_a_file_is_named_in_what_is_said_of_it(tmp_path: Path) -> None:
     file.write_text('[[schema]]\nname = "a"\ntopics = ["a"]\ncolour = 1\n')
     with pytest.raises(BadTopicSchema, match=f"{file}: schema a: unknown key colour"):
         load_topic_schemas(file)
+
+
+@pytest.mark.parametrize(
+    ("entry", "said"),
+    [
+        ({"avro": "no.avsc", "fields": {"a": "long"}}, "cannot read"),
+        ({"avro": "../x.avsc", "fields": {"a": "long"}}, "a file beside this one"),
+        ({"avro": "bad.avsc", "fields": {"a": "long"}}, "no Avro schema"),
+        ({"avro": "good.avsc"}, "fields: name those"),
+        ({"avro": "good.avsc", "protobuf": "a.desc", "fields": {"a": "long"}}, "one of avro"),
+        ({"avro": "good.avsc", "payload": "long"}, "one of avro"),
+        ({"avro": "good.avsc", "message": "M", "fields": {"a": "long"}}, "message: is for"),
+        ({"protobuf": "bad.desc", "message": "M", "fields": {"a": "long"}}, "no descriptor set"),
+        ({"protobuf": 7, "message": "M", "fields": {"a": "long"}}, "a file beside this one"),
+        ({"sparkplug": "yes"}, "must be true or false"),
+        ({"sparkplug": True, "fields": {"a": "long"}}, "are known"),
+    ],
+)
+def test_other_formats_are_checked_with_their_files(entry: dict[str, Any], said: str, tmp_path: Path) -> None:
+    (tmp_path / "good.avsc").write_text('{"type": "record", "name": "R", "fields": []}')
+    (tmp_path / "bad.avsc").write_text("record")
+    (tmp_path / "bad.desc").write_bytes(b"message M {}")
+    with pytest.raises(BadTopicSchema, match=f"schema s: .*{said}"):
+        parse_topic_schemas({"schema": [{"name": "s", "topics": ["#"]} | entry]}, tmp_path)

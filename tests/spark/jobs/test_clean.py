@@ -18,6 +18,7 @@ from headrace_spark.base.errors import BadOption, LakeConflict, QueryFailed
 from headrace_spark.base.progress import Progress
 from headrace_spark.clean.topic_schemas import BadTopicSchema
 from headrace_spark.jobs import clean
+from headrace_spark.lake.lake import Lake
 from headrace_spark.lake.lake_table import LakeTable
 from headrace_spark.records.decode import decode
 from headrace_spark.records.schema import MESSAGES, arrow_schema
@@ -281,3 +282,21 @@ def test_older_copies_in_the_place_of_tables_are_refused(bench: Bench, tmp_path:
     shutil.rmtree(bench.lake / "_checkpoints" / "clean-messages")
     bench.clean()
     everything(bench, 90)
+
+
+def test_files_that_schemas_name_are_kept_with_an_unfinished_batch(bench: Bench, tmp_path: Path) -> None:
+    checkpoint = Lake(bench.lake).checkpoint("clean", "messages")
+    record = {"type": "record", "name": "R", "fields": [{"name": "device", "type": "string"}]}
+    bench.file.write_text(SCHEMAS + 'avro = "reading.avsc"\n')
+    named = bench.file.with_name("reading.avsc")
+    named.write_text(json.dumps(record))
+    pinned = clean.Pinned(checkpoint)
+    pinned.keep(bench.file)
+    named.write_text(json.dumps(record | {"doc": "changed"}))
+    pinned.require(bench.file)
+    (checkpoint.path / "offsets").mkdir(parents=True)
+    (checkpoint.path / "offsets" / "0").write_text("v1\n{}\n{}")
+    with pytest.raises(LakeConflict, match=r"other topic schemas than .*reading\.avsc"):
+        pinned.require(bench.file)
+    named.write_text(json.dumps(record))
+    pinned.require(bench.file)
