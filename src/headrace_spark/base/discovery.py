@@ -18,6 +18,8 @@ def load_source() -> type[DataSource]:
         from headrace_spark.source.source import HeadraceDataSource
     except ModuleNotFoundError as error:
         raise EngineMissing(f"{error.name} is not installed: pip install 'headrace[spark]'") from None
+    except ImportError as error:
+        raise EngineMissing(f"{error}: install headrace[spark] anew") from None
     return HeadraceDataSource
 
 
