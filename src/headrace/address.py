@@ -10,8 +10,9 @@ from dataclasses import dataclass, replace
 from urllib.parse import unquote, urlsplit
 
 ALIASES = {"mqtt": "tcp", "mqtts": "tls"}
-ENCRYPTED = ("tls", "wss")
+ENCRYPTED = ("tls", "wss", "frames")
 WEBSOCKETS = ("ws", "wss")
+FRAMES = ("frame", "frames")  # of low-power devices
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +31,10 @@ class Location:
     @property
     def websocket(self) -> bool:
         return self.scheme in WEBSOCKETS
+
+    @property
+    def frames(self) -> bool:
+        return self.scheme in FRAMES
 
     def __str__(self) -> str:
         return self.url(self.port)

@@ -15,6 +15,7 @@ import os
 import re
 import tomllib
 from collections.abc import Iterator, Mapping
+from datetime import datetime
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple, TypeVar
 from urllib.parse import urlsplit
@@ -25,7 +26,7 @@ from headrace.address import Location
 from headrace.bridge.address import parse as parse_remote
 from headrace.bridge.topics import Rule
 from headrace.errors import ConfigError
-from headrace.mqtt.topics import valid_topic
+from headrace.mqtt.topics import valid_filter, valid_topic
 from headrace.net.address import Address, parse
 
 KIB = 1024
@@ -123,6 +124,23 @@ class LimitsConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     filter_levels_max: Count = 256  # of a topic filter: each level is a node in memory; 0: as many as fit
     subscriptions_max: Count = 10_000  # of one session, shared ones too; 0: no limit
     subscription_bytes_max: Count = 32 * MIB  # of memory that those of one session take, about; 0: no limit
+
+
+class FramesConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """`[frames]`: devices that speak frames instead of MQTT."""
+
+    idle_s: Annotated[int, msgspec.Meta(ge=0, le=1_000_000)] = (
+        900  # a connection without a frame; 0: any time
+    )
+    queue_topics: tuple[str, ...] = ("#",)  # filters of the topics that have queues
+    queues_max: Annotated[int, msgspec.Meta(ge=1)] = 10_000
+    queue_messages_max: Count = 1_000_000  # of one queue; 0: no limit
+    queue_bytes_max: Count = 1024 * MIB
+    queue_age_s: Count = 7 * 86_400
+    clusters_max: Annotated[int, msgspec.Meta(ge=1)] = 100  # of one topic
+    cluster_start: str = "beginning"  # of a new one: beginning, end, or a time like 2026-11-23T06:00:00Z
+    cluster_in_flight_max: Annotated[int, msgspec.Meta(ge=1)] = 10_000  # messages that its consumers hold
+    visibility_s: Annotated[float, msgspec.Meta(gt=0)] = 30.0  # for so long a consumer may hold a message
 
 
 class AccessConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -324,6 +342,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     session: SessionConfig = SessionConfig()
     limits: LimitsConfig = LimitsConfig()
     access: AccessConfig = AccessConfig()
+    frames: FramesConfig = FramesConfig()
     tls: TlsConfig = TlsConfig()
     bridge: tuple[BridgeConfig, ...] = ()
     log: LogConfig = LogConfig()
@@ -408,7 +427,7 @@ def examine(
         config = msgspec.structs.replace(config, allow_anonymous=False)
         spelled_out = True
     known = {error.key for error in wrong}  # what follows from those is not said
-    found = _wrong_addresses(config, anonymous_spelled_out=spelled_out)
+    found = [*_wrong_addresses(config, anonymous_spelled_out=spelled_out), *_wrong_frames(config.frames)]
     wrong += [error for error in found if error.key not in known]
     config = msgspec.structs.replace(config, bridge=_bridges(bridges, wrong))
     return config, wrong
@@ -616,6 +635,32 @@ def _value(text: str, current: object) -> object:
     if isinstance(current, tuple) and isinstance(value, str):
         return [item.strip() for item in value.split(",") if item.strip()]
     return value
+
+
+def cluster_start_us(text: str) -> int:
+    """Read where a new cluster begins: 0 at the oldest message, -1 at the next one, or a time in microseconds. Raises
+    InvalidKey."""
+    known = {"beginning": 0, "end": -1}.get(text)
+    if known is not None:
+        return known
+    try:
+        moment = datetime.fromisoformat(text)
+        if moment.tzinfo is None:
+            raise ValueError
+    except ValueError:
+        what = f"{text!r} is neither beginning nor end nor a time with its zone"
+        raise InvalidKey("frames.cluster_start", what) from None
+    return max(1, int(moment.timestamp() * 1_000_000))
+
+
+def _wrong_frames(frames: FramesConfig) -> Iterator[InvalidKey]:
+    try:
+        cluster_start_us(frames.cluster_start)
+    except InvalidKey as error:
+        yield error
+    for topic_filter in frames.queue_topics:
+        if not valid_filter(topic_filter):
+            yield InvalidKey("frames.queue_topics", f"{topic_filter!r} is no topic filter")
 
 
 def _wrong_addresses(config: Config, *, anonymous_spelled_out: bool) -> Iterator[InvalidKey]:

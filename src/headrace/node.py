@@ -113,6 +113,7 @@ class Node:
         scheduler = LoopScheduler(self._loop, self.watchdog)
         self.broker = Broker(self._journal, scheduler, self.clock, broker_settings(config))
         limit_users(self.broker.anyone.limits, config)
+        self.broker.devices.name_journal(f"{self._log.uuid}:{self._log.epoch}")
         scheduler.end_tick = self.broker.end_tick
         self._synced = Histogram("headrace_journal_sync_duration_seconds", "Write and fdatasync of a batch")
         self.broker.latencies = self._latencies = LatencyHistograms()
@@ -178,6 +179,7 @@ class Node:
         self._recover()
         self._start_log()
         self.broker.sessions.start()
+        self.broker.devices.consuming.start()
         tcp_keep_alive_s = self.config.limits.tcp_keep_alive_s
         self._bridges.open([bridge_settings(bridge, tcp_keep_alive_s) for bridge in self.config.bridge])
         await self._settle()
@@ -381,6 +383,7 @@ class Node:
         await self._bridges.stop()
         if self._failure is None:
             self.broker.sessions.stop()
+            self.broker.devices.stop()
             await self._settle()
             await self._last_snapshot()
         self._doors.close()

@@ -12,7 +12,7 @@ import structlog
 
 from headrace.bridge.address import parse
 from headrace.bridge.settings import BridgeSettings, RemoteTls
-from headrace.config import BridgeConfig, Config, rule
+from headrace.config import BridgeConfig, Config, FramesConfig, cluster_start_us, rule
 from headrace.core.ports.identity import Limits
 from headrace.core.ports.settings import BrokerSettings
 from headrace.journal.log import LogSettings
@@ -63,7 +63,21 @@ def broker_settings(config: Config) -> BrokerSettings:
     settings.response_information = config.response_information
     settings.refuse_when_full = config.journal.full_disk == "refuse"
     settings.allow_anonymous = config.allow_anonymous
+    _set_frames(settings, config.frames)
     return settings
+
+
+def _set_frames(settings: BrokerSettings, frames: FramesConfig) -> None:
+    settings.frame_idle_s = frames.idle_s
+    settings.queue_topics = list(frames.queue_topics)
+    settings.queues_max = frames.queues_max
+    settings.queue_messages_max = frames.queue_messages_max
+    settings.queue_bytes_max = frames.queue_bytes_max
+    settings.queue_age_s = frames.queue_age_s
+    settings.clusters_max = frames.clusters_max
+    settings.cluster_start_us = cluster_start_us(frames.cluster_start)
+    settings.cluster_in_flight_max = frames.cluster_in_flight_max
+    settings.visibility_ms = int(frames.visibility_s * 1000)
 
 
 def log_settings(config: Config) -> LogSettings:

@@ -18,6 +18,7 @@ from headrace.config import (
     Config,
     Endpoint,
     InvalidKey,
+    cluster_start_us,
     endpoint,
     load,
     reloaded,
@@ -365,3 +366,28 @@ def test_a_file_that_is_no_text_is_named(tmp_path: Path) -> None:
     (tmp_path / "c.toml").write_bytes(b"data_dir = '\xff'")
     with pytest.raises(InvalidKey, match="is not TOML"):
         load(tmp_path / "c.toml", [])
+
+
+@pytest.mark.parametrize(
+    ("text", "start_us"),
+    [
+        ("beginning", 0),
+        ("end", -1),
+        ("2026-11-23T06:00:00Z", 1_795_413_600_000_000),
+        ("1960-01-01T00:00:00Z", 1),
+    ],
+)
+def test_where_a_cluster_begins(text: str, start_us: int) -> None:
+    assert cluster_start_us(load(None, [f"frames.cluster_start={text}"]).frames.cluster_start) == start_us
+
+
+@pytest.mark.parametrize(
+    "assignment",
+    [
+        "frames.cluster_start=yesterday",
+        "frames.cluster_start=2026-11-23T06:00:00",
+        "frames.queue_topics=a/#/b",
+    ],
+)
+def test_what_is_no_start_and_no_filter_is_refused(assignment: str) -> None:
+    assert refused(assignment).startswith(assignment.partition("=")[0])

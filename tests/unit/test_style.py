@@ -46,6 +46,13 @@ TESTED_TOGETHER = {
         "headrace/frames/server.py",
     ],
     "tests/unit/services/test_connection_log.py": ["headrace/core/ports/witness.py"],
+    "tests/unit/core/outbound/test_clusters.py": ["headrace/core/inbound/consuming.py"],
+    "tests/e2e/test_frames.py": [
+        "headrace/core/inbound/devices.py",
+        "headrace/core/ports/voice.py",
+        "headrace/frame_link.py",
+        "headrace/net/frame_connection.py",
+    ],
     "tests/e2e/test_from_mosquitto.py": ["headrace/cli_mosquitto.py"],
     "tests/unit/mosquitto/test_conversion.py": [
         "headrace/mosquitto/bridges.py",

@@ -14,10 +14,13 @@ from headrace.core.commit import ALIVE, Answer, BatchListener, Deferred, GroupCo
 from headrace.core.inbound.acknowledging import Acknowledging
 from headrace.core.inbound.bridging import Bridging
 from headrace.core.inbound.connect import Sessions
+from headrace.core.inbound.consuming import Consuming
+from headrace.core.inbound.devices import Devices
 from headrace.core.inbound.forwarding import Forwarding
 from headrace.core.inbound.publishing import Publishing
 from headrace.core.inbound.subscribing import Subscribing
 from headrace.core.inbound.turns import Turns
+from headrace.core.outbound.clusters import Clusters
 from headrace.core.outbound.delivery import Delivery
 from headrace.core.outbound.drop_events import DropEvents
 from headrace.core.outbound.group_delivery import SharedDelivery
@@ -41,7 +44,16 @@ from headrace.core.records.event import (
     Unsubscribed,
 )
 from headrace.core.records.message import Message
-from headrace.core.records.record import FLAG_PRODUCER, KIND_EVENT, KIND_MESSAGE, KIND_NONE, Record
+from headrace.core.records.queue_record import QueueRecord
+from headrace.core.records.record import (
+    FLAG_PRODUCER,
+    FLAG_QOS,
+    KIND_EVENT,
+    KIND_MESSAGE,
+    KIND_NONE,
+    KIND_QUEUE,
+    Record,
+)
 from headrace.core.state.packet_ids import PacketIds
 from headrace.core.state.session import Session, session_of
 from headrace.core.state.state import Fold
@@ -95,6 +107,9 @@ class Broker(BatchListener):
         self.forwarding = Forwarding(self.publishing, self.router, self.commit, settings)
         self.acknowledging = Acknowledging(self.commit, self.delivery, self.sharing)
         self.subscribing = Subscribing(self.commit, self.retained, self.sessions.testimony, self)
+        self.clusters = Clusters(self.fold, self.commit, journal, self.delivery.spilling, self)
+        consuming = Consuming(self.fold, self.commit, self.clusters, self)
+        self.devices = Devices(self.fold, self.commit, self.sessions, self.publishing, consuming, self)
         self._scheduler = scheduler
         self._tick_requested = False
         self.turns = Turns(self)
@@ -187,6 +202,8 @@ class Broker(BatchListener):
             return max(deferred.work(), 1 + self.delivery.written - written)
         if record.kind == KIND_EVENT:
             return self._apply_event(cast(Event, record))
+        if record.kind == KIND_QUEUE:
+            self.fold.queues.apply(cast(QueueRecord, record))
         return 0
 
     def end_part(self) -> None:
@@ -197,8 +214,16 @@ class Broker(BatchListener):
             self._flush()
 
     def end_batch(self) -> None:
+        if self.fold.queues.by_id:
+            self._end_batch_of_queues()
         self.publishing.let_go()
         self._flush()
+
+    def _end_batch_of_queues(self) -> None:
+        try:
+            self.clusters.end_batch()
+        except Exception as error:  # noqa: BLE001  what waits is answered when the next message comes
+            self.contain("group", None, error)
 
     def _apply_message(self, message: Message) -> i64:
         link: Link | None = None
@@ -217,6 +242,11 @@ class Broker(BatchListener):
                 tenant.producers.apply(message)
             except Exception as error:  # noqa: BLE001
                 self.contain("apply", link, error)
+        if tenant.queues and message.flags & FLAG_QOS:
+            try:
+                self.clusters.arrived(tenant, message)
+            except Exception as error:  # noqa: BLE001  who is subscribed gets it all the same
+                self.contain("apply", None, error)
         return self.router.apply(tenant, message, None if session is None else link)
 
     def _apply_event(self, event: Event) -> i64:

@@ -84,7 +84,7 @@ class ServerFrames(FrameStream):
         self.stop()
         handler.broken(error)
 
-    def refusal(self, error: ProtocolError, ready: bool) -> bytes:
+    def refusal(self, error: ProtocolError) -> bytes:
         """An ERROR, in the client's version where it is known, with the SN that it has told last."""
         version: i64 = self.version or VERSION_2
         sn = self.sn or _ANY_SN

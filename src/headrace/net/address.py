@@ -1,7 +1,7 @@
 """Listener URLs taken apart: `scheme://host:port/?option=value`, or `unix:///path`.
 
-Schemes: `tcp` (`mqtt`), `tls` (`mqtts`), `ws`, `wss`, `unix`. Options are those of `Options`; what a URL leaves out comes
-from the configuration. Pure: opens nothing.
+Schemes: `tcp` (`mqtt`), `tls` (`mqtts`), `ws`, `wss`, `unix`; `frame` and `frames` for devices that speak frames.
+Options are those of `Options`; what a URL leaves out comes from the configuration. Pure: opens nothing.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from urllib.parse import parse_qsl, urlsplit
 
 from headrace.address import Location, locate
 
-PORTS = {"tcp": 1883, "tls": 8883, "ws": 8083, "wss": 8084, "unix": 0}
+PORTS = {"tcp": 1883, "tls": 8883, "ws": 8083, "wss": 8084, "unix": 0, "frame": 6800, "frames": 6801}
 CLIENT_CERTIFICATES = ("none", "optional", "require")
 PROXY = ("off", "optional", "required")
 

@@ -17,7 +17,7 @@ from headrace.mqtt.protocol import ServerHandler, ServerProtocol
 from headrace.mqtt_link import MqttLink
 from headrace.net.remote import has_hung_up, peer_of
 from headrace.sockets.plain import PlainTransport, Receiver
-from headrace.stream import MORE, WHOLE
+from headrace.stream import MORE, WHOLE, ByteStream
 
 if TYPE_CHECKING:
     import asyncio
@@ -64,8 +64,8 @@ class Connection(MqttLink, Receiver):
         self.messages_per_s = listener.messages_per_s
         self.subscriptions_max = listener.subscriptions_max
         self.packet_bytes_max = listener.packet_bytes_max or settings.packet_bytes_max
-        self._protocol = ServerProtocol(self, int(self.packet_bytes_max), settings.topic_alias_maximum)
-        self._protocol.reason_strings = settings.reason_strings
+        self._packets: ServerProtocol | None = None
+        self._protocol = self.make_stream()
         self._since_ms = host.clock.mono_ms
         self.made = False
         self._pending_bytes_max = listener.pending_bytes_max
@@ -77,6 +77,18 @@ class Connection(MqttLink, Receiver):
         self._cut = ""  # why we cut it off
         self._charged: i64 = 0  # bytes of an unfinished CONNECT that count against all strangers
         self._below: i64 = 0  # of them, those that the transport holds
+
+    def make_stream(self) -> ByteStream:
+        """Make what takes its bytes apart."""
+        settings = self.host.settings
+        packets = ServerProtocol(self, int(self.packet_bytes_max), settings.topic_alias_maximum)
+        packets.reason_strings = settings.reason_strings
+        self._packets = packets
+        return packets
+
+    def is_stranger(self) -> bool:
+        """Return whether nobody has been let in yet."""
+        return self.session is None
 
     # asyncio.Protocol
 
@@ -139,6 +151,10 @@ class Connection(MqttLink, Receiver):
         self._charged += more
         if self._set.charge(more) and more > 0:
             self.turn_away("strangers_bytes")
+
+    def forgive(self) -> None:
+        """Count what it makes us hold against the strangers no more."""
+        self._charge(0)
 
     def _set_aside(self, data: bytes) -> None:
         """Keep what is more than a share of a pass: read no more, and take turns with the others."""
@@ -298,7 +314,8 @@ class Connection(MqttLink, Receiver):
         self.host.on_connect(self, packet)
 
     def refuse(self, error: ProtocolError) -> None:
-        answer = self._protocol.refusal(error, self.ready)
+        packets = self._packets
+        answer = b"" if packets is None else packets.refusal(error, self.ready)
         if answer:
             self.send(answer)
 
@@ -339,7 +356,8 @@ class Connection(MqttLink, Receiver):
     ) -> None:
         """Packets go to `handler` from now on, and bytes to what `around` makes of the transport, where there is one: a
         trace listens in. Who is not traced pays nothing for it."""
-        self._protocol.hand_to(handler)
+        if self._packets is not None:
+            self._packets.hand_to(handler)
         transport = self._transport
         if around is not None and transport is not None:
             self._transport = around(cast("asyncio.Transport", transport))
@@ -453,7 +471,7 @@ class _ConnectDeadline(Timer):
         self._connection = connection
 
     def fire(self, now_ms: int) -> None:
-        if self._connection.session is None:
+        if self._connection.is_stranger():
             self._connection.turn_away("connect_timeout")
 
 

@@ -113,7 +113,7 @@ class ListenerSet(ConnectionSet):
 
     def cut_off(self, connection: Connection, reason: str) -> None:
         super().cut_off(connection, reason)
-        if self.note_away is not None and connection.session is None:
+        if self.note_away is not None and connection.is_stranger():
             self.note_away(connection.peer(), self.url, reason)
 
     def identity_of(self, transport: PlainTransport | asyncio.Transport) -> str | None:
@@ -175,7 +175,7 @@ class Listener:
     def _read_certificates(self, files: TlsFiles) -> ssl.SSLContext | None:
         if not self._address.encrypted:
             return None
-        alpn = "http/1.1" if self._address.websocket else "mqtt"
+        alpn = "http/1.1" if self._address.websocket else "frames" if self._address.frames else "mqtt"
         own = files.overridden_by(self._address)
         context, revocations = tls.server_context(own, alpn), tls.revocations(own)
         self.connections.revocations = revocations

@@ -56,4 +56,4 @@ class Strangers:
 
 
 def _is_stranger(connection: Connection) -> bool:
-    return connection.session is None and not connection.closed
+    return connection.is_stranger() and not connection.closed

@@ -296,6 +296,11 @@ class FileAccess(Access):
         )
         return False
 
+    def renamed(self, link: Link) -> bool:
+        acl = self._acl
+        self._known(link).acl = None
+        return acl is None or acl.may_be(link.identity.user, link.client_id)
+
     def note_denied(self, link: Link, action: str, topic: bytes) -> None:
         more = _named(link, link.client_id)
         self.audit.failure("denied", action, _source(link), **more, topic=topic.decode("utf-8"))

@@ -13,6 +13,7 @@ from headrace.errors import ConfigError
 from headrace.net.address import Options, parse
 from headrace.net.bound import allow_all_descriptors, reserve, room_for_connections
 from headrace.net.connection import Connection, ConnectionSet
+from headrace.net.frame_connection import FrameConnection
 from headrace.net.gate import BANNED, Allowance, Gate, GateSettings
 from headrace.net.incidents import Incidents
 from headrace.net.listener import Listener, ListenerSet
@@ -136,7 +137,7 @@ class Doors:
                 address,
                 settings.tls,
                 connections,
-                self._connection,
+                self._frame_connection if address.frames else self._connection,
                 report,
                 self.poller,
                 settings.tcp_keep_alive_s,
@@ -176,6 +177,10 @@ class Doors:
         # The loop may have stood still since the clock was set, and the time to CONNECT begins now.
         self._broker.clock.mono_ms = time.monotonic_ns() // 1_000_000
         return Connection(self._broker, connections, source)
+
+    def _frame_connection(self, connections: ListenerSet, source: str) -> Connection:
+        self._broker.clock.mono_ms = time.monotonic_ns() // 1_000_000
+        return FrameConnection(self._broker, self._broker.devices, connections, source)
 
     def reload(self) -> list[str]:
         """Read certificates, passwords and ACL again; a file that cannot be used changes nothing. What failed."""

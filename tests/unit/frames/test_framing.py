@@ -125,5 +125,5 @@ def test_an_error_is_said_in_the_version_and_under_the_sn_of_who_caused_it(versi
     sn = {0: b"\0", 1: b"\x07", 2: b"door"}[version]
     if version:
         protocol.receive_data(frame(version, 8, sn, b""))
-    said = protocol.refusal(ProtocolError(0x87, "no"), True)
+    said = protocol.refusal(ProtocolError(0x87, "no"))
     assert said == frame(version or 2, 0x80FF, sn, b"\x87" + text("no"))

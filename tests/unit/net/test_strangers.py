@@ -19,6 +19,9 @@ class Caller:
         self.closed = False
         self.reasons: list[str] = []
 
+    def is_stranger(self) -> bool:
+        return self.session is None
+
     def turn_away(self, reason: str) -> None:
         self.reasons.append(reason)
 

@@ -248,6 +248,10 @@ class Sessions(SignInListener):
         link.inbound = len(session.incoming or {})
         link.last_seen_ms = self._clock.mono_ms
         link.keep_alive_ms = keep_alive_s * 1500  # one and a half times [MQTT-3.1.2-22]
+        self.watch(link)
+
+    def watch(self, link: Link) -> None:
+        """A client was let in: look after it as often as its keep alive says, if it has one."""
         if link.timer is not None:  # the deadline for CONNECT
             link.timer.cancel()
             link.timer = None

@@ -45,7 +45,7 @@ NEVER_DURABLE: Final = -1
 DELIVERIES_MAX: Final = (
     1000  # that may wait for the messages of one publisher to many: others wait behind them
 )
-_PAYLOAD_WEIGHT: Final = 2  # a byte of it is written twice: into the batch and to the disk
+PAYLOAD_WEIGHT: Final = 2  # a byte of it is written twice: into the batch and to the disk
 LET_GO_AT_ONCE: Final = 50  # of those held back: each parses what was read before
 _PARKED_LEAST: Final = 64  # messages that wait for space, before those of closed connections are looked for
 _REFUSED: Final = 0
@@ -157,11 +157,11 @@ class Publishing:
         ):
             return
         message.link = link
-        weight: i64 = ENTRY_BYTES + _PAYLOAD_WEIGHT * len(packet.payload)
+        weight: i64 = ENTRY_BYTES + PAYLOAD_WEIGHT * len(packet.payload)
         waiting: i64 = link.deferred + weight
         link.deferred = waiting
         if waiting > SHARE_BYTES_LEAST:
-            self._keep_share(link, waiting)
+            self.keep_share(link, waiting)
         offset = self.commit.append(message)
         self.commit.deferred_bytes += weight
         if message.flags & FLAG_RETAIN:
@@ -256,9 +256,9 @@ class Publishing:
         """QoS 0 skips the journal unless it is retained; behind one that waits it keeps its place."""
         if message.retain:
             message.link = link
-            weight: i64 = ENTRY_BYTES + _PAYLOAD_WEIGHT * len(message.payload)
+            weight: i64 = ENTRY_BYTES + PAYLOAD_WEIGHT * len(message.payload)
             link.deferred += weight
-            self._keep_share(link, link.deferred)
+            self.keep_share(link, link.deferred)
             link.retained_offset = self.commit.append(message)
             self.commit.deferred_bytes += weight
             session.tenant.retained.arrive(message)
@@ -294,7 +294,7 @@ class Publishing:
         ):
             self.hold_back(link)
 
-    def _keep_share(self, link: Link, waiting: i64) -> None:
+    def keep_share(self, link: Link, waiting: i64) -> None:
         """Stop reading from a client that has more waiting than its share, or anything much while memory is short."""
         commit = self.commit
         full = waiting > SHARE_BYTES_LEAST and commit.pending_memory > self.settings.commit_bytes_max
@@ -372,7 +372,7 @@ class Publishing:
     def acknowledge(self, link: Link, message: Message) -> None:
         """PUBACK or PUBREC: the high watermark has passed the record (P1)."""
         packet_id = message.packet_id
-        weight: i64 = ENTRY_BYTES + _PAYLOAD_WEIGHT * len(message.payload)
+        weight: i64 = ENTRY_BYTES + PAYLOAD_WEIGHT * len(message.payload)
         link.deferred -= weight
         self.commit.deferred_bytes -= weight
         qos: i64 = message.flags & FLAG_QOS

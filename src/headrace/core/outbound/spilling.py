@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from headrace.core.state.backlog import Backlog
     from headrace.core.state.groups import Group
     from headrace.core.state.queue import OutboundQueue
+    from headrace.core.state.topic_queues import TopicQueue
 
 
 PAGES_AT_ONCE: Final = (
@@ -49,10 +50,17 @@ class Spilling:
         head_serial = group.next_serial - group.backlog.count
         self._spill(group.backlog, SHARED_BACKLOG_PAGE, group.incarnation, head_serial)
 
+    def spill_topic(self, queue: TopicQueue) -> None:
+        behind = queue.behind
+        if behind.loose() >= self.limit:
+            self._write_pages(behind, SHARED_BACKLOG_PAGE, queue.queue_id)
+
     def _spill(self, backlog: Backlog, subkind: int, owner: int, head_serial: i64) -> None:
         """The head keeps a page full: it is what goes out next. Where this pass has written its pages, the queue's next
         entry calls again."""
-        behind = backlog.split(self._page, head_serial)
+        self._write_pages(backlog.split(self._page, head_serial), subkind, owner)
+
+    def _write_pages(self, behind: Behind, subkind: int, owner: int) -> None:
         while behind.loose() >= self.limit and self._left > 0:
             self._left -= 1
             kept = _PageKept(behind, behind.first + behind.pending, self._page)

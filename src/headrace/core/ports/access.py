@@ -133,6 +133,11 @@ class Access:
     def may_receive(self, link: Link, topic: bytes) -> bool:
         raise NotImplementedError
 
+    def renamed(self, link: Link) -> bool:
+        """Another device speaks on a connection of many, and `link.client_id` is its name. Returns whether the user may
+        be it."""
+        return True
+
     def note_denied(self, link: Link, action: str, topic: bytes) -> None:
         """A PUBLISH or a will was refused because `may_publish` said so."""
 
@@ -171,6 +176,10 @@ class LinkRights(Rights):
 
     def may_subscribe(self, topic_filter: str) -> bool:
         return self._access.may_subscribe(self._link, topic_filter)
+
+    def renamed(self) -> bool:
+        self.forget()
+        return self._access.renamed(self._link)
 
     def note_denied(self, action: str, topic: bytes) -> None:
         self._access.note_denied(self._link, action, topic)

@@ -267,6 +267,9 @@ class Link(ServerHandler):
 
     # Implemented by net.connection and by the fake.
 
+    def let_in(self) -> None:
+        """The client is a stranger no more: what it sends counts as everybody's."""
+
     def flush(self) -> None:
         """Hand the buffered bytes to the transport."""
         raise NotImplementedError

@@ -88,6 +88,10 @@ class Rights:
         """False if nothing, or for a shared subscription not everything, that the filter matches may be received."""
         raise NotImplementedError
 
+    def renamed(self) -> bool:
+        """Another device speaks on a connection of many (`Access.renamed`)."""
+        raise NotImplementedError
+
     def note_denied(self, action: str, topic: bytes) -> None:
         """A PUBLISH or a will was refused because of what was answered."""
         raise NotImplementedError

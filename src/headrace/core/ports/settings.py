@@ -5,10 +5,29 @@ from __future__ import annotations
 from headrace.core.records.record import DIRECT_IDS, UPPER_IDS
 
 
-class BrokerSettings:
+class FrameSettings:
+    """What holds for devices that speak frames, and for topic queues. Sizes in bytes; 0 means no limit."""
+
+    def __init__(self) -> None:
+        self.frame_idle_s: int = 900
+        self.queue_topics: list[str] = ["#"]  # filters of the topics that have queues
+        self.queues_max: int = 10_000
+        self.queue_messages_max: int = 1_000_000
+        self.queue_bytes_max: int = 1 << 30
+        self.queue_age_s: int = 7 * 86_400
+        self.clusters_max: int = 100  # of a topic
+        self.cluster_start_us: int = (
+            0  # where a new one begins: 0 the oldest message, -1 the next one, or a time
+        )
+        self.cluster_in_flight_max: int = 10_000
+        self.visibility_ms: int = 30_000
+
+
+class BrokerSettings(FrameSettings):
     """Limits and policies. Times in seconds, sizes in bytes; 0 means no limit where a limit may be absent."""
 
     def __init__(self) -> None:
+        super().__init__()
         self.backlog_messages_max: int = 10_000
         self.backlog_bytes_max: int = 0
         self.application_backlog_bytes_max: int = 1 << 30

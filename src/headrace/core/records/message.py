@@ -14,14 +14,17 @@ from mypy_extensions import i16, i32, i64, mypyc_attr, u8
 
 from headrace.core.records.elapsed import elapsed_us
 from headrace.core.records.event import decode_event
+from headrace.core.records.queue_record import decode_queue_record
 from headrace.core.records.record import (
     FLAG_DUP,
+    FLAG_FRAME,
     FLAG_QOS,
     FLAG_RETAIN,
     FLAG_V5,
     KIND_EVENT,
     KIND_MESSAGE,
     KIND_PROGRESS,
+    KIND_QUEUE,
     MESSAGE_HEADER,
     MESSAGE_HEADER_SIZE,
     NO_EXPIRY_U32,
@@ -206,6 +209,49 @@ class Message(Record):
         return 1 + varint_size(size) + size
 
 
+_SEQUENCE_AT: Final = 38  # the upper half of a frame's sequence number, in its record
+
+
+@mypyc_attr(acyclic=True)
+class FrameMessage(Message):
+    """A message that a device published as a frame, at QoS 1 and of no session. `sequence` is the device's number for
+    it."""
+
+    def __init__(
+        self,
+        timestamp_us: int,
+        sequence: i64,
+        tenant: str,
+        origin: bytes,
+        tenant_len: i64,
+        topic: bytes,
+        message_expiry_s: i64,
+        payload: bytes,
+    ) -> None:
+        low: i64 = sequence & 0xFFFF
+        super().__init__(
+            timestamp_us,
+            1 | FLAG_FRAME,
+            low,
+            0,
+            tenant,
+            origin,
+            tenant_len,
+            topic,
+            b"",
+            message_expiry_s,
+            payload,
+        )
+        self.sequence: i64 = sequence
+
+    def encode_into(self, out: BytesWriter) -> None:
+        start: i64 = len(out)
+        super().encode_into(out)
+        high: i64 = self.sequence >> 16
+        out[start + _SEQUENCE_AT] = u8(high & 0xFF)
+        out[start + _SEQUENCE_AT + 1] = u8(high >> 8)
+
+
 def broker_message(
     now_us: int, flags: int, tenant: str, topic: bytes, payload: bytes, properties: bytes = b""
 ) -> Message:
@@ -257,7 +303,7 @@ def decode_message(body: bytes, pos: i64, end: i64) -> Message:
         client_len,
         topic_len,
         properties_len,
-        _,
+        high,
     ) = MESSAGE_HEADER.unpack_from(body, pos)
     origin_at = pos + MESSAGE_HEADER_SIZE
     topic_at = origin_at + tenant_len + client_len
@@ -265,6 +311,17 @@ def decode_message(body: bytes, pos: i64, end: i64) -> Message:
     payload_at = properties_at + properties_len
     if payload_at > end:
         raise CorruptRecord(f"message at byte {pos}: fields run past the record")
+    if flags & FLAG_FRAME:
+        return FrameMessage(
+            timestamp_us,
+            packet_id | high << 16,
+            body[origin_at : origin_at + tenant_len].decode("utf-8"),
+            body[origin_at:topic_at],
+            tenant_len,
+            body[topic_at:properties_at],
+            NO_EXPIRY if expiry == NO_EXPIRY_U32 else expiry,
+            body[payload_at:end],
+        )
     return Message(
         timestamp_us,
         flags,
@@ -290,6 +347,8 @@ def decode_record(body: bytes, pos: int) -> tuple[Record, int]:
         return decode_event(body, pos, end), end
     if kind == KIND_PROGRESS:
         return decode_progress(body, pos, end), end
+    if kind == KIND_QUEUE:
+        return decode_queue_record(body, pos, end), end
     raise CorruptRecord(f"unknown record kind {kind}")
 
 

@@ -13,7 +13,8 @@ kind 1, MESSAGE, a 40-byte header and five byte strings, the last one filling th
     40 tenant, client id, topic (UTF-8), properties, payload
 
   flags: bits 0-1 QoS, bit 2 retain, bit 3 DUP, bit 4 published with MQTT 5, bit 5 will message,
-  bit 6 of an idempotent producer (`producers`). Properties are in MQTT 5
+  bit 6 of an idempotent producer (`producers`), bit 7 published as a frame: `packet_id` is then the lower half of its
+  sequence number, and the u16 at 38 the upper one. Properties are in MQTT 5
   wire encoding without their length, with Topic Alias and Message Expiry Interval taken out.
 
 kind 2, EVENT: sessions, subscriptions, retained messages, wills. A 16-byte header, then a MessagePack map (`event`)::
@@ -27,6 +28,8 @@ kind 3, PROGRESS: what became of messages. The same 16-byte header, then packed 
   6 drawn from a shared group (group, serial, incarnation, packet id | QoS << 16)*
   7 finished in a shared group (group, serial)*    8 received, PUBREC seen, in a shared group (group, serial)*
   9 references that wait for a session, 10 for a shared group: one page, laid out in `backlog`
+
+kind 4, QUEUE: devices of frames, and their topic queues (`queue_record`).
 
 A new kind or subkind raises the journal's format version; a field is never given another meaning. Vectors of every
 released form are in `tests/vectors`.
@@ -47,6 +50,7 @@ KIND_NONE: Final = 0
 KIND_MESSAGE: Final = 1
 KIND_EVENT: Final = 2
 KIND_PROGRESS: Final = 3
+KIND_QUEUE: Final = 4
 
 # PROGRESS subkinds
 ACKED: Final = 1
@@ -125,6 +129,7 @@ FLAG_DUP: Final = 0x08
 FLAG_V5: Final = 0x10
 FLAG_WILL: Final = 0x20
 FLAG_PRODUCER: Final = 0x40
+FLAG_FRAME: Final = 0x80
 
 
 @mypyc_attr(acyclic=True)

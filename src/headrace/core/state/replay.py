@@ -27,17 +27,20 @@ from headrace.core.records.event import (
     WillCancelled,
     WillFired,
 )
-from headrace.core.records.message import Message, decode_record
+from headrace.core.records.message import FrameMessage, Message, decode_record
+from headrace.core.records.queue_record import DEVICE_OWNED, QueueRecord
 from headrace.core.records.record import (
     ACKED,
     BACKLOG_PAGE,
     BOUND,
     DROPPED,
+    FLAG_FRAME,
     FLAG_PRODUCER,
     FLAG_QOS,
     FLAG_RETAIN,
     KIND_EVENT,
     KIND_MESSAGE,
+    KIND_QUEUE,
     MESSAGE_HEADER_SIZE,
     PROGRESS_WIDTH,
     RECEIVED,
@@ -92,7 +95,7 @@ class Replay:
         """The usual message, QoS 0 or 1 and nothing else, needs no object: its header says all. False for the others."""
         flags: i64 = body[pos + 5]
         qos: i64 = flags & FLAG_QOS
-        if flags & (FLAG_RETAIN | FLAG_PRODUCER) or qos > 1:
+        if flags & (FLAG_RETAIN | FLAG_PRODUCER | FLAG_FRAME) or qos > 1:
             return False
         if qos == 0:
             return True
@@ -111,7 +114,7 @@ class Replay:
         if tenant is None or tenant.name_utf8 != name:
             tenant = self._fold.tenant(name.decode("utf-8"))
             self._last_tenant = tenant
-        if tenant.groups:
+        if tenant.shares():
             return False
         targets = tenant.tree.match(body[topic_at:topic_end])
         for target in targets:
@@ -131,6 +134,8 @@ class Replay:
             self._message(cast(Message, record))
         elif record.kind == KIND_EVENT:
             self._event(cast(Event, record))
+        elif record.kind == KIND_QUEUE:
+            self._queue(cast(QueueRecord, record))
         else:
             self._progress(cast(Progress, record))
 
@@ -138,11 +143,7 @@ class Replay:
         tenant = self._fold.tenant(message.tenant)
         qos = message.flags & FLAG_QOS
         if qos == 2 and message.packet_id:
-            publisher = self._fold.by_incarnation.get(message.incarnation)
-            if publisher is not None and publisher.applied < message.offset:
-                if publisher.incoming is None:
-                    publisher.incoming = {}
-                publisher.incoming[message.packet_id] = message.offset
+            self._incoming(message)
         if qos:
             for target in tenant.tree.match(message.topic):
                 self._entry(target, message, qos)
@@ -151,10 +152,29 @@ class Replay:
                 if group is not None and group.applied < message.offset:
                     retain = message.flags & FLAG_RETAIN != 0
                     group.push(reference(message.offset, 0, retain, qos), message.size)
+            if tenant.queues:
+                _put_into_queue(tenant, message)
         if message.flags & FLAG_RETAIN:
             tenant.retained.apply(message)
-        if message.flags & FLAG_PRODUCER:
-            tenant.producers.apply(message)
+        if message.flags & (FLAG_PRODUCER | FLAG_FRAME):
+            _remember(tenant, message)
+
+    def _incoming(self, message: Message) -> None:
+        """A packet id is taken until PUBREL."""
+        publisher = self._fold.by_incarnation.get(message.incarnation)
+        if publisher is not None and publisher.applied < message.offset:
+            if publisher.incoming is None:
+                publisher.incoming = {}
+            publisher.incoming[message.packet_id] = message.offset
+
+    def _queue(self, record: QueueRecord) -> None:
+        if record.subkind == DEVICE_OWNED:
+            fields = record.fields()
+            self._fold.tenant(str(fields["t"])).devices.own(str(fields["c"]), str(fields["u"]))
+            return
+        for tenant, reason, count in self._fold.queues.replay(record):
+            if count:
+                self._fold.tenant(tenant).count_drop(reason, count)
 
     def _entry(self, target: Target, message: Message, qos: int) -> None:
         session = target.session
@@ -238,8 +258,11 @@ class Replay:
         page = Page(progress.packed)
         if progress.subkind == SHARED_BACKLOG_PAGE:
             group = self._fold.groups.get(page.owner)
+            queue_of_topic = self._fold.queues.by_id.get(page.owner)
             if group is not None and group.applied < progress.offset:
                 group.backlog.replay_page(page, progress.offset, group.next_serial - group.backlog.count)
+            elif queue_of_topic is not None and queue_of_topic.applied < progress.offset:
+                queue_of_topic.replay_page(page, progress.offset)
             return
         session = self._fold.by_incarnation.get(page.owner)
         if session is not None and session.applied < progress.offset and session.queue is not None:
@@ -279,3 +302,18 @@ class Replay:
             dropped = queue.replay_dropped(value, values[at + 2])
             if dropped:
                 session.count_drop(values[at + 3], dropped)
+
+
+def _put_into_queue(tenant: Tenant, message: Message) -> None:
+    """Give a message its place in the queue of its topic, if that has one."""
+    queue = tenant.queues.get(message.topic)
+    if queue is not None and queue.applied < message.offset:
+        queue.push(message.offset, message.size)
+
+
+def _remember(tenant: Tenant, message: Message) -> None:
+    """Note a message that its publisher may send again."""
+    if message.flags & FLAG_PRODUCER:
+        tenant.producers.apply(message)
+    if message.flags & FLAG_FRAME:
+        tenant.devices.note(cast(FrameMessage, message))

@@ -17,6 +17,7 @@ from headrace.core.records.message import Message
 from headrace.core.records.record import DROP_REASONS, NORMAL_DROPS
 from headrace.core.state.backlog import BacklogSpace
 from headrace.core.state.counters import Counters
+from headrace.core.state.devices import DeviceRoster
 from headrace.core.state.packet_ids import PacketIds
 from headrace.core.state.producers import Producers
 from headrace.core.state.queue import REF_IDS_MAX, OutboundQueue
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from headrace.core.ports.journal import PageReader
     from headrace.core.ports.link import Link
     from headrace.core.ports.timers import Timer
+    from headrace.core.state.topic_queues import TopicQueue
     from headrace.mqtt.packets import Will
 
 # What a session remembers of the sets of identifiers that its references name. Beyond that they are those of its
@@ -139,6 +141,8 @@ class Commons:
         self.shared_tree: SubscriptionTree[Target] = SubscriptionTree(merge)  # of shared subscriptions
         self.retained = RetainedStore()
         self.producers = Producers()
+        self.devices = DeviceRoster()
+        self.queues: dict[bytes, TopicQueue] = {}  # by topic; the fold's
         self.counters = Counters()
         self.space = BacklogSpace(pages)
         self.ids = PacketIds() if ids is None else ids

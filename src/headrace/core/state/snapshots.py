@@ -4,14 +4,16 @@ An entry is one MessagePack array; an unknown one is passed over:
 
     ["session", ...]    ["group", ...]    ["dissolved", ...]    ["retained", record bytes, offset]
     ["producers", tenant, [[key, sequence, time], ...]]
+    ["devices", tenant, [[client id, user], ...], [[key, offset, content, time], ...]]    those of frames (`devices`)
+    ["topic", tenant, topic, number, applied, fields of the index, clusters]    a topic queue (`topic_queues`)
     ["gone", incarnations, [[tenant, topic], ...]]    sessions that ended, topics without a retained message
 
 Recovery loads them and replays the journal from the snapshot's position; what `applied` says is already in one changes
 nothing.
 
 After a full snapshot the next ones hold what *changed* since the one before. Of several entries for the same session or
-topic the newest counts, so recovery reads the newest file first. Groups and producers
-are few: they are in every file, and only those of the newest count.
+topic the newest counts, so recovery reads the newest file first. Groups, topic queues,
+producers and devices are few: they are in every file, and only those of the newest count.
 """
 
 from __future__ import annotations
@@ -31,6 +33,7 @@ from headrace.core.state.session import Session, Subscription
 from headrace.core.state.state import NONE_LISTED, Fold
 from headrace.core.state.subscriptions import subscription_from
 from headrace.core.state.tenant import Tenant
+from headrace.core.state.topic_queues import TopicQueue
 from headrace.errors import CorruptRecord
 from headrace.mqtt.topics import split_share
 
@@ -136,12 +139,12 @@ class Restoring:
                 self._retained(value, is_full)
             elif kind in ("group", "dissolved"):
                 groups.append(value)
-            elif kind == "producers":
-                self._producers(value)
             elif kind == "gone":
                 self._sessions.update(cast(list[int], value[1]))
                 for row in cast(list[list[object]], value[2]):
                     self._topics.add((cast(str, row[0]), cast(bytes, row[1])))
+            elif self._groups is None:  # the newest file, whose entries of the other kinds count alone
+                self._of_newest(value)
         if self._groups is None:
             self._groups = groups
         if is_full:  # every member is there
@@ -155,11 +158,26 @@ class Restoring:
                 self._sessions.add(incarnation)
             _restore_session(self._fold, value)
 
+    def _of_newest(self, value: list[object]) -> None:
+        if value[0] == "producers":
+            self._producers(value)
+        elif value[0] == "devices":
+            self._devices(value)
+        elif value[0] == "topic":
+            _restore_topic(self._fold, value)
+
     def _producers(self, value: list[object]) -> None:
-        if self._groups is None:  # the newest file
-            producers = self._fold.tenant(cast(str, value[1])).producers
-            for row in cast(list[list[object]], value[2]):
-                producers.restore(cast(bytes, row[0]), cast(int, row[1]), cast(int, row[2]))
+        producers = self._fold.tenant(cast(str, value[1])).producers
+        for row in cast(list[list[object]], value[2]):
+            producers.restore(cast(bytes, row[0]), cast(int, row[1]), cast(int, row[2]))
+
+    def _devices(self, value: list[object]) -> None:
+        devices = self._fold.tenant(cast(str, value[1])).devices
+        for client_id, user in cast(list[list[str]], value[2]):
+            devices.own(client_id, user)
+        for row in cast(list[list[object]], value[3]):
+            numbers = [cast(int, number) for number in row[1:]]
+            devices.restore(cast(bytes, row[0]), numbers[0], numbers[1], numbers[2])
 
     def _retained(self, value: list[object], is_full: bool) -> None:
         message, _ = decode_record(cast(bytes, value[1]), 0)
@@ -174,6 +192,35 @@ class Restoring:
 def entries_of_producers(tenant: Tenant) -> Iterator[bytes]:
     for rows in tenant.producers.entries():
         yield _encoder.encode(["producers", tenant.name, rows])
+
+
+def entries_of_devices(tenant: Tenant, position: int) -> Iterator[bytes]:
+    for owners, seen in tenant.devices.entries(position):
+        yield _encoder.encode(["devices", tenant.name, owners, seen])
+
+
+def entry_of_topic(queue: TopicQueue, position: int) -> bytes:
+    """A topic queue as it stands when everything below `position` has been applied."""
+    clusters = [cluster.fields() for cluster in queue.clusters.values()]
+    fields = [queue.tenant, queue.topic, queue.queue_id, position - 1, queue.fields(), clusters]
+    return _encoder.encode(["topic", *fields])
+
+
+def _restore_topic(fold: Fold, value: list[object]) -> None:
+    tenant, topic, number = cast(str, value[1]), cast(bytes, value[2]), cast(int, value[3])
+    fold.tenant(tenant)
+    fold.queues.opened(tenant, topic, number)
+    queue = fold.queues.by_id[number]
+    index = cast(list[object], value[5])
+    numbers = cast(list[int], index[:3])
+    queue.load(
+        numbers, cast(bytes, index[3]), cast(int, index[4]), cast(bytes, index[5]), cast(bytes, index[6])
+    )
+    queue.applied = cast(int, value[4])
+    for row in cast(list[list[object]], value[6]):
+        cluster = fold.queues.made(queue, cast(bytes, row[0]), cast(int, row[1]), 0)
+        cluster.next = cast(int, row[2])
+        cluster.restore(cast(list[int], row[3]), cast(int, row[4]))
 
 
 def restore(fold: Fold, files: Iterable[Iterable[bytes]]) -> None:
@@ -320,6 +367,9 @@ class SnapshotPass:
             for entry in entries_of_producers(tenant):
                 self._add(entry)
                 yield
+            for entry in entries_of_devices(tenant, self.position):
+                self._add(entry)
+                yield
         for group in list(self._fold.groups.values()):
             self._refers_to(group.lowest_offset())  # draws may stay with a session when the group is gone
             yield
@@ -333,6 +383,10 @@ class SnapshotPass:
             self._add(entry_of_group(group, self._commit.high_watermark))
             group.backlog.release(group.floor())
             self._refers_to(group.lowest_offset())
+            yield
+        for queue in list(self._fold.queues.by_id.values()):
+            self._add(entry_of_topic(queue, self._commit.high_watermark))
+            self._refers_to(queue.lowest_offset())
             yield
         if not self._full:
             for at in range(0, len(self._gone), GONE_ENTRIES):

@@ -34,6 +34,7 @@ from headrace.core.state.session import Commons, Session, Subscription
 from headrace.core.state.subscription_tree import memory_of
 from headrace.core.state.subscriptions import subscription_from
 from headrace.core.state.tenant import Tenant
+from headrace.core.state.topic_queues import TopicQueues
 from headrace.mqtt.topics import SHARE_PREFIX, split_share
 
 NONE_LISTED: Final = 1 << 62
@@ -55,6 +56,7 @@ class Fold:
         self.tenants: dict[str, Tenant] = {}
         self.by_incarnation: dict[int, Session] = {}
         self.roster = Roster()
+        self.queues = TopicQueues(pages)
         self.groups: dict[int, Group] = {}
         # Draws in a snapshot whose member was opened behind it: group, serial, packet id, PUBREC seen.
         self.unbound: dict[int, list[tuple[Group, int, int, bool]]] = {}
@@ -74,6 +76,7 @@ class Fold:
         if tenant is None:
             tenant = Tenant(name, self._pages, self._ids)
             tenant.drops = {} if self._collects_drops else None
+            tenant.queues = self.queues.of_tenant(name)
             self.tenants[name] = tenant
         return tenant
 
@@ -246,6 +249,7 @@ class Fold:
                 give_back(session)
             if session.queue is not None:
                 session.queue.settle()
+        self.queues.restart()
         dissolved, self._dissolved, self.replaying = self._dissolved, [], False
         for group in dissolved:
             self._discard(group)

@@ -20,3 +20,7 @@ class Tenant(Commons):
         super().__init__(name, pages, ids)
         self.sessions: dict[str, Session] = {}
         self.groups: dict[str, Group] = {}
+
+    def shares(self) -> bool:
+        """Return whether messages may go to others than single sessions: to groups, or to topic queues."""
+        return bool(self.groups) or bool(self.queues)

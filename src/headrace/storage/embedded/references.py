@@ -24,6 +24,7 @@ from headrace.core.state.backlog import REF_OFFSET_SHIFT, Backlog
 from headrace.core.state.groups import Group, draws_of
 from headrace.core.state.session import Session
 from headrace.core.state.state import Fold
+from headrace.core.state.topic_queues import TopicQueue
 from headrace.errors import NotReadableNow
 
 SLICE_REFERENCES = 2000
@@ -64,6 +65,9 @@ class References:
         for group in list(self._fold.groups.values()):
             yield from self._group(group)
             yield
+        for queue in list(self._fold.queues.by_id.values()):
+            yield from self._marked(*self._copied([], queue))
+            yield
         for session in self._fold.roster.walk():
             self._seen += OWNER_REFERENCES
             if session is not None:
@@ -88,7 +92,9 @@ class References:
         refs += [ref for ref, _ in group.carrier.owed or ()]
         return self._marked(*self._copied(refs, group.backlog))
 
-    def _copied(self, refs: list[int], backlog: Backlog) -> tuple[Iterable[int], Iterable[array[int]]]:
+    def _copied(
+        self, refs: list[int], backlog: Backlog | TopicQueue
+    ) -> tuple[Iterable[int], Iterable[array[int]]]:
         """Copy what waits: references, and the pages that can refer to the stretch, which are read one by one."""
         offsets = backlog.page_offsets()
         in_stretch = backlog.pages_between(self._start, self._end)
@@ -126,7 +132,7 @@ class References:
         return found
 
 
-def _pages(backlog: Backlog, offsets: list[int]) -> Iterator[array[int]]:
+def _pages(backlog: Backlog | TopicQueue, offsets: list[int]) -> Iterator[array[int]]:
     for offset in offsets:
         refs = backlog.page_refs(offset)
         if refs is None:

@@ -1,0 +1,278 @@
+"""JOIN, LEAVE, PULL and ACK: what the consumers of topic queues ask.
+
+Runs on the loop. A queue or a cluster that is made is a record; when it is durable it takes effect and JOIN is answered.
+So is an ACK: what was answered with success is never delivered again to this cluster.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from mypy_extensions import i64
+
+from headrace.core.commit import Deferred, GroupCommit
+from headrace.core.outbound.clusters import Clusters, Party, Pull
+from headrace.core.ports.identity import DEFAULT_TENANT
+from headrace.core.ports.link import Host, Link
+from headrace.core.ports.voice import Voice
+from headrace.core.records.queue_record import (
+    CLUSTER_MADE,
+    QUEUE_CLOSED,
+    QUEUE_OPENED,
+    number_record,
+    queue_record,
+)
+from headrace.core.state.state import Fold
+from headrace.core.state.tenant import Tenant
+from headrace.errors import ProtocolError
+from headrace.mqtt import reason_codes as rc
+from headrace.mqtt.topics import checked_topic, matches, valid_topic
+
+if TYPE_CHECKING:
+    from headrace.core.state.topic_queues import TopicQueue
+
+CLUSTER_BYTES_MAX: Final = 255
+
+
+class Guest:
+    """One connection as its consumers need it. `joining`: JOINs that are not durable yet."""
+
+    def __init__(self, link: Link, voice: Voice) -> None:
+        self.link = link
+        self.voice = voice
+        self.party = Party()
+        self.joining: i64 = 0
+
+
+class Consuming:
+    """What consumers ask for."""
+
+    def __init__(self, fold: Fold, commit: GroupCommit, clusters: Clusters, host: Host) -> None:
+        self.clusters = clusters
+        self._fold = fold
+        self._commit = commit
+        self._host = host
+        self._settings = host.settings
+        self._opening: set[tuple[str, bytes]] = set()  # topics whose queues are on their way to the journal
+        self._has_queue: dict[bytes, bool] = {}  # by the configuration
+
+    def tenant_of(self, link: Link) -> Tenant:
+        """The tenant that a connection belongs to."""
+        return self._fold.tenant(link.identity.tenant)
+
+    # Which topics have queues
+
+    def start(self) -> None:
+        """Do as the configuration says now: queues of topics that have none any more end, those that it names begin."""
+        for queue in list(self._fold.queues.by_id.values()):
+            if not self._may_have(queue.topic):
+                self._fold.queues.closed(queue)
+                self._commit.append(number_record(QUEUE_CLOSED, self._host.clock.now_us, [queue.queue_id]))
+        for topic_filter in self._settings.queue_topics:
+            if valid_topic(topic_filter.encode("utf-8")):
+                self.open(self._fold.tenant(DEFAULT_TENANT), topic_filter.encode("utf-8"))
+
+    def _may_have(self, topic: bytes) -> bool:
+        known = self._has_queue.get(topic)
+        if known is None:
+            text = topic.decode("utf-8")
+            known = any(matches(topic_filter, text) for topic_filter in self._settings.queue_topics)
+            if len(self._has_queue) >= self._settings.queues_max:
+                self._has_queue.clear()
+            self._has_queue[topic] = known
+        return known
+
+    def open(self, tenant: Tenant, topic: bytes) -> int:
+        """Have a topic get its queue, if it has none. Returns the reason code where it may not have one."""
+        queues = tenant.queues
+        key = (tenant.name, topic)
+        if topic in queues or key in self._opening:
+            return rc.SUCCESS
+        if not self._may_have(topic):
+            return rc.TOPIC_NAME_INVALID
+        if len(queues) + len(self._opening) >= self._settings.queues_max:
+            return rc.QUOTA_EXCEEDED
+        self._opening.add(key)
+        fields: dict[str, object] = {"t": tenant.name, "topic": topic}
+        self._commit.append(queue_record(QUEUE_OPENED, self._host.clock.now_us, fields))
+        self._commit.defer(_Opened(self._opening, key))
+        return rc.SUCCESS
+
+    # JOIN
+
+    def join(self, guest: Guest, sn: bytes, topic: bytes, name: bytes) -> None:
+        """A consumer more; the queue and the cluster are made if they are not there."""
+        tenant = self.tenant_of(guest.link)
+        code = self._refusal(guest.link, topic, name) or self.open(tenant, topic)
+        if not code:
+            code = self._make(tenant, topic, name)
+        guest.joining += 1
+        self._commit.defer(_Joined(self, guest, sn, topic, name, code))
+
+    def _refusal(self, link: Link, topic: bytes, name: bytes) -> int:
+        if not valid_topic(topic) or not 0 < len(name) <= CLUSTER_BYTES_MAX:
+            return rc.TOPIC_NAME_INVALID
+        return rc.SUCCESS if self._may_read(link, topic) else rc.NOT_AUTHORIZED
+
+    def _may_read(self, link: Link, topic: bytes) -> bool:
+        rights = link.rights
+        if rights is None or rights.may_receive(checked_topic(topic)):
+            return True
+        rights.note_denied("subscribe", topic)
+        return False
+
+    def _make(self, tenant: Tenant, topic: bytes, name: bytes) -> int:
+        """Have a cluster made, if there is none; twice is no harm."""
+        queue = tenant.queues.get(topic)
+        if queue is not None and name in queue.clusters:
+            return rc.SUCCESS
+        if queue is not None and len(queue.clusters) >= self._settings.clusters_max:
+            return rc.QUOTA_EXCEEDED
+        fields: dict[str, object] = {
+            "t": tenant.name,
+            "topic": topic,
+            "name": name,
+            "at": self._start_of(queue),
+        }
+        self._commit.append(queue_record(CLUSTER_MADE, self._host.clock.now_us, fields))
+        return rc.SUCCESS
+
+    def _start_of(self, queue: TopicQueue | None) -> int:
+        start = self._settings.cluster_start_us
+        if start <= 0 or queue is None:
+            return start if start < 0 else 0
+        return self.clusters.serial_at(queue, start)
+
+    def joined(self, guest: Guest, sn: bytes, topic: bytes, name: bytes, code: int) -> None:
+        """The cluster is there."""
+        guest.joining -= 1
+        if guest.link.closed:
+            return
+        queue = self.tenant_of(guest.link).queues.get(topic)
+        cluster = None if queue is None else queue.clusters.get(name)
+        if cluster is None:
+            code = code or rc.QUOTA_EXCEEDED
+        guest.voice.joined(sn, code)
+        if cluster is not None and not code:
+            self.clusters.join(guest.party, guest.link, guest.voice, sn, cluster)
+
+    # The others wait for a JOIN that is not answered yet
+
+    def leave(self, guest: Guest, sn: bytes, topic: bytes, name: bytes) -> None:
+        self._commit.defer(_Left(self, guest, sn, topic, name))
+
+    def pull(self, guest: Guest, sn: bytes, topic: bytes, name: bytes, most: i64, wait_ms: i64) -> None:
+        """Raises ProtocolError: there is no code in the answer."""
+        if not valid_topic(topic) or not self._may_read(guest.link, topic):
+            raise ProtocolError(rc.NOT_AUTHORIZED, "PULL from a topic that may not be read")
+        until_ms = self._host.clock.mono_ms + int(wait_ms)
+        if guest.joining:
+            self._commit.defer(_Pulled(self, guest, sn, topic, name, most, until_ms))
+        else:
+            self.pulled(guest, sn, topic, name, most, until_ms)
+
+    def pulled(self, guest: Guest, sn: bytes, topic: bytes, name: bytes, most: i64, until_ms: int) -> None:
+        consumer = guest.party.consumers.get((topic, name))
+        if consumer is None:
+            raise ProtocolError(rc.PROTOCOL_ERROR, "PULL without JOIN")
+        self.clusters.pull(guest.party, Pull(consumer, sn, most, until_ms))
+
+    def ack(self, guest: Guest, sn: bytes, topic: bytes, name: bytes, ids: list[bytes]) -> None:
+        """Acknowledge what is known; the answer says whether all was, when that is durable."""
+        code = self._refusal(guest.link, topic, name)
+        if not code:
+            queue = self.tenant_of(guest.link).queues.get(topic)
+            cluster = None if queue is None else queue.clusters.get(name)
+            if cluster is None or not self.clusters.ack(cluster, ids):
+                code = rc.PACKET_IDENTIFIER_NOT_FOUND
+        if code:
+            self.tenant_of(guest.link).counters.refuse("ack", code)
+        self._commit.defer(_Acked(guest, sn, code))
+
+    def lost(self, guest: Guest) -> None:
+        """The connection has ended."""
+        self.clusters.lost(guest.party)
+
+
+class _Opened(Deferred):
+    """A topic has its queue."""
+
+    def __init__(self, opening: set[tuple[str, bytes]], key: tuple[str, bytes]) -> None:
+        super().__init__()
+        self._opening = opening
+        self._key = key
+
+    def run(self) -> None:
+        self._opening.discard(self._key)
+
+
+class _OfCluster(Deferred):
+    """A request that a connection has for a cluster, in its place."""
+
+    def __init__(self, consuming: Consuming, guest: Guest, sn: bytes, topic: bytes, name: bytes) -> None:
+        super().__init__(guest.link)
+        self.consuming = consuming
+        self.guest = guest
+        self.sn = sn
+        self.topic = topic
+        self.name = name
+
+
+class _Joined(_OfCluster):
+    """JOIN, when the queue and the cluster are durable."""
+
+    def __init__(
+        self, consuming: Consuming, guest: Guest, sn: bytes, topic: bytes, name: bytes, code: int
+    ) -> None:
+        super().__init__(consuming, guest, sn, topic, name)
+        self._code = code
+
+    def run(self) -> None:
+        self.consuming.joined(self.guest, self.sn, self.topic, self.name, self._code)
+
+
+class _Left(_OfCluster):
+    """LEAVE, behind the JOINs before it."""
+
+    def run(self) -> None:
+        found = self.consuming.clusters.leave(self.guest.party, self.topic, self.name)
+        self.guest.voice.left(self.sn, rc.SUCCESS if found else rc.NO_SUBSCRIPTION_EXISTED)
+
+
+class _Pulled(_OfCluster):
+    """PULL, behind the JOINs before it."""
+
+    def __init__(
+        self,
+        consuming: Consuming,
+        guest: Guest,
+        sn: bytes,
+        topic: bytes,
+        name: bytes,
+        most: i64,
+        until_ms: int,
+    ) -> None:
+        super().__init__(consuming, guest, sn, topic, name)
+        self._most: i64 = most
+        self._until_ms = until_ms
+
+    def run(self) -> None:
+        if self.guest.link.closed:
+            return
+        try:
+            self.consuming.pulled(self.guest, self.sn, self.topic, self.name, self._most, self._until_ms)
+        except ProtocolError as error:
+            self.guest.link.on_protocol_error(error)
+
+
+class _Acked(Deferred):
+    """ACK is durable."""
+
+    def __init__(self, guest: Guest, sn: bytes, code: int) -> None:
+        super().__init__(guest.link)
+        self._guest = guest
+        self._sn = sn
+        self._code = code
+
+    def run(self) -> None:
+        self._guest.voice.acknowledged(self._sn, self._code)

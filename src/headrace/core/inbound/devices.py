@@ -1,0 +1,407 @@
+"""Devices that speak frames: who they are, what they publish.
+
+Runs on the loop. A connection has no session: it carries the frames of one device or, behind a gateway, of many, each
+under its own SN, which is its client id. A message becomes a record as one at QoS 1 does, is answered when it is durable
+(P1), and goes to MQTT subscribers as any other. What a device repeats is answered with the id of the first copy.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Final
+
+from mypy_extensions import i64
+
+from headrace.core.commit import ENTRY_BYTES, Deferred, GroupCommit
+from headrace.core.inbound.admission import Admission, is_closed
+from headrace.core.inbound.connect import Sessions
+from headrace.core.inbound.consuming import Consuming, Guest
+from headrace.core.inbound.publishing import PAYLOAD_WEIGHT, Publishing
+from headrace.core.ports.access import PENDING, LinkRights, SignIn, SignInListener
+from headrace.core.ports.identity import Identity
+from headrace.core.ports.link import Host, Link
+from headrace.core.ports.voice import Voice
+from headrace.core.records.message import NO_EXPIRY, FrameMessage
+from headrace.core.records.message_id import message_id
+from headrace.core.records.queue_record import DEVICE_OWNED, queue_record
+from headrace.core.records.record import DROP_NOT_ACCEPTED
+from headrace.core.state.session import BRIDGE_PREFIX
+from headrace.core.state.state import Fold
+from headrace.core.state.tenant import Tenant
+from headrace.errors import ProtocolError
+from headrace.frames.frame import NO_ID
+from headrace.frames.serials import client_id_of
+from headrace.frames.server import FrameHandler, ServerFrames
+from headrace.mqtt import reason_codes as rc
+from headrace.mqtt.packets import Connect
+from headrace.mqtt.topics import checked_topic, valid_topic
+
+_NAMES_MAX: Final = 1024  # devices of one connection that are remembered
+_STRANGER: Final = 0
+_ASKED: Final = 1  # access control looks at the password
+_LET_IN: Final = 2
+
+
+class Devices:
+    """What the connections of devices share. `journal` is "<uuid>:<epoch>", from which message ids are made."""
+
+    def __init__(
+        self,
+        fold: Fold,
+        commit: GroupCommit,
+        sessions: Sessions,
+        publishing: Publishing,
+        consuming: Consuming,
+        host: Host,
+    ) -> None:
+        self.journal = ""
+        self.consuming = consuming
+        self.clients: dict[DeviceLink, None] = {}
+        self._fold = fold
+        self._commit = commit
+        self._sessions = sessions
+        self._publishing = publishing
+        self._admission: Admission = sessions.admission
+        self._host = host
+        self._default_expiry_s: i64 = host.settings.default_message_expiry_s or NO_EXPIRY
+
+    def tenant_of(self, link: Link) -> Tenant:
+        """The tenant that a connection belongs to."""
+        return self._fold.tenant(link.identity.tenant)
+
+    # HELLO
+
+    def sign_in(self, client: DeviceLink, sn: bytes, user: str | None, password: bytes, asked: bool) -> None:
+        """Ask who it is. `asked`: by HELLO, which is answered; else it is anonymous."""
+        link = client.link
+        client_id = client.name_of(sn)
+        access = self._sessions.access
+        if link.rights is not None:
+            link.rights.ended()
+            link.rights = None
+        link.identity = self._host.anyone
+        link.client_id = client_id
+        hello = _Hello(self, client, sn, asked)
+        packet = Connect(0, client_id, True, 0, user, password)
+        if access is None:
+            allowed = self._host.settings.allow_anonymous
+            hello.signed_in(link, packet, link.identity if allowed else rc.NOT_AUTHORIZED)
+            return
+        link.rights = LinkRights(access, link)
+        found = access.authenticate(SignIn(hello, link, packet))
+        if found == PENDING:
+            client.state = _ASKED
+            link.hold()
+        else:
+            hello.signed_in(link, packet, found)
+
+    def let_in(self, client: DeviceLink, sn: bytes, code: int, asked: bool) -> None:
+        """Access control has answered: let the connection in, or say why not and close it."""
+        link = client.link
+        if not code:
+            code = self._claim(client.name_of(sn), link)
+        counters = self.tenant_of(link).counters
+        if code:
+            counters.connects_refused += 1
+            counters.refuse("connect", code)
+            client.state = _STRANGER
+            if asked:
+                client.voice.welcome(sn, code)
+            else:
+                client.voice.fail(code, rc.name(code))
+            link.close()
+            return
+        if client.state != _LET_IN:
+            counters.connects += 1
+        client.admitted(sn)
+        self.clients[client] = None
+        link.ready = True
+        link.let_in()
+        link.keep_alive_ms = self._host.settings.frame_idle_s * 1000
+        self._sessions.watch(link)
+        if asked:
+            client.voice.welcome(sn, rc.SUCCESS)
+
+    def _claim(self, client_id: str, link: Link) -> int:
+        """Return 0 where the device is nobody's, or of the user of this connection; one that was nobody's is the
+        user's from now on. Else the reason code of a refusal."""
+        if client_id.startswith(BRIDGE_PREFIX):
+            return rc.CLIENT_IDENTIFIER_NOT_VALID
+        tenant, user = self.tenant_of(link), link.identity.user
+        owner = self.owner_of(tenant.name, client_id)
+        if owner == user:
+            return rc.SUCCESS
+        if owner is not None or user is None:
+            return rc.NOT_AUTHORIZED
+        fields: dict[str, object] = {"t": tenant.name, "c": client_id, "u": user}
+        self._commit.append(queue_record(DEVICE_OWNED, self._host.clock.now_us, fields))
+        tenant.devices.own(client_id, user)
+        return rc.SUCCESS
+
+    def owner_of(self, name: str, client_id: str) -> str | None:
+        """The user whom a device of a tenant, or the session of its client id, belongs to; None: nobody."""
+        tenant = self._fold.tenant(name)
+        owner = tenant.devices.owners.get(client_id)
+        if owner is None:
+            session = tenant.sessions.get(client_id)
+            return None if session is None else session.owner
+        return owner
+
+    def identity_of(self, user: str | None) -> Identity:
+        """Whom a connection is that signs in as this user."""
+        return self._fold.tenant(self._host.anyone.tenant).identity_of(user)
+
+    def speak_as(self, client: DeviceLink, client_id: str) -> None:
+        """Another device speaks on a connection. Raises ProtocolError if it is somebody else's."""
+        link = client.link
+        link.client_id = client_id
+        code = rc.SUCCESS
+        if link.rights is not None and not link.rights.renamed():
+            code = rc.CLIENT_IDENTIFIER_NOT_VALID
+        code = code or self._claim(client_id, link)
+        if code:
+            raise ProtocolError(code, f"the SN {client_id[:64]} is not for this user")
+
+    # PUBLISH
+
+    def publish(self, client: DeviceLink, sn: bytes, sequence: i64, topic: bytes, payload: bytes) -> None:
+        """Journal what is new; the answer follows when it is durable, in the order of the requests."""
+        link = client.link
+        tenant = self.tenant_of(link)
+        counters = tenant.counters
+        counters.publishes_received += 1
+        counters.bytes_received += len(payload)
+        code = self._refusal(link, topic)
+        if code:
+            tenant.count_drop(DROP_NOT_ACCEPTED, 1)
+            counters.refuse("publish", code)
+            self._commit.defer(_Published(client, sn, sequence, code, NO_ID))
+            return
+        message = FrameMessage(
+            self._host.clock.now_us,
+            sequence,
+            tenant.name,
+            tenant.name_utf8 + link.client_id.encode("utf-8"),
+            tenant.name_bytes,
+            checked_topic(topic),
+            self._default_expiry_s,
+            payload,
+        )
+        known = tenant.devices.find(message)
+        if known >= 0:
+            counters.publishes_repeated += 1
+            message.offset = known
+            self._commit.defer(_Published(client, sn, sequence, rc.SUCCESS, self.id_of(message)))
+        else:
+            self._store(client, sn, message)
+
+    def _store(self, client: DeviceLink, sn: bytes, message: FrameMessage) -> None:
+        link, commit = client.link, self._commit
+        message.link = link
+        weight: i64 = ENTRY_BYTES + PAYLOAD_WEIGHT * len(message.payload)
+        link.deferred += weight
+        self._publishing.keep_share(link, link.deferred)
+        self.consuming.open(self.tenant_of(link), message.topic)
+        commit.append(message)
+        commit.deferred_bytes += weight
+        self.tenant_of(link).devices.note(message)
+        client.unanswered.append((sn, message))
+        self._publishing.keep_pace(link)
+
+    def _refusal(self, link: Link, topic: bytes) -> int:
+        """The reason code of a PUBLISH that is not taken, 0 if it is."""
+        if not valid_topic(topic) or self._admission.is_too_deep(topic):
+            return rc.TOPIC_NAME_INVALID
+        rights = link.rights
+        if rights is not None and not rights.may_publish(topic):
+            rights.note_denied("publish", topic)
+            return rc.NOT_AUTHORIZED
+        if is_closed(topic):
+            return rc.NOT_AUTHORIZED
+        return rc.QUOTA_EXCEEDED if self._publishing.storage_full else rc.SUCCESS
+
+    def id_of(self, message: FrameMessage) -> bytes:
+        """The 16 bytes that name a message."""
+        return message_id(self.journal, message)
+
+    # The end
+
+    def lost(self, client: DeviceLink) -> None:
+        """Note that the connection has ended."""
+        client.lost()
+        if client in self.clients:
+            del self.clients[client]
+            self.tenant_of(client.link).counters.disconnects += 1
+
+    def name_journal(self, journal: str) -> None:
+        """Make message ids of this journal: "<uuid>:<epoch>"."""
+        self.journal = journal
+        self.consuming.clusters.journal_name = journal
+
+    def stop(self) -> None:
+        """SIGTERM: say goodbye."""
+        self.consuming.clusters.stop()
+        for client in list(self.clients):
+            client.voice.fail(rc.SERVER_SHUTTING_DOWN, rc.name(rc.SERVER_SHUTTING_DOWN))
+            client.link.close()
+
+
+class DeviceLink(FrameHandler):
+    """The state of one connection: whose it is, and what was not answered yet."""
+
+    def __init__(self, devices: Devices, link: Link, voice: Voice) -> None:
+        self.link = link
+        self.voice = voice
+        self.frames: ServerFrames | None = None  # which knows the version
+        self.state = _STRANGER
+        self.unanswered: deque[tuple[bytes, FrameMessage]] = deque()  # on their way to the disk
+        self._devices = devices
+        self._sn = b""  # who has spoken last
+        self._names: dict[bytes, str] | None = None  # of the devices behind a gateway
+        self._guest: Guest | None = None
+
+    def take(self, frames: ServerFrames) -> None:
+        """Note who takes the bytes of the connection apart."""
+        self.frames = frames
+        self.voice.frames = frames
+
+    @property
+    def guest(self) -> Guest:
+        """What it has to do with topic queues, made when it first has."""
+        guest = self._guest
+        if guest is None:
+            guest = self._guest = Guest(self.link, self.voice)
+        return guest
+
+    def lost(self) -> None:
+        """Note that the connection has ended."""
+        guest, self._guest = self._guest, None
+        if guest is not None:
+            self._devices.consuming.lost(guest)
+
+    def writable(self) -> None:
+        """The socket's buffer has drained."""
+        if self._guest is not None:
+            self._devices.consuming.clusters.go_on(self._guest.party)
+
+    @property
+    def is_stranger(self) -> bool:
+        """Return whether it has not been let in yet."""
+        return self.state != _LET_IN
+
+    def name_of(self, sn: bytes) -> str:
+        """The client id of a device on this connection."""
+        frames = self.frames
+        return "" if frames is None else client_id_of(int(frames.version), sn)
+
+    def admitted(self, sn: bytes) -> None:
+        """Note that the connection is let in; its user may have changed."""
+        self.state = _LET_IN
+        self._sn = sn
+        self._names = None
+
+    def _speaks(self, sn: bytes) -> bool:
+        """Find out whose frame this is. False if the connection has not been let in. Raises ProtocolError if the device
+        is somebody else's."""
+        if sn == self._sn and self.state == _LET_IN:
+            return True
+        if self.state != _LET_IN:
+            self._devices.sign_in(self, sn, None, b"", False)
+            if self.state == _ASKED:
+                raise ProtocolError(rc.NOT_AUTHORIZED, "HELLO comes first")
+            return self.state == _LET_IN
+        names = self._names
+        if names is None:
+            names = self._names = {self._sn: self.link.client_id}
+        known = names.get(sn)
+        if known is None:
+            known = self.name_of(sn)
+        self._devices.speak_as(self, known)
+        if len(names) >= _NAMES_MAX:
+            names.clear()
+        names[sn] = known
+        self._sn = sn
+        return True
+
+    # FrameHandler
+
+    def hello(self, sn: bytes, user: str, password: bytes) -> None:
+        anonymous = not user and not password
+        self._devices.sign_in(self, sn, None if anonymous else user, password, True)
+
+    def publish(self, sn: bytes, seq: i64, topic: bytes, payload: bytes) -> None:
+        if self._speaks(sn):
+            self._devices.publish(self, sn, seq, topic, payload)
+
+    def ping(self, sn: bytes) -> None:
+        if self._speaks(sn):
+            self.voice.pong(sn)
+
+    def broken(self, error: ProtocolError) -> None:
+        self.link.on_protocol_error(error)
+
+    def join(self, sn: bytes, topic: bytes, cluster: bytes) -> None:
+        if self._speaks(sn):
+            self._devices.consuming.join(self.guest, sn, topic, cluster)
+
+    def leave(self, sn: bytes, topic: bytes, cluster: bytes) -> None:
+        if self._speaks(sn):
+            self._devices.consuming.leave(self.guest, sn, topic, cluster)
+
+    def pull(self, sn: bytes, topic: bytes, cluster: bytes, most: i64, wait_ms: i64) -> None:
+        if self._speaks(sn):
+            self._devices.consuming.pull(self.guest, sn, topic, cluster, most, wait_ms)
+
+    def ack(self, sn: bytes, topic: bytes, cluster: bytes, ids: list[bytes]) -> None:
+        if self._speaks(sn):
+            self._devices.consuming.ack(self.guest, sn, topic, cluster, ids)
+
+    # From the journal
+
+    def durable(self) -> None:
+        """The message that has waited longest is durable."""
+        sn, message = self.unanswered.popleft()
+        self.voice.published(sn, message.sequence, rc.SUCCESS, self._devices.id_of(message))
+
+
+class _Hello(SignInListener):
+    """Goes on with a device once access control has answered."""
+
+    def __init__(self, devices: Devices, client: DeviceLink, sn: bytes, asked: bool) -> None:
+        self._devices = devices
+        self._client = client
+        self._sn = sn
+        self._asked = asked
+
+    def signed_in(self, link: Link, packet: Connect, answer: Identity | int) -> None:
+        code = rc.SUCCESS
+        if isinstance(answer, Identity):
+            link.identity = answer
+        else:
+            code = answer
+        self._devices.let_in(self._client, self._sn, code, self._asked)
+
+    def identity_of(self, user: str | None) -> Identity:
+        return self._devices.identity_of(user)
+
+    def owner_of(self, tenant: str, client_id: str) -> str | None:
+        return self._devices.owner_of(tenant, client_id)
+
+    def user_before(self, tenant: str, client_id: str) -> str | None:
+        """Return None: a connection of devices takes over none."""
+        return None
+
+
+class _Published(Deferred):
+    """The answer to a PUBLISH that is refused or repeated, in its place behind those before it."""
+
+    def __init__(self, client: DeviceLink, sn: bytes, sequence: i64, code: int, found: bytes) -> None:
+        super().__init__(client.link)
+        self._client = client
+        self._sn = sn
+        self._sequence: i64 = sequence
+        self._code = code
+        self._found = found
+
+    def run(self) -> None:
+        self._client.voice.published(self._sn, self._sequence, self._code, self._found)

@@ -1,0 +1,527 @@
+"""Consumer clusters: who gets the next message of a topic queue, when it is asked for, and when somebody else does.
+
+Runs on the loop. Consumers pull: a message goes to whoever asks first, so none is idle while messages wait. Where nobody
+waits with a PULL, the consumers of each cluster are notified in turn, once until they pull again. What a consumer holds
+beyond the visibility time-out, or when its connection ends, goes to another one and says that it was delivered before.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict, deque
+from typing import Final
+
+from mypy_extensions import i64
+
+from headrace.core.commit import Deferred, GroupCommit
+from headrace.core.outbound.spilling import Spilling
+from headrace.core.ports.journal import NOT_NOW, JournalPort
+from headrace.core.ports.link import Host, Link
+from headrace.core.ports.timers import Timer
+from headrace.core.ports.voice import Draught, Voice
+from headrace.core.records.message import Message
+from headrace.core.records.message_id import message_id
+from headrace.core.records.queue_record import (
+    CLUSTER_ACKED,
+    CLUSTER_DROPPED,
+    CLUSTER_LIMIT,
+    QUEUE_TRIMMED,
+    number_record,
+)
+from headrace.core.records.record import DROP_BYTES_LIMIT, DROP_EXPIRED, DROP_LIMIT, DROP_UNREADABLE
+from headrace.core.state.backlog import REF_OFFSET_SHIFT
+from headrace.core.state.session import Commons
+from headrace.core.state.state import Fold
+from headrace.core.state.topic_queues import NO_REFERENCE, UNREADABLE_NOW, Cluster, Draw, TopicQueue
+from headrace.errors import ProtocolError
+from headrace.mqtt import reason_codes as rc
+
+PULLED_MAX: Final = 256  # messages in one answer
+PULLED_BYTES_MAX: Final = 1 << 20
+_RESERVED: Final = 256  # at a time, beyond what is asked for
+_PULLS_MAX: Final = 1024  # that wait on one connection
+_AGING_MS: Final = 1000
+_AGED_AT_ONCE: Final = 100  # queues that are looked at in a second, oldest messages of one
+
+
+class Consumer:
+    """One connection's part in a cluster. `sn` is whose JOIN it was; `told`: it was notified and has not pulled since."""
+
+    def __init__(self, link: Link, voice: Voice, sn: bytes, cluster: Cluster) -> None:
+        self.link = link
+        self.voice = voice
+        self.sn = sn
+        self.cluster = cluster
+        self.told = False
+        self.holds: dict[int, Draw] = {}
+
+
+class Pull:
+    """A PULL that is not answered: `over` says that its consumer has left."""
+
+    def __init__(self, consumer: Consumer, sn: bytes, most: i64, until_ms: int) -> None:
+        self.consumer = consumer
+        self.sn = sn
+        self.most: i64 = most
+        self.until_ms = until_ms
+        self.timer: Timer | None = None
+        self.reserving = False
+        self.over = False
+
+
+class Party:
+    """What one connection has to do with clusters: its consumers, and its PULLs in order."""
+
+    def __init__(self) -> None:
+        self.consumers: dict[tuple[bytes, bytes], Consumer] = {}
+        self.pulls: deque[Pull] = deque()
+
+
+class _Live:
+    """What a cluster has while the broker runs: its consumers, who waits, and when what is held is overdue."""
+
+    def __init__(self) -> None:
+        self.consumers: OrderedDict[Consumer, None] = OrderedDict()
+        self.waiting: OrderedDict[Party, None] = OrderedDict()
+        self.deadlines: deque[Draw] = deque()
+        self.by_id: dict[bytes, list[int]] = {}  # what is held or was given back
+        self.timer: Timer | None = None
+        self.reserving: i64 = 0
+
+
+class Clusters:
+    """Draws, acknowledgements and limits of topic queues."""
+
+    def __init__(
+        self, fold: Fold, commit: GroupCommit, journal: JournalPort, spilling: Spilling, host: Host
+    ) -> None:
+        self.journal_name = ""  # "<uuid>:<epoch>"
+        self._fold = fold
+        self._commit = commit
+        self._journal = journal
+        self._spilling = spilling
+        self._host = host
+        self._settings = host.settings
+        self._live: dict[Cluster, _Live] = {}
+        self._changed: dict[TopicQueue, None] = {}  # messages have come
+        self._trimmed: dict[TopicQueue, dict[int, int]] = {}  # reason -> messages, not in the journal yet
+        self._aging: deque[int] = deque()
+        self._aging_begun = False
+
+    def live(self, cluster: Cluster) -> _Live:
+        found = self._live.get(cluster)
+        if found is None:
+            found = self._live[cluster] = _Live()
+        return found
+
+    # Messages come
+
+    def arrived(self, tenant: Commons, message: Message) -> None:
+        """A message at QoS 1 or 2 is durable: it takes its place in the queue of its topic, if that has one."""
+        queue = tenant.queues.get(message.topic)
+        if queue is None:
+            return
+        queue.push(message.offset, message.size)
+        message.waits = True
+        self._changed[queue] = None
+        settings = self._settings
+        while settings.queue_messages_max and queue.count > settings.queue_messages_max:
+            self._drop_first(queue, DROP_LIMIT)
+        while settings.queue_bytes_max and queue.bytes > settings.queue_bytes_max and queue.count > 1:
+            self._drop_first(queue, DROP_BYTES_LIMIT)
+        if queue.behind.loose() >= self._spilling.limit:
+            self._spilling.spill_topic(queue)
+        if not self._aging_begun:
+            self._age_later()
+
+    def _drop_first(self, queue: TopicQueue, reason: int) -> None:
+        trimmed = self._trimmed.setdefault(queue, {})
+        serial = int(queue.first)
+        lost = queue.wanted(serial)
+        queue.drop_first()
+        for cluster in queue.clusters.values():
+            cluster.forget(serial)
+        if lost:
+            self._fold.tenant(queue.tenant).count_drop(reason, 1)
+        trimmed[reason] = trimmed.get(reason, 0) + (1 if lost else 0)
+
+    def end_batch(self) -> None:
+        """What has come is there: answer those who wait for it, and notify others."""
+        if self._changed:
+            changed, self._changed = self._changed, {}
+            for queue in changed:
+                for cluster in list(queue.clusters.values()):
+                    self.serve(cluster)
+        if self._trimmed:
+            self._note_trimmed()
+
+    def _note_trimmed(self) -> None:
+        trimmed, self._trimmed = self._trimmed, {}
+        for queue, reasons in trimmed.items():
+            numbers = [queue.queue_id, int(queue.first)]
+            for reason, count in reasons.items():
+                numbers += [reason, count]
+            self._commit.append(number_record(QUEUE_TRIMMED, self._host.clock.now_us, numbers))
+
+    def serve(self, cluster: Cluster) -> None:
+        """Give what waits to those who have asked, the longest waiting first; notify others of the rest."""
+        live = self._live.get(cluster)
+        if live is None:
+            return
+        left = len(live.waiting)
+        while left > 0 and cluster.available() > 0 and live.waiting:
+            left -= 1
+            party, _ = live.waiting.popitem(last=False)
+            self.go_on(party)
+        if cluster.available() > 0 and not live.waiting:
+            self._notify(cluster, live)
+
+    def _notify(self, cluster: Cluster, live: _Live) -> None:
+        available = cluster.available()
+        left: i64 = min(available, len(live.consumers))
+        while left > 0:
+            left -= 1
+            consumer = next(iter(live.consumers))
+            live.consumers.move_to_end(consumer)
+            if not consumer.told:
+                consumer.told = True
+                queue = cluster.queue
+                consumer.voice.notify(consumer.sn, queue.topic, cluster.name, available)
+
+    # JOIN and LEAVE
+
+    def join(self, party: Party, link: Link, voice: Voice, sn: bytes, cluster: Cluster) -> None:
+        """A consumer more, or one that joins again."""
+        key = (cluster.queue.topic, cluster.name)
+        consumer = party.consumers.get(key)
+        if consumer is None or consumer.cluster is not cluster:
+            consumer = Consumer(link, voice, sn, cluster)
+            party.consumers[key] = consumer
+        consumer.sn = sn
+        consumer.told = False
+        live = self.live(cluster)
+        live.consumers[consumer] = None
+        if cluster.available() > 0:
+            self._notify(cluster, live)
+
+    def leave(self, party: Party, topic: bytes, name: bytes) -> bool:
+        """A consumer less: what it holds goes to others. False if it was none."""
+        consumer = party.consumers.pop((topic, name), None)
+        if consumer is None:
+            return False
+        for pull in party.pulls:
+            if pull.consumer is consumer:
+                pull.over = True
+        self._gone(party, consumer)
+        self.go_on(party)
+        return True
+
+    def lost(self, party: Party) -> None:
+        """The connection has ended."""
+        for pull in party.pulls:
+            if pull.timer is not None:
+                pull.timer.cancel()
+        party.pulls.clear()
+        consumers, party.consumers = list(party.consumers.values()), {}
+        for consumer in consumers:
+            self._gone(party, consumer)
+
+    def _gone(self, party: Party, consumer: Consumer) -> None:
+        cluster = consumer.cluster
+        live = self.live(cluster)
+        live.consumers.pop(consumer, None)
+        live.waiting.pop(party, None)
+        held, consumer.holds = list(consumer.holds.values()), {}
+        for draw in held:
+            cluster.give_back(draw)
+        self.serve(cluster)
+
+    # PULL
+
+    def pull(self, party: Party, pull: Pull) -> None:
+        """Answer it now, when there is something, or when its time is over; those before it come first."""
+        if len(party.pulls) >= _PULLS_MAX:
+            raise ProtocolError(rc.RECEIVE_MAXIMUM_EXCEEDED, "more PULLs than may wait")
+        pull.consumer.told = False
+        party.pulls.append(pull)
+        if len(party.pulls) == 1:
+            self.go_on(party)
+
+    def go_on(self, party: Party) -> None:
+        """Answer the PULLs of a connection, as far as they can be."""
+        while party.pulls:
+            pull = party.pulls[0]
+            if not self._answered(party, pull):
+                return
+            if pull.timer is not None:
+                pull.timer.cancel()
+                pull.timer = None
+            if party.pulls and party.pulls[0] is pull:
+                party.pulls.popleft()
+
+    def _answered(self, party: Party, pull: Pull) -> bool:
+        """Answer a PULL, or have it wait."""
+        consumer = pull.consumer
+        if pull.over or pull.most == 0:
+            consumer.voice.pulled(pull.sn, [])
+            return True
+        if pull.reserving or consumer.link.paused:
+            return False
+        cluster = consumer.cluster
+        if self._must_reserve(party, pull):
+            return False
+        found = self._draw(consumer, pull.most)
+        if not found and self._host.clock.mono_ms < pull.until_ms:
+            self._wait(party, pull)
+            return False
+        live = self.live(cluster)
+        live.waiting.pop(party, None)
+        consumer.voice.pulled(pull.sn, found)
+        if found:
+            consumer.link.spend(len(found))
+        return True
+
+    def _wait(self, party: Party, pull: Pull) -> None:
+        self.live(pull.consumer.cluster).waiting[party] = None
+        if pull.timer is None:
+            pull.timer = _PullOver(self, party)
+            self._host.timers.schedule(pull.until_ms, pull.timer)
+
+    def _must_reserve(self, party: Party, pull: Pull) -> bool:
+        """Return whether what is to be drawn may not be sent yet: that it may have been is to be durable first."""
+        cluster = pull.consumer.cluster
+        queue = cluster.queue
+        last: i64 = min(queue.next_serial - 1, max(cluster.next, queue.first) + pull.most - 1)
+        if last <= cluster.sent_limit or last < cluster.next:
+            return False
+        live = self.live(cluster)
+        if live.reserving < last:
+            live.reserving = last + _RESERVED
+            numbers = [cluster.cluster_id, int(live.reserving)]
+            self._commit.append(number_record(CLUSTER_LIMIT, self._host.clock.now_us, numbers))
+        pull.reserving = True
+        self._commit.defer(_Reserved(self, party, pull, cluster, live.reserving))
+        return True
+
+    def reserved(self, party: Party, pull: Pull, cluster: Cluster, limit: i64) -> None:
+        """The limit is durable."""
+        cluster.sent_limit = max(cluster.sent_limit, limit)
+        pull.reserving = False
+        self.go_on(party)
+
+    def _draw(self, consumer: Consumer, most: i64) -> list[Draught]:
+        """Take messages out of the line for a consumer, as many as are there and one answer may have."""
+        found: list[Draught] = []
+        cluster = consumer.cluster
+        left: i64 = min(most, PULLED_MAX, self._settings.cluster_in_flight_max - len(cluster.in_flight))
+        size = 0
+        while left > 0 and size < PULLED_BYTES_MAX:
+            serial, redelivered = cluster.head()
+            if serial == 0 or serial > cluster.sent_limit:
+                break
+            ref = cluster.queue.ref_at(serial, cluster)
+            message = (
+                NOT_NOW if ref == UNREADABLE_NOW else self._journal.fetch(max(ref, 0) >> REF_OFFSET_SHIFT)
+            )
+            if message is NOT_NOW:
+                break
+            left -= 1
+            if ref == NO_REFERENCE or not isinstance(message, Message):
+                self._drop(cluster, serial, DROP_UNREADABLE)
+            elif message.expired(self._host.clock.now_us) and not redelivered:
+                self._drop(cluster, serial, DROP_EXPIRED)
+            else:
+                size += message.size
+                found.append(self._give(consumer, serial, message, redelivered))
+        if found:
+            counters = self._fold.tenant(cluster.queue.tenant).counters
+            counters.publishes_sent += len(found)
+            counters.bytes_sent += size
+        return found
+
+    def _give(self, consumer: Consumer, serial: int, message: Message, redelivered: bool) -> Draught:
+        cluster = consumer.cluster
+        found = message_id(self.journal_name, message)
+        draw = Draw(serial, found, self._host.clock.mono_ms + self._settings.visibility_ms, consumer)
+        cluster.draw(draw)
+        consumer.holds[serial] = draw
+        live = self.live(cluster)
+        serials = live.by_id.setdefault(found, [])
+        if serial not in serials:
+            serials.append(serial)
+        live.deadlines.append(draw)
+        if live.timer is None:
+            live.timer = _Overdue(self, cluster)
+            self._host.timers.schedule(draw.deadline_ms, live.timer)
+        return Draught(found, redelivered, message)
+
+    def _drop(self, cluster: Cluster, serial: int, reason: int) -> None:
+        cluster.finish(serial)
+        self._fold.tenant(cluster.queue.tenant).count_drop(reason, 1)
+        numbers = [cluster.cluster_id, serial, reason]
+        self._commit.append(number_record(CLUSTER_DROPPED, self._host.clock.now_us, numbers))
+
+    # ACK
+
+    def ack(self, cluster: Cluster, ids: list[bytes]) -> bool:
+        """Messages are done with. False if one of them is not known, or was done with before; the others are."""
+        live = self.live(cluster)
+        numbers = [cluster.cluster_id]
+        known = True
+        for found in ids:
+            serials = live.by_id.pop(found, None)
+            if serials is None:
+                known = False
+                continue
+            done = [serial for serial in serials if self._finish(cluster, serial)]
+            known = known and len(done) > 0
+            numbers += done
+        if len(numbers) > 1:
+            self._commit.append(number_record(CLUSTER_ACKED, self._host.clock.now_us, numbers))
+        return known
+
+    def _finish(self, cluster: Cluster, serial: int) -> bool:
+        draw = cluster.in_flight.get(serial)
+        if draw is not None:
+            _let_go(draw)
+        return cluster.finish(serial)
+
+    def overdue(self, cluster: Cluster) -> None:
+        """Give back what consumers have held for too long, and look again when the next one is due."""
+        live = self.live(cluster)
+        live.timer = None
+        now_ms = self._host.clock.mono_ms
+        deadlines = live.deadlines
+        given = 0
+        while deadlines and (deadlines[0].holder is None or deadlines[0].deadline_ms <= now_ms):
+            draw = deadlines.popleft()
+            if draw.holder is not None:
+                _let_go(draw)
+                cluster.give_back(draw)
+                given += 1
+            if cluster.has_finished(draw.serial):
+                live.by_id.pop(draw.message_id, None)
+        if deadlines:
+            live.timer = _Overdue(self, cluster)
+            self._host.timers.schedule(deadlines[0].deadline_ms, live.timer)
+        if given:
+            self.serve(cluster)
+
+    # Stop
+
+    def stop(self) -> None:
+        """SIGTERM: note exactly what was delivered, so that nothing else says that it may have been."""
+        for cluster in self._fold.queues.clusters.values():
+            last = cluster.next - 1
+            if cluster.sent_limit > last:
+                cluster.sent_limit = last
+                numbers = [cluster.cluster_id, int(last)]
+                self._commit.append(number_record(CLUSTER_LIMIT, self._host.clock.now_us, numbers))
+
+    # Where a cluster begins
+
+    def serial_at(self, queue: TopicQueue, time_us: int) -> int:
+        """The serial of the first message that was received at this time or later."""
+        low, high = int(queue.first), int(queue.next_serial)
+        while low < high:
+            middle = (low + high) // 2
+            if self._is_older(max(0, queue.ref_at(middle)) >> REF_OFFSET_SHIFT, time_us):
+                low = middle + 1
+            else:
+                high = middle
+        return low
+
+    # Age
+
+    def _age_later(self) -> None:
+        self._aging_begun = True
+        self._host.timers.schedule(self._host.clock.mono_ms + _AGING_MS, _Aging(self))
+
+    def age(self) -> None:
+        """Drop what is older than a queue keeps; look at some of the queues each second."""
+        age_us = self._settings.queue_age_s * 1_000_000
+        if not self._aging:
+            self._aging.extend(self._fold.queues.by_id)
+        for _ in range(min(_AGED_AT_ONCE, len(self._aging))):
+            queue = self._fold.queues.by_id.get(self._aging.popleft())
+            if queue is not None and age_us:
+                self._drop_old(queue, self._host.clock.now_us - age_us)
+        if self._trimmed:
+            self._note_trimmed()
+        self._age_later()
+
+    def _drop_old(self, queue: TopicQueue, before_us: int) -> None:
+        count, newest = queue.oldest_page()
+        if count and self._is_older(newest, before_us):
+            for _ in range(count):
+                self._drop_first(queue, DROP_EXPIRED)
+            return
+        for _ in range(_AGED_AT_ONCE):
+            ref = queue.ref_at(queue.first) if queue.count else UNREADABLE_NOW
+            if ref <= UNREADABLE_NOW or not self._is_older(ref >> REF_OFFSET_SHIFT, before_us):
+                return
+            self._drop_first(queue, DROP_EXPIRED)
+
+    def _is_older(self, offset: int, before_us: int) -> bool:
+        message = self._journal.fetch(offset)
+        return isinstance(message, Message) and message.timestamp_us < before_us
+
+
+def _let_go(draw: Draw) -> None:
+    """Take a message off the list of who holds it."""
+    holder = draw.holder
+    draw.holder = None
+    if isinstance(holder, Consumer):
+        holder.holds.pop(draw.serial, None)
+
+
+class _Reserved(Deferred):
+    """The limit of what may have been delivered is durable: go on with the PULL that asked for it."""
+
+    def __init__(self, clusters: Clusters, party: Party, pull: Pull, cluster: Cluster, limit: i64) -> None:
+        super().__init__(pull.consumer.link)
+        self._clusters = clusters
+        self._party = party
+        self._pull = pull
+        self._cluster = cluster
+        self._limit: i64 = limit
+
+    def run(self) -> None:
+        self._clusters.reserved(self._party, self._pull, self._cluster, self._limit)
+
+
+class _PullOver(Timer):
+    """The time of the oldest PULL of a connection is over."""
+
+    def __init__(self, clusters: Clusters, party: Party) -> None:
+        super().__init__()
+        self._clusters = clusters
+        self._party = party
+
+    def fire(self, now_ms: int) -> None:
+        pulls = self._party.pulls
+        if pulls and pulls[0].timer is self:
+            pulls[0].timer = None
+        self._clusters.go_on(self._party)
+
+
+class _Overdue(Timer):
+    """The time of what was drawn first in a cluster is over."""
+
+    def __init__(self, clusters: Clusters, cluster: Cluster) -> None:
+        super().__init__()
+        self._clusters = clusters
+        self._cluster = cluster
+
+    def fire(self, now_ms: int) -> None:
+        self._clusters.overdue(self._cluster)
+
+
+class _Aging(Timer):
+    """Looks at the age of queues once a second."""
+
+    def __init__(self, clusters: Clusters) -> None:
+        super().__init__()
+        self._clusters = clusters
+
+    def fire(self, now_ms: int) -> None:
+        self._clusters.age()

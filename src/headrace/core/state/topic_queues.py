@@ -1,0 +1,414 @@
+"""Topic queues: all messages of a topic in one line, and the consumer clusters that read it, each at its own place.
+
+A queue is an index: one reference for each message, oldest first, in memory for the newest and in pages of the journal
+before them (`backlog`), numbered 1, 2, 3, ... A cluster is a cursor in it, whatever the queue's length: all below `next`
+was drawn by one of its consumers, and of these the few in `in_flight` and `returned` are not finished. So a cluster that
+is far behind costs disk, and a queue is there once for all clusters.
+
+A fold over the journal. What was in flight when the broker stopped is returned: `sent_limit`, reserved ahead, tells what
+may have been delivered. Every change may come twice, from a snapshot and from a record behind it.
+"""
+
+from __future__ import annotations
+
+import heapq
+from array import array
+from typing import Final, cast
+
+from mypy_extensions import i64
+
+from headrace.core.ports.journal import NOT_NOW, Absent, PageReader
+from headrace.core.records.queue_record import (
+    CLUSTER_ACKED,
+    CLUSTER_DROPPED,
+    CLUSTER_LIMIT,
+    CLUSTER_MADE,
+    QUEUE_CLOSED,
+    QUEUE_OPENED,
+    QUEUE_TRIMMED,
+    QueueRecord,
+    queue_number,
+)
+from headrace.core.state.backlog import REF_OFFSET_SHIFT, Behind, Page
+from headrace.core.state.queue import reference
+from headrace.errors import CorruptRecord
+
+UNREADABLE_NOW: Final = 0
+NO_REFERENCE: Final = -1
+_ROW: Final = 6
+_SIZE_MAX: Final = 0xFFFFFFFF
+
+
+class Draw:
+    """A message that a consumer has. `holder` is that consumer; None once it is given back."""
+
+    def __init__(self, serial: int, message_id: bytes, deadline_ms: int, holder: object) -> None:
+        self.serial = serial
+        self.message_id = message_id
+        self.deadline_ms = deadline_ms
+        self.holder: object | None = holder
+
+
+class Cluster:
+    """The place of one consumer cluster in its queue.
+
+    `sent_limit` is durable: nothing beyond it may have been delivered. `maybe_sent` is what it was at the start.
+    """
+
+    def __init__(self, queue: TopicQueue, name: bytes, cluster_id: int, first: i64) -> None:
+        self.queue = queue
+        self.name = name
+        self.cluster_id = cluster_id
+        self.next: i64 = first
+        self.in_flight: dict[int, Draw] = {}
+        self.returned: dict[int, bool] = {}  # serial -> whether somebody may have had it
+        self._order: list[int] = []  # heap of those returned; may name some that are gone
+        self.sent_limit: i64 = first - 1
+        self.maybe_sent: i64 = first - 1
+        self.page: Page | None = None  # the one that it reads in
+
+    def floor(self) -> i64:
+        """The lowest serial that is not finished."""
+        return min([self.next, *self.in_flight, *self.returned])
+
+    def available(self) -> i64:
+        """Return how many messages wait for a consumer."""
+        return self.queue.next_serial - max(self.next, self.queue.first) + len(self.returned)
+
+    def lag(self) -> i64:
+        """Return how many messages are not finished."""
+        return self.available() + len(self.in_flight)
+
+    def has_finished(self, serial: i64) -> bool:
+        return serial < self.next and serial not in self.in_flight and serial not in self.returned
+
+    def head(self) -> tuple[int, bool]:
+        """(serial, redelivered) of the message to draw next; serial 0 if none waits. What was returned goes first."""
+        order = self._order
+        while order:
+            if order[0] in self.returned:
+                return order[0], self.returned[order[0]]
+            heapq.heappop(order)
+        serial: i64 = max(self.next, self.queue.first)
+        if serial >= self.queue.next_serial:
+            return 0, False
+        return int(serial), serial <= self.maybe_sent
+
+    def draw(self, draw: Draw) -> None:
+        """The head is a consumer's from now on."""
+        self._pass(draw.serial)
+        self.in_flight[draw.serial] = draw
+
+    def give_back(self, draw: Draw) -> None:
+        """A consumer has gone, or has held it for too long: somebody else gets it, and is told so."""
+        draw.holder = None
+        if self.in_flight.pop(draw.serial, None) is not None:
+            self._return(draw.serial, True)
+
+    def finish(self, serial: i64) -> bool:
+        """A message is acknowledged or dropped. False if it was before (replays)."""
+        if serial < self.queue.first or self.has_finished(serial):
+            return False
+        self._pass(serial)
+        self.in_flight.pop(int(serial), None)
+        return True
+
+    def _pass(self, serial: i64) -> None:
+        """Take a message out of the line. Those before it that nobody has drawn, in a replay, are returned."""
+        if self.returned.pop(int(serial), None) is not None:
+            return
+        at: i64 = max(self.next, self.queue.first)
+        while at < serial:
+            self._return(int(at), True)
+            at += 1
+        self.next = max(self.next, serial + 1)
+
+    def _return(self, serial: int, redelivered: bool) -> None:
+        self.returned[serial] = redelivered
+        heapq.heappush(self._order, serial)
+
+    def forget(self, serial: int) -> None:
+        """The queue has dropped this message, its oldest."""
+        self.next = max(self.next, serial + 1)
+        self.returned.pop(serial, None)
+        self.in_flight.pop(serial, None)
+
+    def forget_below(self, first: i64) -> None:
+        """The queue has dropped all below this serial."""
+        self.next = max(self.next, first)
+        for serial in [serial for serial in self.in_flight if serial < first]:
+            self.in_flight.pop(serial).holder = None
+        for serial in [serial for serial in self.returned if serial < first]:
+            del self.returned[serial]
+
+    def restart(self) -> None:
+        """The broker came back: whoever had something is gone."""
+        for draw in list(self.in_flight.values()):
+            self.give_back(draw)
+        self.maybe_sent = self.sent_limit
+
+    # Snapshots
+
+    def fields(self) -> list[object]:
+        left = [*self.in_flight, *self.returned]
+        return [self.name, self.cluster_id, int(self.next), left, int(self.sent_limit)]
+
+    def restore(self, left: list[int], sent_limit: int) -> None:
+        for serial in left:
+            self._return(serial, True)
+        self.sent_limit = self.maybe_sent = sent_limit
+
+
+class TopicQueue:
+    """The messages of one topic. `queue_id` names it in the journal, `first` is the oldest message that is kept."""
+
+    def __init__(self, tenant: str, topic: bytes, queue_id: int, pages: PageReader) -> None:
+        self.tenant = tenant
+        self.topic = topic
+        self.queue_id = queue_id
+        self.clusters: dict[bytes, Cluster] = {}
+        self.first: i64 = 1
+        self.next_serial: i64 = 1
+        self.bytes: i64 = 0
+        self.applied: int = -1  # recovery: records up to this offset are in the snapshot
+        self.behind = Behind(1, array("Q"), array("I"))
+        self._pages = pages
+
+    @property
+    def count(self) -> int:
+        return int(self.next_serial - self.first)
+
+    def push(self, offset: int, size: int) -> None:
+        """Put a message behind the others, once."""
+        behind = self.behind
+        if behind.refs and behind.refs[-1] >> REF_OFFSET_SHIFT >= offset:
+            return
+        behind.refs.append(reference(offset, 0, False, 1))
+        behind.sizes.append(min(size, _SIZE_MAX))
+        self.next_serial += 1
+        self.bytes += size
+
+    def ref_at(self, serial: i64, cluster: Cluster | None = None) -> int:
+        """The reference of a message; UNREADABLE_NOW, or NO_REFERENCE if its page is lost."""
+        behind = self.behind
+        if serial >= behind.first:
+            return behind.refs[serial - behind.first]
+        page = None if cluster is None else cluster.page
+        if page is None or not page.first <= serial < page.first + page.count:
+            packed = self._pages.fetch_page(self._page_of(serial))
+            if packed is NOT_NOW:
+                return UNREADABLE_NOW
+            page = _page_from(packed)
+            if page is None or not page.first <= serial < page.first + page.count:
+                return NO_REFERENCE
+            if cluster is not None:
+                cluster.page = page
+        return page.refs[serial - page.first]
+
+    def _page_of(self, serial: i64) -> int:
+        """Return where the page is that has this serial."""
+        behind = self.behind
+        table = behind.table
+        low: i64 = behind.next_row
+        high: i64 = len(table) // _ROW
+        while high - low > 1:
+            middle: i64 = (low + high) >> 1
+            if table[middle * _ROW + 1] <= serial:
+                low = middle
+            else:
+                high = middle
+        return table[low * _ROW]
+
+    def drop_first(self) -> None:
+        """Forget the oldest message."""
+        behind = self.behind
+        if behind.has_page():
+            self.bytes -= behind.shorten_row()
+        else:
+            self.bytes -= behind.sizes[0]
+            del behind.refs[0]
+            del behind.sizes[0]
+            behind.first += 1
+            behind.pending = 0  # pages of it that are on their way count no more
+        self.first += 1
+
+    def trim(self, first: i64) -> None:
+        """Forget all below this serial."""
+        while self.first < min(first, self.next_serial):
+            self.drop_first()
+        for cluster in self.clusters.values():
+            cluster.forget_below(self.first)
+
+    def wanted(self, serial: i64) -> bool:
+        """Return whether some cluster has not finished this message."""
+        return any(not cluster.has_finished(serial) for cluster in self.clusters.values())
+
+    def oldest_page(self) -> tuple[int, int]:
+        """(messages, offset of the newest one) of the oldest page; (0, 0) if there is none."""
+        behind = self.behind
+        if not behind.has_page():
+            return 0, 0
+        row = behind.row()
+        return row[2], row[5]
+
+    def replay_page(self, page: Page, offset: int) -> None:
+        """References of the tail may go: they can be read again from here."""
+        behind = self.behind
+        left: i64 = page.first + page.count - behind.first
+        if page.first <= behind.first and 0 < left <= len(behind.refs):
+            same = behind.refs[:left] == page.refs[page.count - left :]
+            if same:
+                behind.put_away(offset, int(left))
+
+    # What it refers to: as `Backlog`
+
+    def lowest_offset(self) -> int:
+        """The oldest journal offset that is still needed, -1 when empty."""
+        behind = self.behind
+        if behind.has_page():
+            return behind.row()[4]
+        return behind.refs[0] >> REF_OFFSET_SHIFT if behind.refs else -1
+
+    def in_memory(self) -> array[int]:
+        """A copy of the references that are in no page."""
+        return self.behind.refs[:]
+
+    def page_offsets(self) -> list[int]:
+        """Return where its pages are."""
+        return list(self.behind.rows()[::_ROW])
+
+    def page_refs(self, offset: int) -> array[int] | None:
+        """The references in the page at `offset`, none if it is lost; None if it cannot be read now."""
+        packed = self._pages.fetch_page(offset)
+        if packed is NOT_NOW:
+            return None
+        page = _page_from(packed)
+        return array("Q") if page is None else page.refs
+
+    def pages_between(self, start: int, end: int) -> list[int]:
+        """The offsets of the pages that refer to something from `start` up to `end`."""
+        rows = self.behind.rows()
+        return [rows[at] for at in range(0, len(rows), _ROW) if rows[at + 4] < end and rows[at + 5] >= start]
+
+    # Snapshots
+
+    def fields(self) -> list[object]:
+        behind = self.behind
+        return [
+            int(self.next_serial),
+            int(self.first),
+            int(self.bytes),
+            behind.rows().tobytes(),
+            int(behind.first),
+            behind.refs.tobytes(),
+            behind.sizes.tobytes(),
+        ]
+
+    def load(self, numbers: list[int], rows: bytes, first: int, refs: bytes, sizes: bytes) -> None:
+        """Take over the `fields` of another one."""
+        self.next_serial, self.first, self.bytes = numbers[0], numbers[1], numbers[2]
+        tail: array[int] = array("Q")
+        tail.frombytes(refs)
+        tail_sizes: array[int] = array("I")
+        tail_sizes.frombytes(sizes)
+        self.behind = Behind(first, tail, tail_sizes)
+        self.behind.table.frombytes(rows)
+
+
+def _page_from(packed: bytes | Absent) -> Page | None:
+    if isinstance(packed, Absent):
+        return None
+    try:
+        return Page(packed)
+    except CorruptRecord:
+        return None
+
+
+class TopicQueues:
+    """All topic queues and clusters, by the ids that the journal has of them."""
+
+    def __init__(self, pages: PageReader) -> None:
+        self._pages = pages
+        self.by_id: dict[int, TopicQueue] = {}
+        self.clusters: dict[int, Cluster] = {}
+        self._by_topic: dict[str, dict[bytes, TopicQueue]] = {}
+
+    def of_tenant(self, tenant: str) -> dict[bytes, TopicQueue]:
+        """The queues of a tenant, by topic: one object for ever."""
+        return self._by_topic.setdefault(tenant, {})
+
+    def opened(self, tenant: str, topic: bytes, queue_id: int) -> None:
+        """A topic has a queue from now on, unless it has one."""
+        queues = self.of_tenant(tenant)
+        if topic not in queues:
+            queue = TopicQueue(tenant, topic, queue_id, self._pages)
+            queues[topic] = queue
+            self.by_id[queue_id] = queue
+
+    def closed(self, queue: TopicQueue) -> None:
+        """A topic has no queue any more."""
+        self.of_tenant(queue.tenant).pop(queue.topic, None)
+        self.by_id.pop(queue.queue_id, None)
+        for cluster in queue.clusters.values():
+            self.clusters.pop(cluster.cluster_id, None)
+
+    def made(self, queue: TopicQueue, name: bytes, cluster_id: int, first: int) -> Cluster:
+        """A cluster begins at a serial, unless it is there: 0 is the oldest message, -1 behind the newest."""
+        cluster = queue.clusters.get(name)
+        if cluster is None:
+            at: i64 = queue.next_serial if first < 0 else max(queue.first, min(first, queue.next_serial))
+            cluster = Cluster(queue, name, cluster_id, at)
+            queue.clusters[name] = cluster
+            self.clusters[cluster_id] = cluster
+        return cluster
+
+    def apply(self, record: QueueRecord) -> Cluster | None:
+        """A record that takes effect when it is durable: a queue is opened, or a cluster made, which is returned."""
+        if record.subkind == QUEUE_OPENED:
+            fields = record.fields()
+            self.opened(str(fields["t"]), cast(bytes, fields["topic"]), queue_number(record.offset))
+        elif record.subkind == CLUSTER_MADE:
+            fields = record.fields()
+            queue = self.of_tenant(str(fields["t"])).get(cast(bytes, fields["topic"]))
+            if queue is not None:
+                return self.made(queue, cast(bytes, fields["name"]), record.offset, cast(int, fields["at"]))
+        return None
+
+    def replay(self, record: QueueRecord) -> list[tuple[str, int, int]]:
+        """Apply any record of theirs. Returns (tenant, reason, messages) of what it says was dropped."""
+        subkind = record.subkind
+        if subkind in (QUEUE_OPENED, CLUSTER_MADE):
+            self.apply(record)
+            return []
+        numbers = record.numbers()
+        if subkind in (QUEUE_TRIMMED, QUEUE_CLOSED):
+            queue = self.by_id.get(numbers[0])
+            if queue is None or queue.applied >= record.offset:
+                return []
+            return self._replay_on_queue(queue, subkind, numbers)
+        cluster = self.clusters.get(numbers[0])
+        if cluster is None or cluster.queue.applied >= record.offset:
+            return []
+        if subkind == CLUSTER_ACKED:
+            for serial in numbers[1:]:
+                cluster.finish(serial)
+        elif subkind == CLUSTER_LIMIT:
+            cluster.sent_limit = numbers[1]
+        elif subkind == CLUSTER_DROPPED and cluster.finish(numbers[1]):
+            return [(cluster.queue.tenant, numbers[2], 1)]
+        return []
+
+    def _replay_on_queue(
+        self, queue: TopicQueue, subkind: int, numbers: array[int]
+    ) -> list[tuple[str, int, int]]:
+        if subkind == QUEUE_CLOSED:
+            self.closed(queue)
+            return []
+        if numbers[1] <= queue.first:
+            return []
+        queue.trim(numbers[1])
+        return [(queue.tenant, numbers[at], numbers[at + 1]) for at in range(2, len(numbers), 2)]
+
+    def restart(self) -> None:
+        for cluster in self.clusters.values():
+            cluster.restart()

@@ -1,0 +1,77 @@
+"""A connection of devices that speak frames: the byte stream of `connection`, with frames in it instead of packets."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, cast
+
+from mypy_extensions import i64
+
+from headrace.core.inbound.devices import DeviceLink, Devices
+from headrace.core.ports.link import Host
+from headrace.frame_link import FrameVoice
+from headrace.frames.server import ServerFrames
+from headrace.mqtt import reason_codes as rc
+from headrace.net.connection import Connection, ConnectionSet
+from headrace.stream import ByteStream
+
+if TYPE_CHECKING:
+    import asyncio
+    from collections.abc import Callable
+
+    from headrace.errors import ProtocolError
+    from headrace.mqtt.protocol import ServerHandler
+
+STRANGER_FRAME_MAX: Final = 192 << 10  # bytes of a frame of somebody who has not been let in: HELLO fits
+
+
+class FrameConnection(Connection):
+    """One client's frames. `client` is its state in the core."""
+
+    def __init__(self, host: Host, devices: Devices, listener: ConnectionSet, source: str = "") -> None:
+        self.client: DeviceLink | None = DeviceLink(devices, self, FrameVoice(self))
+        self._devices = devices
+        super().__init__(host, listener, source)
+
+    def make_stream(self) -> ByteStream:
+        client = cast("DeviceLink", self.client)
+        frames = ServerFrames(client, min(int(self.packet_bytes_max), STRANGER_FRAME_MAX))
+        client.take(frames)
+        return frames
+
+    def is_stranger(self) -> bool:
+        return self.client is None or self.client.is_stranger
+
+    def let_in(self) -> None:
+        client = self.client
+        if client is not None and client.frames is not None:
+            client.frames.frame_bytes_max = self.packet_bytes_max
+        self.forgive()
+
+    def puback(self, packet_id: i64) -> None:
+        if self.client is not None:
+            self.client.durable()
+
+    def disconnect(self, reason_code: int) -> None:
+        if self.client is not None:
+            self.client.voice.fail(reason_code, rc.name(reason_code))
+
+    def refuse(self, error: ProtocolError) -> None:
+        if self.client is not None and not error.silent:
+            self.client.voice.fail(error.reason_code, error.message)
+
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        if self.client is not None:
+            self.client.writable()
+
+    def connection_lost(self, error: Exception | None) -> None:
+        client = self.client
+        if client is not None:
+            self.client = None  # the two would keep each other alive
+            self._devices.lost(client)
+        super().connection_lost(error)
+
+    def route_through(
+        self, handler: ServerHandler, around: Callable[[asyncio.Transport], asyncio.Transport] | None
+    ) -> None:
+        """Do nothing: a trace shows packets."""

@@ -1,0 +1,281 @@
+"""Clusters against a model, with time, lost connections, limits and restarts; and a replay that equals the live state."""
+
+from __future__ import annotations
+
+import random
+from typing import Final
+
+import pytest
+from mypy_extensions import i64
+
+from headrace.core.broker import Broker
+from headrace.core.inbound.consuming import Guest
+from headrace.core.ports.clock import Clock
+from headrace.core.ports.settings import BrokerSettings
+from headrace.core.ports.voice import Draught, Voice
+from headrace.core.records.message import FrameMessage
+from headrace.core.state.replay import Replay
+from headrace.core.state.snapshots import SnapshotPass, restore
+from headrace.core.state.state import Fold
+from headrace.core.state.topic_queues import TopicQueue
+from headrace.storage.memory import ManualScheduler, MemoryJournal, MemoryLink
+
+TOPIC: Final = b"locks"
+NOW_US: Final = 1_700_000_000_000_000
+
+
+class Notes(Voice):
+    """Writes down what is said."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.got: list[Draught] = []
+        self.codes: list[int] = []
+        self.news = 0
+
+    def joined(self, sn: bytes, code: int) -> None:
+        self.codes.append(code)
+
+    def left(self, sn: bytes, code: int) -> None:
+        self.codes.append(code)
+
+    def acknowledged(self, sn: bytes, code: int) -> None:
+        self.codes.append(code)
+
+    def notify(self, sn: bytes, topic: bytes, cluster: bytes, available: i64) -> None:
+        self.news += 1
+
+    def pulled(self, sn: bytes, messages: list[Draught]) -> None:
+        self.got += messages
+
+
+class Bench:
+    """A broker on a journal in memory, whose topic has a queue."""
+
+    def __init__(self, bodies: list[bytes] | None = None, **settings: int) -> None:
+        made = BrokerSettings()
+        made.backlog_page = 8
+        for name, value in settings.items():
+            setattr(made, name, value)
+        self.journal = MemoryJournal(bodies)
+        self.clock = Clock()
+        self.clock.now_us = NOW_US
+        self.broker = Broker(self.journal, ManualScheduler(), self.clock, made)
+        replay = Replay(self.broker.fold)
+        for record in list(self.journal.records):
+            replay.record(record)
+        self.broker.sessions.start()
+        self.consuming = self.broker.devices.consuming
+        self.consuming.start()
+        self.consuming.open(self.broker.fold.tenant("default"), TOPIC)
+        self.sync()
+        self.sent = 0
+
+    def sync(self) -> None:
+        self.journal.sync(self.broker)
+
+    @property
+    def queue(self) -> TopicQueue:
+        return self.broker.fold.tenant("default").queues[TOPIC]
+
+    def publish(self, count: int) -> None:
+        for _ in range(count):
+            payload = b"%d" % self.sent
+            self.sent += 1
+            message = FrameMessage(
+                self.clock.now_us, self.sent, "default", b"defaultd", 7, TOPIC, -1, payload
+            )
+            self.broker.commit.append(message)
+        self.sync()
+
+    def guest(self, cluster: bytes = b"c") -> Guest:
+        found = Guest(MemoryLink(self.broker), Notes())
+        self.consuming.join(found, b"s", TOPIC, cluster)
+        self.sync()
+        return found
+
+    def pull(self, guest: Guest, most: int, cluster: bytes = b"c") -> list[Draught]:
+        notes = guest.voice
+        assert isinstance(notes, Notes)
+        notes.got = []
+        self.consuming.pull(guest, b"s", TOPIC, cluster, most, 0)
+        self.sync()
+        return notes.got
+
+    def ack(self, guest: Guest, ids: list[bytes], cluster: bytes = b"c") -> int:
+        notes = guest.voice
+        assert isinstance(notes, Notes)
+        self.consuming.ack(guest, b"s", TOPIC, cluster, ids)
+        self.sync()
+        return notes.codes[-1]
+
+    def later(self, ms: int) -> None:
+        self.clock.mono_ms += ms
+        self.clock.now_us += ms * 1000
+        self.broker.on_timer()
+        self.sync()
+
+
+def state(fold: Fold) -> list[object]:
+    """What a fold knows of queues, without where a reference is kept and who holds a message: that is not durable."""
+    found: list[object] = []
+    for queue in fold.queues.by_id.values():
+        serials = range(int(queue.first), int(queue.next_serial))
+        rows = [
+            (cluster.name, cluster.cluster_id, [serial for serial in serials if cluster.has_finished(serial)])
+            for cluster in queue.clusters.values()
+        ]
+        found.append(
+            (queue.topic, queue.queue_id, serials, [queue.ref_at(serial) for serial in serials], rows)
+        )
+    return found
+
+
+def replayed(journal: MemoryJournal) -> Fold:
+    fold = Fold(journal)
+    replay = Replay(fold)
+    for record in journal.records:
+        replay.record(record)
+    return fold
+
+
+def from_snapshot(bench: Bench, entries: list[bytes], position: int) -> Fold:
+    fold = Fold(bench.journal)
+    restore(fold, [entries])
+    replay = Replay(fold)
+    for record in bench.journal.records[position:]:
+        replay.record(record)
+    return fold
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_whatever_happens_nothing_is_lost_and_a_replay_equals_the_live_state(seed: int) -> None:
+    chance = random.Random(seed)
+    bench = Bench(visibility_ms=5000, queue_messages_max=0 if seed % 2 else 60)
+    guests = [bench.guest() for _ in range(3)]
+    held: list[list[Draught]] = [[] for _ in guests]
+    done: set[bytes] = set()
+    entries, position = [], 0
+    for step in range(150):
+        at = chance.randrange(3)
+        what = chance.random()
+        if what < 0.25:
+            bench.publish(chance.randrange(1, 12))
+        elif what < 0.6:
+            held[at] += bench.pull(guests[at], chance.randrange(1, 15))
+        elif what < 0.85 and held[at]:
+            some = chance.sample(held[at], chance.randrange(1, len(held[at]) + 1))
+            bench.ack(guests[at], [draught.message_id for draught in some])
+            done |= {draught.message.payload for draught in some}
+            held[at] = [draught for draught in held[at] if draught not in some]
+        elif what < 0.92:
+            bench.later(chance.choice([1000, 6000]))
+        else:
+            guests[at].link.close()
+            bench.consuming.lost(guests[at])
+            bench.sync()
+            guests[at], held[at] = bench.guest(), []
+        if step == 70:
+            walk = SnapshotPass(bench.broker.fold, bench.broker.commit)
+            entries, position = [entry for part in walk.slices() for entry in part], walk.position
+    live = state(bench.broker.fold)
+    assert state(replayed(bench.journal)) == live
+    assert state(from_snapshot(bench, entries, position)) == live
+    for guest in guests:
+        bench.consuming.lost(guest)
+    last = bench.guest()
+    left = []
+    while got := bench.pull(last, 20):
+        left += got
+        assert bench.ack(last, [draught.message_id for draught in got]) == 0
+    seen = done | {draught.message.payload for draught in left}
+    lost = bench.broker.fold.tenant("default").counters.dropped
+    assert len(seen) >= bench.sent - sum(lost.values())
+    if seed % 2:
+        assert seen == {b"%d" % number for number in range(bench.sent)}
+        assert not {draught.message.payload for draught in left} & done
+
+
+def test_a_long_queue_is_in_pages_and_a_short_piece_of_it_in_memory() -> None:
+    bench = Bench()
+    guest = bench.guest()
+    for _ in range(40):
+        bench.publish(25)
+    behind = bench.queue.behind
+    assert len(behind.refs) <= 24
+    assert len(behind.rows()) // 6 >= 120
+    read = []
+    while got := bench.pull(guest, 100):
+        read += [int(draught.message.payload) for draught in got]
+        bench.ack(guest, [draught.message_id for draught in got])
+    assert read == list(range(1000))
+    again = replayed(bench.journal)
+    assert len(again.queues.by_id[bench.queue.queue_id].behind.refs) <= 24
+    assert state(again) == state(bench.broker.fold)
+
+
+def test_what_cannot_be_read_now_is_given_later_and_what_is_gone_is_counted() -> None:
+    bench = Bench()
+    guest = bench.guest()
+    bench.publish(3)
+    bench.journal.reads_fail = True
+    assert bench.pull(guest, 5) == []
+    bench.journal.reads_fail = False
+    bench.journal.records[bench.queue.ref_at(2) >> 20] = bench.journal.records[0]
+    got = bench.pull(guest, 5)
+    assert [draught.message.payload for draught in got] == [b"0", b"2"]
+    assert sum(bench.broker.fold.tenant("default").counters.dropped.values()) == 1
+
+
+def test_what_may_have_been_delivered_before_a_crash_is_flagged_and_nothing_is_after_a_stop() -> None:
+    bench = Bench()
+    guest = bench.guest()
+    bench.publish(600)
+    assert len(bench.pull(guest, 2)) == 2
+    crashed = Bench(list(bench.journal.bodies))
+    flags = [draught.redelivered for draught in crashed.pull(crashed.guest(), 256)]
+    assert flags[:2] == [True, True]
+    bench.consuming.clusters.stop()
+    bench.sync()
+    stopped = Bench(list(bench.journal.bodies))
+    flags = [draught.redelivered for draught in stopped.pull(stopped.guest(), 256)]
+    assert flags == [True, True] + [False] * 254
+
+
+def test_no_more_is_in_flight_than_is_allowed() -> None:
+    bench = Bench(cluster_in_flight_max=10)
+    one, two = bench.guest(), bench.guest()
+    bench.publish(30)
+    assert len(bench.pull(one, 8)) == 8
+    got = bench.pull(two, 8)
+    assert len(got) == 2
+    assert bench.pull(two, 8) == []
+    bench.ack(two, [draught.message_id for draught in got])
+    assert len(bench.pull(one, 8)) == 2
+
+
+def test_queues_and_clusters_are_only_so_many() -> None:
+    bench = Bench(clusters_max=2, queues_max=2)
+    codes = []
+    for topic, name in ((TOPIC, b"a"), (TOPIC, b"b"), (TOPIC, b"c"), (b"t2", b"a"), (b"t3", b"a")):
+        guest = Guest(MemoryLink(bench.broker), Notes())
+        bench.consuming.join(guest, b"s", topic, name)
+        bench.sync()
+        assert isinstance(guest.voice, Notes)
+        codes += guest.voice.codes
+    assert codes == [0, 0, 0x97, 0, 0x97]
+
+
+def test_a_topic_that_has_no_queue_any_more_loses_it_at_the_start() -> None:
+    bench = Bench()
+    bench.guest()
+    bench.publish(3)
+    bench.broker.settings.queue_topics = ["other/#", "named"]
+    again = Fold(bench.journal)
+    bench.consuming._has_queue.clear()
+    bench.consuming.start()
+    bench.sync()
+    assert [queue.topic for queue in bench.broker.fold.queues.by_id.values()] == [b"named"]
+    assert bench.broker.fold.queues.clusters == {}
+    again = replayed(bench.journal)
+    assert state(again) == state(bench.broker.fold)

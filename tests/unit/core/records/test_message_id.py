@@ -1,0 +1,49 @@
+"""The 16 bytes of a message id are the MD5 of the text that the lake has as `message_id`."""
+
+from __future__ import annotations
+
+import hashlib
+
+import pytest
+
+from headrace.core.records.message import FrameMessage, Message
+from headrace.core.records.message_id import message_id
+
+JOURNAL = "0e4c9d3c-6d1f-4f6a-8a54-5d7f6f3f2b11:2"
+
+
+def md5(text: str) -> bytes:
+    return hashlib.md5(text.encode(), usedforsecurity=False).digest()
+
+
+def published(client_id: str, own: str | None) -> Message:
+    properties = b""
+    if own is not None:
+        name, value = b"message-id", own.encode()
+        properties = b"\x26" + len(name).to_bytes(2, "big") + name + len(value).to_bytes(2, "big") + value
+    origin = b"default" + client_id.encode()
+    found = Message(1, 1, 1, 1, "default", origin, 7, b"t", properties, -1, b"x")
+    found.offset = 77
+    return found
+
+
+def test_without_an_id_of_its_own_it_is_that_of_journal_and_offset() -> None:
+    frame = FrameMessage(1, 5, "default", b"defaultdoor", 7, b"t", -1, b"x")
+    frame.offset = 77
+    assert (
+        message_id(JOURNAL, frame)
+        == message_id(JOURNAL, published("door", None))
+        == md5(f"journal:{JOURNAL}:77")
+    )
+
+
+@pytest.mark.parametrize(
+    ("client_id", "own", "text"),
+    [
+        ("door", "m-1", "client:default/door/m-1"),
+        ("a/b%c", "é", "client:default/a%2Fb%25c/é"),
+        ("door", "", "client:default/door/"),
+    ],
+)
+def test_an_id_of_the_publisher_counts_for_its_client(client_id: str, own: str, text: str) -> None:
+    assert message_id(JOURNAL, published(client_id, own)) == md5(text)

@@ -1,0 +1,87 @@
+"""What is remembered of devices: a repeat is one within its time and with the same content, before and after a replay."""
+
+from __future__ import annotations
+
+from typing import cast
+
+from headrace.core.records.message import FrameMessage
+from headrace.core.state import devices
+from headrace.core.state.devices import NEVER, REPEAT_WINDOW_US, DeviceRoster
+
+NOW_US = 1_700_000_000_000_000
+
+
+def message(
+    sequence: int, payload: bytes = b"x", *, sn: bytes = b"door", at_us: int = NOW_US
+) -> FrameMessage:
+    return FrameMessage(at_us, sequence, "default", b"default" + sn, 7, b"t", -1, payload)
+
+
+def noted(roster: DeviceRoster, one: FrameMessage, offset: int) -> None:
+    one.offset = offset
+    roster.note(one)
+
+
+def test_a_repeat_is_known_by_device_number_and_content() -> None:
+    roster = DeviceRoster()
+    noted(roster, message(1), 10)
+    assert roster.find(message(1)) == 10
+    assert roster.find(message(2)) == NEVER
+    assert roster.find(message(1, b"y")) == NEVER
+    assert roster.find(message(1, sn=b"other")) == NEVER
+
+
+def test_a_device_that_was_reset_replaces_what_it_sent_before() -> None:
+    roster = DeviceRoster()
+    noted(roster, message(1), 10)
+    noted(roster, message(1, b"y"), 11)
+    assert roster.find(message(1, b"y")) == 11
+    assert roster.find(message(1)) == NEVER
+    noted(roster, message(1), 10)  # a replay comes by again
+    assert roster.find(message(1, b"y")) == 11
+
+
+def test_what_is_older_than_the_window_is_new_again_and_forgotten() -> None:
+    roster = DeviceRoster()
+    for sequence in range(10):
+        noted(roster, message(sequence), sequence)
+    later = NOW_US + REPEAT_WINDOW_US + 1
+    assert roster.find(message(3, at_us=later)) == NEVER
+    for sequence in range(100, 110):
+        noted(roster, message(sequence, at_us=later), sequence)
+    assert len(roster) == 10
+
+
+def test_only_so_many_are_remembered() -> None:
+    roster = DeviceRoster()
+    for sequence in range(devices.SEEN_MAX + 10):
+        noted(roster, message(sequence), sequence)
+    assert len(roster) == devices.SEEN_MAX
+    assert roster.find(message(devices.SEEN_MAX + 9)) == devices.SEEN_MAX + 9
+    assert roster.find(message(0)) == NEVER
+
+
+def test_a_device_belongs_to_its_first_user() -> None:
+    roster = DeviceRoster()
+    roster.own("door", "ada")
+    roster.own("door", "bob")
+    assert roster.owners == {"door": "ada"}
+
+
+def test_entries_bring_back_what_is_below_their_position() -> None:
+    roster = DeviceRoster()
+    roster.own("door", "ada")
+    for sequence in range(3000):
+        noted(roster, message(sequence), sequence)
+    copy = DeviceRoster()
+    for owners, seen in cast(
+        "list[tuple[list[list[str]], list[tuple[bytes, int, int, int]]]]", list(roster.entries(2000))
+    ):
+        for client_id, user in owners:
+            copy.own(client_id, user)
+        for key, offset, content, time_us in seen:
+            copy.restore(key, offset, content, time_us)
+    assert copy.owners == roster.owners
+    assert len(copy) == 2000
+    assert copy.find(message(1999)) == 1999
+    assert copy.find(message(2000)) == NEVER
