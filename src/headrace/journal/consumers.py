@@ -262,10 +262,14 @@ def _alive_path(data_dir: Path, name: str) -> Path:
 
 def _unpack(data: bytes, path: Path) -> ConsumerPosition:
     if len(data) < _FILE.size or data[:4] != _MAGIC:
-        raise CorruptFile(f"{path}: not a consumer position")
+        raise CorruptFile(
+            f"{path}: not a consumer position. Remove it: who reads under this name registers again"
+        )
     _, crc, rest = _FILE.unpack_from(data)
     if crc32(rest) != crc:
-        raise CorruptFile(f"{path}: the consumer position is damaged")
+        raise CorruptFile(
+            f"{path}: the consumer position is damaged. Remove it: who reads under this name registers again"
+        )
     version, epoch, uuid, offset, updated_us, registered_us, lease_s = _REST.unpack(rest)
     if version > VERSION:
         raise UnsupportedFormat(f"{path}: version {version}, this headrace reads up to {VERSION}")

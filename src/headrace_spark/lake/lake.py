@@ -30,6 +30,7 @@ from pyspark.sql.types import StructType
 
 from headrace_spark.base.errors import LakeConflict
 from headrace_spark.lake.checkpoint import Checkpoint
+from headrace_spark.lake.log_check import require_written
 from headrace_spark.lake.table_files import MESSAGES_LAYOUT, TEXT_KEPT, FileLayout
 from headrace_spark.records.schema import MESSAGES
 
@@ -163,6 +164,7 @@ class Lake:
             return None
         except DeltaError as error:
             raise unreadable(self.messages, error) from None
+        require_written(self.messages, log.version())
         found, expected = _types(StructType.fromJson(json.loads(log.schema().to_json()))), _types(MESSAGES)
         if found != expected:
             different = sorted(set(found.items()) ^ set(expected.items()))

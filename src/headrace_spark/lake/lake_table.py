@@ -19,6 +19,7 @@ from pyspark.sql.types import DataType, StructType
 from headrace_spark.base.errors import LakeConflict
 from headrace_spark.lake.delta_commit import append_files, has_version, paths_of, remove_files
 from headrace_spark.lake.lake import KEPT_LOG, is_plain, unreadable
+from headrace_spark.lake.log_check import require_written
 from headrace_spark.lake.tables import TableDefinition
 
 _NOTED_WITHIN: Final = 100
@@ -41,6 +42,7 @@ class LakeTable:
             return None
         except DeltaError as error:
             raise unreadable(self.path, error) from None
+        require_written(self.path, log.version())
         found = _types(StructType.fromJson(json.loads(log.schema().to_json())))
         expected = _types(self.definition.columns)
         different = {name for name, kind in expected.items() if found.get(name) != kind}

@@ -63,7 +63,7 @@ def test_damage_is_noticed(tmp_path: Path) -> None:
     with pytest.raises(CorruptFile, match="damaged"):
         ConsumerPosition.read(tmp_path, "a")
     path.write_bytes(b"short")
-    with pytest.raises(CorruptFile):
+    with pytest.raises(CorruptFile, match=r"not a consumer position\. Remove it: who reads under this name"):
         ConsumerPosition.list(tmp_path)
 
 
