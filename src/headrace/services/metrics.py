@@ -55,7 +55,7 @@ class BrokerCollector(Collector):
         yield _dropped(tenants)
         yield _refused(tenants)
         yield _per_tenant("sessions", "Sessions, connected or away", tenants, lambda t: len(t.sessions))
-        yield _per_tenant("subscriptions", "Subscriptions", tenants, lambda t: t.tree.count)
+        yield _per_tenant("subscriptions", "Subscriptions", tenants, lambda t: int(t.tree.count))
         yield _per_tenant("retained_messages", "Retained messages", tenants, lambda t: len(t.retained))
         yield _per_tenant(
             "backlog_messages", "Messages that wait in queues", tenants, lambda t: int(t.space.count)

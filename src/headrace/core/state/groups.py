@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import heapq
 from collections import OrderedDict
-from typing import TYPE_CHECKING, Final, cast
+from typing import TYPE_CHECKING, Final
 from zlib import crc32
 
 from mypy_extensions import i64
@@ -97,6 +97,9 @@ class Membership(Shared):
         self.looked_at = 0
         self.shut = None
 
+    def takes(self, ref: int, size: int) -> bool:
+        return False  # they are the session's own
+
     def awaits(self, group: Group) -> None:
         """Note that the session looks at this group when it has room."""
         if self.awaiting is None:
@@ -133,7 +136,8 @@ class Membership(Shared):
 
 def membership_of(session: Session) -> Membership | None:
     """What a session has to do with groups; None: it has never been in one."""
-    return cast("Membership | None", session.shared)
+    shared = session.shared
+    return shared if isinstance(shared, Membership) else None
 
 
 def membership_in(session: Session) -> Membership:
@@ -157,23 +161,37 @@ def draws_of(session: Session) -> list[Draw]:
     return [] if membership is None else list(membership.draws.values())
 
 
-class Carrier(Session):
-    """The stand-in of a group: in the subscription tree, among the hungry, and as who is owed what could not be put
-    into the group's queue."""
+class StandIn(Shared):
+    """What makes a session the stand-in of a group: in the subscription tree, among the hungry, and as who is owed what
+    could not be put into the group's queue."""
 
     def __init__(self, group: Group) -> None:
-        client_id = f"$share/{group.name}/{group.filter}"
-        super().__init__(group.tenant, client_id, group.incarnation, APPLICATION, NEVER_EXPIRES)
         self.group = group
 
-    def put_in(self, ref: int, size: int) -> None:
+    def in_flight(self) -> i64:
+        return 0
+
+    def detach(self) -> None:
+        return
+
+    def takes(self, ref: int, size: int) -> bool:
         self.group.backlog.mend()
         self.group.push(ref, size)
+        return True
+
+
+def carrier_of(group: Group) -> Session:
+    """Make the session that stands for a group."""
+    client_id = f"$share/{group.name}/{group.filter}"
+    carrier = Session(group.tenant, client_id, group.incarnation, APPLICATION, NEVER_EXPIRES)
+    carrier.shared = StandIn(group)
+    return carrier
 
 
 def group_of(session: Session) -> Group | None:
     """The group that a session stands for; None for a client's."""
-    return session.group if isinstance(session, Carrier) else None
+    shared = session.shared
+    return shared.group if isinstance(shared, StandIn) else None
 
 
 class Group:
@@ -184,7 +202,7 @@ class Group:
         self.name = name
         self.filter = topic_filter
         self.incarnation = incarnation
-        self.carrier = Carrier(self)
+        self.carrier = carrier_of(self)
         self.members: dict[Session, Subscription] = {}
         self.next_serial: i64 = 1
         self.backlog = Backlog(tenant.space)

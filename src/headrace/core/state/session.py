@@ -175,7 +175,8 @@ class Commons:
 
 
 class Shared:
-    """What a session has of shared subscriptions, as far as it touches the session (`groups.Membership`)."""
+    """What a session has of shared subscriptions, as far as it touches the session: what it is in (`groups.Membership`),
+    or what it stands for (`groups.StandIn`)."""
 
     def in_flight(self) -> i64:
         """Entries that were sent and are not finished, against the client's Receive Maximum."""
@@ -183,6 +184,10 @@ class Shared:
 
     def detach(self) -> None:
         """Note that the client is connected no more."""
+        raise NotImplementedError
+
+    def takes(self, ref: int, size: int) -> bool:
+        """Put what is owed into a queue that is not the session's own; False: it is that one's."""
         raise NotImplementedError
 
 
@@ -285,16 +290,12 @@ class Session:
         """Put in what is owed. Raises what is raised once more: then the rest is owed still."""
         while self.owed:
             ref, size = self.owed[0]
-            self.put_in(ref, size)
+            if self.shared is None or not self.shared.takes(ref, size):
+                self.outbound().backlog.mend()
+                self.outbound().push(ref, size)
             self.changed = True
             del self.owed[0]
         self.owed = None
-
-    def put_in(self, ref: int, size: int) -> None:
-        """Put what was owed behind the backlog, which may be the worse for what has failed."""
-        queue = self.outbound()
-        queue.backlog.mend()
-        queue.push(ref, size)
 
     def attach(self, link: Link) -> None:
         """Note that its client is connected."""

@@ -117,7 +117,7 @@ class SubscriptionTree(Generic[E]):
         self._root: _Node = _Node()
         self._routes: dict[bytes, list[E]] = {}
         self._routed: i64 = 0  # entries in there, by their weight
-        self.count = 0
+        self.count: i64 = 0
         self.changes: i64 = 0  # a match that is remembered elsewhere holds as long as this stays
         self.worked: i64 = 0  # what matches have cost since `take_work`, in deliveries of a message
 
