@@ -17,7 +17,7 @@ QUICK ?=
 PEER ?=
 
 .PHONY: help setup deb site test check unit spark fuzz demo bench bench-spark bench-neighbours bench-curves soak counts torture \
-	torture-faults torture-clock torture-spark clean
+	torture-faults torture-clock torture-spark bucket clean
 
 help:  ## print the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -85,6 +85,9 @@ torture-clock: setup  ## the clock is set by seconds, hours and years, and the p
 torture-spark: setup  ## 20 SIGKILLs to the broker and to Spark jobs, and every file of a lake deleted, emptied, put back, swapped (KILLS=, SEED=)
 	@PYTHONPATH=tests $(PY) -m faults.pipeline.rounds --kills $(KILLS) --seed $(SEED)
 	@PYTHONPATH=tests $(PY) -m faults.pipeline.leftovers --seed $(SEED)
+
+bucket: setup  ## the source into a Delta table behind a real S3 server, a batch done twice (fetches 700 MB the first time)
+	@PYTHONPATH=src:tests $(PY) -m faults.pipeline.bucket
 
 clean:  ## remove what builds and runs left behind; keeps .venv
 	@rm -rf build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache demo/out
