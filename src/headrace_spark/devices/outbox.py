@@ -21,8 +21,6 @@ from pathlib import Path
 from typing import Final
 
 from delta.tables import DeltaTable
-from deltalake import DeltaTable as DeltaLog
-from deltalake.exceptions import TableNotFoundError
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import (
@@ -42,7 +40,7 @@ from headrace_spark.devices.dead_letters import DeadLetters
 from headrace_spark.devices.outgoing import COLUMNS, PRODUCER, SEQUENCE, check_columns
 from headrace_spark.devices.plans import Plans
 from headrace_spark.devices.sink import FORMAT, ROW_BITS, SinkOptions
-from headrace_spark.lake.lake import KEPT_LOG
+from headrace_spark.lake.lake import KEPT_LOG, open_log
 
 KEPT_BATCHES: Final = 100
 """So many finished batches of a query stay readable; older ones are deleted now and then."""
@@ -106,11 +104,9 @@ class Outbox:
         DeltaTable.forPath(spark, str(self.table)).delete(done)
 
     def last_batch(self, query: str) -> int | None:
-        """The last batch of a query that was kept; None too where there is no outbox yet."""
-        try:
-            return DeltaLog(self.table).transaction_version(query)
-        except TableNotFoundError:
-            return None
+        """The last batch of a query that was kept; None too where there is no outbox yet. Raises LakeConflict."""
+        log = open_log(self.table)
+        return None if log is None else log.transaction_version(query)
 
     def batches(self, plans: Plans | None = None) -> Callable[[DataFrame, int], None]:
         """What `foreachBatch` is given: keep the batch, publish it. `plans`: of a query over a Delta table."""

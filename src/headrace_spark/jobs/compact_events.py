@@ -27,7 +27,8 @@ from delta.tables import DeltaTable
 from pyspark.sql import DataFrame, Row, SparkSession, Window
 from pyspark.sql import functions as F
 
-from headrace.journal.bootstrap_file import bootstrap_path, write_bootstrap
+from headrace.journal.bootstrap_file import BootstrapFile, bootstrap_path, write_bootstrap
+from headrace.journal.errors import CorruptFile
 from headrace.journal.reader import JournalReader
 from headrace_spark.base.errors import DataLoss, ForeignOffset
 from headrace_spark.base.progress import Progress, Report
@@ -99,7 +100,7 @@ def compact_once(spark: SparkSession, settings: Settings) -> tuple[int, int, Pat
     register(journal, settings.consumer, start, "" if old is None else Lake(settings.lake).owner(JOB, table))
     end = journal.high_watermark()
     file = bootstrap_path(Lake(settings.lake).root / "bootstrap", end)
-    if old is not None and end == start and file.exists():
+    if old is not None and end == start and is_whole(file):
         return end, old.count() - 1, file  # nothing is new, and nothing is written
     rows = events(spark, journal, start, end)
     if old is not None:
@@ -120,6 +121,15 @@ def compact_once(spark: SparkSession, settings: Settings) -> tuple[int, int, Pat
     owner = Lake(settings.lake).owner(JOB, table)
     commit(journal, settings.consumer, JournalOffset(journal.uuid, journal.epoch, end), owner)
     return end, left.count() - 1, file
+
+
+def is_whole(file: Path) -> bool:
+    """Return whether a broker could start from the file."""
+    try:
+        BootstrapFile(file)
+    except (CorruptFile, FileNotFoundError):
+        return False
+    return True
 
 
 def starting_offset(journal: JournalReader, old: DataFrame | None) -> int:

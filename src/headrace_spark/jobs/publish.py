@@ -17,7 +17,6 @@ from threading import Event
 from time import monotonic
 from typing import Final
 
-from deltalake import DeltaTable as DeltaLog
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.listener import StreamingQueryProgress
 from pyspark.sql.streaming.query import StreamingQuery
@@ -29,7 +28,7 @@ from headrace_spark.base.query import run_query
 from headrace_spark.base.settings import RunSettings
 from headrace_spark.devices.outbox import Outbox
 from headrace_spark.devices.plans import Plans
-from headrace_spark.lake.lake import Lake
+from headrace_spark.lake.lake import Lake, open_log
 from headrace_spark.lake.lake_table import LakeTable
 from headrace_spark.lake.tables import DEAD_LETTERS
 from headrace_spark.lake.upkeep import Upkeep
@@ -65,12 +64,12 @@ class Settings(RunSettings):
 
 
 def check(settings: Settings) -> None:
-    """Raises BadOption."""
+    """Raises BadOption, LakeConflict."""
     check_consumer(settings.name)
     settings.address.check()
     if not settings.table:
         raise BadOption("pipeline.publish.table", "", "the table whose rows are published is needed")
-    if not DeltaLog.is_deltatable(str(settings.source)):
+    if open_log(settings.source) is None:
         raise BadOption(
             "pipeline.publish.table", settings.table, f"there is no Delta table in {settings.source}"
         )

@@ -158,13 +158,9 @@ class Lake:
 
     def _log(self) -> DeltaLog | None:
         """Raises LakeConflict if a table of another schema lies there."""
-        try:
-            log = DeltaLog(self.messages)
-        except TableNotFoundError:
+        log = open_log(self.messages)
+        if log is None:
             return None
-        except DeltaError as error:
-            raise unreadable(self.messages, error) from None
-        require_written(self.messages, log.version())
         found, expected = _types(StructType.fromJson(json.loads(log.schema().to_json()))), _types(MESSAGES)
         if found != expected:
             different = sorted(set(found.items()) ^ set(expected.items()))
@@ -223,6 +219,18 @@ def is_plain(log: DeltaLog, layout: FileLayout, properties: Mapping[str, str]) -
         and not set_by_hand - _HARMLESS
         and "delta.invariants" not in log.schema().to_json()
     )
+
+
+def open_log(table: Path) -> DeltaLog | None:
+    """Return the log of a Delta table, None where there is none. Raises LakeConflict if it is not whole."""
+    try:
+        log = DeltaLog(table)
+    except TableNotFoundError:
+        return None
+    except DeltaError as error:
+        raise unreadable(table, error) from None
+    require_written(table, log.version())
+    return log
 
 
 def unreadable(table: Path, error: DeltaError) -> LakeConflict:

@@ -12,14 +12,12 @@ import pyarrow as pa
 from delta.tables import DeltaTable
 from deltalake import DeltaTable as DeltaLog
 from deltalake import Schema
-from deltalake.exceptions import DeltaError, TableNotFoundError
 from pyspark.sql import DataFrame, DataFrameWriter, SparkSession
 from pyspark.sql.types import DataType, StructType
 
 from headrace_spark.base.errors import LakeConflict
 from headrace_spark.lake.delta_commit import append_files, has_version, paths_of, remove_files
-from headrace_spark.lake.lake import KEPT_LOG, is_plain, unreadable
-from headrace_spark.lake.log_check import require_written
+from headrace_spark.lake.lake import KEPT_LOG, is_plain, open_log
 from headrace_spark.lake.tables import TableDefinition
 
 _NOTED_WITHIN: Final = 100
@@ -36,13 +34,9 @@ class LakeTable:
     def log(self) -> DeltaLog | None:
         """Return the table's log, None where there is no such table. Raises LakeConflict if it has another schema
         than its definition."""
-        try:
-            log = DeltaLog(self.path)
-        except TableNotFoundError:
+        log = open_log(self.path)
+        if log is None:
             return None
-        except DeltaError as error:
-            raise unreadable(self.path, error) from None
-        require_written(self.path, log.version())
         found = _types(StructType.fromJson(json.loads(log.schema().to_json())))
         expected = _types(self.definition.columns)
         different = {name for name, kind in expected.items() if found.get(name) != kind}

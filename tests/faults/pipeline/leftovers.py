@@ -192,7 +192,9 @@ class Scene:
         journal = Writer(self._work / "data")
         journal.made.records = list(self.journal.made.records)
         self._add(journal, self._work, 3)
-        expected, before = self._expected(), self._found(self._work, only_added=True)
+        expected, before = self._expected(), Counter[Any]()
+        if self.job != "publish":  # a device has its messages once
+            before = self._found(self._work, only_added=True)
         try:
             self.run(self._work)
         except (PipelineError, JournalError, DeltaError) as error:

@@ -138,6 +138,15 @@ def test_an_outbox_or_a_table_that_is_older_is_refused_with_both_named(bench: Be
         shutil.rmtree(bench.lake / table)
         shutil.move(tmp_path / "kept", bench.lake / table)
     assert bench.run() == 0
+    for table in ("outbox", "commands"):
+        newest = max((bench.lake / table / "_delta_log").glob("*.json"))
+        content = newest.read_bytes()
+        newest.write_bytes(b"")
+        with pytest.raises(
+            LakeConflict, match=rf"{table}/_delta_log/{newest.name} is empty.*Restore the table"
+        ):
+            bench.run()
+        newest.write_bytes(content)
 
 
 @pytest.mark.slow
