@@ -1,0 +1,56 @@
+"""What devices leave in the journal, as the lake reads it: messages like all others, and nothing in the other tables."""
+
+from __future__ import annotations
+
+import hashlib
+
+import pyarrow as pa
+import pytest
+from librt.strings import BytesWriter
+
+from headrace.core.records.message import FrameMessage
+from headrace.core.records.message_id import message_id
+from headrace.core.records.queue_record import CLUSTER_ACKED, DEVICE_OWNED, number_record, queue_record
+from headrace.core.records.record import Record
+from headrace.journal.segment import Batch
+from headrace_spark.records.decode import decode
+from headrace_spark.records.schema import arrow_schema, select
+
+UUID = "6f9619ff-8b86-d011-b42d-00c04fc964ff"
+EPOCH = 3
+
+
+def batch() -> tuple[Batch, FrameMessage]:
+    message = FrameMessage(
+        1_700_000_000_000_000, 0xABCD1234, "default", b"defaultdoor-1", 7, b"locks", -1, b"open"
+    )
+    records: list[Record] = [
+        queue_record(DEVICE_OWNED, 1, {"t": "default", "c": "door-1", "u": "hub"}),
+        message,
+        number_record(CLUSTER_ACKED, 1, [5, 1, 2]),
+    ]
+    out = BytesWriter()
+    for offset, record in enumerate(records):
+        record.offset = 100 + offset
+        record.encode_into(out)
+    return Batch(100, len(records), 1, 2, out.getvalue(), EPOCH), message
+
+
+def rows(table: str) -> list[dict[str, object]]:
+    schema = arrow_schema(select("", table))
+    found = list(decode([batch()[0]], UUID, 0, 1 << 40, schema, table))
+    result: list[dict[str, object]] = pa.Table.from_batches(found, schema).to_pylist()
+    return result
+
+
+def test_a_message_of_a_device_is_a_row_whose_id_is_that_of_its_answer() -> None:
+    [row] = rows("messages")
+    assert (row["client_id"], row["topic"], row["qos"], row["payload"]) == ("door-1", "locks", 1, b"open")
+    assert (row["journal_offset"], row["retain"], row["dup"], row["mqtt5"]) == (101, False, False, False)
+    joined = hashlib.md5(str(row["message_id"]).encode(), usedforsecurity=False).digest()
+    assert joined == message_id(f"{UUID}:{EPOCH}", batch()[1])
+
+
+@pytest.mark.parametrize("table", ["events", "progress"])
+def test_records_of_queues_are_in_no_other_table(table: str) -> None:
+    assert rows(table) == []
