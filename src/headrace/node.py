@@ -42,6 +42,7 @@ from headrace.reloading import Reloading
 from headrace.services.access import FileAccess
 from headrace.services.audit import AuditCollector
 from headrace.services.bridges import BridgeCollector, Bridges
+from headrace.services.device_metrics import DeviceCollector
 from headrace.services.doors import Doors
 from headrace.services.failures import FailureLog
 from headrace.services.histogram import Histogram
@@ -269,6 +270,7 @@ class Node:
             BuildCollector(__version__, build()),
             BridgeCollector(self._bridges),
             ReadsCollector(self._journal),
+            DeviceCollector(self.broker),
             JournalCollector(figures, limits),
             HistogramCollector(self._synced, self._latencies.puback, self._latencies.delivery),
         ]

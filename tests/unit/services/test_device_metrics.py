@@ -1,0 +1,31 @@
+"""What /metrics tells of devices and clusters."""
+
+from __future__ import annotations
+
+from prometheus_client import CollectorRegistry, generate_latest
+
+from headrace.core.broker import Broker
+from headrace.core.ports.clock import Clock
+from headrace.core.ports.settings import BrokerSettings
+from headrace.services.device_metrics import CLUSTERS_TOLD, DeviceCollector
+from headrace.storage.memory import ManualScheduler, MemoryJournal
+
+
+def test_the_clusters_that_are_furthest_behind_are_told_one_by_one() -> None:
+    broker = Broker(MemoryJournal(), ManualScheduler(), Clock(), BrokerSettings())
+    queues = broker.fold.queues
+    queues.opened("default", b"locks", 7)
+    for offset in range(150):
+        queues.by_id[7].push(offset, 10)
+    for first in range(1, 151):
+        queues.made(queues.by_id[7], b"c%d" % first, 100 + first, first)
+    registry = CollectorRegistry(auto_describe=False)
+    registry.register(DeviceCollector(broker))
+    lines = generate_latest(registry).decode().splitlines()
+    assert "headrace_device_connections 0.0" in lines
+    assert "headrace_topic_queues 1.0" in lines
+    assert "headrace_topic_queue_messages 150.0" in lines
+    lags = [line for line in lines if line.startswith("headrace_cluster_lag_messages{")]
+    assert len(lags) == CLUSTERS_TOLD
+    assert 'headrace_cluster_lag_messages{cluster="c1",tenant="default",topic="locks"} 150.0' in lags
+    assert not [line for line in lags if 'cluster="c101"' in line]
