@@ -23,7 +23,7 @@ from deltalake import DeltaTable as DeltaLog
 from pyspark.sql import SparkSession
 
 from headrace_spark.base.settings import UpkeepSettings
-from headrace_spark.lake.lake import LOG_RETENTION, LOG_RETENTION_S
+from headrace_spark.lake.lake import LOG_RETENTION, LOG_RETENTION_S, open_log
 
 _SIZE: Final = "spark.databricks.delta.optimize.maxFileSize"
 _SMALL: Final = "spark.databricks.delta.optimize.minFileSize"
@@ -81,8 +81,14 @@ def _is_there(table: Path) -> bool:
 
 
 def limit_log(spark: SparkSession, table: Path, settings: UpkeepSettings) -> None:
-    """Set how long the log is kept, unless somebody has done so by hand. No query may be writing the table."""
-    found = DeltaLog(table).metadata().configuration.get(LOG_RETENTION)
+    """Set how long the log is kept, unless somebody has done so by hand. No query may be writing the table.
+
+    Raises LakeConflict.
+    """
+    log = open_log(table)
+    if log is None:
+        return
+    found = log.metadata().configuration.get(LOG_RETENTION)
     wanted = f"interval {max(LOG_RETENTION_S, round(settings.vacuum_retention_s))} seconds"
     if found != wanted and (found is None or _BY_US.fullmatch(found)):
         name = str(table).replace("`", "``")

@@ -10,6 +10,7 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 from pyspark.sql import SparkSession
 
+from headrace_spark.base.errors import LakeConflict
 from headrace_spark.base.settings import UpkeepSettings
 from headrace_spark.lake.lake import Lake
 from headrace_spark.lake.upkeep import Upkeep
@@ -86,3 +87,12 @@ def test_the_log_is_kept_for_as_long_as_old_files_are(spark: SparkSession, tmp_p
     by_hand = {"delta.logRetentionDuration": "interval 2 days"}
     DeltaTable(lake.messages).alter.set_table_properties(by_hand)
     assert kept(3600) == "interval 2 days"
+
+
+def test_a_log_that_cannot_be_read_is_named(spark: SparkSession, tmp_path: Path) -> None:
+    lake = Lake(tmp_path)
+    write(lake, "t", 0)
+    (lake.messages / "_delta_log" / f"{0:020}.json").write_text("{ torn")
+    settings = UpkeepSettings(interval_s=60, small_files_max=3, file_bytes=1 << 20, vacuum_retention_s=3600)
+    with pytest.raises(LakeConflict, match="messages is no Delta table that can be read"):
+        Upkeep(spark, settings, lake.checkpoints, [lake.messages])
