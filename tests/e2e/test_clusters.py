@@ -17,7 +17,7 @@ from e2e.raw import RawClient
 
 pytestmark = pytest.mark.skipif("__import__('broker_process').UNDER_AUDIT != 'headrace'")
 Clients = Callable[..., RawClient]
-VISIBILITY_S = 2
+PATIENT = {"frames.visibility_s": 600}  # nothing is overdue, however slow the machine is
 
 
 class Served:
@@ -61,7 +61,7 @@ def drain(consumer: Device, topic: str, cluster: str, count: int, most: int = 10
 
 @pytest.fixture(scope="module")
 def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    found = Served(tmp_path_factory.mktemp("clusters"), {"frames.visibility_s": VISIBILITY_S})
+    found = Served(tmp_path_factory.mktemp("clusters"), dict(PATIENT))
     found.broker.start()
     try:
         yield found
@@ -193,18 +193,25 @@ def test_what_a_dead_consumer_held_goes_to_another_one_flagged(served: Served) -
         assert [message.message_id for message in got[:2]] == [message.message_id for message in held[:2]]
 
 
-def test_what_is_held_for_too_long_goes_to_another_one(served: Served) -> None:
-    served.publish("slow", 2)
-    with served.consumer("slow", "c") as slow, served.consumer("slow", "c") as quick:
-        held = slow.pull("slow", "c", 1)
-        assert numbers(quick.pull("slow", "c", 1)) == [1]
-        got = quick.pull("slow", "c", 1, 60_000)
-        assert (numbers(got), got[0].redelivered) == ([0], True)
-        assert slow.ack("slow", "c", held[0].message_id) == 0  # it was done with after all
-        assert slow.ack("slow", "c", held[0].message_id) == 0x92
-        assert quick.ack("slow", "c", got[0].message_id) == 0x92
-        slow.ping()
-        quick.ping()
+def test_what_is_held_for_too_long_goes_to_another_one(tmp_path: Path) -> None:
+    served = Served(tmp_path, {"frames.visibility_s": 1})
+    served.broker.start()
+    try:
+        served.publish("slow", 2)
+        with served.consumer("slow", "c") as slow, served.consumer("slow", "c") as quick:
+            [held] = slow.pull("slow", "c", 1)
+            assert held.payload == b"0"
+            got: list[Got] = []
+            while held.message_id not in [message.message_id for message in got]:
+                got += quick.pull("slow", "c", 10, 60_000)
+            assert all(message.redelivered for message in got if message.payload == b"0")
+            assert slow.ack("slow", "c", held.message_id) == 0  # it was done with after all
+            assert slow.ack("slow", "c", held.message_id) == 0x92
+            assert quick.ack("slow", "c", held.message_id) == 0x92
+            slow.ping()
+            quick.ping()
+    finally:
+        finish(served.broker)
 
 
 def test_unknown_ids_are_refused_and_the_known_ones_of_the_frame_count(served: Served) -> None:
@@ -234,7 +241,7 @@ def test_a_join_needs_an_exact_topic_and_a_name(served: Served, topic: str, clus
 
 
 def test_after_a_kill_a_cluster_goes_on_where_it_was(tmp_path: Path) -> None:
-    served = Served(tmp_path)
+    served = Served(tmp_path, dict(PATIENT))
     broker = served.broker.start()
     try:
         with served.consumer("kept", "c") as consumer:
@@ -263,7 +270,7 @@ def test_after_a_kill_a_cluster_goes_on_where_it_was(tmp_path: Path) -> None:
 
 
 def test_consumers_that_come_and_go_under_load_get_everything_once(tmp_path: Path) -> None:
-    served = Served(tmp_path, {"frames.visibility_s": 20})
+    served = Served(tmp_path, dict(PATIENT))
     served.broker.start()
     count, done, lock = 3000, Counter[int](), threading.Lock()
     over = threading.Event()
@@ -334,7 +341,7 @@ def test_what_is_too_old_goes(tmp_path: Path) -> None:
 
 def test_a_cluster_far_behind_reads_pages_of_the_journal(tmp_path: Path) -> None:
     count = 12_000  # a page has 1024
-    served = Served(tmp_path)
+    served = Served(tmp_path, dict(PATIENT))
     broker = served.broker.start()
     try:
         with served.consumer("far", "c") as consumer:

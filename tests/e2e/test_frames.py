@@ -171,7 +171,7 @@ def test_a_frame_that_is_cut_is_waited_for_and_its_connection_may_end(served: Se
 
 
 def test_who_says_nothing_is_closed_in_time(tmp_path: Path) -> None:
-    served = Served(tmp_path, {"limits.connect_timeout_s": 1, "frames.idle_s": 1})
+    served = Served(tmp_path, {"limits.connect_timeout_s": 5, "frames.idle_s": 1})
     served.broker.start()
     try:
         with served.device() as silent, served.device() as idle:
