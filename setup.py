@@ -26,6 +26,7 @@ COMPILED = (
     "stream.py",
     "frame_link.py",
     "mqtt_link.py",
+    "stream_link.py",
     "mqtt/*.py",
     "frames/*.py",
     "core/*.py",

@@ -7,12 +7,11 @@ SUBSCRIBE and PINGREQ, and that is this file::
 
     CONNECT -> CONNACK -> session attached, durable -> PUBLISH "1", SUBSCRIBE... -> their answers -> messages
 
-Compiled with the core, like `net.connection`. Used as an asyncio protocol.
+Compiled with the core, like `net.connection`. What both do with their streams is in `stream_link`.
 """
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
@@ -34,8 +33,9 @@ from headrace.mqtt import reason_codes as rc
 from headrace.mqtt.client_protocol import ClientHandler, ClientProtocol
 from headrace.mqtt.packets import Connack, Connect, Disconnect, Publish, Suback, SubscriptionRequest
 from headrace.mqtt.properties import Properties
-from headrace.mqtt_link import MqttLink
-from headrace.stream import MORE
+from headrace.sockets.plain import PlainTransport
+from headrace.stream import UNLIMITED
+from headrace.stream_link import PENDING_BYTES_MAX, StreamLink
 
 if TYPE_CHECKING:
     import asyncio
@@ -43,12 +43,10 @@ if TYPE_CHECKING:
 STATE_ID: Final = (
     65_535  # the packet id of "1" on the state topic, which no message has; SUBSCRIBE uses those below
 )
-_LINGER_MS: Final = 5000
-PENDING_BYTES_MAX: Final = 16 << 20  # answers that the remote broker does not read
 _SUBSCRIPTION_IDENTIFIER: Final = b"\x0b"
 
 
-class RemoteLink(MqttLink):
+class RemoteLink(StreamLink):
     """One connection. `on_up` is called when messages may flow, `on_end` once, with the reason, when it is over."""
 
     def __init__(
@@ -62,7 +60,7 @@ class RemoteLink(MqttLink):
         on_up: Callable[[bool], None],
         on_end: Callable[[str], None],
     ) -> None:
-        super().__init__(host)
+        super().__init__(host, PENDING_BYTES_MAX, UNLIMITED)
         self._bridging = bridging
         self._for = session
         self._connect = connect
@@ -73,165 +71,52 @@ class RemoteLink(MqttLink):
         self._remote = _Remote(self)
         aliases = connect.properties.topic_alias_maximum or 0
         self._protocol = ClientProtocol(self._remote, terms.packet_bytes_max, aliases)
-        self._in_turn = False
-        self._transport: asyncio.Transport | None = None
+        self._stream = self._protocol
         self._present = False
         self._awaited: dict[
             int, str
         ] = {}  # packet id -> filter whose SUBACK is due; "" for the state message
         self._ping: _Ping | None = None
-        self._linger: _Linger | None = None
         self._reason = ""
-        self._reading = True
-        self._closing = False
         self.version = connect.version
         self.unanswered = False
         self.refused_filters: list[str] = []
 
     # asyncio.Protocol
 
-    def connection_made(self, transport: asyncio.Transport) -> None:
-        self._transport = transport
-        transport.set_write_buffer_limits(high=self.host.settings.write_buffer_high)
+    def connection_made(self, transport: PlainTransport | asyncio.Transport) -> None:
+        super().connection_made(transport)
         transport.write(self._protocol.connect(self._connect))
-
-    def data_received(self, data: bytes) -> None:
-        self.host.clock.now_us = time.time_ns() // 1000
-        self.host.bytes_received += len(data)
-        try:
-            self._protocol.packets_at_once = self.host.share
-            self._protocol.receive_data(data)
-            self._share()
-        except Exception as error:  # noqa: BLE001  it must not cost the others, whatever the transport makes of it
-            self.failed(error)
-
-    def _share(self) -> None:
-        """Read no more, and take turns with the others, once more than a share of a pass came."""
-        if self._protocol.outcome == MORE and not self._in_turn:
-            self._in_turn = True
-            if self._reading and self._transport is not None:
-                self._transport.pause_reading()
-            self.host.take_turns(self)
-
-    def read_on(self) -> None:
-        self._in_turn = False
-        if not self._reading:
-            return
-        try:
-            self._protocol.packets_at_once = self.host.share
-            self._protocol.go_on()
-            self._share()
-        except Exception as error:  # noqa: BLE001
-            self.failed(error)
-        transport = self._transport
-        if not self._in_turn and self._may_read() and transport is not None:
-            transport.resume_reading()
-
-    def _may_read(self) -> bool:
-        return self._reading and not self._closing
 
     def failed(self, error: Exception) -> None:
         """An exception that nobody expected ends this connection; the next attempt comes as after any end."""
         self._reason = self._reason or f"{type(error).__name__}: {error}"
         self.abort()
 
-    def eof_received(self) -> bool:
-        return False
-
     def connection_lost(self, error: Exception | None) -> None:
-        self.closed = True
-        self.out = None
-        self._transport = None
-        self._protocol.stop()
+        super().connection_lost(error)
         self._stop_ping()
-        if self._linger is not None:
-            self._linger.cancel()
         lost = str(error) if error is not None else "the remote broker closed the connection"
         try:
             self.host.on_connection_lost(self)
         finally:
             self._on_end(self._reason or lost)
 
-    def pause_writing(self) -> None:
-        self.paused = True
-
-    def resume_writing(self) -> None:
-        self.paused = False
-        self.host.on_writable(self)
-
     # Link
 
-    def flush(self) -> None:
-        out = self.out
-        if out is None:
-            return
-        self.out = None
-        transport = self._transport
-        if transport is not None:
-            self.host.bytes_sent += len(out)
-            try:
-                transport.write(out.getvalue())
-            except Exception as error:  # noqa: BLE001  the others have something to write, too
-                self.failed(error)
-            self.host.buffers.give_back(out)
-            if self._closing:
-                transport.close()
-            else:
-                self.bound_pending()
-
-    def bound_pending(self) -> None:
-        """Messages stop at the high mark; what still grows are answers to a broker that sends and does not read."""
-        transport = self._transport
-        if self.paused and transport is not None and transport.get_write_buffer_size() > PENDING_BYTES_MAX:
-            self._reason = self._reason or "the remote broker does not read what it is sent"
-            transport.abort()
+    def cut_unread(self) -> None:
+        self._reason = self._reason or "the remote broker does not read what it is sent"
+        self.abort()
 
     def close(self) -> None:
-        self._protocol.stop()
-        self._closing = True
         self.closed = True
         self._stop_ping()
-        transport = self._transport
-        if self.out is None and transport is not None:
-            transport.close()
-        if transport is not None:
-            # A broker that never reads must not keep the socket.
-            self._linger = _Linger(self)
-            self.host.timers.schedule(self.host.clock.mono_ms + _LINGER_MS, self._linger)
-
-    def abort(self) -> None:
-        transport = self._transport
-        if transport is not None:
-            transport.abort()
+        super().close()
 
     def refuse(self, error: ProtocolError) -> None:
         answer = self._protocol.refusal(error)
         if answer:
             self.send(answer)
-
-    def pause_reading(self) -> None:
-        transport = self._transport
-        if transport is not None and self._reading:
-            self._reading = False
-            transport.pause_reading()
-
-    def resume_reading(self) -> None:
-        transport = self._transport
-        if not self._reading:
-            self._reading = True
-            if self._protocol.outcome == MORE:
-                self._share()
-            elif transport is not None and not self._closing:
-                transport.resume_reading()
-
-    def hold(self) -> None:
-        self._protocol.hold()
-        self.pause_reading()
-
-    def release(self) -> None:
-        self.resume_reading()
-        self._protocol.release()
-        self._share()
 
     def peer(self) -> str:
         transport = self._transport
@@ -382,7 +267,7 @@ class RemoteLink(MqttLink):
 
     def ping(self) -> bool:
         """Ask whether the remote broker is still there; False when it has not answered the last time."""
-        if self.unanswered and self._reading and not self._in_turn:
+        if self.unanswered and not self.deaf():
             self._reason = self._reason or "no PINGRESP within the keep alive"
             self.abort()
             return False
@@ -444,15 +329,6 @@ class _Attached(Deferred):
 
     def run(self) -> None:
         self._link.attached()
-
-
-class _Linger(Timer):
-    def __init__(self, link: RemoteLink) -> None:
-        super().__init__()
-        self._link = link
-
-    def fire(self, now_ms: int) -> None:
-        self._link.abort()
 
 
 class _Ping(Timer):

@@ -12,10 +12,11 @@ import pytest
 from harness import Harness
 from headrace.bridge.address import parse
 from headrace.bridge.bridge import Bridge
-from headrace.bridge.link import PENDING_BYTES_MAX, RemoteLink
+from headrace.bridge.link import RemoteLink
 from headrace.bridge.settings import BridgeSettings, RemoteTls
 from headrace.bridge.topics import Rule
 from headrace.mqtt import codec
+from headrace.stream_link import PENDING_BYTES_MAX
 from unit.bridge.remote import FakeTransport, Remote
 
 

@@ -218,7 +218,7 @@ def test_what_waits_for_its_turn_keeps_its_place_to_the_byte(share: int) -> None
 def test_an_error_of_ours_in_one_turn_costs_that_connection_alone() -> None:
     client, other = flooding(), flooding()
     other.harness.broker.end_tick()
-    client.connection._protocol = None  # type: ignore[assignment]
+    client.connection._stream = None  # type: ignore[assignment]
     client.harness.broker.take_turns(other.connection)
     before = other.parsed
     client.harness.broker.end_tick()

@@ -1,6 +1,6 @@
 """A connection as the core sees it: packets come in through `on_*`, bytes go out through `writer`.
 
-`net.connection` stands behind `Link`; the fake for tests is in `storage.memory`. `Host` is the other side: whoever serves
+`stream_link` stands behind `Link`; the fake for tests is in `storage.memory`. `Host` is the other side: whoever serves
 links, in production `core.broker`. Base classes rather than protocols, because compiled code calls them per message
 (decision 27: hot ports).
 """
@@ -265,7 +265,7 @@ class Link(ServerHandler):
         """Say why the connection ends, where the version has words for it and CONNACK has gone before."""
         raise NotImplementedError
 
-    # Implemented by net.connection and by the fake.
+    # Implemented by `stream_link`, by those who stand on it, and by the fake.
 
     def let_in(self) -> None:
         """The client is a stranger no more: what it sends counts as everybody's."""
