@@ -109,7 +109,7 @@ compiled_headrace() {
   # shellcheck disable=SC2086
   stamp=.venv/.setup-wheel-$( { echo "$sources"; cat setup.py pyproject.toml README.md requirements.lock $sources; } | sha256sum | cut -c1-16)
   [ -e "$stamp" ] && return
-  say "compiling headrace with mypyc (a minute or two)"
+  say "compiling headrace with mypyc (two to five minutes)"
   rm -rf "$tree" build/wheel
   mkdir -p "$tree"
   cp -r pyproject.toml setup.py README.md LICENSE src "$tree"

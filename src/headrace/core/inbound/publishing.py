@@ -101,7 +101,7 @@ class Publishing:
         counters = session.tenant.counters
         counters.publishes_received += 1
         counters.bytes_received += len(packet.payload)
-        if (link.rights is not None or self.trace) and not self._permits(link, session, packet):
+        if (link.rights is not None or len(self.trace) > 0) and not self._permits(link, session, packet):
             return
         retain = packet.retain  # [MQTT-3.3.1-5] [MQTT-3.3.1-8]
         topic = packet.topic
