@@ -101,5 +101,5 @@ def _key(message: FrameMessage) -> bytes:
 
 
 def _content(message: FrameMessage) -> int:
-    start: i64 = crc32(message.topic)
+    start: i64 = crc32(message.topic + b"\0")  # which no topic holds: what follows is the payload
     return crc32(message.payload, int(start))

@@ -85,3 +85,11 @@ def test_entries_bring_back_what_is_below_their_position() -> None:
     assert len(copy) == 2000
     assert copy.find(message(1999)) == 1999
     assert copy.find(message(2000)) == NEVER
+
+
+def test_where_topic_ends_and_payload_begins_counts() -> None:
+    roster = DeviceRoster()
+    first = FrameMessage(NOW_US, 1, "default", b"defaultdoor", 7, b"lock/1", -1, b"2on")
+    noted(roster, first, 10)
+    other = FrameMessage(NOW_US, 1, "default", b"defaultdoor", 7, b"lock/12", -1, b"on")
+    assert (roster.find(first), roster.find(other)) == (10, NEVER)
