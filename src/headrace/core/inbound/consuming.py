@@ -54,6 +54,8 @@ class Consuming:
         self._host = host
         self._settings = host.settings
         self._opening: set[tuple[str, bytes]] = set()  # topics whose queues are on their way to the journal
+        # Names of clusters that are on their way, by tenant and topic
+        self._making: dict[tuple[str, bytes], set[bytes]] = {}
         self._has_queue: dict[bytes, bool] = {}  # by the configuration
 
     def tenant_of(self, link: Link) -> Tenant:
@@ -92,10 +94,10 @@ class Consuming:
             return rc.TOPIC_NAME_INVALID
         if len(queues) + len(self._opening) >= self._settings.queues_max:
             return rc.QUOTA_EXCEEDED
-        self._opening.add(key)
         fields: dict[str, object] = {"t": tenant.name, "topic": topic}
         self._commit.append(queue_record(QUEUE_OPENED, self._host.clock.now_us, fields))
         self._commit.defer(_Opened(self._opening, key))
+        self._opening.add(key)  # last: what failed before is tried again
         return rc.SUCCESS
 
     # JOIN
@@ -126,7 +128,9 @@ class Consuming:
         queue = tenant.queues.get(topic)
         if queue is not None and name in queue.clusters:
             return rc.SUCCESS
-        if queue is not None and len(queue.clusters) >= self._settings.clusters_max:
+        making = self._making.setdefault((tenant.name, topic), set())
+        made = len(making) if queue is None else len(making) + len(queue.clusters)
+        if name not in making and made >= self._settings.clusters_max:
             return rc.QUOTA_EXCEEDED
         fields: dict[str, object] = {
             "t": tenant.name,
@@ -135,6 +139,7 @@ class Consuming:
             "at": self._start_of(queue),
         }
         self._commit.append(queue_record(CLUSTER_MADE, self._host.clock.now_us, fields))
+        making.add(name)
         return rc.SUCCESS
 
     def _start_of(self, queue: TopicQueue | None) -> int:
@@ -143,9 +148,18 @@ class Consuming:
             return start if start < 0 else 0
         return self.clusters.serial_at(queue, start)
 
+    def _made(self, tenant: str, topic: bytes, name: bytes) -> None:
+        """A cluster is on its way no more."""
+        making = self._making.get((tenant, topic))
+        if making is not None:
+            making.discard(name)
+            if not making:
+                del self._making[(tenant, topic)]
+
     def joined(self, guest: Guest, sn: bytes, topic: bytes, name: bytes, code: int) -> None:
         """The cluster is there."""
         guest.joining -= 1
+        self._made(self.tenant_of(guest.link).name, topic, name)
         if guest.link.closed:
             return
         queue = self.tenant_of(guest.link).queues.get(topic)

@@ -9,6 +9,7 @@ import pytest
 from mypy_extensions import i64
 
 from headrace.core.broker import Broker
+from headrace.core.inbound import consuming
 from headrace.core.inbound.consuming import Guest
 from headrace.core.ports.clock import Clock
 from headrace.core.ports.settings import BrokerSettings
@@ -279,3 +280,32 @@ def test_a_topic_that_has_no_queue_any_more_loses_it_at_the_start() -> None:
     assert bench.broker.fold.queues.clusters == {}
     again = replayed(bench.journal)
     assert state(again) == state(bench.broker.fold)
+
+
+def _no_memory(*_: object) -> None:
+    raise MemoryError
+
+
+def test_clusters_that_are_on_their_way_count() -> None:
+    bench = Bench(clusters_max=2)
+    guest = Guest(MemoryLink(bench.broker), Notes())
+    for topic in (TOPIC, b"new"):
+        for at in range(20):
+            bench.consuming.join(guest, b"s", topic, b"%d" % at)
+    bench.sync()
+    queues = bench.broker.fold.tenant("default").queues
+    assert [len(queues[topic].clusters) for topic in (TOPIC, b"new")] == [2, 2]
+    assert isinstance(guest.voice, Notes)
+    assert guest.voice.codes.count(0) == 4
+
+
+def test_a_queue_that_could_not_be_opened_is_opened_the_next_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    bench = Bench()
+    tenant = bench.broker.fold.tenant("default")
+    with monkeypatch.context() as patch:
+        patch.setattr(consuming, "queue_record", _no_memory)
+        with pytest.raises(MemoryError):
+            bench.consuming.open(tenant, b"new")
+    assert bench.consuming.open(tenant, b"new") == 0
+    bench.sync()
+    assert b"new" in tenant.queues
