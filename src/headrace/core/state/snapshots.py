@@ -201,6 +201,7 @@ def entries_of_devices(tenant: Tenant, position: int) -> Iterator[bytes]:
 
 def entry_of_topic(queue: TopicQueue, position: int) -> bytes:
     """A topic queue as it stands when everything below `position` has been applied."""
+    queue.settle()
     clusters = [cluster.fields() for cluster in queue.clusters.values()]
     fields = [queue.tenant, queue.topic, queue.queue_id, position - 1, queue.fields(), clusters]
     return _encoder.encode(["topic", *fields])

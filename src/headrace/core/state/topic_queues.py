@@ -172,6 +172,8 @@ class TopicQueue:
         self.bytes: i64 = 0
         self.applied: int = -1  # recovery: records up to this offset are in the snapshot
         self.behind = Behind(1, array("Q"), array("I"))
+        # Offsets and sizes of what there was no memory for: they come before whatever is put in next.
+        self.owed: list[tuple[int, int]] = []
         self._pages = pages
 
     @property
@@ -179,8 +181,27 @@ class TopicQueue:
         return int(self.next_serial - self.first)
 
     def push(self, offset: int, size: int) -> None:
-        """Put a message behind the others, once."""
+        """Put a message behind the others, once. One that cannot be is owed, or the serials of those behind it would not
+        be those of a replay."""
+        try:
+            if self.owed:
+                self.settle()
+            self._put(offset, size)
+        except BaseException:
+            self.owed.append((offset, size))
+            raise
+
+    def settle(self) -> None:
+        """Put in what is owed. Raises what is raised once more: then the rest is owed still."""
+        while self.owed:
+            offset, size = self.owed[0]
+            self._put(offset, size)
+            del self.owed[0]
+
+    def _put(self, offset: int, size: int) -> None:
         behind = self.behind
+        if len(behind.refs) > len(behind.sizes):  # one has failed half way
+            behind.refs.pop()
         if behind.refs and behind.refs[-1] >> REF_OFFSET_SHIFT >= offset:
             return
         behind.refs.append(reference(offset, 0, False, 1))
@@ -267,11 +288,15 @@ class TopicQueue:
         behind = self.behind
         if behind.has_page():
             return behind.row()[4]
-        return behind.refs[0] >> REF_OFFSET_SHIFT if behind.refs else -1
+        if behind.refs:
+            return behind.refs[0] >> REF_OFFSET_SHIFT
+        return self.owed[0][0] if self.owed else -1
 
     def in_memory(self) -> array[int]:
         """A copy of the references that are in no page."""
-        return self.behind.refs[:]
+        refs = self.behind.refs[:]
+        refs.extend([reference(offset, 0, False, 1) for offset, _ in self.owed])
+        return refs
 
     def page_offsets(self) -> list[int]:
         """Return where its pages are."""

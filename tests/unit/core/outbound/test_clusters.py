@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from array import array
 from typing import Final
 
 import pytest
@@ -309,3 +310,36 @@ def test_a_queue_that_could_not_be_opened_is_opened_the_next_time(monkeypatch: p
     assert bench.consuming.open(tenant, b"new") == 0
     bench.sync()
     assert b"new" in tenant.queues
+
+
+@pytest.mark.parametrize("place", ["refs", "sizes"])
+def test_a_message_for_which_there_was_no_memory_keeps_its_place(place: str) -> None:
+    bench = Bench()
+    behind = bench.queue.behind
+    whole = getattr(behind, place)
+    setattr(behind, place, Full(whole))
+    bench.publish(1)
+    setattr(behind, place, whole)
+    assert bench.queue.in_memory()[-1] >> 20 == bench.queue.lowest_offset()
+    bench.publish(2)
+    guest = bench.guest()
+    got = bench.pull(guest, 1)
+    assert got[0].message.payload == b"0"
+    assert bench.ack(guest, [got[0].message_id]) == 0
+    assert state(replayed(bench.journal)) == state(bench.broker.fold)
+
+
+class Full:
+    """An array that cannot grow."""
+
+    def __init__(self, values: array[int]) -> None:
+        self._values = values
+
+    def __len__(self) -> int:
+        return len(self._values)
+
+    def __getitem__(self, at: slice) -> array[int]:
+        return self._values[at]
+
+    def append(self, value: int) -> None:
+        raise MemoryError
