@@ -70,6 +70,7 @@ class Consuming:
             if not self._may_have(queue.topic):
                 self._fold.queues.closed(queue)
                 self._commit.append(number_record(QUEUE_CLOSED, self._host.clock.now_us, [queue.queue_id]))
+        self.clusters.begin()
         for topic_filter in self._settings.queue_topics:
             if valid_topic(topic_filter.encode("utf-8")):
                 self.open(self._fold.tenant(DEFAULT_TENANT), topic_filter.encode("utf-8"))

@@ -18,6 +18,7 @@ from headrace.core.ports.journal import NOT_NOW, JournalPort
 from headrace.core.ports.link import Host, Link
 from headrace.core.ports.timers import Timer
 from headrace.core.ports.voice import Draught, Voice
+from headrace.core.records.elapsed import elapsed_us
 from headrace.core.records.message import Message
 from headrace.core.records.message_id import message_id
 from headrace.core.records.queue_record import (
@@ -41,6 +42,11 @@ _RESERVED: Final = 256  # at a time, beyond what is asked for
 _PULLS_MAX: Final = 1024  # that wait on one connection
 _AGING_MS: Final = 1000
 _AGED_AT_ONCE: Final = 100  # queues that are looked at in a second, oldest messages of one
+_AGING_WORK: Final = 20_000  # messages times clusters; the rest of what is too old goes a little later
+_AGING_SOON_MS: Final = 20
+_DROPPED_AT_ONCE: Final = 100  # with each message that comes: a limit that was lowered leaves very many
+_UNREAD_MS: Final = 1000  # until what could not be read is tried again
+_FORGOTTEN: Final = 1000  # messages that are done with, of which something is remembered
 
 
 class Consumer:
@@ -85,6 +91,7 @@ class _Live:
         self.deadlines: deque[Draw] = deque()
         self.by_id: dict[bytes, list[int]] = {}  # what is held or was given back
         self.timer: Timer | None = None
+        self.unread: Timer | None = None  # the next message cannot be read now: when it is tried again
         self.reserving: i64 = 0
 
 
@@ -123,15 +130,21 @@ class Clusters:
         queue.push(message.offset, message.size)
         message.waits = True
         self._changed[queue] = None
-        settings = self._settings
-        while settings.queue_messages_max and queue.count > settings.queue_messages_max:
-            self._drop_first(queue, DROP_LIMIT)
-        while settings.queue_bytes_max and queue.bytes > settings.queue_bytes_max and queue.count > 1:
-            self._drop_first(queue, DROP_BYTES_LIMIT)
+        self._keep_limits(queue)
         if queue.behind.loose() >= self._spilling.limit:
             self._spilling.spill_topic(queue)
         if not self._aging_begun:
             self._age_later()
+
+    def _keep_limits(self, queue: TopicQueue) -> None:
+        settings = self._settings
+        for _ in range(_DROPPED_AT_ONCE):
+            if 0 < settings.queue_messages_max < queue.count:
+                self._drop_first(queue, DROP_LIMIT)
+            elif 0 < settings.queue_bytes_max < queue.bytes and queue.count > 1:
+                self._drop_first(queue, DROP_BYTES_LIMIT)
+            else:
+                return
 
     def _drop_first(self, queue: TopicQueue, reason: int) -> None:
         trimmed = self._trimmed.setdefault(queue, {})
@@ -168,7 +181,7 @@ class Clusters:
         if live is None:
             return
         left = len(live.waiting)
-        while left > 0 and cluster.available() > 0 and live.waiting:
+        while left > 0 and cluster.available() > 0 and live.waiting and live.unread is None:
             left -= 1
             party, _ = live.waiting.popitem(last=False)
             self.go_on(party)
@@ -266,6 +279,10 @@ class Clusters:
             return True
         if pull.reserving or consumer.link.paused:
             return False
+        if consumer.link.buffered() > self._settings.write_buffer_high:
+            self._commit.defer(_Flushed(self, party, pull))  # whether it reads is known behind the write
+            pull.reserving = True
+            return False
         cluster = consumer.cluster
         if self._must_reserve(party, pull):
             return False
@@ -290,21 +307,27 @@ class Clusters:
         """Return whether what is to be drawn may not be sent yet: that it may have been is to be durable first."""
         cluster = pull.consumer.cluster
         queue = cluster.queue
-        last: i64 = min(queue.next_serial - 1, max(cluster.next, queue.first) + pull.most - 1)
+        most: i64 = min(pull.most, PULLED_MAX)
+        last: i64 = min(queue.next_serial - 1, max(cluster.next, queue.first) + most - 1)
         if last <= cluster.sent_limit or last < cluster.next:
             return False
         live = self.live(cluster)
         if live.reserving < last:
-            live.reserving = last + _RESERVED
-            numbers = [cluster.cluster_id, int(live.reserving)]
+            limit: i64 = last + _RESERVED
+            numbers = [cluster.cluster_id, int(limit)]
             self._commit.append(number_record(CLUSTER_LIMIT, self._host.clock.now_us, numbers))
-        pull.reserving = True
+            live.reserving = limit  # behind it: what failed before is not on its way
         self._commit.defer(_Reserved(self, party, pull, cluster, live.reserving))
+        pull.reserving = True
         return True
 
     def reserved(self, party: Party, pull: Pull, cluster: Cluster, limit: i64) -> None:
         """The limit is durable."""
         cluster.sent_limit = max(cluster.sent_limit, limit)
+        self.continued(party, pull)
+
+    def continued(self, party: Party, pull: Pull) -> None:
+        """What a PULL waited for has happened."""
         pull.reserving = False
         self.go_on(party)
 
@@ -323,6 +346,7 @@ class Clusters:
                 NOT_NOW if ref == UNREADABLE_NOW else self._journal.fetch(max(ref, 0) >> REF_OFFSET_SHIFT)
             )
             if message is NOT_NOW:
+                self._try_again(cluster)
                 break
             left -= 1
             if ref == NO_REFERENCE or not isinstance(message, Message):
@@ -337,6 +361,17 @@ class Clusters:
             counters.publishes_sent += len(found)
             counters.bytes_sent += size
         return found
+
+    def _try_again(self, cluster: Cluster) -> None:
+        live = self.live(cluster)
+        if live.unread is None:
+            live.unread = _Unread(self, cluster)
+            self._host.timers.schedule(self._host.clock.mono_ms + _UNREAD_MS, live.unread)
+
+    def read_again(self, cluster: Cluster) -> None:
+        """Look whether what could not be read can be by now."""
+        self.live(cluster).unread = None
+        self.serve(cluster)
 
     def _give(self, consumer: Consumer, serial: int, message: Message, redelivered: bool) -> Draught:
         cluster = consumer.cluster
@@ -365,6 +400,7 @@ class Clusters:
     def ack(self, cluster: Cluster, ids: list[bytes]) -> bool:
         """Messages are done with. False if one of them is not known, or was done with before; the others are."""
         live = self.live(cluster)
+        is_full = len(cluster.in_flight) >= self._settings.cluster_in_flight_max
         numbers = [cluster.cluster_id]
         known = True
         for found in ids:
@@ -377,7 +413,26 @@ class Clusters:
             numbers += done
         if len(numbers) > 1:
             self._commit.append(number_record(CLUSTER_ACKED, self._host.clock.now_us, numbers))
+            self._tidy(cluster, live)
+            if is_full:  # who has asked may have more now
+                self.serve(cluster)
         return known
+
+    def _tidy(self, cluster: Cluster, live: _Live) -> None:
+        """Forget what is remembered of messages that are done with, once it is more than what is needed."""
+        most = 2 * (len(cluster.in_flight) + len(cluster.returned)) + _FORGOTTEN
+        if len(live.deadlines) > most:
+            left: deque[Draw] = deque()
+            for draw in live.deadlines:
+                if cluster.in_flight.get(draw.serial) is draw:
+                    left.append(draw)
+                else:
+                    _let_go(draw)
+            live.deadlines = left
+        if len(live.by_id) > most:
+            live.by_id = {
+                found: serials for found, serials in live.by_id.items() if _is_unfinished(cluster, serials)
+            }
 
     def _finish(self, cluster: Cluster, serial: int) -> bool:
         draw = cluster.in_flight.get(serial)
@@ -400,6 +455,8 @@ class Clusters:
                 given += 1
             if cluster.has_finished(draw.serial):
                 live.by_id.pop(draw.message_id, None)
+        self._tidy(cluster, live)
+        deadlines = live.deadlines
         if deadlines:
             live.timer = _Overdue(self, cluster)
             self._host.timers.schedule(deadlines[0].deadline_ms, live.timer)
@@ -432,34 +489,64 @@ class Clusters:
 
     # Age
 
-    def _age_later(self) -> None:
+    def begin(self) -> None:
+        """The broker starts: what waits in queues ages, whether or not something comes."""
+        if self._fold.queues.by_id and not self._aging_begun:
+            self._age_later()
+
+    def _age_later(self, ms: int = _AGING_MS) -> None:
         self._aging_begun = True
-        self._host.timers.schedule(self._host.clock.mono_ms + _AGING_MS, _Aging(self))
+        self._host.timers.schedule(self._host.clock.mono_ms + ms, _Aging(self))
 
     def age(self) -> None:
         """Drop what is older than a queue keeps; look at some of the queues each second."""
         age_us = self._settings.queue_age_s * 1_000_000
         if not self._aging:
             self._aging.extend(self._fold.queues.by_id)
-        for _ in range(min(_AGED_AT_ONCE, len(self._aging))):
+        work: i64 = _AGING_WORK
+        for _ in range(_AGED_AT_ONCE):
+            if work <= 0 or not self._aging:
+                break
             queue = self._fold.queues.by_id.get(self._aging.popleft())
-            if queue is not None and age_us:
-                self._drop_old(queue, self._host.clock.now_us - age_us)
+            if queue is None:
+                continue
+            first: i64 = queue.first
+            queue.settle()
+            self._keep_limits(queue)
+            if age_us:
+                self._drop_old(queue, age_us)
+            if queue.first > first:
+                self._aging.appendleft(queue.queue_id)  # there may be more
+                work -= (queue.first - first) * (1 + len(queue.clusters))
         if self._trimmed:
             self._note_trimmed()
-        self._age_later()
+        self._age_later(_AGING_MS if work > 0 else _AGING_SOON_MS)
 
-    def _drop_old(self, queue: TopicQueue, before_us: int) -> None:
+    def _drop_old(self, queue: TopicQueue, age_us: int) -> None:
+        """A page at a time, or message by message. One that can never be read goes, too: it would keep all behind it."""
         count, newest = queue.oldest_page()
-        if count and self._is_older(newest, before_us):
+        if count and self._outdated(newest, age_us) == DROP_EXPIRED:
             for _ in range(count):
                 self._drop_first(queue, DROP_EXPIRED)
             return
         for _ in range(_AGED_AT_ONCE):
             ref = queue.ref_at(queue.first) if queue.count else UNREADABLE_NOW
-            if ref <= UNREADABLE_NOW or not self._is_older(ref >> REF_OFFSET_SHIFT, before_us):
+            if ref == UNREADABLE_NOW:
                 return
-            self._drop_first(queue, DROP_EXPIRED)
+            reason = (
+                DROP_UNREADABLE if ref == NO_REFERENCE else self._outdated(ref >> REF_OFFSET_SHIFT, age_us)
+            )
+            if not reason:
+                return
+            self._drop_first(queue, reason)
+
+    def _outdated(self, offset: int, age_us: int) -> int:
+        """The reason why a queue keeps a message no more, 0 if it does."""
+        message = self._journal.fetch(offset)
+        if isinstance(message, Message):
+            waited_us = elapsed_us(message.timestamp_us, self._host.clock.now_us)
+            return DROP_EXPIRED if waited_us > age_us else 0
+        return 0 if message is NOT_NOW else DROP_UNREADABLE
 
     def _is_older(self, offset: int, before_us: int) -> bool:
         message = self._journal.fetch(offset)
@@ -472,6 +559,11 @@ def _let_go(draw: Draw) -> None:
     draw.holder = None
     if isinstance(holder, Consumer):
         holder.holds.pop(draw.serial, None)
+
+
+def _is_unfinished(cluster: Cluster, serials: list[int]) -> bool:
+    """Return whether one of these messages is not done with."""
+    return any(not cluster.has_finished(serial) for serial in serials)
 
 
 class _Reserved(Deferred):
@@ -487,6 +579,31 @@ class _Reserved(Deferred):
 
     def run(self) -> None:
         self._clusters.reserved(self._party, self._pull, self._cluster, self._limit)
+
+
+class _Flushed(Deferred):
+    """What a connection has to read has been written, or waits for it: go on with its PULL."""
+
+    def __init__(self, clusters: Clusters, party: Party, pull: Pull) -> None:
+        super().__init__(pull.consumer.link)
+        self._clusters = clusters
+        self._party = party
+        self._pull = pull
+
+    def run(self) -> None:
+        self._clusters.continued(self._party, self._pull)
+
+
+class _Unread(Timer):
+    """The next message of a cluster could not be read."""
+
+    def __init__(self, clusters: Clusters, cluster: Cluster) -> None:
+        super().__init__()
+        self._clusters = clusters
+        self._cluster = cluster
+
+    def fire(self, now_ms: int) -> None:
+        self._clusters.read_again(self._cluster)
 
 
 class _PullOver(Timer):

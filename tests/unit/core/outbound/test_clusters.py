@@ -12,6 +12,7 @@ from mypy_extensions import i64
 from headrace.core.broker import Broker
 from headrace.core.inbound import consuming
 from headrace.core.inbound.consuming import Guest
+from headrace.core.outbound import clusters
 from headrace.core.ports.clock import Clock
 from headrace.core.ports.settings import BrokerSettings
 from headrace.core.ports.voice import Draught, Voice
@@ -20,6 +21,8 @@ from headrace.core.state.replay import Replay
 from headrace.core.state.snapshots import SnapshotPass, restore
 from headrace.core.state.state import Fold
 from headrace.core.state.topic_queues import TopicQueue
+from headrace.frame_link import FrameVoice
+from headrace.frames.server import FrameHandler, ServerFrames
 from headrace.storage.memory import ManualScheduler, MemoryJournal, MemoryLink
 
 TOPIC: Final = b"locks"
@@ -283,8 +286,157 @@ def test_a_topic_that_has_no_queue_any_more_loses_it_at_the_start() -> None:
     assert state(again) == state(bench.broker.fold)
 
 
+def waits(bench: Bench, guest: Guest, most: int) -> Notes:
+    """A PULL that waits for a minute."""
+    notes = guest.voice
+    assert isinstance(notes, Notes)
+    notes.got = []
+    bench.consuming.pull(guest, b"s", TOPIC, b"c", most, 60_000)
+    bench.sync()
+    return notes
+
+
+def test_an_acknowledgement_that_makes_room_serves_who_waits() -> None:
+    bench = Bench(cluster_in_flight_max=10)
+    one, two = bench.guest(), bench.guest()
+    bench.publish(20)
+    got = bench.pull(one, 10)
+    notes = waits(bench, two, 5)
+    assert notes.got == []
+    bench.ack(one, [draught.message_id for draught in got])
+    assert len(notes.got) == 5
+
+
+def test_a_pull_that_waits_is_answered_when_the_journal_can_be_read_again() -> None:
+    bench = Bench()
+    guest = bench.guest()
+    bench.publish(3)
+    bench.journal.reads_fail = True
+    notes = waits(bench, guest, 5)
+    assert notes.got == []
+    bench.journal.reads_fail = False
+    bench.later(2000)
+    assert len(notes.got) == 3
+
+
+def test_a_pull_that_asks_for_very_many_reserves_no_more_than_it_can_get() -> None:
+    bench = Bench(backlog_page=1024)
+    bench.publish(2000)
+    assert len(bench.pull(bench.guest(), 65535)) == 256
+    crashed = Bench(list(bench.journal.bodies), backlog_page=1024)
+    guest = crashed.guest()
+    flags = [draught.redelivered for _ in range(8) for draught in crashed.pull(guest, 256)]
+    assert (len(flags), sum(flags)) == (2000, 512)
+
+
+def test_a_limit_that_could_not_be_written_down_is_not_taken_for_durable(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    bench = Bench()
+    guest = bench.guest()
+    bench.publish(10)
+    with monkeypatch.context() as patch:
+        patch.setattr(clusters, "number_record", _no_memory)
+        with pytest.raises(MemoryError):
+            bench.pull(guest, 5)
+    bench.consuming.lost(guest)
+    assert len(bench.pull(bench.guest(), 5)) == 5
+    crashed = Bench(list(bench.journal.bodies))
+    assert [draught.redelivered for draught in crashed.pull(crashed.guest(), 5)] == [True] * 5
+
+
 def _no_memory(*_: object) -> None:
     raise MemoryError
+
+
+def test_nothing_is_remembered_of_messages_that_are_done_with() -> None:
+    bench = Bench(visibility_ms=5000, queue_messages_max=100)
+    live = bench.consuming.clusters.live
+    for _ in range(30):
+        bench.publish(100)
+        guest = bench.guest()
+        bench.pull(guest, 100)
+        bench.consuming.lost(guest)
+        bench.later(6000)  # given back, and then dropped by the limit
+    assert len(live(bench.queue.clusters[b"c"]).by_id) <= 1400
+    guest = bench.guest()
+    for _ in range(30):
+        bench.publish(100)
+        bench.ack(guest, [draught.message_id for draught in bench.pull(guest, 100)])
+    assert len(live(bench.queue.clusters[b"c"]).deadlines) <= 1400
+
+
+def test_pulls_in_a_row_are_answered_as_fast_as_they_are_read() -> None:
+    bench = Bench(write_buffer_high=10_000)
+    link = Slow(bench.broker)
+    voice = FrameVoice(link)
+    voice.frames = ServerFrames(FrameHandler(), 1 << 20)
+    voice.frames.version = 2
+    guest = Guest(link, voice)
+    bench.consuming.join(guest, b"s", TOPIC, b"c")
+    bench.sync()
+    for _ in range(50):
+        message = FrameMessage(bench.clock.now_us, 1, "default", b"defaultd", 7, TOPIC, -1, bytes(8000))
+        bench.broker.commit.append(message)
+    bench.sync()
+    for _ in range(50):
+        bench.consuming.pull(guest, b"s", TOPIC, b"c", 1, 0)
+    bench.sync()
+    assert len(link.sent) > 50 * 8000
+    assert link.largest < 20_000
+
+
+class Slow(MemoryLink):
+    """Notes how much was written at once."""
+
+    def __init__(self, broker: Broker) -> None:
+        super().__init__(broker)
+        self.largest = 0
+
+    def flush(self) -> None:
+        self.largest = max(self.largest, int(self.buffered()))
+        super().flush()
+
+
+def test_messages_from_before_the_clock_was_set_do_not_age_by_that() -> None:
+    bench = Bench(queue_age_s=100)
+    bench.clock.now_us = 1_000_000_000
+    bench.publish(5)
+    bench.clock.now_us = NOW_US
+    bench.later(2000)
+    bench.later(2000)
+    assert bench.queue.count == 5
+
+
+def test_a_message_that_is_lost_keeps_none_behind_it_from_ageing() -> None:
+    bench = Bench(queue_age_s=100)
+    bench.publish(20)  # the first of them in a page
+    bench.journal.records[bench.queue.ref_at(1) >> 20] = bench.journal.records[0]
+    bench.journal.records[bench.queue.ref_at(8) >> 20] = bench.journal.records[0]
+    for _ in range(3):
+        bench.later(200_000)
+    assert bench.queue.count == 0
+
+
+def test_queues_age_after_a_start_though_nothing_comes() -> None:
+    bench = Bench(queue_age_s=100)
+    bench.publish(5)
+    again = Bench(list(bench.journal.bodies), queue_age_s=100)
+    for _ in range(2):
+        again.later(200_000)
+    assert again.queue.count == 0
+
+
+def test_a_limit_that_was_lowered_is_reached_little_by_little() -> None:
+    bench = Bench()
+    bench.publish(1000)
+    bench.broker.settings.queue_messages_max = 10
+    bench.publish(1)
+    assert bench.queue.count == 901
+    for _ in range(3):
+        bench.later(2000)
+    assert bench.queue.count == 10
+    assert state(replayed(bench.journal)) == state(bench.broker.fold)
 
 
 def test_clusters_that_are_on_their_way_count() -> None:
