@@ -24,7 +24,7 @@ from headrace.core.records.queue_record import (
 )
 from headrace.core.state.state import Fold
 from headrace.core.state.tenant import Tenant
-from headrace.errors import ProtocolError
+from headrace.errors import NotReadableNow, ProtocolError
 from headrace.mqtt import reason_codes as rc
 from headrace.mqtt.topics import checked_topic, matches, valid_topic
 
@@ -133,12 +133,11 @@ class Consuming:
         made = len(making) if queue is None else len(making) + len(queue.clusters)
         if name not in making and made >= self._settings.clusters_max:
             return rc.QUOTA_EXCEEDED
-        fields: dict[str, object] = {
-            "t": tenant.name,
-            "topic": topic,
-            "name": name,
-            "at": self._start_of(queue),
-        }
+        try:
+            at = self._start_of(queue)
+        except NotReadableNow:
+            return rc.SERVER_BUSY
+        fields: dict[str, object] = {"t": tenant.name, "topic": topic, "name": name, "at": at}
         self._commit.append(queue_record(CLUSTER_MADE, self._host.clock.now_us, fields))
         making.add(name)
         return rc.SUCCESS

@@ -161,6 +161,7 @@ class Devices:
         code = code or self._claim(client_id, link)
         if code:
             raise ProtocolError(code, f"the SN {client_id[:64]} is not for this user")
+        self._publishing.keep_pace(link)
 
     # PUBLISH
 

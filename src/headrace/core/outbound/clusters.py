@@ -33,7 +33,7 @@ from headrace.core.state.backlog import REF_OFFSET_SHIFT
 from headrace.core.state.session import Commons
 from headrace.core.state.state import Fold
 from headrace.core.state.topic_queues import NO_REFERENCE, UNREADABLE_NOW, Cluster, Draw, TopicQueue
-from headrace.errors import ProtocolError
+from headrace.errors import NotReadableNow, ProtocolError
 from headrace.mqtt import reason_codes as rc
 
 PULLED_MAX: Final = 256  # messages in one answer
@@ -477,11 +477,12 @@ class Clusters:
     # Where a cluster begins
 
     def serial_at(self, queue: TopicQueue, time_us: int) -> int:
-        """The serial of the first message that was received at this time or later."""
+        """The serial of the first message that was received at this time or later. Raises NotReadableNow: it is written
+        down for good."""
         low, high = int(queue.first), int(queue.next_serial)
         while low < high:
             middle = (low + high) // 2
-            if self._is_older(max(0, queue.ref_at(middle)) >> REF_OFFSET_SHIFT, time_us):
+            if self._is_older(queue.ref_at(middle), time_us):
                 low = middle + 1
             else:
                 high = middle
@@ -548,9 +549,11 @@ class Clusters:
             return DROP_EXPIRED if waited_us > age_us else 0
         return 0 if message is NOT_NOW else DROP_UNREADABLE
 
-    def _is_older(self, offset: int, before_us: int) -> bool:
-        message = self._journal.fetch(offset)
-        return isinstance(message, Message) and message.timestamp_us < before_us
+    def _is_older(self, ref: int, before_us: int) -> bool:
+        message = NOT_NOW if ref == UNREADABLE_NOW else self._journal.fetch(max(ref, 0) >> REF_OFFSET_SHIFT)
+        if message is NOT_NOW:
+            raise NotReadableNow("the begin of a cluster cannot be looked for now")
+        return ref != NO_REFERENCE and isinstance(message, Message) and message.timestamp_us < before_us
 
 
 def _let_go(draw: Draw) -> None:

@@ -12,6 +12,7 @@ from mypy_extensions import i64
 from headrace.core.broker import Broker
 from headrace.core.inbound import consuming
 from headrace.core.inbound.consuming import Guest
+from headrace.core.inbound.devices import DeviceLink
 from headrace.core.outbound import clusters
 from headrace.core.ports.clock import Clock
 from headrace.core.ports.settings import BrokerSettings
@@ -495,3 +496,29 @@ class Full:
 
     def append(self, value: int) -> None:
         raise MemoryError
+
+
+def test_where_a_cluster_begins_is_not_guessed_while_it_cannot_be_read() -> None:
+    bench = Bench(cluster_start_us=NOW_US + 5_000_000)
+    bench.publish(10)
+    bench.later(10_000)
+    bench.publish(10)
+    codes = []
+    for fails in (True, False):
+        bench.journal.reads_fail = fails
+        guest = bench.guest()
+        assert isinstance(guest.voice, Notes)
+        codes += guest.voice.codes
+    assert (codes, bench.queue.clusters[b"c"].next) == ([0x89, 0], 11)
+
+
+def test_a_connection_with_ever_new_devices_is_held_back_while_the_disk_is_slow() -> None:
+    bench = Bench(commit_bytes_max=10_000)
+    link = MemoryLink(bench.broker)
+    link.identity = bench.broker.fold.tenant("default").identity_of("user")
+    client = DeviceLink(bench.broker.devices, link, Voice())
+    frames = ServerFrames(client, 1 << 20)
+    client.take(frames)
+    for number in range(1000):
+        bench.broker.devices.speak_as(client, f"door-{number}")
+    assert link.held_back
