@@ -97,10 +97,11 @@ class Behind:
         )
 
     def kept(self, offset: int, first: i64, count: i64) -> None:
-        """The page that was pending is durable at `offset`. Changes nothing if the tail has moved on meanwhile."""
-        if self.first == first and self.pending >= count:
-            self.pending -= count
-            self.put_away(offset, count)
+        """The page that was pending is durable at `offset`. Its first ones may have been dropped meanwhile, or all."""
+        left = first + count - self.first
+        if first <= self.first and 0 < left <= self.pending:
+            self.pending -= left
+            self.put_away(offset, left)
 
     def put_away(self, offset: int, count: i64) -> None:
         """The first `count` references of the tail are in the page at `offset`."""

@@ -250,7 +250,7 @@ class TopicQueue:
             del behind.refs[0]
             del behind.sizes[0]
             behind.first += 1
-            behind.pending = 0  # pages of it that are on their way count no more
+            behind.pending = max(0, behind.pending - 1)
         self.first += 1
 
     def trim(self, first: i64) -> None:

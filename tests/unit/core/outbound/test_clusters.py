@@ -18,6 +18,7 @@ from headrace.core.ports.clock import Clock
 from headrace.core.ports.settings import BrokerSettings
 from headrace.core.ports.voice import Draught, Voice
 from headrace.core.records.message import FrameMessage
+from headrace.core.records.record import SHARED_BACKLOG_PAGE, Progress, Record
 from headrace.core.state.replay import Replay
 from headrace.core.state.snapshots import SnapshotPass, restore
 from headrace.core.state.state import Fold
@@ -522,3 +523,16 @@ def test_a_connection_with_ever_new_devices_is_held_back_while_the_disk_is_slow(
     for number in range(1000):
         bench.broker.devices.speak_as(client, f"door-{number}")
     assert link.held_back
+
+
+def test_a_queue_at_its_limit_writes_each_reference_into_one_page() -> None:
+    bench = Bench(backlog_page=128, queue_messages_max=256)
+    for _ in range(40):
+        bench.publish(50)
+    pages = [record for record in bench.journal.records if _is_page(record)]
+    assert len(pages) < 2000 / 128 + 2
+    assert state(replayed(bench.journal)) == state(bench.broker.fold)
+
+
+def _is_page(record: Record) -> bool:
+    return isinstance(record, Progress) and record.subkind == SHARED_BACKLOG_PAGE
