@@ -280,13 +280,14 @@ class Clusters:
         if pull.reserving or consumer.link.paused:
             return False
         if consumer.link.buffered() > self._settings.write_buffer_high:
-            self._commit.defer(_Flushed(self, party, pull))  # whether it reads is known behind the write
-            pull.reserving = True
-            return False
+            return self._go_on_later(party, pull)  # whether it reads is known behind the write
         cluster = consumer.cluster
         if self._must_reserve(party, pull):
             return False
+        lag = cluster.lag()
         found = self._draw(consumer, pull.most)
+        if not found and cluster.lag() < lag:
+            return self._go_on_later(party, pull)  # all that it came to was dropped
         if not found and self._host.clock.mono_ms < pull.until_ms:
             self._wait(party, pull)
             return False
@@ -296,6 +297,11 @@ class Clusters:
         if found:
             consumer.link.spend(len(found))
         return True
+
+    def _go_on_later(self, party: Party, pull: Pull) -> bool:
+        self._commit.defer(_GoOn(self, party, pull))
+        pull.reserving = True
+        return False
 
     def _wait(self, party: Party, pull: Pull) -> None:
         self.live(pull.consumer.cluster).waiting[party] = None
@@ -584,8 +590,8 @@ class _Reserved(Deferred):
         self._clusters.reserved(self._party, self._pull, self._cluster, self._limit)
 
 
-class _Flushed(Deferred):
-    """What a connection has to read has been written, or waits for it: go on with its PULL."""
+class _GoOn(Deferred):
+    """Others have had their turn, and what a connection has to read was written or waits for it: go on with its PULL."""
 
     def __init__(self, clusters: Clusters, party: Party, pull: Pull) -> None:
         super().__init__(pull.consumer.link)

@@ -536,3 +536,15 @@ def test_a_queue_at_its_limit_writes_each_reference_into_one_page() -> None:
 
 def _is_page(record: Record) -> bool:
     return isinstance(record, Progress) and record.subkind == SHARED_BACKLOG_PAGE
+
+
+def test_a_pull_comes_to_what_is_behind_very_many_expired_messages() -> None:
+    bench = Bench(backlog_page=1024)
+    guest = bench.guest()
+    for _ in range(600):
+        bench.broker.commit.append(
+            FrameMessage(bench.clock.now_us, 1, "default", b"defaultd", 7, TOPIC, 1, b"old")
+        )
+    bench.later(2000)
+    bench.publish(3)
+    assert [draught.message.payload for draught in bench.pull(guest, 10)] == [b"0", b"1", b"2"]
