@@ -181,12 +181,17 @@ class Clusters:
         if live is None:
             return
         left = len(live.waiting)
-        while left > 0 and cluster.available() > 0 and live.waiting and live.unread is None:
+        while left > 0 and live.waiting and self._gives(cluster, live):
             left -= 1
             party, _ = live.waiting.popitem(last=False)
             self.go_on(party)
         if cluster.available() > 0 and not live.waiting:
             self._notify(cluster, live)
+
+    def _gives(self, cluster: Cluster, live: _Live) -> bool:
+        """Return whether somebody who asks may get something: else nobody need be asked."""
+        is_full = len(cluster.in_flight) >= self._settings.cluster_in_flight_max
+        return cluster.available() > 0 and live.unread is None and not is_full
 
     def _notify(self, cluster: Cluster, live: _Live) -> None:
         available = cluster.available()

@@ -14,6 +14,7 @@ from headrace.core.inbound import consuming
 from headrace.core.inbound.consuming import Guest
 from headrace.core.inbound.devices import DeviceLink
 from headrace.core.outbound import clusters
+from headrace.core.outbound.clusters import Party
 from headrace.core.ports.clock import Clock
 from headrace.core.ports.settings import BrokerSettings
 from headrace.core.ports.voice import Draught, Voice
@@ -331,6 +332,7 @@ def test_a_pull_that_asks_for_very_many_reserves_no_more_than_it_can_get() -> No
     assert (len(flags), sum(flags)) == (2000, 512)
 
 
+@pytest.mark.interpreted
 def test_a_limit_that_could_not_be_written_down_is_not_taken_for_durable(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -454,6 +456,7 @@ def test_clusters_that_are_on_their_way_count() -> None:
     assert guest.voice.codes.count(0) == 4
 
 
+@pytest.mark.interpreted
 def test_a_queue_that_could_not_be_opened_is_opened_the_next_time(monkeypatch: pytest.MonkeyPatch) -> None:
     bench = Bench()
     tenant = bench.broker.fold.tenant("default")
@@ -466,6 +469,7 @@ def test_a_queue_that_could_not_be_opened_is_opened_the_next_time(monkeypatch: p
     assert b"new" in tenant.queues
 
 
+@pytest.mark.interpreted
 @pytest.mark.parametrize("place", ["refs", "sizes"])
 def test_a_message_for_which_there_was_no_memory_keeps_its_place(place: str) -> None:
     bench = Bench()
@@ -548,3 +552,24 @@ def test_a_pull_comes_to_what_is_behind_very_many_expired_messages() -> None:
     bench.later(2000)
     bench.publish(3)
     assert [draught.message.payload for draught in bench.pull(guest, 10)] == [b"0", b"1", b"2"]
+
+
+@pytest.mark.interpreted
+def test_nobody_who_waits_is_asked_while_no_more_may_be_in_flight(monkeypatch: pytest.MonkeyPatch) -> None:
+    bench = Bench(cluster_in_flight_max=1)
+    first, *others = [bench.guest() for _ in range(20)]
+    bench.publish(1)
+    got = bench.pull(first, 1)
+    notes = [waits(bench, other, 1) for other in others]
+    asked: list[Party] = []
+    go_on = bench.consuming.clusters.go_on
+
+    def noted(party: Party) -> None:
+        asked.append(party)
+        go_on(party)
+
+    monkeypatch.setattr(bench.consuming.clusters, "go_on", noted)
+    bench.publish(2)
+    assert asked == []
+    bench.ack(first, [got[0].message_id])
+    assert (len(asked), len(notes[0].got)) == (1, 1)
