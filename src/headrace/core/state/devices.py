@@ -14,7 +14,6 @@ from zlib import crc32
 
 from mypy_extensions import i64
 
-from headrace.core.records.elapsed import elapsed_us
 from headrace.core.records.message import FrameMessage
 
 REPEAT_WINDOW_US: Final = 300_000_000
@@ -53,7 +52,7 @@ class DeviceRoster:
         seen = self._seen.get(_key(message))
         if seen is None or seen.content != _content(message):
             return NEVER
-        return seen.offset if elapsed_us(seen.time_us, message.timestamp_us) <= REPEAT_WINDOW_US else NEVER
+        return seen.offset if _is_lately(seen, message) else NEVER
 
     def note(self, message: FrameMessage) -> None:
         """A message that is new has got its offset. Does nothing the second time."""
@@ -65,10 +64,7 @@ class DeviceRoster:
         self._seen[key] = Seen(message.offset, _content(message), message.timestamp_us)
         for _ in range(_FORGOTTEN_AT_ONCE):
             oldest = next(iter(self._seen))
-            if (
-                len(self._seen) <= SEEN_MAX
-                and elapsed_us(self._seen[oldest].time_us, message.timestamp_us) <= REPEAT_WINDOW_US
-            ):
+            if len(self._seen) <= SEEN_MAX and _is_lately(self._seen[oldest], message):
                 return
             del self._seen[oldest]
 
@@ -93,6 +89,12 @@ class DeviceRoster:
 
     def restore(self, key: bytes, offset: int, content: int, time_us: int) -> None:
         self._seen[key] = Seen(offset, content, time_us)
+
+
+def _is_lately(seen: Seen, message: FrameMessage) -> bool:
+    """Return whether not much time is between them, as far as the clock can be believed. Where it was set in between,
+    nobody knows: to have a message twice is better than to take a new one for a repeat."""
+    return abs(message.timestamp_us - seen.time_us) <= REPEAT_WINDOW_US
 
 
 def _key(message: FrameMessage) -> bytes:

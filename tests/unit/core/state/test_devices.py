@@ -93,3 +93,13 @@ def test_where_topic_ends_and_payload_begins_counts() -> None:
     noted(roster, first, 10)
     other = FrameMessage(NOW_US, 1, "default", b"defaultdoor", 7, b"lock/12", -1, b"on")
     assert (roster.find(first), roster.find(other)) == (10, NEVER)
+
+
+def test_what_came_before_the_clock_was_set_makes_no_later_message_a_repeat() -> None:
+    for before_us in (1_000_000_000, NOW_US + 86_400_000_000):  # not set yet, and ahead
+        roster = DeviceRoster()
+        noted(roster, message(1, at_us=before_us), 10)
+        assert roster.find(message(1, at_us=before_us - 1000)) == 10
+        assert roster.find(message(1, at_us=NOW_US)) == NEVER
+        noted(roster, message(2, at_us=NOW_US), 11)
+        assert len(roster) == 1
