@@ -116,6 +116,10 @@ class Cluster:
     def _pass(self, serial: i64) -> None:
         """Take a message out of the line. Those before it that nobody has drawn, in a replay, are returned."""
         if self.returned.pop(int(serial), None) is not None:
+            if (
+                self._order and self._order[0] == serial
+            ):  # or it would be there twice when it is given back again
+                heapq.heappop(self._order)
             return
         at: i64 = max(self.next, self.queue.first)
         while at < serial:

@@ -76,3 +76,12 @@ def test_the_start_of_a_cluster_is_within_its_queue() -> None:
     starts = [found.made(queue, b"%d" % first, 20 + first, first).next for first in (0, 2, 4, 9, -1)]
     assert starts == [3, 3, 4, 6, 6]
     assert found.made(queue, b"0", 99, -1).cluster_id == 20
+
+
+def test_a_message_that_is_given_back_again_and_again_waits_once() -> None:
+    _, cluster = queues(2)
+    for _ in range(50):
+        held = [draw(cluster), draw(cluster)]
+        for one in held:
+            cluster.give_back(one)
+    assert len(cluster._order) == 2
