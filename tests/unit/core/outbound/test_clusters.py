@@ -370,6 +370,7 @@ def test_nothing_is_remembered_of_messages_that_are_done_with() -> None:
     assert len(live(bench.queue.clusters[b"c"]).deadlines) <= 1400
 
 
+@pytest.mark.interpreted  # a compiled link has no subclass here
 def test_pulls_in_a_row_are_answered_as_fast_as_they_are_read() -> None:
     bench = Bench(write_buffer_high=10_000)
     link = Slow(bench.broker)
