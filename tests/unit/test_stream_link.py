@@ -67,6 +67,14 @@ both = pytest.mark.parametrize("make", [of_a_client, of_a_bridge])
 Make = Callable[[], Stream]
 
 
+def in_silence(make: Make) -> Stream:
+    """A stream whose greeting has left: what is written from now on is the test's."""
+    stream = make()
+    stream.harness.broker.end_tick()
+    stream.transport.written = b""
+    return stream
+
+
 @both
 @pytest.mark.parametrize("size", [1, 1000, 100_000])
 def test_what_is_more_than_a_share_waits_and_nothing_is_read_meanwhile(make: Make, size: int) -> None:
@@ -114,9 +122,7 @@ def test_who_is_paused_in_its_turn_reads_on_where_it_was(make: Make) -> None:
 
 @both
 def test_what_is_said_leaves_once_per_tick(make: Make) -> None:
-    stream = make()
-    stream.harness.broker.end_tick()
-    stream.transport.written = b""
+    stream = in_silence(make)
     stream.link.puback(1)
     stream.link.puback(2)
     assert stream.transport.written == b""
@@ -146,9 +152,7 @@ def test_a_write_that_fails_costs_the_connection(make: Make) -> None:
 
 @both
 def test_what_is_closed_says_the_last_word_and_lingers_for_a_while(make: Make) -> None:
-    stream = make()
-    stream.harness.broker.end_tick()
-    stream.transport.written = b""
+    stream = in_silence(make)
     stream.link.puback(1)
     stream.link.close()
     for said in (b"", codec.encode_puback(4, 1)):
@@ -161,9 +165,7 @@ def test_what_is_closed_says_the_last_word_and_lingers_for_a_while(make: Make) -
 
 @both
 def test_nothing_comes_behind_the_end(make: Make) -> None:
-    stream = make()
-    stream.harness.broker.end_tick()
-    stream.transport.written = b""
+    stream = in_silence(make)
     stream.hear(stream.packet * 100_000)
     stream.link.connection_lost(None)
     stream.link.puback(1)

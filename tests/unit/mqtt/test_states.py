@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from headrace import stream
 from headrace.mqtt import packets, states
 from headrace.mqtt.packets import (
     AUTH,
@@ -123,3 +124,8 @@ def test_a_closed_connection_hears_nothing(packet_type: int) -> None:
 def test_tables_have_a_cell_for_every_pair() -> None:
     assert len(states.SERVER) == len(states.CLIENT) == 16 * (states.CLOSED + 1)
     assert len(states.STATE_NAMES) == states.REFUSED + 1
+
+
+def test_a_stream_that_is_stopped_is_closed_for_mqtt() -> None:
+    """`ByteStream.stop` sets a number that the tables of MQTT know by another name."""
+    assert stream.CLOSED == states.CLOSED
