@@ -43,11 +43,10 @@ def run(spark: SparkSession, settings: Settings, stop: Event, report: Report) ->
     lake, tables = Lake(settings.lake), Tables(settings.lake)
     with lake.holding(clean.JOB):
         check(settings)
-        log = tables.quarantine.log()
-        if log is None or tables.clean.log() is None:
+        if tables.quarantine.log() is None or tables.clean.log() is None:
             return Progress(0, 0, 0, monotonic() - began)
         remove_moved(spark, tables)
-        rows = add_mended(spark, settings, lake, tables, f"mend-{log.metadata().id}")
+        rows = add_mended(spark, settings, lake, tables)
         remove_moved(spark, tables)
         left = tables.quarantine.read(spark).count()
     progress = Progress(rows, 0, left, monotonic() - began)
@@ -55,17 +54,17 @@ def run(spark: SparkSession, settings: Settings, stop: Event, report: Report) ->
     return progress
 
 
-def add_mended(spark: SparkSession, settings: Settings, lake: Lake, tables: Tables, app_id: str) -> int:
+def add_mended(spark: SparkSession, settings: Settings, lake: Lake, tables: Tables) -> int:
     """Add what can be decoded to `clean`, once for each version of `quarantine`; return how many rows."""
     log = tables.quarantine.log()
-    assert log is not None
+    assert log is not None  # `run` has seen it; taking rows out has made a version more
     rows = with_payloads(tables.quarantine.read(spark), spark.read.format("delta").load(str(lake.messages)))
     schemas = load_topic_schemas(Path(settings.topic_schemas))
     judged = judge(rows, schemas, settings.payload_bytes_max, settings.late_after_s)
     good = clean_rows(judged.withColumn("repeat", F.lit(False)))
     if good.isEmpty():
         return 0
-    tables.clean.append(good, app_id, log.version())
+    tables.clean.append(good, f"mend-{log.metadata().id}", log.version())
     return tables.clean.rows_added()
 
 

@@ -19,15 +19,17 @@ _LOOKED_AT: Final = 10
 
 def require_written(table: Path, version: int) -> None:
     """Raise LakeConflict if one of the newest commits, up to `version`, is empty or is not what its checksum says."""
-    for number in range(max(0, version - _LOOKED_AT + 1), version + 1):
-        commit = table / "_delta_log" / f"{number:020}.json"
+    numbers = range(max(0, version - _LOOKED_AT + 1), version + 1)
+    commits = [table / "_delta_log" / f"{number:020}.json" for number in numbers]
+    for commit in commits:
         if commit.exists() and not commit.stat().st_size:
             raise _not_written(commit)
-    checksum = commit.with_suffix(".crc")
-    if commit.exists() and checksum.exists():
-        times = commit.stat().st_mtime_ns, checksum.stat().st_mtime_ns
-        if not _belong_together(commit, checksum, times):
-            raise _not_written(commit)
+    newest = commits[-1]
+    checksum = newest.with_suffix(".crc")
+    if newest.exists() and checksum.exists():
+        times = newest.stat().st_mtime_ns, checksum.stat().st_mtime_ns
+        if not _belong_together(newest, checksum, times):
+            raise _not_written(newest)
 
 
 def _not_written(commit: Path) -> LakeConflict:
