@@ -33,6 +33,7 @@ class LazyGroup(click.Group):
 
     lazy: ClassVar[dict[str, tuple[str, str]]] = {
         "pipeline": ("headrace.cli_pipeline", "pipeline"),
+        "frame": ("headrace.cli_frame", "frame"),
         "bench": ("headrace.clients.bench", "bench"),
         "pub": ("headrace.clients.cli", "pub"),
         "sub": ("headrace.clients.cli", "sub"),

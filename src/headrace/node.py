@@ -25,7 +25,7 @@ from headrace import __version__
 from headrace.api.admin import Admin
 from headrace.api.app import application, bind
 from headrace.api.journal import JournalRoutes
-from headrace.api.operations import ClientRoutes, TraceRoutes
+from headrace.api.operations import ClientRoutes, ClusterRoutes, TraceRoutes
 from headrace.api.server import CONNECTIONS_MAX, Bounds
 from headrace.api.tokens import Tokens
 from headrace.build import PURE, build
@@ -42,6 +42,7 @@ from headrace.reloading import Reloading
 from headrace.services.access import FileAccess
 from headrace.services.audit import AuditCollector
 from headrace.services.bridges import BridgeCollector, Bridges
+from headrace.services.cluster_rows import ClusterRows
 from headrace.services.device_metrics import DeviceCollector
 from headrace.services.doors import Doors
 from headrace.services.failures import FailureLog
@@ -250,7 +251,10 @@ class Node:
             journal = JournalRoutes(Path(self.config.data_dir), tokens)
             traces = TraceRoutes(self._doors.tracing, Tokens(tokens))
             clients = ClientRoutes(Laggards(self.broker.fold), Tokens(tokens))
-            routes = [journal.mount(), *traces.routes(), *clients.routes()]
+            clusters = self.broker.devices.consuming.clusters
+            rows = ClusterRows(self.broker.fold, clusters, self._journal, self.clock)
+            queues = ClusterRoutes(rows, Tokens(tokens))
+            routes = [journal.mount(), *traces.routes(), *clients.routes(), *queues.routes()]
             more = [process, *self._collectors(figures)]
             collectors = registry(self.broker, self._doors, self.watchdog, *more)
             refresh = (figures.refresh, process.refresh)

@@ -53,6 +53,7 @@ TESTED_TOGETHER = {
         "headrace/frame_link.py",
         "headrace/net/frame_connection.py",
     ],
+    "tests/e2e/test_frame_clusters.py": ["headrace/cli_frame.py"],
     "tests/e2e/test_from_mosquitto.py": ["headrace/cli_mosquitto.py"],
     "tests/unit/mosquitto/test_conversion.py": [
         "headrace/mosquitto/bridges.py",

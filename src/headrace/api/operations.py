@@ -1,4 +1,4 @@
-"""What the admin HTTP lets who operates a broker do and see: traces, and the clients that are behind.
+"""What the admin HTTP lets who operates a broker do and see: traces, the clients that are behind, topic queues.
 
     POST   /v1/traces      {"kind": "client" | "topic" | "address", "pattern", "seconds"}: begins one, 201 {"id"}
     GET    /v1/traces/ID   {"rows", "left_out", "over"}: what came since the last time
@@ -6,7 +6,10 @@
 
     GET    /v1/clients/behind?limit=N   {"clients"}: the worst of those whose socket is full or for whom something waits
 
-Traces want a bearer token with the role `operate`, the list one with `read` (`tokens`). Runs on the loop; the tokens are
+    GET    /v1/clusters?tenant=T&topic=FILTER&cluster=C&limit=N&from=PLACE   {"rows", "next"}: topic queues and consumer
+                                                                             clusters; `from` is `next` of the page before
+
+Traces want a bearer token with the role `operate`, the lists one with `read` (`tokens`). Runs on the loop; the tokens are
 read on a thread.
 """
 
@@ -22,8 +25,13 @@ from starlette.routing import Route
 
 from headrace.api.problem import problem
 from headrace.api.tokens import OPERATE, READ, Answer, Tokens, guarded
+from headrace.mqtt.topics import filter_error
+from headrace.services.cluster_rows import LIMIT_MAX as ROWS_MAX
+from headrace.services.cluster_rows import ClusterRows, Place, Wanted
 from headrace.services.laggards import LIMIT_MAX, Laggards
 from headrace.services.tracing import InvalidTrace, Tracing
+
+_DIGITS_MAX = 20
 
 
 class TraceRequest(msgspec.Struct, frozen=True):
@@ -86,7 +94,56 @@ class ClientRoutes:
         return [Route("/v1/clients/behind", guarded(self._tokens, READ, self._behind))]
 
     async def _behind(self, request: Request, _body: bytes) -> Response:
-        limit = request.query_params.get("limit", "20")
-        if not limit.isascii() or not limit.isdecimal() or not 1 <= int(limit) <= LIMIT_MAX:
-            return problem(HTTPStatus.BAD_REQUEST, f"limit: {limit} is not a number from 1 to {LIMIT_MAX}")
-        return JSONResponse({"clients": await self._laggards.worst(int(limit))})
+        return JSONResponse({"clients": await self._laggards.worst(_limit(request, 20, LIMIT_MAX))})
+
+
+class ClusterRoutes:
+    """The endpoint that lists topic queues and consumer clusters."""
+
+    def __init__(self, rows: ClusterRows, tokens: Tokens) -> None:
+        self._rows = rows
+        self._tokens = tokens
+
+    def routes(self) -> list[Route]:
+        return [Route("/v1/clusters", guarded(self._tokens, READ, self._page))]
+
+    async def _page(self, request: Request, _body: bytes) -> Response:
+        limit = _limit(request, ROWS_MAX, ROWS_MAX)
+        rows, following = await self._rows.page(_wanted(request), limit, _place(request))
+        return JSONResponse({"rows": rows, "next": None if following is None else str(following)})
+
+
+def _limit(request: Request, usual: int, most: int) -> int:
+    """Raises ValueError, with the name of the parameter."""
+    given = request.query_params.get("limit", str(usual))
+    if not _is_number(given) or not 1 <= int(given) <= most:
+        raise ValueError(f"limit: {given} is not a number from 1 to {most}")
+    return int(given)
+
+
+def _wanted(request: Request) -> Wanted:
+    """Raises ValueError, with the name of the parameter."""
+    given = request.query_params
+    unknown = set(given) - {"tenant", "topic", "cluster", "limit", "from"}
+    if unknown:
+        raise ValueError(f"{min(unknown)}: there is no such parameter")
+    wrong = filter_error(given["topic"]) if "topic" in given else ""
+    if wrong:
+        raise ValueError(f"topic: {wrong}")
+    for name in ("tenant", "cluster"):
+        if given.get(name) == "":
+            raise ValueError(f"{name}: it is empty")
+    return Wanted(given.get("tenant", ""), given.get("topic", ""), given.get("cluster", ""))
+
+
+def _place(request: Request) -> Place:
+    """Raises ValueError, with the name of the parameter."""
+    given = request.query_params.get("from", "0.-1")
+    queue, _, cluster = given.partition(".")
+    if not _is_number(queue) or not (cluster == "-1" or _is_number(cluster)):
+        raise ValueError(f"from: {given} is not the `next` of a page")
+    return Place(int(queue), int(cluster))
+
+
+def _is_number(text: str) -> bool:
+    return text.isascii() and text.isdecimal() and len(text) <= _DIGITS_MAX

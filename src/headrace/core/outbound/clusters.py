@@ -7,6 +7,7 @@ beyond the visibility time-out, or when its connection ends, goes to another one
 
 from __future__ import annotations
 
+import math
 from collections import OrderedDict, deque
 from typing import Final
 
@@ -47,6 +48,7 @@ _AGING_SOON_MS: Final = 20
 _DROPPED_AT_ONCE: Final = 100  # with each message that comes: a limit that was lowered leaves very many
 _UNREAD_MS: Final = 1000  # until what could not be read is tried again
 _FORGOTTEN: Final = 1000  # messages that are done with, of which something is remembered
+_RATE_OVER_MS: Final = 10_000  # what happened longer ago counts for less and less
 
 
 class Consumer:
@@ -93,6 +95,26 @@ class _Live:
         self.timer: Timer | None = None
         self.unread: Timer | None = None  # the next message cannot be read now: when it is tried again
         self.reserving: i64 = 0
+        self._acked = 0.0  # a second, as of `_acked_ms`
+        self._acked_ms = 0
+
+    def acked(self, count: int, now_ms: int) -> None:
+        """Count acknowledgements."""
+        self._acked = self.acked_per_s(now_ms) + count * 1000 / _RATE_OVER_MS
+        self._acked_ms = now_ms
+
+    def acked_per_s(self, now_ms: int) -> float:
+        """Return how many messages were acknowledged in a second lately: the mean, weighted by exp(-age / 10 s)."""
+        return self._acked * math.exp((self._acked_ms - now_ms) / _RATE_OVER_MS)
+
+
+class Attendance:
+    """The readers of a cluster: consumers, connections that wait with a PULL, and messages acknowledged a second."""
+
+    def __init__(self, consumers: int, waiting: int, acked_per_s: float) -> None:
+        self.consumers = consumers
+        self.waiting = waiting
+        self.acked_per_s = acked_per_s
 
 
 class Clusters:
@@ -119,6 +141,14 @@ class Clusters:
         if found is None:
             found = self._live[cluster] = _Live()
         return found
+
+    def attendance(self, cluster: Cluster) -> Attendance:
+        """Tell who reads a cluster now, and how fast."""
+        live = self._live.get(cluster)
+        if live is None:
+            return Attendance(0, 0, 0.0)
+        per_s = live.acked_per_s(self._host.clock.mono_ms)
+        return Attendance(len(live.consumers), len(live.waiting), per_s)
 
     # Messages come
 
@@ -423,6 +453,7 @@ class Clusters:
             known = known and len(done) > 0
             numbers += done
         if len(numbers) > 1:
+            live.acked(len(numbers) - 1, self._host.clock.mono_ms)
             self._commit.append(number_record(CLUSTER_ACKED, self._host.clock.now_us, numbers))
             self._tidy(cluster, live)
             if is_full:  # who has asked may have more now
