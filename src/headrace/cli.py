@@ -293,8 +293,9 @@ def _existing(data_dir: Path) -> Path:
 
 def _rows(body: bytes, base_offset: int) -> Iterator[dict[str, object]]:
     from headrace.core.records.event import Event
-    from headrace.core.records.message import Message, decode_batch
+    from headrace.core.records.message import Copy, Message, decode_batch
     from headrace.core.records.record import Progress
+    from headrace.core.records.stream_record import StreamRecord
 
     for record in decode_batch(body, base_offset):
         row: dict[str, object] = {"offset": record.offset, "timestamp_us": record.timestamp_us}
@@ -315,6 +316,11 @@ def _rows(body: bytes, base_offset: int) -> Iterator[dict[str, object]]:
             row |= {"kind": "event", "subkind": record.subkind, "fields": _plain(record.fields)}
         elif isinstance(record, Progress):
             row |= {"kind": "progress", "subkind": record.subkind, "values": list(record.values())}
+        elif isinstance(record, StreamRecord):
+            row |= {"kind": "stream", "subkind": record.subkind, "positions": record.positions()}
+        if isinstance(record, Copy):
+            del row["packet_id"]
+            row |= {"kind": "copy", "source_shard": record.source, "source_offset": record.source_offset}
         yield row
 
 

@@ -43,17 +43,19 @@ from headrace.core.records.event import (
     Subscribed,
     Unsubscribed,
 )
-from headrace.core.records.message import Message
+from headrace.core.records.message import Copy, Message
 from headrace.core.records.queue_record import QueueRecord
 from headrace.core.records.record import (
     FLAG_PRODUCER,
     FLAG_QOS,
+    KIND_COPY,
     KIND_EVENT,
     KIND_MESSAGE,
     KIND_NONE,
     KIND_QUEUE,
     Record,
 )
+from headrace.core.records.stream_record import StreamRecord
 from headrace.core.state.packet_ids import PacketIds
 from headrace.core.state.session import Session, session_of
 from headrace.core.state.state import Fold
@@ -202,8 +204,15 @@ class Broker(BatchListener):
             return max(deferred.work(), 1 + self.delivery.written - written)
         if record.kind == KIND_EVENT:
             return self._apply_event(cast(Event, record))
+        return self._apply_other(record) if record.kind >= KIND_QUEUE else 0
+
+    def _apply_other(self, record: Record) -> i64:
+        if record.kind == KIND_COPY:
+            return self._apply_copy(cast(Copy, record))
         if record.kind == KIND_QUEUE:
             self.fold.queues.apply(cast(QueueRecord, record))
+        else:
+            self.fold.streams.apply(cast(StreamRecord, record))
         return 0
 
     def end_part(self) -> None:
@@ -248,6 +257,18 @@ class Broker(BatchListener):
             except Exception as error:  # noqa: BLE001  who is subscribed gets it all the same
                 self.contain("apply", None, error)
         return self.router.apply(tenant, message, None if session is None else link)
+
+    def _apply_copy(self, copy: Copy) -> i64:
+        """A message of another shard is durable here: it goes to the sessions of this one, unless it did before."""
+        if not self.fold.streams.takes(copy):
+            return 1
+        tenant = self.fold.tenant(copy.tenant)
+        if tenant.queues:
+            try:
+                self.clusters.arrived(tenant, copy)
+            except Exception as error:  # noqa: BLE001  who is subscribed gets it all the same
+                self.contain("apply", None, error)
+        return self.router.route(tenant, copy, None)
 
     def _apply_event(self, event: Event) -> i64:
         """Apply only what waits for durability; the other events took effect when they were appended."""

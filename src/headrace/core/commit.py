@@ -20,6 +20,7 @@ from headrace.core.records.record import (
     ACKED,
     BOUND,
     DROPPED,
+    KIND_COPY,
     KIND_EVENT,
     KIND_MESSAGE,
     KIND_NONE,
@@ -395,7 +396,9 @@ class GroupCommit:
         body = self._body.getvalue()  # what wants memory comes first: if it raises, nothing has happened yet
         # Only messages are asked for again; an event in memory is ten times its bytes.
         records: list[object] = [
-            record if record.kind == KIND_MESSAGE else None for record in batch if record.kind != KIND_NONE
+            record if record.kind == KIND_MESSAGE or record.kind == KIND_COPY else None
+            for record in batch
+            if record.kind != KIND_NONE
         ]
         self._pending = []
         if len(body) > _KEPT_BYTES_MAX:

@@ -18,13 +18,16 @@ from headrace.core.records.queue_record import decode_queue_record
 from headrace.core.records.record import (
     FLAG_DUP,
     FLAG_FRAME,
+    FLAG_PRODUCER,
     FLAG_QOS,
     FLAG_RETAIN,
     FLAG_V5,
+    KIND_COPY,
     KIND_EVENT,
     KIND_MESSAGE,
     KIND_PROGRESS,
     KIND_QUEUE,
+    KIND_STREAM,
     MESSAGE_HEADER,
     MESSAGE_HEADER_SIZE,
     NO_EXPIRY_U32,
@@ -32,6 +35,7 @@ from headrace.core.records.record import (
     decode_progress,
     record_end,
 )
+from headrace.core.records.stream_record import decode_stream_record
 from headrace.errors import CorruptRecord
 from headrace.mqtt.topics import TOPIC_BYTES_MAX
 
@@ -252,6 +256,77 @@ class FrameMessage(Message):
         out[start + _SEQUENCE_AT + 1] = u8(high >> 8)
 
 
+_KIND_AT: Final = 4
+_LEFT_OUT: Final = ~(FLAG_DUP | FLAG_PRODUCER | FLAG_FRAME)  # of a message's flags in its copy
+
+
+@mypyc_attr(acyclic=True)
+class Copy(Message):
+    """A message of another shard, as the journal of this one holds it: of nobody who is connected here, and acknowledged
+    to nobody."""
+
+    def __init__(
+        self,
+        source: int,
+        source_offset: int,
+        timestamp_us: int,
+        flags: i64,
+        tenant: str,
+        origin: bytes,
+        tenant_len: i64,
+        topic: bytes,
+        properties: bytes,
+        message_expiry_s: i64,
+        payload: bytes,
+    ) -> None:
+        super().__init__(
+            timestamp_us,
+            flags & _LEFT_OUT,
+            source,
+            source_offset,
+            tenant,
+            origin,
+            tenant_len,
+            topic,
+            properties,
+            message_expiry_s,
+            payload,
+        )
+        self.kind = KIND_COPY
+
+    @property
+    def source(self) -> int:
+        """Return the shard that it was published to."""
+        return self.packet_id
+
+    @property
+    def source_offset(self) -> int:
+        """Return its offset in the journal of that shard."""
+        return self.incarnation
+
+    def encode_into(self, out: BytesWriter) -> None:
+        start: i64 = len(out)
+        super().encode_into(out)
+        out[start + _KIND_AT] = KIND_COPY
+
+
+def copy_of(message: Message, source: int) -> Copy:
+    """Make the copy of a durable message of shard `source` for another shard."""
+    return Copy(
+        source,
+        message.offset,
+        message.timestamp_us,
+        message.flags,
+        message.tenant,
+        message.origin,
+        message.tenant_len,
+        message.topic,
+        message.properties,
+        message.message_expiry_s,
+        message.payload,
+    )
+
+
 def broker_message(
     now_us: int, flags: int, tenant: str, topic: bytes, payload: bytes, properties: bytes = b""
 ) -> Message:
@@ -337,6 +412,24 @@ def decode_message(body: bytes, pos: i64, end: i64) -> Message:
     )
 
 
+def decode_copy(body: bytes, pos: i64, end: i64) -> Copy:
+    """Read the COPY record at `pos`. Raises `CorruptRecord` when its lengths do not add up."""
+    message = decode_message(body, pos, end)
+    return Copy(
+        message.packet_id,
+        message.incarnation,
+        message.timestamp_us,
+        message.flags,
+        message.tenant,
+        message.origin,
+        message.tenant_len,
+        message.topic,
+        message.properties,
+        message.message_expiry_s,
+        message.payload,
+    )
+
+
 def decode_record(body: bytes, pos: int) -> tuple[Record, int]:
     """The record at `pos` of a batch body and the position after it. Raises `CorruptRecord`."""
     end = record_end(body, pos)
@@ -349,6 +442,10 @@ def decode_record(body: bytes, pos: int) -> tuple[Record, int]:
         return decode_progress(body, pos, end), end
     if kind == KIND_QUEUE:
         return decode_queue_record(body, pos, end), end
+    if kind == KIND_COPY:
+        return decode_copy(body, pos, end), end
+    if kind == KIND_STREAM:
+        return decode_stream_record(body, pos, end), end
     raise CorruptRecord(f"unknown record kind {kind}")
 
 

@@ -31,6 +31,12 @@ kind 3, PROGRESS: what became of messages. The same 16-byte header, then packed 
 
 kind 4, QUEUE: devices of frames, and their topic queues (`queue_record`).
 
+kind 5, COPY: a message of another shard's journal, laid out as kind 1; at 6 stands the shard that it is from instead of a
+packet id, at 16 its offset in that shard's journal instead of an incarnation. Bits 3, 6 and 7 of the flags are 0. It is
+routed here and never further; who wants each message once reads kind 1 alone.
+
+kind 6, STREAM: positions of the streams between shards (`stream_record`).
+
 A new kind or subkind raises the journal's format version; a field is never given another meaning. Vectors of every
 released form are in `tests/vectors`.
 """
@@ -51,6 +57,8 @@ KIND_MESSAGE: Final = 1
 KIND_EVENT: Final = 2
 KIND_PROGRESS: Final = 3
 KIND_QUEUE: Final = 4
+KIND_COPY: Final = 5
+KIND_STREAM: Final = 6
 
 # PROGRESS subkinds
 ACKED: Final = 1

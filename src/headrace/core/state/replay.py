@@ -27,7 +27,7 @@ from headrace.core.records.event import (
     WillCancelled,
     WillFired,
 )
-from headrace.core.records.message import FrameMessage, Message, decode_record
+from headrace.core.records.message import Copy, FrameMessage, Message, decode_record
 from headrace.core.records.queue_record import DEVICE_OWNED, QueueRecord
 from headrace.core.records.record import (
     ACKED,
@@ -38,8 +38,10 @@ from headrace.core.records.record import (
     FLAG_PRODUCER,
     FLAG_QOS,
     FLAG_RETAIN,
+    KIND_COPY,
     KIND_EVENT,
     KIND_MESSAGE,
+    KIND_PROGRESS,
     KIND_QUEUE,
     MESSAGE_HEADER_SIZE,
     PROGRESS_WIDTH,
@@ -54,6 +56,7 @@ from headrace.core.records.record import (
     Record,
     record_end,
 )
+from headrace.core.records.stream_record import StreamRecord
 from headrace.core.state.backlog import Page
 from headrace.core.state.groups import group_of
 from headrace.core.state.queue import OutboundQueue, reference
@@ -136,8 +139,29 @@ class Replay:
             self._event(cast(Event, record))
         elif record.kind == KIND_QUEUE:
             self._queue(cast(QueueRecord, record))
-        else:
+        elif record.kind == KIND_PROGRESS:
             self._progress(cast(Progress, record))
+        elif record.kind == KIND_COPY:
+            self._copy(cast(Copy, record))
+        else:
+            self._fold.streams.apply(cast(StreamRecord, record))
+
+    def _copy(self, copy: Copy) -> None:
+        """A message of another shard, unless it is here already."""
+        if self._fold.streams.takes(copy):
+            self._route(self._fold.tenant(copy.tenant), copy, copy.flags & FLAG_QOS)
+
+    def _route(self, tenant: Tenant, message: Message, qos: int) -> None:
+        """Put a message of QoS 1 or 2 behind what waits for the sessions, the groups and the queue of its topic."""
+        for target in tenant.tree.match(message.topic):
+            self._entry(target, message, qos)
+        for target in tenant.shared_tree.match(message.topic):
+            group = group_of(target.session)
+            if group is not None and group.applied < message.offset:
+                retain = message.flags & FLAG_RETAIN != 0
+                group.push(reference(message.offset, 0, retain, qos), message.size)
+        if tenant.queues:
+            _put_into_queue(tenant, message)
 
     def _message(self, message: Message) -> None:
         tenant = self._fold.tenant(message.tenant)
@@ -145,15 +169,7 @@ class Replay:
         if qos == 2 and message.packet_id:
             self._incoming(message)
         if qos:
-            for target in tenant.tree.match(message.topic):
-                self._entry(target, message, qos)
-            for target in tenant.shared_tree.match(message.topic):
-                group = group_of(target.session)
-                if group is not None and group.applied < message.offset:
-                    retain = message.flags & FLAG_RETAIN != 0
-                    group.push(reference(message.offset, 0, retain, qos), message.size)
-            if tenant.queues:
-                _put_into_queue(tenant, message)
+            self._route(tenant, message, qos)
         if message.flags & FLAG_RETAIN:
             tenant.retained.apply(message)
         if message.flags & (FLAG_PRODUCER | FLAG_FRAME):

@@ -6,14 +6,15 @@ An entry is one MessagePack array; an unknown one is passed over:
     ["producers", tenant, [[key, sequence, time], ...]]
     ["devices", tenant, [[client id, user], ...], [[key, offset, content, time], ...]]    those of frames (`devices`)
     ["topic", tenant, topic, number, applied, fields of the index, clusters]    a topic queue (`topic_queues`)
+    ["streams", [[shard, offset], ...], [[shard, offset], ...]]    as of the snapshot's position (`streams`)
     ["gone", incarnations, [[tenant, topic], ...]]    sessions that ended, topics without a retained message
 
 Recovery loads them and replays the journal from the snapshot's position; what `applied` says is already in one changes
 nothing.
 
 After a full snapshot the next ones hold what *changed* since the one before. Of several entries for the same session or
-topic the newest counts, so recovery reads the newest file first. Groups, topic queues,
-producers and devices are few: they are in every file, and only those of the newest count.
+topic the newest counts, so recovery reads the newest file first. Groups, topic queues, producers, devices and streams
+are few: they are in every file, and only those of the newest count.
 """
 
 from __future__ import annotations
@@ -165,6 +166,8 @@ class Restoring:
             self._devices(value)
         elif value[0] == "topic":
             _restore_topic(self._fold, value)
+        elif value[0] == "streams":
+            self._fold.streams.restore(cast(list[list[list[int]]], value[1:]))
 
     def _producers(self, value: list[object]) -> None:
         producers = self._fold.tenant(cast(str, value[1])).producers
@@ -335,6 +338,7 @@ class SnapshotPass:
         self._part: list[bytes] = []
         self._work = 0
         self.position: int = commit.high_watermark
+        self._streams = fold.streams.fields()  # a replay from here must know each copy for what it was
         self._lowest: int = self.position
         fold.lowest_listed = NONE_LISTED
         self.entries = 0
@@ -363,6 +367,8 @@ class SnapshotPass:
             self._commit.boundary_wanted = False
 
     def _steps(self) -> Iterator[None]:
+        if any(self._streams):
+            self._add(_encoder.encode(["streams", *self._streams]))
         for tenant in list(self._fold.tenants.values()):
             yield from self._retained(tenant)
             for entry in entries_of_producers(tenant):

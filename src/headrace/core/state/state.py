@@ -31,6 +31,7 @@ from headrace.core.state.packet_ids import PacketIds
 from headrace.core.state.queue import reference
 from headrace.core.state.roster import Roster
 from headrace.core.state.session import Commons, Session, Subscription
+from headrace.core.state.streams import Streams
 from headrace.core.state.subscription_tree import memory_of
 from headrace.core.state.subscriptions import subscription_from
 from headrace.core.state.tenant import Tenant
@@ -57,6 +58,7 @@ class Fold:
         self.by_incarnation: dict[int, Session] = {}
         self.roster = Roster()
         self.queues = TopicQueues(pages)
+        self.streams = Streams()
         self.groups: dict[int, Group] = {}
         # Draws in a snapshot whose member was opened behind it: group, serial, packet id, PUBREC seen.
         self.unbound: dict[int, list[tuple[Group, int, int, bool]]] = {}

@@ -13,8 +13,14 @@ from time import monotonic
 from typing import Protocol
 
 from headrace.core.ports.journal import DAMAGED, GONE, NOT_NOW, OTHER_RECORD, Absent, JournalPort
-from headrace.core.records.message import Message, decode_message
-from headrace.core.records.record import KIND_MESSAGE, KIND_PROGRESS, SHORT_HEADER_SIZE, record_end
+from headrace.core.records.message import Message, decode_copy, decode_message
+from headrace.core.records.record import (
+    KIND_COPY,
+    KIND_MESSAGE,
+    KIND_PROGRESS,
+    SHORT_HEADER_SIZE,
+    record_end,
+)
 
 
 class ReadBatch(Protocol):
@@ -65,9 +71,13 @@ class _Frames:
     def message(self, offset: int) -> Message | Absent:
         index = offset - self.base_offset
         start = self.starts[index]
-        if self.body[start + 4] != KIND_MESSAGE:
+        kind = self.body[start + 4]
+        if kind == KIND_COPY:
+            message: Message = decode_copy(self.body, start, self.starts[index + 1])
+        elif kind == KIND_MESSAGE:
+            message = decode_message(self.body, start, self.starts[index + 1])
+        else:
             return OTHER_RECORD
-        message = decode_message(self.body, start, self.starts[index + 1])
         message.offset = offset
         return message
 

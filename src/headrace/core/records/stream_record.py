@@ -1,0 +1,62 @@
+"""STREAM records: how far the streams between shards have come.
+
+A 16-byte header (`record`), then packed u64 by subkind::
+
+     0 u32 length   4 u8 kind = 6   5 u8 subkind   6 u16 reserved   8 u64 timestamp_us
+
+  1 taken (shard, offset)*: of that shard's journal, everything below the offset was taken that is for this one
+  2 followed (shard, offset)*: that shard has taken, and made durable, everything of this journal below the offset
+A COPY says the first of its own shard and offset; `taken` stands for stretches that held nothing for this shard.
+"""
+
+from __future__ import annotations
+
+from array import array
+from typing import Final
+
+from librt.strings import BytesWriter
+from mypy_extensions import i64
+
+from headrace.core.records.record import (
+    KIND_STREAM,
+    SHORT_HEADER,
+    SHORT_HEADER_SIZE,
+    Record,
+    short_record_into,
+)
+from headrace.errors import CorruptRecord
+
+TAKEN: Final = 1
+FOLLOWED: Final = 2
+_PAIR_BYTES: Final = 16
+
+
+class StreamRecord(Record):
+    """A record of this kind; `packed` is what stands behind the header."""
+
+    def __init__(self, subkind: int, timestamp_us: int, packed: bytes) -> None:
+        super().__init__(KIND_STREAM, timestamp_us)
+        self.subkind = subkind
+        self.packed = packed
+
+    def positions(self) -> list[tuple[int, int]]:
+        """The pairs of a shard and an offset that it holds."""
+        numbers = array("Q", self.packed)
+        return [(numbers[at], numbers[at + 1]) for at in range(0, len(numbers), 2)]
+
+    def encode_into(self, out: BytesWriter) -> None:
+        short_record_into(out, KIND_STREAM, self.subkind, self.timestamp_us, self.packed)
+
+
+def stream_record(subkind: int, timestamp_us: int, positions: list[tuple[int, int]]) -> StreamRecord:
+    """A record of pairs of a shard and an offset."""
+    numbers = array("Q", [number for pair in positions for number in pair])
+    return StreamRecord(subkind, timestamp_us, numbers.tobytes())
+
+
+def decode_stream_record(body: bytes, pos: i64, end: i64) -> StreamRecord:
+    """The STREAM record at `pos`. Raises CorruptRecord."""
+    if end - pos < SHORT_HEADER_SIZE or (end - pos - SHORT_HEADER_SIZE) % _PAIR_BYTES:
+        raise CorruptRecord(f"a stream record of {end - pos} bytes")
+    _, _, subkind, _, timestamp_us = SHORT_HEADER.unpack_from(body, pos)
+    return StreamRecord(subkind, timestamp_us, body[pos + SHORT_HEADER_SIZE : end])
