@@ -132,6 +132,7 @@ class FramesConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     idle_s: Annotated[int, msgspec.Meta(ge=0, le=1_000_000)] = (
         900  # a connection without a frame; 0: any time
     )
+    user_devices_max: Annotated[int, msgspec.Meta(ge=1)] = 100_000  # SNs that belong to one user
     queue_topics: tuple[str, ...] = ("#",)  # filters of the topics that have queues
     queues_max: Annotated[int, msgspec.Meta(ge=1)] = 10_000
     queue_messages_max: Count = 1_000_000  # of one queue; 0: no limit

@@ -69,6 +69,7 @@ def broker_settings(config: Config) -> BrokerSettings:
 
 def _set_frames(settings: BrokerSettings, frames: FramesConfig) -> None:
     settings.frame_idle_s = frames.idle_s
+    settings.user_devices_max = frames.user_devices_max
     settings.queue_topics = list(frames.queue_topics)
     settings.queues_max = frames.queues_max
     settings.queue_messages_max = frames.queue_messages_max

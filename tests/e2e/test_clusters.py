@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 import threading
 import time
 from collections import Counter
@@ -12,7 +13,7 @@ import pytest
 
 from broker_process import BrokerProcess, free_port, make_broker
 from e2e.conftest import finish
-from e2e.device import JOIN, LEAVE, NOTIFY, RESPONSE, Device, Got, text
+from e2e.device import JOIN, LEAVE, NOTIFY, PULL, RESPONSE, Device, Got, text
 from e2e.raw import RawClient
 
 pytestmark = pytest.mark.skipif("__import__('broker_process').UNDER_AUDIT != 'headrace'")
@@ -156,6 +157,24 @@ def test_who_leaves_gets_nothing_more_and_its_pulls_are_answered(served: Served)
         assert consumer.leave("leave", "c") == 0
         assert consumer.pulled() == []
         assert consumer.leave("leave", "c") == 0x11
+
+
+def test_two_devices_of_one_connection_are_two_consumers(served: Served) -> None:
+    topic = "gateway"
+    with served.consumer(topic, "c", b"left") as gateway:
+        gateway.send(JOIN, text(topic) + text("c"), b"right")
+        assert gateway.read(JOIN | RESPONSE)[1:] == (b"right", b"\0")
+        served.publish(topic, 2)
+        gateway.send(PULL, text(topic) + text("c") + struct.pack(">HH", 1, 0), b"right")
+        [held] = gateway.pulled()
+        gateway.start_pull(topic, "c", 1)
+        [other] = gateway.pulled()
+        gateway.send(PULL, text(topic) + text("c") + struct.pack(">HH", 1, 60_000), b"right")
+        assert gateway.leave(topic, "c") == 0
+        assert gateway.pulled() == [other._replace(redelivered=True)], "what the one held, to the other"
+        assert gateway.ack(topic, "c", held.message_id, other.message_id) == 0
+        gateway.send(LEAVE, text(topic) + text("c"), b"right")
+        assert gateway.read(LEAVE | RESPONSE)[1:] == (b"right", b"\0")
 
 
 def test_clusters_are_notified_once_until_they_pull(served: Served) -> None:

@@ -277,6 +277,37 @@ def test_an_sn_belongs_to_the_user_who_came_first_even_after_a_kill(tmp_path: Pa
             assert nobody.error() == 0x87
 
 
+def test_a_user_has_only_so_many_devices_even_after_a_kill(tmp_path: Path, guarded: Served) -> None:
+    passwords = tmp_path / "passwords"
+    for user in ("hub", "other"):
+        assert headrace("passwd", str(passwords), user, "-b", f"secret of {user}").returncode == 0
+    settings: dict[str, object] = {"access.password_file": passwords, "frames.user_devices_max": 2}
+    served = Served(tmp_path / "broker", settings)
+    served.broker.start()
+    try:
+        with served.device(b"a") as device:
+            assert device.hello("hub", "secret of hub") == 0
+            device.start_publish(1, "t", b"x", sn=b"b")
+            assert device.published()[1] == 0
+            device.start_publish(2, "t", b"x", sn=b"c")
+            assert device.error() == 0x97
+        served.broker.kill()
+        served.broker.start()
+        with served.device(b"c") as device:
+            assert device.hello("hub", "secret of hub") == 0x97
+            assert device.ends()
+        with served.device(b"c") as device:
+            assert device.hello("other", "secret of other") == 0, "it is nobody's"
+        with served.device(b"b") as device:
+            assert device.hello("hub", "secret of hub") == 0
+        metrics = served.broker.metrics()
+        refused = 'headrace_refused_packets_total{packet="connect",reason="quota_exceeded",tenant="default"}'
+        assert metrics[refused] == 1
+        assert metrics['headrace_owned_devices{tenant="default"}'] == 3
+    finally:
+        finish(served.broker)
+
+
 def test_the_acl_holds_for_each_device_of_a_connection(guarded: Served) -> None:
     with guarded.device(b"gate-a") as device:
         assert device.hello("hub", "secret of hub") == 0

@@ -29,6 +29,12 @@ class DeviceCollector(Collector):
             "Connections that speak frames and were let in",
             value=len(self._broker.devices.clients),
         )
+        owned = GaugeMetricFamily(
+            "headrace_owned_devices", "Devices (SNs) that belong to a user", labels=["tenant"]
+        )
+        for tenant in self._broker.fold.tenants.values():
+            owned.add_metric([tenant.name], len(tenant.devices.owners))
+        yield owned
         yield GaugeMetricFamily("headrace_topic_queues", "Topics that have a queue", value=len(queues.by_id))
         yield GaugeMetricFamily(
             "headrace_topic_queue_messages",

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 from mypy_extensions import i64
 
 from headrace.core.commit import Deferred, GroupCommit
-from headrace.core.outbound.clusters import Clusters, Party, Pull
+from headrace.core.outbound.clusters import CONSUMERS_MAX, Clusters, Party, Pull
 from headrace.core.ports.identity import DEFAULT_TENANT
 from headrace.core.ports.link import Host, Link
 from headrace.core.ports.voice import Voice
@@ -106,7 +106,10 @@ class Consuming:
     def join(self, guest: Guest, sn: bytes, topic: bytes, name: bytes) -> None:
         """A consumer more; the queue and the cluster are made if they are not there."""
         tenant = self.tenant_of(guest.link)
-        code = self._refusal(guest.link, topic, name) or self.open(tenant, topic)
+        code = self._refusal(guest.link, topic, name)
+        if not code and len(guest.party.consumers) + guest.joining >= CONSUMERS_MAX:
+            code = rc.QUOTA_EXCEEDED
+        code = code or self.open(tenant, topic)
         if not code:
             code = self._make(tenant, topic, name)
         guest.joining += 1
@@ -186,7 +189,7 @@ class Consuming:
             self.pulled(guest, sn, topic, name, most, until_ms)
 
     def pulled(self, guest: Guest, sn: bytes, topic: bytes, name: bytes, most: i64, until_ms: int) -> None:
-        consumer = guest.party.consumers.get((topic, name))
+        consumer = guest.party.consumers.get((sn, topic, name))
         if consumer is None:
             raise ProtocolError(rc.PROTOCOL_ERROR, "PULL without JOIN")
         self.clusters.pull(guest.party, Pull(consumer, sn, most, until_ms))
@@ -249,7 +252,7 @@ class _Left(_OfCluster):
     """LEAVE, behind the JOINs before it."""
 
     def run(self) -> None:
-        found = self.consuming.clusters.leave(self.guest.party, self.topic, self.name)
+        found = self.consuming.clusters.leave(self.guest.party, self.sn, self.topic, self.name)
         self.guest.voice.left(self.sn, rc.SUCCESS if found else rc.NO_SUBSCRIPTION_EXISTED)
 
 

@@ -133,6 +133,8 @@ class Devices:
             return rc.SUCCESS
         if owner is not None or user is None:
             return rc.NOT_AUTHORIZED
+        if tenant.devices.owned_by(user) >= self._host.settings.user_devices_max:
+            return rc.QUOTA_EXCEEDED
         fields: dict[str, object] = {"t": tenant.name, "c": client_id, "u": user}
         self._commit.append(queue_record(DEVICE_OWNED, self._host.clock.now_us, fields))
         tenant.devices.own(client_id, user)
@@ -160,6 +162,7 @@ class Devices:
             code = rc.CLIENT_IDENTIFIER_NOT_VALID
         code = code or self._claim(client_id, link)
         if code:
+            self.tenant_of(link).counters.refuse("connect", code)
             raise ProtocolError(code, f"the SN {client_id[:64]} is not for this user")
         self._publishing.keep_pace(link)
 

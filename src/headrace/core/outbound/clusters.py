@@ -41,6 +41,7 @@ PULLED_MAX: Final = 256  # messages in one answer
 PULLED_BYTES_MAX: Final = 1 << 20
 _RESERVED: Final = 256  # at a time, beyond what is asked for
 _PULLS_MAX: Final = 1024  # that wait on one connection
+CONSUMERS_MAX: Final = 10_000  # of one connection
 _AGING_MS: Final = 1000
 _AGED_AT_ONCE: Final = 100  # queues that are looked at in a second, oldest messages of one
 _AGING_WORK: Final = 20_000  # messages times clusters; the rest of what is too old goes a little later
@@ -52,7 +53,8 @@ _RATE_OVER_MS: Final = 10_000  # what happened longer ago counts for less and le
 
 
 class Consumer:
-    """One connection's part in a cluster. `sn` is whose JOIN it was; `told`: it was notified and has not pulled since."""
+    """One device's part in a cluster, on one connection. `told`: it was notified and has not pulled since. `asking`: its
+    PULLs that are not answered."""
 
     def __init__(self, link: Link, voice: Voice, sn: bytes, cluster: Cluster) -> None:
         self.link = link
@@ -60,6 +62,7 @@ class Consumer:
         self.sn = sn
         self.cluster = cluster
         self.told = False
+        self.asking: i64 = 0
         self.holds: dict[int, Draw] = {}
 
 
@@ -77,10 +80,10 @@ class Pull:
 
 
 class Party:
-    """What one connection has to do with clusters: its consumers, and its PULLs in order."""
+    """What one connection has to do with clusters: its consumers, by SN, topic and cluster, and its PULLs in order."""
 
     def __init__(self) -> None:
-        self.consumers: dict[tuple[bytes, bytes], Consumer] = {}
+        self.consumers: dict[tuple[bytes, bytes, bytes], Consumer] = {}
         self.pulls: deque[Pull] = deque()
 
 
@@ -230,7 +233,7 @@ class Clusters:
             left -= 1
             consumer = next(iter(live.consumers))
             live.consumers.move_to_end(consumer)
-            if not consumer.told:
+            if not consumer.told and consumer.asking == 0:
                 consumer.told = True
                 queue = cluster.queue
                 consumer.voice.notify(consumer.sn, queue.topic, cluster.name, available)
@@ -239,21 +242,20 @@ class Clusters:
 
     def join(self, party: Party, link: Link, voice: Voice, sn: bytes, cluster: Cluster) -> None:
         """A consumer more, or one that joins again."""
-        key = (cluster.queue.topic, cluster.name)
+        key = (sn, cluster.queue.topic, cluster.name)
         consumer = party.consumers.get(key)
         if consumer is None or consumer.cluster is not cluster:
             consumer = Consumer(link, voice, sn, cluster)
             party.consumers[key] = consumer
-        consumer.sn = sn
         consumer.told = False
         live = self.live(cluster)
         live.consumers[consumer] = None
         if cluster.available() > 0:
             self._notify(cluster, live)
 
-    def leave(self, party: Party, topic: bytes, name: bytes) -> bool:
+    def leave(self, party: Party, sn: bytes, topic: bytes, name: bytes) -> bool:
         """A consumer less: what it holds goes to others. False if it was none."""
-        consumer = party.consumers.pop((topic, name), None)
+        consumer = party.consumers.pop((sn, topic, name), None)
         if consumer is None:
             return False
         for pull in party.pulls:
@@ -277,7 +279,8 @@ class Clusters:
         cluster = consumer.cluster
         live = self.live(cluster)
         live.consumers.pop(consumer, None)
-        live.waiting.pop(party, None)
+        if not party.pulls or party.pulls[0].consumer is consumer:  # else another one of the connection waits
+            live.waiting.pop(party, None)
         held, consumer.holds = list(consumer.holds.values()), {}
         for draw in held:
             cluster.give_back(draw)
@@ -290,6 +293,7 @@ class Clusters:
         if len(party.pulls) >= _PULLS_MAX:
             raise ProtocolError(rc.RECEIVE_MAXIMUM_EXCEEDED, "more PULLs than may wait")
         pull.consumer.told = False
+        pull.consumer.asking += 1
         party.pulls.append(pull)
         if len(party.pulls) == 1:
             self.go_on(party)
@@ -305,6 +309,7 @@ class Clusters:
                 pull.timer = None
             if party.pulls and party.pulls[0] is pull:
                 party.pulls.popleft()
+                pull.consumer.asking -= 1
 
     def _answered(self, party: Party, pull: Pull) -> bool:
         """Answer a PULL, or have it wait."""

@@ -10,6 +10,7 @@ class FrameSettings:
 
     def __init__(self) -> None:
         self.frame_idle_s: int = 900
+        self.user_devices_max: int = 100_000
         self.queue_topics: list[str] = ["#"]  # filters of the topics that have queues
         self.queues_max: int = 10_000
         self.queue_messages_max: int = 1_000_000

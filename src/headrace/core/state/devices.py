@@ -37,6 +37,7 @@ class DeviceRoster:
 
     def __init__(self) -> None:
         self.owners: dict[str, str] = {}
+        self._owned: dict[str, int] = {}  # devices by user
         self._seen: dict[bytes, Seen] = {}  # by client id and sequence number, the oldest first
 
     def __len__(self) -> int:
@@ -45,7 +46,13 @@ class DeviceRoster:
 
     def own(self, client_id: str, user: str) -> None:
         """Give a device to this user, if it belongs to nobody yet."""
-        self.owners.setdefault(client_id, user)
+        if client_id not in self.owners:
+            self.owners[client_id] = user
+            self._owned[user] = self._owned.get(user, 0) + 1
+
+    def owned_by(self, user: str) -> int:
+        """Return how many devices belong to a user."""
+        return self._owned.get(user, 0)
 
     def find(self, message: FrameMessage) -> int:
         """The offset of the message that this one repeats, NEVER if it is new."""

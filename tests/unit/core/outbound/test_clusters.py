@@ -88,13 +88,13 @@ class Bench:
 
     def publish(self, count: int) -> None:
         for _ in range(count):
-            payload = b"%d" % self.sent
-            self.sent += 1
-            message = FrameMessage(
-                self.clock.now_us, self.sent, "default", b"defaultd", 7, TOPIC, -1, payload
-            )
-            self.broker.commit.append(message)
+            self.broker.commit.append(self.message())
         self.sync()
+
+    def message(self) -> FrameMessage:
+        payload = b"%d" % self.sent
+        self.sent += 1
+        return FrameMessage(self.clock.now_us, self.sent, "default", b"defaultd", 7, TOPIC, -1, payload)
 
     def guest(self, cluster: bytes = b"c") -> Guest:
         found = Guest(MemoryLink(self.broker), Notes())
@@ -297,6 +297,45 @@ def waits(bench: Bench, guest: Guest, most: int) -> Notes:
     bench.consuming.pull(guest, b"s", TOPIC, b"c", most, 60_000)
     bench.sync()
     return notes
+
+
+def test_a_consumer_whose_pull_is_on_its_way_is_not_notified() -> None:
+    bench = Bench()
+    guest = bench.guest()
+    bench.publish(1)
+    notes = guest.voice
+    assert isinstance(notes, Notes)
+    assert notes.news == 1
+    bench.broker.commit.append(bench.message())
+    bench.broker.end_tick()  # the message is on its way to the disk
+    durable = bench.journal.next_offset()
+    bench.consuming.pull(
+        guest, b"s", TOPIC, b"c", 5, 0
+    )  # waits until it is durable that it may have been sent
+    bench.broker.commit.on_high_watermark(durable)
+    assert (len(notes.got), notes.news) == (0, 1)
+    bench.sync()
+    assert (len(notes.got), notes.news) == (2, 1)
+    bench.publish(1)
+    assert notes.news == 2, "its PULL is answered"
+
+
+def test_a_connection_has_only_so_many_consumers() -> None:
+    bench = Bench()
+    guest = Guest(MemoryLink(bench.broker), Notes())
+    most = clusters.CONSUMERS_MAX
+    for number in range(most + 2):
+        bench.consuming.join(guest, b"%d" % number, TOPIC, b"c")
+    bench.sync()
+    assert isinstance(guest.voice, Notes)
+    assert guest.voice.codes == [0] * most + [0x97] * 2
+    bench.consuming.leave(guest, b"0", TOPIC, b"c")
+    bench.consuming.join(guest, b"x", TOPIC, b"c")
+    bench.sync()
+    assert guest.voice.codes[-1] == 0x97, "the LEAVE before it was not answered yet"
+    bench.consuming.join(guest, b"x", TOPIC, b"c")
+    bench.sync()
+    assert guest.voice.codes[-1] == 0
 
 
 def test_an_acknowledgement_that_makes_room_serves_who_waits() -> None:

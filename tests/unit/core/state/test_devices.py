@@ -65,7 +65,9 @@ def test_a_device_belongs_to_its_first_user() -> None:
     roster = DeviceRoster()
     roster.own("door", "ada")
     roster.own("door", "bob")
-    assert roster.owners == {"door": "ada"}
+    roster.own("gate", "ada")
+    assert roster.owners == {"door": "ada", "gate": "ada"}
+    assert (roster.owned_by("ada"), roster.owned_by("bob")) == (2, 0)
 
 
 def test_entries_bring_back_what_is_below_their_position() -> None:
