@@ -1,0 +1,1 @@
+"""What passes between shards: who wants what (routes), and what one's journal holds for another (streams). No sockets."""
