@@ -16,12 +16,16 @@ from dataclasses import asdict
 from pathlib import Path
 from threading import Event
 from types import FrameType
-from typing import Any
+from typing import Any, NoReturn
 
 import click
+from prometheus_client.registry import CollectorRegistry
 
-from headrace.config import Config, InvalidKey, load
+from headrace.api.apart import ServedApart
+from headrace.api.app import application, bind
+from headrace.config import Config, InvalidKey, host_and_port, load
 from headrace.journal.errors import JournalError
+from headrace.services.process_metrics import ProcessFigures
 from headrace_spark.base.errors import BadOption, PipelineError
 from headrace_spark.jobs import JOBS
 
@@ -45,6 +49,7 @@ def common_options(command: Callable[..., None]) -> Callable[..., None]:
             "--follow/--available-now", default=None, help="Stay until stopped, or stop at the present end."
         ),
         click.option("--trigger", type=click.FloatRange(0), help="Seconds between batches."),
+        click.option("--metrics", metavar="HOST:PORT", help="Serve /metrics there; port 0: any, it is said."),
     ]
     for option in reversed(options):
         command = option(command)
@@ -91,6 +96,7 @@ _KEYS = {
     "master": "pipeline.master",
     "follow": "pipeline.follow",
     "trigger": "pipeline.trigger_s",
+    "metrics": "pipeline.metrics_address",
     "consumer": "pipeline.archive.consumer",
     "max_records": "pipeline.archive.records_per_trigger_max",
     "fail_on_data_loss": "pipeline.archive.fail_on_data_loss",
@@ -112,14 +118,53 @@ def configured(options: Options) -> Config:
 def run_with(job: str, config: Config) -> None:
     """Run a job to its end, with its progress on stderr."""
     stop = stop_on_signals()
-    with failures_explained():
-        from headrace_spark.base.progress import ProgressLine
+    as_json = config.log.format == "json"
+    with failures_explained(as_json):
+        from headrace_spark.base.logs import ProgressLog, set_up
+        from headrace_spark.base.progress import Progress, ProgressLine
         from headrace_spark.base.runner import run_job
 
+        set_up(job, config.log.level, as_json)
         settings = job_settings(job, config)
-        with ProgressLine(job) as line:
+        with (
+            figures_served(job, settings, config) as figures,
+            ProgressLog() if as_json else ProgressLine(job) as line,
+        ):
+
+            def report(progress: Progress) -> None:
+                figures.report(progress)
+                line.show(progress)
+
             line.say("starting Spark")
-            run_job(job, settings, stop, line.show)
+            run_job(job, settings, stop, report)
+
+
+@contextmanager
+def figures_served(job: str, settings: Any, config: Config) -> Iterator[Any]:
+    """The figures of a job (`JobFigures`), served at `pipeline.metrics_address`. Raises InvalidKey, PipelineError."""
+    from headrace_spark.base.figures import ErrorCounter, JobFigures
+    from headrace_spark.base.logs import LOG
+    from headrace_spark.source.lag import JournalLag
+
+    figures = JobFigures(job, JournalLag(settings) if hasattr(settings, "consumer") else None)
+    LOG.addHandler(ErrorCounter(figures))
+    address = config.pipeline.metrics_address
+    if not address:
+        yield figures
+        return
+    at = host_and_port("pipeline.metrics_address", address)
+    process, registry = ProcessFigures(), CollectorRegistry()
+    registry.register(figures)
+    registry.register(process)
+    app = application(lambda: figures.waits_for, registry, refresh=(figures.refresh, process.refresh))
+    try:
+        bound = bind(f"pipeline.metrics_address: {address}", at.host, at.port)
+    except OSError as error:
+        raise PipelineError(error.strerror or str(error)) from None
+    url = f"http://{at.shown_host}:{bound.getsockname()[1]}"
+    with ServedApart(app, bound, url, lambda event, detail: LOG.warning("%s: %s", event, detail)):
+        LOG.info("metrics at %s/metrics", url)
+        yield figures
 
 
 def job_settings(job: str, config: Config) -> Any:
@@ -145,6 +190,7 @@ def job_settings(job: str, config: Config) -> Any:
             driver_memory=pipeline.driver_memory,
             task_attempts_max=pipeline.task_attempts_max,
             extra=pipeline.spark,
+            json_logs=config.log.format == "json",
         ),
         upkeep=UpkeepSettings(
             interval_s=pipeline.upkeep_interval_s,
@@ -259,18 +305,24 @@ def stop_on_signals() -> Event:
 
 
 @contextmanager
-def failures_explained() -> Iterator[None]:
-    """Turn what the pipeline and the journal raise into one line on stderr and an exit code."""
+def failures_explained(as_json: bool = False) -> Iterator[None]:
+    """Turn what the pipeline and the journal raise into one line on stderr, text or JSON, and an exit code."""
     try:
         yield
     except ModuleNotFoundError as error:
         if (error.name or "").split(".")[0] in _OURS:
             raise
-        click.echo(
-            f"error: {error.name} is not installed; the pipeline needs: pip install 'headrace[spark]'",
-            err=True,
-        )
-        raise SystemExit(1) from None
+        needs = f"{error.name} is not installed; the pipeline needs: pip install 'headrace[spark]'"
+        _complain(needs, 1, False)
     except (PipelineError, JournalError) as error:
-        click.echo(f"error: {error}", err=True)
-        raise SystemExit(getattr(error, "exit_code", 1)) from None
+        _complain(str(error), getattr(error, "exit_code", 1), as_json)
+
+
+def _complain(problem: str, exit_code: int, as_json: bool) -> NoReturn:
+    if as_json:
+        from headrace_spark.base.logs import LOG
+
+        LOG.error("%s", problem, extra={"fields": {"exit_code": exit_code}})
+    else:
+        click.echo(f"error: {problem}", err=True)
+    raise SystemExit(exit_code) from None

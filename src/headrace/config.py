@@ -308,6 +308,7 @@ class PipelineConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     master: Annotated[str, msgspec.Meta(min_length=1)] = "local[*]"
     follow: bool = False  # stay until stopped
     trigger_s: Seconds = 10.0  # between micro-batches: each is a version of the tables
+    metrics_address: str = ""  # HOST:PORT at which a job serves /metrics; "": nowhere
     # How often in a row a query that failed without an error of ours is started again from its checkpoint.
     restarts_max: Count = 3
     driver_memory: Annotated[str, msgspec.Meta(pattern="^[0-9]+[kmgKMG]$")] = "1g"
@@ -393,6 +394,18 @@ def endpoint(key: str, url: str, *schemes: str) -> Endpoint:
     ):
         raise InvalidKey(key, f"{url!r} is no address of the form {expected}")
     return Endpoint(parts.scheme, parts.hostname, SCHEME_PORTS[parts.scheme] if port is None else port)
+
+
+def host_and_port(key: str, address: str) -> Endpoint:
+    """`127.0.0.1:9180` or `[::1]:9180` as parts; `InvalidKey` when it is no such address."""
+    try:
+        parts = urlsplit(f"//{address}")
+        good = parts.hostname and parts.port is not None and parts.netloc == address and not parts.username
+    except ValueError as error:
+        raise InvalidKey(key, f"{address!r} is no address: {error}") from None
+    if not good or parts.hostname is None or parts.port is None:
+        raise InvalidKey(key, f"{address!r} is no address of the form HOST:PORT")
+    return Endpoint("http", parts.hostname, parts.port)
 
 
 ENVIRONMENT_PREFIX = "HEADRACE_"
@@ -670,6 +683,11 @@ def _wrong_addresses(config: Config, *, anonymous_spelled_out: bool) -> Iterator
             encrypted = endpoint("admin", config.admin, "http", "https").scheme == "https"
             if encrypted and not config.tls.certificate:
                 yield InvalidKey("tls.certificate", f"{config.admin} needs it")
+        except InvalidKey as error:
+            yield error
+    if config.pipeline.metrics_address:
+        try:
+            host_and_port("pipeline.metrics_address", config.pipeline.metrics_address)
         except InvalidKey as error:
             yield error
     for url in config.listeners:

@@ -15,9 +15,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from prometheus_client import CollectorRegistry, generate_latest
 
 from broker_process import ROOT, BrokerProcess
 from headrace.config import InvalidKey, load
+from headrace_spark.base.figures import JobFigures
 
 CONTRIB = ROOT / "contrib"
 CHART = CONTRIB / "helm" / "headrace"
@@ -38,9 +40,12 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
 
 @pytest.fixture(scope="module")
 def types(broker: BrokerProcess) -> dict[str, str]:
-    """The names of all metrics, also of those that have no sample yet, and what kind they are."""
+    """The names of all metrics, also of those that have no sample yet, and what kind they are: a broker's and a job's."""
     with urllib.request.urlopen(f"http://127.0.0.1:{broker.admin_port}/metrics", timeout=10) as answer:
         text = answer.read().decode()
+    jobs = CollectorRegistry()
+    jobs.register(JobFigures("archive"))
+    text += generate_latest(jobs).decode()
     return dict(re.findall(r"^# TYPE (\w+) (\w+)$", text, re.MULTILINE))
 
 
@@ -188,6 +193,12 @@ FIRES = [
         {'process_open_fds{job="headrace"}': "91x60", "process_max_fds": "100x60"},
         {},
     ),
+    (
+        "HeadracePipelineBehind",
+        {'headrace_pipeline_lag_seconds{pipeline="archive"}': "901x60"},
+        {"pipeline": "archive"},
+    ),
+    ("HeadracePipelineWaits", {'headrace_pipeline_up{pipeline="clean"}': "0x60"}, {"pipeline": "clean"}),
     ("HeadraceFailures", {'headrace_failures_total{place="apply"}': counter(1)}, {"place": "apply"}),
 ]
 

@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
+import io
 import json
+import re
 import signal
+import socket
 import subprocess
 import sys
+import urllib.request
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from click.testing import CliRunner
 
 from headrace.cli_pipeline import job_settings, pipeline, stop_on_signals
-from headrace.config import load
-from headrace_spark.base import runner
+from headrace.config import InvalidKey, load
+from headrace_spark.base import logs, runner
 from headrace_spark.base.errors import BadOption
-from headrace_spark.base.progress import Progress
+from headrace_spark.base.progress import Progress, Report
 from headrace_spark.base.settings import RunSettings
 from headrace_spark.jobs import JOBS, module_of
 from spark.conftest import Writer
@@ -178,3 +183,60 @@ def test_signals_set_the_event() -> None:
     signal.raise_signal(signal.SIGINT)
     assert again.is_set()
     assert signal.getsignal(signal.SIGINT) == signal.SIG_DFL
+
+
+def test_a_job_serves_its_figures_while_it_runs(
+    monkeypatch: pytest.MonkeyPatch, journal: Writer, tmp_path: Path
+) -> None:
+    journal.write(mixed(30))
+    pages: list[str] = []
+    told = io.StringIO()
+    monkeypatch.setattr(logs, "sys", SimpleNamespace(stderr=told))
+
+    def run_job(_job: str, _settings: object, _stop: object, report: Report) -> Progress:
+        (url,) = re.findall(r"metrics at (http://\S+)", told.getvalue())
+        report(Progress(7, 20, 10, 1.0, (0.5,)))
+        with urllib.request.urlopen(url, timeout=60) as answer:
+            pages.append(answer.read().decode())
+        return Progress(7, 20, 10, 1.0)
+
+    monkeypatch.setattr(runner, "run_job", run_job)
+    options = ("--data-dir", str(journal.data_dir), "--lake", str(tmp_path / "lake"))
+    assert run("run", "archive", *options, "--metrics", "127.0.0.1:0")[0] == 0
+    (page,) = pages
+    assert 'headrace_pipeline_rows_read_total{pipeline="archive"} 7.0' in page
+    assert 'headrace_pipeline_lag_messages{pipeline="archive"} 10.0' in page
+    assert "process_resident_memory_bytes" in page
+
+
+@pytest.mark.parametrize(
+    "address", ["9180", "host", "http://h:1", "h:99999", ":80", "a b:1x", "u@h:1", "h:1/x"]
+)
+def test_an_address_of_metrics_that_is_none_is_named(address: str) -> None:
+    with pytest.raises(InvalidKey, match=r"pipeline.metrics_address"):
+        load(None, [f"pipeline.metrics_address={json.dumps(address)}"])
+
+
+def test_an_address_of_metrics_that_is_taken_is_refused_before_spark_starts(
+    started: list[tuple[str, Any]],
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+        code, _, said = run("run", "archive", "--data-dir", "d", "--lake", "l", "--metrics", address)
+    assert (code, started) == (1, [])
+    assert said.splitlines()[-1] == f"error: pipeline.metrics_address: {address}: Address already in use"
+
+
+def test_with_json_logs_every_line_is_an_object(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> None:
+        raise BadOption("consumer", "..", "no")
+
+    monkeypatch.setattr(runner, "run_job", refuse)
+    code, _, said = run("archive", "--data-dir", "d", "--lake", "l", "--set", "log.format=json")
+    lines = [json.loads(line) for line in said.splitlines()]
+    assert code == 2
+    assert [(line["event"], line["level"]) for line in lines] == [
+        ("starting Spark", "info"),
+        ("option consumer='..': no", "error"),
+    ]
+    assert lines[1]["exit_code"] == 2

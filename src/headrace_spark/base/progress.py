@@ -19,15 +19,45 @@ RATE_WINDOW_S: Final = 5.0
 
 @dataclass(frozen=True)
 class Progress:
-    """Says where a job stands: rows of this run, the next offset to read, what lies between it and the present end."""
+    """Says where a job stands: rows of this run, the next offset to read, what lies between it and the present end.
+
+    `offset` is the journal's where a job reads a journal; else the number of the batch, or of the row.
+    """
 
     rows: int
+    """That were read."""
     offset: int
     lag: int
     elapsed_s: float
+    durations_s: tuple[float, ...] = ()
+    """What each batch took that was finished since the last report."""
+    written: int | None = None
+    """Rows that were written or sent; None: all that were read."""
+    lag_bytes: int = 0
+    lag_s: float = 0.0
+    """The age of the oldest that `lag` counts. Both are left to others by a job that reads a journal."""
+
+    @property
+    def rows_written(self) -> int:
+        return self.rows if self.written is None else self.written
 
 
 Report = Callable[[Progress], None]
+
+
+class Rate:
+    """Rows a second over the last few seconds."""
+
+    def __init__(self) -> None:
+        self._history: deque[tuple[float, int]] = deque([(0.0, 0)])
+
+    def of(self, progress: Progress) -> float:
+        """Take the next report, and return the rate up to it."""
+        self._history.append((progress.elapsed_s, progress.rows))
+        while len(self._history) > 2 and self._history[1][0] < progress.elapsed_s - RATE_WINDOW_S:
+            self._history.popleft()
+        since, rows = self._history[0]
+        return (progress.rows - rows) / (progress.elapsed_s - since) if progress.elapsed_s > since else 0.0
 
 
 class ProgressLine:
@@ -37,7 +67,7 @@ class ProgressLine:
         self._job = job
         self._console = console or Console(file=sys.stderr, highlight=False)
         self._status = Status("", console=self._console) if self._console.is_terminal else None
-        self._history: deque[tuple[float, int]] = deque([(0.0, 0)])
+        self._rate = Rate()
         self._plain_at = float("-inf")  # `monotonic` may start at 0 with the machine
         self._last: Progress | None = None
 
@@ -64,19 +94,11 @@ class ProgressLine:
 
     def show(self, progress: Progress) -> None:
         self._last = progress
-        rate = self._rate(progress)
+        rate = self._rate.of(progress)
         if self._status is None and monotonic() - self._plain_at < PLAIN_INTERVAL_S:
             return
         self._plain_at = monotonic()
         self.say(f"{progress.rows:,} rows, {rate:,.0f} rows/s, lag {progress.lag:,}")
-
-    def _rate(self, progress: Progress) -> float:
-        """Rows a second over the last few seconds."""
-        self._history.append((progress.elapsed_s, progress.rows))
-        while len(self._history) > 2 and self._history[1][0] < progress.elapsed_s - RATE_WINDOW_S:
-            self._history.popleft()
-        since, rows = self._history[0]
-        return (progress.rows - rows) / (progress.elapsed_s - since) if progress.elapsed_s > since else 0.0
 
     def _print(self, text: str) -> None:
         self._console.print(f"{self._job}: {text}", soft_wrap=True)

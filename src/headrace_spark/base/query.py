@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from threading import Event
 from typing import Final
 
@@ -12,6 +11,7 @@ from pyspark.sql.streaming.listener import StreamingQueryProgress
 from pyspark.sql.streaming.query import StreamingQuery
 
 from headrace_spark.base.errors import QueryFailed
+from headrace_spark.base.logs import LOG
 from headrace_spark.base.session import hush
 
 POLL_S: Final = 0.5
@@ -39,10 +39,10 @@ def run_query(begin: Callable[[], StreamingQuery], observe: Observer, stop: Even
             failures = 1 if watch.batches else failures + 1
             if failure.is_ours or failures > restarts_max:
                 raise failure from None
-            print(
-                f"the query failed and is started again from its checkpoint: {failure}",
-                file=sys.stderr,
-                flush=True,
+            LOG.warning(
+                "the query failed and is started again from its checkpoint: %s",
+                failure,
+                extra={"fields": {"reason": "query"}},
             )
 
 
@@ -71,3 +71,8 @@ class Watch:
             self._seen_until = new[-1].timestamp
         self.batches += sum(progress.numInputRows > 0 for progress in new)
         self._observe(new)
+
+
+def durations_s(finished: Iterable[StreamingQueryProgress]) -> tuple[float, ...]:
+    """What each of these batches took that had rows, in seconds."""
+    return tuple(batch.batchDuration / 1000 for batch in finished if batch.numInputRows > 0)

@@ -122,18 +122,19 @@ def session_configuration(settings: SparkSettings) -> dict[str, str]:
     if is_local(settings.master):
         chosen |= {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
     chosen |= settings.extra
-    chosen[_JAVA_OPTIONS] = _java_options(settings.extra.get(_JAVA_OPTIONS, ""))
+    chosen[_JAVA_OPTIONS] = _java_options(settings.extra.get(_JAVA_OPTIONS, ""), settings.json_logs)
     return chosen
 
 
-def _java_options(extra: str) -> str:
+def _java_options(extra: str, json_logs: bool = False) -> str:
     """Our log settings, and the collector with the best throughput unless somebody chose one: a JVM takes no second."""
     log4j = f"-Dlog4j2.configurationFile=file:{files('headrace_spark') / 'log4j2.properties'}"
+    layout = ["-Dheadrace.log=json"] if json_logs else []
     inherited = " ".join(
         os.environ.get(name, "") for name in ("JAVA_TOOL_OPTIONS", "JDK_JAVA_OPTIONS", "SPARK_SUBMIT_OPTS")
     )
     collector = [] if _COLLECTOR.search(f"{inherited} {extra}") else ["-XX:+UseParallelGC"]
-    return " ".join([log4j, *collector, *extra.split()])
+    return " ".join([log4j, *layout, *collector, *extra.split()])
 
 
 def is_local(master: str) -> bool:

@@ -20,6 +20,8 @@ class SparkSettings:
     task_attempts_max: int = 4
     extra: Mapping[str, str] = field(default_factory=dict)
     """Spark's own configuration keys; they win over what the session sets."""
+    json_logs: bool = False
+    """Whether what Spark logs is JSON, too."""
 
 
 @dataclass(frozen=True, kw_only=True)

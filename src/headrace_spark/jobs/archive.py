@@ -29,7 +29,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 from headrace.journal.reader import JournalReader
 from headrace_spark.base.errors import LakeConflict
 from headrace_spark.base.progress import Progress, Report
-from headrace_spark.base.query import run_query
+from headrace_spark.base.query import durations_s, run_query
 from headrace_spark.base.settings import RunSettings
 from headrace_spark.lake.checkpoint import Checkpoint
 from headrace_spark.lake.delta_commit import append_files, has_version, remove_files
@@ -238,5 +238,5 @@ class Tracker:
                 commit(self._journal, self._settings.consumer, reached, self._owner)
             offset = reached.offset
         lag = max(0, self._journal.high_watermark() - offset)
-        self.progress = Progress(rows, offset, lag, monotonic() - self._began)
+        self.progress = Progress(rows, offset, lag, monotonic() - self._began, durations_s(finished))
         self._report(self.progress)

@@ -20,7 +20,7 @@ from datetime import date, timedelta
 from functools import reduce
 from pathlib import Path
 from threading import Event
-from time import monotonic
+from time import monotonic, time
 from typing import Final
 
 from pyspark import StorageLevel
@@ -31,7 +31,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from headrace_spark.base.errors import BadOption, LakeConflict
 from headrace_spark.base.progress import Progress, Report
-from headrace_spark.base.query import run_query
+from headrace_spark.base.query import durations_s, run_query
 from headrace_spark.base.settings import RunSettings
 from headrace_spark.clean.cleaning import (
     CHOSEN_ID,
@@ -287,6 +287,9 @@ class Tracker:
         for done in finished:
             batch = done.batchId
             self._position = TablePosition.from_dict(json.loads(done.sources[0].endOffset))
-        lag = self._backlog.rows(self._position)
-        self.progress = Progress(self._cleaner.rows, batch, lag, monotonic() - self._began)
+        lag = self._backlog.lag(self._position, time())
+        rows, elapsed_s, took = self._cleaner.rows, monotonic() - self._began, durations_s(finished)
+        self.progress = Progress(
+            rows, batch, lag.messages, elapsed_s, took, lag_bytes=lag.bytes, lag_s=lag.seconds
+        )
         self._report(self.progress)

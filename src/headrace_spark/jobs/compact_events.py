@@ -79,12 +79,13 @@ def _run(spark: SparkSession, settings: Settings, stop: Event, report: Report) -
     lake = Lake(settings.lake)
     upkeep = Upkeep(spark, settings.upkeep, lake.checkpoints, (), [lake.root / "event_snapshot"])
     while True:
+        at = monotonic()
         end, rows, file = compact_once(spark, settings)
         if file != said:
             print(file, flush=True)
         said = file
         lag = journal_of(settings).high_watermark() - end
-        progress = Progress(rows, end, lag, monotonic() - began)
+        progress = Progress(rows, end, lag, monotonic() - began, (monotonic() - at,))
         report(progress)
         upkeep.tend()
         if not settings.follow or stop.wait(settings.trigger_s):

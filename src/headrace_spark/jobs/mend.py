@@ -49,7 +49,8 @@ def run(spark: SparkSession, settings: Settings, stop: Event, report: Report) ->
         rows = add_mended(spark, settings, lake, tables)
         remove_moved(spark, tables)
         left = tables.quarantine.read(spark).count()
-    progress = Progress(rows, 0, left, monotonic() - began)
+    elapsed_s = monotonic() - began
+    progress = Progress(rows, 0, left, elapsed_s, (elapsed_s,))
     report(progress)
     return progress
 

@@ -121,6 +121,7 @@ def run(spark: SparkSession, settings: Settings, stop: Event, report: Report) ->
         upkeep = Upkeep(
             spark, settings.upkeep, Lake(settings.lake).checkpoints, [table.path for table in tables.all]
         )
+        report(progress)
         on_disk = [SyncedTable(table.path) for table in tables.all]
         while not stop.is_set():
             found = ranges.next(
@@ -130,12 +131,14 @@ def run(spark: SparkSession, settings: Settings, stop: Event, report: Report) ->
                 if not settings.follow or stop.wait(settings.trigger_s):
                     break
                 continue
+            at = monotonic()
             count(spark, settings, tables, found, ranges)
             for synced in on_disk:
                 synced.sync()
             commit(journal, settings.consumer, JournalOffset(journal.uuid, journal.epoch, found.end), owner)
             lag = max(0, journal.high_watermark() - found.end)
-            progress = Progress(progress.rows + found.end - found.start, found.end, lag, monotonic() - began)
+            rows, now = progress.rows + found.end - found.start, monotonic()
+            progress = Progress(rows, found.end, lag, now - began, (now - at,))
             report(progress)
             upkeep.tend()
         return progress

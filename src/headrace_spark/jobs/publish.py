@@ -11,10 +11,11 @@ allow its topic), is put aside in the table `dead_letters` with the reason, and 
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
 from pathlib import Path
 from threading import Event
-from time import monotonic
+from time import monotonic, time
 from typing import Final
 
 from pyspark.sql import SparkSession
@@ -24,12 +25,14 @@ from pyspark.sql.streaming.query import StreamingQuery
 from headrace_spark.base.broker_address import BrokerAddress, read_password
 from headrace_spark.base.errors import BadOption
 from headrace_spark.base.progress import Progress, Report
-from headrace_spark.base.query import run_query
+from headrace_spark.base.query import durations_s, run_query
 from headrace_spark.base.settings import RunSettings
 from headrace_spark.devices.outbox import Outbox
 from headrace_spark.devices.plans import Plans
 from headrace_spark.lake.lake import Lake, open_log
 from headrace_spark.lake.lake_table import LakeTable
+from headrace_spark.lake.table_backlog import TableBacklog
+from headrace_spark.lake.table_position import TablePosition
 from headrace_spark.lake.tables import DEAD_LETTERS
 from headrace_spark.lake.upkeep import Upkeep
 from headrace_spark.source.options import check_consumer
@@ -78,18 +81,41 @@ def check(settings: Settings) -> None:
 def run(spark: SparkSession, settings: Settings, stop: Event, report: Report) -> Progress:
     """Raises PipelineError."""
     with Lake(settings.lake).holding(f"{JOB}-{settings.name}"):
-        began = monotonic()
-        rows = 0
+        tracker = Tracker(settings, report)
         upkeep = tended(spark, settings)
 
         def observe(finished: list[StreamingQueryProgress]) -> None:
-            nonlocal rows
-            rows += sum(batch.numInputRows for batch in finished)
-            report(Progress(rows, rows, 0, monotonic() - began))
+            tracker.observe(finished)
             upkeep.tend()
 
         run_query(lambda: start_query(spark, settings), observe, stop, settings.restarts_max)
-        return Progress(rows, rows, 0, monotonic() - began)
+        return tracker.progress
+
+
+class Tracker:
+    """Adds up what Spark reports. The lag is rows of the table."""
+
+    def __init__(self, settings: Settings, report: Report) -> None:
+        self._report = report
+        self._backlog = TableBacklog(settings.source)
+        self._checkpoint = Lake(settings.lake).checkpoint(JOB, settings.name)
+        self._position: TablePosition | None = None
+        self._began = monotonic()
+        self.progress = Progress(0, 0, 0, 0.0)
+
+    def observe(self, finished: list[StreamingQueryProgress]) -> None:
+        """Called about twice a second with the batches finished since; often none."""
+        rows = self.progress.rows + sum(batch.numInputRows for batch in finished)
+        if self._position is None and (passed := self._checkpoint.passed()) is not None:
+            self._position = TablePosition.from_dict(passed)
+        for done in finished:
+            self._position = TablePosition.from_dict(json.loads(done.sources[0].endOffset))
+        lag = self._backlog.lag(self._position, time())
+        elapsed_s, took = monotonic() - self._began, durations_s(finished)
+        self.progress = Progress(
+            rows, rows, lag.messages, elapsed_s, took, lag_bytes=lag.bytes, lag_s=lag.seconds
+        )
+        self._report(self.progress)
 
 
 def tended(spark: SparkSession, settings: Settings) -> Upkeep:

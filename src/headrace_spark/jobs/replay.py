@@ -145,13 +145,15 @@ def _run(spark: SparkSession, settings: Settings, stop: Event, report: Report) -
         one = rows.where((F.col("journal_uuid") == part.uuid) & (F.col("journal_epoch") == part.epoch)).where(
             (F.col(_OFFSET) >= start) & (F.col(_OFFSET) < end)
         )
+        at = monotonic()
         if number >= notes.slices_done:
             if stop.is_set():
                 break
             _replay(one, settings, notes.id, number, part)
             notes.done(number + 1, settings)
         done += one.count()
-        report(Progress(done, end, total - done, monotonic() - began))
+        now = monotonic()
+        report(Progress(done, end, total - done, now - began, (now - at,)))
     return Progress(done, done, total - done, monotonic() - began)
 
 

@@ -18,18 +18,18 @@ from headrace_spark.base.settings import RunSettings
 from headrace_spark.records.chunk import chunks
 from headrace_spark.source.options import TOKEN_VARIABLE
 from headrace_spark.source.ranges import JournalOffset
-from headrace_spark.source.remote import RemoteJournal, is_remote
+from headrace_spark.source.remote import PATIENT, Patience, RemoteJournal, is_remote
 from headrace_spark.source.selection import EVER
 
 
-def open_journal(location: Path | str, token: str = "") -> JournalReader:
+def open_journal(location: Path | str, token: str = "", patience: Patience = PATIENT) -> JournalReader:
     """A data directory, or `headrace://HOST:PORT` of a running broker. Raises JournalMissing, JournalUnreachable.
 
     The broker may be running or not; nothing is locked.
     """
     journal: JournalReader
     if is_remote(str(location)):
-        journal = RemoteJournal(str(location), token)
+        journal = RemoteJournal(str(location), token, patience)
     else:
         journal = JournalReader(location)
     try:
@@ -47,13 +47,13 @@ def open_journal(location: Path | str, token: str = "") -> JournalReader:
     return journal
 
 
-def journal_of(settings: RunSettings) -> JournalReader:
+def journal_of(settings: RunSettings, patience: Patience = PATIENT) -> JournalReader:
     """The journal that a job was told to read. Raises BadOption, JournalMissing, JournalUnreachable."""
     if not settings.journal:
         return open_journal(settings.data_dir.absolute())
     if not is_remote(settings.journal):
         raise BadOption("pipeline.journal", settings.journal, "a broker is given as headrace://HOST:PORT")
-    return open_journal(settings.journal, _token(settings.token_file))
+    return open_journal(settings.journal, _token(settings.token_file), patience)
 
 
 def _token(file: str) -> str:

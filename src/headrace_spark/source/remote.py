@@ -11,6 +11,7 @@ import json
 import ssl
 import time
 import weakref
+from dataclasses import dataclass
 from http import HTTPStatus
 from http.client import HTTPConnection, HTTPException, HTTPMessage, HTTPSConnection
 from pathlib import Path
@@ -35,6 +36,19 @@ _FIRST_PAUSE_S: Final = 0.1
 _ROOT: Final = "/v1/journal"
 
 
+@dataclass(frozen=True)
+class Patience:
+    """Says how long a request is repeated while the broker does not answer, and how long one answer may take."""
+
+    retry_for_s: float = RETRY_FOR_S
+    timeout_s: float = TIMEOUT_S
+
+
+PATIENT: Final = Patience()
+IMPATIENT: Final = Patience(0.0, 3.0)
+"""For a look in passing: who asks has something better to do than to wait."""
+
+
 def is_remote(location: str) -> bool:
     return location.partition("://")[0] in SCHEMES
 
@@ -45,16 +59,16 @@ class Endpoint:
     Raises JournalUnreachable, FileNotFoundError for what is not there, LakeConflict for what belongs to somebody else.
     """
 
-    def __init__(self, location: str, token: str, retry_for_s: float = RETRY_FOR_S) -> None:
+    def __init__(self, location: str, token: str, patience: Patience = PATIENT) -> None:
         parts = urlsplit(location)
         if not parts.hostname or parts.path.strip("/") or parts.query:
             raise BadOption("path", location, "a broker is given as headrace://HOST:PORT")
         kind = HTTPSConnection if parts.scheme == "headraces" else HTTPConnection
-        self._connection = kind(parts.hostname, parts.port or DEFAULT_PORT, timeout=TIMEOUT_S)
+        self._connection = kind(parts.hostname, parts.port or DEFAULT_PORT, timeout=patience.timeout_s)
         weakref.finalize(self, self._connection.close)  # readers have no end of their own
         self.location = location
         self._headers = {"Authorization": f"Bearer {token}"} if token else {}
-        self._retry_for_s = retry_for_s
+        self._patience = patience
 
     def get(self, path: str, first: int = 0, length: int = 0) -> tuple[bytes, HTTPMessage]:
         """The body, or up to `length` bytes of it from `first` on, and the headers."""
@@ -64,7 +78,7 @@ class Endpoint:
     def request(
         self, method: str, path: str, headers: dict[str, str], body: bytes | None = None
     ) -> tuple[bytes, HTTPMessage]:
-        until, pause_s = time.monotonic() + self._retry_for_s, _FIRST_PAUSE_S
+        until, pause_s = time.monotonic() + self._patience.retry_for_s, _FIRST_PAUSE_S
         while True:
             try:
                 self._connection.request(method, _ROOT + path, body, self._headers | headers)
@@ -182,8 +196,8 @@ class _RemoteFile:
 class RemoteConsumers:
     """Positions of registered consumers at a running broker."""
 
-    def __init__(self, location: str, token: str) -> None:
-        self._endpoint = Endpoint(location, token)
+    def __init__(self, endpoint: Endpoint) -> None:
+        self._endpoint = endpoint
 
     def register(self, name: str, uuid: str, epoch: int, offset: int, owner: str = "") -> None:
         self._put(name, "register", uuid, epoch, offset, owner)
@@ -210,8 +224,8 @@ class RemoteConsumers:
 class RemoteJournal(JournalReader):
     """Does what `JournalReader` does, over HTTP. Every method may raise JournalUnreachable."""
 
-    def __init__(self, location: str, token: str) -> None:
-        super().__init__(Path(DIRECTORY), RemoteDisk(Endpoint(location, token)))
+    def __init__(self, location: str, token: str, patience: Patience = PATIENT) -> None:
+        super().__init__(Path(DIRECTORY), RemoteDisk(Endpoint(location, token, patience)))
         self.location = location
         self.token = token
-        self.consumers = RemoteConsumers(location, token)
+        self.consumers = RemoteConsumers(Endpoint(location, token, patience))

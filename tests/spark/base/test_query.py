@@ -85,10 +85,10 @@ def test_a_query_that_spark_cuts_off_at_a_stop_has_not_failed(capsys: pytest.Cap
         run(Cut(failure("x\nheadrace_spark.errors.DataLoss: gone\n")), stop=stop)
 
 
-def test_a_failure_is_tried_again_from_the_checkpoint(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_failure_is_tried_again_from_the_checkpoint(caplog: pytest.LogCaptureFixture) -> None:
     one, two = progress(1), progress(2)
     assert run(PlayedQuery([one], failure()), PlayedQuery(failure()), PlayedQuery([two])) == [one, two]
-    assert capsys.readouterr().err.count("started again from its checkpoint: Job aborted") == 2
+    assert caplog.text.count("started again from its checkpoint: Job aborted") == 2
 
 
 def test_failures_in_a_row_are_limited() -> None:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
+from time import time
 
 import pyarrow as pa
 from deltalake import DeltaTable, write_deltalake
 
+from headrace_spark.base.figures import Lag
 from headrace_spark.lake.table_backlog import TableBacklog
 from headrace_spark.lake.table_position import TablePosition
 
@@ -46,3 +48,16 @@ def test_what_adds_no_rows_counts_for_nothing(tmp_path: Path) -> None:
     DeltaTable(tmp_path).optimize.compact()
     DeltaTable(tmp_path).delete("n < 3")
     assert TableBacklog(tmp_path).rows(at(1)) == 7
+
+
+def test_bytes_and_age_of_what_is_left(tmp_path: Path) -> None:
+    for rows in (5, 7, 11):
+        append(tmp_path, rows)
+    backlog = TableBacklog(tmp_path)
+    whole = backlog.lag(None, time() + 60)
+    assert (whole.messages, round(whole.seconds / 60)) == (23, 1)
+    left = backlog.lag(at(2), time() + 60)
+    assert (left.messages, round(left.seconds / 60)) == (11, 1)
+    size = sum(file.stat().st_size for file in tmp_path.glob("*.parquet"))
+    assert 0 < left.bytes < whole.bytes == size
+    assert backlog.lag(at(3), time()) == Lag(0, 0, 0.0)

@@ -22,7 +22,7 @@ from headrace_spark.base.settings import RunSettings
 from headrace_spark.jobs import archive
 from headrace_spark.source.journal import journal_of, open_journal
 from headrace_spark.source.ranges import StreamOffset
-from headrace_spark.source.remote import Endpoint, RemoteJournal
+from headrace_spark.source.remote import Endpoint, Patience, RemoteJournal
 from spark.conftest import settings_of
 
 pytestmark = pytest.mark.spark
@@ -159,7 +159,7 @@ def test_a_wrong_token_is_named(brokers: list[BrokerProcess]) -> None:
 def test_who_does_not_answer_is_named(tmp_path: Path) -> None:
     broker = BrokerProcess(tmp_path)
     with pytest.raises(JournalUnreachable, match=f"127.0.0.1:{broker.admin_port} does not answer"):
-        Endpoint(url(broker), "", retry_for_s=0.1).get("/watermark")
+        Endpoint(url(broker), "", Patience(0.1)).get("/watermark")
     for location in ("headrace://", "headrace://host/path"):
         with pytest.raises(BadOption, match="headrace://HOST:PORT"):
             Endpoint(location, "")
