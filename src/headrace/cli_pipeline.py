@@ -11,7 +11,7 @@ import os
 import signal
 import ssl
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from pathlib import Path
 from threading import Event
@@ -123,6 +123,7 @@ def run_with(job: str, config: Config) -> None:
         from headrace_spark.base.logs import ProgressLog, set_up
         from headrace_spark.base.progress import Progress, ProgressLine
         from headrace_spark.base.runner import run_job
+        from headrace_spark.base.stopping import Stopped
 
         set_up(job, config.log.level, as_json)
         settings = job_settings(job, config)
@@ -136,7 +137,8 @@ def run_with(job: str, config: Config) -> None:
                 line.show(progress)
 
             line.say("starting Spark")
-            run_job(job, settings, stop, report)
+            with suppress(Stopped):  # before Spark was there
+                run_job(job, settings, stop, report)
 
 
 @contextmanager
@@ -292,16 +294,17 @@ def _check_authority(file: str) -> None:
 
 def stop_on_signals() -> Event:
     """An event that SIGTERM and SIGINT set; a second SIGINT ends the process at once."""
-    stop = Event()
+    from headrace_spark.base.stopping import STOPPING
 
     def ask(number: int, _frame: FrameType | None) -> Any:
-        stop.set()
         if number == signal.SIGINT:
             signal.signal(signal.SIGINT, signal.SIG_DFL)
+        STOPPING.ask()
 
+    STOPPING.event.clear()
     signal.signal(signal.SIGTERM, ask)
     signal.signal(signal.SIGINT, ask)
-    return stop
+    return STOPPING.event
 
 
 @contextmanager

@@ -45,7 +45,11 @@ class JournalMissing(PipelineError):
 
 
 class JournalUnreachable(PipelineError):
-    """A broker that should serve its journal does not answer, or does not let us in."""
+    """A broker that should serve its journal does not answer. A job that follows it waits."""
+
+
+class JournalRefused(JournalUnreachable):
+    """A broker does not let us in, or says that what is asked for is wrong: waiting changes nothing."""
 
 
 class ForeignOffset(PipelineError):
@@ -93,12 +97,16 @@ _BRIDGE: Final = "Py4JJavaError: "
 
 
 class QueryFailed(PipelineError):
-    """A query ended with an exception. `is_ours`: headrace raised it, so that a retry is useless."""
+    """A query ended with an exception. `is_ours`: headrace raised it, so that a retry is useless; but for
+    `is_outage`: then it helps once the broker answers again."""
 
-    def __init__(self, message: str, exit_code: int = 1, is_ours: bool = False) -> None:
+    def __init__(
+        self, message: str, exit_code: int = 1, is_ours: bool = False, is_outage: bool = False
+    ) -> None:
         super().__init__(message)
         self.exit_code = exit_code
         self.is_ours = is_ours
+        self.is_outage = is_outage
 
     @classmethod
     def from_spark(cls, error: BaseException) -> QueryFailed:
@@ -107,8 +115,14 @@ class QueryFailed(PipelineError):
         ours = _OURS.findall(text)
         if ours:
             _, name, message = ours[-1]
-            return cls(message, getattr(globals().get(name), "exit_code", 1), True)
+            exit_code = getattr(globals().get(name), "exit_code", 1)
+            return cls(message, exit_code, True, name == JournalUnreachable.__name__)
         lines = [line for line in text.splitlines() if line.strip()]
         first = lines[0] if lines else type(error).__name__
         causes = [cause for cause in _CAUSE.findall(text) if cause not in first and _BRIDGE not in cause]
         return cls(f"{first} ({causes[-1]})" if causes else first)
+
+
+def is_outage(error: BaseException) -> bool:
+    """Return whether a broker did not answer, and nothing else was wrong."""
+    return type(error) is JournalUnreachable or (isinstance(error, QueryFailed) and error.is_outage)

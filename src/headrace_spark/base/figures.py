@@ -28,6 +28,7 @@ from headrace_spark.base.progress import Progress
 # Seconds: from a handful of rows to a day's backlog at once.
 BOUNDS_S: Final = (0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 25.0, 60.0, 150.0, 600.0)
 STARTING: Final = "Spark is starting"
+UNREACHABLE: Final = "unreachable"
 _LABELS: Final = ("pipeline",)
 
 
@@ -59,7 +60,7 @@ class JobFigures(Collector):
         self._last: Progress | None = None
         self._durations = [0] * (len(BOUNDS_S) + 1)
         self._durations_s = 0.0
-        self._errors: Counter[str] = Counter(query=0, unreachable=0)
+        self._errors: Counter[str] = Counter({"query": 0, UNREACHABLE: 0})
 
     def report(self, progress: Progress) -> None:
         """Take what the job says of itself. Runs on its thread."""
@@ -151,3 +152,5 @@ class ErrorCounter(logging.Handler):
         reason = getattr(record, "fields", {}).get("reason")
         if reason:
             self._figures.count_error(reason)
+        if reason == UNREACHABLE:
+            self._figures.waits_for = record.getMessage()

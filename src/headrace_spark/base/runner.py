@@ -2,17 +2,36 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from threading import Event
+from time import monotonic
+from typing import Any, Final
 
 from py4j.protocol import Py4JError, Py4JNetworkError
 from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
 
 from headrace_spark.base.cluster import check_master
-from headrace_spark.base.errors import EngineLost
+from headrace_spark.base.errors import (
+    EngineLost,
+    JournalUnreachable,
+    PipelineError,
+    QueryFailed,
+    is_outage,
+)
+from headrace_spark.base.figures import UNREACHABLE
+from headrace_spark.base.logs import LOG
 from headrace_spark.base.progress import Progress, Report
 from headrace_spark.base.session import close_session, open_session
 from headrace_spark.base.settings import RunSettings
+from headrace_spark.base.stopping import Stopped
 from headrace_spark.jobs import module_of
+from headrace_spark.source.journal import journal_of
+from headrace_spark.source.remote import IMPATIENT
+
+_PAUSE_S: Final = (1.0, 15.0)
+"""Between looks at a broker that is away: at first, and at most."""
+_TOLD_EVERY_S: Final = 60.0
 
 
 def run_job(job: str, settings: RunSettings, stop: Event, report: Report) -> Progress:
@@ -33,10 +52,10 @@ def run_job(job: str, settings: RunSettings, stop: Event, report: Report) -> Pro
         report(progress)
 
     try:
-        progress: Progress = module.run(spark, settings, stop, remember)
+        progress = run_through_outages(module, spark, settings, stop, remember)
         close_session(spark)
-        return progress
-    except (Py4JError, PySparkException, ConnectionError) as error:
+        return last if progress is None else progress
+    except (Py4JError, PySparkException, ConnectionError, Stopped) as error:
         close_session(spark)
         if stop.is_set():
             return last
@@ -50,3 +69,56 @@ def run_job(job: str, settings: RunSettings, stop: Event, report: Report) -> Pro
     except BaseException:
         close_session(spark)
         raise
+
+
+def run_through_outages(
+    module: Any, spark: SparkSession, settings: RunSettings, stop: Event, report: Report
+) -> Progress | None:
+    """Run a job; with `follow` begin it anew, from what it has kept, whenever its broker answers again.
+
+    None if it was stopped while it waited. Raises PipelineError.
+    """
+    while True:
+        try:
+            progress: Progress = module.run(spark, settings, stop, report)
+            return progress
+        except (JournalUnreachable, QueryFailed) as error:
+            if stop.is_set() and is_outage(error):
+                return None
+            if not (settings.follow and is_outage(error)):
+                raise
+            stop_queries(spark)
+            if not wait_out(error, lambda: journal_of(settings, IMPATIENT), stop):
+                return None
+
+
+def stop_queries(spark: SparkSession) -> None:
+    """End what a job has left running, so that it can begin anew."""
+    for query in spark.streams.active:
+        query.stop()
+
+
+def wait_out(error: PipelineError, look: Callable[[], object], stop: Event) -> bool:
+    """Wait until a look at the broker succeeds; False if `stop` is set before. Raises PipelineError for any other failure
+    than that it does not answer."""
+    began = told = monotonic()
+    pause_s, most_s = _PAUSE_S
+    _say_waiting(error)
+    while not stop.wait(pause_s):
+        try:
+            look()
+        except JournalUnreachable as failure:
+            if not is_outage(failure):
+                raise
+            if monotonic() - told >= _TOLD_EVERY_S:
+                told = monotonic()
+                _say_waiting(failure)
+            pause_s = min(2 * pause_s, most_s)
+        else:
+            LOG.info("the broker answers again, after %.0f s", monotonic() - began)
+            return True
+    return False
+
+
+def _say_waiting(error: PipelineError) -> None:
+    LOG.warning("%s; waiting until it does", error, extra={"fields": {"reason": UNREACHABLE}})

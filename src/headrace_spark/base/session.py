@@ -56,7 +56,7 @@ _SMALL_MACHINE: Final = {
     # Few (tenant, date) pairs are written at a time; keeping their files open spares a sort of every batch.
     "spark.sql.maxConcurrentOutputFileWriters": "32",
     "spark.sql.streaming.numRecentProgressUpdates": "20",
-    "spark.sql.streaming.stopTimeout": "20s",
+    "spark.sql.streaming.stopTimeout": "5s",
 }
 
 

@@ -9,7 +9,6 @@ starts from, so a range that was cut off anywhere is done again from the same st
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -27,6 +26,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
 from headrace_spark.base.errors import QueryFailed
+from headrace_spark.base.logs import LOG
 from headrace_spark.base.progress import Progress, Report
 from headrace_spark.base.settings import RunSettings
 from headrace_spark.lake.durable import SyncedTable
@@ -156,10 +156,12 @@ def count(
             failure, failures = QueryFailed.from_spark(error), failures + 1
             if failure.is_ours or failures > settings.restarts_max:
                 raise failure from None
-            print(
-                f"offsets {found.start} to {found.end} are counted again: {failure}",
-                file=sys.stderr,
-                flush=True,
+            LOG.warning(
+                "offsets %d to %d are counted again: %s",
+                found.start,
+                found.end,
+                failure,
+                extra={"fields": {"reason": "query"}},
             )
 
 

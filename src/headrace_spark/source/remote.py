@@ -22,7 +22,8 @@ from headrace.journal.consumers import ConsumerPosition
 from headrace.journal.disk import Disk
 from headrace.journal.reader import DIRECTORY, JournalReader
 from headrace.journal.watermark import NAME as WATERMARK
-from headrace_spark.base.errors import BadOption, JournalUnreachable, LakeConflict
+from headrace_spark.base.errors import BadOption, JournalRefused, JournalUnreachable, LakeConflict
+from headrace_spark.base.stopping import STOPPING
 
 SCHEMES: Final = ("headrace", "headraces")
 DEFAULT_PORT: Final = 18830  # of the broker's admin listener
@@ -33,6 +34,13 @@ AHEAD_FROM_BYTES: Final = 64 << 10
 RETRY_FOR_S: Final = 30.0
 TIMEOUT_S: Final = 30.0
 _FIRST_PAUSE_S: Final = 0.1
+# What the broker, or a proxy in front of it, says of a moment.
+_NOT_NOW: Final = (
+    HTTPStatus.TOO_MANY_REQUESTS,
+    HTTPStatus.BAD_GATEWAY,
+    HTTPStatus.SERVICE_UNAVAILABLE,
+    HTTPStatus.GATEWAY_TIMEOUT,
+)
 _ROOT: Final = "/v1/journal"
 
 
@@ -56,7 +64,8 @@ def is_remote(location: str) -> bool:
 class Endpoint:
     """One broker's routes, over one connection that is kept: a request, its repetitions, what refusals mean.
 
-    Raises JournalUnreachable, FileNotFoundError for what is not there, LakeConflict for what belongs to somebody else.
+    Raises JournalUnreachable, JournalRefused, FileNotFoundError for what is not there, LakeConflict for what belongs to
+    somebody else. On the main thread of a job that is told to stop, Stopped.
     """
 
     def __init__(self, location: str, token: str, patience: Patience = PATIENT) -> None:
@@ -69,6 +78,7 @@ class Endpoint:
         self.location = location
         self._headers = {"Authorization": f"Bearer {token}"} if token else {}
         self._patience = patience
+        self._problem = ""
 
     def get(self, path: str, first: int = 0, length: int = 0) -> tuple[bytes, HTTPMessage]:
         """The body, or up to `length` bytes of it from `first` on, and the headers."""
@@ -78,39 +88,57 @@ class Endpoint:
     def request(
         self, method: str, path: str, headers: dict[str, str], body: bytes | None = None
     ) -> tuple[bytes, HTTPMessage]:
-        until, pause_s = time.monotonic() + self._patience.retry_for_s, _FIRST_PAUSE_S
-        while True:
-            try:
-                self._connection.request(method, _ROOT + path, body, self._headers | headers)
-                answer = self._connection.getresponse()
-                data = answer.read()
-            except ssl.SSLError as error:
-                raise JournalUnreachable(f"{self.location}: {error}") from None
-            except (HTTPException, OSError) as error:
-                self._connection.close()  # the next request opens it again
-                problem = str(error) or type(error).__name__
-            else:
-                if answer.status < HTTPStatus.BAD_REQUEST:
-                    return data, answer.headers
-                if answer.status != HTTPStatus.SERVICE_UNAVAILABLE:
-                    raise self._refused(HTTPStatus(answer.status), path, data)
-                problem = _detail(data)
-            if time.monotonic() + pause_s > until:
-                raise JournalUnreachable(f"{self.location} does not answer: {problem}")
-            time.sleep(pause_s)
-            pause_s = min(2 * pause_s, 2.0)
+        patience = IMPATIENT if STOPPING.event.is_set() else self._patience
+        until, pause_s = time.monotonic() + patience.retry_for_s, _FIRST_PAUSE_S
+        self._limit(patience.timeout_s)
+        with STOPPING.ends():
+            while (found := self._try(method, path, headers, body)) is None:
+                if time.monotonic() + pause_s > until:
+                    raise JournalUnreachable(f"{self.location} does not answer: {self._problem}")
+                time.sleep(pause_s)
+                pause_s = min(2 * pause_s, 2.0)
+        return found
+
+    def _limit(self, timeout_s: float) -> None:
+        self._connection.timeout = timeout_s
+        if self._connection.sock is not None:
+            self._connection.sock.settimeout(timeout_s)
+
+    def _try(
+        self, method: str, path: str, headers: dict[str, str], body: bytes | None
+    ) -> tuple[bytes, HTTPMessage] | None:
+        """One attempt; None if another one may help, and why is in `_problem`."""
+        try:
+            self._connection.request(method, _ROOT + path, body, self._headers | headers)
+            answer = self._connection.getresponse()
+            data = answer.read()
+        except ssl.SSLCertVerificationError as error:
+            raise JournalRefused(f"{self.location}: {error}") from None
+        except (HTTPException, OSError) as error:
+            self._connection.close()  # the next request opens it again
+            self._problem = str(error) or type(error).__name__
+            return None
+        except BaseException:
+            self._connection.close()  # half an answer may be left in it
+            raise
+        if answer.status < HTTPStatus.BAD_REQUEST:
+            return data, answer.headers
+        if answer.status not in _NOT_NOW:
+            raise self._refused(HTTPStatus(answer.status), path, data)
+        self._problem = _detail(data)
+        return None
 
     def _refused(self, status: HTTPStatus, path: str, data: bytes) -> Exception:
         detail = _detail(data)
         if status == HTTPStatus.NOT_FOUND:
             return FileNotFoundError(f"{self.location}{path}: {detail}")
         if status in (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN):
-            return JournalUnreachable(
+            return JournalRefused(
                 f"{self.location}: {detail} (option token, pipeline.token_file, or HEADRACE_JOURNAL_TOKEN)"
             )
         if status == HTTPStatus.CONFLICT:
             return LakeConflict(f"{self.location}: {detail}")
-        return JournalUnreachable(f"{self.location}{path}: {status} {detail}")
+        return JournalRefused(f"{self.location}{path}: {status} {detail}")
 
 
 def _detail(data: bytes) -> str:
