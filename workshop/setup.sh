@@ -57,6 +57,8 @@ system_packages() {
   have chromium || missing+=(chromium)
   have node || missing+=(nodejs)
   have npm || missing+=(npm)
+  have mariadbd || missing+=(mariadb-server)
+  compgen -G '/usr/lib/postgresql/*/bin/initdb' >/dev/null || missing+=(postgresql)
   [ ${#missing[@]} -eq 0 ] || apt_install "${missing[@]}"
   python3 -c 'import sys; sys.exit(sys.version_info < (3, 11))' || die "python3 is $(python3 -V); 3.11 or newer is needed"
   missing=()

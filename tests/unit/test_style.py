@@ -54,6 +54,18 @@ TESTED_TOGETHER = {
         "headrace/net/frame_connection.py",
     ],
     "tests/e2e/test_frame_clusters.py": ["headrace/cli_frame.py"],
+    "tests/e2e/test_frame_clients.py": [
+        "headrace/clients/frame/acknowledging.py",
+        "headrace/clients/frame/background.py",
+        "headrace/clients/frame/consumer.py",
+        "headrace/clients/frame/message.py",
+        "headrace/clients/frame/sync.py",
+    ],
+    "tests/unit/clients/frame/test_producer.py": [
+        "headrace/clients/frame/connection.py",
+        "headrace/clients/frame/errors.py",
+    ],
+    "tests/unit/clients/frame/test_processed.py": ["headrace/clients/frame/handling.py"],
     "tests/e2e/test_from_mosquitto.py": ["headrace/cli_mosquitto.py"],
     "tests/unit/mosquitto/test_conversion.py": [
         "headrace/mosquitto/bridges.py",

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Final
 
 from headrace.address import Location
-from headrace.bridge.backoff import Backoff
+from headrace.backoff import Backoff
 from headrace.bridge.counters import BridgeCounters
 from headrace.bridge.link import RemoteLink
 from headrace.bridge.rendering import trace_of

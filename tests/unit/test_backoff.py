@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 
-from headrace.bridge.backoff import Backoff
+from headrace.backoff import Backoff
 
 
 def test_it_doubles_with_jitter_up_to_the_longest() -> None:

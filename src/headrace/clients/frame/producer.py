@@ -1,0 +1,207 @@
+"""A producer of messages over frames, for asyncio: it sends until it is answered, over as many connections as that takes.
+
+    async with Producer("frame://127.0.0.1:6800", "door-17") as producer:
+        message_id = await producer.publish("dormitory/doors", b"opened by card 4711")
+
+Runs on the loop. The broker answers when the message is durable. Where the connection ends before that, the producer
+connects again, after longer and longer pauses with jitter, and sends what was not answered once more, in its order and
+under the same sequence numbers: the broker knows the SN, the sequence number, the topic and the payload of what it has
+stored within the last five minutes, and answers with the id that the first copy has.
+
+**Sequence numbers that start again.** Two messages of one SN with one sequence number, topic and payload within five
+minutes are one message. So a producer begins at a random number, unless `first_seq` says where: who counts in a place
+that survives a restart sends exactly once over the restart too. Who begins at 0 each time may lose messages: "opened" as
+number 0, a restart, and "opened" as number 0 again are one. What is repeated after more than five minutes is stored
+twice.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import random
+import ssl
+from types import TracebackType
+from typing import Self
+
+from headrace.backoff import Backoff
+from headrace.clients.errors import ConnectionLost
+from headrace.clients.frame.connection import Access, FrameConnection
+from headrace.clients.frame.errors import Closed, refused
+from headrace.errors import HeadraceError
+from headrace.frames.bodies import publish_body
+from headrace.frames.frame import PUBLISH, encode_frame
+
+SEQUENCES = 1 << 32
+
+
+class Producer:
+    """`publish` as often as wanted at a time: at most `in_flight_max` messages are unanswered, the others wait in order.
+
+    `sn` is the serial number of the device, whose user and password are its own, if any. Pauses between attempts are
+    `shortest_pause_s` at first, and `longest_pause_s` in the end. `frame_bytes_max` is the broker's `packet_bytes_max`.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        sn: str | bytes,
+        *,
+        user: str = "",
+        password: str | bytes = b"",
+        tls: ssl.SSLContext | None = None,
+        version: int = 2,
+        first_seq: int | None = None,
+        in_flight_max: int = 256,
+        frame_bytes_max: int = 1 << 20,
+        shortest_pause_s: float = 0.2,
+        longest_pause_s: float = 30.0,
+        open_timeout_s: float = 10.0,
+        heartbeat_s: float = 30.0,
+    ) -> None:
+        self._access = Access.to(
+            url, sn, version=version, user=user, password=password, tls=tls, open_timeout_s=open_timeout_s,
+            heartbeat_s=heartbeat_s,
+        )  # fmt: skip
+        self._seq = random.getrandbits(32) if first_seq is None else first_seq
+        self._places = asyncio.Semaphore(in_flight_max)
+        self._frame_bytes_max = frame_bytes_max
+        self._pauses = Backoff(shortest_pause_s, longest_pause_s)
+        self._refusals = Backoff(shortest_pause_s, longest_pause_s)
+        self._unanswered: dict[int, _Unanswered] = {}
+        self._connection: FrameConnection | None = None
+        self._keeping: asyncio.Task[None] | None = None
+        self._failed: HeadraceError | None = None
+        self.connections = 0
+
+    async def __aenter__(self) -> Self:
+        self.open()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    def open(self) -> None:
+        """Begin to connect, and return at once; what comes of it is what `publish` returns or raises."""
+        self._keeping = asyncio.get_running_loop().create_task(self._keep())
+
+    async def close(self) -> None:
+        """Stop. Whoever still waits for an answer gets Closed: the message may have been stored, or not."""
+        if self._keeping is not None:
+            self._keeping.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._keeping
+        self._fail(Closed("the producer was closed before the broker had answered"))
+
+    async def publish(self, topic: str, payload: bytes, seq: int | None = None) -> bytes:
+        """Return the 16 bytes that name the message, when it is durable.
+
+        `seq`: its sequence number, else the next one. Raises Refused with the reason code where the broker does not take
+        it (0x87 not allowed, 0x90 no topic name) or not let this device in; ValueError for a message larger than a frame
+        may be. A broker whose disk is full is asked again. Cancelled, it is sent no more, and may have been stored.
+        """
+        async with self._places:
+            number = self._next(seq)
+            body = publish_body(number, topic.encode("utf-8"), payload)
+            data = encode_frame(self._access.version, PUBLISH, self._access.sn, body)
+            if len(data) > self._frame_bytes_max:
+                raise ValueError(f"a frame of {len(data)} bytes; {self._frame_bytes_max} are accepted")
+            return await self._send(number, data)
+
+    def _next(self, seq: int | None) -> int:
+        if self._failed is not None:
+            raise self._failed
+        if self._keeping is None:
+            raise Closed("the producer is not open")
+        number = self._seq if seq is None else seq
+        if number in self._unanswered or not 0 <= number < SEQUENCES:
+            raise ValueError(f"the sequence number {number} is taken, or is no u32")
+        if seq is None:
+            self._seq = (number + 1) % SEQUENCES
+        return number
+
+    async def _send(self, number: int, data: bytes) -> bytes:
+        waiting = _Unanswered(data)
+        self._unanswered[number] = waiting
+        if self._connection is not None:
+            self._connection.write(data)
+        try:
+            return await waiting.message_id
+        finally:
+            self._unanswered.pop(number, None)
+
+    # The connection
+
+    async def _keep(self) -> None:
+        """Be connected, again and again, until something says that it is no use."""
+        loop = asyncio.get_running_loop()
+        while True:
+            began = loop.time()
+            why = await self._hold()
+            if not may_help(why):
+                self._fail(why)
+                return
+            self._pauses.lasted(loop.time() - began)
+            await asyncio.sleep(self._pauses.next_s())
+
+    async def _hold(self) -> Exception:
+        """One connection, from its begin to its end. Returns why it ended."""
+        connection = FrameConnection(self._access)
+        connection.on_published = self._published
+        try:
+            await connection.open()
+            self.connections += 1
+            self._connection = connection
+            for waiting in self._unanswered.values():
+                connection.write(waiting.data)
+            await connection.ended.wait()
+        except (OSError, TimeoutError, HeadraceError) as error:
+            return error
+        finally:
+            self._connection = None
+            connection.abort()
+        return connection.lost or ConnectionLost("it ended")
+
+    def _published(self, seq: int, code: int, message_id: bytes) -> None:
+        waiting = self._unanswered.get(seq)
+        if waiting is None or waiting.message_id.done():
+            return
+        if not code:
+            self._refusals.lasted(float("inf"))
+            waiting.message_id.set_result(message_id)
+            return
+        error = refused("the broker did not take the message", code)
+        if error.retry_helps:
+            asyncio.get_running_loop().call_later(self._refusals.next_s(), self._again, waiting)
+        else:
+            waiting.message_id.set_exception(error)
+
+    def _again(self, waiting: _Unanswered) -> None:
+        if self._connection is not None and not waiting.message_id.done():
+            self._connection.write(waiting.data)
+
+    def _fail(self, why: Exception) -> None:
+        """No connection will come: whoever waits hears why. The first reason counts."""
+        if self._failed is None:
+            self._failed = why if isinstance(why, HeadraceError) else ConnectionLost(str(why))
+        for waiting in self._unanswered.values():
+            if not waiting.message_id.done():
+                waiting.message_id.set_exception(self._failed)
+
+
+class _Unanswered:
+    """A message that was sent, or waits for a connection."""
+
+    def __init__(self, data: bytes) -> None:
+        self.data = data
+        self.message_id: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
+
+
+def may_help(why: Exception) -> bool:
+    """Return whether another attempt may go better than one that ended with this: all but what the broker refuses for
+    good, and a certificate that does not verify."""
+    if isinstance(why, ssl.SSLCertVerificationError):
+        return False
+    return why.retry_helps if isinstance(why, HeadraceError) else True

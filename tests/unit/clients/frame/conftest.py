@@ -1,0 +1,16 @@
+"""One set of databases for the tests of consumers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from databases import Databases
+
+
+@pytest.fixture(scope="session")
+def databases(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Databases]:
+    found = Databases(tmp_path_factory.mktemp("databases"))
+    yield found
+    found.close()
