@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import signal
+import socket
 import ssl
 import urllib.error
 import urllib.request
@@ -13,9 +15,10 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from broker_process import BrokerProcess
+from broker_process import BrokerProcess, wait_until
 from certificates import Authority
 from e2e.raw import RawClient
+from headrace.api.journal import EACH_MAX
 from headrace.journal.consumers import ConsumerPosition
 from headrace.journal.reader import JournalReader
 
@@ -35,9 +38,14 @@ class Answer(NamedTuple):
 
 
 def ask(
-    broker: BrokerProcess, path: str = "/", token: str = "secret", span: str = "", body: object = None
+    broker: BrokerProcess,
+    path: str = "/",
+    token: str = "secret",
+    span: str = "",
+    body: object = None,
+    encoding: str = "identity",
 ) -> Answer:
-    headers = {"Authorization": f"Bearer {token}"} if token else {}
+    headers = {"Accept-Encoding": encoding} | ({"Authorization": f"Bearer {token}"} if token else {})
     if span:
         headers["Range"] = span
     data = None if body is None else json.dumps(body).encode()
@@ -197,3 +205,97 @@ def test_the_journal_over_tls(brokers: Brokers, tmp_path: Path) -> None:
     with urllib.request.urlopen(request, timeout=30, context=trusting) as answer:
         assert answer.status == 200
     serving.stop()
+
+
+LIMITED = """secret
+read tenant=default ours
+read tenant=nobody theirs
+operate consumer=alarms,other mover
+"""
+
+
+@pytest.fixture
+def limiting(brokers: Brokers, clients: Clients, tmp_path: Path) -> BrokerProcess:
+    """A broker with tokens of tenants and consumers, and 4 MiB in its journal."""
+    (tmp_path / "token").write_text(LIMITED)
+    broker = brokers({"journal.token_file": tmp_path / "token"}).start()
+    client = clients(broker)
+    for n in range(40):
+        client.deliver("t", b"%d confidential " % n * 7000)
+    return broker
+
+
+def test_tokens_of_tenants_and_consumers_let_nothing_else_be_seen_or_moved(
+    limiting: BrokerProcess, tmp_path: Path
+) -> None:
+    path = "/files/00000000000000000000.log"
+    whole, ours, theirs = (
+        ask(limiting, path, token, "bytes=0-1048575") for token in ("secret", "ours", "theirs")
+    )
+    assert whole.body.startswith(ours.body[:4])
+    assert (b"0 confidential" in ours.body, b"confidential" in theirs.body) == (True, False)
+    assert 0 < len(theirs.body) == len(ours.body) < len(whole.body)
+    assert (
+        theirs.headers["Content-Range"].partition("/")[2] == whole.headers["Content-Range"].partition("/")[2]
+    )
+    assert ours.headers["ETag"] != whole.headers["ETag"]
+    catalogs = [json.loads(ask(limiting, "/", token).body) for token in ("secret", "theirs", "mover")]
+    assert [catalog.get("tenant") for catalog in catalogs] == [None, "nobody", None]
+
+    position = {"uuid": catalogs[0]["uuid"], "epoch": catalogs[0]["epoch"], "offset": 1}
+    moves = {
+        ("mover", "alarms"): 204,
+        ("mover", "other"): 204,
+        ("mover", "archive"): 403,
+        ("ours", "alarms"): 403,
+        ("secret", "archive"): 204,
+    }
+    found = {
+        (token, name): ask(limiting, f"/consumers/{name}/register", token, body=position)
+        for token, name in moves
+    }
+    assert {asked: answer.status for asked, answer in found.items()} == moves
+    assert "not for the consumer archive" in found["mover", "archive"].problem
+    assert [ask(limiting, f"/consumers/{name}", "mover").status for name in ("alarms", "archive")] == [
+        200,
+        403,
+    ]
+
+    (tmp_path / "token").write_text(LIMITED.replace("ours", "theirs2"))  # it is taken away
+    assert ask(limiting, path, "ours", "bytes=0-9").status == 401
+
+
+def test_a_range_comes_compressed_to_who_takes_that(limiting: BrokerProcess) -> None:
+    path, span = "/files/00000000000000000000.log", "bytes=1000-900999"
+    plain, packed = ask(limiting, path, span=span), ask(limiting, path, span=span, encoding="gzip")
+    assert (plain.headers["Content-Encoding"], packed.headers["Content-Encoding"]) == (None, "gzip")
+    assert gzip.decompress(packed.body) == plain.body
+    assert len(packed.body) < len(plain.body) / 10
+    assert packed.headers["Content-Range"] == plain.headers["Content-Range"]
+    assert packed.headers["Vary"] == "Accept-Encoding"
+
+
+def test_who_reads_slowly_and_asks_for_everything_at_once_holds_up_nobody(limiting: BrokerProcess) -> None:
+    """The system takes 3 MB or so for each connection; what is behind that waits in the broker."""
+    request = (
+        b"GET /v1/journal/files/00000000000000000000.log HTTP/1.1\r\nHost: h\r\n"
+        b"Authorization: Bearer mover\r\nRange: bytes=0-1048575\r\n\r\n"
+    )
+    held = []
+    try:
+        for _ in range(2 * EACH_MAX):
+            slow = socket.socket()
+            slow.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            slow.connect(("127.0.0.1", limiting.admin_port))
+            slow.sendall(request * 20)
+            held.append(slow)
+        wait_until(lambda: ask(limiting, "/", "mover").status == 429, "no turn is left", 60)
+        refused = ask(limiting, "/", "mover")
+        assert (refused.status, refused.headers["Retry-After"]) == (429, "1")
+        assert "on their way" in refused.problem
+        assert ask(limiting, "/files/00000000000000000000.log", span="bytes=0-1048575").status == 206
+        assert "headrace_sessions" in " ".join(limiting.metrics())
+    finally:
+        for slow in held:
+            slow.close()
+    wait_until(lambda: ask(limiting, "/", "mover").status == 200, "turns are given back", 60)

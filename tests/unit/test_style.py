@@ -116,7 +116,7 @@ TESTED_TOGETHER = {
         "headrace_spark/source/source.py",
     ],
     "tests/spark/test_source_stream.py": ["headrace_spark/source/stream.py"],
-    "tests/e2e/test_journal_http.py": ["headrace/api/journal.py", "headrace/api/problem.py"],
+    "tests/e2e/test_journal_http.py": ["headrace/api/problem.py"],
     "tests/spark/report/test_page.py": [
         "headrace_spark/report/charts.py",
         "headrace_spark/report/figures.py",

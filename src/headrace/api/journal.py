@@ -10,38 +10,53 @@
     POST /v1/journal/consumers/NAME/commit    the same: everything below is processed
 
 Each wants `Authorization: Bearer TOKEN`, where TOKEN is one of `journal.token_file` (`tokens`); without that key
-nobody is let in. What a POST changes needs the role `operate`, all else `read`. Files are read on threads, at most
-`RANGE_BYTES_MAX` at a time, so the loop only passes on what is in memory; nothing is parsed here but the end
-of the segment being written.
+nobody is let in. What a POST changes needs the role `operate`, all else `read`. A token of a tenant sees that tenant's
+messages alone (`tenant_view`), one of a consumer moves no other. Files are read on threads of their own, at most
+`RANGE_BYTES_MAX` at a time, so the loop only passes on what is in memory; nothing is parsed here but the end of the
+segment being written, and what a tenant sees.
+
+A reader may ask for several ranges at once. `EACH_MAX` answers are made or on their way for one token, `ALL_MAX` for all
+of them: that bounds the memory, whoever reads slowly; more are told 429, and to come again. Who says `Accept-Encoding:
+gzip` has a range compressed, if that makes it smaller; `Range` and `Content-Range` count bytes of the file all the same.
 """
 
 from __future__ import annotations
 
+import asyncio
+import gzip
 import re
+from collections import Counter
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from http import HTTPStatus
 from pathlib import Path
-from typing import Annotated, Final
+from typing import Annotated, Final, TypeVar
 
 import msgspec
-from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Mount, Route
+from starlette.types import Message, Receive, Scope, Send
 
 from headrace.api.problem import problem
-from headrace.api.tokens import OPERATE, READ, Tokens, guarded
+from headrace.api.tenant_view import TenantView
+from headrace.api.tokens import OPERATE, READ, Tokens, answered
 from headrace.journal.consumers import OWNER_BYTES_MAX, ConsumerPosition
 from headrace.journal.disk import DISK
 from headrace.journal.errors import ConsumerTaken, EpochMismatch, JournalError, UnknownConsumer
 from headrace.journal.finished import FinishedSegment
 from headrace.journal.index import SUFFIX as INDEX_SUFFIX
 from headrace.journal.reader import DIRECTORY, JournalReader
-from headrace.journal.segment import SEGMENT_HEADER_SIZE, base_offset_of
+from headrace.journal.segment import SEGMENT_HEADER_SIZE, base_offset_of, file_name
 from headrace.journal.watermark import NAME as WATERMARK
 
 RANGE_BYTES_MAX: Final = 1 << 20
+# Answers that are made or on their way: for one token, and for all.
+EACH_MAX: Final = 16
+ALL_MAX: Final = 48
+THREADS_MAX: Final = 8
 # Of at most 18 digits: larger than any file, and every system call can take it.
+T = TypeVar("T")
 _RANGE: Final = re.compile(r"bytes=([0-9]{1,18})-([0-9]{0,18})")
 _BYTES: Final = "application/octet-stream"
 _MOVES: Final = {
@@ -63,6 +78,7 @@ class JournalFiles:
     """What of the journal may be seen from outside. Methods run on threads."""
 
     def __init__(self, data_dir: Path) -> None:
+        self._view = TenantView()
         self.data_dir = data_dir
         self.reader = JournalReader(data_dir)
         self._end: tuple[int, int] = (
@@ -89,13 +105,22 @@ class JournalFiles:
             "segments": segments,
         }
 
-    def segment(self, base_offset: int, first: int, last: int) -> tuple[bytes, int, str]:
-        """Bytes `first` to `last` of a segment as far as they may be seen, how many that are in all, and what tells this
-        file from another of the same name. Raises FileNotFoundError."""
+    def segment(self, base_offset: int, first: int, last: int, tenant: str = "") -> tuple[bytes, int, str]:
+        """Bytes `first` to `last` of a segment as far as they may be seen, by a tenant or by all; how many that are in
+        all; and what tells this file from another of the same name. Raises FileNotFoundError, CorruptBatch."""
         with self.reader.finished(base_offset) as segment:
             size = segment.size if segment.footer else self._readable(segment, last)
             length = max(0, min(last + 1, size, first + RANGE_BYTES_MAX) - first)
-            return segment.read(first, length), size, segment.key
+            if not tenant:
+                return segment.read(first, length), size, segment.key
+            index = self._index(base_offset)
+            return self._view.read(segment, index, first, length, tenant), size, f"{segment.key}-of-a-tenant"
+
+    def _index(self, base_offset: int) -> bytes:
+        try:
+            return self.small(file_name(base_offset, INDEX_SUFFIX))
+        except FileNotFoundError:
+            return b""  # of the segment being written
 
     def _readable(self, segment: FinishedSegment, last: int) -> int:
         """Return where the batches below the high watermark end. Looked up again only for what lies behind the last
@@ -121,12 +146,56 @@ class JournalFiles:
         )
 
 
+class Turns:
+    """Counts the answers that are made or on their way, for each token and in all. Runs on the loop."""
+
+    def __init__(self) -> None:
+        self._taken: Counter[str] = Counter()
+
+    def take(self, who: str) -> bool:
+        """Return whether there is one more for it."""
+        if self._taken[who] >= EACH_MAX or self._taken.total() >= ALL_MAX:
+            return False
+        self._taken[who] += 1
+        return True
+
+    def give(self, who: str) -> None:
+        self._taken[who] -= 1
+        if not self._taken[who]:
+            del self._taken[who]
+
+
+class Taken:
+    """An answer that keeps its turn until its bytes have left this process, or the connection has."""
+
+    def __init__(self, response: Response, turns: Turns, who: str) -> None:
+        self._response = response
+        self._turns = turns
+        self._who = who
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        async def send_and_wait(message: Message) -> None:
+            if message["type"] != "http.response.body":
+                await send(message)
+                return
+            await send({**message, "more_body": True})
+            await asyncio.sleep(0)  # what was written goes to the socket at the end of a pass of the loop
+            await send({"type": "http.response.body", "body": b""})  # once nearly all of it has been taken
+
+        try:
+            await self._response(scope, receive, send_and_wait)
+        finally:
+            self._turns.give(self._who)
+
+
 class JournalRoutes:
     """The endpoints. They run on the loop and leave every file to a thread."""
 
     def __init__(self, data_dir: Path, token_file: Path | None) -> None:
         self._files = JournalFiles(data_dir)
         self._tokens = Tokens(token_file)
+        self._turns = Turns()
+        self._threads = ThreadPoolExecutor(THREADS_MAX, "journal-http")
 
     def mount(self) -> Mount:
         return Mount(
@@ -148,7 +217,30 @@ class JournalRoutes:
         What goes wrong becomes a problem document.
         """
 
-        return guarded(self._tokens, role, lambda *asked: run_in_threadpool(self._answered, answer, *asked))
+        async def made(request: Request, body: bytes) -> Response:
+            return await self._on_thread(self._answered, answer, request, body)
+
+        async def endpoint(request: Request) -> object:
+            given = request.headers.get("authorization", "")
+            grant = await self._on_thread(self._tokens.grant, given, role)
+            if isinstance(grant, Response):
+                return grant
+            if not self._turns.take(given):
+                detail = "too many answers are on their way: ask again when one of them is there"
+                return problem(HTTPStatus.TOO_MANY_REQUESTS, detail, {"Retry-After": "1"})
+            request.state.grant = grant
+            try:
+                found = await answered(request, made)
+            except BaseException:
+                self._turns.give(given)
+                raise
+            return Taken(found, self._turns, given)
+
+        return endpoint
+
+    async def _on_thread(self, work: Callable[..., T], *given: object) -> T:
+        """Do it on threads that nothing else of the admin HTTP waits for."""
+        return await asyncio.get_running_loop().run_in_executor(self._threads, work, *given)
 
     def _answered(
         self, answer: Callable[[Request, bytes], Response], request: Request, body: bytes
@@ -166,8 +258,9 @@ class JournalRoutes:
         except OSError as error:
             return problem(HTTPStatus.SERVICE_UNAVAILABLE, f"not now: {error.strerror}")
 
-    def _catalog(self, _request: Request, _body: bytes) -> Response:
-        return JSONResponse(self._files.catalog())
+    def _catalog(self, request: Request, _body: bytes) -> Response:
+        tenant = request.state.grant.tenant
+        return JSONResponse(self._files.catalog() | ({"tenant": tenant} if tenant else {}))
 
     def _watermark(self, _request: Request, _body: bytes) -> Response:
         return Response(self._files.small(WATERMARK), media_type=_BYTES)
@@ -184,15 +277,23 @@ class JournalRoutes:
             return problem(HTTPStatus.BAD_REQUEST, "Range must be bytes=FIRST-LAST")
         first = int(asked[1])
         last = int(asked[2]) if asked[2] else first + RANGE_BYTES_MAX - 1
-        data, size, tag = self._files.segment(base_offset, first, last)
+        data, size, tag = self._files.segment(base_offset, first, last, request.state.grant.tenant)
         if not data:
             status = HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE
             return problem(status, f"{name} has {size} bytes", {"Content-Range": f"bytes */{size}"})
         headers = {"Content-Range": f"bytes {first}-{first + len(data) - 1}/{size}", "ETag": f'"{tag}"'}
+        headers["Vary"] = "Accept-Encoding"
+        if _takes_gzip(request.headers.get("accept-encoding", "")):
+            packed = gzip.compress(data, compresslevel=1, mtime=0)
+            if len(packed) < len(data):
+                data, headers["Content-Encoding"] = packed, "gzip"
         return Response(data, HTTPStatus.PARTIAL_CONTENT, headers, media_type=_BYTES)
 
     def _consumer(self, request: Request, _body: bytes) -> Response:
-        found = ConsumerPosition.read(self._files.data_dir, request.path_params["name"])
+        name = request.path_params["name"]
+        if not request.state.grant.names(name):
+            return _not_of_this_token(name)
+        found = ConsumerPosition.read(self._files.data_dir, name)
         fields = {name: getattr(found, name) for name in found.__slots__}
         if not found.owner:
             del fields["owner"]  # readers of before do not know it
@@ -204,5 +305,20 @@ class JournalRoutes:
             return problem(
                 HTTPStatus.NOT_FOUND, f"{what}: a consumer's position is moved by register or commit"
             )
+        if not request.state.grant.names(name):
+            return _not_of_this_token(name)
         self._files.move(name, what, msgspec.json.decode(body, type=Position))
         return Response(status_code=HTTPStatus.NO_CONTENT)
+
+
+def _not_of_this_token(consumer: str) -> Response:
+    return problem(HTTPStatus.FORBIDDEN, f"this token is not for the consumer {consumer}")
+
+
+def _takes_gzip(accepted: str) -> bool:
+    """Return whether an Accept-Encoding header names gzip, and not with the weight 0."""
+    for one in accepted.lower().split(","):
+        name, _, weight = one.partition(";")
+        if name.strip() == "gzip":
+            return re.fullmatch(r"q=0(\.0*)?", weight.replace(" ", "")) is None
+    return False

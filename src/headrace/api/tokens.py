@@ -1,15 +1,20 @@
 """Who may ask the admin HTTP for what: bearer tokens with a role, a line each, in a file that only the owner reads.
 
-    TOKEN            may do everything, as `operate`
-    read TOKEN       may look
-    operate TOKEN    may also change something: move the position of a consumer
+    TOKEN                             may do everything, as `operate`
+    read TOKEN                        may look
+    operate TOKEN                     may also change something: move the position of a consumer
+    operate consumer=NAME TOKEN       may read the journal and move this consumer, or these: consumer=A,B; nothing else
+    read tenant=NAME TOKEN            may read this tenant's messages in the journal, and nothing of anybody else
+    operate tenant=A consumer=B TOKEN the same, and may move this consumer
 
-Empty lines and lines that begin with `#` count for nothing. The file is read at every request, so a change holds at once.
+Empty lines and lines that begin with `#` count for nothing, nor does a line with any other word. The file is read at
+every request, so a change holds at once.
 """
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
 from hmac import compare_digest
 from http import HTTPStatus
 from pathlib import Path
@@ -29,6 +34,27 @@ BODY_BYTES_MAX: Final = 4096
 Answer = Callable[[Request, bytes], Response | Awaitable[Response]]
 
 
+@dataclass(frozen=True, slots=True)
+class Grant:
+    """What a token may: its role, and what that is limited to. `tenant` "": all; no `consumers`: any, or with a tenant
+    none."""
+
+    role: str
+    tenant: str = ""
+    consumers: tuple[str, ...] = ()
+
+    @property
+    def is_limited(self) -> bool:
+        return self.tenant != "" or self.consumers != ()
+
+    def names(self, consumer: str) -> bool:
+        """Return whether it may see, and with the role `operate` move, the position of this consumer."""
+        return consumer in self.consumers if self.is_limited else True
+
+    def allows(self, role: str) -> bool:
+        return self.role in (role, OPERATE)
+
+
 class Tokens:
     """The tokens of one file; None: nobody is let in. Runs on threads."""
 
@@ -36,7 +62,17 @@ class Tokens:
         self._file = file
 
     def refusal(self, given: str, role: str) -> Response | None:
-        """Why whoever sent this Authorization header may not do what needs `role`; None if they may."""
+        """Why whoever sent this Authorization header may not do what needs `role`, for all tenants; None if they may."""
+        found = self.grant(given, role)
+        if isinstance(found, Response):
+            return found
+        if found.is_limited:
+            detail = "this token is for a tenant or a consumer of the journal, and for nothing else"
+            return problem(HTTPStatus.FORBIDDEN, detail)
+        return None
+
+    def grant(self, given: str, role: str) -> Grant | Response:
+        """What the token in this Authorization header may, which is at least `role`; or why that is refused."""
         if self._file is None:
             return problem(
                 HTTPStatus.FORBIDDEN,
@@ -47,9 +83,9 @@ class Tokens:
         except (OSError, UnicodeDecodeError) as error:
             detail = f"journal.token_file cannot be read: {getattr(error, 'strerror', None) or error}"
             return problem(HTTPStatus.INTERNAL_SERVER_ERROR, detail)
-        found = _roles(lines, given)
-        if role in found or OPERATE in found:
-            return None
+        found = _grants(lines, given)
+        if allowing := [grant for grant in found if grant.allows(role)]:
+            return min(allowing, key=lambda grant: grant.is_limited)
         if found:
             return problem(
                 HTTPStatus.FORBIDDEN, f"this token may {READ}, and what is asked for needs {OPERATE}"
@@ -58,38 +94,58 @@ class Tokens:
         return problem(HTTPStatus.UNAUTHORIZED, detail, {"WWW-Authenticate": "Bearer"})
 
 
-def _roles(lines: list[str], given: str) -> set[str]:
-    """The roles of the token in this header. Looks at every line, so that the time tells nothing."""
-    found = set()
+def _grants(lines: list[str], given: str) -> list[Grant]:
+    """What the lines with the token in this header grant. Looks at every line, so that the time tells nothing."""
+    found = []
     for line in lines:
-        role, _, token = line.strip().rpartition(" ")
-        ours = token != "" and not line.startswith("#") and role in ("", READ, OPERATE)
-        if compare_digest(given.encode(), f"Bearer {token}".encode()) and ours:
-            found.add(role or OPERATE)
+        words, _, token = line.strip().rpartition(" ")
+        grant = _grant(words) if token != "" and not line.startswith("#") else None
+        if compare_digest(given.encode(), f"Bearer {token}".encode()) and grant is not None:
+            found.append(grant)
     return found
 
 
+def _grant(words: str) -> Grant | None:
+    """What the words before a token say; None if one of them says nothing."""
+    role, limits = OPERATE, dict[str, str]()
+    for place, word in enumerate(words.split()):
+        key, is_limit, value = word.partition("=")
+        if place == 0 and word in (READ, OPERATE):
+            role = word
+        elif is_limit and value and key in ("tenant", "consumer") and key not in limits:
+            limits[key] = value
+        else:
+            return None
+    consumers = tuple(name for name in limits.get("consumer", "").split(",") if name)
+    if "consumer" in limits and not consumers:
+        return None
+    return Grant(role, limits.get("tenant", ""), consumers)
+
+
 def guarded(tokens: Tokens, role: str, answer: Answer) -> Callable[[Request], object]:
-    """An endpoint for whoever has a token of that role, which is asked before a body is read."""
+    """An endpoint for whoever has a token of that role without limits, which is asked before a body is read."""
 
     async def endpoint(request: Request) -> Response:
         given = request.headers.get("authorization", "")
         refusal = await run_in_threadpool(tokens.refusal, given, role)
-        if refusal is not None:
-            return refusal
-        body = b""
-        try:
-            async for part in request.stream():
-                body += part
-                if len(body) > BODY_BYTES_MAX:
-                    detail = f"the body is longer than {BODY_BYTES_MAX} bytes"
-                    return problem(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, detail)
-        except ClientDisconnect:
-            return Response()  # nobody is there to read it
-        try:
-            found = answer(request, body)
-            return found if isinstance(found, Response) else await found
-        except (ValueError, msgspec.MsgspecError) as error:
-            return problem(HTTPStatus.BAD_REQUEST, str(error))
+        return await answered(request, answer) if refusal is None else refusal
 
     return endpoint
+
+
+async def answered(request: Request, answer: Answer) -> Response:
+    """The answer to a request that was let in; what is wrong with it as a problem document."""
+    body = b""
+    try:
+        async for part in request.stream():
+            body += part
+            if len(body) > BODY_BYTES_MAX:
+                detail = f"the body is longer than {BODY_BYTES_MAX} bytes"
+                return problem(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, detail)
+    except ClientDisconnect:
+        return Response()  # nobody is there to read it
+    try:
+        found = answer(request, body)
+        return found if isinstance(found, Response) else await found
+    except (ValueError, msgspec.MsgspecError) as error:
+        return problem(HTTPStatus.BAD_REQUEST, str(error))

@@ -13,7 +13,14 @@ from headrace.journal.consumers import ConsumerPosition
 from headrace.journal.errors import ConsumerTaken, EpochMismatch, NoJournal, OffsetOutOfRange, UnknownConsumer
 from headrace.journal.reader import JournalReader
 from headrace.journal.selective import TimeRange
-from headrace_spark.base.errors import BadOption, DataLoss, ForeignOffset, JournalMissing, LakeConflict
+from headrace_spark.base.errors import (
+    BadOption,
+    DataLoss,
+    ForeignOffset,
+    JournalMissing,
+    JournalRefused,
+    LakeConflict,
+)
 from headrace_spark.base.settings import RunSettings
 from headrace_spark.records.chunk import chunks
 from headrace_spark.source.options import TOKEN_VARIABLE
@@ -65,6 +72,19 @@ def _token(file: str) -> str:
     except (OSError, UnicodeDecodeError) as error:
         problem = getattr(error, "strerror", None) or "it is no text"
         raise BadOption("pipeline.token_file", file, problem) from None
+
+
+def tenant_shown(journal: JournalReader) -> str:
+    """Return the tenant whose messages alone the token of a remote journal shows; "" if it shows everything."""
+    return journal.tenant if isinstance(journal, RemoteJournal) else ""
+
+
+def require_all_tenants(journal: JournalReader, what: str) -> None:
+    """Raise JournalRefused where a token shows one tenant's messages alone."""
+    if tenant := tenant_shown(journal):
+        raise JournalRefused(
+            f"{journal.location}: the token shows the messages of tenant {tenant} alone, and {what} needs everything"
+        )
 
 
 def source_options(journal: JournalReader) -> dict[str, str]:

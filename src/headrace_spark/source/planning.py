@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import Final
 
 import pyarrow as pa
 from pyspark.sql.datasource import InputPartition
@@ -11,7 +12,7 @@ from pyspark.sql.types import StructType
 from headrace.journal.reader import JournalReader
 from headrace_spark.base.errors import BadOption
 from headrace_spark.records.schema import arrow_schema, check_columns
-from headrace_spark.source.journal import offset_at, readable_from
+from headrace_spark.source.journal import offset_at, readable_from, require_all_tenants
 from headrace_spark.source.options import (
     EARLIEST,
     KAFKA_EARLIEST,
@@ -22,6 +23,8 @@ from headrace_spark.source.options import (
 )
 from headrace_spark.source.ranges import SegmentRange, overlapping, shares, split, split_at
 from headrace_spark.source.reading import JournalPartition, read_partition
+
+_SHOWN: Final = "messages"  # to a tenant's token
 
 
 class RangeReader:
@@ -38,6 +41,8 @@ class RangeReader:
 
     def plan(self, journal: JournalReader, start: int, end: int, tasks: int) -> list[InputPartition]:
         """Partitions of the segments in [start, end) that may have what is selected."""
+        if self.options.schema != _SHOWN:
+            require_all_tenants(journal, f"schema={self.options.schema}")
         start = readable_from(journal, start, self.options.fail_on_data_loss)
         start, end = max(start, self.selection.start), min(end, self.selection.end)
         segments = journal.segments()

@@ -15,7 +15,13 @@ from pyspark.sql.datasource import InputPartition
 from headrace.journal.reader import JournalReader
 from headrace_spark.records.chunk import Chunk, chunks
 from headrace_spark.records.decode import decode_chunk
-from headrace_spark.source.journal import open_journal, readable_from, require_history
+from headrace_spark.source.journal import (
+    open_journal,
+    readable_from,
+    require_all_tenants,
+    require_history,
+    tenant_shown,
+)
 from headrace_spark.source.options import SourceOptions
 from headrace_spark.source.ranges import JournalOffset
 from headrace_spark.source.selection import Selection
@@ -60,6 +66,7 @@ def opened(partition: JournalPartition, token: str, fail_on_data_loss: bool) -> 
 def all_chunks(partition: JournalPartition, token: str) -> Iterator[Chunk]:
     """All records of a partition, for jobs that make something else of them than rows. Raises DataLoss, ForeignOffset."""
     journal, start = opened(partition, token, True)
+    require_all_tenants(journal, "this job")
     yield from scanned(journal, start, partition.end, Selection())
     readable_from(journal, start, True)
 
@@ -67,8 +74,8 @@ def all_chunks(partition: JournalPartition, token: str) -> Iterator[Chunk]:
 def wanted_chunks(
     journal: JournalReader, start: int, end: int, selection: Selection, cache: Path | None
 ) -> Iterator[Chunk]:
-    """Yield at least the records of [start, end) that are wanted."""
-    if cache is None or not selection.is_by_topic:
+    """Yield at least the records of [start, end) that are wanted. Indexes are of everybody's messages."""
+    if cache is None or not selection.is_by_topic or tenant_shown(journal):
         yield from scanned(journal, start, end, selection)
         return
     segments = journal.segments()

@@ -3,20 +3,29 @@
 The broker serves the files of its journal as byte ranges (`headrace.api.journal`), so this is the reader of local
 files on a disk that is far away: same checks, same formats. Requests are repeated for a while when the broker
 does not answer, so that a restart costs a query nothing.
+
+What else is to be known of a broker stands in its address, as with listeners: `?ca=FILE` who signed its certificate,
+`compression=gzip`, `requests=N` that are in flight when a file is read from front to back; with `&` between them.
 """
 
 from __future__ import annotations
 
 import json
+import re
 import ssl
 import time
 import weakref
+import zlib
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import Future
 from dataclasses import dataclass
 from http import HTTPStatus
 from http.client import HTTPConnection, HTTPException, HTTPMessage, HTTPSConnection
 from pathlib import Path
+from threading import Thread
 from typing import Any, Final
-from urllib.parse import quote, urlsplit
+from urllib.parse import parse_qsl, quote, urlsplit
 
 from headrace.journal.consumers import ConsumerPosition
 from headrace.journal.disk import Disk
@@ -42,6 +51,17 @@ _NOT_NOW: Final = (
     HTTPStatus.GATEWAY_TIMEOUT,
 )
 _ROOT: Final = "/v1/journal"
+GZIP: Final = "gzip"
+NO_COMPRESSION: Final = "none"
+REQUESTS: Final = 2
+_NOTHING: Final = re.compile(r"(?!)")
+_ADDRESS: Final = {
+    "ca": re.compile(r".+"),
+    "compression": re.compile(f"{GZIP}|{NO_COMPRESSION}"),
+    "requests": re.compile(r"[1-9]|1[0-6]"),
+}
+_SPAN: Final = re.compile(r"bytes (\d{1,18})-(\d{1,18})/\d{1,18}")
+_GZIP_BITS: Final = 31
 
 
 @dataclass(frozen=True)
@@ -61,6 +81,51 @@ def is_remote(location: str) -> bool:
     return location.partition("://")[0] in SCHEMES
 
 
+@dataclass(frozen=True)
+class Address:
+    """A broker's admin HTTP, taken apart."""
+
+    host: str
+    port: int
+    encrypted: bool
+    ca_file: str
+    """PEM of who signed the certificate; "": the system's."""
+    compression: str
+    requests: int
+
+    @classmethod
+    def parse(cls, location: str) -> Address:
+        """Raises BadOption."""
+        form = "a broker is given as headrace://HOST:PORT, or headraces:// over TLS"
+        try:
+            parts = urlsplit(location)
+            port = parts.port or DEFAULT_PORT
+            given = dict(parse_qsl(parts.query, keep_blank_values=True, strict_parsing=bool(parts.query)))
+        except ValueError as error:
+            raise BadOption("path", location, f"{form} ({error})") from None
+        if not parts.hostname or parts.path.strip("/"):
+            raise BadOption("path", location, form)
+        encrypted = parts.scheme == "headraces"
+        found = {"ca": "", "compression": NO_COMPRESSION, "requests": str(REQUESTS)} | given
+        for name, value in given.items():
+            if not _ADDRESS.get(name, _NOTHING).fullmatch(value) or (name == "ca" and not encrypted):
+                what = (
+                    "?ca=FILE of headraces://, compression=gzip or none, requests=1 to 16 are what it may say"
+                )
+                raise BadOption("path", location, f"{name}={value}: {what}")
+        return cls(parts.hostname, port, encrypted, found["ca"], found["compression"], int(found["requests"]))
+
+    def connection(self, timeout_s: float) -> HTTPConnection:
+        """Return a connection that is not open yet. Raises BadOption for a CA file that cannot be used."""
+        if not self.encrypted:
+            return HTTPConnection(self.host, self.port, timeout=timeout_s)
+        try:
+            context = ssl.create_default_context(cafile=self.ca_file or None)
+        except OSError as error:
+            raise BadOption("ca", self.ca_file, error.strerror or str(error)) from None
+        return HTTPSConnection(self.host, self.port, timeout=timeout_s, context=context)
+
+
 class Endpoint:
     """One broker's routes, over one connection that is kept: a request, its repetitions, what refusals mean.
 
@@ -69,20 +134,26 @@ class Endpoint:
     """
 
     def __init__(self, location: str, token: str, patience: Patience = PATIENT) -> None:
-        parts = urlsplit(location)
-        if not parts.hostname or parts.path.strip("/") or parts.query:
-            raise BadOption("path", location, "a broker is given as headrace://HOST:PORT")
-        kind = HTTPSConnection if parts.scheme == "headraces" else HTTPConnection
-        self._connection = kind(parts.hostname, parts.port or DEFAULT_PORT, timeout=patience.timeout_s)
+        self.address = address = Address.parse(location)
+        self._connection = address.connection(patience.timeout_s)
         weakref.finalize(self, self._connection.close)  # readers have no end of their own
         self.location = location
+        self._token = token
         self._headers = {"Authorization": f"Bearer {token}"} if token else {}
         self._patience = patience
         self._problem = ""
 
+    def another(self) -> Endpoint:
+        """The same over a connection of its own, for another thread."""
+        return Endpoint(self.location, self._token, self._patience)
+
     def get(self, path: str, first: int = 0, length: int = 0) -> tuple[bytes, HTTPMessage]:
         """The body, or up to `length` bytes of it from `first` on, and the headers."""
-        headers = {"Range": f"bytes={first}-{first + length - 1}"} if length else {}
+        if not length:
+            return self.request("GET", path, {})
+        headers = {"Range": f"bytes={first}-{first + length - 1}"}
+        if self.address.compression == GZIP:
+            headers["Accept-Encoding"] = GZIP
         return self.request("GET", path, headers)
 
     def request(
@@ -112,6 +183,8 @@ class Endpoint:
             self._connection.request(method, _ROOT + path, body, self._headers | headers)
             answer = self._connection.getresponse()
             data = answer.read()
+            if answer.status < HTTPStatus.BAD_REQUEST and "Range" in headers:
+                data = _whole(headers["Range"], answer.headers, data)
         except ssl.SSLCertVerificationError as error:
             raise JournalRefused(f"{self.location}: {error}") from None
         except (HTTPException, OSError) as error:
@@ -141,6 +214,22 @@ class Endpoint:
         return JournalRefused(f"{self.location}{path}: {status} {detail}")
 
 
+def _whole(asked: str, headers: HTTPMessage, data: bytes) -> bytes:
+    """The bytes of the file that an answer says it has. Raises HTTPException where it has others, or says nothing."""
+    span = _SPAN.fullmatch(headers.get("Content-Range", ""))
+    if span is None or not asked.startswith(f"bytes={span[1]}-"):
+        raise HTTPException(f"{asked} was asked for, and not answered")
+    length = int(span[2]) - int(span[1]) + 1
+    if headers.get("Content-Encoding") == GZIP:
+        try:
+            data = zlib.decompressobj(_GZIP_BITS).decompress(data, length + 1)
+        except zlib.error as error:
+            raise HTTPException(f"the answer cannot be unpacked: {error}") from None
+    if len(data) != length:
+        raise HTTPException(f"the answer has {len(data)} bytes instead of {length}")
+    return data
+
+
 def _detail(data: bytes) -> str:
     """What the problem document says, or what came instead."""
     try:
@@ -153,7 +242,10 @@ class RemoteDisk(Disk):
     """The files of a journal behind HTTP, read only. Reads ahead; an open file stays the file it was."""
 
     def __init__(self, endpoint: Endpoint) -> None:
+        self.tenant = ""
+        """Whose messages alone the token shows, as of the last look at the names; "": everybody's."""
         self._endpoint = endpoint
+        self._spare = Spare(endpoint)
         self._open: dict[int, _RemoteFile] = {}
 
     def names(self, directory: Path) -> list[str]:
@@ -161,13 +253,15 @@ class RemoteDisk(Disk):
             body, _ = self._endpoint.get("/")
         except FileNotFoundError:
             return []
-        return sorted(segment["name"] for segment in json.loads(body)["segments"])
+        catalog = json.loads(body)
+        self.tenant = catalog.get("tenant", "")
+        return sorted(segment["name"] for segment in catalog["segments"])
 
     def open(self, path: Path, write: bool = False) -> int:
         if write:
             raise PermissionError(f"{path}: a journal is not written over HTTP")
         fd = max(self._open, default=0) + 1
-        self._open[fd] = _RemoteFile(self._endpoint, _route(path))
+        self._open[fd] = _RemoteFile(self._endpoint, self._spare, _route(path))
         return fd
 
     def close(self, fd: int) -> None:
@@ -187,14 +281,60 @@ def _route(path: Path) -> str:
     return f"/{WATERMARK}" if path.name == WATERMARK else f"/files/{quote(path.name)}"
 
 
-class _RemoteFile:
-    """Opening fetches the beginning, which tells the size. Raises FileNotFoundError."""
+class Spare:
+    """Connections to a broker for reading ahead, each used by one thread at a time; those of a file that is done go to
+    the next one."""
 
-    def __init__(self, endpoint: Endpoint, route: str) -> None:
+    def __init__(self, endpoint: Endpoint) -> None:
         self._endpoint = endpoint
+        self._idle: deque[Endpoint] = deque()
+
+    @property
+    def count(self) -> int:
+        return self._endpoint.address.requests
+
+    def ask(self, read: Callable[[Endpoint, int, int], bytes], position: int, length: int) -> Future[bytes]:
+        """Read on a thread, which nobody has to wait for at the end of the process."""
+        future: Future[bytes] = Future()
+
+        def run() -> None:
+            try:
+                endpoint = self._take()
+                found = read(endpoint, position, length)
+            except BaseException as error:  # noqa: BLE001  raised again by who wants the bytes
+                future.set_exception(error)
+            else:
+                self._idle.append(endpoint)
+                future.set_result(found)
+
+        Thread(target=run, name="read-ahead", daemon=True).start()
+        return future
+
+    def _take(self) -> Endpoint:
+        try:
+            return self._idle.pop()
+        except IndexError:
+            return self._endpoint.another()
+
+
+class _RemoteFile:
+    """Opening fetches the beginning, which tells the size. Raises FileNotFoundError.
+
+    Holds the bytes from `_begin` on; when a large read goes on where the one before did, what follows is asked for
+    before it is wanted, in `_ahead`.
+    """
+
+    def __init__(self, endpoint: Endpoint, spare: Spare, route: str) -> None:
+        self._endpoint = endpoint
+        self._spare = spare
         self._route = route
         self._begin = 0
         self._data, headers = endpoint.get(route, 0, AHEAD_FROM_BYTES)
+        self._ahead: deque[Future[bytes]] = deque()
+        self._asked = 0  # up to where bytes are there or asked for
+        self._is_run = (
+            False  # whether the last read was a large one: if the next goes on there, so will others
+        )
         self.size = int(headers.get("Content-Range", f"/{len(self._data)}").rpartition("/")[2])
         self._tag = headers.get("ETag", "")
 
@@ -204,17 +344,52 @@ class _RemoteFile:
         if length <= 0:
             return b""
         if not 0 <= at <= len(self._data) - length:
-            self._data, self._begin, at = self._fetch(length, position), position, 0
+            self._fill(length, position)
+            at = 0
         return self._data[at : at + length]
 
-    def _fetch(self, length: int, position: int) -> bytes:
-        """Large reads go on to read what comes behind; the broker answers in parts of its own size."""
-        wanted = min(max(length, READ_AHEAD_BYTES if length >= AHEAD_FROM_BYTES else 0), self.size - position)
+    def _fill(self, length: int, position: int) -> None:
+        """Hold at least `length` bytes from `position` on. Large reads go on to read what comes behind."""
+        is_large = length >= AHEAD_FROM_BYTES
+        if is_large and self._is_run and self._begin <= position <= self._begin + len(self._data):
+            self._data = self._data[position - self._begin :]
+            self._await(length)
+        else:
+            wanted = max(length, READ_AHEAD_BYTES) if is_large else length
+            self._data = self._get(self._endpoint, position, min(wanted, self.size - position))
+            self._asked = position + len(self._data)
+            self._ahead.clear()
+        self._begin, self._is_run = position, is_large
+
+    def _await(self, length: int) -> None:
+        """Add to the bytes that are there until there are enough, and ask for more."""
+        parts = [self._data]
+        missing = length - len(self._data)
+        while missing > 0:
+            self._ask()
+            with STOPPING.ends():
+                part = self._ahead.popleft().result()
+            parts.append(part)
+            missing -= len(part)
+        self._data = b"".join(parts)
+        self._ask()
+
+    def _ask(self) -> None:
+        """Have as many requests in flight as the address says."""
+        while len(self._ahead) < self._spare.count and self._asked < self.size:
+            length = min(READ_AHEAD_BYTES, self.size - self._asked)
+            self._ahead.append(self._spare.ask(self._get, self._asked, length))
+            self._asked += length
+
+    def _get(self, endpoint: Endpoint, position: int, wanted: int) -> bytes:
+        """Return these bytes; the broker answers in parts of its own size."""
         parts: list[bytes] = []
         while wanted > 0:
-            part, headers = self._endpoint.get(self._route, position, wanted)
+            part, headers = endpoint.get(self._route, position, wanted)
             if headers.get("ETag", "") != self._tag:
                 raise FileNotFoundError(f"{self._route}: it was replaced while it was read")
+            if not part:
+                raise JournalUnreachable(f"{self._route}: the broker answers with nothing")
             parts.append(part)
             position += len(part)
             wanted -= len(part)
@@ -253,7 +428,13 @@ class RemoteJournal(JournalReader):
     """Does what `JournalReader` does, over HTTP. Every method may raise JournalUnreachable."""
 
     def __init__(self, location: str, token: str, patience: Patience = PATIENT) -> None:
-        super().__init__(Path(DIRECTORY), RemoteDisk(Endpoint(location, token, patience)))
+        self._remote = RemoteDisk(Endpoint(location, token, patience))
+        super().__init__(Path(DIRECTORY), self._remote)
         self.location = location
         self.token = token
         self.consumers = RemoteConsumers(Endpoint(location, token, patience))
+
+    @property
+    def tenant(self) -> str:
+        """Return whose messages alone the token shows; "": everybody's."""
+        return self._remote.tenant

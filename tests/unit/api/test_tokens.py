@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from headrace.api.tokens import OPERATE, READ, Tokens
+from headrace.api.tokens import OPERATE, READ, Grant, Tokens
 
 FILE = """# of the jobs
 read looker
@@ -54,3 +54,59 @@ def test_without_a_file_or_with_one_that_cannot_be_read_nobody_is_let_in(tmp_pat
     binary = Tokens(tmp_path / "binary").refusal("Bearer x", READ)
     found = [0 if one is None else one.status_code for one in (none, missing, binary)]
     assert found == [403, 500, 500]
+
+
+LIMITED = """read tenant=acme eyes
+operate tenant=acme consumer=alarms hands
+consumer=a,b workers
+read consumer=a reader
+operate tenant=acme lonely
+tenant= empty
+consumer=, nobody
+read tenant=x tenant=y twice
+tenant=acme read turned
+read tenancy=acme unknown
+read tenant=acme both
+read both
+"""
+
+
+@pytest.mark.parametrize(
+    ("token", "role", "grant"),
+    [
+        ("eyes", READ, Grant(READ, "acme")),
+        ("eyes", OPERATE, 403),
+        ("hands", OPERATE, Grant(OPERATE, "acme", ("alarms",))),
+        ("workers", OPERATE, Grant(OPERATE, "", ("a", "b"))),
+        ("reader", OPERATE, 403),
+        ("lonely", OPERATE, Grant(OPERATE, "acme")),
+        ("both", READ, Grant(READ)),
+        *((bad, READ, 401) for bad in ("empty", "nobody", "twice", "turned", "unknown", "tenant=acme eyes")),
+    ],
+)
+def test_a_token_may_be_limited_to_a_tenant_and_to_consumers(
+    tmp_path: Path, token: str, role: str, grant: Grant | int
+) -> None:
+    (tmp_path / "tokens").write_text(LIMITED)
+    found = Tokens(tmp_path / "tokens").grant(f"Bearer {token}", role)
+    assert (found if isinstance(found, Grant) else found.status_code) == grant
+
+
+def test_what_is_not_of_the_journal_is_not_for_limited_tokens(tmp_path: Path) -> None:
+    (tmp_path / "tokens").write_text(LIMITED)
+    tokens = Tokens(tmp_path / "tokens")
+    found = [tokens.refusal(f"Bearer {token}", READ) for token in ("eyes", "hands", "workers", "both")]
+    assert [None if one is None else one.status_code for one in found] == [403, 403, 403, None]
+
+
+@pytest.mark.parametrize(
+    ("grant", "may"),
+    [
+        (Grant(OPERATE), True),
+        (Grant(OPERATE, "acme"), False),
+        (Grant(OPERATE, "acme", ("alarms",)), True),
+        (Grant(OPERATE, "", ("others",)), False),
+    ],
+)
+def test_which_consumers_a_token_names(grant: Grant, may: bool) -> None:
+    assert grant.names("alarms") is may

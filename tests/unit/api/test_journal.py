@@ -1,0 +1,62 @@
+"""Turns at the journal over HTTP, and which compression a request takes."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from starlette.responses import Response
+from starlette.types import Message
+
+from headrace.api.journal import ALL_MAX, EACH_MAX, Taken, Turns, _takes_gzip
+
+
+def test_one_token_takes_no_more_than_its_turns_and_all_no_more_than_there_are() -> None:
+    turns = Turns()
+    assert [turns.take("a") for _ in range(EACH_MAX + 1)] == [True] * EACH_MAX + [False]
+    others = [turns.take(f"b{n // EACH_MAX}") for n in range(ALL_MAX)]
+    assert others.count(True) == ALL_MAX - EACH_MAX
+    turns.give("a")
+    assert turns.take("c")
+    assert not turns.take("a")
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_a_turn_is_kept_until_the_answer_has_left(fails: bool) -> None:
+    turns = Turns()
+    assert turns.take("a")
+    sent: list[Message] = []
+
+    async def send(message: Message) -> None:
+        assert turns._taken["a"] == 1
+        sent.append(message)
+        if fails and message["type"] == "http.response.body":
+            raise OSError
+
+    async def receive() -> Message:
+        raise AssertionError("nothing is read")
+
+    answer = Taken(Response(b"bytes"), turns, "a")
+    try:
+        asyncio.run(answer({"type": "http"}, receive, send))
+    except OSError:
+        assert fails
+    assert turns._taken == {}
+    bodies = [(message["body"], message.get("more_body", False)) for message in sent[1:]]
+    assert bodies == [(b"bytes", True)] if fails else [(b"bytes", True), (b"", False)]
+
+
+@pytest.mark.parametrize(
+    ("accepted", "takes"),
+    [
+        ("gzip", True),
+        ("br, GZIP;q=0.5", True),
+        ("gzip;q=0", False),
+        ("gzip; q=0.000", False),
+        ("identity", False),
+        ("", False),
+        ("x-gzip", False),
+    ],
+)
+def test_whether_gzip_is_taken(accepted: str, takes: bool) -> None:
+    assert _takes_gzip(accepted) is takes
