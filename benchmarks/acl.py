@@ -23,9 +23,9 @@ from pathlib import Path
 from typing import TypeVar
 
 from benchmarks.machine import machine
-from headrace.core.broker import Broker
 from headrace.core.ports.clock import Clock
 from headrace.core.ports.settings import BrokerSettings
+from headrace.core.worker import Worker
 from headrace.services.access import AccessSettings, FileAccess
 from headrace.services.audit import Audit
 from headrace.storage.memory import ManualScheduler, MemoryJournal, MemoryLink
@@ -95,8 +95,8 @@ def asked(lines: Sequence[str]) -> tuple[FileAccess, MemoryLink]:
         file.write("".join(f"{line}\n" for line in lines))
         file.flush()
         access = FileAccess(AccessSettings(acl_file=file.name), Audit(lambda *_, **__: None), Nowhere())
-    broker = Broker(MemoryJournal(), ManualScheduler(), Clock(), BrokerSettings())
-    link = MemoryLink(broker)
+    broker = Worker(ManualScheduler(), Clock(), BrokerSettings()).own(0, MemoryJournal())
+    link = MemoryLink(broker.worker)
     link.identity, link.client_id = broker.sessions.identity_of("ada"), "press-7"
     return access, link
 

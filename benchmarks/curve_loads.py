@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarks.flood_packets import acknowledgement, connect, publish, subscribe, text, unsubscribe, varint
-from headrace.core.broker import Broker
 from headrace.core.ports.clock import Clock, Scheduler
 from headrace.core.ports.settings import BrokerSettings
 from headrace.core.state.snapshots import SnapshotPass
+from headrace.core.worker import Worker
 from headrace.journal.disk import Disk
 from headrace.journal.log import LogSettings, SegmentedLog
 from headrace.journal.segment import BATCH_HEADER_SIZE, BATCH_MAGIC
@@ -36,7 +36,7 @@ class Client:
     """A link in memory and the protocol on it."""
 
     def __init__(self, load: Load, hello: bytes) -> None:
-        self.link = MemoryLink(load.broker)
+        self.link = MemoryLink(load.worker)
         self._wire = ServerProtocol(self.link, 256 << 20, 16)
         self.link.protocol = self._wire
         self.feed(hello)
@@ -63,7 +63,8 @@ class Load:
         settings.retained_messages_max = settings.retained_bytes_max = 0
         settings.backlog_messages_max = 65_535
         settings.filter_levels_max = 0
-        self.broker = Broker(self.journal, Asked(), self.clock, settings)
+        self.worker = Worker(Asked(), self.clock, settings)
+        self.broker = self.worker.own(0, self.journal)
         self.broker.sessions.start()
         self.size = 0
         self.clients: list[Client] = []
@@ -331,7 +332,7 @@ class Unacknowledged(Load):
 
     def __init__(self) -> None:
         super().__init__()
-        self.broker.settings.inflight_max = 49_151
+        self.worker.settings.inflight_max = 49_151
         self.publisher = self.client(b"publisher")
 
     def step(self, size: int) -> Step:

@@ -22,11 +22,11 @@ import zlib
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from headrace.core.broker import Broker
 from headrace.core.ports.clock import Clock, Scheduler
 from headrace.core.ports.journal import GONE, Absent, JournalPort
 from headrace.core.ports.settings import BrokerSettings
 from headrace.core.records.message import Message
+from headrace.core.worker import Worker
 from headrace.mqtt import codec, protocol
 from headrace.mqtt.packets import Connect, SubscriptionRequest
 from headrace.mqtt.protocol import ServerProtocol
@@ -73,7 +73,8 @@ class Load:
         self.journal = InstantJournal()
         clock = Clock()
         clock.now_us, clock.mono_ms = START_US, START_US // 1000
-        self.broker = Broker(self.journal, Immediate(), clock, BrokerSettings())
+        self.worker = Worker(Immediate(), clock, BrokerSettings())
+        self.broker = self.worker.own(0, self.journal)
         self.broker.sessions.start()
         self.publishers = [self.client(f"p{number}", clean=True) for number in range(PAIRS)]
         self.subscribers = [self.client(f"s{number}", clean=False) for number in range(PAIRS)]
@@ -96,7 +97,7 @@ class Load:
         return f"mb/{number}/cmd"
 
     def client(self, name: str, clean: bool) -> tuple[MemoryLink, ServerProtocol]:
-        link = MemoryLink(self.broker)
+        link = MemoryLink(self.broker.worker)
         wire = ServerProtocol(link, 1 << 20, 16)
         wire.receive_data(codec.encode_connect(Connect(4, name, clean)))
         return link, wire
@@ -104,10 +105,10 @@ class Load:
     def tick(self) -> None:
         """As a pass of the event loop, and the journal's answer to it."""
         commit = self.broker.commit
-        self.broker.end_tick()
+        self.worker.end_tick()
         while not commit.idle:
             commit.on_high_watermark(self.journal.count)
-            self.broker.end_tick()
+            self.worker.end_tick()
 
     def feed(self, clients: list[tuple[MemoryLink, ServerProtocol]], packet: bytes) -> None:
         for _, wire in clients:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from headrace.core.broker import Broker
 from headrace.core.commit import GroupCommit
 from headrace.core.ports.clock import Clock
 from headrace.core.ports.settings import BrokerSettings
@@ -11,6 +10,7 @@ from headrace.core.records.record import DROP_BYTES_LIMIT, DROP_EXPIRED, DROP_LI
 from headrace.core.state.replay import Replay
 from headrace.core.state.snapshots import SnapshotPass, entry_of_group, entry_of_session, restore
 from headrace.core.state.state import Fold
+from headrace.core.worker import Worker
 from headrace.mqtt import codec
 from headrace.mqtt.packets import Connect, SubscriptionRequest, Will
 from headrace.mqtt.properties import Properties
@@ -44,7 +44,8 @@ class Harness:
     def _open(self, bodies: list[bytes]) -> None:
         self.journal = MemoryJournal(bodies)
         self.clock = Clock()
-        self.broker = Broker(self.journal, ManualScheduler(), self.clock, self.settings)
+        self.worker = Worker(ManualScheduler(), self.clock, self.settings)
+        self.broker = self.worker.own(0, self.journal)
         self._set_clock()
         recover(self.broker.fold, bodies, self.snapshot)
         self.broker.sessions.start()
@@ -61,10 +62,10 @@ class Harness:
     def advance(self, seconds: float) -> None:
         self.now_us += int(seconds * 1_000_000)
         self._set_clock()
-        self.broker.on_timer()
+        self.worker.on_timer()
         self.sync()
-        while self.broker.behind:
-            self.broker.on_timer()
+        while self.worker.behind:
+            self.worker.on_timer()
             self.sync()
 
     def take_snapshot(self) -> None:
@@ -133,7 +134,7 @@ class Client:
     ) -> None:
         self.harness = harness
         self.version = version
-        self.link = MemoryLink(harness.broker)
+        self.link = MemoryLink(harness.worker)
         self.protocol = ServerProtocol(self.link, 1 << 20, 16)
         self.link.parser = self.protocol
         properties = Properties()
@@ -151,7 +152,7 @@ class Client:
         )
 
     def feed(self, data: bytes, sync: bool = True) -> None:
-        self.link.host.clock.now_us = self.harness.now_us + self.harness.set_by_us
+        self.link.worker.clock.now_us = self.harness.now_us + self.harness.set_by_us
         self.protocol.receive_data(data)
         if sync:
             self.harness.sync()
@@ -244,13 +245,13 @@ class Client:
     def lose(self) -> None:
         """The connection breaks."""
         self.link.closed = True
-        self.link.host.on_connection_lost(self.link)
+        self.link.broker.on_connection_lost(self.link)
         self.harness.sync()
 
     def lose_unsynced(self) -> None:
         """The connection breaks before what it sent is durable."""
         self.link.closed = True
-        self.link.host.on_connection_lost(self.link)
+        self.link.broker.on_connection_lost(self.link)
 
     def _id(self) -> int:
         self.next_id += 1

@@ -30,8 +30,8 @@ from headrace.api.server import CONNECTIONS_MAX, Bounds
 from headrace.api.tokens import Tokens
 from headrace.build import PURE, build
 from headrace.config import Config, endpoint
-from headrace.core.broker import Broker
 from headrace.core.ports.clock import Clock
+from headrace.core.worker import Worker
 from headrace.journal.errors import FULL_REASONS, OffsetOutOfRange, reason_of
 from headrace.journal.log import SegmentedLog
 from headrace.journal.snapshot import newest_chain
@@ -113,26 +113,27 @@ class Node:
         self._journal = LocalJournal(self._log, OffsetOutOfRange, self._report)
         self.watchdog = Watchdog()
         scheduler = LoopScheduler(self._loop, self.watchdog)
-        self.broker = Broker(self._journal, scheduler, self.clock, broker_settings(config))
-        limit_users(self.broker.anyone.limits, config)
+        self.worker = Worker(scheduler, self.clock, broker_settings(config))
+        limit_users(self.worker.anyone.limits, config)
+        self.broker = self.worker.own(0, self._journal)
         self.broker.devices.name_journal(f"{self._log.uuid}:{self._log.epoch}")
-        scheduler.end_tick = self.broker.end_tick
+        scheduler.end_tick = self.worker.end_tick
         self._synced = Histogram("headrace_journal_sync_duration_seconds", "Write and fdatasync of a batch")
-        self.broker.latencies = self._latencies = LatencyHistograms()
-        self.broker.failures.tell = FailureLog(log.error).report
-        self.broker.failures.journal_failed = self._fail
+        self.worker.latencies = self._latencies = LatencyHistograms()
+        self.worker.failures.tell = FailureLog(log.error).report
+        self.broker.journal_failed = self._fail
         self._on_high_watermark = self.watchdog.watched("apply", self.broker.commit.on_high_watermark)
-        self._on_timer = self.watchdog.watched("timer", self.broker.on_timer)
+        self._on_timer = self.watchdog.watched("timer", self.worker.on_timer)
         journal = config.journal
         interval_bytes, interval_s = journal.snapshot_interval_bytes, journal.snapshot_interval_s
         snapshots = Snapshotting(self.broker, self._log, interval_bytes, interval_s, self.watchdog)
         self._upkeep = Upkeep(self.broker, self._log, snapshots, self.watchdog)
         self._bridges = Bridges(self.broker, self._log.uuid, log.info, log.warning)
         with keys_named(config, "limits"):
-            self._doors = Doors(self.broker, door_settings(config), self._access, log.warning, self._audit)
+            self._doors = Doors(self.worker, door_settings(config), self._access, log.warning, self._audit)
         self._admin = Admin(self._admin_context)
         self._reloading = Reloading(
-            config, reread, self.broker, self._doors, self._access, self._bridges, self._admin
+            config, reread, self.worker, self._doors, self._access, self._bridges, self._admin
         )
 
     def _access_control(self) -> FileAccess | None:
@@ -194,7 +195,7 @@ class Node:
         self._bridges.start()
         self._not_ready = ""
         self._announce()
-        upkeep = repeat(self.broker.failures, self._upkeep.turn, HOUSEKEEPING_INTERVAL_S, _not_kept)
+        upkeep = repeat(self.worker.failures, self._upkeep.turn, HOUSEKEEPING_INTERVAL_S, _not_kept)
         housekeeping = self._loop.create_task(upkeep)
         try:
             await self._stopping.wait()
@@ -256,7 +257,7 @@ class Node:
             queues = ClusterRoutes(rows, Tokens(tokens))
             routes = [journal.mount(), *traces.routes(), *clients.routes(), *queues.routes()]
             more = [process, *self._collectors(figures)]
-            collectors = registry(self.broker, self._doors, self.watchdog, *more)
+            collectors = registry(self.worker, self._doors, self.watchdog, *more)
             refresh = (figures.refresh, process.refresh)
             app = application(lambda: self._not_ready or self._full, collectors, routes, refresh)
             bounds = Bounds(min(CONNECTIONS_MAX, self._doors.admin_max))
@@ -348,9 +349,9 @@ class Node:
 
     async def _settle(self) -> None:
         """Wait until the journal has everything."""
-        self.broker.end_tick()
+        self.worker.end_tick()
         deadline = time.monotonic() + DRAIN_TIMEOUT_S
-        while not self.broker.idle and self._failure is None and time.monotonic() < deadline:
+        while not self.worker.idle and self._failure is None and time.monotonic() < deadline:
             await asyncio.sleep(0.001)
 
     # While it runs
@@ -361,10 +362,10 @@ class Node:
         if self._stalls.timers_may_run():
             self._on_timer()
         self._audit.flush()
-        return BEHIND_INTERVAL_S if self.broker.behind else TIMER_INTERVAL_S
+        return BEHIND_INTERVAL_S if self.worker.behind else TIMER_INTERVAL_S
 
     def _repeat(self, place: str, turn: Callable[[], float], otherwise_s: float) -> None:
-        repeating = Repeating(self._loop, self.broker.failures, place, turn, otherwise_s)
+        repeating = Repeating(self._loop, self.worker.failures, place, turn, otherwise_s)
         self._rounds.append(repeating)
         repeating.start()
 

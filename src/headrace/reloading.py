@@ -11,7 +11,7 @@ import structlog
 
 from headrace.api.admin import Admin
 from headrace.config import Config, reloaded
-from headrace.core.broker import Broker
+from headrace.core.worker import Worker
 from headrace.errors import ConfigError
 from headrace.net.tls import UnusableCertificate
 from headrace.services.access import FileAccess
@@ -30,7 +30,7 @@ class Reloading:
         self,
         config: Config,
         reread: Callable[[], Config] | None,
-        broker: Broker,
+        worker: Worker,
         doors: Doors,
         access: FileAccess | None,
         bridges: Bridges,
@@ -38,7 +38,7 @@ class Reloading:
     ) -> None:
         self.config = config
         self._reread = reread
-        self._broker = broker
+        self._worker = worker
         self._doors = doors
         self._access = access
         self._bridges = bridges
@@ -68,14 +68,14 @@ class Reloading:
         except ConfigError as error:
             log.warning("configuration not reloaded, the old one stays", error=str(error))
             return ["configuration"]
-        limit_users(self._broker.anyone.limits, merged)
+        limit_users(self._worker.anyone.limits, merged)
         if self._access is not None:
             self._access.limit(access_settings(merged))
         elif access_is_needed(merged):
             differing += [f"limits.{key}" for key in OF_ACCESS if getattr(merged.limits, key)]
             differing += ["access.connects_per_minute"] if merged.access.connects_per_minute else []
         self.config = merged
-        limits, settings = merged.limits, self._broker.settings
+        limits, settings = merged.limits, self._worker.settings
         settings.subscriptions_max = limits.subscriptions_max
         settings.subscription_bytes_max = limits.subscription_bytes_max
         self._doors.limit(door_settings(merged))

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 from mypy_extensions import i64
 
-from headrace.core.ports.link import Host
+from headrace.core.ports.link import WorkerPort
 from headrace.core.ports.timers import Timer
 from headrace.mqtt_link import MqttLink
 from headrace.sockets.plain import PlainTransport, Receiver
@@ -36,8 +36,8 @@ class StreamLink(MqttLink, Receiver):
 
     _stream: ByteStream
 
-    def __init__(self, host: Host, pending_bytes_max: int, share_bytes: int) -> None:
-        super().__init__(host)
+    def __init__(self, worker: WorkerPort, pending_bytes_max: int, share_bytes: int) -> None:
+        super().__init__(worker)
         self._transport: PlainTransport | asyncio.Transport | None = None
         self._pending_bytes_max = pending_bytes_max
         self._share_bytes: i64 = share_bytes
@@ -64,23 +64,23 @@ class StreamLink(MqttLink, Receiver):
 
     def connection_made(self, transport: PlainTransport | asyncio.Transport) -> None:
         self._transport = transport
-        transport.set_write_buffer_limits(high=self.host.settings.write_buffer_high)
+        transport.set_write_buffer_limits(high=self.worker.settings.write_buffer_high)
 
     def data_received(self, data: bytes) -> None:
-        host = self.host
-        clock = host.clock
+        worker = self.worker
+        clock = worker.clock
         if clock.stale:
             clock.stale = False
             now_us = time.time_ns() // 1000
             if not 0 <= now_us - clock.now_us <= _STILL_US:
                 clock.mono_ms = time.monotonic_ns() // 1_000_000
             clock.now_us = now_us
-            host.request_tick()
-        host.bytes_received += len(data)
+            worker.request_tick()
+        worker.bytes_received += len(data)
         try:
             if self._aside is None and len(data) <= self._share_bytes:
                 stream = self._stream
-                stream.packets_at_once = host.share
+                stream.packets_at_once = worker.share
                 stream.receive_data(data)
                 if stream.outcome == WHOLE:
                     self.last_seen_ms = clock.mono_ms
@@ -107,7 +107,7 @@ class StreamLink(MqttLink, Receiver):
 
     def resume_writing(self) -> None:
         self.paused = False
-        self.host.on_writable(self)
+        self.broker.on_writable(self)
 
     # Reading, a share of a pass at a time
 
@@ -116,7 +116,7 @@ class StreamLink(MqttLink, Receiver):
         if self._stream.outcome != MORE:
             self.note_partial()
             return
-        self.last_seen_ms = self.host.clock.mono_ms
+        self.last_seen_ms = self.worker.clock.mono_ms
         if self._aside is None:
             self._keep_aside(b"")
             self._take_turn()
@@ -140,7 +140,7 @@ class StreamLink(MqttLink, Receiver):
     def _take_turn(self) -> None:
         if not self._in_turn:
             self._in_turn = True
-            self.host.take_turns(self)
+            self.worker.take_turns(self)
 
     def read_on(self) -> None:
         try:
@@ -155,14 +155,14 @@ class StreamLink(MqttLink, Receiver):
             return
         stream = self._stream
         start: i64 = self._aside_at
-        stream.packets_at_once = self.host.share
+        stream.packets_at_once = self.worker.share
         if stream.outcome == MORE:
             stream.go_on()
         else:
             self._aside_at = min(start + self._share_bytes, len(aside))
             stream.receive_data(aside[start : self._aside_at])
         if stream.outcome == WHOLE:
-            self.last_seen_ms = self.host.clock.mono_ms
+            self.last_seen_ms = self.worker.clock.mono_ms
         else:
             self._unfinished()
         aside = self._aside
@@ -192,7 +192,7 @@ class StreamLink(MqttLink, Receiver):
     def resume_reading(self) -> None:
         if self._held:
             self._held = False
-            self.last_seen_ms = self.host.clock.mono_ms
+            self.last_seen_ms = self.worker.clock.mono_ms
             if self._aside is not None:
                 self._take_turn()
             else:
@@ -205,7 +205,7 @@ class StreamLink(MqttLink, Receiver):
 
     def release(self) -> None:
         self.resume_reading()
-        self._stream.packets_at_once = self.host.share
+        self._stream.packets_at_once = self.worker.share
         self._stream.release()
         if self._stream.outcome != WHOLE:
             self._unfinished()
@@ -219,12 +219,12 @@ class StreamLink(MqttLink, Receiver):
         self.out = None
         transport = self._transport
         if transport is not None:
-            self.host.bytes_sent += len(out)
+            self.worker.bytes_sent += len(out)
             try:
                 transport.write(out.getvalue())
             except Exception as error:  # noqa: BLE001  the others have something to write, too
                 self.failed(error)
-            self.host.buffers.give_back(out)
+            self.worker.buffers.give_back(out)
             if self._closing:
                 transport.close()
             else:
@@ -252,7 +252,7 @@ class StreamLink(MqttLink, Receiver):
             transport.close()
         # A peer that never reads must not keep the socket: cut it off after the linger time.
         self.timer = _Linger(self)
-        self.host.timers.schedule(self.host.clock.mono_ms + _LINGER_MS, self.timer)
+        self.worker.timers.schedule(self.worker.clock.mono_ms + _LINGER_MS, self.timer)
 
     def abort(self) -> None:
         transport = self._transport

@@ -35,7 +35,7 @@ class Peer(ClientHandler):
         self.heard: list[Heard] = []
         self.sizes: list[int] = []
         self.errors: list[ProtocolError] = []
-        self.link = MemoryLink(harness.broker)
+        self.link = MemoryLink(harness.worker)
         self.server = ServerProtocol(self.link, 1 << 20, harness.settings.topic_alias_maximum)
         self.server.reason_strings = harness.settings.reason_strings
         self.link.protocol = self.server
@@ -56,7 +56,7 @@ class Peer(ClientHandler):
         self.send(codec.encode_connect(connect) + behind)
 
     def send(self, data: bytes) -> None:
-        self.harness.broker.clock.now_us = self.harness.now_us
+        self.harness.worker.clock.now_us = self.harness.now_us
         self.server.receive_data(data)
         if self.link.closed:
             self.server.stop()
@@ -124,7 +124,7 @@ class Peer(ClientHandler):
 
     def lose(self) -> None:
         self.link.closed = True
-        self.link.host.on_connection_lost(self.link)
+        self.link.broker.on_connection_lost(self.link)
         self.harness.sync()
 
     # ClientHandler

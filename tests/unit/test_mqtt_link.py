@@ -12,7 +12,7 @@ from headrace.storage.memory import MemoryLink
 
 
 def link_of(version: int, ready: bool = True) -> MemoryLink:
-    link = MemoryLink(Harness().broker)
+    link = MemoryLink(Harness().worker)
     link.version = version
     link.ready = ready
     return link

@@ -46,7 +46,7 @@ class Stream:
 
 def of_a_client() -> Stream:
     harness, transport = Harness(), Transport()
-    link = Connection(harness.broker, ConnectionSet(10, 1000))
+    link = Connection(harness.worker, ConnectionSet(10, 1000))
     link.connection_made(transport)
     stream = Stream(harness, link, transport, codec.PINGREQ)
     stream.hear(codec.encode_connect(Connect(4, "c", keep_alive_s=0)))
@@ -70,7 +70,7 @@ Make = Callable[[], Stream]
 def in_silence(make: Make) -> Stream:
     """A stream whose greeting has left: what is written from now on is the test's."""
     stream = make()
-    stream.harness.broker.end_tick()
+    stream.harness.worker.end_tick()
     stream.transport.written = b""
     return stream
 
@@ -83,7 +83,7 @@ def test_what_is_more_than_a_share_waits_and_nothing_is_read_meanwhile(make: Mak
     passes = 0
     while not stream.transport.reading:
         assert stream.link.deaf()
-        stream.harness.broker.end_tick()
+        stream.harness.worker.end_tick()
         passes += 1
         assert passes < 1000
     assert not stream.link.deaf()
@@ -112,11 +112,11 @@ def test_who_is_paused_in_its_turn_reads_on_where_it_was(make: Make) -> None:
     stream.hear(stream.packet * 100_000)
     stream.link.pause_reading()
     for _ in range(100):
-        stream.harness.broker.end_tick()
+        stream.harness.worker.end_tick()
     assert not stream.transport.reading
     stream.link.resume_reading()
     for _ in range(1000):
-        stream.harness.broker.end_tick()
+        stream.harness.worker.end_tick()
     assert stream.transport.reading
 
 
@@ -126,7 +126,7 @@ def test_what_is_said_leaves_once_per_tick(make: Make) -> None:
     stream.link.puback(1)
     stream.link.puback(2)
     assert stream.transport.written == b""
-    stream.harness.broker.end_tick()
+    stream.harness.worker.end_tick()
     assert stream.transport.written == codec.encode_puback(4, 1) + codec.encode_puback(4, 2)
 
 
@@ -137,7 +137,7 @@ def test_a_peer_that_does_not_read_is_cut_off_at_the_limit(make: Make) -> None:
     for waiting, cut in ((PENDING_BYTES_MAX, False), (PENDING_BYTES_MAX + 1, True)):
         stream.transport.waiting = waiting
         stream.link.puback(1)
-        stream.harness.broker.end_tick()
+        stream.harness.worker.end_tick()
         assert stream.transport.aborted is cut
 
 
@@ -146,7 +146,7 @@ def test_a_write_that_fails_costs_the_connection(make: Make) -> None:
     stream = make()
     stream.transport.broken = True
     stream.link.puback(1)
-    stream.harness.broker.end_tick()
+    stream.harness.worker.end_tick()
     assert stream.transport.aborted
 
 
@@ -157,7 +157,7 @@ def test_what_is_closed_says_the_last_word_and_lingers_for_a_while(make: Make) -
     stream.link.close()
     for said in (b"", codec.encode_puback(4, 1)):
         assert (stream.transport.written, stream.transport.closed) == (said, said != b"")
-        stream.harness.broker.end_tick()
+        stream.harness.worker.end_tick()
     for seconds, cut in ((4, False), (2, True)):
         stream.harness.advance(seconds)
         assert stream.transport.aborted is cut
@@ -170,6 +170,6 @@ def test_nothing_comes_behind_the_end(make: Make) -> None:
     stream.link.connection_lost(None)
     stream.link.puback(1)
     for _ in range(10):
-        stream.harness.broker.end_tick()
+        stream.harness.worker.end_tick()
     assert stream.link.closed
     assert stream.transport.written == b""

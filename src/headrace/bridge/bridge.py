@@ -176,7 +176,7 @@ class Bridge:
 
     def _connect_packet(self) -> Connect:
         settings = self.settings
-        limits = self._broker.settings
+        limits = self._broker.worker.settings
         properties = Properties()
         if settings.version == VERSION_5:
             properties.session_expiry_interval = 0 if settings.clean_session else settings.session_expiry_s

@@ -20,11 +20,11 @@ from mypy_extensions import i64
 from headrace.bridge.counters import BridgeCounters
 from headrace.bridge.rendering import BridgeAccess, BridgeRendering
 from headrace.bridge.terms import Terms, refusal_of
+from headrace.core.broker import Broker
 from headrace.core.commit import Deferred
 from headrace.core.inbound.bridging import Bridging
 from headrace.core.outbound.reserving import reserve_chunk
 from headrace.core.ports.access import LinkRights
-from headrace.core.ports.link import Host
 from headrace.core.ports.timers import Timer
 from headrace.core.state.session import Session
 from headrace.errors import ProtocolError
@@ -51,7 +51,7 @@ class RemoteLink(StreamLink):
 
     def __init__(
         self,
-        host: Host,
+        broker: Broker,
         bridging: Bridging,
         session: Session,
         connect: Connect,
@@ -60,7 +60,8 @@ class RemoteLink(StreamLink):
         on_up: Callable[[bool], None],
         on_end: Callable[[str], None],
     ) -> None:
-        super().__init__(host, PENDING_BYTES_MAX, UNLIMITED)
+        super().__init__(broker.worker, PENDING_BYTES_MAX, UNLIMITED)
+        self.broker = broker
         self._bridging = bridging
         self._for = session
         self._connect = connect
@@ -98,7 +99,7 @@ class RemoteLink(StreamLink):
         self._stop_ping()
         lost = str(error) if error is not None else "the remote broker closed the connection"
         try:
-            self.host.on_connection_lost(self)
+            self.broker.on_connection_lost(self)
         finally:
             self._on_end(self._reason or lost)
 
@@ -132,7 +133,7 @@ class RemoteLink(StreamLink):
             self.fail(refusal)
             return
         self._present = packet.session_present
-        window: i64 = min(self._terms.inflight_max, self.host.settings.inflight_max)
+        window: i64 = min(self._terms.inflight_max, self.worker.settings.inflight_max)
         if properties.receive_maximum is not None:
             window = min(window, properties.receive_maximum)
         self.window = window
@@ -187,7 +188,7 @@ class RemoteLink(StreamLink):
         if self._awaited and self._awaited.pop(packet_id, None) is not None:
             self._go_on()
             return
-        self.host.on_puback(self, packet_id, reason_code)
+        self.broker.on_puback(self, packet_id, reason_code)
 
     def _go_on(self) -> None:
         """Everything of the handshake is answered: NOT-ACKED first, then the backlog, then live."""
@@ -201,7 +202,7 @@ class RemoteLink(StreamLink):
     def fail(self, reason: str) -> None:
         """End the link for this reason."""
         self._reason = self._reason or reason
-        self.host.on_connection_lost(self)
+        self.broker.on_connection_lost(self)
         self.close()
 
     def say_goodbye(self) -> None:
@@ -234,7 +235,7 @@ class RemoteLink(StreamLink):
         if self.version == packets.VERSION_5:
             packet.properties += terms.trace
         try:
-            self.host.on_publish(self, packet)
+            self.broker.on_publish(self, packet)
         except ProtocolError as error:
             # The remote broker passes on what its publishers say of a payload: no reason to part, and to part again.
             if error.reason_code != rc.PAYLOAD_FORMAT_INVALID:
@@ -247,7 +248,7 @@ class RemoteLink(StreamLink):
 
     def on_protocol_error(self, error: ProtocolError) -> None:
         self._reason = self._reason or f"protocol error: {error}"
-        self.host.on_protocol_error(self, error)
+        self.broker.on_protocol_error(self, error)
 
     def disconnected(self, packet: Disconnect) -> None:
         why = packet.properties.reason_string or rc.name(packet.reason_code)
@@ -258,7 +259,7 @@ class RemoteLink(StreamLink):
     def _start_ping(self, keep_alive_s: int) -> None:
         if keep_alive_s:
             self._ping = _Ping(self, keep_alive_s * 1000)
-            self.host.timers.schedule(self.host.clock.mono_ms + keep_alive_s * 1000, self._ping)
+            self.worker.timers.schedule(self.worker.clock.mono_ms + keep_alive_s * 1000, self._ping)
 
     def _stop_ping(self) -> None:
         if self._ping is not None:
@@ -339,4 +340,4 @@ class _Ping(Timer):
 
     def fire(self, now_ms: int) -> None:
         if self._link.ping():
-            self._link.host.timers.schedule(now_ms + self._interval_ms, self)
+            self._link.worker.timers.schedule(now_ms + self._interval_ms, self)

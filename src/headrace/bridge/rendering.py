@@ -42,7 +42,7 @@ class BridgeRendering(Rendering):
     def write(self, link: Link, message: Message, qos: i64, packet_id: i64, first: i64, ids: bytes) -> None:
         self._counters.sent += 1
         there = self._there(message)
-        now_us = link.host.clock.now_us
+        now_us = link.worker.clock.now_us
         trace = self._missing(there)
         there.render(link.writer(), link.version, qos, packet_id, first & self._flags, trace, now_us)
 

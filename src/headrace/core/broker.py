@@ -1,11 +1,13 @@
 """The broker: what happens at each packet. This file is the table of contents of the core and reads like section 3.
 
-Runs on the loop, called by connections (`on_*`), by group commit (`apply`) and by the node (`end_tick`,
-`on_timer`). A record takes effect when the journal's high watermark has passed it: PUBACK means that.
+Runs on the loop, called by connections (`on_*`), by group commit (`apply`) and by the worker (`end_tick`, `go_on`,
+`on_timer`), which has what is not of one shard. A record takes effect when the journal's high watermark has passed it:
+PUBACK means that.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Final, cast
 
 from mypy_extensions import i64
@@ -19,7 +21,6 @@ from headrace.core.inbound.devices import Devices
 from headrace.core.inbound.forwarding import Forwarding
 from headrace.core.inbound.publishing import Publishing
 from headrace.core.inbound.subscribing import Subscribing
-from headrace.core.inbound.turns import Turns
 from headrace.core.outbound.clusters import Clusters
 from headrace.core.outbound.delivery import Delivery
 from headrace.core.outbound.drop_events import DropEvents
@@ -27,13 +28,11 @@ from headrace.core.outbound.group_delivery import SharedDelivery
 from headrace.core.outbound.retained_replay import RetainedReplay
 from headrace.core.outbound.routing import Router
 from headrace.core.outbound.system_topics import SystemTopics
-from headrace.core.ports.clock import Clock, Scheduler
-from headrace.core.ports.failures import Failures
-from headrace.core.ports.identity import DEFAULT_TENANT
 from headrace.core.ports.journal import JournalPort
 from headrace.core.ports.latencies import Latencies
-from headrace.core.ports.link import Link
-from headrace.core.ports.settings import BrokerSettings
+from headrace.core.ports.link import Link, WorkerPort
+from headrace.core.ports.timers import Timers
+from headrace.core.ports.witness import Testimony
 from headrace.core.records.event import (
     Event,
     RetainedExpired,
@@ -71,67 +70,62 @@ from headrace.mqtt.packets import (
     Unsubscribe,
 )
 
-# What a call of the timer does at most: timers fired, retained messages removed. The rest is done in the next pass, but
-# not faster than the journal takes it.
-TIMERS_AT_ONCE: Final = 200
+# Retained messages that a call of the timer removes at most. The rest is done in the next pass, but not faster than the
+# journal takes it.
 EXPIRED_AT_ONCE: Final = 256
 PENDING_BYTES_MAX: Final = 1 << 20
 LATENCY_INTERVAL_US: Final = 1000  # between samples: a flush may be one message's
 _SUBSCRIPTION_WORK: Final = (
     4  # of one that comes or goes, in deliveries: the tree changes, and routes are forgotten
 )
-# Of the end of a tick, by failures' places.
-_STEP_PLACES: Final[list[str]] = ["journal", "delivery", "flush", "delivery", "sweep", "read"]
-_STEPS: Final = 6
+# Of the end of a tick, when everything was written, by failures' places.
+_STEP_PLACES: Final[list[str]] = ["delivery", "sweep", "read"]
+_STEPS: Final = 3
 
 
 class Broker(BatchListener):
-    """One node's MQTT behaviour over its ports."""
+    """The MQTT behaviour of one shard over its journal: what its clients do, what becomes durable, what is delivered.
 
-    def __init__(
-        self, journal: JournalPort, scheduler: Scheduler, clock: Clock, settings: BrokerSettings
-    ) -> None:
-        fold = Fold(journal, PacketIds(settings.direct_ids, settings.upper_ids))
-        super().__init__(clock, settings, fold.tenant(DEFAULT_TENANT).identity_of(None))
-        self.fold = fold
-        self.commit = GroupCommit(journal, clock, settings.deliveries_at_once)
+    `timers` are those of its sessions and topic queues. `journal_failed` hears of a journal that takes nothing more.
+    """
+
+    def __init__(self, shard: int, journal: JournalPort, worker: WorkerPort, testimony: Testimony) -> None:
+        clock, settings = worker.clock, worker.settings
+        self.shard = shard
+        self.worker = worker
+        self.timers = Timers()
+        self.fold = Fold(journal, PacketIds(settings.direct_ids, settings.upper_ids))
+        self.fold.tenant(worker.anyone.tenant).limits = worker.anyone.limits
+        self.commit = GroupCommit(journal, worker, settings.deliveries_at_once)
         self.delivery = Delivery(self.commit, journal, clock, settings)
         self.sharing = SharedDelivery(self.delivery, self.commit, journal, clock, settings)
         self.delivery.sharing = self.sharing
-        self.router = Router(self.delivery, self.sharing, self.commit, self)
-        self.sessions = Sessions(self.fold, self.commit, self.delivery, self)
+        self.router = Router(self.delivery, self.sharing, self.commit, worker)
+        self.sessions = Sessions(self.fold, self.commit, self.delivery, self.timers, testimony, worker, shard)
         self.system = SystemTopics(self.delivery, clock)
         self.retained = RetainedReplay(self.commit, self.delivery, self.system, clock)
         self.drop_events = DropEvents(self.commit, clock)
-        self.publishing = Publishing(
-            self.commit, self.router, self.sessions.admission, self.sessions.testimony, self
-        )
+        self.publishing = Publishing(self.commit, self.router, self.sessions.admission, testimony, worker)
         self.forwarding = Forwarding(self.publishing, self.router, self.commit, settings)
         self.acknowledging = Acknowledging(self.commit, self.delivery, self.sharing)
-        self.subscribing = Subscribing(self.commit, self.retained, self.sessions.testimony, self)
-        self.clusters = Clusters(self.fold, self.commit, journal, self.delivery.spilling, self)
-        consuming = Consuming(self.fold, self.commit, self.clusters, self)
-        self.devices = Devices(self.fold, self.commit, self.sessions, self.publishing, consuming, self)
-        self._scheduler = scheduler
-        self._tick_requested = False
-        self.turns = Turns(self)
-        self.failures = Failures()
-        self.latencies: Latencies | None = None
+        self.subscribing = Subscribing(self.commit, self.retained, testimony, worker)
+        self.clusters = Clusters(self.fold, self.commit, journal, self.delivery.spilling, self.timers, worker)
+        consuming = Consuming(self.fold, self.commit, self.clusters, worker)
+        self.devices = Devices(self.fold, self.commit, self.sessions, self.publishing, consuming, worker)
+        self.journal_failed: Callable[[BaseException], None] | None = None
         self._acknowledged_us = 0  # when it was told of one last
         self._delivered_us = 0
-        self.sessions.testimony.failures = self.failures
-        self._broken: list[Link] = []  # something raised on their behalf: to be closed
-        self.behind = False  # timers are due that the last call of `on_timer` left
-        self.ticks = 0
+        self.behind = False  # more is due than the last call of `on_timer` did
         self.commit.attach(self)
 
     def bridging(self) -> Bridging:
         """What opens and attaches the sessions of our own bridges."""
-        return Bridging(self.fold, self.commit, self.sessions, self.retained, self)
+        return Bridging(self.fold, self.commit, self.sessions, self.retained, self.worker)
 
     # CONNECT, DISCONNECT and the end of a connection: `connect`
 
     def on_connect(self, link: Link, packet: Connect) -> None:
+        link.broker = self
         self.sessions.connect(link, packet)
 
     def on_disconnect(self, link: Link, packet: Disconnect) -> None:
@@ -146,6 +140,9 @@ class Broker(BatchListener):
 
     def on_protocol_error(self, link: Link, error: ProtocolError) -> None:
         self.sessions.protocol_error(link, error)
+
+    def put_out(self, link: Link, code: int, why: str) -> None:
+        self.sessions.put_out(link, code, why)
 
     def on_pingreq(self, link: Link) -> None:
         if link.ready:
@@ -219,20 +216,20 @@ class Broker(BatchListener):
         """What the next part has for the same connections leaves in one write with this one, unless they are so many that
         their writes would be too much for one pass."""
         self.publishing.let_go()
-        if 2 * self._dirty > self.settings.deliveries_at_once:
-            self._flush()
+        if 2 * self.worker.dirty > self.worker.settings.deliveries_at_once:
+            self.worker.flush()
 
     def end_batch(self) -> None:
         if self.fold.queues.by_id:
             self._end_batch_of_queues()
         self.publishing.let_go()
-        self._flush()
+        self.worker.flush()
 
     def _end_batch_of_queues(self) -> None:
         try:
             self.clusters.end_batch()
         except Exception as error:  # noqa: BLE001  what waits is answered when the next message comes
-            self.contain("group", None, error)
+            self.worker.contain("group", None, error)
 
     def _apply_message(self, message: Message) -> i64:
         link: Link | None = None
@@ -244,18 +241,18 @@ class Broker(BatchListener):
             try:
                 self.publishing.acknowledge(link, message)
             except Exception as error:  # noqa: BLE001  who waits for the message does not wait for this
-                self.contain("acknowledge", link, error)
+                self.worker.contain("acknowledge", link, error)
         tenant = self.fold.tenant(message.tenant) if session is None else session.tenant
         if message.flags & FLAG_PRODUCER:
             try:
                 tenant.producers.apply(message)
             except Exception as error:  # noqa: BLE001
-                self.contain("apply", link, error)
+                self.worker.contain("apply", link, error)
         if tenant.queues and message.flags & FLAG_QOS:
             try:
                 self.clusters.arrived(tenant, message)
             except Exception as error:  # noqa: BLE001  who is subscribed gets it all the same
-                self.contain("apply", None, error)
+                self.worker.contain("apply", None, error)
         return self.router.apply(tenant, message, None if session is None else link)
 
     def _apply_copy(self, copy: Copy) -> i64:
@@ -290,7 +287,7 @@ class Broker(BatchListener):
         try:
             work = self._apply_to(session, event)
         except Exception as error:  # noqa: BLE001
-            self.contain("apply", session.link, error)
+            self.worker.contain("apply", session.link, error)
             work = self._apply_rest(session, event, numbered)
         if not isinstance(event, RetainedQueued):
             work *= _SUBSCRIPTION_WORK
@@ -324,38 +321,7 @@ class Broker(BatchListener):
             link = cast(Deferred, record).payer
             place = "deferred"
         self.router.give_up()
-        self.contain(place, link, error)
-
-    def contain(self, place: str, link: Link | None, error: Exception) -> None:
-        """Note that something failed at this place, for this connection or for nobody in particular, and have the
-        connection closed. What it was to be sent may be half written: it is thrown away, and nothing is added."""
-        self.failures.note(place, "" if link is None else link.client_id, error)
-        if link is not None and not link.closed and not link.broken:
-            link.broken = True
-            if link.out is not None:
-                link.out.truncate(0)
-            self._broken.append(link)
-            self.request_tick()
-
-    def _close_broken(self) -> None:
-        """Say why, if the version has words for it, and close."""
-        while self._broken:
-            link = self._broken.pop()
-            try:
-                if link.out is not None:
-                    link.out.truncate(0)
-                self.sessions.protocol_error(link, _failure())
-            except Exception as error:  # noqa: BLE001
-                self.failures.note("close", link.client_id, error)
-                self._cut(link)
-
-    def _cut(self, link: Link) -> None:
-        """Close it without a word."""
-        try:
-            self.sessions.connection_lost(link)
-        except Exception as error:  # noqa: BLE001
-            self.failures.note("close", link.client_id, error)
-        link.close()
+        self.worker.contain(place, link, error)
 
     # Ticks
 
@@ -364,93 +330,56 @@ class Broker(BatchListener):
         """True when nothing waits, for the journal or for its turn."""
         return self.commit.idle and not self.router.fan_out.busy
 
-    def request_tick(self) -> None:
-        if not self._tick_requested:
-            self._tick_requested = True
-            self._scheduler.request_tick()
-
     def end_tick(self) -> None:
-        """Do what comes after everything readable was read: one append to the journal, one write per connection."""
-        self._tick_requested = False
-        self.clock.stale = True
-        self.ticks += 1
+        """The end of a tick, before anything is written: hand over a batch, and go on with a message to many."""
+        try:
+            self.delivery.spilling.begin_pass()
+            self.commit.flush()
+        except Exception as error:  # noqa: BLE001  the other steps are others' work
+            self._step_failed("journal", error)
+        try:
+            if self.router.fan_out.go_on():
+                self.worker.request_tick()
+            self.publishing.let_go()
+        except Exception as error:  # noqa: BLE001
+            self._step_failed("delivery", error)
+
+    def go_on(self) -> None:
+        """The end of a tick, when everything was written: do a share of what is left, and read on."""
         step: i64 = 0
         while step < _STEPS:
             try:  # one for all of them: to enter it costs as much as a step that has nothing to do
                 if step < 1:
                     step = 1
-                    self.delivery.spilling.begin_pass()
-                    self.commit.flush()
+                    if self.delivery.feed_hungry():
+                        self.worker.request_tick()
                 if step < 2:
                     step = 2
-                    if self.router.fan_out.go_on():
-                        self.request_tick()
-                    self.publishing.let_go()
-                if step < 3:
-                    step = 3
-                    self._close_broken()
-                    self._flush()
-                if step < 4:
-                    step = 4
-                    if self.delivery.feed_hungry():
-                        self.request_tick()
-                if step < 5:
-                    step = 5
-                    if self.fold.sweep(self.settings.deliveries_at_once):
-                        self.request_tick()
+                    if self.fold.sweep(self.worker.settings.deliveries_at_once):
+                        self.worker.request_tick()
                 if step < _STEPS:
                     step = _STEPS
                     self.publishing.read_on()
-                    self._take_turns()
             except Exception as error:  # noqa: BLE001  the other steps are others' work
                 self._step_failed(_STEP_PLACES[step - 1], error)
 
     def _step_failed(self, place: str, error: Exception) -> None:
-        self.contain(place, None, error)
-        self.request_tick()
-        failed = self.failures.journal_failed
-        if self.commit.failed is not None and failed is not None:
-            failed(error)
+        self.worker.contain(place, None, error)
+        self.worker.request_tick()
+        if self.commit.failed is not None and self.journal_failed is not None:
+            self.journal_failed(error)
 
     def hold_back(self, link: Link) -> None:
         self.publishing.hold_back(link)
 
-    def take_turns(self, link: Link) -> None:
-        """A link has read more than its share: it goes on in the next pass, when the others were read."""
-        self.turns.take(link)
-        self.request_tick()
-
-    def _take_turns(self) -> None:
-        if self.turns.waiting:
-            self.turns.go_on(self.commit.behind)
-            if self.turns.waiting:
-                self.request_tick()
-
-    def _flush(self) -> None:
-        following = self._first_dirty
-        if following is not None:
-            self._first_dirty = self._last_dirty = None
-            self._dirty = 0
-            link = following
-            while following is not None:
-                try:
-                    while following is not None:
-                        link = following
-                        following = link.next_dirty
-                        link.next_dirty = None
-                        link.dirty = False
-                        link.flush()
-                except Exception as error:  # noqa: BLE001
-                    self.contain("flush", link, error)
-            self._tell_latencies()
-
-    def _tell_latencies(self) -> None:
+    def tell_latencies(self, latencies: Latencies | None) -> None:
+        """Tell of the oldest message that was acknowledged, and of the oldest that was delivered, by what was just
+        written."""
         acknowledged, self.publishing.sampled_us = self.publishing.sampled_us, 0
         delivered, self.delivery.sampled_us = self.delivery.sampled_us, 0
-        latencies = self.latencies
         if latencies is None:
             return
-        now_us = self.clock.now_us
+        now_us = self.worker.clock.now_us
         try:
             if acknowledged and not 0 <= now_us - self._acknowledged_us < LATENCY_INTERVAL_US:
                 self._acknowledged_us = now_us
@@ -459,7 +388,7 @@ class Broker(BatchListener):
                 self._delivered_us = now_us
                 latencies.delivered(delivered)
         except Exception as error:  # noqa: BLE001  what was written has been written
-            self.failures.note("latencies", "", error)
+            self.worker.failures.note("latencies", "", error)
 
     def on_writable(self, link: Link) -> None:
         """The socket's buffer fell below its low mark."""
@@ -469,34 +398,23 @@ class Broker(BatchListener):
             self.delivery.pump(session)
         self.commit.writable(link)
 
-    def on_timer(self) -> None:
-        """What time has decided, a bounded part of it; `behind` says that more is due now."""
+    def on_timer(self, most: int) -> None:
+        """What time has decided, a bounded part of it, of which `most` are timers; `behind` says that more is due now."""
         self.behind = True
         if self.commit.pending_bytes > PENDING_BYTES_MAX:
             return
         try:
             self.delivery.retry_unread()
         except Exception as error:  # noqa: BLE001
-            self.contain("unread", None, error)
-        due = self._run_timers()
-        if self.settings.drop_events and not self.publishing.storage_full:
+            self.worker.contain("unread", None, error)
+        due = self.worker.fire(self.timers, most)
+        if self.worker.settings.drop_events and not self.publishing.storage_full:
             try:
                 self.drop_events.publish(list(self.fold.tenants.values()))
             except Exception as error:  # noqa: BLE001
-                self.contain("events", None, error)
+                self.worker.contain("events", None, error)
         left = self._expire_retained()
         self.behind = due or left == 0
-
-    def _run_timers(self) -> bool:
-        """Fire what is due; one that fails is tried again later, and the others have their turn."""
-        now_ms = self.clock.mono_ms
-        for _ in range(TIMERS_AT_ONCE):
-            try:
-                return self.timers.run(now_ms, TIMERS_AT_ONCE)
-            except Exception as error:  # noqa: BLE001
-                self.contain("timer", None, error)
-                self.timers.retry(now_ms)
-        return True
 
     def _expire_retained(self) -> int:
         """Journal the expiry of retained messages; returns how many more it would have taken."""
@@ -505,23 +423,19 @@ class Broker(BatchListener):
             try:
                 left -= self._expire_some(tenant, left)
             except Exception as error:  # noqa: BLE001
-                self.contain("expiry", None, error)
+                self.worker.contain("expiry", None, error)
         return left
 
     def _expire_some(self, tenant: Tenant, most: int) -> int:
-        expired = tenant.retained.take_expired(self.clock.now_us, most)
+        expired = tenant.retained.take_expired(self.worker.clock.now_us, most)
         for message in expired:
             try:
                 self._expire(tenant, message)
             except Exception as error:  # noqa: BLE001
-                self.contain("expiry", None, error)
+                self.worker.contain("expiry", None, error)
                 tenant.retained.expire_later(message)
         return len(expired)
 
     def _expire(self, tenant: Tenant, message: Message) -> None:
         topic = message.topic.decode("utf-8")
-        self.commit.append(RetainedExpired.at(self.clock.now_us, tenant.name, topic, message.offset))
-
-
-def _failure() -> ProtocolError:
-    return ProtocolError(rc.IMPLEMENTATION_SPECIFIC_ERROR, "the broker failed to serve this connection")
+        self.commit.append(RetainedExpired.at(self.worker.clock.now_us, tenant.name, topic, message.offset))

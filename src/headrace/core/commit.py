@@ -12,9 +12,8 @@ from typing import Final
 from librt.strings import BytesWriter, write_i64_le
 from mypy_extensions import i64, mypyc_attr
 
-from headrace.core.ports.clock import Clock
 from headrace.core.ports.journal import JournalPort
-from headrace.core.ports.link import Host, Link
+from headrace.core.ports.link import BrokerPort, Link, WorkerPort
 from headrace.core.records.message import Message
 from headrace.core.records.record import (
     ACKED,
@@ -138,7 +137,7 @@ class Answer(Deferred):
             link.answer(int(self._verb), self._packet_id, self._reason_code, self._properties)
 
 
-class BatchListener(Host):
+class BatchListener(BrokerPort):
     """Applies durable records (the broker does)."""
 
     def apply(self, record: Record) -> i64:
@@ -166,11 +165,12 @@ class GroupCommit:
     """Gathers records into batches. What is below the offset `high_watermark` has taken effect: when a tick begins or
     ends, that is; within it, a part of a batch counts as a whole."""
 
-    def __init__(self, journal: JournalPort, clock: Clock, work_at_once: i64) -> None:
+    def __init__(self, journal: JournalPort, worker: WorkerPort, work_at_once: i64) -> None:
         """`work_at_once`: what takes effect in one pass of the loop, in deliveries of a message."""
         self._journal = journal
         self._work_at_once: i64 = work_at_once
-        self._clock = clock
+        self._worker = worker
+        self._clock = worker.clock
         self._listener: BatchListener | None = None
         self._next: i64 = journal.next_offset()
         self.high_watermark: i64 = self._next
@@ -358,9 +358,7 @@ class GroupCommit:
         self._progress_pending = False
 
     def _request(self) -> None:
-        listener = self._listener
-        if listener is not None:
-            listener.request_tick()
+        self._worker.request_tick()
 
     # Batches
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final, cast
 
 from mypy_extensions import i64, mypyc_attr
 
-from headrace.core.ports.link import Host
+from headrace.core.ports.link import WorkerPort
 from headrace.core.ports.timers import Timer
 from headrace.mqtt.protocol import ServerHandler, ServerProtocol
 from headrace.net.remote import has_hung_up, peer_of
@@ -49,9 +49,9 @@ class Connection(StreamLink):
     `source` is "host:port" of the client, as it was accepted or as a PROXY header has it; "": the transport is asked.
     """
 
-    def __init__(self, host: Host, listener: ConnectionSet, source: str = "") -> None:
-        super().__init__(host, listener.pending_bytes_max, _SHARE_BYTES)
-        settings = host.settings
+    def __init__(self, worker: WorkerPort, listener: ConnectionSet, source: str = "") -> None:
+        super().__init__(worker, listener.pending_bytes_max, _SHARE_BYTES)
+        settings = worker.settings
         self._set = listener
         self.source = source
         self.messages_per_s = listener.messages_per_s
@@ -59,7 +59,7 @@ class Connection(StreamLink):
         self.packet_bytes_max = listener.packet_bytes_max or settings.packet_bytes_max
         self._packets: ServerProtocol | None = None
         self._stream = self.make_stream()
-        self._since_ms = host.clock.mono_ms
+        self._since_ms = worker.clock.mono_ms
         self.made = False
         self._cut = ""  # why we cut it off
         self._charged: i64 = 0  # bytes of an unfinished CONNECT that count against all strangers
@@ -67,7 +67,7 @@ class Connection(StreamLink):
 
     def make_stream(self) -> ByteStream:
         """Make what takes its bytes apart."""
-        settings = self.host.settings
+        settings = self.worker.settings
         packets = ServerProtocol(self, int(self.packet_bytes_max), settings.topic_alias_maximum)
         packets.reason_strings = settings.reason_strings
         self._packets = packets
@@ -89,22 +89,22 @@ class Connection(StreamLink):
             self.failed(error)
         deadline = _ConnectDeadline(self)
         self.timer = deadline
-        self.host.timers.schedule(self._since_ms + self._set.connect_timeout_ms, deadline)
+        self.worker.timers.schedule(self._since_ms + self._set.connect_timeout_ms, deadline)
 
     def connection_lost(self, error: Exception | None) -> None:
-        self.host.slow -= self.paused
+        self.worker.slow -= self.paused
         self.paused = False
         super().connection_lost(error)
         self._charge(0)
         self._set.discard(self)
-        self.host.on_connection_lost(self)
+        self.broker.on_connection_lost(self)
 
     def pause_writing(self) -> None:
-        self.host.slow += 1
+        self.worker.slow += 1
         super().pause_writing()
 
     def resume_writing(self) -> None:
-        self.host.slow -= 1
+        self.worker.slow -= 1
         super().resume_writing()
 
     # What strangers hold
@@ -153,7 +153,7 @@ class Connection(StreamLink):
 
     def on_connect(self, packet: Connect) -> None:
         self._charge(0)
-        self.host.on_connect(self, packet)
+        self.broker.on_connect(self, packet)
 
     def refuse(self, error: ProtocolError) -> None:
         packets = self._packets

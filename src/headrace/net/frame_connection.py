@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Final, cast
 
 from mypy_extensions import i64
 
-from headrace.core.inbound.devices import DeviceLink, Devices
-from headrace.core.ports.link import Host
+from headrace.core.inbound.devices import DeviceLink
+from headrace.core.worker import Worker
 from headrace.frame_link import FrameVoice
 from headrace.frames.server import ServerFrames
 from headrace.mqtt import reason_codes as rc
@@ -27,10 +27,9 @@ STRANGER_FRAME_MAX: Final = 192 << 10  # bytes of a frame of somebody who has no
 class FrameConnection(Connection):
     """One client's frames. `client` is its state in the core."""
 
-    def __init__(self, host: Host, devices: Devices, listener: ConnectionSet, source: str = "") -> None:
-        self.client: DeviceLink | None = DeviceLink(devices, self, FrameVoice(self))
-        self._devices = devices
-        super().__init__(host, listener, source)
+    def __init__(self, worker: Worker, listener: ConnectionSet, source: str = "") -> None:
+        self.client: DeviceLink | None = DeviceLink(self, FrameVoice(self), worker.bind_device)
+        super().__init__(worker, listener, source)
 
     def make_stream(self) -> ByteStream:
         client = cast("DeviceLink", self.client)
@@ -68,7 +67,7 @@ class FrameConnection(Connection):
         client = self.client
         if client is not None:
             self.client = None  # the two would keep each other alive
-            self._devices.lost(client)
+            client.lost()
         super().connection_lost(error)
 
     def route_through(

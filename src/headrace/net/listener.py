@@ -326,11 +326,11 @@ class Listener:
 
     @staticmethod
     def _hearing(connection: Connection, protocol: object) -> Callable[[], int | None]:
-        """Counts what comes out of TLS. Nobody else is read meanwhile, so the host's count serves for one connection."""
+        """Counts what comes out of TLS. Nobody else is read meanwhile, so the count of all serves for one connection."""
         if isinstance(protocol, WebSocketTransport):
             return lambda: protocol.received if connection.made else None
-        host = connection.host
-        return lambda: host.bytes_received if connection.made else None
+        worker = connection.worker
+        return lambda: worker.bytes_received if connection.made else None
 
     async def _source(self, accepted: socket.socket) -> str:
         required = self._address.options.proxy == "required"

@@ -326,7 +326,7 @@ class FileAccess(Access):
     def _pace(self, link: Link, known: Known) -> Pace | None:
         """What a connection keeps to: the budgets of its own and of its user."""
         known.let_go()
-        now_ms, budgets = link.host.clock.mono_ms, []
+        now_ms, budgets = link.worker.clock.mono_ms, []
         if link.messages_per_s:
             budgets.append(Budget(link.messages_per_s, now_ms))
         together, user = link.identity.limits.user_messages_per_s, known.user

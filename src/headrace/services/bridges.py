@@ -69,7 +69,7 @@ class Bridges:
         """Say goodbye to the remote brokers and wait a moment for the connections to close."""
         for bridge in self.bridges:
             bridge.stop()
-        self._broker.end_tick()
+        self._broker.worker.end_tick()
         for bridge, task in zip(self.bridges, self._tasks, strict=True):
             if not bridge.up:
                 task.cancel()

@@ -7,8 +7,8 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
-from headrace.core.broker import Broker
 from headrace.core.ports.access import Access
+from headrace.core.worker import Worker
 from headrace.errors import ConfigError
 from headrace.net.address import Options, parse
 from headrace.net.bound import allow_all_descriptors, reserve, room_for_connections
@@ -59,18 +59,18 @@ def connections_allowed(wanted: int, descriptors: int) -> int:
 
 
 class Doors:
-    """Makes connections for `broker`. `access` says who is let in, None: everybody. `warn` takes a line for the log, with
+    """Makes connections for `worker`. `access` says who is let in, None: everybody. `warn` takes a line for the log, with
     more about it by name."""
 
     def __init__(
         self,
-        broker: Broker,
+        worker: Worker,
         settings: DoorSettings,
         access: Access | None,
         warn: Callable[..., object],
         audit: Audit | None = None,
     ) -> None:
-        self._broker = broker
+        self._worker = worker
         self._settings = settings
         self._access = access
         self._warn = warn
@@ -87,7 +87,7 @@ class Doors:
             )
         self.admin_max = reserve(descriptors) // 3  # connections of the admin HTTP: of the reserve
         self._all = ConnectionSet(self._connections_max, int(settings.connect_timeout_s * 1000))
-        broker.sessions.access = access
+        worker.guard(access)
         self.gate = None if settings.gate == GateSettings() else Gate(settings.gate)
         if access is not None:
             access.guard = self.gate
@@ -96,8 +96,8 @@ class Doors:
         loop = asyncio.get_running_loop()
         self.tracing = Tracing(lambda: list(self._all.open), loop)
         self._log = ConnectionLog(audit, self.tracing)
-        broker.sessions.testimony.witness = self._log
-        self._evicting = Evicting(broker, audit, self._judge, asyncio.get_running_loop().call_soon)
+        worker.testimony.witness = self._log
+        self._evicting = Evicting(audit, self._judge, asyncio.get_running_loop().call_soon)
 
     @property
     def report(self) -> Callable[[str, str], None]:
@@ -175,12 +175,12 @@ class Doors:
 
     def _connection(self, connections: ListenerSet, source: str) -> Connection:
         # The loop may have stood still since the clock was set, and the time to CONNECT begins now.
-        self._broker.clock.mono_ms = time.monotonic_ns() // 1_000_000
-        return Connection(self._broker, connections, source)
+        self._worker.clock.mono_ms = time.monotonic_ns() // 1_000_000
+        return Connection(self._worker, connections, source)
 
     def _frame_connection(self, connections: ListenerSet, source: str) -> Connection:
-        self._broker.clock.mono_ms = time.monotonic_ns() // 1_000_000
-        return FrameConnection(self._broker, self._broker.devices, connections, source)
+        self._worker.clock.mono_ms = time.monotonic_ns() // 1_000_000
+        return FrameConnection(self._worker, connections, source)
 
     def reload(self) -> list[str]:
         """Read certificates, passwords and ACL again; a file that cannot be used changes nothing. What failed."""

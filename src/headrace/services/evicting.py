@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterable
 
-from headrace.core.broker import Broker
 from headrace.mqtt import reason_codes as rc
 from headrace.net.connection import Connection
 from headrace.net.remote import source_of
@@ -18,8 +17,7 @@ Judge = Callable[[Connection], str]  # why it must go, "" if it may stay
 class Evicting:
     """Looks at connections one by one. Who connects meanwhile was let in under the new rules."""
 
-    def __init__(self, broker: Broker, audit: Audit, judge: Judge, soon: Callable[..., object]) -> None:
-        self._broker = broker
+    def __init__(self, audit: Audit, judge: Judge, soon: Callable[..., object]) -> None:
         self._audit = audit
         self._judge = judge
         self._soon = soon
@@ -48,4 +46,4 @@ class Evicting:
             "put out", why, source_of(peer), user=user, client=client, address=peer, listener=listener
         )
         code = rc.ADMINISTRATIVE_ACTION if why == "banned" else rc.NOT_AUTHORIZED
-        self._broker.sessions.put_out(connection, code, why.replace("_", " "))
+        connection.broker.put_out(connection, code, why.replace("_", " "))

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import platform
+from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Protocol
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, InfoMetricFamily, Metric
 from prometheus_client.registry import Collector, CollectorRegistry
 
-from headrace.core.broker import Broker
 from headrace.core.records.record import DROP_REASONS
+from headrace.core.state.counters import Counters
 from headrace.core.state.tenant import Tenant
+from headrace.core.worker import Worker
 from headrace.mqtt import reason_codes
 from headrace.services.doors import Doors
 from headrace.services.watchdog import KINDS, Watchdog
@@ -33,27 +35,36 @@ TENANT_COUNTERS = {
 }
 
 
-class BrokerCollector(Collector):
-    """Reads the counters of a broker, its journal and its watchdog at scrape time."""
+Tenants = dict[str, list[Tenant]]  # by name: what each shard has of them
 
-    def __init__(self, broker: Broker, watchdog: Watchdog) -> None:
-        self._broker = broker
+
+class BrokerCollector(Collector):
+    """Reads the counters of a worker, of its brokers with their journals, and of its watchdog at scrape time."""
+
+    def __init__(self, worker: Worker, watchdog: Watchdog) -> None:
+        self._worker = worker
         self._watchdog = watchdog
 
     def collect(self) -> Iterator[Metric]:
         yield from self._tenants()
+        yield from self._connections()
         yield from self._journal()
         yield from self._loop()
 
     def _tenants(self) -> Iterator[Metric]:
-        tenants = list(self._broker.fold.tenants.values())
+        tenants: Tenants = {}
+        for broker in self._worker.brokers:
+            for tenant in broker.fold.tenants.values():
+                tenants.setdefault(tenant.name, []).append(tenant)
+        counters = {name: [tenant.counters for tenant in parts] for name, parts in tenants.items()}
+        counters.setdefault(self._worker.anyone.tenant, []).append(self._worker.arrivals.counters)
         for counter, (name, text) in TENANT_COUNTERS.items():
             family = CounterMetricFamily(f"headrace_{name}", text, labels=["tenant"])
-            for tenant in tenants:
-                family.add_metric([tenant.name], getattr(tenant.counters, counter))
+            for tenant_name, parts in counters.items():
+                family.add_metric([tenant_name], sum(getattr(part, counter) for part in parts))
             yield family
-        yield _dropped(tenants)
-        yield _refused(tenants)
+        yield _dropped(counters)
+        yield _refused(counters)
         yield _per_tenant("sessions", "Sessions, connected or away", tenants, lambda t: len(t.sessions))
         yield _per_tenant("subscriptions", "Subscriptions", tenants, lambda t: int(t.tree.count))
         yield _per_tenant("retained_messages", "Retained messages", tenants, lambda t: len(t.retained))
@@ -61,48 +72,57 @@ class BrokerCollector(Collector):
             "backlog_messages", "Messages that wait in queues", tenants, lambda t: int(t.space.count)
         )
         yield _per_tenant("backlog_bytes", "Bytes that wait in queues", tenants, lambda t: int(t.space.bytes))
-        yield GaugeMetricFamily(
-            "headrace_connections", "Connected clients", value=self._broker.sessions.connected
-        )
+
+    def _connections(self) -> Iterator[Metric]:
+        worker = self._worker
+        connected = sum(broker.sessions.connected for broker in worker.brokers)
+        yield GaugeMetricFamily("headrace_connections", "Connected clients", value=connected)
         yield self._paused()
-        for way, count in (("received", self._broker.bytes_received), ("sent", self._broker.bytes_sent)):
+        for way, count in (("received", worker.bytes_received), ("sent", worker.bytes_sent)):
             text = f"Bytes {way}, of whole packets"
             yield CounterMetricFamily(f"headrace_network_{way}_bytes", text, value=count)
 
     def _journal(self) -> Iterator[Metric]:
-        commit = self._broker.commit
+        brokers = self._worker.brokers
+        commits = [broker.commit for broker in brokers]
         yield GaugeMetricFamily(
             "headrace_journal_high_watermark",
             "Offset below which all is durable",
-            value=int(commit.high_watermark),
+            value=sum(int(commit.high_watermark) for commit in commits),
         )
         yield GaugeMetricFamily(
-            "headrace_journal_pending_bytes", "Bytes that wait for a batch", value=int(commit.pending_bytes)
+            "headrace_journal_pending_bytes",
+            "Bytes that wait for a batch",
+            value=sum(int(commit.pending_bytes) for commit in commits),
         )
         yield GaugeMetricFamily(
             "headrace_journal_full",
             "1 while the disk is full and publishers wait or are refused",
-            value=int(self._broker.publishing.storage_full),
+            value=int(any(broker.publishing.storage_full for broker in brokers)),
         )
         yield CounterMetricFamily(
-            "headrace_journal_batches", "Batches handed to the journal", value=commit.batches
+            "headrace_journal_batches",
+            "Batches handed to the journal",
+            value=sum(commit.batches for commit in commits),
         )
         yield CounterMetricFamily(
-            "headrace_journal_bytes", "Record bytes handed to the journal", value=commit.bytes
+            "headrace_journal_bytes",
+            "Record bytes handed to the journal",
+            value=sum(commit.bytes for commit in commits),
         )
         yield CounterMetricFamily(
-            "headrace_ticks", "Passes of the event loop with work", value=self._broker.ticks
+            "headrace_ticks", "Passes of the event loop with work", value=self._worker.ticks
         )
 
     def _paused(self) -> Metric:
-        committing, full = self._broker.publishing.waiting()
         family = GaugeMetricFamily(
             "headrace_paused_connections", "Connections that wait for something", labels=["reason"]
         )
-        family.add_metric(["journal"], committing)
-        family.add_metric(["disk_full"], full)
-        family.add_metric(["socket"], self._broker.slow)
-        family.add_metric(["disk_read"], len(self._broker.delivery.unread))
+        waiting = [broker.publishing.waiting() for broker in self._worker.brokers]
+        family.add_metric(["journal"], sum(committing for committing, _ in waiting))
+        family.add_metric(["disk_full"], sum(full for _, full in waiting))
+        family.add_metric(["socket"], self._worker.slow)
+        family.add_metric(["disk_read"], sum(len(broker.delivery.unread) for broker in self._worker.brokers))
         return family
 
     def _loop(self) -> Iterator[Metric]:
@@ -124,30 +144,33 @@ class BrokerCollector(Collector):
             "Failures that were contained: each is a bug or want of memory",
             labels=["place"],
         )
-        for place, count in self._broker.failures.counts.items():
+        for place, count in self._worker.failures.counts.items():
             failures.add_metric([place], count)
         yield failures
 
 
-def _dropped(tenants: list[Tenant]) -> Metric:
+def _dropped(tenants: dict[str, list[Counters]]) -> Metric:
     family = CounterMetricFamily(
         "headrace_dropped_messages", "Messages lost, by DropReason", labels=["tenant", "reason"]
     )
-    for tenant in tenants:
+    for tenant, parts in tenants.items():
         for reason, name in DROP_REASONS.items():
-            family.add_metric([tenant.name, name], tenant.counters.dropped.get(reason, 0))
+            family.add_metric([tenant, name], sum(part.dropped.get(reason, 0) for part in parts))
     return family
 
 
-def _refused(tenants: list[Tenant]) -> Metric:
+def _refused(tenants: dict[str, list[Counters]]) -> Metric:
     family = CounterMetricFamily(
         "headrace_refused_packets",
         "CONNECT, PUBLISH and subscriptions that were refused, by reason code",
         labels=["tenant", "packet", "reason"],
     )
-    for tenant in tenants:
-        for (packet, code), count in sorted(tenant.counters.refused.items()):
-            family.add_metric([tenant.name, packet, _snake(reason_codes.name(code))], count)
+    for tenant, parts in tenants.items():
+        refused: Counter[tuple[str, int]] = Counter()
+        for part in parts:
+            refused.update(part.refused)
+        for (packet, code), count in sorted(refused.items()):
+            family.add_metric([tenant, packet, _snake(reason_codes.name(code))], count)
     return family
 
 
@@ -156,10 +179,10 @@ def _snake(name: str) -> str:
     return name.lower().replace(" ", "_").replace("-", "_")
 
 
-def _per_tenant(name: str, text: str, tenants: list[Tenant], value: Callable[[Tenant], float]) -> Metric:
+def _per_tenant(name: str, text: str, tenants: Tenants, value: Callable[[Tenant], float]) -> Metric:
     family = GaugeMetricFamily(f"headrace_{name}", text, labels=["tenant"])
-    for tenant in tenants:
-        family.add_metric([tenant.name], value(tenant))
+    for tenant, parts in tenants.items():
+        family.add_metric([tenant], sum(value(part) for part in parts))
     return family
 
 
@@ -234,9 +257,9 @@ class BuildCollector(Collector):
         yield InfoMetricFamily("headrace_build", "Version, build and Python of this broker", self._labels)
 
 
-def registry(broker: Broker, doors: Doors, watchdog: Watchdog, *others: Collector) -> CollectorRegistry:
+def registry(worker: Worker, doors: Doors, watchdog: Watchdog, *others: Collector) -> CollectorRegistry:
     found = CollectorRegistry()
-    found.register(BrokerCollector(broker, watchdog))
+    found.register(BrokerCollector(worker, watchdog))
     found.register(DoorsCollector(doors))
     for collector in others:
         found.register(collector)

@@ -59,7 +59,7 @@ class SystemPublisher:
 
     def publish(self, now_s: float) -> None:
         """Send every value that changed."""
-        tenant = self._broker.fold.tenant(self._broker.anyone.tenant)
+        tenant = self._broker.fold.tenant(self._broker.worker.anyone.tenant)
         elapsed_s, self._last_s = now_s - self._last_s, now_s
         values = self._state(tenant) | heap()
         counters = self._counters(tenant)
@@ -111,8 +111,8 @@ class SystemPublisher:
             "publish/messages/dropped": sum(counters.dropped.values()),
             "publish/bytes/received": counters.bytes_received,
             "publish/bytes/sent": counters.bytes_sent,
-            "bytes/received": self._broker.bytes_received,
-            "bytes/sent": self._broker.bytes_sent,
+            "bytes/received": self._broker.worker.bytes_received,
+            "bytes/sent": self._broker.worker.bytes_sent,
             "connections": counters.connects,
         }
 

@@ -16,7 +16,7 @@ READ_MS: Final = 1000  # to accept, to shake hands, to read what came while nobo
 
 
 class LoopScheduler(Scheduler):
-    """Runs `Broker.end_tick` once the loop has read what is readable."""
+    """Runs `Worker.end_tick` once the loop has read what is readable."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, watchdog: Watchdog) -> None:
         super().__init__()

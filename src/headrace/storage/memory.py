@@ -7,6 +7,7 @@ from mypy_extensions import i64
 from headrace.core.broker import Broker
 from headrace.core.ports.clock import Scheduler
 from headrace.core.ports.journal import GONE, NOT_NOW, OTHER_RECORD, Absent, JournalPort
+from headrace.core.ports.link import WorkerPort
 from headrace.core.records.message import Message, decode_batch
 from headrace.core.records.record import Progress, Record
 from headrace.errors import ProtocolError
@@ -67,15 +68,15 @@ class MemoryJournal(JournalPort):
 
     def sync(self, broker: Broker) -> None:
         """Make everything durable and apply it, until nothing is left to do."""
-        broker.end_tick()
+        broker.worker.end_tick()
         while not broker.idle:
             self.durable = len(self.records)
             broker.commit.on_high_watermark(self.durable)
-            broker.end_tick()
+            broker.worker.end_tick()
 
 
 class ManualScheduler(Scheduler):
-    """Counts requests for a tick; the test calls `Broker.end_tick`."""
+    """Counts requests for a tick; the test calls `Worker.end_tick`."""
 
     def __init__(self) -> None:
         self.requests = 0
@@ -87,8 +88,8 @@ class ManualScheduler(Scheduler):
 class MemoryLink(MqttLink):
     """A connection whose bytes stay in `sent`."""
 
-    def __init__(self, broker: Broker) -> None:
-        super().__init__(broker)
+    def __init__(self, worker: WorkerPort) -> None:
+        super().__init__(worker)
         self.sent = b""
         self.reading = True
         self.protocol: ServerProtocol | None = None  # who words the refusals, where a test has one

@@ -105,7 +105,7 @@ class Actor:
                 self._forget()
                 self.exists = NO
         self.version = version
-        self.link = MemoryLink(self.world.broker)
+        self.link = MemoryLink(self.world.worker)
         self.protocol = ServerProtocol(self.link, 1 << 20, 16)
         self.ready = False
         properties = Properties()
@@ -150,7 +150,7 @@ class Actor:
         link = self.link
         if link is not None and not link.closed:
             link.closed = True
-            link.host.on_connection_lost(link)
+            link.broker.on_connection_lost(link)
             self._connection_ended()
         self._gone()
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from random import Random
 
-from headrace.core.broker import Broker
 from headrace.core.commit import Barrier
 from headrace.core.ports.clock import Clock
 from headrace.core.ports.journal import NOT_NOW, OTHER_RECORD, Absent, JournalPort
@@ -18,6 +17,7 @@ from headrace.core.records.message import Message, decode_batch
 from headrace.core.records.record import Progress, Record
 from headrace.core.state.replay import Replay
 from headrace.core.state.snapshots import SnapshotPass, restore
+from headrace.core.worker import Worker
 from headrace.errors import NotReadableNow
 from headrace.storage.embedded.references import References
 from headrace.storage.memory import ManualScheduler
@@ -121,7 +121,8 @@ class World:
 
     def _open(self) -> None:
         self.set_clock()
-        self.broker = Broker(self.journal, ManualScheduler(), self.clock, self.settings)
+        self.worker = Worker(ManualScheduler(), self.clock, self.settings)
+        self.broker = self.worker.own(0, self.journal)
         self._recover()
         self.broker.sessions.start()
 
@@ -150,7 +151,7 @@ class World:
     # Steps
 
     def tick(self) -> None:
-        self.broker.end_tick()
+        self.worker.end_tick()
 
     def commit(self) -> None:
         self.journal.durable = len(self.journal.records)
@@ -166,7 +167,7 @@ class World:
     def advance(self, seconds: float) -> None:
         self.now_us += int(seconds * 1_000_000)
         self.set_clock()
-        self.broker.on_timer()
+        self.worker.on_timer()
 
     def jump(self, seconds: int) -> None:
         """Somebody sets the clock: by so much, in either direction."""

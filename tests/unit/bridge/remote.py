@@ -125,7 +125,7 @@ class Remote:
 
     def take(self) -> list[tuple[int, bytes]]:
         """The packets written so far: (first byte, body)."""
-        self.harness.broker.end_tick()
+        self.harness.worker.end_tick()
         data, self.transport.written = self.transport.written, b""
         packets, pos = self.early, 0
         self.early = []

@@ -177,7 +177,7 @@ def test_a_remote_broker_that_sends_without_a_pause_takes_turns() -> None:
     while not transport.reading:
         assert 0 < remote.counters.received - seen <= 1024
         seen = remote.counters.received
-        broker.end_tick()
+        broker.worker.end_tick()
         turns += 1
     assert remote.counters.received == 5000
     assert turns == 4
@@ -200,7 +200,7 @@ def test_the_end_is_told_whatever_goes_wrong_in_it(monkeypatch: pytest.MonkeyPat
         def on_connection_lost(self, link: RemoteLink) -> None:
             raise RuntimeError("a defect")
 
-    monkeypatch.setattr(remote.link, "host", Broken())
+    monkeypatch.setattr(remote.link, "broker", Broken())
     with pytest.raises(RuntimeError):
         remote.link.connection_lost(None)
     assert remote.ended

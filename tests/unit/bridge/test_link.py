@@ -63,7 +63,7 @@ def test_subscribe_waits_until_the_attached_session_is_durable() -> None:
     remote = Remote(harness)
     remote.take()
     remote.feed(codec.encode_connack(5, False, 0), sync=False)
-    harness.broker.end_tick()
+    harness.worker.end_tick()
     assert remote.kinds() == []
     harness.sync()
     assert remote.kinds() == [SUBSCRIBE]
@@ -94,7 +94,7 @@ def test_qos_2_goes_on_with_pubrel_after_a_crash() -> None:
     harness.client("p").publish("up/x", b"x", qos=2)
     [(_, _, packet_id, _)] = remote.publishes()
     remote.feed(codec.encode_pubrec(5, packet_id), sync=False)
-    harness.broker.end_tick()
+    harness.worker.end_tick()
     assert remote.kinds() == [], "PUBREL waits until PUBREC is durable"
     harness.sync()
     assert remote.kinds() == [PUBREL]
@@ -113,7 +113,7 @@ def test_what_comes_in_is_acknowledged_when_it_is_durable() -> None:
     remote = Remote(harness)
     remote.accept()
     remote.send("down/x", b"1", 7, sync=False)
-    harness.broker.end_tick()
+    harness.worker.end_tick()
     assert remote.kinds() == []
     harness.sync()
     assert remote.take() == [(0x40, b"\x00\x07")]

@@ -24,7 +24,7 @@ def rendered(link: MemoryLink, rendering: BridgeRendering, first: int) -> bytes:
 
 
 def test_the_topic_is_mapped_and_the_trace_stands_behind_the_properties() -> None:
-    link = MemoryLink(Harness().broker)
+    link = MemoryLink(Harness().worker)
     link.version = 5
     rendering = BridgeRendering(TOPICS, TRACE, True, BridgeCounters())
     sent = rendered(link, rendering, 0x3B)
@@ -38,7 +38,7 @@ def test_the_topic_is_mapped_and_the_trace_stands_behind_the_properties() -> Non
 
 
 def test_before_version_5_there_is_no_place_for_a_trace() -> None:
-    link = MemoryLink(Harness().broker)
+    link = MemoryLink(Harness().worker)
     link.version = 4
     counters = BridgeCounters()
     sent = rendered(link, BridgeRendering(TOPICS, b"", True, counters), 0x32)
@@ -47,13 +47,13 @@ def test_before_version_5_there_is_no_place_for_a_trace() -> None:
 
 
 def test_a_remote_broker_without_retained_messages_gets_no_retain_flag() -> None:
-    link = MemoryLink(Harness().broker)
+    link = MemoryLink(Harness().worker)
     link.version = 4
     assert rendered(link, BridgeRendering(TOPICS, b"", False, BridgeCounters()), 0x33)[0] == 0x32
 
 
 def test_what_no_rule_lets_out_any_more_may_not_leave() -> None:
-    link, access = MemoryLink(Harness().broker), BridgeAccess(TOPICS)
+    link, access = MemoryLink(Harness().worker), BridgeAccess(TOPICS)
     assert access.may_receive(link, b"a/b")
     assert not access.may_receive(link, b"b")
     assert access.may_publish(link, b"anything")

@@ -90,7 +90,7 @@ def test_close_says_so_and_ends_the_stream() -> None:
     upgraded.upgrade()
     upgraded.read()
     upgraded.remote.link.say_goodbye()
-    upgraded.remote.harness.broker.end_tick()
+    upgraded.remote.harness.worker.end_tick()
     *_, last = upgraded.read()
     assert isinstance(last, Frame)
     assert last.opcode is Opcode.CLOSE

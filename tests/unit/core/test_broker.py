@@ -120,14 +120,14 @@ def test_the_next_batch_takes_along_what_came_because_of_the_one_before() -> Non
     harness = Harness()
     publisher, journal, broker = harness.client("p", clean=True), harness.journal, harness.broker
     publisher.publish("t", b"1", sync=False)
-    broker.end_tick()
+    broker.worker.end_tick()
     publisher.publish("t", b"2", sync=False)
     batches, journal.durable = len(journal.bodies), journal.next_offset()
     broker.commit.on_high_watermark(journal.durable)
-    broker.end_tick()
+    broker.worker.end_tick()
     publisher.publish("t", b"3", sync=False)  # as whoever got its PUBACK for the first one does
     assert len(journal.bodies) == batches
-    broker.end_tick()
+    broker.worker.end_tick()
     assert len(journal.bodies) == batches + 1
     records = decode_batch(journal.bodies[-1], 0)
     assert [record.payload for record in records if isinstance(record, Message)] == [b"2", b"3"]
@@ -137,13 +137,13 @@ def test_no_batch_waits_for_others_where_none_was_under_way() -> None:
     harness = Harness()
     publisher, journal, broker = harness.client("p", clean=True), harness.journal, harness.broker
     publisher.publish("t", b"1", sync=False)
-    broker.end_tick()
+    broker.worker.end_tick()
     journal.durable = journal.next_offset()
     broker.commit.on_high_watermark(journal.durable)
-    broker.end_tick()
+    broker.worker.end_tick()
     batches = len(journal.bodies)
     publisher.publish("t", b"2", sync=False)
-    broker.end_tick()
+    broker.worker.end_tick()
     assert len(journal.bodies) == batches + 1
 
 
@@ -156,12 +156,12 @@ def test_a_batch_goes_to_the_journal_while_the_one_before_it_takes_effect_part_b
         subscriber.subscribe("t")
     publisher, journal = harness.client("p", clean=True), harness.journal
     publisher.publish("t", b"1", sync=False)
-    harness.broker.end_tick()
+    harness.worker.end_tick()
     publisher.publish("t", b"2", sync=False)
     batches, journal.durable = len(journal.bodies), journal.next_offset()
     harness.broker.commit.on_high_watermark(journal.durable)
     for _ in range(2):
-        harness.broker.end_tick()
+        harness.worker.end_tick()
     assert len(journal.bodies) == batches + 1
     assert harness.broker.commit.unfinished
     harness.sync()
@@ -180,9 +180,9 @@ def test_parts_of_a_batch_leave_in_one_write_unless_it_is_for_too_many(at_once: 
     publisher, journal = harness.client("p", clean=True), harness.journal
     for payload in (b"1", b"2", b"3"):
         publisher.publish("t", payload, sync=False)
-    harness.broker.end_tick()
+    harness.worker.end_tick()
     journal.durable = journal.next_offset()
     harness.broker.commit.on_high_watermark(journal.durable)
     assert [bool(subscriber.link.sent) for subscriber in subscribers] == [written] * 4
-    harness.broker.end_tick()
+    harness.worker.end_tick()
     assert [payloads(subscriber) for subscriber in subscribers] == [[b"1", b"2", b"3"]] * 4

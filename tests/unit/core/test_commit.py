@@ -6,11 +6,11 @@ import pytest
 
 import headrace.core.commit
 from harness import Client, Harness
-from headrace.core.broker import Broker
 from headrace.core.commit import Deferred
 from headrace.core.ports.clock import Clock
 from headrace.core.ports.journal import Absent, JournalPort
 from headrace.core.records.message import Message
+from headrace.core.worker import Worker
 from headrace.storage.memory import ManualScheduler, MemoryJournal
 
 INTERPRETED = str(headrace.core.commit.__file__).endswith(".py")
@@ -45,7 +45,8 @@ def test_a_message_is_let_go_when_it_has_left_to_all_who_get_it() -> None:
     harness = Harness()
     offered = Offered()
     harness.journal = offered.memory
-    harness.broker = Broker(offered, ManualScheduler(), harness.clock, harness.settings)
+    harness.worker = Worker(ManualScheduler(), harness.clock, harness.settings)
+    harness.broker = harness.worker.own(0, offered)
     harness.broker.sessions.start()
     harness.sync()
     here, away = harness.client("here"), harness.client("away")
@@ -61,7 +62,7 @@ def test_a_message_is_let_go_when_it_has_left_to_all_who_get_it() -> None:
     offered.batches.clear()
     for topic in ("here", "away", "group"):
         publisher.publish(f"t/{topic}", topic.encode(), sync=False)
-    harness.broker.end_tick()
+    harness.worker.end_tick()
     assert offered.payloads() == [b"here", b"away", b"group"]
     harness.sync()
     assert offered.payloads() == [b"away", b"group"]
@@ -87,8 +88,8 @@ def test_acknowledgements_are_noted_until_their_record_is_there() -> None:
     client.ack(packet_id, sync=False)
     commit = harness.broker.commit
     clock, commit._clock = commit._clock, NoMemory()
-    harness.broker.end_tick()
-    assert harness.broker.failures.counts["journal"] == 1
+    harness.worker.end_tick()
+    assert harness.worker.failures.counts["journal"] == 1
     commit._clock = clock
     harness.sync()
     harness.crash()
@@ -119,8 +120,8 @@ def test_a_batch_that_cannot_be_put_together_now_is_put_together_later() -> None
     publisher.publish("t", b"one", sync=False)
     harness.broker.commit.defer(Reluctant())
     Reluctant.armed = True
-    harness.broker.end_tick()
-    assert harness.broker.failures.counts["journal"] == 1
+    harness.worker.end_tick()
+    assert harness.worker.failures.counts["journal"] == 1
     publisher.publish("t", b"two")
     assert [first for first, _ in publisher.take()] == [0x40, 0x40]
     client.lose()

@@ -29,7 +29,7 @@ def passes(harness: Harness, count: int) -> None:
     """So many passes of the loop, in each of which a little takes effect."""
     broker, journal = harness.broker, harness.journal
     for _ in range(count):
-        broker.end_tick()
+        broker.worker.end_tick()
         journal.durable = len(journal.records)
         broker.commit.on_high_watermark(journal.durable)
 

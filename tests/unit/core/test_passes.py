@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from harness import Client, Harness
-from headrace.core.broker import TIMERS_AT_ONCE
 from headrace.core.outbound.retained_replay import PAGE_MESSAGES
 from headrace.core.outbound.spilling import PAGES_AT_ONCE
 from headrace.core.ports.settings import BrokerSettings
+from headrace.core.worker import TIMERS_AT_ONCE
 from headrace.mqtt import codec
 from headrace.stream import MORE
 
@@ -40,11 +40,11 @@ class Passes:
     def run(self) -> None:
         """Until nothing is left to do."""
         broker, journal = self.harness.broker, self.harness.journal
-        self.step(broker.end_tick)
+        self.step(broker.worker.end_tick)
         while not broker.idle or broker.delivery.hungry:
             journal.durable = len(journal.records)
             self.step(lambda: broker.commit.on_high_watermark(journal.durable))
-            self.step(broker.end_tick)
+            self.step(broker.worker.end_tick)
 
     def check(self) -> None:
         """The largest pass since the last time."""
@@ -134,7 +134,7 @@ def test_sessions_that_expire_together() -> None:
     clock.now_us += 20_000_000
     clock.mono_ms += 20_000
     while broker.fold.by_incarnation:
-        passes.step(broker.on_timer)
+        passes.step(passes.harness.worker.on_timer)
         passes.run()
     assert 0 < passes.most_journaled <= TIMERS_AT_ONCE
 
@@ -148,17 +148,17 @@ def test_a_message_that_very_many_filters_match_counts_as_what_it_costs() -> Non
         client.subscribe("/".join("+" if number >> level & 1 else "a" for level in range(levels)), 0)
     publisher, broker = harness.client("p", clean=True), harness.broker
     counters = broker.fold.tenant("default").counters
-    publisher.protocol.packets_at_once = broker.share
+    publisher.protocol.packets_at_once = broker.worker.share
     before = counters.publishes_received
     topics = [b"/".join([b"a"] * (levels - 1) + [b"%d" % number]) for number in range(400)]
     publisher.feed(b"".join(codec.encode_publish(4, topic, b"x") for topic in topics[:200]), sync=False)
     assert publisher.protocol.outcome == MORE
-    assert 0 < counters.publishes_received - before <= 1 + 8 * broker.share // 1024
+    assert 0 < counters.publishes_received - before <= 1 + 8 * broker.worker.share // 1024
     durable = harness.client("durable", clean=True)
     durable.feed(
         b"".join(codec.encode_publish(4, topic, b"x", 1, packet_id=1) for topic in topics[200:]), sync=False
     )
-    broker.end_tick()
+    broker.worker.end_tick()
     harness.journal.durable = len(harness.journal.records)
     before = counters.publishes_sent
     broker.commit.on_high_watermark(harness.journal.durable)

@@ -53,7 +53,7 @@ def flood(client: Client, packets: bytes, most: int = 400) -> int:
             return number
         at = number * READ if len(whole) > READ else 0
         client.protocol.receive_data(whole[at : at + READ])
-        client.harness.broker.end_tick()
+        client.harness.worker.end_tick()
     return most
 
 
@@ -72,7 +72,7 @@ def test_a_flood_while_the_disk_stands_still_is_bounded_and_answered_in_the_end(
     client = harness.client("flood")
     client.publish("warm", b"x", qos=2)
     client.feed(publish(b"other", 1), sync=False)
-    harness.broker.end_tick()  # on its way to a disk that does not answer
+    harness.worker.end_tick()  # on its way to a disk that does not answer
     before = waiting(harness)
     assert flood(client, FLOODS[name]) < 400
     assert not reads(client)
@@ -90,7 +90,7 @@ def test_a_flood_while_the_disk_stands_still_is_bounded_and_answered_in_the_end(
 def test_pings_before_connack_are_counted() -> None:
     harness = Harness()
     client = Client(harness, "c", sync=False)
-    harness.broker.end_tick()
+    harness.worker.end_tick()
     assert flood(client, b"\xc0\x00") < 400
     assert waiting(harness) <= ENTRIES + 3
     while not harness.broker.commit.idle:
@@ -112,10 +112,10 @@ def test_a_neighbour_is_acknowledged_within_a_bounded_number_of_passes(name: str
         flood(client, FLOODS[name], 1)
         journal.durable = len(journal.records)
         broker.commit.on_high_watermark(journal.durable)
-        broker.end_tick()
+        broker.worker.end_tick()
         client.take()
         passes += 1
-        assert passes <= 2 * (ENTRIES // broker.settings.deliveries_at_once + 4)
+        assert passes <= 2 * (ENTRIES // broker.worker.settings.deliveries_at_once + 4)
 
 
 def test_a_thousand_floods_share_what_is_there() -> None:
@@ -124,7 +124,7 @@ def test_a_thousand_floods_share_what_is_there() -> None:
     harness = Harness(settings)
     clients = [harness.client(f"c{number}", clean=True) for number in range(300)]
     clients[0].feed(publish(b"other", 1), sync=False)
-    harness.broker.end_tick()
+    harness.worker.end_tick()
     for client in clients:
         client.protocol.receive_data(FLOODS["PUBREL"] * 1024)
     total = harness.broker.commit.deferred_bytes
@@ -135,7 +135,7 @@ def test_a_thousand_floods_share_what_is_there() -> None:
         before = sum(client.link.reading for client in clients)
         harness.journal.durable = len(harness.journal.records)
         harness.broker.commit.on_high_watermark(harness.journal.durable)
-        harness.broker.end_tick()
+        harness.worker.end_tick()
         let_go = max(let_go, sum(client.link.reading for client in clients) - before)
         for client in clients:
             client.take()
@@ -147,7 +147,7 @@ def test_messages_of_many_publishers_share_what_is_there() -> None:
     harness = Harness()
     clients = [harness.client(f"c{number}", clean=True) for number in range(50)]
     clients[0].feed(publish(b"other", 1), sync=False)
-    harness.broker.end_tick()
+    harness.worker.end_tick()
     for client in clients:
         client.protocol.receive_data(publish(b"t", 1) * 5000)
     total = harness.broker.commit.deferred_bytes
@@ -173,7 +173,7 @@ def test_those_held_back_are_let_go_as_far_as_there_is_room() -> None:
     read = 0
     while counters.publishes_received < 40 * 3000:
         before = counters.publishes_received
-        broker.end_tick()
+        broker.worker.end_tick()
         journal.durable = len(journal.records)
         broker.commit.on_high_watermark(journal.durable)
         for client in clients:
@@ -189,7 +189,7 @@ def test_a_large_payload_counts_as_what_it_costs_the_disk() -> None:
     harness = Harness()
     client = harness.client("c", clean=True)
     client.feed(publish(b"other", 1), sync=False)
-    harness.broker.end_tick()
+    harness.worker.end_tick()
     large = codec.encode_publish(4, b"t", bytes(1_000_000), 1, False, False, 7)
     client.protocol.receive_data(large * 5)
     assert not reads(client)
@@ -231,13 +231,13 @@ def test_the_position_of_a_part_is_found_in_that_part() -> None:
         return int(broker.commit.high_watermark)
 
     client.feed(publish(b"t", 1) + codec.encode_pubrel(4, 7) * 1500 + publish(b"t", 1), sync=False)
-    broker.end_tick()
+    broker.worker.end_tick()
     start = applied()
     harness.journal.durable = len(harness.journal.records)
     broker.commit.on_high_watermark(harness.journal.durable)
     looks.append(applied() - start)
     while not broker.commit.idle:
-        broker.end_tick()
+        broker.worker.end_tick()
         looks.append(applied() - start)
     assert looks == [1, 1, 1, 2]
 
@@ -253,7 +253,7 @@ def test_retained_messages_are_looked_for_on_behalf_of_few_subscribes_at_once(cl
     before = len(harness.journal.records)
     client.protocol.receive_data(100 * codec.encode_subscribe(4, 9, [SubscriptionRequest("#", qos)]))
     assert not reads(client)
-    harness.broker.end_tick()
+    harness.worker.end_tick()
     assert len(harness.journal.records) - before <= 33
     seen = 0
     while not harness.broker.commit.idle or not reads(client):

@@ -51,7 +51,7 @@ class Client:
         self.harness = harness or Harness()
         self.node = node or ConnectionSet(10, 1000)
         self.listener = ConnectionSet(10, 1000, 0, self.node, pending_bytes_max)
-        self.connection = Connection(self.harness.broker, self.listener)
+        self.connection = Connection(self.harness.worker, self.listener)
         self.transport = Transport()
         self.connection.connection_made(self.transport)  # type: ignore[arg-type]
 
@@ -104,12 +104,12 @@ def test_who_does_not_read_is_counted_until_it_does_or_is_gone() -> None:
     client.send(codec.encode_connect(Connect(4, "slow", keep_alive_s=0)))
     broker = client.harness.broker
     client.connection.pause_writing()
-    assert broker.slow == 1
+    assert broker.worker.slow == 1
     client.connection.resume_writing()
-    assert broker.slow == 0
+    assert broker.worker.slow == 0
     client.connection.pause_writing()
     client.connection.connection_lost(None)
-    assert broker.slow == 0
+    assert broker.worker.slow == 0
 
 
 def test_who_says_no_connect_is_cut_and_counted() -> None:
@@ -148,7 +148,7 @@ def test_a_pass_parses_one_share_of_a_flood_and_reads_no_more_until_it_is_throug
         assert 0 < client.parsed - seen <= PACKETS_OF_A_SHARE
         assert not client.transport.reading
         seen = client.parsed
-        broker.end_tick()
+        broker.worker.end_tick()
     assert client.transport.reading
     client.send(codec.encode_publish(4, b"t", b"more", 0, False, False, 0, b"", -1))
     assert client.parsed == 3001
@@ -160,7 +160,7 @@ def test_what_comes_while_a_flood_waits_keeps_its_place() -> None:
     client.connection.data_received(FLOOD[50:])
     client.harness.sync()
     for _ in range(20):
-        client.harness.broker.end_tick()
+        client.harness.worker.end_tick()
     assert client.parsed == 6000
     assert client.transport.reading
 
@@ -170,7 +170,7 @@ def test_a_pause_that_the_broker_asked_for_holds_what_was_read_as_well() -> None
     client.connection.pause_reading()
     seen = client.parsed
     for _ in range(20):
-        client.harness.broker.end_tick()
+        client.harness.worker.end_tick()
     assert client.parsed == seen < 3000
     assert not client.transport.reading
     client.connection.resume_reading()
@@ -182,7 +182,7 @@ def test_a_pause_that_the_broker_asked_for_holds_what_was_read_as_well() -> None
 
 def passes(client: Client, count: int) -> None:
     for _ in range(count):
-        client.harness.broker.end_tick()
+        client.harness.worker.end_tick()
 
 
 def test_tiny_packets_take_turns_as_well() -> None:
@@ -193,7 +193,7 @@ def test_tiny_packets_take_turns_as_well() -> None:
     client.connection.data_received(codec.PINGREQ * 16_000)
     answered = 0
     while not client.transport.reading:
-        client.harness.broker.end_tick()
+        client.harness.worker.end_tick()
         assert client.transport.waiting - answered <= 2 * 1024
         answered = client.transport.waiting
     passes(client, 1)
@@ -217,11 +217,11 @@ def test_what_waits_for_its_turn_keeps_its_place_to_the_byte(share: int) -> None
 @pytest.mark.interpreted
 def test_an_error_of_ours_in_one_turn_costs_that_connection_alone() -> None:
     client, other = flooding(), flooding()
-    other.harness.broker.end_tick()
+    other.harness.worker.end_tick()
     client.connection._stream = None  # type: ignore[assignment]
-    client.harness.broker.take_turns(other.connection)
+    client.harness.worker.take_turns(other.connection)
     before = other.parsed
-    client.harness.broker.end_tick()
+    client.harness.worker.end_tick()
     assert client.transport.aborted
     assert client.listener.turned_away == counted(error=1)
     assert other.parsed > before
@@ -239,12 +239,12 @@ def test_fifty_that_send_without_a_pause_share_one_pass() -> None:
     for client in clients:
         client.connection.data_received(codec.encode_publish(4, b"t", b"x") * 5000)
     assert counters.publishes_received - seen <= 6 * WORK_AT_ONCE  # 1 + 1 + 1/2 + 1/3 ... of a pass
-    while len(harness.broker.turns.waiting) == 50:
+    while len(harness.worker.turns.waiting) == 50:
         seen = counters.publishes_received
-        harness.broker.end_tick()
+        harness.worker.end_tick()
         assert 0 < counters.publishes_received - seen <= WORK_AT_ONCE
-    while harness.broker.turns.waiting:
-        harness.broker.end_tick()
+    while harness.worker.turns.waiting:
+        harness.worker.end_tick()
     assert counters.publishes_received == 50 * 5000
     assert all(client.transport.reading for client in clients)
 
@@ -256,12 +256,12 @@ class Refusing(Transport):
 
 def test_an_error_of_ours_in_one_write_costs_that_connection_alone() -> None:
     client, other = Client(), Client()
-    client.connection.host = other.connection.host
+    client.connection.worker = other.connection.worker
     client.connection._transport = Refusing()  # type: ignore[assignment]
     client.transport = client.connection._transport  # type: ignore[assignment]
     for one in (client, other):
         one.connection.send(b"something")
-    other.harness.broker.end_tick()
+    other.harness.worker.end_tick()
     assert client.transport.aborted
     assert client.listener.turned_away == counted(error=1)
     assert other.transport.waiting == len(b"something")
@@ -304,7 +304,7 @@ def test_the_silence_of_a_client_that_we_do_not_read_is_ours(why: str) -> None:
         client.connection._aside = b""
         client.connection._held = False
     for _ in range(20):
-        client.harness.broker.on_timer()
+        client.harness.worker.on_timer()
         client.harness.advance(1)
     assert not client.transport.closed
     client.connection._aside = None
@@ -332,11 +332,11 @@ def test_while_the_loop_stood_still_nobody_was_silent() -> None:
 
 def test_what_all_strangers_hold_is_bounded_and_short_connects_always_pass() -> None:
     client = Client()
-    broker, node = client.harness.broker, client.node
+    worker, node = client.harness.worker, client.node
     long = codec.encode_connect(Connect(4, "x" * 60_000, username="y" * 60_000, password=b"z" * 60_000))
     cut = 0
     for _ in range(400):
-        connection, transport = Connection(broker, client.listener), Transport()
+        connection, transport = Connection(worker, client.listener), Transport()
         connection.connection_made(transport)  # type: ignore[arg-type]
         for start in range(0, len(long) - 1, 16_000):
             if not transport.aborted:
@@ -346,7 +346,7 @@ def test_what_all_strangers_hold_is_bounded_and_short_connects_always_pass() -> 
             connection.connection_lost(None)
         assert node.strangers_bytes <= STRANGERS_BYTES_MAX + 16_000
     assert cut == node.turned_away["strangers_bytes"] > 100
-    connection, transport = Connection(broker, client.listener), Transport()
+    connection, transport = Connection(worker, client.listener), Transport()
     connection.connection_made(transport)  # type: ignore[arg-type]
     for byte in codec.encode_connect(Connect(4, "short", keep_alive_s=0)):
         connection.data_received(bytes([byte]))
@@ -379,5 +379,5 @@ def test_a_flood_that_ends_in_the_middle_leaves_nothing_behind() -> None:
     client.connection.connection_lost(None)
     seen = client.parsed
     for _ in range(20):
-        client.harness.broker.end_tick()
+        client.harness.worker.end_tick()
     assert client.parsed == seen < 3000

@@ -68,7 +68,7 @@ class Client:
         self.harness = Harness()
         self.socket = Socket()
         self.connections = ConnectionSet(10, 1000, pending_bytes_max=100_000)
-        self.connection = Connection(self.harness.broker, self.connections)
+        self.connection = Connection(self.harness.worker, self.connections)
         self.turns: list[Callable[[], None]] = []
         self.server = WebSocketTransport(self.connection, frame_bytes_max, origins, self.turns.append)
         self.server.connection_made(self.socket)  # type: ignore[arg-type]

@@ -17,6 +17,7 @@ from headrace.core.ports.clock import Clock
 from headrace.core.ports.identity import Identity
 from headrace.core.ports.settings import BrokerSettings
 from headrace.core.records.event import SessionOpened
+from headrace.core.worker import Worker
 from headrace.errors import ConfigError
 from headrace.mqtt import reason_codes as rc
 from headrace.mqtt.packets import Connect
@@ -91,7 +92,7 @@ def loop() -> Loop:
 
 @pytest.fixture
 def broker() -> Broker:
-    return Broker(MemoryJournal(), ManualScheduler(), Clock(), BrokerSettings())
+    return Worker(ManualScheduler(), Clock(), BrokerSettings()).own(0, MemoryJournal())
 
 
 @pytest.fixture
@@ -120,7 +121,7 @@ class Door:
     def ask(
         self, user: str | None, password: str | None, identity: str | None = "", client_id: str = "c"
     ) -> Request:
-        link = MemoryLink(self.broker)
+        link = MemoryLink(self.broker.worker)
         link.certificate_name = identity
         link.version = 4
         secret = None if password is None else password.encode()
@@ -228,7 +229,7 @@ def test_anonymous_clients_where_they_are_allowed(
     door = Door(broker, access, loop)
     assert door.ask(None, None).code == 0
     assert door.ask("ada", None).code == 0
-    link = MemoryLink(broker)
+    link = MemoryLink(broker.worker)
     assert access.may_receive(link, b"a")
     assert not access.may_publish(link, b"b")
     assert access.may_subscribe(link, "a")
@@ -429,7 +430,7 @@ def test_a_file_that_cannot_be_read_changes_nothing(
 ) -> None:
     rules, file = tmp_path / "acl", tmp_path / "p"
     access = make(password_file=passwords(tmp_path, ada="right"), acl_file=acl(tmp_path, "topic read a\n"))
-    link = MemoryLink(broker)
+    link = MemoryLink(broker.worker)
     rules.write_text("topic read b\n")
     file.write_text("nonsense\n")
     with pytest.raises(ConfigError, match=r"access\.password_file: .*line 1"):

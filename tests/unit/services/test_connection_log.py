@@ -26,7 +26,7 @@ class Log:
             clock=lambda: self.now,
             tell_news=lambda event, **more: self.news.append((event, more)),
         )
-        self.harness.broker.sessions.testimony.witness = ConnectionLog(self.audit)
+        self.harness.worker.testimony.witness = ConnectionLog(self.audit)
 
     def events(self) -> list[str]:
         return [event for event, _ in self.news]
@@ -135,10 +135,10 @@ def test_a_witness_that_fails_costs_nobody_anything() -> None:
         def connected(self, *_: object) -> None:
             raise RuntimeError
 
-    log.harness.broker.sessions.testimony.witness = Failing(log.audit)
+    log.harness.worker.testimony.witness = Failing(log.audit)
     peer = Peer(log.harness, "c")
     peer.subscribe("t")
-    assert log.harness.broker.failures.counts["log"] == 1
+    assert log.harness.worker.failures.counts["log"] == 1
     assert log.harness.broker.sessions.connected == 1
 
 

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from prometheus_client import CollectorRegistry, generate_latest
 
-from headrace.core.broker import Broker
 from headrace.core.ports.clock import Clock
 from headrace.core.ports.settings import BrokerSettings
+from headrace.core.worker import Worker
 from headrace.services.device_metrics import CLUSTERS_TOLD, DeviceCollector
 from headrace.storage.memory import ManualScheduler, MemoryJournal
 
 
 def test_the_clusters_that_are_furthest_behind_are_told_one_by_one() -> None:
-    broker = Broker(MemoryJournal(), ManualScheduler(), Clock(), BrokerSettings())
+    broker = Worker(ManualScheduler(), Clock(), BrokerSettings()).own(0, MemoryJournal())
     queues = broker.fold.queues
     queues.opened("default", b"locks", 7)
     for offset in range(150):

@@ -14,9 +14,9 @@ from pathlib import Path
 import pytest
 
 from certificates import Authority
-from headrace.core.broker import Broker
 from headrace.core.ports.clock import Clock
 from headrace.core.ports.settings import BrokerSettings
+from headrace.core.worker import Worker
 from headrace.errors import ConfigError
 from headrace.net.gate import Allowance, GateSettings
 from headrace.net.tls import TlsFiles, UnusableCertificate
@@ -38,11 +38,17 @@ class Told:
         self.lines.append(f"{what} {more}")
 
 
-def run(test: Callable[[Broker, Told], Awaitable[None]]) -> Told:
+def _worker() -> Worker:
+    worker = Worker(ManualScheduler(), Clock(), BrokerSettings())
+    worker.own(0, MemoryJournal())
+    return worker
+
+
+def run(test: Callable[[Worker, Told], Awaitable[None]]) -> Told:
     told = Told()
 
     async def main() -> None:
-        await test(Broker(MemoryJournal(), ManualScheduler(), Clock(), BrokerSettings()), told)
+        await test(_worker(), told)
 
     asyncio.run(main())
     return told
@@ -58,8 +64,8 @@ async def ends(url: str) -> bytes:
 
 
 def test_more_than_the_limit_are_turned_away_and_said_once() -> None:
-    async def body(broker: Broker, told: Told) -> None:
-        doors = Doors(broker, DoorSettings(100, 5.0, 1 << 20, NO_FILES), None, told)
+    async def body(worker: Worker, told: Told) -> None:
+        doors = Doors(worker, DoorSettings(100, 5.0, 1 << 20, NO_FILES), None, told)
         doors.open("tcp://127.0.0.1:0?connections_max=2")
         (url,) = doors.urls
         port = int(url.rpartition(":")[2])
@@ -101,8 +107,8 @@ def test_who_says_no_connect_makes_room_for_who_comes(
         "tls": f"tls://127.0.0.1:0?cert={certificate}&key={key}&",
     }
 
-    async def body(broker: Broker, told: Told) -> None:
-        doors = Doors(broker, DoorSettings(3 if of_all else 100, 60.0, 1 << 20, NO_FILES), None, told)
+    async def body(worker: Worker, told: Told) -> None:
+        doors = Doors(worker, DoorSettings(3 if of_all else 100, 60.0, 1 << 20, NO_FILES), None, told)
         doors.open(urls.get(scheme, f"{scheme}://127.0.0.1:0?") + "connections_max=3")
         doors.open("tcp://127.0.0.1:0")
         theirs, ours = (int(one.url.rpartition(":")[2]) for one in doors.listeners)
@@ -169,9 +175,9 @@ def test_a_banned_address_is_turned_away_and_goes_at_a_reload(
     file = tmp_path / "bans"
     file.write_text("")
 
-    async def body(broker: Broker, told: Told) -> None:
+    async def body(worker: Worker, told: Told) -> None:
         gate = GateSettings(ban_file=str(file))
-        doors = Doors(broker, DoorSettings(100, 5.0, 1 << 20, NO_FILES, gate=gate), None, told)
+        doors = Doors(worker, DoorSettings(100, 5.0, 1 << 20, NO_FILES, gate=gate), None, told)
         doors.open("tcp://127.0.0.1:0")
         (url,) = doors.urls
         reader, writer = await asyncio.open_connection("127.0.0.1", int(url.rpartition(":")[2]))
@@ -206,10 +212,10 @@ def test_who_is_banned_costs_neither_a_handshake_nor_a_connection(
     file = tmp_path / "bans"
     file.write_text("192.0.2.0/24\n" if proxied else "127.0.0.1\n")
 
-    async def body(broker: Broker, told: Told) -> None:
+    async def body(worker: Worker, told: Told) -> None:
         files = TlsFiles(str(certificate), str(key), "", "none")
         gate = GateSettings(ban_file=str(file))
-        doors = Doors(broker, DoorSettings(100, 60.0, 1 << 20, files, gate=gate), None, told)
+        doors = Doors(worker, DoorSettings(100, 60.0, 1 << 20, files, gate=gate), None, told)
         doors.open(f"{scheme}://127.0.0.1:0" + ("?proxy=required" if proxied else ""))
         (listener,) = doors.listeners
         port = int(listener.url.partition("?")[0].rpartition(":")[2])
@@ -230,9 +236,9 @@ def test_who_is_banned_costs_neither_a_handshake_nor_a_connection(
 def test_a_listener_accepts_so_many_in_a_second_and_the_others_wait() -> None:
     """They are in the backlog meanwhile, and nobody is refused. A reload lets the rest in."""
 
-    async def body(broker: Broker, told: Told) -> None:
+    async def body(worker: Worker, told: Told) -> None:
         settings = DoorSettings(100, 60.0, 1 << 20, NO_FILES, accepts_per_s=0.001)
-        doors = Doors(broker, settings, None, told)
+        doors = Doors(worker, settings, None, told)
         doors.open("tcp://127.0.0.1:0?accepts_per_s=3")
         (listener,) = doors.listeners
         listener.connections.accepts = Allowance(0.5, 3.0, asyncio.get_running_loop().time)
@@ -258,8 +264,8 @@ def test_a_listener_accepts_so_many_in_a_second_and_the_others_wait() -> None:
 
 
 def test_limits_are_taken_over_by_who_is_connected() -> None:
-    async def body(broker: Broker, told: Told) -> None:
-        doors = Doors(broker, DoorSettings(100, 60.0, 1 << 20, NO_FILES), None, told)
+    async def body(worker: Worker, told: Told) -> None:
+        doors = Doors(worker, DoorSettings(100, 60.0, 1 << 20, NO_FILES), None, told)
         for option in ("", "?messages_per_s=7", "?accepts_per_s=2.5&subscriptions_max=5"):
             doors.open(f"tcp://127.0.0.1:0{option}")
         plain, paced, rated = doors.listeners
@@ -287,10 +293,10 @@ def test_who_is_banned_while_it_shakes_hands_is_cut(tmp_path: Path) -> None:
     file = tmp_path / "bans"
     file.write_text("")
 
-    async def body(broker: Broker, told: Told) -> None:
+    async def body(worker: Worker, told: Told) -> None:
         files = TlsFiles(str(certificate), str(key), "", "none")
         gate = GateSettings(ban_file=str(file))
-        doors = Doors(broker, DoorSettings(100, 60.0, 1 << 20, files, gate=gate), None, told)
+        doors = Doors(worker, DoorSettings(100, 60.0, 1 << 20, files, gate=gate), None, told)
         doors.open("tls://127.0.0.1:0")
         (listener,) = doors.listeners
         accepted = socket.create_connection(("127.0.0.1", int(listener.url.rpartition(":")[2])))
@@ -321,8 +327,8 @@ def test_whose_certificate_is_revoked_while_it_shakes_hands_is_cut(tmp_path: Pat
     ada, ada_key = authority.issue("ada")
     files = TlsFiles(str(certificate), str(key), str(authority.ca), "require", crl=str(authority.revoke()))
 
-    async def body(broker: Broker, told: Told) -> None:
-        doors = Doors(broker, DoorSettings(100, 60.0, 1 << 20, files), None, told)
+    async def body(worker: Worker, told: Told) -> None:
+        doors = Doors(worker, DoorSettings(100, 60.0, 1 << 20, files), None, told)
         doors.open("tls://127.0.0.1:0")
         (listener,) = doors.listeners
         accepted = socket.create_connection(("127.0.0.1", int(listener.url.rpartition(":")[2])))
@@ -351,8 +357,8 @@ def test_whose_certificate_is_revoked_while_it_shakes_hands_is_cut(tmp_path: Pat
 def test_with_and_without_an_epoll_of_our_own(epoll: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("headrace.services.doors.HAS_EPOLL", epoll)
 
-    async def body(broker: Broker, told: Told) -> None:
-        doors = Doors(broker, DoorSettings(100, 5.0, 1 << 20, NO_FILES), None, told)
+    async def body(worker: Worker, told: Told) -> None:
+        doors = Doors(worker, DoorSettings(100, 5.0, 1 << 20, NO_FILES), None, told)
         doors.open("tcp://127.0.0.1:0")
         (url,) = doors.urls
         reader, writer = await asyncio.open_connection("127.0.0.1", int(url.rpartition(":")[2]))
@@ -368,8 +374,8 @@ def test_with_and_without_an_epoll_of_our_own(epoll: bool, monkeypatch: pytest.M
 
 
 def test_a_taken_address_is_named() -> None:
-    async def body(broker: Broker, told: Told) -> None:
-        doors = Doors(broker, DoorSettings(100, 5.0, 1 << 20, NO_FILES), None, told)
+    async def body(worker: Worker, told: Told) -> None:
+        doors = Doors(worker, DoorSettings(100, 5.0, 1 << 20, NO_FILES), None, told)
         doors.open("tcp://127.0.0.1:0")
         (url,) = doors.urls
         with pytest.raises(OSError, match=url):
@@ -387,11 +393,11 @@ def test_a_reload_that_fails_is_said_and_changes_nothing(tmp_path: Path) -> None
     acl = tmp_path / "acl"
     acl.write_text("topic read a\n")
 
-    async def body(broker: Broker, told: Told) -> None:
+    async def body(worker: Worker, told: Told) -> None:
         access = FileAccess(AccessSettings(acl_file=str(acl)), Audit(told), asyncio.get_running_loop())
         files = TlsFiles(str(certificate), str(key), "", "none")
-        doors = Doors(broker, DoorSettings(100, 5.0, 1 << 20, files), access, told)
-        assert broker.sessions.access is access
+        doors = Doors(worker, DoorSettings(100, 5.0, 1 << 20, files), access, told)
+        assert worker.brokers[0].sessions.access is access
         doors.open("tls://127.0.0.1:0")
         assert doors.reload() == []
         assert told.lines == []
@@ -457,8 +463,8 @@ async def served(doors: Doors, url: str) -> None:
     "name", ["EMFILE", "ENFILE", "ENOMEM", "ENOBUFS", "ECONNABORTED", "EPROTO", "EINTR", "EINVAL", "EIO"]
 )
 def test_accepting_goes_on_after_whatever_error(name: str) -> None:
-    async def body(broker: Broker, told: Told) -> None:
-        doors = Doors(broker, DoorSettings(100, 5.0, 1 << 20, NO_FILES), None, told)
+    async def body(worker: Worker, told: Told) -> None:
+        doors = Doors(worker, DoorSettings(100, 5.0, 1 << 20, NO_FILES), None, told)
         doors.open("tcp://127.0.0.1:0")
         (listener,) = doors.listeners
         found: list[dict[str, object]] = []
@@ -479,8 +485,8 @@ def test_accepting_goes_on_after_whatever_error(name: str) -> None:
 def test_what_fails_after_accept_costs_that_connection_alone(what: str) -> None:
     """A poller that the system lets watch no more, and a connection that cannot be made: no slot is lost for either."""
 
-    async def body(broker: Broker, told: Told) -> None:
-        doors = Doors(broker, DoorSettings(100, 5.0, 1 << 20, NO_FILES), None, told)
+    async def body(worker: Worker, told: Told) -> None:
+        doors = Doors(worker, DoorSettings(100, 5.0, 1 << 20, NO_FILES), None, told)
         doors.open("tcp://127.0.0.1:0?connections_max=3")
         (listener,) = doors.listeners
         make, poller = listener._make, listener._poller
@@ -506,8 +512,8 @@ class Unwatchable:
 
 
 def test_accepted_sockets_are_asked_by_the_system_whether_somebody_is_there() -> None:
-    async def body(broker: Broker, told: Told) -> None:
-        doors = Doors(broker, DoorSettings(100, 5.0, 1 << 20, NO_FILES, 77), None, told)
+    async def body(worker: Worker, told: Told) -> None:
+        doors = Doors(worker, DoorSettings(100, 5.0, 1 << 20, NO_FILES, 77), None, told)
         doors.open("tcp://127.0.0.1:0")
         (listener,) = doors.listeners
         seen: list[int] = []

@@ -20,9 +20,7 @@ class Rig:
         self.harness = Harness()
         self.passes: list[Callable[[], None]] = []
         self.audit = Audit(lambda *_, **__: None)
-        self.evicting = Evicting(
-            self.harness.broker, self.audit, lambda link: judge(link.client_id), self.passes.append
-        )
+        self.evicting = Evicting(self.audit, lambda link: judge(link.client_id), self.passes.append)
 
     def begin(self, links: list[Any]) -> None:
         self.evicting.begin(links)

@@ -9,8 +9,11 @@ from prometheus_client.registry import Collector, CollectorRegistry
 from conformance.peer import Peer
 from harness import Harness
 from headrace.mqtt import reason_codes as rc
+from headrace.mqtt.protocol import ServerProtocol
 from headrace.services.metrics import BrokerCollector, BuildCollector, ReadsCollector
 from headrace.services.watchdog import Watchdog
+from headrace.storage.memory import MemoryLink
+from shards import Shards
 
 
 def lines(collector: Collector) -> list[str]:
@@ -22,7 +25,7 @@ def lines(collector: Collector) -> list[str]:
 def paused(harness: Harness) -> dict[str, float]:
     found = [
         line
-        for line in lines(BrokerCollector(harness.broker, Watchdog()))
+        for line in lines(BrokerCollector(harness.worker, Watchdog()))
         if line.startswith("headrace_paused_connections{")
     ]
     return {line.split('"')[1]: float(line.split()[-1]) for line in found}
@@ -59,12 +62,27 @@ def test_which_build_runs() -> None:
     assert line.endswith('version="1.2.3"} 1.0')
 
 
+def test_shards_are_counted_together_with_who_came_to_none_of_them() -> None:
+    shards = Shards()
+    for number in range(30):
+        shards.client(f"c{number}", version=5).publish("t", b"x")
+    stranger = MemoryLink(shards.worker)
+    ServerProtocol(stranger, 1 << 20, 16).receive_data(b"no MQTT")
+    found = lines(BrokerCollector(shards.worker, Watchdog()))
+    assert 'headrace_publishes_received_total{tenant="default"} 30.0' in found
+    assert 'headrace_sessions{tenant="default"} 30.0' in found
+    assert "headrace_connections 30.0" in found
+    assert 'headrace_protocol_errors_total{tenant="default"} 1.0' in found
+    watermarks = sum(broker.commit.high_watermark for broker in shards.brokers)
+    assert f"headrace_journal_high_watermark {watermarks}.0" in found
+
+
 def test_refusals_have_a_packet_and_a_reason() -> None:
     harness = Harness()
     harness.settings.allow_anonymous = False
     refused = Peer(harness, "p")
     assert refused.connack.reason_code == rc.NOT_AUTHORIZED
-    found = lines(BrokerCollector(harness.broker, Watchdog()))
+    found = lines(BrokerCollector(harness.worker, Watchdog()))
     name = 'headrace_refused_packets_total{packet="connect",reason="not_authorized",tenant="default"} 1.0'
     assert name in found
 
@@ -76,6 +94,6 @@ def test_payload_bytes_in_and_out(qos: int) -> None:
         Peer(harness, f"w{number}").subscribe("t", qos=qos)
     Peer(harness, "one").subscribe("$share/g/t", qos=qos)
     Peer(harness, "p").publish("t", b"x" * 100, qos)
-    found = lines(BrokerCollector(harness.broker, Watchdog()))
+    found = lines(BrokerCollector(harness.worker, Watchdog()))
     assert 'headrace_publish_received_bytes_total{tenant="default"} 100.0' in found
     assert 'headrace_publish_sent_bytes_total{tenant="default"} 400.0' in found

@@ -56,11 +56,11 @@ def test_each_slice_counts_alone_and_the_time_between_them_does_not() -> None:
 
 
 def test_an_injected_stall_is_seen_in_the_metrics() -> None:
-    broker = Harness().broker
+    worker = Harness().worker
     watchdog = Watchdog()
     watchdog.watched("tick", time.sleep)(2 * LIMIT_S)
     found = CollectorRegistry()
-    found.register(BrokerCollector(broker, watchdog))
+    found.register(BrokerCollector(worker, watchdog))
     lines = generate_latest(found).decode().splitlines()
     assert 'headrace_loop_stalls_total{what="tick"} 1.0' in lines
     assert 'headrace_loop_stalls_total{what="apply"} 0.0' in lines

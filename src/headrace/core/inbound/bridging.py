@@ -26,7 +26,7 @@ from headrace.mqtt.properties import Properties
 
 if TYPE_CHECKING:
     from headrace.core.inbound.connect import Sessions
-    from headrace.core.ports.link import Host, Link
+    from headrace.core.ports.link import Link, WorkerPort
     from headrace.core.state.state import Fold
 
 
@@ -34,15 +34,20 @@ class Bridging:
     """Opens and attaches the sessions of bridges."""
 
     def __init__(
-        self, fold: Fold, commit: GroupCommit, sessions: Sessions, retained: RetainedReplay, host: Host
+        self,
+        fold: Fold,
+        commit: GroupCommit,
+        sessions: Sessions,
+        retained: RetainedReplay,
+        worker: WorkerPort,
     ) -> None:
         self._fold = fold
         self._commit = commit
         self._sessions = sessions
         self._retained = retained
-        self._clock = host.clock
-        self._settings = host.settings
-        self._tenant = fold.tenant(host.anyone.tenant)
+        self._clock = worker.clock
+        self._settings = worker.settings
+        self._tenant = fold.tenant(worker.anyone.tenant)
 
     def open(self, name: str, filters: dict[str, int]) -> Session:
         """The session of the bridge `name`, subscribed to exactly these filters (local ones, with their QoS).

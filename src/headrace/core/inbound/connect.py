@@ -18,7 +18,7 @@ from headrace.core.inbound.wills import Wills
 from headrace.core.outbound.delivery import Delivery
 from headrace.core.ports.access import PENDING, Access, LinkRights, SignIn, SignInListener
 from headrace.core.ports.identity import Identity
-from headrace.core.ports.link import Host, Link
+from headrace.core.ports.link import Link, WorkerPort
 from headrace.core.ports.timers import RETRY_MS, Timer, Timers
 from headrace.core.ports.witness import Testimony
 from headrace.core.records.elapsed import CLOCK_SET_US, elapsed_us
@@ -53,22 +53,28 @@ class Sessions(SignInListener):
         fold: Fold,
         commit: GroupCommit,
         delivery: Delivery,
-        host: Host,
+        timers: Timers,
+        testimony: Testimony,
+        worker: WorkerPort,
+        shard: int,
     ) -> None:
+        """`timers` are those of the shard, `testimony` is the worker's."""
         self._fold = fold
         self._commit = commit
         self._delivery = delivery
-        self._timers = host.timers
-        self._clock = host.clock
-        self._settings = host.settings
-        self._anyone = host.anyone
+        self._timers = timers
+        self._clock = worker.clock
+        self._settings = worker.settings
+        self._anyone = worker.anyone
+        self._homes = worker.homes
+        self._shard = shard
         self.access: Access | None = None
         self.connected = 0
         self.expired = 0  # sessions whose time was over
-        self.testimony = Testimony()
-        self.admission = Admission(host.settings)
-        self._wills = Wills(commit, self.admission, host.clock)
-        self._grants = Grants(host.settings)
+        self.testimony = testimony
+        self.admission = Admission(worker.settings)
+        self._wills = Wills(commit, self.admission, worker.clock)
+        self._grants = Grants(worker.settings)
 
     # CONNECT
 
@@ -124,7 +130,7 @@ class Sessions(SignInListener):
         answer = Properties()
         client_id = packet.client_id
         if not client_id:
-            client_id = "headrace-" + uuid.uuid4().hex  # [MQTT-3.1.3-6]
+            client_id = self._assigned(tenant.name)  # [MQTT-3.1.3-6]
             answer.assigned_client_identifier = client_id
         link.client_id = client_id
         if not self._wills.take(link, packet.will):
@@ -153,6 +159,13 @@ class Sessions(SignInListener):
         self.attach(link, session, packet, answer)
         self._answer(link, session, present, waits, answer)
         self.testimony.connected(link, packet, present)
+
+    def _assigned(self, tenant: str) -> str:
+        """A new client id that is at home here."""
+        while True:
+            client_id = "headrace-" + uuid.uuid4().hex
+            if self._homes.of_client(tenant, client_id) == self._shard:
+                return client_id
 
     def _found(self, tenant: Tenant, link: Link) -> Session | None:
         """The session that a client comes back to, without its connection from before."""
@@ -510,7 +523,7 @@ class _KeepAlive(Timer):
 
     def fire(self, now_ms: int) -> None:
         link = self._link
-        clock = link.host.clock
+        clock = link.worker.clock
         if link.deaf():
             link.last_seen_ms = now_ms
         due_ms = link.last_seen_ms + link.keep_alive_ms

@@ -13,7 +13,7 @@ from mypy_extensions import i64
 from headrace.core.commit import Deferred, GroupCommit
 from headrace.core.outbound.clusters import CONSUMERS_MAX, Clusters, Party, Pull
 from headrace.core.ports.identity import DEFAULT_TENANT
-from headrace.core.ports.link import Host, Link
+from headrace.core.ports.link import Link, WorkerPort
 from headrace.core.ports.voice import Voice
 from headrace.core.records.queue_record import (
     CLUSTER_MADE,
@@ -47,12 +47,12 @@ class Guest:
 class Consuming:
     """What consumers ask for."""
 
-    def __init__(self, fold: Fold, commit: GroupCommit, clusters: Clusters, host: Host) -> None:
+    def __init__(self, fold: Fold, commit: GroupCommit, clusters: Clusters, worker: WorkerPort) -> None:
         self.clusters = clusters
         self._fold = fold
         self._commit = commit
-        self._host = host
-        self._settings = host.settings
+        self._worker = worker
+        self._settings = worker.settings
         self._opening: set[tuple[str, bytes]] = set()  # topics whose queues are on their way to the journal
         # Names of clusters that are on their way, by tenant and topic
         self._making: dict[tuple[str, bytes], set[bytes]] = {}
@@ -69,7 +69,7 @@ class Consuming:
         for queue in list(self._fold.queues.by_id.values()):
             if not self._may_have(queue.topic):
                 self._fold.queues.closed(queue)
-                self._commit.append(number_record(QUEUE_CLOSED, self._host.clock.now_us, [queue.queue_id]))
+                self._commit.append(number_record(QUEUE_CLOSED, self._worker.clock.now_us, [queue.queue_id]))
         self.clusters.begin()
         for topic_filter in self._settings.queue_topics:
             if valid_topic(topic_filter.encode("utf-8")):
@@ -96,7 +96,7 @@ class Consuming:
         if len(queues) + len(self._opening) >= self._settings.queues_max:
             return rc.QUOTA_EXCEEDED
         fields: dict[str, object] = {"t": tenant.name, "topic": topic}
-        self._commit.append(queue_record(QUEUE_OPENED, self._host.clock.now_us, fields))
+        self._commit.append(queue_record(QUEUE_OPENED, self._worker.clock.now_us, fields))
         self._commit.defer(_Opened(self._opening, key))
         self._opening.add(key)  # last: what failed before is tried again
         return rc.SUCCESS
@@ -141,7 +141,7 @@ class Consuming:
         except NotReadableNow:
             return rc.SERVER_BUSY
         fields: dict[str, object] = {"t": tenant.name, "topic": topic, "name": name, "at": at}
-        self._commit.append(queue_record(CLUSTER_MADE, self._host.clock.now_us, fields))
+        self._commit.append(queue_record(CLUSTER_MADE, self._worker.clock.now_us, fields))
         making.add(name)
         return rc.SUCCESS
 
@@ -182,7 +182,7 @@ class Consuming:
         """Raises ProtocolError: there is no code in the answer."""
         if not valid_topic(topic) or not self._may_read(guest.link, topic):
             raise ProtocolError(rc.NOT_AUTHORIZED, "PULL from a topic that may not be read")
-        until_ms = self._host.clock.mono_ms + int(wait_ms)
+        until_ms = self._worker.clock.mono_ms + int(wait_ms)
         if guest.joining:
             self._commit.defer(_Pulled(self, guest, sn, topic, name, most, until_ms))
         else:

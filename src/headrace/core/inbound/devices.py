@@ -8,6 +8,7 @@ under its own SN, which is its client id. A message becomes a record as one at Q
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 from typing import Final
 
 from mypy_extensions import i64
@@ -19,7 +20,7 @@ from headrace.core.inbound.consuming import Consuming, Guest
 from headrace.core.inbound.publishing import PAYLOAD_WEIGHT, Publishing
 from headrace.core.ports.access import PENDING, LinkRights, SignIn, SignInListener
 from headrace.core.ports.identity import Identity
-from headrace.core.ports.link import Host, Link
+from headrace.core.ports.link import Link, WorkerPort
 from headrace.core.ports.voice import Voice
 from headrace.core.records.message import NO_EXPIRY, FrameMessage
 from headrace.core.records.message_id import message_id
@@ -52,7 +53,7 @@ class Devices:
         sessions: Sessions,
         publishing: Publishing,
         consuming: Consuming,
-        host: Host,
+        worker: WorkerPort,
     ) -> None:
         self.journal = ""
         self.consuming = consuming
@@ -62,8 +63,8 @@ class Devices:
         self._sessions = sessions
         self._publishing = publishing
         self._admission: Admission = sessions.admission
-        self._host = host
-        self._default_expiry_s: i64 = host.settings.default_message_expiry_s or NO_EXPIRY
+        self._worker = worker
+        self._default_expiry_s: i64 = worker.settings.default_message_expiry_s or NO_EXPIRY
 
     def tenant_of(self, link: Link) -> Tenant:
         """The tenant that a connection belongs to."""
@@ -79,12 +80,12 @@ class Devices:
         if link.rights is not None:
             link.rights.ended()
             link.rights = None
-        link.identity = self._host.anyone
+        link.identity = self._worker.anyone
         link.client_id = client_id
         hello = _Hello(self, client, sn, asked)
         packet = Connect(0, client_id, True, 0, user, password)
         if access is None:
-            allowed = self._host.settings.allow_anonymous
+            allowed = self._worker.settings.allow_anonymous
             hello.signed_in(link, packet, link.identity if allowed else rc.NOT_AUTHORIZED)
             return
         link.rights = LinkRights(access, link)
@@ -117,7 +118,7 @@ class Devices:
         self.clients[client] = None
         link.ready = True
         link.let_in()
-        link.keep_alive_ms = self._host.settings.frame_idle_s * 1000
+        link.keep_alive_ms = self._worker.settings.frame_idle_s * 1000
         self._sessions.watch(link)
         if asked:
             client.voice.welcome(sn, rc.SUCCESS)
@@ -136,7 +137,7 @@ class Devices:
         if tenant.devices.owned_by(user) >= self._host.settings.user_devices_max:
             return rc.QUOTA_EXCEEDED
         fields: dict[str, object] = {"t": tenant.name, "c": client_id, "u": user}
-        self._commit.append(queue_record(DEVICE_OWNED, self._host.clock.now_us, fields))
+        self._commit.append(queue_record(DEVICE_OWNED, self._worker.clock.now_us, fields))
         tenant.devices.own(client_id, user)
         return rc.SUCCESS
 
@@ -151,7 +152,7 @@ class Devices:
 
     def identity_of(self, user: str | None) -> Identity:
         """Whom a connection is that signs in as this user."""
-        return self._fold.tenant(self._host.anyone.tenant).identity_of(user)
+        return self._fold.tenant(self._worker.anyone.tenant).identity_of(user)
 
     def speak_as(self, client: DeviceLink, client_id: str) -> None:
         """Another device speaks on a connection. Raises ProtocolError if it is somebody else's."""
@@ -182,7 +183,7 @@ class Devices:
             self._commit.defer(_Published(client, sn, sequence, code, NO_ID))
             return
         message = FrameMessage(
-            self._host.clock.now_us,
+            self._worker.clock.now_us,
             sequence,
             tenant.name,
             tenant.name_utf8 + link.client_id.encode("utf-8"),
@@ -230,9 +231,10 @@ class Devices:
 
     # The end
 
-    def lost(self, client: DeviceLink) -> None:
-        """Note that the connection has ended."""
-        client.lost()
+    def lost(self, client: DeviceLink, guest: Guest | None) -> None:
+        """Note that the connection has ended; `guest` is what it has had to do with topic queues."""
+        if guest is not None:
+            self.consuming.lost(guest)
         if client in self.clients:
             del self.clients[client]
             self.tenant_of(client.link).counters.disconnects += 1
@@ -250,16 +252,20 @@ class Devices:
             client.link.close()
 
 
+Bind = Callable[[Link, str], Devices]  # a link goes to the shard where this client id is at home
+
+
 class DeviceLink(FrameHandler):
     """The state of one connection: whose it is, and what was not answered yet."""
 
-    def __init__(self, devices: Devices, link: Link, voice: Voice) -> None:
+    def __init__(self, link: Link, voice: Voice, bind: Bind) -> None:
         self.link = link
         self.voice = voice
         self.frames: ServerFrames | None = None  # which knows the version
         self.state = _STRANGER
         self.unanswered: deque[tuple[bytes, FrameMessage]] = deque()  # on their way to the disk
-        self._devices = devices
+        self._bind = bind
+        self._devices: Devices | None = None  # of the shard where the first of them is at home
         self._sn = b""  # who has spoken last
         self._names: dict[bytes, str] | None = None  # of the devices behind a gateway
         self._guest: Guest | None = None
@@ -279,19 +285,28 @@ class DeviceLink(FrameHandler):
 
     def lost(self) -> None:
         """Note that the connection has ended."""
-        guest, self._guest = self._guest, None
-        if guest is not None:
-            self._devices.consuming.lost(guest)
+        devices, guest = self._devices, self._guest
+        self._guest = None
+        if devices is not None:
+            devices.lost(self, guest)
 
     def writable(self) -> None:
         """The socket's buffer has drained."""
         if self._guest is not None:
-            self._devices.consuming.clusters.go_on(self._guest.party)
+            self._home().consuming.clusters.go_on(self._guest.party)
 
     @property
     def is_stranger(self) -> bool:
         """Return whether it has not been let in yet."""
         return self.state != _LET_IN
+
+    def _home(self, sn: bytes = b"") -> Devices:
+        """The devices of the shard that the connection is bound to; the first one that speaks, `sn`, decides which that
+        is. Raises ProtocolError if it is not in this process."""
+        devices = self._devices
+        if devices is None:
+            devices = self._devices = self._bind(self.link, self.name_of(sn))
+        return devices
 
     def name_of(self, sn: bytes) -> str:
         """The client id of a device on this connection."""
@@ -310,7 +325,7 @@ class DeviceLink(FrameHandler):
         if sn == self._sn and self.state == _LET_IN:
             return True
         if self.state != _LET_IN:
-            self._devices.sign_in(self, sn, None, b"", False)
+            self._home(sn).sign_in(self, sn, None, b"", False)
             if self.state == _ASKED:
                 raise ProtocolError(rc.NOT_AUTHORIZED, "HELLO comes first")
             return self.state == _LET_IN
@@ -320,7 +335,7 @@ class DeviceLink(FrameHandler):
         known = names.get(sn)
         if known is None:
             known = self.name_of(sn)
-        self._devices.speak_as(self, known)
+        self._home().speak_as(self, known)
         if len(names) >= _NAMES_MAX:
             names.clear()
         names[sn] = known
@@ -331,11 +346,11 @@ class DeviceLink(FrameHandler):
 
     def hello(self, sn: bytes, user: str, password: bytes) -> None:
         anonymous = not user and not password
-        self._devices.sign_in(self, sn, None if anonymous else user, password, True)
+        self._home(sn).sign_in(self, sn, None if anonymous else user, password, True)
 
     def publish(self, sn: bytes, seq: i64, topic: bytes, payload: bytes) -> None:
         if self._speaks(sn):
-            self._devices.publish(self, sn, seq, topic, payload)
+            self._home().publish(self, sn, seq, topic, payload)
 
     def ping(self, sn: bytes) -> None:
         if self._speaks(sn):
@@ -346,26 +361,26 @@ class DeviceLink(FrameHandler):
 
     def join(self, sn: bytes, topic: bytes, cluster: bytes) -> None:
         if self._speaks(sn):
-            self._devices.consuming.join(self.guest, sn, topic, cluster)
+            self._home().consuming.join(self.guest, sn, topic, cluster)
 
     def leave(self, sn: bytes, topic: bytes, cluster: bytes) -> None:
         if self._speaks(sn):
-            self._devices.consuming.leave(self.guest, sn, topic, cluster)
+            self._home().consuming.leave(self.guest, sn, topic, cluster)
 
     def pull(self, sn: bytes, topic: bytes, cluster: bytes, most: i64, wait_ms: i64) -> None:
         if self._speaks(sn):
-            self._devices.consuming.pull(self.guest, sn, topic, cluster, most, wait_ms)
+            self._home().consuming.pull(self.guest, sn, topic, cluster, most, wait_ms)
 
     def ack(self, sn: bytes, topic: bytes, cluster: bytes, ids: list[bytes]) -> None:
         if self._speaks(sn):
-            self._devices.consuming.ack(self.guest, sn, topic, cluster, ids)
+            self._home().consuming.ack(self.guest, sn, topic, cluster, ids)
 
     # From the journal
 
     def durable(self) -> None:
         """The message that has waited longest is durable."""
         sn, message = self.unanswered.popleft()
-        self.voice.published(sn, message.sequence, rc.SUCCESS, self._devices.id_of(message))
+        self.voice.published(sn, message.sequence, rc.SUCCESS, self._home().id_of(message))
 
 
 class _Hello(SignInListener):

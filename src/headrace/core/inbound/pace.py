@@ -63,7 +63,7 @@ class Pace(Timer):
     def overdrawn(self, rights: Rights, waiting: bool = True) -> bool:
         """One more message came than was allowed for: allow for more, or, where it may wait, stop reading. Whether it is
         more than is allowed now."""
-        now_ms = self._link.host.clock.mono_ms
+        now_ms = self._link.worker.clock.mono_ms
         if not self.waits:
             self._renew(rights, now_ms)
         if rights.left >= 0:
@@ -94,7 +94,7 @@ class Pace(Timer):
         wait_ms: i64 = _WAIT_MS
         for budget in self._budgets:
             wait_ms = max(wait_ms, budget.wait_ms(self._portion() - rights.left))
-        self._link.host.timers.schedule(int(now_ms + wait_ms), self)
+        self._link.worker.timers.schedule(int(now_ms + wait_ms), self)
 
     def fire(self, now_ms: int) -> None:
         """Read on once the debt is paid and a portion is there: not a message at a time."""

@@ -23,7 +23,7 @@ from headrace.core.commit import (
 )
 from headrace.core.inbound.admission import Admission
 from headrace.core.outbound.routing import Router, targets_of
-from headrace.core.ports.link import Host, Link
+from headrace.core.ports.link import Link, WorkerPort
 from headrace.core.ports.witness import Testimony
 from headrace.core.records.message import NO_EXPIRY, Message, message_flags
 from headrace.core.records.record import (
@@ -65,16 +65,16 @@ class Publishing:
         router: Router,
         admission: Admission,
         testimony: Testimony,
-        host: Host,
+        worker: WorkerPort,
     ) -> None:
-        settings = host.settings
+        settings = worker.settings
         self.commit = commit
         self.router = router
         self.admission = admission
-        self.clock = host.clock
+        self.clock = worker.clock
         self.settings = settings
         self._testimony = testimony
-        self._host = host
+        self._worker = worker
         self._format_check = settings.payload_format_check
         self._default_expiry_s: i64 = settings.default_message_expiry_s or NO_EXPIRY
         self._deep: i64 = (
@@ -342,7 +342,7 @@ class Publishing:
                 try:
                     self._take_up(item)
                 except Exception as error:  # noqa: BLE001  it costs this connection, and the others' messages go on
-                    self._host.contain("read", item.link, error)
+                    self._worker.contain("read", item.link, error)
         self.let_go()
 
     def _take_up(self, item: _Parked) -> None:
@@ -412,7 +412,7 @@ class Publishing:
             else:
                 self._let_go.append(link)
         if self._let_go:
-            self._host.request_tick()
+            self._worker.request_tick()
 
     def _waits(self, link: Link) -> bool:
         if link.parked or self.commit.pending_memory > self.settings.commit_bytes_max:
@@ -439,10 +439,10 @@ class Publishing:
                 try:
                     link.release()
                 except Exception as error:  # noqa: BLE001
-                    self._host.contain("read", link, error)
+                    self._worker.contain("read", link, error)
         self._let_go = let_go[gone:] + self._let_go
         if self._let_go:
-            self._host.request_tick()
+            self._worker.request_tick()
 
 
 class _Parked:

@@ -16,7 +16,7 @@ from headrace.core.outbound.retained_replay import (
     sizes_of,
     toll_of,
 )
-from headrace.core.ports.link import Host, Link
+from headrace.core.ports.link import Link, WorkerPort
 from headrace.core.ports.settings import BrokerSettings
 from headrace.core.ports.witness import Testimony
 from headrace.core.records.event import Subscribed, SubscriptionRow, Unsubscribed
@@ -47,13 +47,13 @@ class Subscribing:
     """Subscriptions on their way in and out."""
 
     def __init__(
-        self, commit: GroupCommit, retained: RetainedReplay, testimony: Testimony, host: Host
+        self, commit: GroupCommit, retained: RetainedReplay, testimony: Testimony, worker: WorkerPort
     ) -> None:
         self.commit = commit
-        self.clock = host.clock
+        self.clock = worker.clock
         self._retained = retained
         self._testimony = testimony
-        self._settings = host.settings
+        self._settings = worker.settings
 
     def subscribe(self, link: Link, packet: Subscribe) -> None:
         session = session_of(link)

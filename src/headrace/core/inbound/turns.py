@@ -1,9 +1,9 @@
 """Whose packets are handled in a pass of the loop, and how many: who sends without a pause takes turns with the others.
 
-Runs on the loop. A connection gets `Host.share` units of work done when it is read: a unit is a small packet, and what
-costs more counts as more (`Link.spend`). What is left of its bytes then waits for a turn at the end of a tick. The more
-of them wait, the smaller the share, so that all who send without a pause get about WORK_AT_ONCE done together in one
-pass: who sends little is read between any two passes, and never waits behind them.
+Runs on the loop. A connection gets `WorkerPort.share` units of work done when it is read: a unit is a small packet, and
+what costs more counts as more (`Link.spend`). What is left of its bytes then waits for a turn at the end of a tick. The
+more of them wait, the smaller the share, so that all who send without a pause get about WORK_AT_ONCE done together in
+one pass: who sends little is read between any two passes, and never waits behind them.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Final
 
 from mypy_extensions import i64
 
-from headrace.core.ports.link import WORK_AT_ONCE, Host, Link
+from headrace.core.ports.link import WORK_AT_ONCE, Link, WorkerPort
 
 SHARE_LEAST: Final = 16
 _BEHIND: Final = 4  # of a pass, so much is left for turns while records wait to take effect
@@ -21,10 +21,10 @@ _FORGET: Final = 8  # one in so many of a crowd that has gone is forgotten in a 
 
 
 class Turns:
-    """Keeps those who wait for their turn, in order. What a connection may have done at once is said to the host."""
+    """Keeps those who wait for their turn, in order. What a connection may have done at once is said to the worker."""
 
-    def __init__(self, host: Host) -> None:
-        self._host = host
+    def __init__(self, worker: WorkerPort) -> None:
+        self._worker = worker
         self.waiting: deque[Link] = deque()
         self._crowd: i64 = 0  # how many wait, or did lately: who has been read to its end is back soon
 
@@ -43,7 +43,7 @@ class Turns:
             self._note_crowd(self._crowd - (gone + _FORGET - 1) // _FORGET)
         work: i64 = WORK_AT_ONCE
         if behind:
-            self._host.share = max(SHARE_LEAST, self._host.share // _BEHIND)
+            self._worker.share = max(SHARE_LEAST, self._worker.share // _BEHIND)
             work //= _BEHIND
         left: i64 = len(waiting)
         while left > 0 and work > 0:
@@ -52,14 +52,14 @@ class Turns:
             if link.held_back:
                 waiting.append(link)  # nothing of it is parsed before it is let go
                 continue
-            work -= self._host.share
+            work -= self._worker.share
             try:
                 link.read_on()
             except Exception as error:  # noqa: BLE001  it must not cost the others their turns
-                self._host.contain("read", link, error)
+                self._worker.contain("read", link, error)
         if behind:
             self._note_crowd(self._crowd)  # which may have grown meanwhile
 
     def _note_crowd(self, crowd: i64) -> None:
         self._crowd = crowd
-        self._host.share = max(SHARE_LEAST, WORK_AT_ONCE // max(1, crowd))
+        self._worker.share = max(SHARE_LEAST, WORK_AT_ONCE // max(1, crowd))

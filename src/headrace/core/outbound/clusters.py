@@ -16,8 +16,8 @@ from mypy_extensions import i64
 from headrace.core.commit import Deferred, GroupCommit
 from headrace.core.outbound.spilling import Spilling
 from headrace.core.ports.journal import NOT_NOW, JournalPort
-from headrace.core.ports.link import Host, Link
-from headrace.core.ports.timers import Timer
+from headrace.core.ports.link import Link, WorkerPort
+from headrace.core.ports.timers import Timer, Timers
 from headrace.core.ports.voice import Draught, Voice
 from headrace.core.records.elapsed import elapsed_us
 from headrace.core.records.message import Message
@@ -124,15 +124,22 @@ class Clusters:
     """Draws, acknowledgements and limits of topic queues."""
 
     def __init__(
-        self, fold: Fold, commit: GroupCommit, journal: JournalPort, spilling: Spilling, host: Host
+        self,
+        fold: Fold,
+        commit: GroupCommit,
+        journal: JournalPort,
+        spilling: Spilling,
+        timers: Timers,
+        worker: WorkerPort,
     ) -> None:
         self.journal_name = ""  # "<uuid>:<epoch>"
         self._fold = fold
         self._commit = commit
         self._journal = journal
         self._spilling = spilling
-        self._host = host
-        self._settings = host.settings
+        self._worker = worker
+        self._timers = timers
+        self._settings = worker.settings
         self._live: dict[Cluster, _Live] = {}
         self._changed: dict[TopicQueue, None] = {}  # messages have come
         self._trimmed: dict[TopicQueue, dict[int, int]] = {}  # reason -> messages, not in the journal yet
@@ -150,7 +157,7 @@ class Clusters:
         live = self._live.get(cluster)
         if live is None:
             return Attendance(0, 0, 0.0)
-        per_s = live.acked_per_s(self._host.clock.mono_ms)
+        per_s = live.acked_per_s(self._worker.clock.mono_ms)
         return Attendance(len(live.consumers), len(live.waiting), per_s)
 
     # Messages come
@@ -206,7 +213,7 @@ class Clusters:
             numbers = [queue.queue_id, int(queue.first)]
             for reason, count in reasons.items():
                 numbers += [reason, count]
-            self._commit.append(number_record(QUEUE_TRIMMED, self._host.clock.now_us, numbers))
+            self._commit.append(number_record(QUEUE_TRIMMED, self._worker.clock.now_us, numbers))
 
     def serve(self, cluster: Cluster) -> None:
         """Give what waits to those who have asked, the longest waiting first; notify others of the rest."""
@@ -328,7 +335,7 @@ class Clusters:
         found = self._draw(consumer, pull.most)
         if not found and cluster.lag() < lag:
             return self._go_on_later(party, pull)  # all that it came to was dropped
-        if not found and self._host.clock.mono_ms < pull.until_ms:
+        if not found and self._worker.clock.mono_ms < pull.until_ms:
             self._wait(party, pull)
             return False
         live = self.live(cluster)
@@ -347,7 +354,7 @@ class Clusters:
         self.live(pull.consumer.cluster).waiting[party] = None
         if pull.timer is None:
             pull.timer = _PullOver(self, party)
-            self._host.timers.schedule(pull.until_ms, pull.timer)
+            self._timers.schedule(pull.until_ms, pull.timer)
 
     def _must_reserve(self, party: Party, pull: Pull) -> bool:
         """Return whether what is to be drawn may not be sent yet: that it may have been is to be durable first."""
@@ -361,7 +368,7 @@ class Clusters:
         if live.reserving < last:
             limit: i64 = last + _RESERVED
             numbers = [cluster.cluster_id, int(limit)]
-            self._commit.append(number_record(CLUSTER_LIMIT, self._host.clock.now_us, numbers))
+            self._commit.append(number_record(CLUSTER_LIMIT, self._worker.clock.now_us, numbers))
             live.reserving = limit  # behind it: what failed before is not on its way
         self._commit.defer(_Reserved(self, party, pull, cluster, live.reserving))
         pull.reserving = True
@@ -397,7 +404,7 @@ class Clusters:
             left -= 1
             if ref == NO_REFERENCE or not isinstance(message, Message):
                 self._drop(cluster, serial, DROP_UNREADABLE)
-            elif message.expired(self._host.clock.now_us) and not redelivered:
+            elif message.expired(self._worker.clock.now_us) and not redelivered:
                 self._drop(cluster, serial, DROP_EXPIRED)
             else:
                 size += message.size
@@ -412,7 +419,7 @@ class Clusters:
         live = self.live(cluster)
         if live.unread is None:
             live.unread = _Unread(self, cluster)
-            self._host.timers.schedule(self._host.clock.mono_ms + _UNREAD_MS, live.unread)
+            self._timers.schedule(self._worker.clock.mono_ms + _UNREAD_MS, live.unread)
 
     def read_again(self, cluster: Cluster) -> None:
         """Look whether what could not be read can be by now."""
@@ -422,7 +429,7 @@ class Clusters:
     def _give(self, consumer: Consumer, serial: int, message: Message, redelivered: bool) -> Draught:
         cluster = consumer.cluster
         found = message_id(self.journal_name, message)
-        draw = Draw(serial, found, self._host.clock.mono_ms + self._settings.visibility_ms, consumer)
+        draw = Draw(serial, found, self._worker.clock.mono_ms + self._settings.visibility_ms, consumer)
         cluster.draw(draw)
         consumer.holds[serial] = draw
         live = self.live(cluster)
@@ -432,14 +439,14 @@ class Clusters:
         live.deadlines.append(draw)
         if live.timer is None:
             live.timer = _Overdue(self, cluster)
-            self._host.timers.schedule(draw.deadline_ms, live.timer)
+            self._timers.schedule(draw.deadline_ms, live.timer)
         return Draught(found, redelivered, message)
 
     def _drop(self, cluster: Cluster, serial: int, reason: int) -> None:
         cluster.finish(serial)
         self._fold.tenant(cluster.queue.tenant).count_drop(reason, 1)
         numbers = [cluster.cluster_id, serial, reason]
-        self._commit.append(number_record(CLUSTER_DROPPED, self._host.clock.now_us, numbers))
+        self._commit.append(number_record(CLUSTER_DROPPED, self._worker.clock.now_us, numbers))
 
     # ACK
 
@@ -458,8 +465,8 @@ class Clusters:
             known = known and len(done) > 0
             numbers += done
         if len(numbers) > 1:
-            live.acked(len(numbers) - 1, self._host.clock.mono_ms)
-            self._commit.append(number_record(CLUSTER_ACKED, self._host.clock.now_us, numbers))
+            live.acked(len(numbers) - 1, self._worker.clock.mono_ms)
+            self._commit.append(number_record(CLUSTER_ACKED, self._worker.clock.now_us, numbers))
             self._tidy(cluster, live)
             if is_full:  # who has asked may have more now
                 self.serve(cluster)
@@ -491,7 +498,7 @@ class Clusters:
         """Give back what consumers have held for too long, and look again when the next one is due."""
         live = self.live(cluster)
         live.timer = None
-        now_ms = self._host.clock.mono_ms
+        now_ms = self._worker.clock.mono_ms
         deadlines = live.deadlines
         given = 0
         while deadlines and (deadlines[0].holder is None or deadlines[0].deadline_ms <= now_ms):
@@ -506,7 +513,7 @@ class Clusters:
         deadlines = live.deadlines
         if deadlines:
             live.timer = _Overdue(self, cluster)
-            self._host.timers.schedule(deadlines[0].deadline_ms, live.timer)
+            self._timers.schedule(deadlines[0].deadline_ms, live.timer)
         if given:
             self.serve(cluster)
 
@@ -519,7 +526,7 @@ class Clusters:
             if cluster.sent_limit > last:
                 cluster.sent_limit = last
                 numbers = [cluster.cluster_id, int(last)]
-                self._commit.append(number_record(CLUSTER_LIMIT, self._host.clock.now_us, numbers))
+                self._commit.append(number_record(CLUSTER_LIMIT, self._worker.clock.now_us, numbers))
 
     # Where a cluster begins
 
@@ -544,7 +551,7 @@ class Clusters:
 
     def _age_later(self, ms: int = _AGING_MS) -> None:
         self._aging_begun = True
-        self._host.timers.schedule(self._host.clock.mono_ms + ms, _Aging(self))
+        self._timers.schedule(self._worker.clock.mono_ms + ms, _Aging(self))
 
     def age(self) -> None:
         """Drop what is older than a queue keeps; look at some of the queues each second."""
@@ -592,7 +599,7 @@ class Clusters:
         """The reason why a queue keeps a message no more, 0 if it does."""
         message = self._journal.fetch(offset)
         if isinstance(message, Message):
-            waited_us = elapsed_us(message.timestamp_us, self._host.clock.now_us)
+            waited_us = elapsed_us(message.timestamp_us, self._worker.clock.now_us)
             return DROP_EXPIRED if waited_us > age_us else 0
         return 0 if message is NOT_NOW else DROP_UNREADABLE
 

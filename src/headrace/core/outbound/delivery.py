@@ -373,7 +373,7 @@ class Delivery(Pump):
             except Exception as error:  # noqa: BLE001  it costs this connection, and those behind it have their turn
                 link = session.link
                 if link is not None:
-                    link.host.contain("unread", link, error)
+                    link.worker.contain("unread", link, error)
             if successes >= self._settings.deliveries_at_once:
                 break
         self.unread.tried(sessions[tried:], failures, successes, now_ms)
@@ -459,7 +459,7 @@ class Delivery(Pump):
                 try:
                     self.pump(session)
                 except Exception as error:  # noqa: BLE001  it costs this connection, and those behind it go on
-                    link.host.contain("delivery", link, error)
+                    link.worker.contain("delivery", link, error)
             left -= counters.publishes_sent
         return len(self.hungry) > 0
 

@@ -87,7 +87,7 @@ class SharedDelivery(Sharing):
         except Exception as error:
             if link is None:
                 raise
-            link.host.contain("group", link, error)
+            link.worker.contain("group", link, error)
 
     def _keep_limit(self, group: Group) -> None:
         while group.backlog.bytes > self._settings.application_backlog_bytes_max:
@@ -171,7 +171,7 @@ class SharedDelivery(Sharing):
     def _failed(self, session: Session, error: Exception) -> None:
         link = session.link
         if link is not None:
-            link.host.contain("group", link, error)
+            link.worker.contain("group", link, error)
 
     def pump(self, session: Session, link: Link) -> None:
         """A member got room: let it draw from those of its groups that found it without, in turn: one page at most,
@@ -335,7 +335,7 @@ class SharedDelivery(Sharing):
         try:
             self._delivery.write(link, message, qos, draw.packet_id, first, ids)
         except Exception as error:  # noqa: BLE001  it may be half written: this member's connection goes, no other
-            link.host.contain("group", link, error)
+            link.worker.contain("group", link, error)
             return
         counters = draw.session.tenant.counters
         counters.publishes_sent += 1

@@ -16,7 +16,7 @@ from headrace.core.commit import UNFINISHED, GroupCommit
 from headrace.core.outbound.delivery import Delivery
 from headrace.core.outbound.fan_out import WRITE_WORK, FanOut, Offering
 from headrace.core.outbound.group_delivery import SharedDelivery
-from headrace.core.ports.link import Host, Link
+from headrace.core.ports.link import Link, WorkerPort
 from headrace.core.records.message import Message
 from headrace.core.records.record import FLAG_QOS, FLAG_RETAIN
 from headrace.core.state.backlog import REF_OFFSET_SHIFT
@@ -33,17 +33,19 @@ _REMEMBERED_TARGETS_MAX: Final = 64  # in a session: for more of them a look-up 
 class Router(Offering):
     """Durable messages in, queue entries out."""
 
-    def __init__(self, delivery: Delivery, sharing: SharedDelivery, commit: GroupCommit, host: Host) -> None:
+    def __init__(
+        self, delivery: Delivery, sharing: SharedDelivery, commit: GroupCommit, worker: WorkerPort
+    ) -> None:
         self._delivery = delivery
         self._sharing = sharing
-        self._at_once: i64 = host.settings.deliveries_at_once
-        self.fan_out = FanOut(self, commit, self._at_once, host.settings.write_buffer_high)
+        self._at_once: i64 = worker.settings.deliveries_at_once
+        self.fan_out = FanOut(self, commit, self._at_once, worker.settings.write_buffer_high)
         self._rest: _Rest | None = None
         self._joined = _Joined([], [])
-        self._host = host
+        self._worker = worker
 
     def _contain(self, place: str, link: Link | None, error: Exception) -> None:
-        self._host.contain(place, link, error)
+        self._worker.contain(place, link, error)
 
     def unfinished(self) -> bool:
         return self._rest is not None

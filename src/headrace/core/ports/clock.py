@@ -22,7 +22,7 @@ class Clock:
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class Scheduler:
-    """Asks the event loop to call `Broker.end_tick` once, after what is readable now has been read."""
+    """Asks the event loop to call `Worker.end_tick` once, after what is readable now has been read."""
 
     def request_tick(self) -> None:
         raise NotImplementedError

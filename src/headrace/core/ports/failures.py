@@ -1,7 +1,7 @@
 """What was raised where nothing should be: counted by place, told to whoever wants to log it, and never in others' way.
 
 Runs on the loop. A failure costs the connection that it concerns; the next record, timer or connection has its turn
-(`Broker.contain`).
+(`Worker.contain`).
 """
 
 from __future__ import annotations
@@ -46,7 +46,6 @@ class Failures:
     def __init__(self) -> None:
         self.counts: dict[str, int] = dict.fromkeys(PLACES, 0)
         self.tell: Tell | None = None
-        self.journal_failed: Callable[[BaseException], None] | None = None
 
     def note(self, place: str, client_id: str, error: BaseException) -> None:
         """Count it and tell it."""

@@ -1,8 +1,8 @@
 """A connection as the core sees it: packets come in through `on_*`, bytes go out through `writer`.
 
-`stream_link` stands behind `Link`; the fake for tests is in `storage.memory`. `Host` is the other side: whoever serves
-links, in production `core.broker`. Base classes rather than protocols, because compiled code calls them per message
-(decision 27: hot ports).
+`stream_link` stands behind `Link`; the fake for tests is in `storage.memory`. The other side is the worker, which all
+links of a process share from their start on, and the broker of the shard that a link belongs to from CONNECT on. Base
+classes rather than protocols, because compiled code calls them per message (decision 27: hot ports).
 """
 
 from __future__ import annotations
@@ -12,8 +12,10 @@ from typing import TYPE_CHECKING, Final
 from librt.strings import BytesWriter
 from mypy_extensions import i64
 
+from headrace.core.homes import Homes
 from headrace.core.ports.buffers import Buffers
 from headrace.core.ports.clock import Clock
+from headrace.core.ports.failures import Failures
 from headrace.core.ports.settings import BrokerSettings
 from headrace.core.ports.timers import Timer, Timers
 from headrace.mqtt.protocol import ServerHandler
@@ -44,44 +46,67 @@ class Rendering:
         raise NotImplementedError
 
 
-class Host:
-    """Whoever serves links: what all of them share, and where their packets go.
+class WorkerPort:
+    """What everything of a process shares, whichever shard it belongs to; in production `core.worker`.
 
-    `slow` counts the links whose socket is above its high mark, `bytes_received` and `bytes_sent` the bytes of whole
-    packets.
+    `timers` are of links that no broker serves yet, and of what a link has to do with its stream. `slow` counts the links
+    whose socket is above its high mark, `bytes_received` and `bytes_sent` the bytes of whole packets, `dirty` those with
+    bytes to write.
     `share` is what a link may have done when it is read, in small packets (`core.inbound.turns`). `anyone` is who
     everybody is that was not asked, of the tenant that all belong to.
     """
 
-    def __init__(self, clock: Clock, settings: BrokerSettings, anyone: Identity) -> None:
+    reception: BrokerPort  # serves links until they are bound to a broker
+
+    def __init__(self, clock: Clock, settings: BrokerSettings, anyone: Identity, homes: Homes) -> None:
         self.clock = clock
         self.settings = settings
         self.anyone = anyone
+        self.homes = homes
         self.timers = Timers()
         self.buffers = Buffers()
+        self.failures = Failures()
         # Those who have bytes to write, each with the next one: to take one out of a list costs a look at its class.
         self._first_dirty: Link | None = None
         self._last_dirty: Link | None = None
-        self._dirty: i64 = 0  # how many
+        self.dirty: i64 = 0
         self.slow = 0
         self.share: i64 = WORK_AT_ONCE
         self.bytes_received = 0  # as `$SYS` wants them; counted per read and per write
         self.bytes_sent = 0
 
+    def home_of(self, tenant: str, client_id: str) -> BrokerPort | None:
+        """Return the broker where a client is at home, None if it is not in this process. A client without an id is at
+        home wherever it comes."""
+        raise NotImplementedError
+
     def request_tick(self) -> None:
         """Have the end of a tick called after what is readable now has been read."""
+        raise NotImplementedError
+
+    def end_tick(self) -> None:
+        """Do what comes after everything readable was read: one append to each journal, one write per connection."""
         raise NotImplementedError
 
     def note_dirty(self, link: Link) -> None:
         """A link has bytes to write at the end of this tick. While some have, a tick is asked for."""
         last = self._last_dirty
         self._last_dirty = link
-        self._dirty += 1
+        self.dirty += 1
         if last is None:
             self._first_dirty = link
             self.request_tick()
         else:
             last.next_dirty = link
+
+    def flush(self) -> None:
+        """Have every link write its bytes."""
+        raise NotImplementedError
+
+    def fire(self, timers: Timers, most: int) -> bool:
+        """Fire at most so many timers that are due; True if there may be more. One that fails is tried again later, and
+        the others have their turn."""
+        raise NotImplementedError
 
     def take_turns(self, link: Link) -> None:
         """A link has read more than its share: it goes on in the next pass, when the others were read."""
@@ -92,11 +117,19 @@ class Host:
         is none."""
         raise NotImplementedError
 
+
+class BrokerPort:
+    """Whoever serves the packets of a link: the broker of a shard, or what is there before one is known."""
+
     def on_writable(self, link: Link) -> None:
         """The socket's buffer fell below its low mark."""
         raise NotImplementedError
 
     def on_connection_lost(self, link: Link) -> None:
+        raise NotImplementedError
+
+    def put_out(self, link: Link, code: int, why: str) -> None:
+        """End a connection that may not stay: DISCONNECT with a reason code where the version has one, and its will."""
         raise NotImplementedError
 
     # A packet of the client, in the order of section 3
@@ -151,9 +184,10 @@ class Link(ServerHandler):
     sent, `paused` that the socket's buffer is above its high mark.
     """
 
-    def __init__(self, host: Host) -> None:
+    def __init__(self, worker: WorkerPort) -> None:
         super().__init__()
-        self.host = host
+        self.worker = worker
+        self.broker: BrokerPort = worker.reception  # until CONNECT says where it is at home
         self.session: object | None = None  # the `state.session.Session` that is attached to it
         self.version: i64 = 0
         self.out: BytesWriter | None = None
@@ -180,13 +214,13 @@ class Link(ServerHandler):
         self.last_seen_ms: int = 0
         self.since_us: i64 = 0  # when it got its session
         self.problem_information = True
-        self.packet_bytes_max: i64 = host.settings.packet_bytes_max
+        self.packet_bytes_max: i64 = worker.settings.packet_bytes_max
         # Where the listener takes the name in the client's certificate as user name: None if there is none in it, ""
         # without a certificate and where nobody asks for one.
         self.certificate_name: str | None = ""
         self.messages_per_s: int = 0  # that it may publish; 0: as many as it likes
         self.subscriptions_max: int = 0  # of its session; 0: as the settings say
-        self.identity: Identity = host.anyone  # who it is, once it has signed in
+        self.identity: Identity = worker.anyone  # who it is, once it has signed in
         self.rights: Rights | None = None  # what it may do; None: everything
         self.client_id = ""
         self.grants: object | None = None  # what access control remembers of it
@@ -200,10 +234,10 @@ class Link(ServerHandler):
         """The bytes to be written at the end of the tick. Marks the link as having some."""
         if not self.dirty:
             self.dirty = True
-            self.host.note_dirty(self)
+            self.worker.note_dirty(self)
         out = self.out
         if out is None:
-            out = self.host.buffers.take()
+            out = self.worker.buffers.take()
             self.out = out
         return out
 
@@ -326,40 +360,40 @@ class Link(ServerHandler):
     # ServerHandler: in packet order, from within the protocol's receive_data.
 
     def on_connect(self, packet: Connect) -> None:
-        self.host.on_connect(self, packet)
+        self.broker.on_connect(self, packet)
 
     def on_publish(self, packet: Publish) -> None:
-        self.host.on_publish(self, packet)
+        self.broker.on_publish(self, packet)
 
     def on_plain_publish(self, topic: bytes, packet: bytes, payload_at: i64) -> None:
-        self.host.on_plain_publish(self, topic, packet, payload_at)
+        self.broker.on_plain_publish(self, topic, packet, payload_at)
 
     def on_puback(self, packet_id: int, reason_code: int) -> None:
-        self.host.on_puback(self, packet_id, reason_code)
+        self.broker.on_puback(self, packet_id, reason_code)
 
     def on_pubrec(self, packet_id: int, reason_code: int) -> None:
-        self.host.on_pubrec(self, packet_id, reason_code)
+        self.broker.on_pubrec(self, packet_id, reason_code)
 
     def on_pubrel(self, packet_id: int, reason_code: int) -> None:
-        self.host.on_pubrel(self, packet_id)
+        self.broker.on_pubrel(self, packet_id)
 
     def on_pubcomp(self, packet_id: int, reason_code: int) -> None:
-        self.host.on_pubcomp(self, packet_id, reason_code)
+        self.broker.on_pubcomp(self, packet_id, reason_code)
 
     def on_subscribe(self, packet: Subscribe) -> None:
-        self.host.on_subscribe(self, packet)
+        self.broker.on_subscribe(self, packet)
 
     def on_unsubscribe(self, packet: Unsubscribe) -> None:
-        self.host.on_unsubscribe(self, packet)
+        self.broker.on_unsubscribe(self, packet)
 
     def on_pingreq(self) -> None:
-        self.host.on_pingreq(self)
+        self.broker.on_pingreq(self)
 
     def on_disconnect(self, packet: Disconnect) -> None:
-        self.host.on_disconnect(self, packet)
+        self.broker.on_disconnect(self, packet)
 
     def on_auth(self, packet: Auth) -> None:
-        self.host.on_auth(self, packet)
+        self.broker.on_auth(self, packet)
 
     def on_protocol_error(self, error: ProtocolError) -> None:
-        self.host.on_protocol_error(self, error)
+        self.broker.on_protocol_error(self, error)

@@ -93,7 +93,7 @@ class Upkeep:
                 self._journal.roll()
             for _ in range(2):
                 self._commit.append(
-                    Progress(ACKED, self._broker.clock.now_us, b"")
+                    Progress(ACKED, self._broker.worker.clock.now_us, b"")
                 )  # so that positions differ
                 await durable(self._commit, self._journal)
                 await self._snapshots.take(full=True)

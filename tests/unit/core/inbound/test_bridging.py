@@ -90,7 +90,7 @@ def test_one_without_messages_ends_at_once() -> None:
 def test_nobody_else_may_connect_as_a_bridge() -> None:
     harness = Harness()
     session = opened(harness, {"t": 1})
-    link = MemoryLink(harness.broker)
+    link = MemoryLink(harness.worker)
     harness.broker.on_connect(link, Connect(5, session.client_id, False, 0))
     link.flush()
     assert link.sent == codec.encode_connack(5, False, 0x85)

@@ -23,7 +23,7 @@ class Loop:
 @pytest.fixture
 def harness() -> Harness:
     made = Harness()
-    made.broker.sessions.access = FileAccess(AccessSettings(), Audit(lambda *_, **__: None), Loop())
+    made.worker.guard(FileAccess(AccessSettings(), Audit(lambda *_, **__: None), Loop()))
     return made
 
 
@@ -31,7 +31,7 @@ def publish(client: Client, count: int, qos: int) -> None:
     for number in range(count):
         topic = f"t/{number % 3}".encode()
         client.feed(codec.encode_publish(4, topic, b"x", qos, False, False, number + 1 if qos else 0), False)
-    client.harness.broker.end_tick()
+    client.harness.worker.end_tick()
 
 
 @pytest.mark.parametrize("qos", [0, 1])

@@ -32,7 +32,7 @@ def test_no_puback_before_the_record_is_durable() -> None:
     publisher = harness.client("p")
     publisher.take()
     packet_id = publisher.publish("t", b"x", sync=False)
-    harness.broker.end_tick()
+    harness.worker.end_tick()
     assert publisher.take() == []
     harness.sync()
     assert publisher.take() == [(PUBACK, packet_id.to_bytes(2, "big"))]
@@ -75,7 +75,7 @@ def test_qos0_keeps_its_place_while_another_one_waits() -> None:
     subscriber.subscribe("t", qos=0)
     publisher, other = harness.client("p"), harness.client("o")
     publisher.publish("t", b"1", qos=0, retain=True, sync=False)
-    harness.broker.end_tick()
+    harness.worker.end_tick()
     publisher.publish("t", b"2", qos=0, sync=False)  # waits, with what belongs to the next batch
     other.publish("u", b"x", sync=False)
     harness.journal.durable = harness.journal.next_offset()
@@ -127,7 +127,7 @@ def test_a_refusal_keeps_its_place_behind_what_is_not_durable_yet() -> None:
     client.take()
     first = client.publish("t", b"x", sync=False)
     second = client.publish("$SYS/x", b"x", sync=False)
-    harness.broker.end_tick()
+    harness.worker.end_tick()
     assert client.take() == []
     harness.sync()
     assert [int.from_bytes(body[:2], "big") for _, body in client.take()] == [first, second]

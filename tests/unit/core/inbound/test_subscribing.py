@@ -63,7 +63,7 @@ def test_suback_comes_before_what_is_retained_and_behind_what_is_not_durable() -
     client = harness.client("s")
     client.take()
     client.feed(b"\x82\x06\x00\x01\x00\x01t\x01", sync=False)
-    harness.broker.end_tick()
+    harness.worker.end_tick()
     assert client.take() == []
     harness.sync()
     assert [first >> 4 for first, _ in client.take()] == [SUBACK >> 4, 3]
@@ -158,7 +158,7 @@ def test_suback_waits_for_the_retained_messages_of_all_parts() -> None:
     session = harness.broker.fold.tenant("default").sessions["s"]
     while not any(first == SUBACK for first, _ in client.drain()):
         assert session.queue is None or session.queue.unfinished() <= 600
-        harness.broker.end_tick()
+        harness.worker.end_tick()
         harness.journal.durable = len(harness.journal.records)
         harness.broker.commit.on_high_watermark(harness.journal.durable)
     assert session.queue is not None

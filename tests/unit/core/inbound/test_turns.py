@@ -18,18 +18,18 @@ class Flood(MemoryLink):
     """Always has more: takes its share at each turn, and stands in line again."""
 
     def __init__(self, harness: Harness, turns: Turns) -> None:
-        super().__init__(harness.broker)
+        super().__init__(harness.worker)
         self.turns = turns
         self.work = 0
 
     def read_on(self) -> None:
-        self.work += int(self.host.share)
+        self.work += int(self.worker.share)
         self.turns.take(self)
 
 
 def crowd(count: int) -> tuple[Turns, list[Flood]]:
     harness = Harness()
-    turns = Turns(harness.broker)
+    turns = Turns(harness.worker)
     floods = [Flood(harness, turns) for _ in range(count)]
     for flood in floods:
         turns.take(flood)
@@ -66,12 +66,12 @@ def test_a_crowd_that_has_gone_is_forgotten_bit_by_bit() -> None:
     turns, floods = crowd(100)
     turns.waiting.clear()
     turns.go_on()
-    assert floods[0].host.share < 2 * (WORK_AT_ONCE // 100)
+    assert floods[0].worker.share < 2 * (WORK_AT_ONCE // 100)
     for _ in range(100):
         turns.go_on()
-    assert floods[0].host.share == WORK_AT_ONCE
+    assert floods[0].worker.share == WORK_AT_ONCE
     turns.take(floods[0])
-    assert floods[0].host.share == WORK_AT_ONCE
+    assert floods[0].worker.share == WORK_AT_ONCE
 
 
 def test_a_crowd_that_comes_while_records_wait_keeps_its_share() -> None:
@@ -83,7 +83,7 @@ def test_a_crowd_that_comes_while_records_wait_keeps_its_share() -> None:
 
     flood.read_on = bring_others  # type: ignore[method-assign]
     turns.go_on(behind=True)
-    assert flood.host.share == WORK_AT_ONCE // 64
+    assert flood.worker.share == WORK_AT_ONCE // 64
 
 
 def test_who_is_held_back_keeps_its_place_and_takes_nothing() -> None:

@@ -34,7 +34,7 @@ class Told:
 def limited(told: Told | None = None, settings: BrokerSettings | None = None, **limits: Any) -> Harness:
     made = Harness(settings)
     audit = Audit(told or Told(), clock=iter(range(0, 1 << 20, 100)).__next__)
-    made.broker.sessions.access = FileAccess(AccessSettings(), audit, Loop())
+    made.worker.guard(FileAccess(AccessSettings(), audit, Loop()))
     limit(made, **limits)
     return made
 
@@ -42,7 +42,7 @@ def limited(told: Told | None = None, settings: BrokerSettings | None = None, **
 def limit(harness: Harness, **limits: Any) -> None:
     """Change limits of the tenant, as a reload does."""
     for name, value in limits.items():
-        setattr(harness.broker.anyone.limits, name, value)
+        setattr(harness.worker.anyone.limits, name, value)
     access_of(harness).limit(AccessSettings())
 
 
@@ -61,7 +61,7 @@ def publish(client: Client, count: int) -> None:
     for _ in range(count):
         if not client.link.closed:
             client.feed(codec.encode_publish(client.version, b"t", b"x", 0, False, False, 0), False)
-    client.harness.broker.end_tick()
+    client.harness.worker.end_tick()
 
 
 def test_connections_of_a_user_share_its_messages_a_second() -> None:

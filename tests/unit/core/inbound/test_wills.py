@@ -46,13 +46,13 @@ def rules() -> Rules:
 @pytest.fixture
 def harness(rules: Rules) -> Harness:
     harness = Harness()
-    harness.broker.sessions.access = rules
+    harness.worker.guard(rules)
     return harness
 
 
 def crash(harness: Harness, rules: Rules) -> None:
     harness.crash()
-    harness.broker.sessions.access = rules
+    harness.worker.guard(rules)
 
 
 def left(harness: Harness, client_id: str, expiry_s: int = NEVER, delay_s: int = 0) -> Client:

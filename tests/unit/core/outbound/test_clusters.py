@@ -24,6 +24,7 @@ from headrace.core.state.replay import Replay
 from headrace.core.state.snapshots import SnapshotPass, restore
 from headrace.core.state.state import Fold
 from headrace.core.state.topic_queues import TopicQueue
+from headrace.core.worker import Worker
 from headrace.frame_link import FrameVoice
 from headrace.frames.server import FrameHandler, ServerFrames
 from headrace.storage.memory import ManualScheduler, MemoryJournal, MemoryLink
@@ -68,7 +69,8 @@ class Bench:
         self.journal = MemoryJournal(bodies)
         self.clock = Clock()
         self.clock.now_us = NOW_US
-        self.broker = Broker(self.journal, ManualScheduler(), self.clock, made)
+        self.worker = Worker(ManualScheduler(), self.clock, made)
+        self.broker = self.worker.own(0, self.journal)
         replay = Replay(self.broker.fold)
         for record in list(self.journal.records):
             replay.record(record)
@@ -97,7 +99,7 @@ class Bench:
         return FrameMessage(self.clock.now_us, self.sent, "default", b"defaultd", 7, TOPIC, -1, payload)
 
     def guest(self, cluster: bytes = b"c") -> Guest:
-        found = Guest(MemoryLink(self.broker), Notes())
+        found = Guest(MemoryLink(self.broker.worker), Notes())
         self.consuming.join(found, b"s", TOPIC, cluster)
         self.sync()
         return found
@@ -120,7 +122,7 @@ class Bench:
     def later(self, ms: int) -> None:
         self.clock.mono_ms += ms
         self.clock.now_us += ms * 1000
-        self.broker.on_timer()
+        self.worker.on_timer()
         self.sync()
 
 
@@ -266,7 +268,7 @@ def test_queues_and_clusters_are_only_so_many() -> None:
     bench = Bench(clusters_max=2, queues_max=2)
     codes = []
     for topic, name in ((TOPIC, b"a"), (TOPIC, b"b"), (TOPIC, b"c"), (b"t2", b"a"), (b"t3", b"a")):
-        guest = Guest(MemoryLink(bench.broker), Notes())
+        guest = Guest(MemoryLink(bench.broker.worker), Notes())
         bench.consuming.join(guest, b"s", topic, name)
         bench.sync()
         assert isinstance(guest.voice, Notes)
@@ -278,7 +280,7 @@ def test_a_topic_that_has_no_queue_any_more_loses_it_at_the_start() -> None:
     bench = Bench()
     bench.guest()
     bench.publish(3)
-    bench.broker.settings.queue_topics = ["other/#", "named"]
+    bench.broker.worker.settings.queue_topics = ["other/#", "named"]
     again = Fold(bench.journal)
     bench.consuming._has_queue.clear()
     bench.consuming.start()
@@ -434,7 +436,7 @@ class Slow(MemoryLink):
     """Notes how much was written at once."""
 
     def __init__(self, broker: Broker) -> None:
-        super().__init__(broker)
+        super().__init__(broker.worker)
         self.largest = 0
 
     def flush(self) -> None:
@@ -474,7 +476,7 @@ def test_queues_age_after_a_start_though_nothing_comes() -> None:
 def test_a_limit_that_was_lowered_is_reached_little_by_little() -> None:
     bench = Bench()
     bench.publish(1000)
-    bench.broker.settings.queue_messages_max = 10
+    bench.broker.worker.settings.queue_messages_max = 10
     bench.publish(1)
     assert bench.queue.count == 901
     for _ in range(3):
@@ -485,7 +487,7 @@ def test_a_limit_that_was_lowered_is_reached_little_by_little() -> None:
 
 def test_clusters_that_are_on_their_way_count() -> None:
     bench = Bench(clusters_max=2)
-    guest = Guest(MemoryLink(bench.broker), Notes())
+    guest = Guest(MemoryLink(bench.broker.worker), Notes())
     for topic in (TOPIC, b"new"):
         for at in range(20):
             bench.consuming.join(guest, b"s", topic, b"%d" % at)
@@ -559,9 +561,9 @@ def test_where_a_cluster_begins_is_not_guessed_while_it_cannot_be_read() -> None
 
 def test_a_connection_with_ever_new_devices_is_held_back_while_the_disk_is_slow() -> None:
     bench = Bench(commit_bytes_max=10_000)
-    link = MemoryLink(bench.broker)
+    link = MemoryLink(bench.broker.worker)
     link.identity = bench.broker.fold.tenant("default").identity_of("user")
-    client = DeviceLink(bench.broker.devices, link, Voice())
+    client = DeviceLink(link, Voice(), bench.worker.bind_device)
     frames = ServerFrames(client, 1 << 20)
     client.take(frames)
     for number in range(1000):

@@ -76,7 +76,7 @@ def test_a_session_does_not_hear_of_its_own_drops() -> None:
 
 def test_nothing_is_journaled_while_nobody_listens_or_it_is_off() -> None:
     for broker in (harness(), harness(on=False)):
-        if broker.settings.drop_events is False:
+        if broker.worker.settings.drop_events is False:
             broker.client("owner").subscribe("$events/#")
         overrun(broker, "s")
         broker.advance(2)

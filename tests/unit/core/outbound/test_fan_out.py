@@ -68,7 +68,7 @@ def test_a_delivery_costs_the_same_however_many_get_it(count: int) -> None:
     passes, most = 0, 0
     while True:
         before = sent(one)
-        one.broker.end_tick()
+        one.broker.worker.end_tick()
         passes += 1
         most = max(most, sent(one) - before)
         for client in clients:
@@ -109,7 +109,7 @@ def test_lanes_take_turns_and_nobody_else_waits_for_them() -> None:
         other.feed(
             packet(b"quick", b"alone") + codec.encode_publish(4, b"q", b"x", 1, False, False, 5), sync=False
         )
-        one.broker.end_tick()
+        one.broker.worker.end_tick()
         one.journal.durable = len(one.journal.records)
         one.broker.commit.on_high_watermark(one.journal.durable)
         assert payloads(narrow[0]) == [b"quick"]
@@ -139,7 +139,7 @@ def test_a_session_that_comes_back_does_not_overtake_itself() -> None:
     publisher.feed(packet(b"0") + packet(b"1"), sync=False)
     publisher.lose_unsynced()
     again = one.client("p", sync=False)
-    one.broker.end_tick()
+    one.broker.worker.end_tick()
     one.journal.durable = len(one.journal.records)
     one.broker.commit.on_high_watermark(one.journal.durable)
     assert one.broker.router.fan_out.busy
@@ -232,7 +232,7 @@ def test_one_write_is_bounded() -> None:
     one.client("p", clean=True).feed(packet(b"x" * 30_000) * 30, sync=False)
     largest = 0
     while True:
-        one.broker.end_tick()
+        one.broker.worker.end_tick()
         largest = max(largest, *(len(client.link.sent) for client in clients))
         for client in clients:
             client.drain()
@@ -245,7 +245,7 @@ def test_a_snapshot_does_not_wait_for_it() -> None:
     one = harness()
     receivers(one, MANY)
     one.client("p", clean=True).feed(packet(b"x") * 50, sync=False)
-    one.broker.end_tick()
+    one.broker.worker.end_tick()
     assert one.broker.router.fan_out.busy
     walk = SnapshotPass(one.broker.fold, one.broker.commit)
     assert all(walk.slices())
@@ -276,12 +276,12 @@ def test_a_lane_goes_on_after_a_turn_that_fails() -> None:
     publisher = of.client("p")
     router = of.broker.router
     fan_out = router.fan_out
-    fan_out._offering = Failing(of.broker.delivery, of.broker.sharing, of.broker.commit, of.broker)
+    fan_out._offering = Failing(of.broker.delivery, of.broker.sharing, of.broker.commit, of.worker)
     for number in range(3):
         publisher.feed(packet(b"%d" % number), sync=False)
         publisher.feed(packet(b"%d" % number, b"nobody"), sync=False)
     for _ in range(20):
-        of.broker.end_tick()
+        of.broker.worker.end_tick()
     assert not fan_out.busy
     assert fan_out._lanes == {}
     assert publisher.link.deferred == 0

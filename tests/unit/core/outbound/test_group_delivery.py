@@ -458,7 +458,7 @@ class Failing(Access):
 def test_a_member_that_fails_costs_the_others_nothing(qos: int) -> None:
     harness = Harness()
     access = Failing()
-    harness.broker.sessions.access = access
+    harness.worker.guard(access)
     clients = members(harness, 3, qos=2)
     publisher = harness.client("p", clean=True)
     access.victim = "m0"

@@ -25,7 +25,7 @@ def subscribers(of: Harness, qos: int = 1) -> list[Client]:
 
 def durable(of: Harness) -> None:
     """What was appended is, and its first part takes effect."""
-    of.broker.end_tick()
+    of.broker.worker.end_tick()
     of.journal.durable = len(of.journal.records)
     of.broker.commit.on_high_watermark(of.journal.durable)
 
@@ -45,7 +45,7 @@ def test_a_message_for_many_reaches_some_in_each_pass_and_the_next_message_waits
     got = payloads(clients)
     assert one.broker.commit.high_watermark == position  # not all have it
     while not one.broker.commit.idle:
-        one.broker.end_tick()
+        one.broker.worker.end_tick()
         more = payloads(clients)
         assert sum(map(len, more)) <= 4 * AT_ONCE  # two passes, each of two parts at most
         got = [before + after for before, after in zip(got, more, strict=True)]
@@ -94,7 +94,7 @@ def test_what_comes_while_a_batch_takes_effect_waits_for_its_turn() -> None:
     clients = subscribers(one)
     publisher = one.client("p", clean=True)
     publisher.publish("t", b"0", sync=False)
-    one.broker.end_tick()
+    one.broker.worker.end_tick()
     publisher.publish("t", b"1", sync=False)
     durable(one)
     publisher.publish("t", b"2", sync=False)
@@ -116,7 +116,7 @@ def test_who_had_very_many_subscriptions_leaves_them_bit_by_bit() -> None:
     one.broker.on_connection_lost(client.link)
     left = [3 * AT_ONCE + 1]
     while tenant.tree.count > 1:
-        one.broker.end_tick()
+        one.broker.worker.end_tick()
         left.append(tenant.tree.count)
         assert left[-2] - left[-1] <= AT_ONCE
     one.client("p", clean=True).publish("t/1", b"x")
@@ -138,7 +138,7 @@ def test_members_that_get_what_another_gave_back_take_it_in_turns() -> None:
     members[0].lose()
     one.sync()
     while one.broker.delivery.hungry:
-        one.broker.end_tick()
+        one.broker.worker.end_tick()
     got = payloads(members[1:])
     assert sorted(got[0] + got[1]) == [b"%02d" % number for number in range(60)]
 
@@ -156,7 +156,7 @@ def test_a_snapshot_gets_its_moment_between_two_messages_for_many() -> None:
     passes, written = 0, 0
     for part in walk.slices(100):
         written += len(part)
-        one.broker.end_tick()
+        one.broker.worker.end_tick()
         durable(one)
         passes += 1
         assert passes < 40 * (SESSIONS // AT_ONCE + 2)
@@ -180,7 +180,7 @@ def test_a_durable_message_costs_as_many_passes_as_its_receivers_need() -> None:
         durable(one)
         passes = 1
         while not one.broker.commit.idle:
-            one.broker.end_tick()
+            one.broker.worker.end_tick()
             one.journal.durable = len(one.journal.records)
             one.broker.commit.on_high_watermark(one.journal.durable)
             passes += 1

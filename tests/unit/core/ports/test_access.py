@@ -64,7 +64,7 @@ def rules() -> Rules:
 @pytest.fixture
 def harness(rules: Rules) -> Harness:
     made = Harness()
-    made.broker.sessions.access = rules
+    made.worker.guard(rules)
     return made
 
 
@@ -178,7 +178,7 @@ def test_a_drop_for_permission_is_the_same_after_a_crash(harness: Harness, rules
         writer.publish(topic, topic.encode())
     before = reader.publishes()
     harness.crash()
-    harness.broker.sessions.access = rules
+    harness.worker.guard(rules)
     again = harness.client("r").publishes()
     assert [(packet_id, payload) for packet_id, payload, _, _ in again] == [(i, p) for i, p, _, _ in before]
 
@@ -243,7 +243,7 @@ def test_a_session_belongs_to_the_first_user_over_a_crash(
         if snapshot:
             harness.take_snapshot()
         harness.crash()
-        harness.broker.sessions.access = rules
+        harness.worker.guard(rules)
         assert owner(harness.broker.fold) == "ada"
     body = BytesWriter()
     for record in records(harness.broker.fold, START_US):
@@ -257,11 +257,11 @@ def test_a_session_belongs_to_the_first_user_over_a_crash(
 
 def test_the_name_that_was_found_decides_on_the_type_of_a_session(harness: Harness, rules: Rules) -> None:
     """Not the one that a client writes beside its certificate."""
-    harness.broker.settings.application_user_names.append("archive")
+    harness.worker.settings.application_user_names.append("archive")
     rules.user = "ada"
     for client_id, user in (("claims", "ada"), ("is", "archive")):
         rules.user = user
-        link = MemoryLink(harness.broker)
+        link = MemoryLink(harness.worker)
         link.version = 4
         harness.broker.on_connect(link, Connect(4, client_id, False, 0, "archive", b"", None, Properties()))
     sessions = harness.broker.fold.tenant("default").sessions
@@ -292,7 +292,7 @@ def test_qos_0_asks_both_sides(harness: Harness, rules: Rules, topic: str, reada
 def test_what_a_connection_remembers_of_answers_is_small() -> None:
     """Topics of 64 KiB, as many as it likes."""
     harness = Harness()
-    harness.broker.sessions.access = Rules()
+    harness.worker.guard(Rules())
     client = harness.client("c")
     client.subscribe("#")
     for number in range(300):
@@ -323,7 +323,7 @@ class Closed(Rules):
 
 def closed_to(client_id: str) -> tuple[Harness, Closed]:
     harness, rules = Harness(), Closed(client_id)
-    harness.broker.sessions.access = rules
+    harness.worker.guard(rules)
     return harness, rules
 
 
@@ -347,7 +347,7 @@ def test_what_is_in_flight_does_not_come_again_to_who_may_not_read_it_any_more(r
     rules.withdraw()
     if restart:
         harness.crash()
-        harness.broker.sessions.access = rules
+        harness.worker.guard(rules)
     again = harness.client("c", version=5)
     assert [first for first, _ in again.take()] == [CONNACK, 0x62]  # PUBREL tells nothing
     assert drops(harness, "c") == {"permission_withdrawn": 3}
@@ -368,7 +368,7 @@ def test_a_member_whose_right_is_withdrawn_gets_nothing_of_the_group(strategy: s
     rules.withdraw()
     if restart:
         harness.crash()
-        harness.broker.sessions.access = rules
+        harness.worker.guard(rules)
         members = {name: harness.client(name, version=5) for name in members}
     publisher = harness.client("p", clean=True)
     for number in range(9):
@@ -390,7 +390,7 @@ def test_a_head_that_a_member_may_not_read_goes_to_one_that_may() -> None:
             return link.client_id != "m1" or topic != b"t/2"
 
     harness = Harness()
-    harness.broker.sessions.access = Half()
+    harness.worker.guard(Half())
     one, two = (harness.client(name, version=5) for name in ("m1", "m2"))
     publisher = harness.client("p", clean=True)
     for member in (one, two):

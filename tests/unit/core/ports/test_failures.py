@@ -75,7 +75,7 @@ class Moody(Access):
 def moody(*topics: bytes) -> tuple[Harness, Moody]:
     harness = Harness()
     access = Moody(set(topics))
-    harness.broker.sessions.access = access
+    harness.worker.guard(access)
     return harness, access
 
 
@@ -88,7 +88,7 @@ def is_closed(client: Client) -> bool:
 
 
 def counted(harness: Harness) -> dict[str, int]:
-    return {place: count for place, count in harness.broker.failures.counts.items() if count}
+    return {place: count for place, count in harness.worker.failures.counts.items() if count}
 
 
 @pytest.mark.parametrize("qos", [1, 2])
@@ -134,7 +134,7 @@ def test_what_a_session_is_numbered_is_what_a_replay_numbers() -> None:
     publisher = harness.client("p")
     for topic in ("t", "u", "t", "v"):
         publisher.publish(topic, topic.encode())
-    harness.broker.end_tick()
+    harness.worker.end_tick()
     live = numbers(harness)
     harness.crash()
     assert numbers(harness) == live
@@ -201,7 +201,7 @@ def test_many_receivers_and_lanes_go_on_behind_one_that_fails() -> None:
     harness = Harness(settings)
     access = Moody({b"t"})
     access.victim = "s17"
-    harness.broker.sessions.access = access
+    harness.worker.guard(access)
     clients = [harness.client(f"s{number}", clean=True) for number in range(45)]
     for client in clients:
         client.subscribe("t", 1)
@@ -291,7 +291,7 @@ class Forbidding(Moody):
 def test_messages_that_waited_for_space_are_taken_up_behind_one_that_fails() -> None:
     harness = Harness()
     access = Forbidding({b"t"})
-    harness.broker.sessions.access = access
+    harness.worker.guard(access)
     clients = [harness.client(f"p{number}", version=5) for number in range(3)]
     for client in clients:
         client.take()
@@ -420,13 +420,13 @@ class Scenario:
             self.harness.now_us,
             self.harness.now_us // 1000,
         )
-        self.injected.around(self.harness.broker.on_timer)
+        self.injected.around(self.harness.worker.on_timer)
         self._passes()
 
     def _passes(self) -> None:
         broker, journal = self.harness.broker, self.harness.journal
         for _ in range(200):
-            self.injected.around(broker.end_tick)
+            self.injected.around(broker.worker.end_tick)
             journal.durable = len(journal.records)
             self.injected.around(lambda: broker.commit.on_high_watermark(journal.durable))
             if broker.idle:

@@ -29,7 +29,7 @@ def harness() -> Harness:
 @pytest.fixture
 def told(harness: Harness) -> Told:
     found = Told()
-    harness.broker.latencies = found
+    harness.worker.latencies = found
     return found
 
 
@@ -115,9 +115,9 @@ def test_what_it_raises_costs_nobody_anything(harness: Harness) -> None:
         def acknowledged(self, arrived_us: int) -> None:
             raise ValueError("no")
 
-    harness.broker.latencies = Broken()
+    harness.worker.latencies = Broken()
     publisher = Peer(harness, "p")
     for _ in range(2):
         harness.advance(1)
         assert len(publisher.publish("t", qos=1)) == 1
-    assert harness.broker.failures.counts["latencies"] == 2
+    assert harness.worker.failures.counts["latencies"] == 2

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from harness import Harness
-from headrace.core.broker import TIMERS_AT_ONCE
 from headrace.core.ports.timers import Timer, Timers
+from headrace.core.worker import TIMERS_AT_ONCE
 from headrace.mqtt.packets import Will
 
 
@@ -73,8 +73,8 @@ def test_no_more_at_once_than_a_pass_should_do() -> None:
     sessions = harness.broker.fold.tenant("default").sessions
     left = [count]
     while sessions:
-        harness.broker.on_timer()
-        assert harness.broker.behind or not sessions
+        harness.worker.on_timer()
+        assert harness.worker.behind or not sessions
         harness.sync()
         left.append(len(sessions))
     assert all(before - after <= TIMERS_AT_ONCE for before, after in pairwise(left))

@@ -127,7 +127,7 @@ class History:
     def _start(self) -> None:
         self.clients.clear()
         self.walk = None
-        self.harness.broker.sessions.access = self.rights
+        self.harness.worker.guard(self.rights)
         self.publisher = self.harness.client("p", clean=True)
 
     def run(self, step: tuple[object, ...]) -> None:

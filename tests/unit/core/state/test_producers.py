@@ -237,7 +237,7 @@ def test_a_sequence_is_stored_once_though_its_producer_would_be_forgotten_before
     client = publisher(harness)
     client.publish("t", b"once", sync=False, properties=sequenced(1))
     client.publish("t", b"x", sync=False, properties=sequenced(1, "a"))
-    harness.broker.end_tick()  # the batch is on its way
+    harness.worker.end_tick()  # the batch is on its way
     client.publish("t", b"late", sync=False, properties=sequenced(2))
     client.publish("t", b"y", sync=False, properties=sequenced(1, "b"))
     harness.journal.durable = len(harness.journal.records)

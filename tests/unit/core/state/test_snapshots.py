@@ -276,7 +276,7 @@ def test_a_retained_message_that_is_replaced_while_a_subscription_is_on_its_way_
     for number in range(5):
         publisher.publish(f"x/{number}", b"x", retain=True)
     publisher.publish("r/1", b"new", retain=True, sync=False)
-    harness.broker.end_tick()  # on its way
+    harness.worker.end_tick()  # on its way
     sync, harness.sync = harness.sync, int  # type: ignore[assignment, method-assign]
     subscriber.subscribe("r/#")  # lists the old one
     harness.journal.durable = len(harness.journal.records)

@@ -141,7 +141,7 @@ def test_a_retained_message_that_a_new_subscription_listed_before_it_was_replace
     next(steps)
     for number in range(6):
         publisher.publish(f"r/{number}", b"new", retain=True, sync=False)
-    harness.broker.end_tick()
+    harness.worker.end_tick()
     subscriber.harness = NoSync(harness)  # type: ignore[assignment]
     subscriber.subscribe("r/#")  # lists the old ones, which are still there
     harness.journal.durable = len(harness.journal.records)

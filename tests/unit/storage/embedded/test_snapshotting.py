@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from harness import message
-from headrace.core.broker import Broker
 from headrace.core.ports.clock import Clock
 from headrace.core.ports.settings import BrokerSettings
+from headrace.core.worker import Worker
 from headrace.journal.errors import OffsetOutOfRange
 from headrace.journal.log import LogSettings, SegmentedLog
 from headrace.journal.snapshot import newest_chain
@@ -34,8 +34,8 @@ class Running:
         self.log = SegmentedLog.open(folder, LogSettings(durability="os"), print)
         clock = Clock()
         clock.now_us = 1
-        self.broker = Broker(
-            LocalJournal(self.log, OffsetOutOfRange), ManualScheduler(), clock, BrokerSettings()
+        self.broker = Worker(ManualScheduler(), clock, BrokerSettings()).own(
+            0, LocalJournal(self.log, OffsetOutOfRange)
         )
         self.now = 0.0
         self.snapshots = Snapshotting(self.broker, self.log, 1000, 3600, Watchdog(), lambda: self.now)
@@ -59,7 +59,7 @@ class Running:
 
     async def tick(self) -> None:
         while True:
-            self.broker.end_tick()
+            self.broker.worker.end_tick()
             await asyncio.sleep(0.001)
 
     async def take(self) -> list[int | None]:

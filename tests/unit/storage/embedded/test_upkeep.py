@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 
 from harness import message
-from headrace.core.broker import Broker
 from headrace.core.ports.clock import Clock
 from headrace.core.ports.settings import BrokerSettings
 from headrace.core.records.message import Message
+from headrace.core.worker import Worker
 from headrace.journal.consumers import ConsumerPosition
 from headrace.journal.disk import Disk
 from headrace.journal.errors import OffsetOutOfRange
@@ -54,7 +54,7 @@ class Running:
         clock = Clock()
         clock.now_us = 1
         journal = LocalJournal(self.log, OffsetOutOfRange)
-        self.broker = Broker(journal, ManualScheduler(), clock, BrokerSettings())
+        self.broker = Worker(ManualScheduler(), clock, BrokerSettings()).own(0, journal)
         snapshots = Snapshotting(self.broker, self.log, 1 << 40, 3600, Watchdog())
         self.upkeep = Upkeep(self.broker, self.log, snapshots, Watchdog())
 
@@ -69,7 +69,7 @@ class Running:
 
     async def tick(self) -> None:
         while True:
-            self.broker.end_tick()
+            self.broker.worker.end_tick()
             await asyncio.sleep(0.001)
 
     async def fill(self) -> None:
