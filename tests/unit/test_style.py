@@ -46,7 +46,10 @@ TESTED_TOGETHER = {
         "headrace/frames/server.py",
     ],
     "tests/unit/services/test_connection_log.py": ["headrace/core/ports/witness.py"],
-    "tests/unit/core/outbound/test_clusters.py": ["headrace/core/inbound/consuming.py"],
+    "tests/unit/core/outbound/test_clusters.py": [
+        "headrace/core/inbound/consuming.py",
+        "headrace/core/outbound/trimming.py",
+    ],
     "tests/e2e/test_frames.py": [
         "headrace/core/inbound/devices.py",
         "headrace/core/ports/voice.py",

@@ -264,7 +264,7 @@ class Broker(BatchListener):
             try:
                 self.clusters.arrived(tenant, copy)
             except Exception as error:  # noqa: BLE001  who is subscribed gets it all the same
-                self.contain("apply", None, error)
+                self.worker.contain("apply", None, error)
         return self.router.route(tenant, copy, None)
 
     def _apply_event(self, event: Event) -> i64:

@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from headrace.core.broker import Broker
 from headrace.core.inbound.consuming import Guest
 from headrace.core.ports.clock import Clock
 from headrace.core.ports.settings import BrokerSettings
 from headrace.core.ports.voice import Draught, Voice
 from headrace.core.records.message import FrameMessage
+from headrace.core.worker import Worker
 from headrace.services import cluster_rows
 from headrace.services.cluster_rows import ClusterRows, Place, Wanted
 from headrace.storage.memory import ManualScheduler, MemoryJournal, MemoryLink
@@ -47,7 +47,7 @@ class Queues:
         self.clock = Clock()
         self.clock.now_us = NOW_US
         self.journal = MemoryJournal()
-        self.broker = Broker(self.journal, ManualScheduler(), self.clock, BrokerSettings())
+        self.broker = Worker(ManualScheduler(), self.clock, BrokerSettings()).own(0, self.journal)
         self.consuming = self.broker.devices.consuming
         self.rows = ClusterRows(self.broker.fold, self.consuming.clusters, self.journal, self.clock)
 
@@ -56,7 +56,7 @@ class Queues:
         self.journal.sync(self.broker)
 
     def join(self, topic: bytes, *names: bytes) -> Guest:
-        guest = Guest(MemoryLink(self.broker), Silent())
+        guest = Guest(MemoryLink(self.broker.worker), Silent())
         for name in names:
             self.consuming.join(guest, b"s", topic, name)
         self.journal.sync(self.broker)

@@ -121,12 +121,9 @@ class Sessions(SignInListener):
         session = self._fold.tenant(tenant).sessions.get(client_id)
         return None if session is None or session.link is None else session.link.identity.user
 
-    def _tenant_of(self, link: Link) -> Tenant:
-        return self._fold.tenant(link.identity.tenant)
-
     def _admit(self, link: Link, packet: Connect) -> None:
         """Find or make the session, answer with CONNACK."""
-        tenant = self._tenant_of(link)
+        tenant = self._fold.tenant_of(link)
         answer = Properties()
         client_id = packet.client_id
         if not client_id:
@@ -196,7 +193,7 @@ class Sessions(SignInListener):
         return 0
 
     def _refuse(self, link: Link, reason_code: int) -> None:
-        counters = self._tenant_of(link).counters
+        counters = self._fold.tenant_of(link).counters
         counters.connects_refused += 1
         counters.refuse("connect", reason_code)
         link.reject(reason_code)
@@ -308,7 +305,7 @@ class Sessions(SignInListener):
     def protocol_error(self, link: Link, error: ProtocolError) -> None:
         """Answer with the reason code the version knows, close that connection only (P9)."""
         session = session_of(link)
-        self._tenant_of(link).counters.protocol_errors += 1
+        self._fold.tenant_of(link).counters.protocol_errors += 1
         link.refuse(error)
         if session is not None:
             self._detach(link, session)

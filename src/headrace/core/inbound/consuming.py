@@ -29,7 +29,7 @@ from headrace.mqtt import reason_codes as rc
 from headrace.mqtt.topics import checked_topic, matches, valid_topic
 
 if TYPE_CHECKING:
-    from headrace.core.state.topic_queues import TopicQueue
+    from headrace.core.state.topic_queues import Cluster, TopicQueue
 
 CLUSTER_BYTES_MAX: Final = 255
 
@@ -58,10 +58,6 @@ class Consuming:
         self._making: dict[tuple[str, bytes], set[bytes]] = {}
         self._has_queue: dict[bytes, bool] = {}  # by the configuration
 
-    def tenant_of(self, link: Link) -> Tenant:
-        """The tenant that a connection belongs to."""
-        return self._fold.tenant(link.identity.tenant)
-
     # Which topics have queues
 
     def start(self) -> None:
@@ -70,7 +66,8 @@ class Consuming:
             if not self._may_have(queue.topic):
                 self._fold.queues.closed(queue)
                 self._commit.append(number_record(QUEUE_CLOSED, self._worker.clock.now_us, [queue.queue_id]))
-        self.clusters.begin()
+        if self._fold.queues.by_id:
+            self.clusters.trimming.begin()
         for topic_filter in self._settings.queue_topics:
             if valid_topic(topic_filter.encode("utf-8")):
                 self.open(self._fold.tenant(DEFAULT_TENANT), topic_filter.encode("utf-8"))
@@ -105,7 +102,7 @@ class Consuming:
 
     def join(self, guest: Guest, sn: bytes, topic: bytes, name: bytes) -> None:
         """A consumer more; the queue and the cluster are made if they are not there."""
-        tenant = self.tenant_of(guest.link)
+        tenant = self._fold.tenant_of(guest.link)
         code = self._refusal(guest.link, topic, name)
         if not code and len(guest.party.consumers) + guest.joining >= CONSUMERS_MAX:
             code = rc.QUOTA_EXCEEDED
@@ -149,7 +146,7 @@ class Consuming:
         start = self._settings.cluster_start_us
         if start <= 0 or queue is None:
             return start if start < 0 else 0
-        return self.clusters.serial_at(queue, start)
+        return self.clusters.trimming.serial_at(queue, start)
 
     def _made(self, tenant: str, topic: bytes, name: bytes) -> None:
         """A cluster is on its way no more."""
@@ -162,16 +159,20 @@ class Consuming:
     def joined(self, guest: Guest, sn: bytes, topic: bytes, name: bytes, code: int) -> None:
         """The cluster is there."""
         guest.joining -= 1
-        self._made(self.tenant_of(guest.link).name, topic, name)
+        self._made(self._fold.tenant_of(guest.link).name, topic, name)
         if guest.link.closed:
             return
-        queue = self.tenant_of(guest.link).queues.get(topic)
-        cluster = None if queue is None else queue.clusters.get(name)
+        cluster = self._found(guest, topic, name)
         if cluster is None:
             code = code or rc.QUOTA_EXCEEDED
         guest.voice.joined(sn, code)
         if cluster is not None and not code:
             self.clusters.join(guest.party, guest.link, guest.voice, sn, cluster)
+
+    def _found(self, guest: Guest, topic: bytes, name: bytes) -> Cluster | None:
+        """The cluster of this name, if its topic has a queue and the queue has it."""
+        queue = self._fold.tenant_of(guest.link).queues.get(topic)
+        return None if queue is None else queue.clusters.get(name)
 
     # The others wait for a JOIN that is not answered yet
 
@@ -198,12 +199,11 @@ class Consuming:
         """Acknowledge what is known; the answer says whether all was, when that is durable."""
         code = self._refusal(guest.link, topic, name)
         if not code:
-            queue = self.tenant_of(guest.link).queues.get(topic)
-            cluster = None if queue is None else queue.clusters.get(name)
+            cluster = self._found(guest, topic, name)
             if cluster is None or not self.clusters.ack(cluster, ids):
                 code = rc.PACKET_IDENTIFIER_NOT_FOUND
         if code:
-            self.tenant_of(guest.link).counters.refuse("ack", code)
+            self._fold.tenant_of(guest.link).counters.refuse("ack", code)
         self._commit.defer(_Acked(guest, sn, code))
 
     def lost(self, guest: Guest) -> None:

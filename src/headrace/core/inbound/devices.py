@@ -28,7 +28,6 @@ from headrace.core.records.queue_record import DEVICE_OWNED, queue_record
 from headrace.core.records.record import DROP_NOT_ACCEPTED
 from headrace.core.state.session import BRIDGE_PREFIX
 from headrace.core.state.state import Fold
-from headrace.core.state.tenant import Tenant
 from headrace.errors import ProtocolError
 from headrace.frames.frame import NO_ID
 from headrace.frames.serials import client_id_of
@@ -66,10 +65,6 @@ class Devices:
         self._worker = worker
         self._default_expiry_s: i64 = worker.settings.default_message_expiry_s or NO_EXPIRY
 
-    def tenant_of(self, link: Link) -> Tenant:
-        """The tenant that a connection belongs to."""
-        return self._fold.tenant(link.identity.tenant)
-
     # HELLO
 
     def sign_in(self, client: DeviceLink, sn: bytes, user: str | None, password: bytes, asked: bool) -> None:
@@ -101,7 +96,7 @@ class Devices:
         link = client.link
         if not code:
             code = self._claim(client.name_of(sn), link)
-        counters = self.tenant_of(link).counters
+        counters = self._fold.tenant_of(link).counters
         if code:
             counters.connects_refused += 1
             counters.refuse("connect", code)
@@ -128,13 +123,13 @@ class Devices:
         user's from now on. Else the reason code of a refusal."""
         if client_id.startswith(BRIDGE_PREFIX):
             return rc.CLIENT_IDENTIFIER_NOT_VALID
-        tenant, user = self.tenant_of(link), link.identity.user
+        tenant, user = self._fold.tenant_of(link), link.identity.user
         owner = self.owner_of(tenant.name, client_id)
         if owner == user:
             return rc.SUCCESS
         if owner is not None or user is None:
             return rc.NOT_AUTHORIZED
-        if tenant.devices.owned_by(user) >= self._host.settings.user_devices_max:
+        if tenant.devices.owned_by(user) >= self._worker.settings.user_devices_max:
             return rc.QUOTA_EXCEEDED
         fields: dict[str, object] = {"t": tenant.name, "c": client_id, "u": user}
         self._commit.append(queue_record(DEVICE_OWNED, self._worker.clock.now_us, fields))
@@ -163,7 +158,7 @@ class Devices:
             code = rc.CLIENT_IDENTIFIER_NOT_VALID
         code = code or self._claim(client_id, link)
         if code:
-            self.tenant_of(link).counters.refuse("connect", code)
+            self._fold.tenant_of(link).counters.refuse("connect", code)
             raise ProtocolError(code, f"the SN {client_id[:64]} is not for this user")
         self._publishing.keep_pace(link)
 
@@ -172,7 +167,7 @@ class Devices:
     def publish(self, client: DeviceLink, sn: bytes, sequence: i64, topic: bytes, payload: bytes) -> None:
         """Journal what is new; the answer follows when it is durable, in the order of the requests."""
         link = client.link
-        tenant = self.tenant_of(link)
+        tenant = self._fold.tenant_of(link)
         counters = tenant.counters
         counters.publishes_received += 1
         counters.bytes_received += len(payload)
@@ -206,10 +201,10 @@ class Devices:
         weight: i64 = ENTRY_BYTES + PAYLOAD_WEIGHT * len(message.payload)
         link.deferred += weight
         self._publishing.keep_share(link, link.deferred)
-        self.consuming.open(self.tenant_of(link), message.topic)
+        self.consuming.open(self._fold.tenant_of(link), message.topic)
         commit.append(message)
         commit.deferred_bytes += weight
-        self.tenant_of(link).devices.note(message)
+        self._fold.tenant_of(link).devices.note(message)
         client.unanswered.append((sn, message))
         self._publishing.keep_pace(link)
 
@@ -237,7 +232,7 @@ class Devices:
             self.consuming.lost(guest)
         if client in self.clients:
             del self.clients[client]
-            self.tenant_of(client.link).counters.disconnects += 1
+            self._fold.tenant_of(client.link).counters.disconnects += 1
 
     def name_journal(self, journal: str) -> None:
         """Make message ids of this journal: "<uuid>:<epoch>"."""

@@ -6,7 +6,7 @@ at a start. So the state is a fold over the journal, live and replayed alike.
 
 from __future__ import annotations
 
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from mypy_extensions import i64
 
@@ -37,6 +37,9 @@ from headrace.core.state.subscriptions import subscription_from
 from headrace.core.state.tenant import Tenant
 from headrace.core.state.topic_queues import TopicQueues
 from headrace.mqtt.topics import SHARE_PREFIX, split_share
+
+if TYPE_CHECKING:
+    from headrace.core.ports.link import Link
 
 NONE_LISTED: Final = 1 << 62
 
@@ -81,6 +84,10 @@ class Fold:
             tenant.queues = self.queues.of_tenant(name)
             self.tenants[name] = tenant
         return tenant
+
+    def tenant_of(self, link: Link) -> Tenant:
+        """The tenant that a connection belongs to."""
+        return self.tenant(link.identity.tenant)
 
     def _whole(self, shared: Commons) -> Tenant:
         """The tenant of a session or of a group, with its directories."""

@@ -324,7 +324,7 @@ def test_a_consumer_whose_pull_is_on_its_way_is_not_notified() -> None:
 
 def test_a_connection_has_only_so_many_consumers() -> None:
     bench = Bench()
-    guest = Guest(MemoryLink(bench.broker), Notes())
+    guest = Guest(MemoryLink(bench.worker), Notes())
     most = clusters.CONSUMERS_MAX
     for number in range(most + 2):
         bench.consuming.join(guest, b"%d" % number, TOPIC, b"c")
