@@ -4,9 +4,10 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 source=build/site/source
 rm -rf build/site
-mkdir -p "$source"/{demo,examples,benchmarks,workshop}
+mkdir -p "$source"/{demo,examples,benchmarks,workshop,contrib/device-c}
 cp -r README.md CHANGELOG.md CONTRIBUTING.md SECURITY.md LICENSE docs "$source"
 cp demo/README.md "$source/demo"
+cp contrib/device-c/README.md "$source/contrib/device-c"
 cp workshop/README.md "$source/workshop"
 cp -r benchmarks/README.md benchmarks/results "$source/benchmarks"
 cp -r examples/* "$source/examples"
