@@ -92,6 +92,7 @@ def archive(**options: Any) -> None:
 # Option -> key of the configuration.
 _KEYS = {
     "data_dir": "data_dir",
+    "journal": "pipeline.journal",
     "lake": "pipeline.lake",
     "master": "pipeline.master",
     "follow": "pipeline.follow",
@@ -206,22 +207,29 @@ def job_settings(job: str, config: Config) -> Any:
 
 @pipeline.command()
 @click.option("--config", "config_file", type=click.Path(path_type=Path), help="TOML file.")
+@click.option("--set", "sets", multiple=True, metavar="KEY=VALUE", help="Any key of the configuration.")
 @click.option("--data-dir", type=_FOLDER, help="Data directory of the broker.")
+@click.option("--journal", help="Running broker instead, headrace://HOST:PORT.")
 @click.option("--lake", type=_FOLDER, help="Folder of the Delta tables.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object instead of text.")
-def status(config_file: Path | None, data_dir: Path | None, lake: Path | None, as_json: bool) -> None:
-    """Show the journal, its consumers and how far the tables are, without starting Spark."""
-    if config_file is not None:
-        config = load(config_file)
-        lake = lake or Path(config.pipeline.lake)
-        data_dir = data_dir or Path(config.data_dir)
-    if data_dir is None:
-        raise click.UsageError("give --data-dir, or a --config that names it")
+def status(as_json: bool, **options: Any) -> None:
+    """Show the journal, its consumers and how far jobs and tables are, without starting Spark."""
+    if not any(options[name] for name in ("config_file", "data_dir", "journal")):
+        raise click.UsageError("give --data-dir, --journal, or a --config that names one of them")
+    if options["data_dir"] and not options["journal"]:
+        options["journal"] = ""  # whatever the configuration says
+    config = configured(options)
     with failures_explained():
         from headrace_spark.lake.location import lake_folder
         from headrace_spark.lake.status import describe, pipeline_status
+        from headrace_spark.source.journal import journal_of
 
-        found = pipeline_status(data_dir, None if lake is None else lake_folder(lake))
+        names_lake = options["lake"] or options["config_file"] or options["sets"]
+        lake = lake_folder(config.pipeline.lake) if names_lake else None
+        published = config.pipeline.publish.table
+        tables = [lake / published] if lake is not None and published else []
+        journal = journal_of(job_settings("archive", config))
+        found = pipeline_status(journal, lake, tables)
         click.echo(json.dumps(asdict(found), indent=2) if as_json else describe(found))
 
 

@@ -4,6 +4,7 @@
     GET  /v1/journal/watermark                the published high watermark, as the file has it
     GET  /v1/journal/files/NAME               a segment or an index, with Range; whole batches up to the high
                                               watermark, nothing behind it
+    GET  /v1/journal/consumers                {"consumers"}: all that the token may see, by name
     GET  /v1/journal/consumers/NAME           position of a registered consumer
     POST /v1/journal/consumers/NAME/register  {"uuid", "epoch", "offset", "owner"?}: retention waits for it from there
                                               on; 409 if it belongs to another owner
@@ -28,6 +29,7 @@ import re
 from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from http import HTTPStatus
 from pathlib import Path
 from typing import Annotated, Final, TypeVar
@@ -204,6 +206,7 @@ class JournalRoutes:
                 Route("/", self._guarded(self._catalog)),
                 Route("/watermark", self._guarded(self._watermark)),
                 Route("/files/{name}", self._guarded(self._file)),
+                Route("/consumers", self._guarded(self._consumers)),
                 Route("/consumers/{name}", self._guarded(self._consumer)),
                 Route("/consumers/{name}/{what}", self._guarded(self._move, OPERATE), methods=["POST"]),
             ],
@@ -289,15 +292,19 @@ class JournalRoutes:
                 data, headers["Content-Encoding"] = packed, "gzip"
         return Response(data, HTTPStatus.PARTIAL_CONTENT, headers, media_type=_BYTES)
 
+    def _consumers(self, request: Request, _body: bytes) -> Response:
+        found = []
+        for name in ConsumerPosition.names(self._files.data_dir):
+            if request.state.grant.names(name):
+                with suppress(UnknownConsumer):  # it has gone meanwhile
+                    found.append(_fields(ConsumerPosition.read(self._files.data_dir, name)))
+        return JSONResponse({"consumers": found})
+
     def _consumer(self, request: Request, _body: bytes) -> Response:
         name = request.path_params["name"]
         if not request.state.grant.names(name):
             return _not_of_this_token(name)
-        found = ConsumerPosition.read(self._files.data_dir, name)
-        fields = {name: getattr(found, name) for name in found.__slots__}
-        if not found.owner:
-            del fields["owner"]  # readers of before do not know it
-        return JSONResponse(fields)
+        return JSONResponse(_fields(ConsumerPosition.read(self._files.data_dir, name)))
 
     def _move(self, request: Request, body: bytes) -> Response:
         name, what = request.path_params["name"], request.path_params["what"]
@@ -309,6 +316,13 @@ class JournalRoutes:
             return _not_of_this_token(name)
         self._files.move(name, what, msgspec.json.decode(body, type=Position))
         return Response(status_code=HTTPStatus.NO_CONTENT)
+
+
+def _fields(position: ConsumerPosition) -> dict[str, object]:
+    fields = {name: getattr(position, name) for name in position.__slots__}
+    if not position.owner:
+        del fields["owner"]  # readers of before do not know it
+    return fields
 
 
 def _not_of_this_token(consumer: str) -> Response:

@@ -55,7 +55,7 @@ class JobFigures(Collector):
         self._job = job
         self._measure = measure
         self._measuring = Lock()
-        self._lag: Lag | None = None
+        self._lag: tuple[int, int | None, float | None] | None = None
         self._before = (0, 0)  # rows read and written before the job began anew
         self._last: Progress | None = None
         self._durations = [0] * (len(BOUNDS_S) + 1)
@@ -85,10 +85,11 @@ class JobFigures(Collector):
         try:
             self._lag = None
             if self._measure is None:
-                self._lag = Lag(last.lag, last.lag_bytes, last.lag_s)
+                self._lag = (last.lag, last.lag_bytes, last.lag_s)
             else:
                 with suppress(Exception):  # a broker that is away, a journal that is being replaced
-                    self._lag = self._measure(last.offset)
+                    lag = self._measure(last.offset)
+                    self._lag = (lag.messages, lag.bytes, lag.seconds)
         finally:
             self._measuring.release()
 
@@ -109,12 +110,13 @@ class JobFigures(Collector):
         yield errors
 
     def _position(self) -> Iterator[Metric]:
-        last, lag = self._last, self._lag
+        last = self._last
+        messages, size, age_s = (None, None, None) if self._lag is None else self._lag
         for name, text, value in (
             ("committed_offset", "Everything below it is done", None if last is None else last.offset),
-            ("lag_messages", "What is not done yet", None if lag is None else lag.messages),
-            ("lag_bytes", "Its bytes", None if lag is None else lag.bytes),
-            ("lag_seconds", "The age of the oldest of it", None if lag is None else lag.seconds),
+            ("lag_messages", "What is not done yet", messages),
+            ("lag_bytes", "Its bytes", size),
+            ("lag_seconds", "The age of the oldest of it", age_s),
         ):
             yield self._gauge(name, text, value)
 

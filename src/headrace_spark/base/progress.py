@@ -33,9 +33,10 @@ class Progress:
     """What each batch took that was finished since the last report."""
     written: int | None = None
     """Rows that were written or sent; None: all that were read."""
-    lag_bytes: int = 0
-    lag_s: float = 0.0
-    """The age of the oldest that `lag` counts. Both are left to others by a job that reads a journal."""
+    lag_bytes: int | None = None
+    lag_s: float | None = None
+    """The age of the oldest that `lag` counts. None: it is not known here, as with a job that reads a journal, or nothing
+    is due, as with a replay."""
 
     @property
     def rows_written(self) -> int:

@@ -1,15 +1,21 @@
-"""What `headrace pipeline status` shows: read from the journal's files and the Delta log, in a fraction of a second."""
+"""What `headrace pipeline status` shows: read from the journal, here or at a running broker, and from the
+Delta logs, without Spark."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from time import time
 
 from headrace.journal.consumers import ConsumerPosition
+from headrace.journal.reader import JournalReader
+from headrace_spark.lake.job_status import JobStatus, Places, describe_jobs, job_statuses
 from headrace_spark.lake.lake import Lake
 from headrace_spark.lake.lake_table import LakeTable
 from headrace_spark.lake.tables import DEAD_LETTERS
-from headrace_spark.source.journal import open_journal
+from headrace_spark.source.journal import consumers_of
+from headrace_spark.source.lag import lag_of
 
 
 @dataclass(frozen=True)
@@ -27,6 +33,10 @@ class ConsumerStatus:
     offset: int
     lag: int
     updated_us: int
+    lag_bytes: int
+    """About right."""
+    lag_s: float
+    """The age of the oldest record that it has not processed."""
 
 
 @dataclass(frozen=True)
@@ -55,21 +65,26 @@ class PipelineStatus:
     table: TableStatus | None
     dead_letters: DeadLettersStatus | None
     """None if nothing was ever put aside."""
+    jobs: list[JobStatus]
+    """Those that have begun to write into the lake."""
 
 
-def pipeline_status(data_dir: Path, lake: Path | None) -> PipelineStatus:
-    """Raises JournalMissing, JournalError, LakeConflict."""
-    journal = open_journal(data_dir)
-    end = journal.high_watermark()
+def pipeline_status(journal: JournalReader, lake: Path | None, tables: Sequence[Path] = ()) -> PipelineStatus:
+    """`tables`: outside of the lake, which `publish` may read. Raises JournalUnreachable, JournalError, LakeConflict."""
+    end, now_s = journal.high_watermark(), time()
     return PipelineStatus(
-        JournalStatus(str(data_dir), journal.uuid, journal.epoch, journal.start_offset(), end),
-        [
-            ConsumerStatus(c.name, c.offset, max(0, end - c.offset), c.updated_us)
-            for c in ConsumerPosition.list(data_dir)
-        ],
+        JournalStatus(journal.location, journal.uuid, journal.epoch, journal.start_offset(), end),
+        [_consumer(journal, each, end, now_s) for each in consumers_of(journal)],
         None if lake is None else _table(Lake(lake), journal.uuid, end),
         None if lake is None else _dead_letters(lake),
+        [] if lake is None else job_statuses(Places(Lake(lake), journal, tables, now_s)),
     )
+
+
+def _consumer(journal: JournalReader, found: ConsumerPosition, end: int, now_s: float) -> ConsumerStatus:
+    lag = lag_of(journal, found.offset, now_s)
+    records = max(0, end - found.offset)
+    return ConsumerStatus(found.name, found.offset, records, found.updated_us, lag.bytes, lag.seconds)
 
 
 def _table(lake: Lake, uuid: str, high_watermark: int) -> TableStatus | None:
@@ -93,17 +108,21 @@ def _dead_letters(lake: Path) -> DeadLettersStatus | None:
 
 
 def describe(status: PipelineStatus) -> str:
-    """A line for the journal, one for each consumer, one for the table, one for what could not be published."""
+    """A line for the journal, one for each consumer, for the table, for each job, for what could not be published."""
     journal = status.journal
     held = f"offsets {journal.start_offset:,} to {journal.high_watermark:,}"
     lines = [f"journal   {journal.data_dir}  uuid {journal.uuid}  epoch {journal.epoch}  {held}"]
-    lines += [f"consumer  {c.name}  offset {c.offset:,}  lag {c.lag:,}" for c in status.consumers]
+    lines += [
+        f"consumer  {c.name}  offset {c.offset:,}  lag {c.lag:,}  {c.lag_bytes:,} bytes  {c.lag_s:,.0f} s"
+        for c in status.consumers
+    ]
     if status.table is not None:
         table = status.table
         lines.append(
             f"table     {table.path}  version {table.version}  rows {table.rows:,}  "
             f"up to offset {table.offset:,}  lag {table.lag:,}"
         )
+    lines += describe_jobs(status.jobs)
     if status.dead_letters is not None:
         aside = status.dead_letters
         why = ", ".join(f"{rows:,} {reason!r}" for reason, rows in aside.reasons.items())

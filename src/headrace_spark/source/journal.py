@@ -199,6 +199,13 @@ def registered_offset(journal: JournalReader, consumer: str) -> int | None:
     return found.offset if (found.uuid, found.epoch) == (journal.uuid, journal.epoch) else None
 
 
+def consumers_of(journal: JournalReader) -> list[ConsumerPosition]:
+    """The registered consumers, by name: of a remote journal those that the token names."""
+    if isinstance(journal, RemoteJournal):
+        return journal.consumers.list()
+    return list(ConsumerPosition.list(journal.data_dir))
+
+
 def commit(journal: JournalReader, consumer: str, position: JournalOffset, owner: str = "") -> None:
     """Everything below `position` is processed: retention may have it. Registers again a consumer that was dropped.
 

@@ -10,6 +10,7 @@ What else is to be known of a broker stands in its address, as with listeners: `
 
 from __future__ import annotations
 
+import builtins
 import json
 import re
 import ssl
@@ -414,6 +415,14 @@ class RemoteConsumers:
         except FileNotFoundError:
             return None
         return ConsumerPosition(**found)
+
+    def list(self) -> builtins.list[ConsumerPosition]:
+        """Return them by name; none where the broker is an older one, which does not say."""
+        try:
+            found = json.loads(self._endpoint.get("/consumers")[0])["consumers"]
+        except FileNotFoundError:
+            return []
+        return [ConsumerPosition(**one) for one in found]
 
     def _put(self, name: str, what: str, uuid: str, epoch: int, offset: int, owner: str) -> None:
         position: dict[str, Any] = {"uuid": uuid, "epoch": epoch, "offset": offset}

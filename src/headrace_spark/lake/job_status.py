@@ -1,0 +1,194 @@
+"""How far behind each job of a lake is, running or not: by tables, checkpoints and what it reads, without Spark."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from headrace.journal.errors import JournalError
+from headrace.journal.reader import JournalReader
+from headrace_spark.base.errors import PipelineError
+from headrace_spark.base.figures import Lag
+from headrace_spark.lake.lake import Lake, open_log
+from headrace_spark.lake.lake_table import LakeTable
+from headrace_spark.lake.table_backlog import TableBacklog
+from headrace_spark.lake.table_position import TablePosition
+from headrace_spark.lake.tables import METRICS_STATE, QUARANTINE
+from headrace_spark.source.journal_range import Ranges
+from headrace_spark.source.lag import lag_of
+
+_PUBLISH: Final = "publish"
+_REPLAY: Final = "replay"
+
+
+@dataclass(frozen=True)
+class JobStatus:
+    """Says what a job has not done yet: records of the journal, or rows of the table that it reads."""
+
+    job: str
+    """With its name, if there may be several: `publish-alarms`."""
+    offset: int | None
+    """Everything of the journal below it is done; None where the job reads a table."""
+    lag: int | None
+    """None: it cannot be told, and `problem` says why."""
+    lag_bytes: int | None
+    lag_s: float | None
+    """The age of the oldest; None where nothing is due, as with a replay."""
+    problem: str = ""
+
+
+@dataclass(frozen=True)
+class Places:
+    """Says where jobs read and write. `tables`: more that `publish` may read, beside those in the lake."""
+
+    lake: Lake
+    journal: JournalReader
+    tables: Sequence[Path]
+    now_s: float
+
+
+def job_statuses(places: Places) -> list[JobStatus]:
+    """Return the jobs that have ever begun, each with its lag or with what is wrong."""
+    looks: list[tuple[str, Callable[[Places], JobStatus | None]]] = [
+        ("archive", _archive),
+        ("metrics", _metrics),
+        ("compact-events", _compact_events),
+        ("clean", _clean),
+        ("mend", _mend),
+    ]
+    looks += [(path.name, _publish(path.name)) for path in _checkpoints(places.lake, _PUBLISH)]
+    looks += [
+        (path.stem, _replay(path)) for path in sorted(places.lake.checkpoints.glob(f"{_REPLAY}-*.json"))
+    ]
+    found = []
+    for job, look in looks:
+        try:
+            status = look(places)
+        except (PipelineError, JournalError) as error:
+            status = JobStatus(job, None, None, None, None, str(error))
+        if status is not None:
+            found.append(status)
+    return found
+
+
+def describe_jobs(jobs: Iterable[JobStatus]) -> Iterator[str]:
+    """Yield a line for each."""
+    for job in jobs:
+        if job.lag is None:
+            yield f"job       {job.job}  {job.problem}"
+            continue
+        where = "" if job.offset is None else f"  offset {job.offset:,}"
+        size = "" if job.lag_bytes is None else f"  {job.lag_bytes:,} bytes"
+        age = "" if job.lag_s is None else f"  {job.lag_s:,.0f} s"
+        yield f"job       {job.job}{where}  lag {job.lag:,}{size}{age}"
+
+
+def _of_journal(job: str, offset: int | None, places: Places) -> JobStatus | None:
+    if offset is None:
+        return None
+    lag = lag_of(places.journal, offset, places.now_s)
+    return JobStatus(job, offset, lag.messages, lag.bytes, lag.seconds)
+
+
+def _of_table(job: str, lag: Lag) -> JobStatus:
+    return JobStatus(job, None, lag.messages, lag.bytes, lag.seconds)
+
+
+def _archive(places: Places) -> JobStatus | None:
+    lake, journal = places.lake, places.journal
+    said = lake.archived(journal.uuid, journal.epoch)
+    state = None if said is not None else lake.state()
+    end = said if state is None else state.end(journal.uuid)
+    return None if end is None else _of_journal("archive", end.offset, places)
+
+
+def _metrics(places: Places) -> JobStatus | None:
+    ranges = Ranges("metrics", places.journal, LakeTable(places.lake.root, METRICS_STATE), ())
+    return _of_journal("metrics", ranges.position(), places)
+
+
+def _compact_events(places: Places) -> JobStatus | None:
+    log = open_log(places.lake.root / "event_snapshot")
+    if log is None:
+        return None
+    columns = ["journal_uuid", "journal_offset"]
+    rows = log.to_pyarrow_table(columns=columns, filters=[("kind", "=", "checkpoint")]).to_pylist()
+    ends = [row["journal_offset"] for row in rows if row["journal_uuid"] == places.journal.uuid]
+    return _of_journal("compact-events", max(ends, default=None), places)
+
+
+def _clean(places: Places) -> JobStatus | None:
+    checkpoint = places.lake.checkpoint("clean", "messages")
+    if not checkpoint.path.is_dir() or open_log(places.lake.messages) is None:
+        return None
+    passed = checkpoint.passed()
+    position = None if passed is None else TablePosition.from_dict(passed)
+    return _of_table("clean", TableBacklog(places.lake.messages).lag(position, places.now_s))
+
+
+def _mend(places: Places) -> JobStatus | None:
+    table = LakeTable(places.lake.root, QUARANTINE)
+    if table.log() is None:
+        return None
+    return _of_table("mend", TableBacklog(table.path).lag(None, places.now_s))
+
+
+def _publish(name: str) -> Callable[[Places], JobStatus | None]:
+    def look(places: Places) -> JobStatus | None:
+        passed = places.lake.checkpoint(_PUBLISH, name.removeprefix(f"{_PUBLISH}-")).passed()
+        if passed is None:
+            return None
+        position = TablePosition.from_dict(passed)
+        table = _table_of(position.table_id, places)
+        if table is None:
+            problem = f"the table {position.table_id} that it reads is not in the lake, nor named by the configuration"
+            return JobStatus(name, None, None, None, None, problem)
+        return _of_table(name, TableBacklog(table).lag(position, places.now_s))
+
+    return look
+
+
+def _table_of(table_id: str, places: Places) -> Path | None:
+    folders = [entry.parent for entry in sorted(places.lake.root.glob("*/_delta_log"))]
+    for table in (*places.tables, *folders):
+        with suppress(PipelineError):  # of another table, which is not asked about
+            log = open_log(table)
+            if log is not None and str(log.metadata().id) == table_id:
+                return table
+    return None
+
+
+def _replay(notes: Path) -> Callable[[Places], JobStatus | None]:
+    def look(_: Places) -> JobStatus | None:
+        try:
+            noted: dict[str, Any] = json.loads(notes.read_text())
+            left = left_to_replay(
+                noted["parts"], noted["identity"]["offsets_per_slice"], noted["slices_done"]
+            )
+        except (OSError, ValueError, KeyError, TypeError):
+            return JobStatus(notes.stem, None, None, None, None, f"{notes} is not whole")
+        return JobStatus(notes.stem, None, *left, None)
+
+    return look
+
+
+def left_to_replay(
+    parts: Sequence[dict[str, Any]], offsets_per_slice: int, slices_done: int
+) -> tuple[int, int]:
+    """Rows and bytes of the slices that are not done, about: within a part they count as equally long."""
+    rows = size = 0
+    for part in parts:
+        slices = -(-(part["last"] + 1 - part["first"]) // offsets_per_slice)
+        left = max(0, slices - slices_done)
+        slices_done = max(0, slices_done - slices)
+        rows += part["rows"] * left // slices
+        size += (part["bytes"] or 0) * left // slices
+    return rows, size
+
+
+def _checkpoints(lake: Lake, job: str) -> list[Path]:
+    return sorted(path for path in lake.checkpoints.glob(f"{job}-*") if path.is_dir())
