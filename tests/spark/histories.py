@@ -23,6 +23,7 @@ from headrace.core.records.record import (
     ACKED,
     DROP_REASONS,
     DROPPED,
+    FLAG_FRAME,
     RECEIVED,
     SHARED_DRAWN,
     SHARED_FINISHED,
@@ -80,6 +81,8 @@ class History:
         self.made = Made()
         self.traffic: Counter[tuple[str, str, str]] = Counter()
         self.traffic_bytes: Counter[tuple[str, str, str]] = Counter()
+        self.frames: Counter[tuple[str, str, str]] = Counter()
+        """Of `traffic`, those that came as frames."""
         self.delivered: Counter[tuple[str, str, str]] = Counter()
         self.delivered_bytes: Counter[tuple[str, str, str]] = Counter()
         self.unknown: Counter[tuple[str, str, str]] = Counter()
@@ -124,17 +127,19 @@ class History:
             tenant, client = self._draw.choice(TENANTS), self._draw.choice(CLIENTS)
             topic, qos = self._draw.choice(TOPICS), self._draw.randrange(3)
             payload = self._draw.randbytes(self._draw.randrange(30))
-            self._add(
-                message(
-                    tenant=tenant,
-                    client_id=client,
-                    topic=topic,
-                    qos=qos,
-                    payload=payload,
-                    timestamp_us=self._now_us,
-                )
+            made = message(
+                tenant=tenant,
+                client_id=client,
+                topic=topic,
+                qos=qos,
+                payload=payload,
+                timestamp_us=self._now_us,
             )
             key = tenant, "/".join(topic.split("/")[:2]), client
+            if qos == 1 and client == CLIENTS[0]:  # which speaks both
+                made.flags |= FLAG_FRAME
+                self.frames[key] += 1
+            self._add(made)
             self.traffic[key] += 1
             self.traffic_bytes[key] += len(payload)
             self.last[tenant, client, topic] = payload

@@ -72,6 +72,7 @@ def row_of(message: Message, uuid: str, epoch: int, offset: int) -> dict[str, An
         "dup": bool(message.flags & 8),
         "will": bool(message.flags & 32),
         "mqtt5": bool(message.flags & 16),
+        "protocol": "frame" if message.flags & 128 else "mqtt",
         "payload_format_indicator": properties.payload_format_indicator,
         "content_type": properties.content_type,
         "response_topic": properties.response_topic,

@@ -43,7 +43,8 @@ def small_lake(tmp_path: Path) -> Path:
         published,
         published,
         published
-        | {"window_start": at + 5 * MINUTE, "topic_prefix": EVIL, "client_id": EVIL, "messages": 30},
+        | {"window_start": at + 5 * MINUTE, "topic_prefix": EVIL, "client_id": EVIL, "messages": 30}
+        | {"protocol": "frame"},
         published
         | {"date": NOW.date() - timedelta(days=1), "messages": 1000, "window_start": at - timedelta(days=1)},
     )

@@ -24,6 +24,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from delta.tables import DeltaTable
 from deltalake import DeltaTable as DeltaLog
+from deltalake import Schema
 from deltalake.exceptions import DeltaError, TableNotFoundError
 from pyspark.sql import SparkSession
 from pyspark.sql.types import StructType
@@ -32,7 +33,7 @@ from headrace_spark.base.errors import LakeConflict
 from headrace_spark.lake.checkpoint import Checkpoint
 from headrace_spark.lake.log_check import require_written
 from headrace_spark.lake.table_files import MESSAGES_LAYOUT, TEXT_KEPT, FileLayout
-from headrace_spark.records.schema import MESSAGES
+from headrace_spark.records.schema import ADDED_TO_MESSAGES, MESSAGES
 
 PARTITIONED_BY: Final = MESSAGES_LAYOUT.partitioned_by
 _STATISTICS: Final = "delta.dataSkippingStatsColumns"
@@ -101,7 +102,10 @@ class Lake:
         return Checkpoint(self.checkpoints / f"{job}-{consumer}")
 
     def create_messages(self, spark: SparkSession) -> None:
-        """Create the table if it is missing."""
+        """Create the table if it is missing; one of an older headrace gets the columns that are new."""
+        if (log := self._log()) is not None:
+            add_columns(log, MESSAGES)
+            return
         builder = DeltaTable.createIfNotExists(spark).location(str(self.messages)).addColumns(MESSAGES)
         for key, value in _PROPERTIES.items():
             builder = builder.property(key, value)
@@ -161,8 +165,8 @@ class Lake:
         log = open_log(self.messages)
         if log is None:
             return None
-        found, expected = _types(StructType.fromJson(json.loads(log.schema().to_json()))), _types(MESSAGES)
-        if found != expected:
+        found, expected = types_of(log), _types(MESSAGES)
+        if found | {name: expected[name] for name in ADDED_TO_MESSAGES - found.keys()} != expected:
             different = sorted(set(found.items()) ^ set(expected.items()))
             raise LakeConflict(
                 f"table {self.messages} has another schema than this headrace writes: {different}"
@@ -239,6 +243,26 @@ def unreadable(table: Path, error: DeltaError) -> LakeConflict:
     return LakeConflict(
         f"{table} is no Delta table that can be read ({reason}). Use another lake, or move it away"
     )
+
+
+def types_of(log: DeltaLog) -> dict[str, str]:
+    """Column -> its type in Spark's words."""
+    return _types(StructType.fromJson(json.loads(log.schema().to_json())))
+
+
+def add_columns(log: DeltaLog, columns: StructType) -> None:
+    """Give a table the columns that it lacks; its rows have null in them. Raises LakeConflict."""
+    there = types_of(log)
+    missing = StructType([field for field in columns if field.name not in there])
+    if not missing.fields:
+        return
+    try:
+        log.alter.add_columns(list(Schema.from_json(missing.json()).fields))
+    except DeltaError as error:
+        raise LakeConflict(
+            f"table {log.table_uri} lacks the columns {', '.join(missing.names)}, and they cannot be added: "
+            f"{str(error).splitlines()[0]}"
+        ) from None
 
 
 def _types(schema: StructType) -> dict[str, str]:

@@ -17,7 +17,7 @@ from pyspark.sql.types import DataType, StructType
 
 from headrace_spark.base.errors import LakeConflict
 from headrace_spark.lake.delta_commit import append_files, has_version, paths_of, remove_files
-from headrace_spark.lake.lake import KEPT_LOG, is_plain, open_log
+from headrace_spark.lake.lake import KEPT_LOG, add_columns, is_plain, open_log, types_of
 from headrace_spark.lake.tables import TableDefinition
 
 _NOTED_WITHIN: Final = 100
@@ -37,9 +37,10 @@ class LakeTable:
         log = open_log(self.path)
         if log is None:
             return None
-        found = _types(StructType.fromJson(json.loads(log.schema().to_json())))
+        found = types_of(log)
         expected = _types(self.definition.columns)
-        different = {name for name, kind in expected.items() if found.get(name) != kind}
+        lacking = self.definition.added - found.keys()
+        different = {name for name, kind in expected.items() if found.get(name) != kind} - lacking
         if not self.definition.grows:
             different |= found.keys() - expected.keys()
         if different:
@@ -67,8 +68,12 @@ class LakeTable:
         return int(metrics["numOutputRows"])
 
     def create(self) -> None:
-        """Create the table if it is missing, without Spark. Raises LakeConflict."""
-        if self.log() is not None:
+        """Create the table if it is missing, without Spark; one of an older headrace gets the columns that are new.
+        Raises LakeConflict."""
+        log = self.log()
+        if log is not None:
+            if self.definition.added:
+                add_columns(log, self.definition.columns)
             return
         what = self.definition
         DeltaLog.create(

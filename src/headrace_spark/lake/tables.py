@@ -42,6 +42,8 @@ class TableDefinition:
     """Columns that people filter by; Delta keeps their least and greatest value for each file."""
     grows: bool = False
     """Whether a table may have columns beyond these."""
+    added: frozenset[str] = frozenset()
+    """Columns that tables of an older headrace have not."""
 
     @property
     def layout(self) -> FileLayout:
@@ -158,15 +160,16 @@ _TENANT: Final = column("tenant", StringType(), "tenant")
 
 TRAFFIC: Final = TableDefinition(
     "traffic",
-    "What was published, by window, tenant, topic prefix and publisher. Rows are parts: a window that was counted in "
-    "several goes has several rows for one publisher; their sum is the figure, and late messages only add parts. "
-    "Messages a second: the sum divided by the length of the window. Publishers: the distinct client_id.",
+    "What was published, by window, tenant, topic prefix, publisher and protocol. Rows are parts: a window that was "
+    "counted in several goes has several rows for one publisher; their sum is the figure, and late messages only add "
+    "parts. Messages a second: the sum divided by the length of the window. Publishers: the distinct client_id.",
     StructType(
         [
             _WINDOW,
             _TENANT,
             column("topic_prefix", StringType(), "the first `topic_levels` levels of the topic"),
             column("client_id", StringType(), "publisher"),
+            MESSAGES["protocol"],
             column("messages", LongType(), "PUBLISH packets that were journaled, repeats included"),
             column("payload_bytes", LongType(), "bytes of their payloads"),
             *_JOURNAL,
@@ -176,6 +179,7 @@ TRAFFIC: Final = TableDefinition(
     ),
     _DAILY,
     ("window_start", "topic_prefix", "client_id"),
+    added=frozenset({"protocol"}),
 )
 USAGE: Final = TableDefinition(
     "usage",

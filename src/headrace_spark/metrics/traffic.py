@@ -1,4 +1,5 @@
-"""What was published, by window, tenant, topic prefix and publisher, and the last message of each client on each topic.
+"""What was published, by window, tenant, topic prefix, publisher and protocol, and the last message of each client on
+each topic.
 
 Parts are counted chunk by chunk where the journal is read, and summed where all parts of a window come together. Runs on
 Spark's Python workers.
@@ -15,6 +16,7 @@ import pyarrow.compute as pc
 
 from headrace_spark.records.chunk import Mask
 from headrace_spark.records.message_columns import Messages
+from headrace_spark.records.schema import PROTOCOL_NAMES
 
 LAST_READ: Final = (
     "tenant",
@@ -34,12 +36,12 @@ NEWER: Final = (
 )
 """When a row of `devices` takes the place of the old one: by offset, so that doing it twice changes nothing."""
 SECOND_US: Final = 1_000_000
-_KEYS: Final = ["window_us", "tenant", "topic_prefix", "client_id"]
+_KEYS: Final = ["window_us", "tenant", "topic_prefix", "client_id", "protocol"]
 _SUMS: Final = ["messages", "payload_bytes"]
 
 
 def counted(messages: Messages, window_s: int, topic_levels: int) -> pa.Table:
-    """window_us, tenant, topic_prefix, client_id, messages, payload_bytes of one chunk, ordered by window."""
+    """window_us, tenant, topic_prefix, client_id, protocol, messages, payload_bytes of one chunk, ordered by window."""
     pairs, where = messages.topic_pairs
     numbers: dict[tuple[str, str], int] = {}
     known = [
@@ -49,8 +51,9 @@ def counted(messages: Messages, window_s: int, topic_levels: int) -> pa.Table:
     prefixes, clients = np.array(known, np.int64)[where], messages.client_ids.indices.to_numpy()
     windows = messages.timestamps_us // (window_s * SECOND_US)
     first, count = windows.min(), len(messages.client_ids.dictionary)
-    keys = ((windows - first) * len(numbers) + prefixes) * count + clients
+    keys = (((windows - first) * len(numbers) + prefixes) * count + clients) * 2 + messages.frames
     found, groups = np.unique(keys, return_inverse=True)
+    protocols, found = found % 2, found // 2
     prefixes = pa.array(found // count % len(numbers))
     names = list(numbers)
     return pa.table(
@@ -59,6 +62,7 @@ def counted(messages: Messages, window_s: int, topic_levels: int) -> pa.Table:
             "tenant": pa.array([tenant for tenant, _ in names]).take(prefixes),
             "topic_prefix": pa.array([prefix for _, prefix in names]).take(prefixes),
             "client_id": messages.client_ids.dictionary.take(pa.array(found % count)),
+            "protocol": pa.array(PROTOCOL_NAMES).take(pa.array(protocols)),
             "messages": np.bincount(groups),
             "payload_bytes": np.bincount(groups, messages.payload_lengths).astype(np.int64),
         }

@@ -19,6 +19,7 @@ import pyarrow.compute as pc
 
 from headrace.core.records.record import (
     FLAG_DUP,
+    FLAG_FRAME,
     FLAG_QOS,
     FLAG_RETAIN,
     FLAG_V5,
@@ -30,6 +31,7 @@ from headrace.core.records.record import (
 from headrace.errors import CorruptRecord
 from headrace_spark.records.chunk import Chunk, Integers, Mask
 from headrace_spark.records.publish_properties import PropertyColumns
+from headrace_spark.records.schema import PROTOCOL_NAMES
 from headrace_spark.source.selection import Selection
 
 DAY_US: Final = 86_400_000_000
@@ -153,6 +155,16 @@ class Messages:
         lengths: Integers = bounds[:, _GAP] - bounds[:, _PAYLOAD]
         return lengths
 
+    @cached_property
+    def frames(self) -> Mask:
+        """Return which messages came as frames of devices."""
+        came: Mask = (self.headers["flags"] & np.uint8(FLAG_FRAME)) != 0
+        return came
+
+    def protocols(self) -> pa.StringArray:
+        """Return how each message came: `PROTOCOL_NAMES`."""
+        return pa.array(PROTOCOL_NAMES, pa.string()).take(pa.array(self.frames.astype(np.int8)))
+
     def flag(self, mask: int) -> pa.BooleanArray:
         return pa.array((self.headers["flags"] & mask) != 0)
 
@@ -212,6 +224,7 @@ _COLUMNS: Final[dict[str, Callable[[Messages], pa.Array]]] = {
     "dup": lambda m: m.flag(FLAG_DUP),
     "will": lambda m: m.flag(FLAG_WILL),
     "mqtt5": lambda m: m.flag(FLAG_V5),
+    "protocol": Messages.protocols,
     "payload_format_indicator": lambda m: m.properties.column("payload_format_indicator", pa.int8()),
     "content_type": lambda m: m.properties.column("content_type", pa.string()),
     "response_topic": lambda m: m.properties.column("response_topic", pa.string()),

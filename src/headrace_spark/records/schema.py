@@ -9,8 +9,9 @@
     journal:<uuid>:<epoch>:<offset>             otherwise. The epoch is the one at the time of writing
 
 So a message that a publisher sent again under the same `message-id` has two rows (two offsets) and one
-message id. Every column is nullable as far as Spark is concerned, which spares Delta a check per row; the
-comments say which ones are never null.
+message id. A message that came as a frame of a device has the form `journal:`; the broker's answer to the device
+carries the MD5 of `message_id` (ADR 0013), so that `unhex(md5(message_id))` joins the two. Every column is nullable as
+far as Spark is concerned, which spares Delta a check per row; the comments say which ones are never null.
 
 `events`: what happened to sessions, subscriptions, wills and retained messages. A row is one thing that
 happened; a record that lists several (SUBSCRIBE with ten filters) has a row for each, numbered by `item`, so
@@ -78,6 +79,9 @@ from pyspark.sql.types import (
 from headrace_spark.base.errors import BadOption
 
 MESSAGE_ID_PROPERTY: Final = "message-id"
+PROTOCOL_COMMENT: Final = "how it came: mqtt, or frame of a device; null in rows of a headrace before frames"
+PROTOCOL_NAMES: Final = ("mqtt", "frame")
+ADDED_TO_MESSAGES: Final = frozenset({"protocol"})  # tables of an older headrace have no such column
 
 _USER_PROPERTY: Final = StructType([StructField("name", StringType()), StructField("value", StringType())])
 
@@ -96,6 +100,7 @@ MESSAGES: Final = StructType(
         _column("dup", BooleanType(), "DUP of the PUBLISH: the publisher sent it before"),
         _column("will", BooleanType(), "published by the broker as the client's will"),
         _column("mqtt5", BooleanType(), "published with MQTT 5"),
+        _column("protocol", StringType(), PROTOCOL_COMMENT),
         _column("payload_format_indicator", ByteType(), "1: the payload is UTF-8; null if absent"),
         _column("content_type", StringType(), "null if absent"),
         _column("response_topic", StringType(), "null if absent"),

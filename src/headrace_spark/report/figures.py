@@ -11,6 +11,7 @@ from typing import Any, Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from headrace_spark.lake.lake import types_of
 from headrace_spark.lake.lake_table import LakeTable
 from headrace_spark.lake.tables import (
     BACKLOG,
@@ -37,6 +38,10 @@ class Traffic:
     rates: list[tuple[datetime, float]]
     """Messages a second, by window."""
     topics: Counts
+    protocols: Counts
+    """Messages by how they came; `?` where a headrace before frames counted them."""
+    devices: int
+    """Publishers of frames."""
 
 
 @dataclass
@@ -137,7 +142,7 @@ def _rows(lake: Path, definition: TableDefinition, since: datetime | None) -> pa
     log = LakeTable(lake, definition).log()
     if log is None:
         return None
-    columns = [name for name in definition.columns.names if name != "payload"]
+    columns = [name for name in types_of(log) if name in definition.columns.names and name != "payload"]
     kept = None if since is None else pc.field("date") >= pa.scalar(since.date())
     return log.to_pyarrow_dataset().to_table(columns=columns, filter=kept)
 
@@ -164,7 +169,20 @@ def _traffic(parts: pa.Table, window_s: int) -> Traffic:
         publishers.num_rows,
         with_gaps([(start, count / window_s) for start, count in rates], timedelta(seconds=window_s)),
         _counts(parts.group_by("topic_prefix").aggregate(sums), "topic_prefix", "messages_sum", TOP),
+        *_protocols(parts),
     )
+
+
+def _protocols(parts: pa.Table) -> tuple[Counts, int]:
+    """Messages by protocol, and how many publishers have sent frames."""
+    if "protocol" not in parts.column_names:  # no job of this headrace has written the table yet
+        return [("?", _total(parts["messages"]))] if parts.num_rows else [], 0
+    named = parts.set_column(
+        parts.column_names.index("protocol"), "protocol", pc.fill_null(parts["protocol"], "?")
+    )
+    by_name = named.group_by("protocol").aggregate([("messages", "sum")])
+    devices = named.filter(pc.equal(named["protocol"], "frame")).group_by(["tenant", "client_id"])
+    return _counts(by_name, "protocol", "messages_sum"), devices.aggregate([]).num_rows
 
 
 def with_gaps(rates: list[tuple[datetime, float]], window: timedelta) -> list[tuple[datetime, float]]:

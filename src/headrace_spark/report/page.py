@@ -70,6 +70,9 @@ def _tiles(figures: Figures) -> str:
             ("publishers", f"{traffic.publishers:,}"),
             ("busiest window, messages/s", number(peak)),
         ]
+        if traffic.devices:
+            frames = dict(traffic.protocols)["frame"]
+            tiles += [("messages as frames", f"{frames:,}"), ("devices of frames", f"{traffic.devices:,}")]
     if (online := figures.connections) is not None:
         tiles += [
             ("clients online", f"{online.online:,}"),

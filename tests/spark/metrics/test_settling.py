@@ -137,6 +137,9 @@ def test_what_happened(journal: Writer, tmp_path: Path, seed: int) -> None:
     by_prefix = ("tenant", "topic_prefix", "client_id")
     assert sums(rows["traffic"], "messages", *by_prefix) == history.traffic
     assert sums(rows["traffic"], "payload_bytes", *by_prefix) == +history.traffic_bytes
+    frames = [row for row in rows["traffic"] if row["protocol"] == "frame"]
+    assert sums(frames, "messages", *by_prefix) == history.frames
+    assert {row["protocol"] for row in rows["traffic"]} <= {"mqtt", "frame"}
     by_outcome = ("tenant", "client_id", "outcome")
     assert sums(rows["deliveries"], "messages", *by_outcome) == history.delivered
     assert sums(rows["deliveries"], "payload_bytes", *by_outcome) == +history.delivered_bytes

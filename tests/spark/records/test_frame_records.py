@@ -46,6 +46,7 @@ def rows(table: str) -> list[dict[str, object]]:
 def test_a_message_of_a_device_is_a_row_whose_id_is_that_of_its_answer() -> None:
     [row] = rows("messages")
     assert (row["client_id"], row["topic"], row["qos"], row["payload"]) == ("door-1", "locks", 1, b"open")
+    assert row["protocol"] == "frame"
     assert (row["journal_offset"], row["retain"], row["dup"], row["mqtt5"]) == (101, False, False, False)
     joined = hashlib.md5(str(row["message_id"]).encode(), usedforsecurity=False).digest()
     assert joined == message_id(f"{UUID}:{EPOCH}", batch()[1])

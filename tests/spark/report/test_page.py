@@ -35,6 +35,7 @@ def test_figures_of_a_day(lake: Path) -> None:
     assert traffic is not None
     assert (traffic.messages, traffic.payload_bytes, traffic.publishers) == (150, 1800, 2)
     assert [rate for _, rate in traffic.rates] == [2.0, 0.0, 0.0, 0.5]
+    assert (traffic.protocols, traffic.devices) == ([("?", 120), ("frame", 30)], 1)
     assert traffic.topics == [("plant/1", 120), (EVIL, 30)]
     assert figures.usage == [
         Usage(EVIL, 121, 600, 99, 990, 1, 2, 1800.0),
