@@ -299,3 +299,18 @@ def test_who_reads_slowly_and_asks_for_everything_at_once_holds_up_nobody(limiti
         for slow in held:
             slow.close()
     wait_until(lambda: ask(limiting, "/", "mover").status == 200, "turns are given back", 60)
+
+
+def test_a_reader_learns_how_much_there_is_by_now_while_the_segment_is_written(
+    limiting: BrokerProcess, clients: Clients
+) -> None:
+    """Whatever was answered before to whom."""
+    path, client = "/files/00000000000000000000.log", clients(limiting)
+    sizes = []
+    for _ in range(3):
+        client.deliver("t", b"more")
+        answer = ask(limiting, path, span="bytes=0-65535")
+        sizes.append(int(answer.headers["Content-Range"].partition("/")[2]))
+        (written,) = json.loads(ask(limiting, "/").body)["segments"]
+        assert sizes[-1] == 64 + written["bytes"]
+    assert sizes == sorted(set(sizes))

@@ -32,6 +32,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from http import HTTPStatus
 from pathlib import Path
+from threading import Lock
 from typing import Annotated, Final, TypeVar
 
 import msgspec
@@ -56,7 +57,9 @@ RANGE_BYTES_MAX: Final = 1 << 20
 # Answers that are made or on their way: for one token, and for all.
 EACH_MAX: Final = 16
 ALL_MAX: Final = 48
-THREADS_MAX: Final = 8
+THREADS_MAX: Final = 4
+# What the loop hands on of an answer before it looks at others.
+PART_BYTES: Final = 128 << 10
 # Of at most 18 digits: larger than any file, and every system call can take it.
 T = TypeVar("T")
 _RANGE: Final = re.compile(r"bytes=([0-9]{1,18})-([0-9]{0,18})")
@@ -111,7 +114,7 @@ class JournalFiles:
         """Bytes `first` to `last` of a segment as far as they may be seen, by a tenant or by all; how many that are in
         all; and what tells this file from another of the same name. Raises FileNotFoundError, CorruptBatch."""
         with self.reader.finished(base_offset) as segment:
-            size = segment.size if segment.footer else self._readable(segment, last)
+            size = segment.size if segment.footer else self._readable(segment, first, last)
             length = max(0, min(last + 1, size, first + RANGE_BYTES_MAX) - first)
             if not tenant:
                 return segment.read(first, length), size, segment.key
@@ -124,11 +127,11 @@ class JournalFiles:
         except FileNotFoundError:
             return b""  # of the segment being written
 
-    def _readable(self, segment: FinishedSegment, last: int) -> int:
+    def _readable(self, segment: FinishedSegment, first: int, last: int) -> int:
         """Return where the batches below the high watermark end. Looked up again only for what lies behind the last
-        answer."""
+        answer, and for the beginning: by that a reader learns how much there is."""
         base, size = self._end
-        if base != segment.base_offset or last >= size:
+        if base != segment.base_offset or first == 0 or last >= size:
             infos = self.reader.segments()
             size = next((i.bytes for i in infos if i.base_offset == segment.base_offset), 0)
             size += SEGMENT_HEADER_SIZE
@@ -180,8 +183,13 @@ class Taken:
             if message["type"] != "http.response.body":
                 await send(message)
                 return
-            await send({**message, "more_body": True})
-            await asyncio.sleep(0)  # what was written goes to the socket at the end of a pass of the loop
+            body = memoryview(message.get("body", b""))
+            for at in range(0, len(body), PART_BYTES):
+                part = bytes(body[at : at + PART_BYTES])
+                await send({"type": "http.response.body", "body": part, "more_body": True})
+                await asyncio.sleep(
+                    0
+                )  # for others; and what was written goes to the socket at the end of a pass
             await send({"type": "http.response.body", "body": b""})  # once nearly all of it has been taken
 
         try:
@@ -197,6 +205,7 @@ class JournalRoutes:
         self._files = JournalFiles(data_dir)
         self._tokens = Tokens(token_file)
         self._turns = Turns()
+        self._packing = Lock()  # one at a time: it takes a processor, which the loop may want
         self._threads = ThreadPoolExecutor(THREADS_MAX, "journal-http")
 
     def mount(self) -> Mount:
@@ -287,7 +296,8 @@ class JournalRoutes:
         headers = {"Content-Range": f"bytes {first}-{first + len(data) - 1}/{size}", "ETag": f'"{tag}"'}
         headers["Vary"] = "Accept-Encoding"
         if _takes_gzip(request.headers.get("accept-encoding", "")):
-            packed = gzip.compress(data, compresslevel=1, mtime=0)
+            with self._packing:
+                packed = gzip.compress(data, compresslevel=1, mtime=0)
             if len(packed) < len(data):
                 data, headers["Content-Encoding"] = packed, "gzip"
         return Response(data, HTTPStatus.PARTIAL_CONTENT, headers, media_type=_BYTES)

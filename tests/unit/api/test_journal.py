@@ -8,7 +8,7 @@ import pytest
 from starlette.responses import Response
 from starlette.types import Message
 
-from headrace.api.journal import ALL_MAX, EACH_MAX, Taken, Turns, _takes_gzip
+from headrace.api.journal import ALL_MAX, EACH_MAX, PART_BYTES, Taken, Turns, _takes_gzip
 
 
 def test_one_token_takes_no_more_than_its_turns_and_all_no_more_than_there_are() -> None:
@@ -36,14 +36,15 @@ def test_a_turn_is_kept_until_the_answer_has_left(fails: bool) -> None:
     async def receive() -> Message:
         raise AssertionError("nothing is read")
 
-    answer = Taken(Response(b"bytes"), turns, "a")
+    answer = Taken(Response(b"1" * PART_BYTES + b"2"), turns, "a")
     try:
         asyncio.run(answer({"type": "http"}, receive, send))
     except OSError:
         assert fails
     assert turns._taken == {}
     bodies = [(message["body"], message.get("more_body", False)) for message in sent[1:]]
-    assert bodies == [(b"bytes", True)] if fails else [(b"bytes", True), (b"", False)]
+    parts = [(b"1" * PART_BYTES, True), (b"2", True), (b"", False)]
+    assert bodies == (parts[:1] if fails else parts)
 
 
 @pytest.mark.parametrize(
