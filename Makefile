@@ -4,6 +4,7 @@ SHELL := /bin/bash
 PY := .venv/bin/python
 SIZE ?= full
 CRASHES ?= 100000
+SHARDS ?= 3
 ROUNDS ?= 200
 KILLS ?= 20
 SHARE ?= 1/4
@@ -75,8 +76,9 @@ soak: setup  ## an hour at half load: fails when memory grows or a message is lo
 counts: setup  ## instructions per message by callgrind, written down as what `make test` compares with
 	@$(PY) -m benchmarks.instructions --record
 
-torture: setup torture-clock torture-faults  ## 100 000 simulated crashes, 200 SIGKILLs, the clock set, every system call failed (CRASHES=, ROUNDS=, SHARE=1/50, SEED=)
+torture: setup torture-clock torture-faults  ## 100 000 simulated crashes, 200 SIGKILLs, the clock set, every system call failed (CRASHES=, SHARDS=, ROUNDS=, SHARE=1/50, SEED=)
 	@PYTHONPATH=tests $(PY) -m faults.model.history --crashes $(CRASHES) --from $(SEED)
+	@PYTHONPATH=tests $(PY) -m faults.model.shard_history --shards $(SHARDS) --crashes $(CRASHES) --from $(SEED)
 	@PYTHONPATH=tests HEADRACE_BUILD=compiled $(PY) -m faults.model.kill_rounds --rounds $(ROUNDS) --seed $(SEED)
 
 torture-faults: setup  ## system calls of a running broker fail, a quarter of all places in 20 minutes (SHARE=1: all, SEED=)

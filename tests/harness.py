@@ -44,12 +44,16 @@ class Harness:
     def _open(self, bodies: list[bytes]) -> None:
         self.journal = MemoryJournal(bodies)
         self.clock = Clock()
-        self.worker = Worker(ManualScheduler(), self.clock, self.settings)
-        self.broker = self.worker.own(0, self.journal)
+        self._own()
         self._set_clock()
         recover(self.broker.fold, bodies, self.snapshot)
         self.broker.sessions.start()
         self.sync()
+
+    def _own(self) -> None:
+        """Make a broker that knows nothing yet."""
+        self.worker = Worker(ManualScheduler(), self.clock, self.settings)
+        self.broker = self.worker.own(0, self.journal)
 
     def _set_clock(self) -> None:
         self.clock.now_us = self.now_us + self.set_by_us

@@ -46,6 +46,11 @@ TESTED_TOGETHER = {
         "headrace/frames/server.py",
     ],
     "tests/unit/services/test_connection_log.py": ["headrace/core/ports/witness.py"],
+    "tests/unit/core/shards/test_neighbours.py": [
+        "headrace/core/shards/peer.py",
+        "headrace/core/shards/sending.py",
+        "headrace/core/shards/taking.py",
+    ],
     "tests/unit/core/outbound/test_clusters.py": [
         "headrace/core/inbound/consuming.py",
         "headrace/core/outbound/trimming.py",

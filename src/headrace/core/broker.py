@@ -55,6 +55,8 @@ from headrace.core.records.record import (
     Record,
 )
 from headrace.core.records.stream_record import StreamRecord
+from headrace.core.shards.neighbours import Neighbours, StreamSettings
+from headrace.core.shards.routes import Routes
 from headrace.core.state.packet_ids import PacketIds
 from headrace.core.state.session import Session, session_of
 from headrace.core.state.state import Fold
@@ -115,8 +117,18 @@ class Broker(BatchListener):
         self.journal_failed: Callable[[BaseException], None] | None = None
         self._acknowledged_us = 0  # when it was told of one last
         self._delivered_us = 0
+        self.neighbours: Neighbours | None = None  # where there are other shards
         self.behind = False  # more is due than the last call of `on_timer` did
         self.commit.attach(self)
+
+    def join(self, journal: JournalPort, routes: Routes, settings: StreamSettings) -> Neighbours:
+        """Be one of several shards; to be called before the state is recovered. `routes` is one table a worker."""
+        neighbours = Neighbours(
+            self.shard, self.fold, self.commit, self.router, journal, self.worker, routes, settings
+        )
+        self.neighbours = self.router.others = self.subscribing.neighbours = neighbours
+        self.forwarding.hold_all()
+        return neighbours
 
     def bridging(self) -> Bridging:
         """What opens and attaches the sessions of our own bridges."""
@@ -257,6 +269,8 @@ class Broker(BatchListener):
 
     def _apply_copy(self, copy: Copy) -> i64:
         """A message of another shard is durable here: it goes to the sessions of this one, unless it did before."""
+        if self.neighbours is not None:
+            self.neighbours.took(copy)
         if not self.fold.streams.takes(copy):
             return 1
         tenant = self.fold.tenant(copy.tenant)
@@ -360,6 +374,8 @@ class Broker(BatchListener):
                 if step < _STEPS:
                     step = _STEPS
                     self.publishing.read_on()
+                    if self.neighbours is not None:
+                        self.neighbours.go_on()
             except Exception as error:  # noqa: BLE001  the other steps are others' work
                 self._step_failed(_STEP_PLACES[step - 1], error)
 
@@ -407,6 +423,11 @@ class Broker(BatchListener):
             self.delivery.retry_unread()
         except Exception as error:  # noqa: BLE001
             self.worker.contain("unread", None, error)
+        if self.neighbours is not None:
+            try:
+                self.neighbours.on_timer()
+            except Exception as error:  # noqa: BLE001
+                self.worker.contain("timer", None, error)
         due = self.worker.fire(self.timers, most)
         if self.worker.settings.drop_events and not self.publishing.storage_full:
             try:

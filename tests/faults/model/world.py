@@ -121,10 +121,18 @@ class World:
 
     def _open(self) -> None:
         self.set_clock()
-        self.worker = Worker(ManualScheduler(), self.clock, self.settings)
-        self.broker = self.worker.own(0, self.journal)
+        self._own()
         self._recover()
         self.broker.sessions.start()
+
+    def _own(self) -> None:
+        """Make a broker that knows nothing yet."""
+        self.worker = Worker(ManualScheduler(), self.clock, self.settings)
+        self.broker = self.worker.own(0, self.journal)
+
+    def followed(self) -> int:
+        """The journal is kept from here on for others."""
+        return len(self.journal.records)
 
     def _recover(self) -> None:
         fold, position = self.broker.fold, 0
@@ -203,13 +211,13 @@ class World:
             self.snapshots[-1].add(self._pass.position, self._entries)
         self.finished += 1
         self._full = False
-        self.journal.floor = min(floor, self.snapshots[0].first)
+        self.journal.floor = min(floor, self.snapshots[0].first, self.followed())
         self._pass = None
         self._compaction = self._compacting()
 
     def _compacting(self) -> Iterator[None]:
         """What no start replays and nobody refers to goes, once that is durable."""
-        end = self.snapshots[0].first
+        end = min(self.snapshots[0].first, self.followed())
         references = References(self.broker.fold, 0, end, self.rng.choice((1, 3, 2000)))
         yield from references.retained()
         yield from self._durable()

@@ -41,6 +41,11 @@ class Forwarding:
             settings.topic_levels_max or TOPIC_BYTES_MAX + 1
         )  # bytes that too many levels take at least
         self._expires = settings.default_message_expiry_s != 0
+        self._none = self._expires  # of the messages goes on as it came
+
+    def hold_all(self) -> None:
+        """Let none go on as it came: other shards may want it."""
+        self._none = True
 
     def publish(self, link: Link, topic: bytes, packet: bytes, payload_at: i64) -> None:
         """Forward a plain PUBLISH. `packet` is all of it, its payload begins at `payload_at`."""
@@ -83,12 +88,7 @@ class Forwarding:
 
     def _passes(self, link: Link, session: Session, topic: bytes) -> bool:
         """Return whether a message may go at once to all who get it, and nothing has to be written into it."""
-        if (
-            topic[0] == _DOLLAR
-            or self._expires
-            or session.tenant.shared_tree.count
-            or len(topic) >= self._deep
-        ):
+        if topic[0] == _DOLLAR or self._none or session.tenant.shared_tree.count or len(topic) >= self._deep:
             return False
         if link.routed_later or link.retained_offset >= self._commit.high_watermark:
             return False

@@ -392,6 +392,9 @@ class Publishing:
         session = session_of(link)
         if session is None or targets_of(session, session.tenant.tree, message.topic):
             return False
+        others = self.router.others
+        if others is not None and others.may_be_heard(message):
+            return False
         return not session.tenant.is_heard(message.topic)
 
     def waiting(self) -> tuple[int, int]:

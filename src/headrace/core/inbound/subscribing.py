@@ -20,6 +20,7 @@ from headrace.core.ports.link import Link, WorkerPort
 from headrace.core.ports.settings import BrokerSettings
 from headrace.core.ports.witness import Testimony
 from headrace.core.records.event import Subscribed, SubscriptionRow, Unsubscribed
+from headrace.core.shards.neighbours import Held, Neighbours
 from headrace.core.state.session import Session, Subscription, session_of
 from headrace.core.state.subscription_tree import memory_of
 from headrace.core.state.subscriptions import subscription_from
@@ -54,6 +55,7 @@ class Subscribing:
         self._retained = retained
         self._testimony = testimony
         self._settings = worker.settings
+        self.neighbours: Neighbours | None = None  # where there are other shards
 
     def subscribe(self, link: Link, packet: Subscribe) -> None:
         session = session_of(link)
@@ -103,7 +105,9 @@ class Subscribing:
         room.begin()
         toll = toll_of(session, fresh) if fresh else 0
         self.commit.defer(
-            _Subscribed(self._retained, link, session, fresh, held, listed, below, answer, room, toll)
+            _Subscribed(
+                self._retained, self.neighbours, link, session, fresh, held, listed, below, answer, room, toll
+            )
         )
         if toll:
             self.commit.charge(link, toll)
@@ -317,6 +321,7 @@ class _Subscribed(Deferred):
     def __init__(
         self,
         retained: RetainedReplay,
+        neighbours: Neighbours | None,
         link: Link,
         session: Session,
         fresh: list[Subscription],
@@ -329,6 +334,7 @@ class _Subscribed(Deferred):
     ) -> None:
         super().__init__(link, ENTRY_BYTES + _memory_of([subscription.filter for subscription in fresh]))
         self._retained = retained
+        self._neighbours = neighbours
         self._link = link
         self._session = session
         self._fresh = fresh
@@ -346,7 +352,7 @@ class _Subscribed(Deferred):
         self._room.end()
         retained, link, session, below = self._retained, self._link, self._session, self._below
         direct = retained.direct(session, link, below, self._toll)
-        then = _Suback(retained.delivery, link, self._answer, direct)
+        then = _Suback(retained.delivery, self._neighbours, link, self._answer, direct)
         queued = retained.queued(session, below, set(self._listed[::3]), then)
         for subscription in self._fresh:
             if subscription.retain_handling == 1 and subscription.filter in self._held.found:
@@ -357,17 +363,30 @@ class _Subscribed(Deferred):
         queued.run()
 
 
-class _Suback(Deferred):
-    """SUBACK, if no part is still on its way, then the retained messages that do not go through the queue."""
+class _Suback(Held):
+    """SUBACK, if no part is still on its way, then the retained messages that do not go through the queue; both once the
+    other shards look for what was subscribed."""
 
-    def __init__(self, delivery: Delivery, link: Link, answer: _Answer, direct: DirectRetained) -> None:
+    def __init__(
+        self,
+        delivery: Delivery,
+        neighbours: Neighbours | None,
+        link: Link,
+        answer: _Answer,
+        direct: DirectRetained,
+    ) -> None:
         super().__init__(link, len(answer.codes))
         self._delivery = delivery
+        self._neighbours = neighbours
         self._link = link
         self._answer = answer
         self._direct = direct
 
     def run(self) -> None:
+        if self._neighbours is None or not self._neighbours.hold(self):
+            self.finish()
+
+    def finish(self) -> None:
         answer = self._answer
         answer.open -= 1
         if answer.complete and not answer.open:

@@ -30,6 +30,22 @@ from headrace.core.state.subscriptions import for_publisher
 _REMEMBERED_TARGETS_MAX: Final = 64  # in a session: for more of them a look-up is nothing
 
 
+class Passing:
+    """Whoever passes on to other shards what is published here."""
+
+    def passed(self, message: Message) -> None:
+        """A durable message takes effect. Raises nothing."""
+        raise NotImplementedError
+
+    def passed_live(self, message: Message) -> None:
+        """A message at QoS 0 goes to its sessions."""
+        raise NotImplementedError
+
+    def may_be_heard(self, message: Message) -> bool:
+        """Return whether somebody may be subscribed to the message in another shard."""
+        raise NotImplementedError
+
+
 class Router(Offering):
     """Durable messages in, queue entries out."""
 
@@ -43,6 +59,7 @@ class Router(Offering):
         self._rest: _Rest | None = None
         self._joined = _Joined([], [])
         self._worker = worker
+        self.others: Passing | None = None  # where there are other shards
 
     def _contain(self, place: str, link: Link | None, error: Exception) -> None:
         self._worker.contain(place, link, error)
@@ -55,6 +72,8 @@ class Router(Offering):
         it is no longer connected. Returns the work, or UNFINISHED."""
         if message.flags & FLAG_RETAIN:
             self._keep(tenant, message)
+        if self.others is not None:
+            self.others.passed(message)
         return self.route(tenant, message, publisher)
 
     def _keep(self, tenant: Commons, message: Message) -> None:
@@ -103,6 +122,8 @@ class Router(Offering):
     def route_qos0(self, tenant: Commons, message: Message, packet: bytes | None, publisher: Link) -> i64:
         """Give a message at QoS 0 to the sessions of its topic: at once, or when it is its turn. `packet` is the PUBLISH
         as it came, where it may leave so."""
+        if self.others is not None:
+            self.others.passed_live(message)
         targets = targets_of(session_of(publisher), tenant.tree, message.topic)
         if tenant.shared_tree.count:
             targets = self._with_groups(tenant, message, targets)

@@ -36,6 +36,7 @@ from headrace.core.state.subscription_tree import memory_of
 from headrace.core.state.subscriptions import subscription_from
 from headrace.core.state.tenant import Tenant
 from headrace.core.state.topic_queues import TopicQueues
+from headrace.core.state.wanted import Wanted
 from headrace.mqtt.topics import SHARE_PREFIX, split_share
 
 if TYPE_CHECKING:
@@ -62,6 +63,7 @@ class Fold:
         self.roster = Roster()
         self.queues = TopicQueues(pages)
         self.streams = Streams()
+        self.wanted: Wanted | None = None  # where there are other shards
         self.groups: dict[int, Group] = {}
         # Draws in a snapshot whose member was opened behind it: group, serial, packet id, PUBREC seen.
         self.unbound: dict[int, list[tuple[Group, int, int, bool]]] = {}
@@ -281,7 +283,9 @@ class Fold:
         if subscription.filter.startswith(SHARE_PREFIX):
             self._join(session, subscription, group_id)
         else:
-            session.tenant.tree.add(subscription.filter, subscription)
+            new = session.tenant.tree.add(subscription.filter, subscription)
+            if new and self.wanted is not None:
+                self.wanted.add(session.tenant.name, subscription.filter)
 
     def unsubscribe(self, session: Session, topic_filter: str, at: int) -> None:
         """Remove one subscription, by the record at offset `at`."""
@@ -292,7 +296,9 @@ class Fold:
         if topic_filter.startswith(SHARE_PREFIX):
             self._leave(session, topic_filter, at)
         else:
-            session.tenant.tree.remove(topic_filter, session)
+            had = session.tenant.tree.remove(topic_filter, session)
+            if had and self.wanted is not None:
+                self.wanted.remove(session.tenant.name, topic_filter)
         del subscriptions[topic_filter]  # last: what raises before is tried again
         session.filter_bytes -= memory_of(topic_filter)
         session.count_owned(-1)

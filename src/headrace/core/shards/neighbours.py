@@ -1,0 +1,331 @@
+"""The other shards, as one shard sees them: whom it follows, who follows it, who wants what.
+
+Runs on the loop. Whoever owns the connections opens a wire to the owner of each other shard (`connect`), hands on what is
+said on wires (`heard`) and tells of those that broke (`broken`). Here is decided what is said.
+
+SUBACK means that what is published anywhere from then on is found. It waits until each other shard looks for the filter,
+or nothing is taken from that shard any more: a stream that was cut begins again behind an announcement of all filters.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Final
+
+from mypy_extensions import i64
+
+from headrace.core.commit import Deferred, GroupCommit
+from headrace.core.outbound.routing import Passing, Router
+from headrace.core.ports.journal import JournalPort
+from headrace.core.ports.link import WorkerPort
+from headrace.core.records.message import Copy, Message
+from headrace.core.records.record import DROP_QOS0_SLOW, FLAG_QOS
+from headrace.core.records.stream_record import FOLLOWED, stream_record
+from headrace.core.shards import peer
+from headrace.core.shards.peer import Frame, Hello, Wire, weight_of
+from headrace.core.shards.routes import Routes
+from headrace.core.shards.sending import Sender
+from headrace.core.shards.taking import Taker
+from headrace.core.state.state import Fold
+from headrace.core.state.wanted import Wanted, WantedListener
+
+NOT_BEGUN: Final = -1
+
+
+class StreamSettings:
+    """What streams are held to."""
+
+    def __init__(self) -> None:
+        self.window_bytes = 4 << 20  # of copies from one shard on their way to take effect
+        self.note_step = 10_000  # offsets that a position may be behind in the journal
+        self.read_at_once = 500  # records that a sender looks at in one pass of the loop
+        self.withdraw_after_ms = 60_000  # a filter that nobody has any more is withdrawn
+        self.answer_within_ms = 3000  # or the stream is cut, for which SUBACKs wait
+
+
+class Held(Deferred):
+    """An answer that waits for other shards."""
+
+    def finish(self) -> None:
+        """Give the answer."""
+        raise NotImplementedError
+
+
+class Neighbours(Passing, WantedListener):
+    """The other shards of shard `shard`."""
+
+    def __init__(
+        self,
+        shard: int,
+        fold: Fold,
+        commit: GroupCommit,
+        router: Router,
+        journal: JournalPort,
+        worker: WorkerPort,
+        routes: Routes,
+        settings: StreamSettings,
+    ) -> None:
+        self.shard = shard
+        self.routes = routes
+        self.epoch = NOT_BEGUN
+        self.others = [other for other in range(worker.homes.shards) if other != shard]
+        self.cuts = 0  # streams that were cut because the other side did not answer
+        self._fold = fold
+        self._commit = commit
+        self._router = router
+        self._journal = journal
+        self._worker = worker
+        self._settings = settings
+        self._attempt = 0
+        self._number = 0  # of the filter that was announced last
+        self._takers: dict[int, Taker] = {}
+        self._newest: dict[int, tuple[int, int]] = {}  # by shard: epoch and attempt of its newest hello
+        self._senders: dict[int, Sender] = {}  # by slot
+        self._by_shard: dict[int, Sender] = {}
+        self._withdrawing: dict[tuple[str, str], int] = {}  # announced, and wanted by nobody: until when
+        self._held: deque[tuple[int, Held]] = deque()
+        self._followed: dict[int, int] = {}  # what followers have said is durable there
+        self._followed_noted: dict[int, int] = {}
+        self._wanted = Wanted()
+        fold.wanted = self._wanted
+
+    def begin(self, epoch: int) -> None:
+        """Begin as the newest owner of the shard, which `epoch` says: its state is recovered, and there may be wires."""
+        self.epoch = epoch
+        self._wanted.listener = self
+        settings = self._settings
+        for other in self.others:
+            self._takers[other] = Taker(
+                other, self._fold, self._commit, self._router, settings.window_bytes, settings.note_step
+            )
+
+    # Wires
+
+    def connect(self, source: int, wire: Wire) -> None:
+        """Follow a shard on a new wire to its owner."""
+        self._attempt += 1
+        hello = Hello(self.shard, self.epoch, self._attempt)
+        announced = self._wanted.filters() + list(self._withdrawing)
+        self._takers[source].begin(wire, hello, announced, self._number)
+        self._release()
+
+    def follows(self, source: int) -> bool:
+        """Return whether there is a wire on which it follows a shard."""
+        taker = self._takers.get(source)
+        return taker is not None and taker.wire is not None
+
+    def broken(self, wire: Wire) -> None:
+        """A wire has ended."""
+        for taker in self._takers.values():
+            if taker.wire is wire:
+                taker.end()
+        for sender in list(self._senders.values()):
+            if sender.wire is wire:
+                self._close(sender)
+        self._release()
+
+    def heard(self, wire: Wire, frame: Frame) -> None:
+        """Go on with what was said on a wire. What comes on one that was cut means nothing any more."""
+        self._worker.request_tick()
+        if isinstance(frame, Hello):
+            self._greeted(wire, frame)
+            return
+        for taker in self._takers.values():
+            if taker.wire is wire:
+                self._of_source(taker, frame)
+                return
+        for sender in self._by_shard.values():
+            if sender.wire is wire:
+                self._of_follower(sender, frame)
+                return
+
+    def _greeted(self, wire: Wire, hello: Hello) -> None:
+        """Somebody wants to follow: the newest owner of a shard is believed, on its newest wire."""
+        newest = (hello.epoch, hello.attempt)
+        if self.epoch == NOT_BEGUN or hello.shard not in self._takers:
+            wire.cut()
+        elif newest <= self._newest.get(hello.shard, (NOT_BEGUN, 0)):
+            wire.cut()  # it is of an owner that was replaced, or a wire that was given up
+        else:
+            self._newest[hello.shard] = newest
+            before = self._by_shard.get(hello.shard)
+            if before is not None:
+                self._close(before)
+            sender = Sender(wire, self.shard, hello.shard, self.routes.open())
+            self._senders[sender.slot] = sender
+            self._by_shard[hello.shard] = sender
+
+    def _close(self, sender: Sender) -> None:
+        """Send nothing more on a wire, and look no more for what was announced on it."""
+        del self._senders[sender.slot]
+        del self._by_shard[sender.shard]
+        self.routes.close(sender.slot)
+        sender.wire.cut()
+
+    def _of_follower(self, sender: Sender, frame: Frame) -> None:
+        routes, slot = self.routes, sender.slot
+        if isinstance(frame, peer.Announced):
+            for tenant, topic_filter in frame.filters:
+                routes.add(slot, tenant, topic_filter)
+        elif isinstance(frame, peer.Follow):
+            sender.follow(frame.offset, frame.granted)
+        elif isinstance(frame, peer.Wanted):
+            routes.add(slot, frame.tenant, frame.topic_filter)
+            sender.wire.say(peer.Confirmed(frame.number))
+        elif isinstance(frame, peer.Unwanted):
+            routes.remove(slot, frame.tenant, frame.topic_filter)
+        elif isinstance(frame, peer.Granted):
+            sender.grant(frame.granted)
+        elif isinstance(frame, peer.Durable):
+            known = self._followed.get(sender.shard, 0)
+            self._followed[sender.shard] = max(known, int(frame.offset))
+
+    def _of_source(self, taker: Taker, frame: Frame) -> None:
+        if isinstance(frame, peer.Copied):
+            try:
+                taker.copied(frame.copy)
+            except Exception as error:  # noqa: BLE001  it is asked for again, on another wire
+                self._worker.contain("apply", None, error)
+                taker.end()
+                self._release()
+        elif isinstance(frame, peer.Passed):
+            taker.passed(frame.message)
+        elif isinstance(frame, peer.Looked):
+            taker.looked(frame.offset)
+        elif isinstance(frame, peer.Confirmed):
+            taker.confirm(frame.number, self._number, self._worker.clock.mono_ms)
+            self._release()
+
+    # What the sessions here want
+
+    def wanted(self, tenant: str, topic_filter: str) -> None:
+        if self._withdrawing.pop((tenant, topic_filter), None) is not None:
+            return  # it is announced
+        self._number += 1
+        frame = peer.Wanted(self._number, tenant, topic_filter)
+        for taker in self._takers.values():
+            taker.ask(frame, self._worker.clock.mono_ms)
+
+    def unwanted(self, tenant: str, topic_filter: str) -> None:
+        until_ms = self._worker.clock.mono_ms + self._settings.withdraw_after_ms
+        self._withdrawing[tenant, topic_filter] = until_ms
+
+    def hold(self, held: Held) -> bool:
+        """Keep an answer back until all that is wanted by now is looked for; False if it is."""
+        if self._is_looked_for(self._number):
+            return False
+        self._held.append((self._number, held))
+        payer = held.payer
+        if payer is not None:
+            self._commit.deferred_bytes += held.weight
+            self._commit.charge(payer, held.weight)
+        return True
+
+    def _is_looked_for(self, number: int) -> bool:
+        return all(taker.has(number) for taker in self._takers.values())
+
+    def _release(self) -> None:
+        while self._held and self._is_looked_for(self._held[0][0]):
+            _, held = self._held.popleft()
+            self._commit.ran(held)
+            try:
+                held.finish()
+            except Exception as error:  # noqa: BLE001  the others are answered
+                self._worker.contain("deferred", held.payer, error)
+
+    # What is published here, and what of others takes effect here
+
+    def passed(self, message: Message) -> None:
+        """A message is durable, and takes effect here: it is for whoever follows and wants it."""
+        if message.flags & FLAG_QOS == 0:
+            self.passed_live(message)
+            return
+        try:
+            for slot in self.routes.match(message.tenant, message.topic):
+                sender = self._senders.get(slot)
+                if sender is not None:
+                    sender.passes(message)
+        except Exception as error:  # noqa: BLE001  whoever has not got it reads it from the journal
+            self._worker.contain("apply", None, error)
+            for sender in self._senders.values():
+                sender.fall_back(message.offset)
+
+    def passed_live(self, message: Message) -> None:
+        """A message at QoS 0 is for whoever follows, wants it and keeps up; for the others it is dropped, and counted."""
+        for slot in self.routes.match(message.tenant, message.topic):
+            sender = self._senders.get(slot)
+            if sender is not None and not sender.passes_live(message):
+                self._fold.tenant(message.tenant).count_drop(DROP_QOS0_SLOW, 1)
+
+    def may_be_heard(self, message: Message) -> bool:
+        """Return whether another shard wants the message, or does not follow now and may want it."""
+        if len(self._by_shard) < len(self.others):
+            return True
+        return len(self.routes.match(message.tenant, message.topic)) > 0
+
+    def took(self, copy: Copy) -> None:
+        """A copy takes effect here."""
+        taker = self._takers.get(copy.source)
+        if taker is not None:
+            taker.took(weight_of(copy))
+
+    # Passes of the loop, and time
+
+    @property
+    def reads(self) -> bool:
+        """Return whether somebody who lags may be sent more of the journal now."""
+        return any(sender.reads for sender in self._senders.values())
+
+    def go_on(self) -> None:
+        """Read on for those who lag, and grant more to those who are followed."""
+        end: i64 = self._commit.high_watermark
+        more = self.routes.sweep()
+        looks = self._settings.read_at_once
+        for sender in self._senders.values():
+            if sender.reads and sender.read(self._journal, self.routes, end, looks):
+                more = True
+        for taker in self._takers.values():
+            taker.tell()
+        if more:
+            self._worker.request_tick()
+
+    def on_timer(self) -> None:
+        """What time has decided: streams that nobody answers for are cut, filters withdrawn, positions told and noted."""
+        clock = self._worker.clock
+        for taker in self._takers.values():
+            if taker.asked_ms >= 0 and clock.mono_ms - taker.asked_ms >= self._settings.answer_within_ms:
+                self.cuts += 1
+                taker.end()
+            taker.note(clock.now_us)
+        self._withdraw(clock.mono_ms)
+        end: i64 = self._commit.high_watermark
+        for sender in self._senders.values():
+            sender.look(end)
+            if sender.reads:
+                self._worker.request_tick()
+        self._note_followed(clock.now_us)
+        self._release()
+
+    def _withdraw(self, now_ms: int) -> None:
+        due: list[tuple[str, str]] = []
+        for key, until_ms in self._withdrawing.items():
+            if until_ms > now_ms:
+                break
+            due.append(key)
+        for key in due:
+            del self._withdrawing[key]
+            frame = peer.Unwanted(key[0], key[1])
+            for taker in self._takers.values():
+                if taker.wire is not None:
+                    taker.wire.say(frame)
+
+    def _note_followed(self, now_us: int) -> None:
+        """Journal how far followers have come, where that is much further than the journal says."""
+        moved = [
+            (shard, offset)
+            for shard, offset in sorted(self._followed.items())
+            if offset >= self._followed_noted.get(shard, 0) + self._settings.note_step
+        ]
+        if moved:
+            self._commit.append(stream_record(FOLLOWED, now_us, moved))
+            self._followed_noted.update(moved)

@@ -1,0 +1,126 @@
+"""What two shards say to each other about one stream, and the wire that they say it on.
+
+B follows A. B opens the conversation on a wire of its own, on which what is said arrives in order until it breaks:
+
+    B -> A   Hello, Announced ..., Follow, then Wanted, Unwanted, Granted, Durable
+    A -> B   Copied, Looked, Passed, Confirmed
+
+Hello names the epoch of B's owner, which is higher with each owner, and the number of the attempt, higher with each wire
+of that owner. A talks on the wire with the newest of both and cuts the others, so that nothing late is ever believed.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from mypy_extensions import i64, mypyc_attr
+
+from headrace.core.records.message import Copy, Message
+
+OVERHEAD_BYTES: Final = 200  # what a copy or a message at QoS 0 counts as, beside its own bytes
+
+
+class Frame:
+    """One thing said."""
+
+
+class Hello(Frame):
+    """Shard `shard` wants to follow; nothing said on its wires of an older owner or attempt counts any more."""
+
+    def __init__(self, shard: int, epoch: int, attempt: int) -> None:
+        self.shard = shard
+        self.epoch = epoch
+        self.attempt = attempt
+
+
+class Announced(Frame):
+    """Some of the filters that B wants, with their tenants: all of them come before Follow."""
+
+    def __init__(self, filters: list[tuple[str, str]]) -> None:
+        self.filters = filters
+
+
+class Follow(Frame):
+    """Send what is mine from this offset on, as much as `granted` bytes."""
+
+    def __init__(self, offset: i64, granted: i64) -> None:
+        self.offset: i64 = offset
+        self.granted: i64 = granted
+
+
+class Wanted(Frame):
+    """B wants one filter more; to be confirmed by its number."""
+
+    def __init__(self, number: int, tenant: str, topic_filter: str) -> None:
+        self.number = number
+        self.tenant = tenant
+        self.topic_filter = topic_filter
+
+
+class Unwanted(Frame):
+    """B has wanted a filter for long enough."""
+
+    def __init__(self, tenant: str, topic_filter: str) -> None:
+        self.tenant = tenant
+        self.topic_filter = topic_filter
+
+
+class Granted(Frame):
+    """So many bytes may be sent, counted from the beginning of the wire."""
+
+    def __init__(self, granted: i64) -> None:
+        self.granted: i64 = granted
+
+
+class Durable(Frame):
+    """Everything of A below this offset that is B's is durable there: A need not keep it for B."""
+
+    def __init__(self, offset: i64) -> None:
+        self.offset: i64 = offset
+
+
+class Copied(Frame):
+    """The next message of A's journal that is B's; everything before it was looked at."""
+
+    def __init__(self, copy: Copy) -> None:
+        self.copy = copy
+
+
+class Looked(Frame):
+    """A has looked at everything below this offset; what was B's has been sent."""
+
+    def __init__(self, offset: i64) -> None:
+        self.offset: i64 = offset
+
+
+class Passed(Frame):
+    """A message at QoS 0, in its place among the copies."""
+
+    def __init__(self, message: Message) -> None:
+        self.message = message
+
+
+class Confirmed(Frame):
+    """A looks for what was wanted up to this number, from now on."""
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+
+
+@mypyc_attr(allow_interpreted_subclasses=True)
+class Wire:
+    """One side of a conversation. Whoever carries it tells the shard what comes (`heard`) and that it broke (`broken`),
+    neither of them from within `say` or `cut`."""
+
+    def say(self, frame: Frame) -> None:
+        """Send one thing, behind what was said before. Does nothing once the wire has broken."""
+        raise NotImplementedError
+
+    def cut(self) -> None:
+        """End the conversation. Nothing that comes on this wire later is looked at."""
+        raise NotImplementedError
+
+
+def weight_of(message: Message) -> i64:
+    """Return the bytes that a message counts as on a stream."""
+    return OVERHEAD_BYTES + message.size

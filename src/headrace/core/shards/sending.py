@@ -1,0 +1,110 @@
+"""The sending side of a stream: what one shard's journal holds for another, on one wire.
+
+A sender is *live* when everything durable has been looked at for it: then each message passes by as it takes effect. It
+*lags* when the other side has granted no more: then it reads from the journal, some records in each pass, from the
+offset that it has come to. Copies are of messages that clients published here; copies of other shards go no further.
+"""
+
+from __future__ import annotations
+
+from mypy_extensions import i64
+
+from headrace.core.ports.journal import NOT_NOW, JournalPort
+from headrace.core.records.message import Message, copy_of
+from headrace.core.records.record import FLAG_QOS, KIND_MESSAGE
+from headrace.core.shards.peer import Copied, Looked, Passed, Wire, weight_of
+from headrace.core.shards.routes import Routes
+
+
+class Sender:
+    """The stream to one shard, on one wire. `slot` holds the routes that were announced on it."""
+
+    def __init__(self, wire: Wire, source: int, shard: int, slot: int) -> None:
+        self.wire = wire
+        self.shard = shard
+        self.slot = slot
+        self.following = False
+        self.live = False
+        self.dropped = 0  # messages at QoS 0 that came while it lagged
+        self.open = True
+        self._source = source
+        self._at: i64 = 0  # lagging: the next offset to be looked at
+        self._said: i64 = 0  # everything below it the other side knows to be looked at
+        self._left: i64 = 0  # bytes that may be sent, below 0 by the last message at most
+        self._granted: i64 = 0
+
+    def follow(self, offset: i64, granted: i64) -> None:
+        """Begin at an offset of the journal."""
+        self.following = True
+        self.live = False
+        self._at = self._said = offset
+        self.grant(granted)
+
+    def grant(self, granted: i64) -> None:
+        """Note how many bytes may be sent in all."""
+        self._left += granted - self._granted
+        self._granted = granted
+
+    @property
+    def reads(self) -> bool:
+        """Return whether it has something to read from the journal now."""
+        return self.following and not self.live and self._left > 0
+
+    def passes(self, message: Message) -> None:
+        """A durable message that the other shard wants takes effect here."""
+        if not self.live:
+            return
+        if self._left > 0:
+            self._copy(message)
+        else:
+            self.fall_back(message.offset)
+
+    def passes_live(self, message: Message) -> bool:
+        """A message at QoS 0 that the other shard wants; False when it is dropped."""
+        if not self.live or self._left <= 0:
+            self.dropped += 1
+            return False
+        self._left -= weight_of(message)
+        self.wire.say(Passed(message.of_nobody(message.topic, message.flags)))
+        return True
+
+    def read(self, journal: JournalPort, routes: Routes, end: i64, looks: i64) -> bool:
+        """Look at the next `looks` records of the journal below `end`, all of which have taken effect; True if there are
+        more that can be read now."""
+        while self._at < end and looks > 0 and self._left > 0:
+            found = journal.fetch(self._at)
+            if isinstance(found, Message):
+                if self._wants(found, routes):
+                    self._copy(found)
+            elif found is NOT_NOW:
+                return False
+            self._at += 1
+            looks -= 1
+        if self._at >= end:
+            self.live = True
+            return False
+        return self._left > 0
+
+    def _wants(self, message: Message, routes: Routes) -> bool:
+        """Return whether a record of the journal is a message that was published here, for the other shard."""
+        if message.kind != KIND_MESSAGE or message.flags & FLAG_QOS == 0:
+            return False
+        return self.slot in routes.match(message.tenant, message.topic)
+
+    def fall_back(self, offset: i64) -> None:
+        """Read what takes effect now, at this offset, from the journal."""
+        if self.live:
+            self.live = False
+            self._at = offset
+
+    def look(self, end: i64) -> None:
+        """Say how far it has looked, if that is further than what was said. `end`: how far a live one has."""
+        looked: i64 = end if self.live else self._at
+        if self.following and looked > self._said:
+            self._said = looked
+            self.wire.say(Looked(looked))
+
+    def _copy(self, message: Message) -> None:
+        self._left -= weight_of(message)
+        self._said = message.offset + 1
+        self.wire.say(Copied(copy_of(message, self._source)))

@@ -1,0 +1,162 @@
+"""The taking side of a stream: copies of another shard's messages on their way into this one's journal.
+
+The position is the offset in the other journal below which everything is appended here, or was never for this shard. A
+copy takes effect when it is durable (`broker`), and moves the durable position then; after a crash the stream goes on
+from that one, after a wire has broken from the appended one.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from mypy_extensions import i64
+
+from headrace.core.commit import Deferred, GroupCommit
+from headrace.core.outbound.routing import Router
+from headrace.core.records.message import Copy, Message
+from headrace.core.records.stream_record import TAKEN, stream_record
+from headrace.core.shards.peer import Announced, Durable, Follow, Granted, Hello, Wanted, Wire, weight_of
+from headrace.core.state.state import Fold
+
+ANNOUNCED_AT_ONCE: Final = 1000  # filters of one frame
+
+
+class Taker:
+    """The stream from one shard, over all the wires that it comes on, one after another."""
+
+    def __init__(
+        self, source: int, fold: Fold, commit: GroupCommit, router: Router, window: i64, step: i64
+    ) -> None:
+        """`window`: bytes that may be on their way to take effect; `step`: how many offsets of the other journal may hold
+        nothing for this shard before the position is journaled all the same."""
+        self.source = source
+        self.wire: Wire | None = None
+        self.confirmed = 0  # the number of the last filter that the other side looks for
+        self.asked_ms: i64 = (
+            -1
+        )  # when the oldest filter that it has not confirmed was announced; -1: there is none
+        self.position: i64 = fold.streams.taken.get(source, 0)
+        self._fold = fold
+        self._commit = commit
+        self._router = router
+        self._window: i64 = window
+        self._step: i64 = step
+        self._noted: i64 = self.position  # as the journal has it, or will have
+        self._told: i64 = 0  # the durable position that the other side knows
+        self._pending = 0  # copies and messages that have not taken effect
+        self._taking: i64 = 0  # their bytes, on this wire and before
+        self._received: i64 = 0  # bytes that came on this wire
+        self._granted: i64 = 0
+
+    def begin(self, wire: Wire, hello: Hello, filters: list[tuple[str, str]], number: int) -> None:
+        """Ask on a new wire for what follows the position. `number`: of the last filter among these."""
+        self.end()
+        self.wire = wire
+        self.confirmed = number
+        self._received = 0
+        self._told = 0
+        self._granted = max(0, self._window - self._taking)
+        wire.say(hello)
+        for at in range(0, len(filters), ANNOUNCED_AT_ONCE):
+            wire.say(Announced(filters[at : at + ANNOUNCED_AT_ONCE]))
+        wire.say(Follow(self.position, self._granted))
+
+    def end(self) -> None:
+        """Take nothing more from the wire there is: the stream is cut."""
+        wire, self.wire = self.wire, None
+        self.asked_ms = -1
+        if wire is not None:
+            wire.cut()
+
+    def ask(self, frame: Wanted, now_ms: i64) -> None:
+        """Announce one filter more."""
+        if self.wire is not None:
+            self.wire.say(frame)
+            if self.asked_ms < 0:
+                self.asked_ms = now_ms
+
+    def confirm(self, number: int, last: int, now_ms: i64) -> None:
+        """The other side looks for the filters up to `number`; `last` is that of the newest one."""
+        self.confirmed = max(self.confirmed, number)
+        self.asked_ms = -1 if self.confirmed >= last else now_ms
+
+    def has(self, number: int) -> bool:
+        """Return whether the filter of this number is looked for, or will be before anything more is taken."""
+        return self.wire is None or self.confirmed >= number
+
+    # What comes
+
+    def copied(self, copy: Copy) -> None:
+        """Append the next copy, unless it is here. Raises what the journal does."""
+        weight = weight_of(copy)
+        self._received += weight
+        offset: i64 = copy.source_offset
+        if offset < self.position:
+            return
+        self._commit.append(copy)
+        self.position = self._noted = offset + 1
+        self._pending += 1
+        self._taking += weight
+
+    def looked(self, offset: i64) -> None:
+        """Nothing below `offset` is to come."""
+        self.position = max(self.position, offset)
+
+    def passed(self, message: Message) -> None:
+        """Give a message at QoS 0 to its sessions, behind the copies before it."""
+        weight = weight_of(message)
+        self._received += weight
+        if self._pending:
+            self._pending += 1
+            self._taking += weight
+            self._commit.defer(_Later(self, message, weight))
+        else:
+            self.route(message)
+
+    def route(self, message: Message) -> i64:
+        """Give a message at QoS 0 to its sessions."""
+        return self._router.route(self._fold.tenant(message.tenant), message, None)
+
+    def took(self, weight: i64) -> None:
+        """A copy or a message has taken effect."""
+        self._pending -= 1
+        self._taking -= weight
+
+    # What is told, and written, now and then
+
+    def tell(self) -> None:
+        """Grant what has taken effect, once it is much of the window."""
+        wire = self.wire
+        granted: i64 = self._received + max(0, self._window - self._taking)
+        if wire is not None and granted - self._granted >= max(1, self._window // 4):
+            self._granted = granted
+            wire.say(Granted(granted))
+
+    def note(self, now_us: int) -> None:
+        """Journal the position over a long stretch that held nothing, and tell the other side of what is durable."""
+        if self.position >= self._noted + self._step:
+            self._noted = self.position
+            self._commit.append(stream_record(TAKEN, now_us, [(self.source, self.position)]))
+        wire = self.wire
+        durable: i64 = self._fold.streams.taken.get(self.source, 0)
+        if wire is not None and durable >= self._told + self._step:
+            self._told = durable
+            wire.say(Durable(durable))
+
+
+class _Later(Deferred):
+    """A message at QoS 0 behind copies of its stream that are on their way to the journal."""
+
+    def __init__(self, taker: Taker, message: Message, weight: i64) -> None:
+        super().__init__()
+        self._taker = taker
+        self._message = message
+        self._weight: i64 = weight
+        self._work: i64 = 1
+
+    def run(self) -> None:
+        self._taker.took(self._weight)
+        self._work = self._taker.route(self._message)
+
+    def work(self) -> i64:
+        return self._work

@@ -1,0 +1,56 @@
+"""The filters that the sessions of this shard have, each with how many have it: what other shards are told of.
+
+Kept where there are other shards. Shared subscriptions are not among them: their messages come to a group's home.
+"""
+
+from __future__ import annotations
+
+from mypy_extensions import mypyc_attr
+
+
+@mypyc_attr(allow_interpreted_subclasses=True)
+class WantedListener:
+    """Hears which filters are wanted from now on, and which no more."""
+
+    def wanted(self, tenant: str, topic_filter: str) -> None:
+        """The first session has subscribed to a filter."""
+        raise NotImplementedError
+
+    def unwanted(self, tenant: str, topic_filter: str) -> None:
+        """The last session that had a filter has it no more."""
+        raise NotImplementedError
+
+
+class Wanted:
+    """Filters of one shard, counted."""
+
+    def __init__(self) -> None:
+        self._counts: dict[tuple[str, str], int] = {}
+        self.listener: WantedListener | None = None
+
+    def add(self, tenant: str, topic_filter: str) -> None:
+        """Count one session more that has a filter."""
+        key = (tenant, topic_filter)
+        count = self._counts.get(key, 0)
+        self._counts[key] = count + 1
+        if count == 0 and self.listener is not None:
+            self.listener.wanted(tenant, topic_filter)
+
+    def remove(self, tenant: str, topic_filter: str) -> None:
+        """Count one session less."""
+        key = (tenant, topic_filter)
+        count = self._counts.get(key, 0)
+        if count > 1:
+            self._counts[key] = count - 1
+        elif count == 1:
+            del self._counts[key]
+            if self.listener is not None:
+                self.listener.unwanted(tenant, topic_filter)
+
+    def has(self, tenant: str, topic_filter: str) -> bool:
+        """Return whether some session has a filter."""
+        return (tenant, topic_filter) in self._counts
+
+    def filters(self) -> list[tuple[str, str]]:
+        """All of them, with their tenants."""
+        return list(self._counts)

@@ -1,0 +1,463 @@
+"""Whole histories of three shards from a seed: clients at home in each, wires that break, owners that crash or change.
+
+    python -m faults.model.shard_history --seed 7            replay one
+    python -m faults.model.shard_history --crashes 100000    as many as it takes
+
+The promises are those of one broker (`actor`): nothing acknowledged is lost (P1, P2), nothing comes twice at QoS 2, each
+publisher's messages on a topic come in order (P3), what is in flight comes back (P4), and what is published anywhere
+after SUBACK comes (P11).
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from itertools import count
+from random import Random
+
+from faults.model.actor import NO, Actor
+from faults.model.reference import Reference
+from faults.model.shards import Cluster, End, Owner, Shard
+from faults.model.world import Violation
+from headrace.core.homes import Homes
+from headrace.core.ports.identity import DEFAULT_TENANT
+from headrace.core.ports.settings import BrokerSettings
+from headrace.core.records.message import Copy
+from headrace.core.shards.neighbours import StreamSettings
+from headrace.mqtt.topics import matches
+
+SHARDS = 3
+CLIENTS = 5
+TOPICS = ("t/1", "t/2", "u/1")
+FILTERS = ("t/1", "t/+", "#", "u/1", "t/2")
+STEPS = (
+    ("connect", 25),
+    ("publish", 50),
+    ("subscribe", 20),
+    ("unsubscribe", 3),
+    ("seam", 15),
+    ("answer", 50),
+    ("read", 60),
+    ("tick", 40),
+    ("commit", 40),
+    ("settle", 25),
+    ("lose", 3),
+    ("disconnect", 2),
+    ("advance", 6),
+    ("snapshot", 30),
+    ("reads", 3),
+    ("crash", 2),
+    ("replace", 2),
+    ("bury", 2),
+    ("stop", 1),
+    ("peer", 25),
+    ("deliver", 120),
+    ("break", 6),
+    ("tell", 20),
+)
+
+
+class ShardReference(Reference):
+    """Knows the clients: who leaves a subscription may miss what has been acknowledged and is still on its way."""
+
+    actors: list[Actor]
+
+    def left(self, name: str, topic_filter: str) -> None:
+        fresh = next(actor.fresh for actor in self.actors if actor.name == name)
+        for publication in self.publications.values():
+            if publication.number not in fresh and matches(topic_filter, publication.topic):
+                publication.wants.pop(name, None)
+
+
+class ShardHistory:
+    """One seed: its shards, its clients, its steps."""
+
+    def __init__(self, seed: int, steps: int, shards: int = SHARDS) -> None:
+        self.rng = rng = Random(seed)
+        settings, streams = BrokerSettings(), StreamSettings()
+        settings.inflight_max = rng.choice((1, 3, 20))
+        settings.page_messages = rng.choice((1, 2, 256))
+        settings.deliveries_at_once = rng.choice((1, 2, 500))
+        settings.backlog_page = rng.choice((1, 2, 4))
+        streams.window_bytes = rng.choice((1, 500, 1 << 20))
+        streams.note_step = rng.choice((3, 10, 10_000))
+        streams.read_at_once = rng.choice((1, 5, 500))
+        streams.withdraw_after_ms = rng.choice((0, 1000, 60_000))
+        self.cluster = Cluster(shards, rng, settings, streams)
+        self.reference = ShardReference(False)
+        self.actors = [
+            Actor(self.cluster.shards[at % shards], self.reference, name_at_home(at % shards, shards, at))
+            for at in range(CLIENTS)
+        ]
+        self.reference.actors = self.actors
+        self.steps = steps
+        self.done: list[str] = []
+
+    @property
+    def crashes(self) -> int:
+        return sum(shard.crashes for shard in self.cluster.shards)
+
+    @property
+    def copies(self) -> int:
+        """Copies in the journals."""
+        return sum(isinstance(m, Copy) for shard in self.cluster.shards for m in shard.journal.messages())
+
+    def run(self) -> None:
+        names = [name for name, _ in STEPS]
+        weights = [weight for _, weight in STEPS]
+        for _ in range(self.steps):
+            step = self.rng.choices(names, weights)[0]
+            self.done.append(step)
+            getattr(self, "step_" + step)()
+            for shard in self.cluster.shards:
+                shard.check()
+        self.finish()
+
+    def _actor(self) -> Actor:
+        actor = self.rng.choice(self.actors)
+        self.done[-1] += f" {actor.name}"
+        return actor
+
+    def _ready(self) -> Actor | None:
+        """Somebody who is connected."""
+        ready = [actor for actor in self.actors if actor.ready]
+        if not ready:
+            return None
+        actor = self.rng.choice(ready)
+        self.done[-1] += f" {actor.name}"
+        return actor
+
+    def _shard(self) -> Shard:
+        shard = self.rng.choice(self.cluster.shards)
+        self.done[-1] += f" {shard.number}"
+        return shard
+
+    def _at_home(self, shard: Shard) -> list[Actor]:
+        return [actor for actor in self.actors if actor.world is shard]
+
+    # What clients do
+
+    def step_connect(self) -> None:
+        actor, rng = self._actor(), self.rng
+        if actor.ready and rng.random() < 0.8:
+            return
+        if rng.random() < 0.5:
+            actor.read()
+        actor.connect(rng.choice((4, 5)), rng.random() < 0.1, rng.choice((1, 2, 10)), -1)
+
+    def step_publish(self) -> None:
+        actor, rng = self._ready(), self.rng
+        if actor is None:
+            return
+        for _ in range(rng.choice((1, 1, 3))):
+            self._publish(actor, rng.choice(TOPICS))
+
+    def _publish(self, actor: Actor, topic: str) -> None:
+        subscribers = {a.name: (a.epoch, a.subscriptions) for a in self.actors}
+        qos = self.rng.choice((0, 1, 1, 2))
+        made = self.reference.publish(actor.name, topic, qos, False, False, subscribers)
+        self.done[-1] += f" {made.number}:{made.topic} q{qos}"
+        actor.publish(made)
+
+    def step_subscribe(self) -> None:
+        actor = self._ready()
+        if actor is not None:
+            topic_filter, qos = self.rng.choice(FILTERS), self.rng.choice((0, 1, 2, 2))
+            self.done[-1] += f" {topic_filter} q{qos}"
+            actor.subscribe(topic_filter, qos)
+
+    def step_unsubscribe(self) -> None:
+        actor = self._ready()
+        if actor is not None:
+            topic_filter = self.rng.choice(FILTERS)
+            self.done[-1] += f" {topic_filter}"
+            actor.unsubscribe(topic_filter)
+
+    def step_seam(self) -> None:
+        """Somebody subscribes, perhaps to what was let go a while ago, and at once somebody elsewhere publishes there."""
+        reader, writer = self._ready(), self._ready()
+        if reader is None or writer is None or reader.world is writer.world:
+            return
+        topic = self.rng.choice(TOPICS)
+        self.done[-1] += f" {topic}"
+        if self.rng.random() < 0.4:
+            reader.unsubscribe(topic)
+            reader.world.settle()
+            if self.rng.random() < 0.5:
+                self.cluster.advance(self.rng.choice((0.1, 1.0)))
+            self._deliver_some()
+        reader.subscribe(topic, self.rng.choice((1, 2)))
+        reader.world.settle()
+        if self.rng.random() < 0.5:
+            self._deliver_some()
+        if self.rng.random() < 0.3:
+            self.cluster.advance(self.rng.choice((1.0, 61.0)))
+            self._deliver_some()
+        reader.read()
+        self._publish(writer, topic)
+        if self.rng.random() < 0.7:
+            writer.world.settle()
+
+    def _deliver_some(self) -> None:
+        for _ in range(self.rng.choice((1, 3, 10))):
+            self.step_deliver()
+
+    def step_answer(self) -> None:
+        actor = self._actor()
+        for _ in range(self.rng.choice((1, 2, 5))):
+            actor.answer(self.rng.choice((0, 0, 1, 7)))
+
+    def step_read(self) -> None:
+        self._actor().read()
+
+    def step_lose(self) -> None:
+        self._actor().lose()
+
+    def step_disconnect(self) -> None:
+        actor = self._actor()
+        if actor.ready:
+            actor.disconnect()
+
+    # What brokers do
+
+    def step_tick(self) -> None:
+        self.rng.choice(self._shard().owners()).worker.end_tick()
+
+    def step_commit(self) -> None:
+        self._shard().commit()
+
+    def step_settle(self) -> None:
+        self._shard().settle()
+
+    def step_advance(self) -> None:
+        self.cluster.advance(self.rng.choice((0.1, 1.0, 4.0, 61.0)))
+
+    def step_snapshot(self) -> None:
+        self._shard().snapshot_slice()
+
+    def step_reads(self) -> None:
+        """A disk cannot be read for a while."""
+        self._shard().journal.reads_fail = self.rng.random() < 0.5
+
+    def step_crash(self) -> None:
+        shard = self._shard()
+        for actor in self._at_home(shard):
+            if self.rng.random() < 0.5:
+                actor.read()
+        shard.crash()
+        self._begun_anew(shard)
+
+    def step_stop(self) -> None:
+        shard = self._shard()
+        shard.stop()
+        for actor in self._at_home(shard):
+            if self.rng.random() < 0.5:
+                actor.read()
+        self._begun_anew(shard)
+
+    def _begun_anew(self, shard: Shard) -> None:
+        for actor in self._at_home(shard):
+            actor.broker_crashed(shard.kept)
+        self.cluster.bury()
+        self.cluster.set_clocks()
+        self.check_journals()
+
+    def step_replace(self) -> None:
+        """Another owner begins; some clients stay with the one before."""
+        shard = self._shard()
+        shard.replace()
+        for actor in self._at_home(shard):
+            if self.rng.random() < 0.5:
+                actor.broker_crashed(shard.kept)
+        self.check_journals()
+
+    def step_bury(self) -> None:
+        """A straggler ends at last."""
+        shard = self._shard()
+        if shard.stragglers:
+            self._bury(shard, shard.stragglers.pop(self.rng.randrange(len(shard.stragglers))))
+
+    def _bury(self, shard: Shard, straggler: Owner) -> None:
+        straggler.alive = False
+        for actor in self._at_home(shard):
+            if actor.link is not None and actor.link.worker is straggler.worker:
+                actor.broker_crashed(shard.kept)
+        self.cluster.bury()
+
+    # What happens on wires
+
+    def step_peer(self) -> None:
+        """Somebody follows another shard on a new wire, mostly where there is none."""
+        shard, other = self.rng.sample(self.cluster.shards, 2)
+        follower = self.rng.choice([shard.owner, *shard.owners()])
+        if follower.neighbours.follows(other.number) and self.rng.random() < 0.8:
+            return
+        self.done[-1] += f" {shard.number} follows {other.number}"
+        self.cluster.connect(follower, other.number, self.rng.choice([other.owner, *other.owners()]))
+
+    def _end(self, ends: list[End]) -> End | None:
+        return self.rng.choice(ends) if ends else None
+
+    def step_deliver(self) -> None:
+        end = self._end([end for pair in self.cluster.wires for end in pair if end.coming])
+        if end is not None:
+            self.cluster.deliver(end, self.rng.choice((1, 2, 20)))
+
+    def step_break(self) -> None:
+        if self.cluster.wires:
+            self.cluster.break_wire(self.rng.choice(self.cluster.wires))
+
+    def step_tell(self) -> None:
+        end = self._end(self._broken())
+        if end is not None:
+            self.cluster.tell(end)
+
+    def _broken(self) -> list[End]:
+        """Those who have still to hear that their wire has broken, on either side."""
+        return [
+            end
+            for pair in self.cluster.wires
+            for end in pair
+            if not end.told and (pair[0].broken or pair[1].broken)
+        ]
+
+    # Checks
+
+    def check_journals(self) -> None:
+        """P1: what was acknowledged is there."""
+        there = {m.payload for shard in self.cluster.shards for m in shard.journal.messages()}
+        for publication in self.reference.publications.values():
+            if publication.acked and publication.payload not in there:
+                raise Violation(f"P1: {publication.number} was acknowledged and is lost")
+
+    def finish(self) -> None:
+        """Everybody comes back and takes everything; then nothing may be missing."""
+        self.done.append("finish")
+        for shard in self.cluster.shards:
+            shard.journal.reads_fail = False
+            while shard.stragglers:
+                self._bury(shard, shard.stragglers.pop())
+        self.cluster.bury()
+        self.heal()
+        for _ in range(3):
+            self.cluster.advance(10)
+            self.heal()
+        for actor in self.actors:
+            if actor.exists != NO or actor.link is None:
+                actor.read()
+                actor.connect(self.rng.choice((4, 5)), False, 10, -1)
+        quiet = 0
+        while quiet < 3:
+            self.cluster.advance(1)
+            self.heal()
+            moved = 0
+            for actor in self.actors:
+                moved += actor.read()
+                while actor.answer(0):
+                    moved += 1
+            quiet = 0 if moved else quiet + 1
+        self.check_journals()
+        self.check_deliveries()
+        self.check_streams()
+
+    def heal(self) -> None:
+        """Every shard follows every other one's owner, and all that was said is heard."""
+        self.cluster.settle()
+        for _ in range(2):
+            for end in self._broken():
+                self.cluster.tell(end)
+        for shard in self.cluster.shards:
+            for other in self.cluster.shards:
+                if other is not shard and not self._follows(shard.owner, other.owner):
+                    self.cluster.connect(shard.owner, other.number, other.owner)
+        self.cluster.settle()
+
+    def _follows(self, follower: Owner, owner: Owner) -> bool:
+        for near, far in self.cluster.wires:
+            if near.owner is follower and far.owner is owner and not near.broken and not far.broken:
+                return True
+        return False
+
+    def check_deliveries(self) -> None:
+        for publication in self.reference.publications.values():
+            for actor in self.actors:
+                wanted = publication.acked and publication.wants.get(actor.name) == actor.epoch
+                if wanted and publication.number not in actor.fresh:
+                    raise Violation(f"P2: {actor.name} never got {publication.number}")
+        for actor in self.actors:
+            if actor.must_return:
+                raise Violation(f"P4: {actor.name}: {actor.must_return} did not come back")
+            if actor.outgoing:
+                raise Violation(f"{actor.name}: {list(actor.outgoing)} was never acknowledged")
+
+    def check_streams(self) -> None:
+        """No journal holds a copy twice, and a position is behind every copy."""
+        for shard in self.cluster.shards:
+            shard.check()
+            taken = shard.broker.fold.streams.taken
+            last: dict[int, int] = {}
+            for message in shard.journal.messages():
+                if isinstance(message, Copy):
+                    if message.source_offset <= last.get(message.source, -1):
+                        raise Violation(f"shard {shard.number}: copy {message.source_offset} out of order")
+                    last[message.source] = message.source_offset
+            for source, offset in last.items():
+                if taken[source] <= offset:
+                    raise Violation(
+                        f"shard {shard.number} has {offset} of {source}, its position is {taken[source]}"
+                    )
+
+
+def name_at_home(shard: int, shards: int, number: int) -> str:
+    """A client id whose home is this shard, another one for each number."""
+    homes = Homes(shards)
+    names = (f"c{number}-{at}" for at in count())
+    return next(name for name in names if homes.of_client(DEFAULT_TENANT, name) == shard)
+
+
+def run(seed: int, steps: int, shards: int = SHARDS) -> ShardHistory:
+    """Run one seed; raises what it finds, with the seed and the last steps in it."""
+    history = ShardHistory(seed, steps, shards)
+    try:
+        history.run()
+    except Exception as error:
+        tail = "\n  ".join(history.done[-60:])
+        error.add_note(f"seed {seed}, {shards} shards, {steps} steps, step {len(history.done)}:\n  {tail}")
+        raise
+    return history
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("--seed", type=int, help="replay this one")
+    parser.add_argument("--from", dest="first", type=int, default=1, help="first seed")
+    parser.add_argument("--crashes", type=int, default=2000, help="stop after this many")
+    parser.add_argument("--steps", type=int, default=600, help="steps of a history")
+    parser.add_argument("--shards", type=int, default=SHARDS)
+    options = parser.parse_args()
+    if options.seed is not None:
+        run(options.seed, options.steps, options.shards)
+        print(f"seed {options.seed}: every promise kept")
+        return 0
+    seed, crashes, started = options.first, 0, time.monotonic()
+    while crashes < options.crashes:
+        try:
+            crashes += run(seed, options.steps, options.shards).crashes
+        except Exception:
+            print(
+                f"FAILED: python -m faults.model.shard_history --seed {seed} --steps {options.steps}"
+                f" --shards {options.shards}",
+                file=sys.stderr,
+            )
+            raise
+        seed += 1
+    print(
+        f"{seed - options.first} histories of {options.shards} shards, {crashes} crashes, "
+        f"{time.monotonic() - started:.0f} s: every promise kept"
+    )
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,33 @@
+"""A small share of the histories that `make torture` runs over three shards; some seeds are new in every week."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+from faults.model.shard_history import run
+
+STEPS = 600
+HISTORIES = 80
+
+
+def test_histories_of_this_week() -> None:
+    year, week, _ = datetime.now(UTC).isocalendar()
+    first = (year * 100 + week) * 1000
+    crashes = copies = 0
+    for seed in range(first, first + HISTORIES):
+        history = run(seed, STEPS)
+        crashes += history.crashes
+        copies += history.copies
+    assert crashes > HISTORIES
+    assert copies > 10 * HISTORIES
+
+
+def test_histories_of_two_and_of_five_shards() -> None:
+    for shards in (2, 5):
+        assert sum(run(seed, STEPS, shards).copies for seed in range(1, 11)) > 100
+
+
+def test_histories_that_hardly_crash() -> None:
+    """Longer lives reach states that a crash every few steps never reaches."""
+    for seed in range(1, 6):
+        run(seed, 3000)

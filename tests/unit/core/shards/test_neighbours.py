@@ -1,0 +1,395 @@
+"""Streams and routes between brokers: what is said on wires, and what comes of it; `faults/model` has histories."""
+
+from __future__ import annotations
+
+from collections import deque
+from itertools import count
+
+import pytest
+
+from harness import Client, Harness
+from headrace.core.homes import Homes
+from headrace.core.ports.identity import DEFAULT_TENANT
+from headrace.core.records.message import Message
+from headrace.core.records.record import DROP_QOS0_SLOW
+from headrace.core.records.stream_record import FOLLOWED, TAKEN, StreamRecord
+from headrace.core.shards import peer
+from headrace.core.shards.neighbours import Neighbours, StreamSettings
+from headrace.core.shards.peer import Frame, Hello, Wire
+from headrace.core.shards.routes import Routes
+from headrace.core.worker import Worker
+from headrace.mqtt import codec
+from headrace.storage.memory import ManualScheduler
+
+SUBACK = 9
+
+
+class Shard(Harness):
+    """A broker that is one of two; its epoch is the record of its start. Clients get a name that is at home here."""
+
+    def __init__(self, number: int, streams: StreamSettings) -> None:
+        self.number = number
+        self.streams = streams
+        super().__init__()
+        self.neighbours.begin(0)
+
+    def _own(self) -> None:
+        self.worker = Worker(ManualScheduler(), self.clock, self.settings, Homes(2))
+        self.broker = self.worker.own(self.number, self.journal)
+        self.neighbours: Neighbours = self.broker.join(self.journal, Routes(), self.streams)
+
+    def client(self, client_id: str, **options: object) -> Client:
+        names = (f"{client_id}{number}" for number in count())
+        homes = self.worker.homes
+        name = next(name for name in names if homes.of_client(DEFAULT_TENANT, name) == self.number)
+        return super().client(name, **options)
+
+    def stream_records(self, subkind: int) -> list[list[tuple[int, int]]]:
+        return [
+            r.positions()
+            for r in self.journal.records
+            if isinstance(r, StreamRecord) and r.subkind == subkind
+        ]
+
+
+class End(Wire):
+    """One side of a wire, whose frames wait until they are carried over."""
+
+    def __init__(self, shard: Shard) -> None:
+        self.shard = shard
+        self.said: deque[Frame] = deque()
+        self.is_cut = False
+
+    def say(self, frame: Frame) -> None:
+        self.said.append(frame)
+
+    def cut(self) -> None:
+        self.is_cut = True
+
+
+class Pair:
+    """Shard 1 follows shard 0."""
+
+    def __init__(self, streams: StreamSettings | None = None, connected: bool = True) -> None:
+        self.settings = streams or StreamSettings()
+        self.source = Shard(0, self.settings)
+        self.follower = Shard(1, self.settings)
+        if connected:
+            self.connect()
+
+    def connect(self, carry: bool = True) -> tuple[End, End]:
+        self.near, self.far = End(self.follower), End(self.source)
+        self.follower.neighbours.connect(0, self.near)
+        if carry:
+            self.carry()
+        return self.near, self.far
+
+    def carry(self) -> None:
+        """All that is said is heard, and takes effect."""
+        while self.near.said or self.far.said:
+            while self.near.said:
+                self.source.neighbours.heard(self.far, self.near.said.popleft())
+            while self.far.said:
+                self.follower.neighbours.heard(self.near, self.far.said.popleft())
+            self.source.sync()
+            self.follower.sync()
+
+    def advance(self, seconds: float) -> None:
+        self.source.advance(seconds)
+        self.follower.advance(seconds)
+        self.carry()
+
+
+def received(client: Client) -> list[bytes]:
+    return [payload for _, payload, _, _ in client.publishes()]
+
+
+def has_suback(client: Client) -> bool:
+    return any(first >> 4 == SUBACK for first, _ in client.drain())
+
+
+@pytest.mark.parametrize("qos", [0, 1, 2])
+def test_what_is_published_in_one_shard_reaches_the_sessions_of_another(qos: int) -> None:
+    pair = Pair()
+    reader, other = pair.follower.client("r", version=5), pair.follower.client("x", version=5)
+    reader.subscribe("a/+", 2)
+    other.subscribe("b", 2)
+    pair.carry()
+    writer = pair.source.client("w", version=5)
+    for number in range(3):
+        writer.publish("a/1", b"%d" % number, qos)
+    writer.publish("c", b"nobody", qos)
+    pair.carry()
+    assert received(reader) == [b"0", b"1", b"2"]
+    assert received(other) == []
+    assert [m.payload for m in pair.follower.journal.records if isinstance(m, Message)] == (
+        [b"0", b"1", b"2"] if qos else []
+    )
+
+
+def test_a_copy_goes_no_further() -> None:
+    """Where each follows the other, what one has from the other stays there."""
+    pair = Pair()
+    for shard in (pair.source, pair.follower):
+        shard.client("r").subscribe("#", 1)
+    back_near, back_far = End(pair.source), End(pair.follower)
+    pair.source.neighbours.connect(1, back_near)
+    for _ in range(3):
+        pair.carry()
+        while back_near.said:
+            pair.follower.neighbours.heard(back_far, back_near.said.popleft())
+        pair.source.client("w").publish("a", b"x", 1)
+        pair.follower.sync()
+        copied = [frame for frame in back_far.said if isinstance(frame, peer.Copied)]
+        back_far.said.clear()
+        assert copied == []
+
+
+def test_suback_waits_until_the_other_shard_looks_for_it() -> None:
+    pair = Pair()
+    reader = pair.follower.client("r")
+    reader.subscribe("a", 1)
+    assert not has_suback(reader)
+    writer = pair.source.client("w")
+    writer.publish("a", b"before")
+    pair.carry()
+    assert has_suback(reader)
+    writer.publish("a", b"after")
+    pair.carry()
+    assert received(reader) == [b"after"]
+
+
+def test_suback_waits_for_nobody_whose_stream_is_cut() -> None:
+    pair = Pair(connected=False)
+    reader = pair.follower.client("r")
+    reader.subscribe("a", 1)
+    assert has_suback(reader)
+    pair.source.client("w").publish("a", b"after")
+    pair.connect()
+    assert received(reader) == [b"after"]
+
+
+@pytest.mark.parametrize("how", ["time", "break", "new wire"])
+def test_what_is_said_on_a_wire_that_was_given_up_is_not_believed(how: str) -> None:
+    """So nothing that was looked at without the new filter moves the position behind SUBACK."""
+    pair = Pair()
+    reader, writer = pair.follower.client("r"), pair.source.client("w")
+    reader.subscribe("a", 1)
+    near, far = pair.near, pair.far
+    late = list(near.said)
+    near.said.clear()
+    if how == "time":
+        pair.follower.advance(3.0)
+        assert pair.follower.neighbours.cuts == 1
+    elif how == "break":
+        pair.follower.neighbours.broken(near)
+    else:
+        pair.connect(carry=False)
+    assert has_suback(reader)
+    assert near.is_cut
+    writer.publish("a", b"after")
+    pair.source.advance(1)
+    for frame in far.said:  # it has looked at the message
+        pair.follower.neighbours.heard(near, frame)
+    assert any(isinstance(frame, peer.Looked) for frame in far.said)
+    pair.connect()
+    for frame in late:
+        pair.source.neighbours.heard(far, frame)
+    assert far.is_cut
+    pair.carry()
+    assert received(reader) == [b"after"]
+
+
+def test_an_older_owner_and_an_older_wire_are_refused() -> None:
+    pair = Pair()
+    source = pair.source.neighbours
+    for epoch, attempt in ((-1, 9), (0, 1), (0, 0)):
+        wire = End(pair.source)
+        source.heard(wire, Hello(1, epoch, attempt))
+        assert wire.is_cut
+    newer = End(pair.source)
+    assert [pair.far.is_cut, newer.is_cut] == [False, False]
+    source.heard(newer, Hello(1, 1, 0))
+    assert [pair.far.is_cut, newer.is_cut] == [True, False]
+    stranger = End(pair.source)
+    source.heard(stranger, Hello(7, 5, 5))
+    assert stranger.is_cut
+
+
+def test_whoever_lags_reads_the_journal_later_in_order_and_loses_only_qos_0() -> None:
+    streams = StreamSettings()
+    streams.window_bytes = 600
+    streams.read_at_once = 2
+    pair = Pair(streams)
+    reader, writer = pair.follower.client("r"), pair.source.client("w")
+    reader.subscribe("#", 1)
+    pair.carry()
+    for number in range(20):
+        writer.publish("a", b"%d" % number, 1)
+    writer.publish("a", b"lost", 0)
+    copied = [frame for frame in pair.far.said if isinstance(frame, peer.Copied)]
+    assert 0 < len(copied) < 5
+    tenant = pair.source.broker.fold.tenant("default")
+    assert tenant.counters.dropped[DROP_QOS0_SLOW] == 1
+    for _ in range(20):
+        pair.carry()
+        pair.source.sync()
+    writer.publish("a", b"last", 0)
+    pair.carry()
+    assert received(reader) == [b"%d" % number for number in range(20)] + [b"last"]
+    assert tenant.counters.dropped[DROP_QOS0_SLOW] == 1
+
+
+def test_qos_0_overtakes_no_copy() -> None:
+    pair = Pair()
+    reader, writer = pair.follower.client("r"), pair.source.client("w")
+    reader.subscribe("#", 1)
+    pair.carry()
+    writer.publish("a", b"stored", 1)
+    writer.publish("a", b"live", 0)
+    while pair.far.said:
+        pair.follower.neighbours.heard(pair.near, pair.far.said.popleft())
+    assert received(reader) == []
+    pair.carry()
+    pair.follower.sync()
+    assert received(reader) == [b"stored", b"live"]
+
+
+def test_a_filter_is_withdrawn_a_minute_after_nobody_has_it() -> None:
+    pair = Pair()
+    reader = pair.follower.client("r")
+    reader.subscribe("a", 1)
+    pair.carry()
+    routes = pair.source.neighbours.routes
+    reader.feed(codec.encode_unsubscribe(4, 9, ["a"]))
+    pair.advance(59)
+    assert routes.match("default", b"a")
+    reader.subscribe("a", 1)
+    assert has_suback(reader)  # it is looked for all the time
+    pair.advance(59)
+    assert routes.match("default", b"a")
+    reader.feed(codec.encode_unsubscribe(4, 11, ["a"]))
+    pair.advance(61)
+    assert not routes.match("default", b"a")
+
+
+def test_positions_are_journaled_over_long_stretches_and_told() -> None:
+    streams = StreamSettings()
+    streams.note_step = 10
+    pair = Pair(streams)
+    writer = pair.source.client("w")
+    for _ in range(30):
+        writer.publish("a", b"x")
+    for _ in range(4):
+        pair.advance(1)
+    [[(source, taken)], *_] = pair.follower.stream_records(TAKEN)
+    assert source == 0
+    assert taken >= 30
+    [[(shard, followed)], *_] = pair.source.stream_records(FOLLOWED)
+    assert (shard, followed) == (1, taken)
+    assert pair.source.broker.fold.streams.floor([1]) == taken
+    before = len(pair.source.journal.records) + len(pair.follower.journal.records)
+    for _ in range(50):
+        pair.advance(1)
+    assert len(pair.source.journal.records) + len(pair.follower.journal.records) <= before + 4
+
+
+def test_a_stream_goes_on_where_the_follower_has_appended() -> None:
+    pair = Pair()
+    reader, writer = pair.follower.client("r", version=5), pair.source.client("w")
+    reader.subscribe("a", 2)
+    pair.carry()
+    for number in range(3):
+        writer.publish("a", b"%d" % number)
+    pair.follower.neighbours.heard(pair.near, pair.far.said.popleft())
+    near, _ = pair.connect(carry=False)
+    follow = [frame for frame in near.said if isinstance(frame, peer.Follow)]
+    assert [frame.offset for frame in follow] == [
+        pair.follower.broker.commit._pending[-1].source_offset + 1  # type: ignore[attr-defined]
+    ]
+    pair.carry()
+    assert received(reader) == [b"0", b"1", b"2"]
+
+
+def test_a_copy_that_cannot_be_appended_is_asked_for_again() -> None:
+    pair = Pair()
+    reader, writer = pair.follower.client("r"), pair.source.client("w")
+    reader.subscribe("a", 1)
+    pair.carry()
+    writer.publish("a", b"x")
+    [frame] = [frame for frame in pair.far.said if isinstance(frame, peer.Copied)]
+    pair.far.said.clear()
+    topic, frame.copy.topic = frame.copy.topic, bytes(70_000)
+    pair.follower.neighbours.heard(pair.near, frame)
+    assert pair.near.is_cut
+    assert pair.follower.worker.failures.counts["apply"] == 1
+    frame.copy.topic = topic
+    pair.connect()
+    assert received(reader) == [b"x"]
+
+
+class Failing(Routes):
+    """There is no memory for a match, once."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.fails = False
+
+    def match(self, tenant: str, topic: bytes) -> list[int]:
+        if self.fails:
+            self.fails = False
+            raise MemoryError
+        return super().match(tenant, topic)
+
+
+@pytest.mark.interpreted
+def test_what_failed_on_its_way_by_is_read_from_the_journal() -> None:
+    pair = Pair(connected=False)
+    routes = pair.source.neighbours.routes = Failing()
+    reader, writer = pair.follower.client("r"), pair.source.client("w")
+    reader.subscribe("a", 1)
+    pair.connect()
+    routes.fails = True
+    writer.publish("a", b"x")
+    pair.carry()
+    pair.source.sync()
+    pair.carry()
+    assert received(reader) == [b"x"]
+
+
+def test_an_answer_that_waits_counts_against_its_client() -> None:
+    pair = Pair()
+    reader = pair.follower.client("r")
+    reader.subscribe("a", 1)
+    waiting = reader.link.deferred
+    assert waiting > 0
+    pair.carry()
+    assert reader.link.deferred == 0
+    assert pair.follower.broker.commit.deferred_bytes == 0
+
+
+def test_puback_says_that_nobody_hears_only_where_all_shards_have_said_so() -> None:
+    pair = Pair(connected=False)
+    writer = pair.source.client("w", version=5)
+
+    def code() -> int:
+        writer.take()
+        writer.publish("a", b"x", 1)
+        [body] = [body for first, body in writer.take() if first >> 4 == 4]
+        return body[2] if len(body) > 2 else 0
+
+    assert code() == 0  # the other one may want it
+    pair.connect()
+    assert code() == 0x10
+    pair.follower.client("r").subscribe("a", 1)
+    pair.carry()
+    assert code() == 0
+
+
+def test_before_it_has_begun_a_shard_speaks_to_nobody() -> None:
+    source = Pair(connected=False).source
+    neighbours = source.broker.join(source.journal, Routes(), StreamSettings())
+    wire = End(source)
+    neighbours.heard(wire, Hello(1, 1, 1))
+    assert wire.is_cut
+    assert not neighbours.follows(1)
