@@ -53,6 +53,8 @@ _SMALL_MACHINE: Final = {
     "spark.sql.shuffle.partitions": "4",
     # Delta rebuilds the state of a table's log with every commit of a stream; more than one task only adds to its cost.
     "spark.databricks.delta.snapshotPartitions": "1",
+    # A vacuum lists the files of a table in so many tasks; Spark's own default is 10 000.
+    "spark.sql.sources.parallelPartitionDiscovery.parallelism": "16",
     # Few (tenant, date) pairs are written at a time; keeping their files open spares a sort of every batch.
     "spark.sql.maxConcurrentOutputFileWriters": "32",
     "spark.sql.streaming.numRecentProgressUpdates": "20",
