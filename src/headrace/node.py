@@ -128,7 +128,7 @@ class Node:
         interval_bytes, interval_s = journal.snapshot_interval_bytes, journal.snapshot_interval_s
         snapshots = Snapshotting(self.broker, self._log, interval_bytes, interval_s, self.watchdog)
         self._upkeep = Upkeep(self.broker, self._log, snapshots, self.watchdog)
-        self._bridges = Bridges(self.broker, self._log.uuid, log.info, log.warning)
+        self._bridges = Bridges(self.worker, self._log.uuid, log.info, log.warning)
         with keys_named(config, "limits"):
             self._doors = Doors(self.worker, door_settings(config), self._access, log.warning, self._audit)
         self._admin = Admin(self._admin_context)

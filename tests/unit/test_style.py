@@ -143,7 +143,6 @@ TESTED_TOGETHER = {
     "tests/e2e/test_bridge.py": [
         "headrace/bridge/counters.py",
         "headrace/bridge/settings.py",
-        "headrace/services/bridges.py",
     ],
     "tests/spark/base/test_session.py": ["headrace_spark/base/settings.py"],
 }

@@ -13,6 +13,8 @@ from headrace.bridge.rendering import trace_of
 from headrace.bridge.settings import BridgeSettings
 from headrace.core.broker import Broker
 from headrace.core.records.record import DROP_REASONS
+from headrace.core.state.session import BRIDGE_PREFIX, Session
+from headrace.core.worker import Worker
 
 _STOP_TIMEOUT_S = 2.0
 _COUNTERS = {
@@ -28,8 +30,8 @@ _COUNTERS = {
 class Bridges:
     """`info` and `warn` write log lines with more about them by name."""
 
-    def __init__(self, broker: Broker, journal_uuid: str, info: Tell, warn: Tell) -> None:
-        self._broker = broker
+    def __init__(self, worker: Worker, journal_uuid: str, info: Tell, warn: Tell) -> None:
+        self._worker = worker
         self._broker_id = journal_uuid.replace("-", "")[:16]
         self._info = info
         self._warn = warn
@@ -38,21 +40,30 @@ class Bridges:
 
     def open(self, configured: Sequence[BridgeSettings]) -> None:
         """Make the sessions, with their subscriptions. Before anybody can publish, so that nothing is missed."""
-        bridging = self._broker.bridging()
-        if configured:
-            self._broker.publishing.trace = trace_of(self._broker_id)
-        for session in bridging.retire({settings.name for settings in configured}):
-            queue = session.outbound()
-            self._warn(
-                "messages wait for a bridge that is not configured any more; they expire unless it comes back",
-                session=session.client_id,
-                messages=int(queue.unfinished()),
-                expiry_s=session.expiry_s,
-            )
-        self.bridges = [
-            Bridge(settings, self._broker, bridging, self._broker_id, self._info, self._warn, self._publish)
-            for settings in configured
-        ]
+        names = {settings.name for settings in configured}
+        for broker in self._worker.brokers:
+            if configured:
+                broker.publishing.trace = trace_of(self._broker_id)
+            for session in broker.bridging().retire(names):
+                self._tell_retired(session)
+        self.bridges = []
+        for settings in configured:
+            home = self._worker.home_of(self._worker.anyone.tenant, BRIDGE_PREFIX + settings.name)
+            if home is not None:  # else the worker has it that owns its shard
+                self.bridges.append(self._made(settings, home))
+
+    def _tell_retired(self, session: Session) -> None:
+        self._warn(
+            "messages wait for a bridge that is not configured any more; they expire unless it comes back",
+            session=session.client_id,
+            messages=int(session.outbound().unfinished()),
+            expiry_s=session.expiry_s,
+        )
+
+    def _made(self, settings: BridgeSettings, home: Broker) -> Bridge:
+        """A bridge whose session is one of this broker's."""
+        bridging = home.bridging()
+        return Bridge(settings, home, bridging, self._broker_id, self._info, self._warn, self._publish)
 
     def start(self) -> None:
         """Connect."""
@@ -69,7 +80,7 @@ class Bridges:
         """Say goodbye to the remote brokers and wait a moment for the connections to close."""
         for bridge in self.bridges:
             bridge.stop()
-        self._broker.worker.end_tick()
+        self._worker.end_tick()
         for bridge, task in zip(self.bridges, self._tasks, strict=True):
             if not bridge.up:
                 task.cancel()
@@ -82,7 +93,9 @@ class Bridges:
         """The state of a bridge among the topics of the broker itself, as Mosquitto's users know it."""
         if bridge.settings.notifications != "none":
             topic = f"$SYS/broker/connection/{bridge.settings.name}/state"
-            self._broker.system.publish(bridge.session.tenant, topic, b"1" if up else b"0")
+            for broker in self._worker.brokers:
+                tenant = broker.fold.tenant(bridge.session.tenant.name)
+                broker.system.publish(tenant, topic, b"1" if up else b"0")
 
 
 class BridgeCollector(Collector):
