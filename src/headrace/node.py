@@ -371,7 +371,7 @@ class Node:
 
     def _publish_system(self) -> None:
         interval_s = self.config.sys_interval_s
-        system = SystemPublisher(self.broker, __version__, time.monotonic(), self._doors.accepted)
+        system = SystemPublisher(self.worker, __version__, time.monotonic(), self._doors.accepted)
         publish = self.watchdog.watched("system", system.publish)
 
         def turn() -> float:

@@ -1,6 +1,6 @@
 """`$SYS/broker/...`: the broker's numbers under the names that Mosquitto's users know.
 
-    publisher = SystemPublisher(broker, version, time.monotonic(), doors.accepted)
+    publisher = SystemPublisher(worker, version, time.monotonic(), doors.accepted)
     publisher.publish(time.monotonic())        every `sys_interval_s` seconds, on the loop
 
 Values are decimal text. Loads are per minute, smoothed over 1, 5 and 15 minutes. `messages/...` count PUBLISH packets. A
@@ -15,8 +15,8 @@ import resource
 from collections.abc import Callable
 from pathlib import Path
 
-from headrace.core.broker import Broker
 from headrace.core.state.tenant import Tenant
+from headrace.core.worker import Worker
 
 MINUTES = (1, 5, 15)
 STATM = Path("/proc/self/statm")
@@ -44,13 +44,13 @@ class Load:
 
 
 class SystemPublisher:
-    """Reads the counters of the default tenant and hands them to `Broker.system`. `accepted` says how many connections
-    the listeners have let in."""
+    """Reads the counters of the default tenant, of all shards together, and hands the sums to `Broker.system` of each.
+    `accepted` says how many connections the listeners have let in."""
 
     def __init__(
-        self, broker: Broker, version: str, now_s: float, accepted: Callable[[], int] = lambda: 0
+        self, worker: Worker, version: str, now_s: float, accepted: Callable[[], int] = lambda: 0
     ) -> None:
-        self._broker = broker
+        self._worker = worker
         self._version = version
         self._accepted = accepted
         self._started_s = self._last_s = now_s
@@ -59,10 +59,11 @@ class SystemPublisher:
 
     def publish(self, now_s: float) -> None:
         """Send every value that changed."""
-        tenant = self._broker.fold.tenant(self._broker.worker.anyone.tenant)
+        name = self._worker.anyone.tenant
+        tenants = [broker.fold.tenant(name) for broker in self._worker.brokers]
         elapsed_s, self._last_s = now_s - self._last_s, now_s
-        values = self._state(tenant) | heap()
-        counters = self._counters(tenant)
+        values = self._state(tenants) | heap()
+        counters = self._counters(tenants)
         values |= {name: str(count) for name, count in counters.items()}
         if elapsed_s > 0:
             counters |= {load: counters[name] for name, load in LOADS.items()} | {"sockets": self._accepted()}
@@ -70,21 +71,23 @@ class SystemPublisher:
                 values |= self._load(name, count, elapsed_s)
         values["version"] = f"headrace version {self._version}"
         values["uptime"] = f"{int(now_s - self._started_s)} seconds"
-        for name, value in values.items():
-            self._broker.system.publish(tenant, f"$SYS/broker/{name}", value.encode("ascii"))
+        for broker, tenant in zip(self._worker.brokers, tenants, strict=True):
+            for name, value in values.items():
+                broker.system.publish(tenant, f"$SYS/broker/{name}", value.encode("ascii"))
 
     def _load(self, name: str, count: int, elapsed_s: float) -> dict[str, str]:
         load = self._loads.setdefault(name, Load())
         load.update(count, elapsed_s)
         return {f"load/{name}/{minutes}min": f"{load.averages[minutes]:.2f}" for minutes in MINUTES}
 
-    def _state(self, tenant: Tenant) -> dict[str, str]:
-        connected = self._broker.sessions.connected
+    def _state(self, tenants: list[Tenant]) -> dict[str, str]:
+        brokers = self._worker.brokers
+        connected = sum(broker.sessions.connected for broker in brokers)
         self._most_connected = max(self._most_connected, connected)
-        total = len(tenant.sessions)
+        total = sum(len(tenant.sessions) for tenant in tenants)
         away = str(max(0, total - connected))
-        retained, waiting = tenant.retained, tenant.space
-        stored = str(len(retained) + waiting.count)
+        retained = sum(len(tenant.retained) for tenant in tenants)
+        stored = str(retained + sum(tenant.space.count for tenant in tenants))
         return {
             "clients/total": str(total),
             "clients/connected": str(connected),
@@ -92,28 +95,30 @@ class SystemPublisher:
             "clients/disconnected": away,
             "clients/inactive": away,
             "clients/maximum": str(self._most_connected),
-            "clients/expired": str(self._broker.sessions.expired),
-            "subscriptions/count": str(tenant.tree.count),
-            "shared_subscriptions/count": str(len(tenant.groups)),
-            "retained messages/count": str(len(retained)),
+            "clients/expired": str(sum(broker.sessions.expired for broker in brokers)),
+            "subscriptions/count": str(sum(tenant.tree.count for tenant in tenants)),
+            "shared_subscriptions/count": str(sum(len(tenant.groups) for tenant in tenants)),
+            "retained messages/count": str(retained),
             "messages/stored": stored,
             "store/messages/count": stored,
-            "store/messages/bytes": str(retained.bytes + waiting.bytes),
+            "store/messages/bytes": str(sum(t.retained.bytes + t.space.bytes for t in tenants)),
         }
 
-    def _counters(self, tenant: Tenant) -> dict[str, int]:
-        counters = tenant.counters
+    def _counters(self, tenants: list[Tenant]) -> dict[str, int]:
+        counters = [tenant.counters for tenant in tenants]
+        received = sum(part.publishes_received for part in counters)
+        sent = sum(part.publishes_sent for part in counters)
         return {
-            "messages/received": counters.publishes_received,
-            "messages/sent": counters.publishes_sent,
-            "publish/messages/received": counters.publishes_received,
-            "publish/messages/sent": counters.publishes_sent,
-            "publish/messages/dropped": sum(counters.dropped.values()),
-            "publish/bytes/received": counters.bytes_received,
-            "publish/bytes/sent": counters.bytes_sent,
-            "bytes/received": self._broker.worker.bytes_received,
-            "bytes/sent": self._broker.worker.bytes_sent,
-            "connections": counters.connects,
+            "messages/received": received,
+            "messages/sent": sent,
+            "publish/messages/received": received,
+            "publish/messages/sent": sent,
+            "publish/messages/dropped": sum(sum(part.dropped.values()) for part in counters),
+            "publish/bytes/received": sum(part.bytes_received for part in counters),
+            "publish/bytes/sent": sum(part.bytes_sent for part in counters),
+            "bytes/received": self._worker.bytes_received,
+            "bytes/sent": self._worker.bytes_sent,
+            "connections": sum(part.connects for part in counters),
         }
 
 

@@ -10,6 +10,7 @@ from conformance.peer import Peer
 from harness import Harness
 from headrace.mqtt.packets import Publish
 from headrace.services.sys_topics import Load, SystemPublisher, heap
+from shards import Shards
 
 
 def values(peer: Peer) -> dict[str, str]:
@@ -18,7 +19,7 @@ def values(peer: Peer) -> dict[str, str]:
 
 def test_names_and_values() -> None:
     harness = Harness()
-    system = SystemPublisher(harness.broker, "1.2.3", 100.0)
+    system = SystemPublisher(harness.worker, "1.2.3", 100.0)
     watcher = Peer(harness, "w")
     watcher.subscribe("$SYS/#", "x/+")
     away = Peer(harness, "away", clean=False, session_expiry_interval=99)
@@ -52,7 +53,7 @@ def test_names_and_values() -> None:
 
 def test_sockets_are_those_that_listeners_let_in() -> None:
     harness = Harness()
-    system = SystemPublisher(harness.broker, "1", 0.0, lambda: 6)
+    system = SystemPublisher(harness.worker, "1", 0.0, lambda: 6)
     watcher = Peer(harness, "w")
     watcher.subscribe("$SYS/broker/load/sockets/1min")
     system.publish(60.0)
@@ -61,7 +62,7 @@ def test_sockets_are_those_that_listeners_let_in() -> None:
 
 def test_an_expired_session_and_what_waited_for_it() -> None:
     harness = Harness()
-    system = SystemPublisher(harness.broker, "1", 0.0)
+    system = SystemPublisher(harness.worker, "1", 0.0)
     watcher = Peer(harness, "w")
     watcher.subscribe("$SYS/broker/clients/expired", "$SYS/broker/messages/stored")
     away = Peer(harness, "away", clean=False, session_expiry_interval=5)
@@ -84,7 +85,7 @@ def test_without_proc_nothing_is_said_of_memory(monkeypatch: pytest.MonkeyPatch,
 
 def test_only_changes_are_sent_and_late_subscribers_get_all() -> None:
     harness = Harness()
-    system = SystemPublisher(harness.broker, "1", 0.0)
+    system = SystemPublisher(harness.worker, "1", 0.0)
     watcher = Peer(harness, "w")
     watcher.subscribe("$SYS/broker/clients/+", "$SYS/broker/uptime")
     system.publish(1.0)
@@ -100,3 +101,15 @@ def test_a_steady_rate_is_its_own_average() -> None:
     for step in range(1, 1000):
         load.update(step * 20, 10)
     assert load.averages == {1: pytest.approx(120), 5: pytest.approx(120), 15: pytest.approx(120, rel=1e-3)}
+
+
+def test_every_shard_is_told_the_sums_of_all() -> None:
+    shards = Shards()
+    watchers = [shards.client_in(shard) for shard in range(3)]
+    for watcher in watchers:
+        watcher.subscribe("$SYS/broker/clients/connected", 0)
+        watcher.publish("t", b"x")
+        watcher.take()
+    SystemPublisher(shards.worker, "1", 0.0).publish(10.0)
+    shards.sync()
+    assert [[payload for _, payload, _, _ in watcher.publishes()] for watcher in watchers] == [[b"3"]] * 3
