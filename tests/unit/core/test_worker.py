@@ -7,13 +7,14 @@ from collections import Counter
 import pytest
 
 from harness import Client, Harness
+from headrace.core.ports.journal import GONE, Absent, JournalPort
 from headrace.core.ports.latencies import Latencies
 from headrace.core.ports.settings import BrokerSettings
 from headrace.core.ports.timers import Timer
+from headrace.core.records.message import Message
 from headrace.core.worker import TIMERS_AT_ONCE
 from headrace.mqtt import reason_codes as rc
 from headrace.mqtt.packets import Will
-from headrace.storage.memory import MemoryJournal
 from shards import Shards
 
 CONNACK, PUBACK, DISCONNECT = 0x20, 0x40, 0xE0
@@ -34,13 +35,16 @@ class Heard(Latencies):
         self.found["delivered"] += 1
 
 
-class Broken(MemoryJournal):
-    """Takes nothing."""
+class Broken(JournalPort):
+    """Takes nothing, and has nothing."""
 
     def append(
         self, body: bytes, records: list[object], first_timestamp_us: int, max_timestamp_us: int
     ) -> None:
         raise OSError(5, "the disk is gone")
+
+    def fetch(self, offset: int) -> Message | Absent:
+        return GONE
 
 
 class Noted(Timer):
