@@ -51,7 +51,7 @@ class Held(Deferred):
         raise NotImplementedError
 
 
-class Neighbours(Passing, WantedListener):
+class Neighbours(Passing):
     """The other shards of shard `shard`."""
 
     def __init__(
@@ -92,7 +92,7 @@ class Neighbours(Passing, WantedListener):
     def begin(self, epoch: int) -> None:
         """Begin as the newest owner of the shard, which `epoch` says: its state is recovered, and there may be wires."""
         self.epoch = epoch
-        self._wanted.listener = self
+        self._wanted.listener = _Announcer(self)
         settings = self._settings
         for other in self.others:
             self._takers[other] = Taker(
@@ -199,6 +199,7 @@ class Neighbours(Passing, WantedListener):
     # What the sessions here want
 
     def wanted(self, tenant: str, topic_filter: str) -> None:
+        """Announce a filter, unless it was not withdrawn yet."""
         if self._withdrawing.pop((tenant, topic_filter), None) is not None:
             return  # it is announced
         self._number += 1
@@ -207,6 +208,7 @@ class Neighbours(Passing, WantedListener):
             taker.ask(frame, self._worker.clock.mono_ms)
 
     def unwanted(self, tenant: str, topic_filter: str) -> None:
+        """Withdraw a filter later."""
         until_ms = self._worker.clock.mono_ms + self._settings.withdraw_after_ms
         self._withdrawing[tenant, topic_filter] = until_ms
 
@@ -329,3 +331,16 @@ class Neighbours(Passing, WantedListener):
         if moved:
             self._commit.append(stream_record(FOLLOWED, now_us, moved))
             self._followed_noted.update(moved)
+
+
+class _Announcer(WantedListener):
+    """Hands on what the sessions of this shard want."""
+
+    def __init__(self, neighbours: Neighbours) -> None:
+        self._neighbours = neighbours
+
+    def wanted(self, tenant: str, topic_filter: str) -> None:
+        self._neighbours.wanted(tenant, topic_filter)
+
+    def unwanted(self, tenant: str, topic_filter: str) -> None:
+        self._neighbours.unwanted(tenant, topic_filter)
