@@ -276,7 +276,7 @@ def test_a_range_comes_compressed_to_who_takes_that(limiting: BrokerProcess) -> 
 
 
 def test_who_reads_slowly_and_asks_for_everything_at_once_holds_up_nobody(limiting: BrokerProcess) -> None:
-    """The system takes 3 MB or so for each connection; what is behind that waits in the broker."""
+    """The system takes half a megabyte for each connection; what is behind that waits in the broker."""
     request = (
         b"GET /v1/journal/files/00000000000000000000.log HTTP/1.1\r\nHost: h\r\n"
         b"Authorization: Bearer mover\r\nRange: bytes=0-1048575\r\n\r\n"
@@ -287,7 +287,7 @@ def test_who_reads_slowly_and_asks_for_everything_at_once_holds_up_nobody(limiti
             slow = socket.socket()
             slow.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
             slow.connect(("127.0.0.1", limiting.admin_port))
-            slow.sendall(request * 20)
+            slow.sendall(request * 3)
             held.append(slow)
         wait_until(lambda: ask(limiting, "/", "mover").status == 429, "no turn is left", 60)
         refused = ask(limiting, "/", "mover")

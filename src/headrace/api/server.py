@@ -32,6 +32,8 @@ STOP_S = 1
 HEADER_BYTES_MAX = 16 << 10
 PAUSE_S = 0.25
 BACKLOG = 128
+# What the system keeps of an answer that is not taken, twice that in fact; by itself it takes megabytes for each client.
+SEND_BUFFER_BYTES = 256 << 10
 
 Report = Callable[[str, str], None]
 
@@ -172,6 +174,7 @@ class Accepting:
             self._report("admin: too many connections", str(self._bounds.connections_max))
             accepted.close()
             return
+        accepted.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER_BYTES)
         made = self._make(self._ended)
         self._open_now[made] = accepted
         task = self._loop.create_task(self._open(made, accepted))
