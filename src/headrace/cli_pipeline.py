@@ -262,6 +262,7 @@ def problems(config: Config) -> list[str]:
     from headrace_spark.base.session import check_java
     from headrace_spark.clean.topic_schemas import load_topic_schemas
     from headrace_spark.lake.location import lake_folder
+    from headrace_spark.source.journal import check_broker
 
     pipeline = config.pipeline
     steps: list[tuple[str, Callable[[], object]]] = [
@@ -274,6 +275,8 @@ def problems(config: Config) -> list[str]:
         ("pipeline.replay.password_file", lambda: read_password(pipeline.replay.password_file)),
         ("pipeline.replay.ca_file", lambda: _check_authority(pipeline.replay.ca_file)),
     ]
+    if pipeline.journal:
+        steps.append(("pipeline.journal", lambda: check_broker(pipeline.journal)))
     if pipeline.clean.topic_schemas:
         file = Path(pipeline.clean.topic_schemas)
         steps.append(("pipeline.clean.topic_schemas", lambda: load_topic_schemas(file)))

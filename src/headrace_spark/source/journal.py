@@ -25,7 +25,7 @@ from headrace_spark.base.settings import RunSettings
 from headrace_spark.records.chunk import chunks
 from headrace_spark.source.options import TOKEN_VARIABLE
 from headrace_spark.source.ranges import JournalOffset
-from headrace_spark.source.remote import PATIENT, Patience, RemoteJournal, is_remote
+from headrace_spark.source.remote import PATIENT, Address, Patience, RemoteJournal, is_remote
 from headrace_spark.source.selection import EVER
 
 
@@ -58,9 +58,18 @@ def journal_of(settings: RunSettings, patience: Patience = PATIENT) -> JournalRe
     """The journal that a job was told to read. Raises BadOption, JournalMissing, JournalUnreachable."""
     if not settings.journal:
         return open_journal(settings.data_dir.absolute())
-    if not is_remote(settings.journal):
-        raise BadOption("pipeline.journal", settings.journal, "a broker is given as headrace://HOST:PORT")
+    check_broker(settings.journal)
     return open_journal(settings.journal, _token(settings.token_file), patience)
+
+
+def check_broker(location: str) -> None:
+    """Raise BadOption, by the key pipeline.journal, unless this is how a broker is given."""
+    if not is_remote(location):
+        raise BadOption("pipeline.journal", location, "a broker is given as headrace://HOST:PORT")
+    try:
+        Address.parse(location)
+    except BadOption as error:
+        raise BadOption("pipeline.journal", location, error.problem) from None
 
 
 def _token(file: str) -> str:

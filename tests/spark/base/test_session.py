@@ -48,6 +48,8 @@ def test_extra_settings_win_but_the_log_stays_quiet() -> None:
     assert found["spark.sql.shuffle.partitions"] == "9"
     assert found["spark.driver.extraJavaOptions"].endswith("log4j2.properties -XX:+UseSerialGC")
     assert Path(found["spark.driver.extraJavaOptions"].split("file:")[1].split()[0]).is_file()
+    as_json = session_configuration(SparkSettings(json_logs=True))["spark.driver.extraJavaOptions"]
+    assert "-Dheadrace.log=json" in as_json.split()
 
 
 def test_a_collector_is_chosen_once(monkeypatch: pytest.MonkeyPatch) -> None:

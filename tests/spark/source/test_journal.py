@@ -11,9 +11,10 @@ from headrace.journal.consumers import ConsumerPosition
 from headrace.journal.log import LogSettings
 from headrace.journal.reader import JournalReader
 from headrace.journal.snapshot import SnapshotWriter
-from headrace_spark.base.errors import DataLoss, ForeignOffset, JournalMissing
+from headrace_spark.base.errors import BadOption, DataLoss, ForeignOffset, JournalMissing
 from headrace_spark.records.schema import MESSAGES
 from headrace_spark.source.journal import (
+    check_broker,
     commit,
     holds_last,
     open_journal,
@@ -135,3 +136,11 @@ def test_commits_move_forward_and_register_again_what_was_dropped(reader: Journa
     ConsumerPosition.remove(reader.data_dir, "c")
     commit(reader, "c", JournalOffset(reader.uuid, reader.epoch, 40))
     assert registered_offset(reader, "c") == 40
+
+
+@pytest.mark.parametrize("wrong", ["tcp://h:1", "headrace://h?requests=0", "headrace://h/path", "/data"])
+def test_a_broker_that_is_none_is_named_by_its_key(wrong: str) -> None:
+    with pytest.raises(BadOption, match=r"option pipeline\.journal='") as refused:
+        check_broker(wrong)
+    assert refused.value.exit_code == 2
+    check_broker("headraces://h:1?ca=file&requests=3")
