@@ -93,6 +93,8 @@ class SessionConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     application_client_ids: tuple[str, ...] = ()  # shell patterns: "archive-*"
     application_user_names: tuple[str, ...] = ()
     session_type_property: bool = True  # the CONNECT user property session-type may choose
+    # A client that sends this CONNECT user property finds message ids in what it gets, under the same name; "": nobody.
+    message_id_property: str = "headrace-message-id"
     restart_grace_s: Seconds = 1.0
 
 

@@ -31,6 +31,7 @@ from headrace.api.tokens import Tokens
 from headrace.build import PURE, build
 from headrace.config import Config, endpoint
 from headrace.core.ports.clock import Clock
+from headrace.core.records.message_id import JournalName
 from headrace.core.worker import Worker
 from headrace.journal.errors import FULL_REASONS, OffsetOutOfRange, reason_of
 from headrace.journal.log import SegmentedLog
@@ -116,7 +117,7 @@ class Node:
         self.worker = Worker(scheduler, self.clock, broker_settings(config))
         limit_users(self.worker.anyone.limits, config)
         self.broker = self.worker.own(0, self._journal)
-        self.broker.devices.name_journal(f"{self._log.uuid}:{self._log.epoch}")
+        self.broker.devices.name_journal(JournalName(self._log.uuid, self._log.epochs()))
         scheduler.end_tick = self.worker.end_tick
         self._synced = Histogram("headrace_journal_sync_duration_seconds", "Write and fdatasync of a batch")
         self.worker.latencies = self._latencies = LatencyHistograms()

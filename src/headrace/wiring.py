@@ -46,6 +46,7 @@ def broker_settings(config: Config) -> BrokerSettings:
     settings.application_client_ids = list(session.application_client_ids)
     settings.application_user_names = list(session.application_user_names)
     settings.session_type_property = session.session_type_property
+    settings.message_id_property = session.message_id_property
     settings.packet_bytes_max = limits.packet_bytes_max
     settings.write_buffer_high = limits.write_buffer_high
     settings.keep_alive_max_s = limits.keep_alive_max_s

@@ -34,6 +34,7 @@ class BridgeRendering(Rendering):
     flag."""
 
     def __init__(self, topics: TopicMap, trace: bytes, retain: bool, counters: BridgeCounters) -> None:
+        super().__init__(bridges=True)
         self._topics = topics
         self._counters = counters
         self._trace = trace

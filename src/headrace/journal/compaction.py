@@ -41,7 +41,7 @@ _BYTES_MAX = 64 << 10
 
 
 class SparseWriter:
-    """Draws the kept records of many batches together."""
+    """Draws the kept records of many batches together, those of each epoch by themselves: ids name it for ever."""
 
     def __init__(self, file: SegmentFile, seed: int, epoch: int) -> None:
         self._file = file
@@ -55,6 +55,9 @@ class SparseWriter:
         self._max_us = 0
 
     def add(self, batch: Batch, live: Collection[int]) -> None:
+        if batch.epoch != self._epoch:
+            self.flush()
+            self._epoch = batch.epoch
         records = split_records(batch.body)
         for offset, record in enumerate(records, batch.base_offset):
             if not self._count:

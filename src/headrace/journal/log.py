@@ -5,6 +5,7 @@ Used by the broker. All methods run on the loop, except where they say otherwise
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -22,6 +23,7 @@ from headrace.journal.copying import copy_file
 from headrace.journal.damage import first_damage
 from headrace.journal.disk import Disk
 from headrace.journal.errors import (
+    CorruptBatch,
     DiskFull,
     JournalError,
     OffsetOutOfRange,
@@ -280,6 +282,27 @@ class SegmentedLog:
         if not self.start_offset <= start <= written:
             raise OffsetOutOfRange(start, self.start_offset, written)
         return self._catalog.scan(start, written if end is None else min(end, written))
+
+    def epochs(self) -> list[tuple[int, int]]:
+        """(offset from which on, epoch) of all that is there, ascending; what is appended next has the last one.
+
+        Reads a batch, and where the journal was restored or cut, a few more."""
+        found: list[tuple[int, int]] = []
+        at, end = self.start_offset, self.next_offset
+        while at < end and (not found or found[-1][1] < self.epoch):
+            epoch = self._epoch_at(at)
+            found.append((at, epoch))
+            at = bisect_left(range(end), True, at + 1, key=lambda offset: self._epoch_at(offset) > epoch)
+        if not found or found[-1][1] != self.epoch:
+            found.append((end, self.epoch))
+        return found
+
+    def _epoch_at(self, offset: int) -> int:
+        """The epoch in which a record was written; of one that cannot be read, that of now."""
+        try:
+            return self.read_batch(offset).epoch
+        except (CorruptBatch, OffsetOutOfRange):
+            return self.epoch
 
     @property
     def unverified(self) -> int:

@@ -288,3 +288,26 @@ def test_a_consumer_that_never_returns_holds_nothing_beyond_its_limit(tmp_path: 
 def check_sparse(log: SegmentedLog, offset: int) -> None:
     batch = log.read_batch(offset)
     assert split_records(batch.body)[offset - batch.base_offset] == record(offset)
+
+
+def test_what_was_written_before_a_restore_keeps_its_epoch(tmp_path: Path) -> None:
+    log = compactable(tmp_path / "data")
+    first = log.epoch
+    assert log.epochs() == [(0, first)]
+    backup(tmp_path / "data", tmp_path / "copy")
+    log.close()
+    restore(tmp_path / "copy", tmp_path / "new")
+    log = SegmentedLog.open(tmp_path / "new", LIMITED, silent)
+    second = log.epoch
+    assert second > first
+    assert log.epochs() == [(0, first), (RECORDS, second)]
+    for base in range(RECORDS, 2 * RECORDS, BATCH):
+        log.append(b"".join(map(record, range(base, base + BATCH))), BATCH, base + 1, base + 2)
+    log.close()
+    log = SegmentedLog.open(tmp_path / "new", LIMITED, silent)
+    assert log.epochs() == [(0, first), (RECORDS, second)]
+    SnapshotWriter(log.directory, log.high_watermark).commit()
+    log.set_floor(0)
+    assert compact(log, range(0, 2 * RECORDS, 100)) > 0
+    assert log.epochs() == [(0, first), (RECORDS, second)]
+    log.close()

@@ -8,7 +8,9 @@ from __future__ import annotations
 import fnmatch
 from typing import TYPE_CHECKING
 
+from headrace.core.outbound.message_ids import IdRendering
 from headrace.core.outbound.reserving import reserve_chunk
+from headrace.core.records.message_id import JournalName
 from headrace.core.state.session import APPLICATION, DEVICE
 
 if TYPE_CHECKING:
@@ -23,6 +25,7 @@ class Grants:
 
     def __init__(self, settings: BrokerSettings) -> None:
         self._settings = settings
+        self.journal = JournalName()
 
     def expiry_s(self, packet: Connect, answer: Properties) -> int:
         """Seconds that the session outlives its connection."""
@@ -67,6 +70,15 @@ class Grants:
         link.alias_maximum = min(
             packet.properties.topic_alias_maximum or 0, self._settings.topic_alias_outbound
         )
+        if packet.properties.user_properties:
+            self._name_messages(link, packet)
+
+    def _name_messages(self, link: Link, packet: Connect) -> None:
+        """Let a client have message ids that has asked for them, instead of topic aliases."""
+        wanted = self._settings.message_id_property
+        if wanted and any(name == wanted for name, _ in packet.properties.user_properties):
+            link.rendering = IdRendering(self.journal, wanted)
+            link.alias_maximum = 0
 
     def session_type(self, link: Link, packet: Connect) -> int:
         """Configuration rules, then the CONNECT user property, then DEVICE (decision 16)."""

@@ -29,6 +29,7 @@ from headrace.core.records.event import (
     SessionOpened,
     SessionResumed,
 )
+from headrace.core.records.message_id import JournalName
 from headrace.core.records.record import DROP_SESSION_ENDED
 from headrace.core.state.groups import forget_redraws, groups_of
 from headrace.core.state.session import BRIDGE_PREFIX, NEVER_EXPIRES, Session, session_of
@@ -75,6 +76,10 @@ class Sessions(SignInListener):
         self.admission = Admission(worker.settings)
         self._wills = Wills(commit, self.admission, worker.clock)
         self._grants = Grants(worker.settings)
+
+    def name_journal(self, journal: JournalName) -> None:
+        """Make message ids of this journal, for those who ask for them."""
+        self._grants.journal = journal
 
     # CONNECT
 

@@ -23,7 +23,7 @@ from headrace.core.ports.identity import Identity
 from headrace.core.ports.link import Link, WorkerPort
 from headrace.core.ports.voice import Voice
 from headrace.core.records.message import NO_EXPIRY, FrameMessage
-from headrace.core.records.message_id import message_id
+from headrace.core.records.message_id import JournalName, message_id
 from headrace.core.records.queue_record import DEVICE_OWNED, queue_record
 from headrace.core.records.record import DROP_NOT_ACCEPTED
 from headrace.core.state.session import BRIDGE_PREFIX
@@ -54,7 +54,7 @@ class Devices:
         consuming: Consuming,
         worker: WorkerPort,
     ) -> None:
-        self.journal = ""
+        self.journal = JournalName()
         self.consuming = consuming
         self.clients: dict[DeviceLink, None] = {}
         self._fold = fold
@@ -222,7 +222,7 @@ class Devices:
 
     def id_of(self, message: FrameMessage) -> bytes:
         """The 16 bytes that name a message."""
-        return message_id(self.journal, message)
+        return message_id(self.journal.at(message.offset), message)
 
     # The end
 
@@ -234,10 +234,11 @@ class Devices:
             del self.clients[client]
             self._fold.tenant_of(client.link).counters.disconnects += 1
 
-    def name_journal(self, journal: str) -> None:
-        """Make message ids of this journal: "<uuid>:<epoch>"."""
+    def name_journal(self, journal: JournalName) -> None:
+        """Make message ids of this journal."""
         self.journal = journal
         self.consuming.clusters.journal_name = journal
+        self._sessions.name_journal(journal)
 
     def stop(self) -> None:
         """SIGTERM: say goodbye."""

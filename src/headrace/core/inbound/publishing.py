@@ -135,7 +135,7 @@ class Publishing:
         if (
             len(packet.properties)
             and self.trace
-            and link.rendering is None
+            and (link.rendering is None or not link.rendering.bridges)
             and self.trace in packet.properties
         ):
             self._reject(link, session, packet, rc.SUCCESS)

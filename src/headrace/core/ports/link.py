@@ -35,7 +35,11 @@ WORK_AT_ONCE: Final = (
 
 
 class Rendering:
-    """Says how messages leave through a link whose receiver wants them in another form: a bridge maps topics."""
+    """Says how messages leave through a link whose receiver wants them in another form: a bridge maps topics, a client
+    wants message ids. `bridges`: what comes in there has been through this broker before."""
+
+    def __init__(self, bridges: bool = False) -> None:
+        self.bridges = bridges
 
     def write(self, link: Link, message: Message, qos: i64, packet_id: i64, first: i64, ids: bytes) -> None:
         """One PUBLISH into the buffer of `link`; `first` is its first byte."""

@@ -47,6 +47,7 @@ class BrokerSettings(FrameSettings):
         self.application_client_ids: list[str] = []
         self.application_user_names: list[str] = []
         self.session_type_property: bool = True
+        self.message_id_property: str = "headrace-message-id"  # "": nobody gets ids
         self.packet_bytes_max: int = 2_000_000
         self.write_buffer_high: int = 1 << 20
         self.keep_alive_max_s: int = 0

@@ -7,7 +7,7 @@ import hashlib
 import pytest
 
 from headrace.core.records.message import FrameMessage, Message
-from headrace.core.records.message_id import message_id
+from headrace.core.records.message_id import JournalName, message_id
 
 JOURNAL = "0e4c9d3c-6d1f-4f6a-8a54-5d7f6f3f2b11:2"
 
@@ -47,3 +47,9 @@ def test_without_an_id_of_its_own_it_is_that_of_journal_and_offset() -> None:
 )
 def test_an_id_of_the_publisher_counts_for_its_client(client_id: str, own: str, text: str) -> None:
     assert message_id(JOURNAL, published(client_id, own)) == md5(text)
+
+
+def test_a_message_has_the_epoch_that_it_was_written_in() -> None:
+    name = JournalName("u", [(100, 1), (200, 3)])
+    assert [name.at(offset) for offset in (0, 100, 199, 200, 10**9)] == ["u:1"] * 3 + ["u:3"] * 2
+    assert JournalName("u", [(0, 7)]).at(5) == "u:7"
