@@ -85,8 +85,10 @@ class Consuming:
     def open(self, tenant: Tenant, topic: bytes) -> int:
         """Have a topic get its queue, if it has none. Returns the reason code where it may not have one."""
         queues = tenant.queues
+        if topic in queues:
+            return rc.SUCCESS
         key = (tenant.name, topic)
-        if topic in queues or key in self._opening:
+        if key in self._opening:
             return rc.SUCCESS
         if not self._may_have(topic):
             return rc.TOPIC_NAME_INVALID

@@ -8,6 +8,7 @@ appended, and again in a replay; what is forgotten follows from the times of the
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Iterator
 from typing import Final
 from zlib import crc32
@@ -38,7 +39,9 @@ class DeviceRoster:
     def __init__(self) -> None:
         self.owners: dict[str, str] = {}
         self._owned: dict[str, int] = {}  # devices by user
-        self._seen: dict[bytes, Seen] = {}  # by client id and sequence number, the oldest first
+        # By client id and sequence number, the oldest first. No plain dictionary: to find the first key of one costs a
+        # look at the place of each that was deleted before it.
+        self._seen: OrderedDict[bytes, Seen] = OrderedDict()
 
     def __len__(self) -> int:
         """Return how many messages are remembered."""
@@ -64,10 +67,11 @@ class DeviceRoster:
     def note(self, message: FrameMessage) -> None:
         """A message that is new has got its offset. Does nothing the second time."""
         key = _key(message)
-        known = self._seen.pop(key, None)
-        if known is not None and known.offset >= message.offset:
-            self._seen[key] = known
-            return
+        known = self._seen.get(key)
+        if known is not None:
+            if known.offset >= message.offset:
+                return
+            self._seen.move_to_end(key)
         self._seen[key] = Seen(message.offset, _content(message), message.timestamp_us)
         for _ in range(_FORGOTTEN_AT_ONCE):
             oldest = next(iter(self._seen))
