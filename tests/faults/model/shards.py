@@ -15,6 +15,7 @@ from headrace.core.homes import Homes
 from headrace.core.ports.settings import BrokerSettings
 from headrace.core.shards.neighbours import Neighbours, StreamSettings
 from headrace.core.shards.peer import Frame, Wire
+from headrace.core.shards.peer_codec import decode, encode
 from headrace.core.shards.routes import Routes
 from headrace.core.worker import Worker
 from headrace.storage.memory import ManualScheduler
@@ -34,7 +35,7 @@ class End(Wire):
 
     def __init__(self, owner: Owner) -> None:
         self.owner = owner
-        self.coming: deque[Frame] = deque()
+        self.coming: deque[bytes] = deque()
         self.other: End | None = None
         self.broken = False  # nothing said on this side leaves any more
         self.told = False  # that it has broken
@@ -43,7 +44,7 @@ class End(Wire):
         other = self.other
         assert other is not None
         if not self.broken and not other.told:
-            other.coming.append(frame)
+            other.coming.append(encode(frame))
 
     def cut(self) -> None:
         self.broken = True
@@ -166,10 +167,10 @@ class Cluster:
         """Let some of what was said arrive at one side of a wire; returns how much."""
         count = 0
         while end.coming and count < most and not end.told:
-            frame = end.coming.popleft()
+            data = end.coming.popleft()
             count += 1
             if end.owner.alive:
-                end.owner.neighbours.heard(end, frame)
+                end.owner.neighbours.heard(end, decode(data))
         return count
 
     def break_wire(self, pair: tuple[End, End]) -> None:
