@@ -29,10 +29,9 @@ import re
 from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from http import HTTPStatus
 from pathlib import Path
-from threading import Lock
 from typing import Annotated, Final, TypeVar
 
 import msgspec
@@ -205,7 +204,8 @@ class JournalRoutes:
         self._files = JournalFiles(data_dir)
         self._tokens = Tokens(token_file)
         self._turns = Turns()
-        self._packing = Lock()  # one at a time: it takes a processor, which the loop may want
+        # What takes a processor, which the loop may want, is done for one at a time; others wait for none of its threads.
+        self._costly = asyncio.Lock()
         self._threads = ThreadPoolExecutor(THREADS_MAX, "journal-http")
 
     def mount(self) -> Mount:
@@ -241,8 +241,10 @@ class JournalRoutes:
                 detail = "too many answers are on their way: ask again when one of them is there"
                 return problem(HTTPStatus.TOO_MANY_REQUESTS, detail, {"Retry-After": "1"})
             request.state.grant = grant
+            is_costly = grant.tenant or _takes_gzip(request.headers.get("accept-encoding", ""))
             try:
-                found = await answered(request, made)
+                async with self._costly if is_costly else nullcontext():
+                    found = await answered(request, made)
             except BaseException:
                 self._turns.give(given)
                 raise
@@ -296,8 +298,7 @@ class JournalRoutes:
         headers = {"Content-Range": f"bytes {first}-{first + len(data) - 1}/{size}", "ETag": f'"{tag}"'}
         headers["Vary"] = "Accept-Encoding"
         if _takes_gzip(request.headers.get("accept-encoding", "")):
-            with self._packing:
-                packed = gzip.compress(data, compresslevel=1, mtime=0)
+            packed = gzip.compress(data, compresslevel=1, mtime=0)
             if len(packed) < len(data):
                 data, headers["Content-Encoding"] = packed, "gzip"
         return Response(data, HTTPStatus.PARTIAL_CONTENT, headers, media_type=_BYTES)

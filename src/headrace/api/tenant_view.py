@@ -4,15 +4,14 @@ Records that are not messages of the tenant are of kind 0 (`KIND_NONE`) and zero
 checksum that fits. So offsets, positions and indexes stay true, and the reader of a whole journal reads this one, too.
 What shows of others is how many records they wrote, when, and how long these are.
 
-Every record is looked at, so it costs more than bytes that are passed on: one such answer is made at a time, on a thread
-that gives way to the loop between batches.
+Every record is looked at, so it costs more than bytes that are passed on: one such answer is made at a time, which the
+caller sees to, on a thread that gives way to the loop between batches.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from struct import Struct
-from threading import Lock
 from time import sleep
 from typing import Final
 from zlib import crc32
@@ -39,10 +38,9 @@ _TENANT_AT: Final = 40
 
 
 class TenantView:
-    """Makes the bytes of segments for tenants. Runs on threads, on one of them at a time."""
+    """Makes the bytes of segments for tenants. Runs on a thread, on one at a time."""
 
     def __init__(self) -> None:
-        self._working = Lock()
         self._made: tuple[tuple[str, int, str], bytes] = (
             ("", 0, ""),
             b"",
@@ -51,11 +49,10 @@ class TenantView:
     def read(self, segment: FinishedSegment, index: bytes, first: int, length: int, tenant: str) -> bytes:
         """`length` bytes from `first` on, which lie below what may be seen of the segment. Raises CorruptBatch."""
         end = first + min(length, RANGE_BYTES_MAX)
-        with self._working:
-            parts = [
-                data[max(0, first - position) : end - position]
-                for position, data in self._pieces(segment, index, first, end, tenant)
-            ]
+        parts = [
+            data[max(0, first - position) : end - position]
+            for position, data in self._pieces(segment, index, first, end, tenant)
+        ]
         return b"".join(parts)
 
     def _pieces(

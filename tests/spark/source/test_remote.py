@@ -7,22 +7,26 @@ import threading
 from collections.abc import Iterator
 from pathlib import Path
 from threading import Event
-from typing import Any
+from typing import Any, cast
 
+import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 
-from broker_process import BrokerProcess, headrace
+from broker_process import BrokerProcess, headrace, wait_until
 from headrace.journal.consumers import ConsumerPosition
 from headrace.journal.reader import JournalReader
-from headrace_spark.base.errors import BadOption, JournalUnreachable
+from headrace_spark.base.errors import BadOption, JournalRefused, JournalUnreachable
 from headrace_spark.base.settings import RunSettings
 from headrace_spark.jobs import archive
+from headrace_spark.records.schema import EVENTS, MESSAGES
 from headrace_spark.source.journal import journal_of, open_journal
 from headrace_spark.source.ranges import StreamOffset
+from headrace_spark.source.reading import JournalPartition, all_chunks
 from headrace_spark.source.remote import Endpoint, Patience, RemoteJournal
+from headrace_spark.source.source import JournalDataSource
 from spark.conftest import settings_of
 
 pytestmark = pytest.mark.spark
@@ -41,7 +45,8 @@ def brokers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[BrokerPro
     for name in ("one", "two"):
         folder = tmp_path_factory.mktemp(name)
         (folder / "token").write_text("secret")
-        settings = {"journal.token_file": folder / "token", "journal.segment_bytes_max": 16384}
+        (folder / "tokens").write_text("secret\nread tenant=default ours\nread tenant=nobody theirs\n")
+        settings = {"journal.token_file": folder / "tokens", "journal.segment_bytes_max": 16384}
         made.append(BrokerProcess(folder, settings).start())
     yield made
     for broker in made:
@@ -55,13 +60,39 @@ def url(broker: BrokerProcess) -> str:
 def test_over_http_and_from_the_files_it_is_the_same_journal(brokers: list[BrokerProcess]) -> None:
     publish(brokers[0], 300, "x" * 100)
     near, far = JournalReader(brokers[0].data_dir), RemoteJournal(url(brokers[0]), "secret")
+    wait_until(lambda: far.segments() == near.segments(), "what the end of a session writes is written", 60)
     end = near.high_watermark()
     assert (far.uuid, far.epoch, far.high_watermark()) == (near.uuid, near.epoch, end)
-    assert far.segments() == near.segments()
     assert len(far.segments()) > 1
     for start in (0, end // 2, end - 1):
         found = [(batch.base_offset, batch.body) for batch in far.scan(start, end)]
         assert found == [(batch.base_offset, batch.body) for batch in near.scan(start, end)]
+
+
+def test_a_tenant_s_token_gives_that_tenant_s_rows_and_is_refused_for_what_is_not_messages(
+    brokers: list[BrokerProcess], tmp_path: Path
+) -> None:
+    publish(brokers[0], 20, "tenants")
+
+    def topics(token: str, **options: str) -> list[str]:
+        given = {"path": url(brokers[0]), "token": token, "cache": str(tmp_path / "cache"), **options}
+        reader = JournalDataSource(given).reader(EVENTS if "schema" in options else MESSAGES)
+        rows = [batch for partition in reader.partitions() for batch in reader.read(partition)]
+        return [
+            topic for batch in rows for topic in cast("pa.RecordBatch", batch).column("topic").to_pylist()
+        ]
+
+    assert topics("ours") == topics("secret")
+    assert topics("ours").count("t/tenants") == 20
+    assert topics("theirs") == []
+    by_topic = {"topicFilter": "t/tenants"}
+    assert topics("theirs", **by_topic) == []  # and no index of what it sees is left for others
+    assert topics("secret", **by_topic) == ["t/tenants"] * 20
+    with pytest.raises(JournalRefused, match="tenant default alone, and schema=events needs everything"):
+        topics("ours", schema="events")
+    partition = JournalPartition(url(brokers[0]), JournalReader(brokers[0].data_dir).uuid, 1, 0, 5)
+    with pytest.raises(JournalRefused, match="this job needs everything"):
+        list(all_chunks(partition, "ours"))
 
 
 def test_rows_by_topic_index_over_http(
