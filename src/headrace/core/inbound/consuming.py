@@ -229,7 +229,7 @@ class _OfCluster(Deferred):
     """A request that a connection has for a cluster, in its place."""
 
     def __init__(self, consuming: Consuming, guest: Guest, sn: bytes, topic: bytes, name: bytes) -> None:
-        super().__init__(guest.link)
+        super().__init__(guest.link, len(topic) + len(name))
         self.consuming = consuming
         self.guest = guest
         self.sn = sn

@@ -559,6 +559,18 @@ def test_where_a_cluster_begins_is_not_guessed_while_it_cannot_be_read() -> None
     assert (codes, bench.queue.clusters[b"c"].next) == ([0x89, 0], 11)
 
 
+def test_requests_with_long_names_are_held_back_by_their_bytes_while_the_disk_is_slow() -> None:
+    bench = Bench()
+    guest, topic = bench.guest(), b"t" * 60_000
+    joins = 0
+    while not guest.link.held_back:
+        bench.consuming.join(guest, b"s", topic, b"c")
+        joins += 1
+        assert joins < 1000
+    bench.sync()
+    assert (guest.link.held_back, guest.link.deferred) == (False, 0)
+
+
 def test_a_connection_with_ever_new_devices_is_held_back_while_the_disk_is_slow() -> None:
     bench = Bench(commit_bytes_max=10_000)
     link = MemoryLink(bench.broker.worker)
