@@ -15,7 +15,7 @@ import pytest
 from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
-from broker_process import BrokerProcess, free_port
+from broker_process import BrokerProcess, free_port, headrace
 from e2e.device import Device
 from e2e.raw import RawClient
 from headrace_spark.jobs import archive, clean, compact_events, metrics, publish
@@ -170,5 +170,25 @@ def test_commands_from_spark_reach_a_device_that_joins_its_own_topic(pipeline: P
         assert device.ack("commands/door-9", "door-9", *(one.message_id for one in got)) == 0
 
 
-def test_compact_events_goes_on(pipeline: Pipeline) -> None:
+def test_a_fresh_broker_has_the_queues_and_clusters_of_before(
+    pipeline: Pipeline, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    """They were made before the checkpoint of a compact-events that did not look at them."""
     pipeline.run("compact-events", compact_events)
+    snapshot = capsys.readouterr().out.split()[-1]
+    dump = headrace("session", "dump", "--data-dir", str(pipeline.broker.data_dir))
+    queues = [line for line in dump.stdout.splitlines() if "queue" in line]
+    assert '"queue": "default/lock/open"' in "".join(queues)
+    port = free_port()
+    fresh = BrokerProcess(tmp_path, extra=["--listen", f"frame://127.0.0.1:{port}", "--bootstrap", snapshot])
+    fresh.start()
+    try:
+        assert "topic queues begin empty" in fresh.stderr
+        found = headrace("session", "dump", "--data-dir", str(fresh.data_dir))
+        assert [line for line in found.stdout.splitlines() if "queue" in line] == queues
+        with Device(port) as device:
+            device.publish(1, "lock/open", b"1")
+            assert device.join("lock/open", "store") == 0
+            assert [one.payload for one in device.pull("lock/open", "store", 10)] == [b"1"]
+    finally:
+        fresh.end()

@@ -1,7 +1,8 @@
-"""The state of a broker in words: one line for each session and each retained message, equal for equal states.
+"""The state of a broker in words: a line for each session, retained message, device that has an owner and topic queue,
+equal for equal states.
 
 `headrace session dump` prints it. Left out is what belongs to single messages and to one journal: offsets, backlogs, what
-is in flight, counts.
+is in flight, what queues keep, counts.
 """
 
 from __future__ import annotations
@@ -12,6 +13,8 @@ import json
 from headrace.core.records.message import Message
 from headrace.core.state.session import TYPE_NAMES, Session
 from headrace.core.state.state import Fold
+from headrace.core.state.tenant import Tenant
+from headrace.core.state.topic_queues import TopicQueue
 from headrace.mqtt.packets import Will
 
 
@@ -20,7 +23,21 @@ def lines(fold: Fold) -> list[str]:
     found = [json.dumps(_session(session), sort_keys=True) for session in fold.by_incarnation.values()]
     for tenant in fold.tenants.values():
         found += [json.dumps(_retained(message), sort_keys=True) for message in tenant.retained.messages()]
+        found += [json.dumps(row, sort_keys=True) for row in _devices(tenant)]
+    found += [json.dumps(_queue(queue), sort_keys=True) for queue in fold.queues.by_id.values()]
     return sorted(found)
+
+
+def _devices(tenant: Tenant) -> list[dict[str, object]]:
+    owners = tenant.devices.owners.items()
+    return [{"device": f"{tenant.name}/{client_id}", "owner": user} for client_id, user in owners]
+
+
+def _queue(queue: TopicQueue) -> dict[str, object]:
+    return {
+        "queue": f"{queue.tenant}/{queue.topic.decode('utf-8')}",
+        "clusters": sorted(name.decode("utf-8") for name in queue.clusters),
+    }
 
 
 def _session(session: Session) -> dict[str, object]:

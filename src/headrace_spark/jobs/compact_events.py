@@ -1,9 +1,9 @@
 """The job `compact-events`: the events of a journal without what later ones made void, for a broker to start from.
 
 Like a compacted Kafka topic: of each key the last record stays. The keys are a session and what happened to it (opened,
-resumed, closed, will, owner), a session and a topic filter, and a retained topic; sessions that ended and retained
-messages that were cleared leave nothing. Records stay as they are in the journal: who folds them has the state at the
-checkpoint.
+resumed, closed, will, owner), a session and a topic filter, a retained topic, a device and its owner, a topic queue and a
+cluster of it; sessions that ended, queues that were closed and retained messages that were cleared leave nothing. Records
+stay as they are in the journal: who folds them has the state at the checkpoint.
 
     <lake>/event_snapshot               Delta table: the rows of schema `events` that are left, and one row `checkpoint`
     <lake>/bootstrap/<offset>.snapshot  the same records in a file, for `headrace serve --bootstrap`
@@ -24,7 +24,7 @@ from time import monotonic
 from typing import Final
 
 from delta.tables import DeltaTable
-from pyspark.sql import DataFrame, Row, SparkSession, Window
+from pyspark.sql import Column, DataFrame, Row, SparkSession, Window
 from pyspark.sql import functions as F
 
 from headrace.journal.bootstrap_file import BootstrapFile, bootstrap_path, write_bootstrap
@@ -43,7 +43,7 @@ from headrace_spark.source.ranges import JournalOffset
 JOB: Final = "compact-events"
 CHECKPOINT: Final = "checkpoint"
 COLUMNS: Final = (
-    *("kind", "tenant", "client_id", "incarnation", "topic_filter", "topic", "message_offset"),
+    *("kind", "tenant", "client_id", "incarnation", "topic_filter", "topic", "message_offset", "cluster"),
     *("journal_uuid", "journal_epoch", "journal_offset", "item", "record"),
 )
 _LIFE: Final = (
@@ -52,6 +52,7 @@ _LIFE: Final = (
 )
 _SUBSCRIPTIONS: Final = ("subscribed", "unsubscribed")
 _RETAINED: Final = ("retained_set", "retained_cleared")
+_OF_QUEUES: Final = ("device_owned", "queue_opened", "queue_closed", "cluster_made")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -105,7 +106,13 @@ def compact_once(spark: SparkSession, settings: Settings) -> tuple[int, int, Pat
         return end, old.count() - 1, file  # nothing is new, and nothing is written
     rows = events(spark, journal, start, end)
     if old is not None:
-        rows = old.where(F.col("kind") != CHECKPOINT).unionByName(rows)
+        if (
+            "cluster" not in old.columns
+        ):  # of a headrace that knew no queues: what is new to us may be behind us
+            before = events(spark, journal, min(start, journal.complete_offset()), start)
+            rows = before.where(F.col("kind").isin(*_OF_QUEUES)).unionByName(rows)
+        kept = old.where(F.col("kind") != CHECKPOINT)
+        rows = rows.unionByName(kept, allowMissingColumns=True)
     mark = Row("kind", "journal_uuid", "journal_epoch", "journal_offset")
     checkpoint = spark.createDataFrame(
         [mark(CHECKPOINT, journal.uuid, journal.epoch, end)],
@@ -113,7 +120,7 @@ def compact_once(spark: SparkSession, settings: Settings) -> tuple[int, int, Pat
     )
     compacted(rows).unionByName(checkpoint, allowMissingColumns=True).write.format("delta").mode(
         "overwrite"
-    ).options(**KEPT_LOG).save(str(table))
+    ).option("mergeSchema", "true").options(**KEPT_LOG).save(str(table))
     left = spark.read.format("delta").load(str(table))
     file = write_bootstrap(
         Lake(settings.lake).root / "bootstrap", journal.uuid, journal.epoch, end, _records(left)
@@ -180,15 +187,37 @@ def compacted(rows: DataFrame) -> DataFrame:
         last(of_sessions.where(kind.isin(*_SUBSCRIPTIONS)), "incarnation", "topic_filter"),
         retained.join(expired, "journal_offset", "left_anti"),
         rows.where(kind == "broker_started"),
+        first(rows.where(kind == "device_owned"), "tenant", "client_id"),
+        *_of_queues(rows),
     )
     offsets = reduce(DataFrame.union, [part.select("journal_offset") for part in kept]).distinct()
     return rows.join(offsets, "journal_offset", "left_semi").select(*COLUMNS)
 
 
+def _of_queues(rows: DataFrame) -> tuple[DataFrame, DataFrame]:
+    """The queues that are open, and the clusters that were made since."""
+    kind = F.col("kind")
+    closed = rows.where(kind == "queue_closed").select(F.col("message_offset").alias("journal_offset"))
+    opened = rows.where(kind == "queue_opened").join(closed, "journal_offset", "left_anti")
+    open_ones = first(opened, "tenant", "topic")
+    since = open_ones.select("tenant", "topic", F.col("journal_offset").alias("since"))
+    made = rows.where(kind == "cluster_made").join(since, ["tenant", "topic"]).where("journal_offset > since")
+    return open_ones, first(made.drop("since"), "tenant", "topic", "cluster")
+
+
 def last(rows: DataFrame, *key: str) -> DataFrame:
     """The newest row of each key."""
-    newest = Window.partitionBy(*key).orderBy(F.desc("journal_offset"), F.desc("item"))
-    return rows.withColumn("newest", F.row_number().over(newest)).where("newest = 1").drop("newest")
+    return _one_each(rows, key, F.desc("journal_offset"), F.desc("item"))
+
+
+def first(rows: DataFrame, *key: str) -> DataFrame:
+    """The oldest row of each key."""
+    return _one_each(rows, key, F.asc("journal_offset"), F.asc("item"))
+
+
+def _one_each(rows: DataFrame, key: tuple[str, ...], *order: Column) -> DataFrame:
+    number = F.row_number().over(Window.partitionBy(*key).orderBy(*order))
+    return rows.withColumn("number", number).where("number = 1").drop("number")
 
 
 def _records(rows: DataFrame) -> Iterator[tuple[int, bytes]]:

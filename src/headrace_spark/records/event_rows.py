@@ -1,4 +1,5 @@
-"""Rows of `events`: EVENT records, and the MESSAGE records that set or clear a retained message.
+"""Rows of `events`: EVENT records, the MESSAGE records that set or clear a retained message, and of the QUEUE records
+those that say whose devices are and which queues and clusters there are.
 
 Events are rare beside messages, so they are decoded one by one into rows; what each kind of row has is said in
 `headrace_spark.records.schema`. Runs on Spark's Python workers.
@@ -38,11 +39,20 @@ from headrace.core.records.event import (
     Unsubscribed,
     decode_event,
 )
+from headrace.core.records.queue_record import (
+    CLUSTER_MADE,
+    DEVICE_OWNED,
+    QUEUE_CLOSED,
+    QUEUE_NUMBER_SHIFT,
+    QUEUE_OPENED,
+    decode_queue_record,
+)
 from headrace.core.records.record import (
     FLAG_QOS,
     FLAG_RETAIN,
     KIND_EVENT,
     KIND_MESSAGE,
+    KIND_QUEUE,
     MESSAGE_HEADER,
     MESSAGE_HEADER_SIZE,
     NO_EXPIRY_U32,
@@ -62,9 +72,11 @@ Row = dict[str, Any]
 
 def record_batches(chunk: Chunk, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
     """The rows of a chunk."""
-    retained = (chunk.kinds == KIND_MESSAGE) & ((chunk.bytes[chunk.at + _FLAGS_AT] & FLAG_RETAIN) != 0)
+    second = chunk.bytes[chunk.at + _FLAGS_AT]  # flags of a message, subkind of others
+    wanted = (chunk.kinds == KIND_MESSAGE) & ((second & FLAG_RETAIN) != 0)
+    wanted |= (chunk.kinds == KIND_QUEUE) & np.isin(second, list(_QUEUE_KINDS))
     rows: list[Row] = []
-    for i in np.flatnonzero(retained | (chunk.kinds == KIND_EVENT)).tolist():
+    for i in np.flatnonzero(wanted | (chunk.kinds == KIND_EVENT)).tolist():
         rows += _rows_at(chunk, i)
         if len(rows) >= ROWS_MAX:
             yield pa.RecordBatch.from_pylist(rows, schema)
@@ -78,6 +90,8 @@ def _rows_at(chunk: Chunk, i: int) -> list[Row]:
     end = record_end(chunk.body, at)
     if chunk.kinds[i] == KIND_MESSAGE:
         timestamp_us, rows = _retained(chunk.body, at, end)
+    elif chunk.kinds[i] == KIND_QUEUE:
+        timestamp_us, rows = _of_queue(chunk.body, at, end)
     else:
         event = decode_event(chunk.body, at, end)
         if event.subkind not in _KINDS:
@@ -98,6 +112,30 @@ def _rows_at(chunk: Chunk, i: int) -> list[Row]:
         "journal_offset": offset,
     }
     return [common | row | {"item": item} for item, row in enumerate(rows)]
+
+
+def _of_queue(body: bytes, at: int, end: int) -> tuple[int, list[Row]]:
+    """When it was so, and the row. Raises CorruptRecord."""
+    record = decode_queue_record(body, at, end)
+    row: Row = {"kind": _QUEUE_KINDS[record.subkind]}
+    if record.subkind == QUEUE_CLOSED:
+        return record.timestamp_us, [row | {"message_offset": record.numbers()[0] >> QUEUE_NUMBER_SHIFT}]
+    fields = record.fields()
+    row["tenant"] = fields["t"]
+    if record.subkind == DEVICE_OWNED:
+        row |= {"client_id": fields["c"], "owner": fields["u"]}
+    else:
+        row["topic"] = _text(fields["topic"])
+    if record.subkind == CLUSTER_MADE:
+        row["cluster"] = _text(fields["name"])
+    return record.timestamp_us, [row]
+
+
+def _text(value: object) -> str:
+    """Raises CorruptRecord."""
+    if not isinstance(value, bytes):
+        raise CorruptRecord("a name of a queue record is no bytes")
+    return value.decode("utf-8")
 
 
 def _retained(body: bytes, at: int, end: int) -> tuple[int, list[Row]]:
@@ -208,6 +246,12 @@ def _expired(event: RetainedExpired) -> list[Row]:
     return [{"topic": event.topic, "message_offset": event.message_offset}]
 
 
+_QUEUE_KINDS: Final = {
+    DEVICE_OWNED: "device_owned",
+    QUEUE_OPENED: "queue_opened",
+    QUEUE_CLOSED: "queue_closed",
+    CLUSTER_MADE: "cluster_made",
+}
 _KINDS: Final[dict[int, tuple[str, Callable[[Any], list[Row]]]]] = {
     BROKER_STARTED: ("broker_started", _plain),
     SESSION_OPENED: ("session_opened", _connected),

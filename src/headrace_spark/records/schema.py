@@ -34,6 +34,10 @@ tenant, client and incarnation:
     retained_set                          topic, payload, qos, properties, message_expiry_s: a PUBLISH with RETAIN
     retained_cleared                      topic: a PUBLISH with RETAIN and no payload
     retained_expired                      topic, message_offset of the message that was retained
+    device_owned                          owner: the user whom the device, by its client id, belongs to
+    queue_opened                          topic: it has a queue for consumer clusters
+    queue_closed                          message_offset: that of the record `queue_opened`
+    cluster_made                          topic, cluster
     retained_queued                       message_offset, qos, subscription_id: a retained message put into the
                                           queue of a session
 
@@ -152,13 +156,18 @@ EVENTS: Final = StructType(
         _column("properties", BinaryType(), "of a will or a retained message, in MQTT 5 wire encoding"),
         _column("message_expiry_s", LongType(), "of a will or a retained message; null if absent"),
         _column("will_delay_s", LongType(), "Will Delay Interval in seconds"),
-        _column("message_offset", LongType(), "offset of the retained message that it is about"),
+        _column(
+            "message_offset",
+            LongType(),
+            "offset of the retained message, or of the queue_opened, it is about",
+        ),
         _column("session_type", StringType(), "DEVICE or APPLICATION"),
         _column("session_expiry_s", LongType(), "0: ends with the connection; 4294967295: never expires"),
         _column("protocol_version", ByteType(), "3 is MQTT 3.1, 4 is 3.1.1, 5 is 5.0"),
         _column("sent_limit", LongType(), "serials above it have not been sent"),
         _column("will_set", BooleanType(), "of session_closed: the will is still to come"),
         _column("owner", StringType(), "user to whom the client id belongs, where it has one"),
+        _column("cluster", StringType(), "name of a consumer cluster"),
         _column("reason", StringType(), "of session_closed and session_ended, in words; null in old records"),
         _column("reason_code", ShortType(), "MQTT 5 reason code of the close; null if there was none"),
         _column("dropped", LongType(), "messages that the session still had queued when it ended"),

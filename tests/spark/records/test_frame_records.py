@@ -5,12 +5,20 @@ from __future__ import annotations
 import hashlib
 
 import pyarrow as pa
-import pytest
 from librt.strings import BytesWriter
 
 from headrace.core.records.message import FrameMessage
 from headrace.core.records.message_id import message_id
-from headrace.core.records.queue_record import CLUSTER_ACKED, DEVICE_OWNED, number_record, queue_record
+from headrace.core.records.queue_record import (
+    CLUSTER_ACKED,
+    CLUSTER_MADE,
+    DEVICE_OWNED,
+    QUEUE_CLOSED,
+    QUEUE_OPENED,
+    number_record,
+    queue_number,
+    queue_record,
+)
 from headrace.core.records.record import Record
 from headrace.journal.segment import Batch
 from headrace_spark.records.decode import decode
@@ -18,6 +26,7 @@ from headrace_spark.records.schema import arrow_schema, select
 
 UUID = "6f9619ff-8b86-d011-b42d-00c04fc964ff"
 EPOCH = 3
+TOLD = ("kind", "tenant", "client_id", "owner", "topic", "cluster", "message_offset")
 
 
 def batch() -> tuple[Batch, FrameMessage]:
@@ -28,6 +37,9 @@ def batch() -> tuple[Batch, FrameMessage]:
         queue_record(DEVICE_OWNED, 1, {"t": "default", "c": "door-1", "u": "hub"}),
         message,
         number_record(CLUSTER_ACKED, 1, [5, 1, 2]),
+        queue_record(QUEUE_OPENED, 1, {"t": "default", "topic": b"locks"}),
+        queue_record(CLUSTER_MADE, 1, {"t": "default", "topic": b"locks", "name": b"store", "at": 0}),
+        number_record(QUEUE_CLOSED, 1, [queue_number(103)]),
     ]
     out = BytesWriter()
     for offset, record in enumerate(records):
@@ -52,6 +64,20 @@ def test_a_message_of_a_device_is_a_row_whose_id_is_that_of_its_answer() -> None
     assert joined == message_id(f"{UUID}:{EPOCH}", batch()[1])
 
 
-@pytest.mark.parametrize("table", ["events", "progress"])
-def test_records_of_queues_are_in_no_other_table(table: str) -> None:
-    assert rows(table) == []
+def test_events_say_whose_a_device_is_and_which_queues_and_clusters_there_are() -> None:
+    found = rows("events")
+    told = [
+        {name: value for name, value in row.items() if name in TOLD and value is not None} for row in found
+    ]
+    assert told == [
+        {"kind": "device_owned", "tenant": "default", "client_id": "door-1", "owner": "hub"},
+        {"kind": "queue_opened", "tenant": "default", "topic": "locks"},
+        {"kind": "cluster_made", "tenant": "default", "topic": "locks", "cluster": "store"},
+        {"kind": "queue_closed", "message_offset": 103},
+    ]
+    assert [row["journal_offset"] for row in found] == [100, 103, 104, 105]
+    assert all(row["record"] for row in found)
+
+
+def test_what_happens_to_messages_in_queues_is_in_no_other_table() -> None:
+    assert rows("progress") == []

@@ -42,6 +42,7 @@ CLUSTER_ACKED: Final = 5
 CLUSTER_LIMIT: Final = 6
 QUEUE_TRIMMED: Final = 7
 CLUSTER_DROPPED: Final = 8
+QUEUE_NUMBER_SHIFT: Final = 16
 
 _encode_map: Final = msgspec.msgpack.Encoder()
 _decode_map: Final = msgspec.msgpack.Decoder()
@@ -86,7 +87,7 @@ def number_record(subkind: int, timestamp_us: int, numbers: list[int]) -> QueueR
 
 def queue_number(offset: int) -> int:
     """The number of a queue that was opened at an offset: no shared group has it."""
-    return offset << 16 | 0xFFFF
+    return offset << QUEUE_NUMBER_SHIFT | 0xFFFF
 
 
 def decode_queue_record(body: bytes, pos: i64, end: i64) -> QueueRecord:

@@ -1,7 +1,9 @@
-"""The fewest records that lead to the state of a fold: sessions, subscriptions, retained messages and wills.
+"""The fewest records that lead to the state of a fold: sessions, subscriptions, retained messages and wills, whose
+devices are, which topics have queues and which clusters read them.
 
-What belongs to single messages stays behind, because it refers to records of the old journal: backlogs, what is in
-flight, QoS 2 exchanges, sequences of idempotent producers, counts of drops. A session that was connected is left open, so
+What belongs to single messages stays behind, because it refers to records of the old journal: backlogs, the messages of
+topic queues and the places of clusters, what is in flight, QoS 2 exchanges, sequences of idempotent producers, repeats of
+devices, counts of drops. A session that was connected is left open, so
 the next start closes it as after a crash (decision 15: sessions after a crash).
 """
 
@@ -12,6 +14,13 @@ from typing import TYPE_CHECKING
 
 from headrace.core.records.event import Event, SessionClosed, SessionName, SessionOpened, Subscribed
 from headrace.core.records.message import Message
+from headrace.core.records.queue_record import (
+    CLUSTER_MADE,
+    DEVICE_OWNED,
+    QUEUE_OPENED,
+    QueueRecord,
+    queue_record,
+)
 from headrace.core.records.record import FLAG_PRODUCER, Record
 
 if TYPE_CHECKING:
@@ -33,6 +42,23 @@ def records(fold: Fold, now_us: int) -> Iterator[Record]:
         for event in _session(session, offset, now_us):
             yield event
             offset += 1
+    yield from _devices(fold, now_us)
+    yield from _queues(fold, now_us)
+
+
+def _devices(fold: Fold, now_us: int) -> Iterator[QueueRecord]:
+    for tenant in fold.tenants.values():
+        for client_id, user in tenant.devices.owners.items():
+            yield queue_record(DEVICE_OWNED, now_us, {"t": tenant.name, "c": client_id, "u": user})
+
+
+def _queues(fold: Fold, now_us: int) -> Iterator[QueueRecord]:
+    """Queues that are empty, and their clusters at the beginning."""
+    for queue in fold.queues.by_id.values():
+        about: dict[str, object] = {"t": queue.tenant, "topic": queue.topic}
+        yield queue_record(QUEUE_OPENED, now_us, about)
+        for name in queue.clusters:
+            yield queue_record(CLUSTER_MADE, now_us, about | {"name": name, "at": 0})
 
 
 def _incarnation(session: Session) -> int:

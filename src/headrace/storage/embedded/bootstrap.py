@@ -57,6 +57,11 @@ def bootstrap(path: Path, data_dir: Path, report: Callable[[str], None]) -> int:
         )
     snapshot = BootstrapFile(path)
     fold = folded(snapshot, path)
+    if fold.queues.by_id:
+        report(
+            f"{len(fold.queues.by_id)} topic queues begin empty: their messages, and how far clusters had come, are in "
+            "the journal of before alone"
+        )
     made = data_dir / _MAKING
     shutil.rmtree(made, ignore_errors=True)
     with closing(SegmentedLog.open(made, LogSettings(), report)) as log:

@@ -8,6 +8,7 @@ from librt.strings import BytesWriter
 
 from harness import START_US, Harness
 from headrace.core.records.message import decode_batch
+from headrace.core.records.queue_record import CLUSTER_MADE, DEVICE_OWNED, QUEUE_OPENED, queue_record
 from headrace.core.state.compacted import records
 from headrace.core.state.replay import Replay
 from headrace.core.state.state import Fold
@@ -44,6 +45,29 @@ def test_sessions_wills_groups_and_retained_messages() -> None:
     assert lines(found) == lines(harness.broker.fold)
     assert len(lines(found)) == 3
     assert [s.queue for s in found.by_incarnation.values()] == [None, None]
+
+
+def test_owners_of_devices_queues_and_clusters() -> None:
+    harness = Harness()
+    broker = harness.broker
+    now_us = START_US
+    about: dict[str, object] = {"t": "default", "topic": b"locks"}
+    for record in (
+        queue_record(DEVICE_OWNED, now_us, {"t": "default", "c": "door", "u": "hub"}),
+        queue_record(QUEUE_OPENED, now_us, about),
+        queue_record(CLUSTER_MADE, now_us, about | {"name": b"store", "at": 7}),
+    ):
+        broker.commit.append(record)
+    broker.fold.tenant("default").devices.own("door", "hub")
+    harness.sync()
+    found = again(harness)
+    assert lines(found) == lines(broker.fold)
+    assert lines(found) == [
+        '{"clusters": ["store"], "queue": "default/locks"}',
+        '{"device": "default/door", "owner": "hub"}',
+    ]
+    [cluster] = found.queues.clusters.values()
+    assert (cluster.next, cluster.lag()) == (1, 0)
 
 
 @settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow])
