@@ -19,7 +19,7 @@ PEER ?=
 SENDERS ?=
 
 .PHONY: help setup deb site test check unit spark fuzz demo bench bench-spark bench-neighbours bench-frames bench-curves soak counts torture \
-	torture-faults torture-clock torture-spark bucket clean
+	torture-faults torture-clock torture-spark bucket s3 clean
 
 help:  ## print the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -92,8 +92,11 @@ torture-spark: setup  ## 20 SIGKILLs to the broker and to Spark jobs, and every 
 	@PYTHONPATH=tests $(PY) -m faults.pipeline.rounds --kills $(KILLS) --seed $(SEED)
 	@PYTHONPATH=tests $(PY) -m faults.pipeline.leftovers --seed $(SEED)
 
-bucket: setup  ## the source into a Delta table behind a real S3 server, a batch done twice (fetches 700 MB the first time)
-	@PYTHONPATH=src:tests $(PY) -m faults.pipeline.bucket
+bucket: setup  ## a lake behind a real S3 server: drivers killed, stopped and doubled, a server that answers 503, a restored bucket
+	@PYTHONPATH=$(CURDIR)/src:tests $(PY) -m faults.pipeline.bucket
+
+s3: setup  ## an S3 server with the bucket `lake` in memory at http://127.0.0.1:9090, until Ctrl-C
+	@PYTHONPATH=src:tests $(PY) -m spark.s3_server
 
 clean:  ## remove what builds and runs left behind; keeps .venv
 	@rm -rf build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache demo/out

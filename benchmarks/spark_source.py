@@ -207,7 +207,7 @@ def run_to_delta(frame: DataFrame, lake: Path) -> Path:
 
 def by_job(spark: SparkSession, data: Path, lake: Path) -> Path:
     sets = [f"data_dir={json.dumps(str(data))}", f"pipeline.lake={json.dumps(str(lake))}"]
-    settings = job_settings(archive.JOB, load(None, sets))
+    settings = job_settings("archive", load(None, sets))
     archive.run(spark, settings, Event(), lambda _progress: None)
     return lake / "messages"
 

@@ -99,6 +99,17 @@ jars() {
   PYTHONPATH=src .venv/bin/python -m headrace_spark.base.jars --check >/dev/null || die "jars are missing in $folder"
 }
 
+# Hadoop's client for S3, for the tests with a bucket and for lakes in one.
+s3_jars() {
+  local folder
+  folder=$(PYTHONPATH=src .venv/bin/python -m headrace_spark.base.jars)/s3a
+  [ -e "$folder" ] && return
+  say "fetching Hadoop's client for S3 into $folder"
+  mvn -B -q -U -f jars/s3a.xml dependency:copy-dependencies -DoutputDirectory="$folder.part" -DincludeScope=runtime </dev/null ||
+    die "maven could not fetch the jars of jars/s3a.xml"
+  mv "$folder.part" "$folder"
+}
+
 # The MQTT client of browsers, for the tests in Node and in Chromium; its version is in tests/e2e/mqttjs.py.
 mqtt_js() {
   (cd tests && ../.venv/bin/python -c 'from e2e.mqttjs import mqttjs; mqttjs()') || die "npm could not fetch mqtt.js"
@@ -129,6 +140,7 @@ fi
 system_packages
 python_packages
 jars
+s3_jars
 mqtt_js
 compiled_headrace
 say "ready: .venv/bin/headrace"

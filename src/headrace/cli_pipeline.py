@@ -10,7 +10,7 @@ import json
 import os
 import signal
 import ssl
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from pathlib import Path
@@ -19,6 +19,7 @@ from types import FrameType
 from typing import Any, NoReturn
 
 import click
+from msgspec.structs import replace
 from prometheus_client.registry import CollectorRegistry
 
 from headrace.api.apart import ServedApart
@@ -43,7 +44,12 @@ def common_options(command: Callable[..., None]) -> Callable[..., None]:
             "--set", "sets", multiple=True, metavar="KEY=VALUE", help="Any key of the configuration."
         ),
         click.option("--data-dir", type=_FOLDER, help="Data directory of the broker; it may be running."),
-        click.option("--lake", type=_FOLDER, help="Folder of the Delta tables."),
+        click.option(
+            "--lake", metavar="LAKE", help="Folder of the Delta tables, or its URL (s3a://BUCKET/...)."
+        ),
+        click.option(
+            "--conf", "confs", multiple=True, metavar="KEY=VALUE", help="Any key of Spark's configuration."
+        ),
         click.option("--master", help="Spark master: local[N] or spark://host:port."),
         click.option(
             "--follow/--available-now", default=None, help="Stay until stopped, or stop at the present end."
@@ -113,7 +119,19 @@ def configured(options: Options) -> Config:
             sets.append(f"{key}={json.dumps(str(value) if isinstance(value, Path) else value)}")
     if options.get("trigger") is not None:
         sets.append(f"pipeline.publish.trigger_s={options['trigger']}")
-    return load(options["config_file"], sets)
+    config = load(options["config_file"], sets)
+    return _with_spark(config, options.get("confs", ()))
+
+
+def _with_spark(config: Config, confs: Sequence[str]) -> Config:
+    """The configuration with keys of Spark's on top of those in `[pipeline.spark]`. Raises InvalidKey."""
+    given = {}
+    for conf in confs:
+        key, equals, value = conf.partition("=")
+        if not equals or not key:
+            raise InvalidKey("--conf", f"KEY=VALUE is needed, not {conf!r}")
+        given[key] = value
+    return replace(config, pipeline=replace(config.pipeline, spark=config.pipeline.spark | given))
 
 
 def run_with(job: str, config: Config) -> None:
@@ -174,7 +192,7 @@ def job_settings(job: str, config: Config) -> Any:
     """The settings of one job: the common ones, and every key of its own table under the same name."""
     from headrace_spark.base.settings import SparkSettings, UpkeepSettings
     from headrace_spark.jobs import SETTINGS_OF, module_of
-    from headrace_spark.lake.location import lake_folder
+    from headrace_spark.lake.location import lake_location
 
     pipeline = config.pipeline
     own = getattr(pipeline, SETTINGS_OF.get(job, job).replace("-", "_"))
@@ -183,7 +201,7 @@ def job_settings(job: str, config: Config) -> Any:
         data_dir=Path(config.data_dir),
         journal=pipeline.journal,
         token_file=pipeline.token_file,
-        lake=lake_folder(pipeline.lake),
+        lake=lake_location(pipeline.lake),
         follow=pipeline.follow,
         trigger_s=keys.pop("trigger_s", pipeline.trigger_s),
         restarts_max=pipeline.restarts_max,
@@ -261,14 +279,14 @@ def problems(config: Config) -> list[str]:
     from headrace_spark.base.jars import jars_folder, missing_jars
     from headrace_spark.base.session import check_java
     from headrace_spark.clean.topic_schemas import load_topic_schemas
-    from headrace_spark.lake.location import lake_folder
+    from headrace_spark.lake.location import lake_location
     from headrace_spark.source.journal import check_broker
 
     pipeline = config.pipeline
     steps: list[tuple[str, Callable[[], object]]] = [
         ("pipeline", check_java),
         ("pipeline.master", lambda: check_master(pipeline.master)),
-        ("pipeline.lake", lambda: lake_folder(pipeline.lake)),
+        ("pipeline.lake", lambda: lake_location(pipeline.lake)),
         ("pipeline.token_file", lambda: read_password(pipeline.token_file)),
         ("pipeline.publish.password_file", lambda: read_password(pipeline.publish.password_file)),
         ("pipeline.publish.ca_file", lambda: _check_authority(pipeline.publish.ca_file)),

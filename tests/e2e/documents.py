@@ -4,9 +4,10 @@ A block is run unless an HTML comment right before it says why not: `<!-- not ru
 `<!-- with Spark -->` are left to the Spark tests. A document's blocks share one folder. Shell blocks run line by line:
 `headrace serve` goes on until the document ends or the next `serve` begins, a `headrace sub` or `trace` without an end
 until its block ends; a job with `--follow` is stopped once it has begun to work; `headrace passwd` is typed a password.
-`exit 1` at the end of a line's comment is the exit code that it must have; an environment that is activated stays so.
-Put in are ports, the folders /etc/headrace and /var/lib/headrace, and where headrace is found, nothing else. `toml` is
-read as a configuration, or as topic schemas and kept as `schemas.toml`; `acl` as a broker reads it. `text` is printed.
+`exit 1` at the end of a line's comment is the exit code that it must have; an environment that is activated stays so, and
+what `export` has set. Put in are ports, the folders /etc/headrace and /var/lib/headrace, and where headrace is found,
+nothing else. `toml` is read as a configuration, or as topic schemas and kept as `schemas.toml`; `acl` as a broker reads
+it. `text` is printed.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ FENCE = re.compile(
     r"(?:^ *<!-- (?P<remark>not run: [^>]+?|with Spark) -->\n)?^ *```(?P<language>\w*)\n(?P<text>.*?)^ *```$",
     re.MULTILINE | re.DOTALL,
 )
-PORTS = re.compile(r"(?<![\d.])(1883|1884|8883|8084|18830|18831)\b")
+PORTS = re.compile(r"(?<![\d.])(1883|1884|8883|8084|18830|18831|9090)\b")
 DEADLINE_S = 400.0  # a job on a busy machine
 PASSWORD = b"correct horse\n"
 
@@ -125,6 +126,9 @@ class Shell:
         words = command.split()
         if words[0] == "." and words[1].endswith("/bin/activate"):
             self.environment["PATH"] = f"{(self.folder / words[1]).parent}:{self.environment['PATH']}"
+        elif words[0] == "export":
+            name, _, value = words[1].partition("=")
+            self.environment[name] = value
         elif words[:2] == ["headrace", "serve"]:
             self._serve(command)
         elif "--follow" in words:
@@ -139,9 +143,12 @@ class Shell:
         else:
             self._finish(command, int(expected[1]) if expected else 0)
 
+    def _at_our_ports(self, text: str) -> str:
+        return PORTS.sub(lambda match: str(self.port(match[1])), text)
+
     def _fitted(self, command: str) -> str:
         command = command.replace(".venv/bin/", "")
-        command = PORTS.sub(lambda match: str(self.port(match[1])), command)
+        command = self._at_our_ports(command)
         for folder in ("/etc/headrace", "/var/lib/headrace"):
             if folder in command:
                 (self.folder / folder[1:]).mkdir(parents=True, exist_ok=True)
@@ -232,7 +239,7 @@ class Shell:
     def run_python(self, text: str) -> None:
         """A program, or tests with the fixtures of headrace.testing."""
         file = self.folder / "test_block.py"
-        file.write_text(text, encoding="utf-8")
+        file.write_text(self._at_our_ports(text), encoding="utf-8")
         if "def test_" not in text:
             self._finish(f"python {file}", 0)
             return

@@ -19,6 +19,7 @@ pytestmark = pytest.mark.slow
 INSTALLED = ["README.md", "quickstart.md"]
 PIPELINE = [
     "how-to/archive-to-delta.md",
+    "how-to/archive-to-a-bucket.md",
     "how-to/clean-messages.md",
     "how-to/measure-and-report.md",
     "how-to/replay-the-archive.md",

@@ -16,6 +16,8 @@ from broker_process import BrokerProcess
 from headrace.cli_pipeline import job_settings
 from headrace.config import load
 from headrace.journal.log import LogSettings, SegmentedLog
+from headrace_spark.base.lake_url import LakeUrl
+from headrace_spark.base.object_store import add_log_store, for_lake
 from headrace_spark.base.session import open_session
 from headrace_spark.base.settings import SparkSettings
 from spark.journals import Made
@@ -75,9 +77,11 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     settings = SparkSettings(master="local[2]", driver_memory="768m", extra=QUICK)
+    settings = for_lake(settings, LakeUrl("s3a://any"))
     with pytest.MonkeyPatch.context() as environment:
         environment.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
         environment.setenv("HEADRACE_JARS", str(settings.jars))  # for processes that tests start
         session = open_session(settings)
+        add_log_store(session)
         yield session
         session.stop()

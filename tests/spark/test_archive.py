@@ -21,6 +21,7 @@ from pyspark.sql import SparkSession
 
 from headrace.journal.consumers import ConsumerPosition
 from headrace.journal.reader import JournalReader
+from headrace_spark.archive.folder import written_below
 from headrace_spark.base.errors import JournalMissing, LakeConflict, QueryFailed
 from headrace_spark.base.progress import Progress
 from headrace_spark.jobs import archive
@@ -59,7 +60,7 @@ class Bench:
         return (self.lake / "messages" / "_delta_log" / f"{version:020}.json").exists()
 
     def row_count(self) -> int:
-        state = Lake(self.lake).state()
+        state = Lake(self.lake).table.state()
         return 0 if state is None else state.rows
 
     @contextmanager
@@ -149,7 +150,7 @@ def test_a_checkpoint_that_is_not_whole_is_not_continued(journal: Writer, tmp_pa
     (commits / "0").touch()
     lake = Lake(tmp_path / "lake")
     with pytest.raises(LakeConflict, match=r"no file `metadata`: the checkpoint is not whole. Remove it"):
-        archive.written_below(JournalReader(journal.data_dir), lake, lake.checkpoint("archive", "archive"))
+        written_below(JournalReader(journal.data_dir), lake, lake.checkpoint("archive", "archive"))
 
 
 def test_a_table_of_another_schema_is_refused_unharmed(bench: Bench) -> None:
@@ -291,7 +292,7 @@ def test_a_batch_that_spark_did_not_mark_is_not_written_twice(bench: Bench) -> N
 KILLED_AT_ITS_COMMIT = """
 import os, signal, sys
 from headrace.cli import main
-from headrace_spark.jobs import archive
+from headrace_spark.archive import folder as archive
 
 commit, moment = archive.append_files, sys.argv[1]
 
@@ -317,7 +318,7 @@ def test_kill_9_between_files_commit_and_checkpoint(bench: Bench, moment: str) -
         assert process.wait(WAIT_S) == -signal.SIGKILL
     checkpoint = Lake(bench.lake).checkpoint("archive", "archive")
     assert (checkpoint.last_batch, checkpoint.unfinished) == (0, True)
-    assert Lake(bench.lake).last_batch(str(checkpoint.query_id)) == (0 if moment == "before" else 1)
+    assert Lake(bench.lake).table.last_batch(str(checkpoint.query_id)) == (0 if moment == "before" else 1)
     bench.archive()
     assert bench.rows() == bench.journal.rows()
     # What the killed attempt wrote is no part of the table, and goes with a vacuum.
@@ -334,7 +335,7 @@ def test_a_table_with_more_of_delta_is_written_by_spark_and_goes_on_as_it_was(be
     bench.journal.write(mixed(300, 16))
     bench.archive(records_per_trigger_max=200)
     bench.spark.sql(f"alter table delta.`{table}` set tblproperties (delta.enableChangeDataFeed = true)")
-    assert not Lake(bench.lake).is_plain()
+    assert not Lake(bench.lake).table.is_plain()
     bench.journal.write(mixed(300, 17))
     progress = bench.archive()
     assert bench.rows() == bench.journal.rows()

@@ -21,6 +21,7 @@ from headrace.cli_pipeline import job_settings, pipeline, stop_on_signals
 from headrace.config import InvalidKey, load
 from headrace_spark.base import logs, runner
 from headrace_spark.base.errors import BadOption
+from headrace_spark.base.lake_url import LakeUrl
 from headrace_spark.base.progress import Progress, Report
 from headrace_spark.base.settings import RunSettings
 from headrace_spark.jobs import JOBS, module_of
@@ -92,6 +93,30 @@ def test_archive_hands_its_options_on(started: list[tuple[str, Any]]) -> None:
     assert (settings.follow, settings.consumer, settings.trigger_s) == (True, "c", 2.5)
     assert (settings.records_per_trigger_max, settings.fail_on_data_loss) == (7, False)
     assert settings.spark.master == "local[1]"
+
+
+def test_a_lake_by_its_url_and_keys_of_sparks(started: list[tuple[str, Any]]) -> None:
+    options = ("--conf", "spark.hadoop.fs.s3a.endpoint=http://h:1/?a=b", "--set", 'pipeline.spark={"a"="b"}')
+    assert run("archive", "--data-dir", "d", "--lake", "s3a://bucket/lake/", *options)[0] == 0
+    settings = started[0][1]
+    assert settings.lake == LakeUrl("s3a://bucket/lake")
+    assert settings.spark.extra == {"a": "b", "spark.hadoop.fs.s3a.endpoint": "http://h:1/?a=b"}
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (("run", "clean", "--lake", "s3a://b/l"), "this job writes no lake behind a URL yet"),
+        (("status", "--data-dir", "d", "--lake", "s3a://b/l"), "a folder is needed"),
+        (("archive", "--lake", "s3://b/l"), "what speaks like it: s3a://"),
+        (("archive", "--conf", "spark.a"), "KEY=VALUE is needed"),
+    ],
+)
+def test_wrong_use_of_urls_exits_with_2(options: tuple[str, ...], said: str) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "headrace", "pipeline", *options], capture_output=True, text=True
+    )
+    assert (done.returncode, said in done.stderr) == (2, True), done.stderr
 
 
 def test_publish_looks_for_rows_more_often_than_tables_get_versions() -> None:

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from contextlib import nullcontext
+from pathlib import Path
 
 import pytest
 
 from e2e.documents import Shell, blocks, run_document
 from e2e.test_documents import PIPELINE
 from headrace_spark.base.settings import SparkSettings
+from spark.s3_server import s3_server
 
 pytestmark = pytest.mark.spark
 
@@ -32,8 +35,9 @@ def shell(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shell]:
 
 
 @pytest.mark.parametrize("name", PIPELINE)
-def test_every_block_of_a_document_works(name: str, shell: Shell) -> None:
-    run_document(name, shell)
+def test_every_block_of_a_document_works(name: str, shell: Shell, tmp_path: Path) -> None:
+    with s3_server(tmp_path, port=int(shell.port("9090"))) if "bucket" in name else nullcontext():
+        run_document(name, shell)
 
 
 def test_the_quickstart_makes_a_table_of_the_history(shell: Shell) -> None:

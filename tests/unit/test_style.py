@@ -117,7 +117,21 @@ TESTED_TOGETHER = {
         "headrace/net/listener.py",
         "headrace/services/sessions.py",
     ],
-    "tests/spark/test_archive.py": ["headrace_spark/source/file_source.py", "headrace_spark/jobs/archive.py"],
+    "tests/spark/test_archive.py": [
+        "headrace_spark/archive/folder.py",
+        "headrace_spark/archive/position.py",
+        "headrace_spark/jobs/archive.py",
+        "headrace_spark/source/file_source.py",
+    ],
+    "tests/spark/archive/test_by_url.py": [
+        "headrace_spark/archive/settings.py",
+        "headrace_spark/archive/target.py",
+        "headrace_spark/lake/hadoop_files.py",
+        "headrace_spark/lake/spark_log.py",
+        "headrace_spark/lake/url_lake.py",
+    ],
+    "tests/spark/lake/test_lake.py": ["headrace_spark/lake/messages.py", "headrace_spark/lake/table_log.py"],
+    "tests/spark/lake/test_location.py": ["headrace_spark/base/lake_url.py"],
     "tests/spark/test_cli.py": ["headrace/cli_pipeline.py"],
     "tests/spark/test_source_batch.py": [
         "headrace_spark/source/planning.py",

@@ -64,6 +64,14 @@ class LakeConflict(PipelineError):
     """Lake, checkpoint and journal do not belong together, or somebody else is writing."""
 
 
+class TableMoved(PipelineError):
+    """The table is not where this driver left it. Whoever looks again may go on from there."""
+
+
+class LakeUnreachable(PipelineError):
+    """The store of a lake behind a URL does not answer, does not let us in, or lacks what a lake needs."""
+
+
 class BrokerUnreachable(PipelineError):
     """No connection to the broker, or no acknowledgement for too long."""
 
@@ -96,6 +104,10 @@ _CAUSE: Final = re.compile(r"^(?:Caused by: |: )?([\w.$]*(?:Error|Exception): .+
 _BRIDGE: Final = "Py4JJavaError: "
 
 
+# Ours, and of the kind that passes.
+_TRIED_AGAIN: Final = frozenset({"TableMoved", "LakeUnreachable"})
+
+
 class QueryFailed(PipelineError):
     """A query ended with an exception. `is_ours`: headrace raised it, so that a retry is useless; but for
     `is_outage`: then it helps once the broker answers again."""
@@ -116,7 +128,7 @@ class QueryFailed(PipelineError):
         if ours:
             _, name, message = ours[-1]
             exit_code = getattr(globals().get(name), "exit_code", 1)
-            return cls(message, exit_code, True, name == JournalUnreachable.__name__)
+            return cls(message, exit_code, name not in _TRIED_AGAIN, name == JournalUnreachable.__name__)
         lines = [line for line in text.splitlines() if line.strip()]
         first = lines[0] if lines else type(error).__name__
         causes = [cause for cause in _CAUSE.findall(text) if cause not in first and _BRIDGE not in cause]

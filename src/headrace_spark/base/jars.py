@@ -5,6 +5,10 @@ They are fetched once by Maven from `jars/pom.xml`, which names the same artifac
     JARS=$(python -m headrace_spark.base.jars)
     mvn -B -q -U -f jars/pom.xml dependency:copy-dependencies -DincludeScope=runtime -DoutputDirectory="$JARS"
 
+and for lakes in S3 the client, from `jars/s3a.xml`, into its folder `s3a`::
+
+    mvn -B -q -U -f jars/s3a.xml dependency:copy-dependencies -DincludeScope=runtime -DoutputDirectory="$JARS/s3a"
+
 `python -m headrace_spark.base.jars` prints the folder and, with `--check`, exits 1 while a jar is missing there.
 Where the folder does not exist (a wheel installed away from a checkout), Spark resolves `PACKAGES` by itself
 at its first start. This module uses the standard library only, so that the set-up can ask it before anything
@@ -31,6 +35,30 @@ ARTIFACTS: Final = (
     ("io.unitycatalog", "unitycatalog-client", UNITYCATALOG_VERSION),
     ("io.unitycatalog", "unitycatalog-hadoop", UNITYCATALOG_VERSION),
 )
+HADOOP_VERSION: Final = "3.5.0"
+AWS_VERSION: Final = "2.35.4"
+# Hadoop's client for S3, in the folder `s3a` beside the others: the parts of Amazon's SDK that it uses, 15 MB of 650.
+S3_ARTIFACTS: Final = (
+    ("org.apache.hadoop", "hadoop-aws", HADOOP_VERSION),
+    ("software.amazon.s3.analyticsaccelerator", "analyticsaccelerator-s3", "1.3.1"),
+    ("software.amazon.awssdk", "s3-transfer-manager", AWS_VERSION),
+    ("software.amazon.awssdk", "sts", AWS_VERSION),
+)
+S3_PACKAGES: Final = tuple(map(":".join, S3_ARTIFACTS))
+# What Spark has itself, and the whole SDK in one file.
+S3_PACKAGES_LEFT_OUT: Final = (
+    "software.amazon.awssdk:bundle",
+    "org.apache.hadoop:hadoop-client-api",
+    "org.apache.hadoop:hadoop-client-runtime",
+    *(f"io.netty:netty-{part}" for part in ("buffer", "codec", "codec-http", "codec-http2", "common")),
+    *(f"io.netty:netty-{part}" for part in ("handler", "resolver", "transport")),
+    *(f"io.netty:netty-transport-{part}" for part in ("classes-epoll", "native-unix-common")),
+    "org.apache.httpcomponents:httpclient",
+    "org.apache.httpcomponents:httpcore",
+    "commons-codec:commons-codec",
+    "commons-logging:commons-logging",
+    "org.slf4j:slf4j-api",
+)
 # What Spark itself would resolve; it finds the rest of ARTIFACTS as dependencies of this one.
 PACKAGES: Final = ":".join(ARTIFACTS[0])
 
@@ -51,6 +79,11 @@ def jar_files(folder: Path) -> list[Path]:
 
 def missing_jars(folder: Path) -> list[Path]:
     return [jar for jar in jar_files(folder) if not jar.is_file()]
+
+
+def s3_jars(folder: Path) -> list[Path]:
+    """Hadoop's client for S3 with what it needs, from the folder beside `folder`'s jars; empty if it was not fetched."""
+    return sorted((folder / "s3a").glob("*.jar"))
 
 
 def main(arguments: list[str]) -> int:

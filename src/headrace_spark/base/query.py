@@ -10,7 +10,7 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql.streaming.listener import StreamingQueryProgress
 from pyspark.sql.streaming.query import StreamingQuery
 
-from headrace_spark.base.errors import QueryFailed
+from headrace_spark.base.errors import PipelineError, QueryFailed
 from headrace_spark.base.logs import LOG
 from headrace_spark.base.session import hush
 
@@ -32,6 +32,9 @@ def run_query(begin: Callable[[], StreamingQuery], observe: Observer, stop: Even
         try:
             watch.until_end(stop)
             return
+        except PipelineError:
+            query.stop()  # who looks on has found that it must not go on
+            raise
         except StreamingQueryException as error:
             failure = QueryFailed.from_spark(error)
             if stop.is_set() and not failure.is_ours:

@@ -20,12 +20,14 @@ from headrace_spark.base.errors import (
     is_outage,
 )
 from headrace_spark.base.figures import UNREACHABLE
+from headrace_spark.base.lake_url import LakeUrl
 from headrace_spark.base.logs import LOG
+from headrace_spark.base.object_store import add_log_store, for_lake
 from headrace_spark.base.progress import Progress, Report
 from headrace_spark.base.session import close_session, open_session
 from headrace_spark.base.settings import RunSettings
 from headrace_spark.base.stopping import Stopped
-from headrace_spark.jobs import module_of
+from headrace_spark.jobs import BY_URL, module_of
 from headrace_spark.source.journal import journal_of
 from headrace_spark.source.remote import IMPATIENT
 
@@ -41,9 +43,11 @@ def run_job(job: str, settings: RunSettings, stop: Event, report: Report) -> Pro
     every process of it, so Spark's may be gone first: that is a stop like another, the next run goes on from there.
     """
     check_master(settings.spark.master)
+    if job not in BY_URL:
+        _ = settings.folder  # before anything else is looked at
     module = module_of(job)
     module.check(settings)  # before Spark's seconds
-    spark = open_session(settings.spark)
+    spark = open_session(for_lake(settings.spark, settings.lake))
     last = Progress(0, 0, 0, 0.0)
 
     def remember(progress: Progress) -> None:
@@ -52,6 +56,8 @@ def run_job(job: str, settings: RunSettings, stop: Event, report: Report) -> Pro
         report(progress)
 
     try:
+        if isinstance(settings.lake, LakeUrl):
+            add_log_store(spark)
         progress = run_through_outages(module, spark, settings, stop, remember)
         close_session(spark)
         return last if progress is None else progress

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import tempfile
 import zipfile
+from collections.abc import Mapping
 from contextlib import suppress
 from importlib.resources import files
 from pathlib import Path
@@ -31,6 +32,7 @@ from headrace_spark.source.source import JournalDataSource
 
 JAVA_VERSION_MIN: Final = 17
 _COLLECTOR: Final = re.compile(r"-XX:\+Use\w+GC")
+_LISTS: Final = ("spark.jars", "spark.jars.packages")
 _JAVA_OPTIONS: Final = "spark.driver.extraJavaOptions"
 
 _SPARK: Final = {
@@ -123,9 +125,19 @@ def session_configuration(settings: SparkSettings) -> dict[str, str]:
         chosen["spark.jars"] = ",".join(str(jar) for jar in jar_files(settings.jars))
     if is_local(settings.master):
         chosen |= {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
-    chosen |= settings.extra
+    ours = chosen
+    chosen = ours | dict(settings.extra)
+    for key in _LISTS:
+        chosen |= _joined(key, ours, settings.extra)
     chosen[_JAVA_OPTIONS] = _java_options(settings.extra.get(_JAVA_OPTIONS, ""), settings.json_logs)
     return chosen
+
+
+def _joined(key: str, ours: Mapping[str, str], theirs: Mapping[str, str]) -> dict[str, str]:
+    """A list of Spark's, in which what somebody adds stands beside what we need."""
+    found = [*ours.get(key, "").split(","), *theirs.get(key, "").split(",")]
+    names = dict.fromkeys(name.strip() for name in found if name.strip())
+    return {key: ",".join(names)} if names else {}
 
 
 def _java_options(extra: str, json_logs: bool = False) -> str:

@@ -6,7 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from headrace_spark.base.errors import BadOption
 from headrace_spark.base.jars import jars_folder
+from headrace_spark.base.lake_url import LakeUrl, Location
 
 
 @dataclass(frozen=True)
@@ -46,7 +48,7 @@ class RunSettings:
     """The journal of a running broker, `headrace://HOST:PORT`, instead of the one in `data_dir`; "": that one."""
     token_file: str
     """Holds the token that lets in there."""
-    lake: Path
+    lake: Location
     follow: bool
     """Go on until stopped; otherwise end at what is there now."""
     trigger_s: float
@@ -54,3 +56,14 @@ class RunSettings:
     """How often in a row a query that failed without an error of ours is started again from its checkpoint."""
     spark: SparkSettings
     upkeep: UpkeepSettings
+
+    @property
+    def folder(self) -> Path:
+        """The lake of a job that works on files. Raises BadOption for a URL."""
+        if isinstance(self.lake, LakeUrl):
+            raise BadOption(
+                "pipeline.lake",
+                str(self.lake),
+                "a folder is needed: this job writes no lake behind a URL yet",
+            )
+        return self.lake

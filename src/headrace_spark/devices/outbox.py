@@ -40,7 +40,8 @@ from headrace_spark.devices.dead_letters import DeadLetters
 from headrace_spark.devices.outgoing import COLUMNS, PRODUCER, SEQUENCE, check_columns
 from headrace_spark.devices.plans import Plans
 from headrace_spark.devices.sink import FORMAT, ROW_BITS, SinkOptions
-from headrace_spark.lake.lake import KEPT_LOG, open_log
+from headrace_spark.lake.messages import KEPT_LOG
+from headrace_spark.lake.table_log import open_log
 
 KEPT_BATCHES: Final = 100
 """So many finished batches of a query stay readable; older ones are deleted now and then."""

@@ -51,7 +51,7 @@ from headrace_spark.lake.lake_table import LakeTable
 from headrace_spark.lake.table_backlog import TableBacklog
 from headrace_spark.lake.table_position import TablePosition
 from headrace_spark.lake.tables import CLEAN, QUARANTINE, REPEATS
-from headrace_spark.lake.upkeep import Upkeep
+from headrace_spark.lake.upkeep import FileMarks, Upkeep
 
 JOB: Final = "clean"
 
@@ -103,8 +103,8 @@ def check(settings: Settings) -> None:
     if not settings.topic_schemas:
         raise BadOption("pipeline.clean.topic_schemas", "", "name the file that says which topics carry what")
     schemas = load_topic_schemas(Path(settings.topic_schemas))
-    lake, tables = Lake(settings.lake), Tables(settings.lake)
-    if lake.state() is None:
+    lake, tables = Lake(settings.folder), Tables(settings.folder)
+    if lake.table.state() is None:
         raise LakeConflict(f"{lake.messages} is no Delta table yet: run the job archive into this lake first")
     require_columns(tables.clean, schemas)
     checkpoint = lake.checkpoint(JOB, "messages")
@@ -118,10 +118,10 @@ def continuity(lake: Lake, tables: Tables, checkpoint: Checkpoint) -> Continuity
 
 def run(spark: SparkSession, settings: Settings, stop: Event, report: Report) -> Progress:
     """Raises PipelineError."""
-    lake = Lake(settings.lake)
+    lake = Lake(settings.folder)
     with lake.holding(JOB):
         check(settings)
-        tables, checkpoint = Tables(settings.lake), lake.checkpoint(JOB, "messages")
+        tables, checkpoint = Tables(settings.folder), lake.checkpoint(JOB, "messages")
         for table in tables.all:
             table.create()
         Pinned(checkpoint).keep(Path(settings.topic_schemas))
@@ -129,7 +129,9 @@ def run(spark: SparkSession, settings: Settings, stop: Event, report: Report) ->
         together.begin()
         cleaner = Cleaner(settings, load_topic_schemas(Path(settings.topic_schemas)), tables, together)
         tracker = Tracker(cleaner, lake.messages, checkpoint, report)
-        upkeep = Upkeep(spark, settings.upkeep, lake.checkpoints, [table.path for table in tables.all])
+        upkeep = Upkeep(
+            spark, settings.upkeep, FileMarks(lake.checkpoints), [table.path for table in tables.all]
+        )
 
         def observe(finished: list[StreamingQueryProgress]) -> None:
             tracker.observe(finished)
@@ -250,7 +252,7 @@ class Cleaner:
 
 
 def start_query(spark: SparkSession, settings: Settings, cleaner: Cleaner) -> StreamingQuery:
-    lake = Lake(settings.lake)
+    lake = Lake(settings.folder)
     rows = (
         spark.readStream.format("delta")
         .option("maxBytesPerTrigger", settings.bytes_per_trigger_max)

@@ -34,8 +34,9 @@ from headrace_spark.base.errors import DataLoss, ForeignOffset
 from headrace_spark.base.progress import Progress, Report
 from headrace_spark.base.settings import RunSettings
 from headrace_spark.lake.durable import SyncedTable
-from headrace_spark.lake.lake import KEPT_LOG, Lake
-from headrace_spark.lake.upkeep import Upkeep
+from headrace_spark.lake.lake import Lake
+from headrace_spark.lake.messages import KEPT_LOG
+from headrace_spark.lake.upkeep import FileMarks, Upkeep
 from headrace_spark.source.journal import commit, journal_of, register, require_history, source_options
 from headrace_spark.source.options import check_consumer
 from headrace_spark.source.ranges import JournalOffset
@@ -70,15 +71,15 @@ def check(settings: Settings) -> None:
 
 def run(spark: SparkSession, settings: Settings, stop: Event, report: Report) -> Progress:
     """Raises PipelineError. Prints the path of each file that it has written."""
-    with Lake(settings.lake).holding(JOB):
+    with Lake(settings.folder).holding(JOB):
         return _run(spark, settings, stop, report)
 
 
 def _run(spark: SparkSession, settings: Settings, stop: Event, report: Report) -> Progress:
     began = monotonic()
     said: Path | None = None
-    lake = Lake(settings.lake)
-    upkeep = Upkeep(spark, settings.upkeep, lake.checkpoints, (), [lake.root / "event_snapshot"])
+    lake = Lake(settings.folder)
+    upkeep = Upkeep(spark, settings.upkeep, FileMarks(lake.checkpoints), (), [lake.root / "event_snapshot"])
     while True:
         at = monotonic()
         end, rows, file = compact_once(spark, settings)
@@ -96,12 +97,14 @@ def _run(spark: SparkSession, settings: Settings, stop: Event, report: Report) -
 def compact_once(spark: SparkSession, settings: Settings) -> tuple[int, int, Path]:
     """Bring table and file up to the high watermark; the checkpoint, the rows of the table, and the file."""
     journal = journal_of(settings)
-    table = Lake(settings.lake).root / "event_snapshot"
+    table = Lake(settings.folder).root / "event_snapshot"
     old = spark.read.format("delta").load(str(table)) if DeltaTable.isDeltaTable(spark, str(table)) else None
     start = starting_offset(journal, old)
-    register(journal, settings.consumer, start, "" if old is None else Lake(settings.lake).owner(JOB, table))
+    register(
+        journal, settings.consumer, start, "" if old is None else Lake(settings.folder).owner(JOB, table)
+    )
     end = journal.high_watermark()
-    file = bootstrap_path(Lake(settings.lake).root / "bootstrap", end)
+    file = bootstrap_path(Lake(settings.folder).root / "bootstrap", end)
     if old is not None and end == start and is_whole(file):
         return end, old.count() - 1, file  # nothing is new, and nothing is written
     rows = events(spark, journal, start, end)
@@ -123,10 +126,10 @@ def compact_once(spark: SparkSession, settings: Settings) -> tuple[int, int, Pat
     ).option("mergeSchema", "true").options(**KEPT_LOG).save(str(table))
     left = spark.read.format("delta").load(str(table))
     file = write_bootstrap(
-        Lake(settings.lake).root / "bootstrap", journal.uuid, journal.epoch, end, _records(left)
+        Lake(settings.folder).root / "bootstrap", journal.uuid, journal.epoch, end, _records(left)
     )
     SyncedTable(table).sync()
-    owner = Lake(settings.lake).owner(JOB, table)
+    owner = Lake(settings.folder).owner(JOB, table)
     commit(journal, settings.consumer, JournalOffset(journal.uuid, journal.epoch, end), owner)
     return end, left.count() - 1, file
 

@@ -32,7 +32,7 @@ _KEY: Final = ("date", *PLACE)
 def check(settings: Settings) -> None:
     """Raises BadOption, BadTopicSchema, LakeConflict."""
     clean.check(settings)
-    checkpoint = Lake(settings.lake).checkpoint(clean.JOB, "messages")
+    checkpoint = Lake(settings.folder).checkpoint(clean.JOB, "messages")
     if checkpoint.unfinished:
         raise LakeConflict(f"a batch of the job {clean.JOB} is unfinished: run that first, then mend")
 
@@ -40,7 +40,7 @@ def check(settings: Settings) -> None:
 def run(spark: SparkSession, settings: Settings, stop: Event, report: Report) -> Progress:  # noqa: ARG001
     """Move what can be decoded. It ends by itself, with `follow` too. Raises PipelineError."""
     began = monotonic()
-    lake, tables = Lake(settings.lake), Tables(settings.lake)
+    lake, tables = Lake(settings.folder), Tables(settings.folder)
     with lake.holding(clean.JOB):
         check(settings)
         if tables.quarantine.log() is None or tables.clean.log() is None:

@@ -43,7 +43,7 @@ from headrace_spark.lake.tables import (
     USAGE,
     TableDefinition,
 )
-from headrace_spark.lake.upkeep import Upkeep
+from headrace_spark.lake.upkeep import FileMarks, Upkeep
 from headrace_spark.metrics.counting import Counting, Events
 from headrace_spark.metrics.deliveries import Waiting
 from headrace_spark.metrics.packing import PACKED
@@ -100,26 +100,29 @@ def check(settings: Settings) -> None:
     """Raises BadOption, JournalMissing, LakeConflict."""
     check_consumer(settings.consumer)
     journal_of(settings)
-    for table in Tables(settings.lake).all:
+    for table in Tables(settings.folder).all:
         table.log()
 
 
 def run(spark: SparkSession, settings: Settings, stop: Event, report: Report) -> Progress:
     """Raises PipelineError."""
     journal = journal_of(settings)
-    tables = Tables(settings.lake)
+    tables = Tables(settings.folder)
     began = monotonic()
-    with Lake(settings.lake).holding(JOB):
+    with Lake(settings.folder).holding(JOB):
         for table in tables.all:
             table.create()
         ranges = Ranges(JOB, journal, tables.state, (*tables.parts, tables.backlog), tables.merged)
         ranges.require_together(registered_offset(journal, settings.consumer))
         start = ranges.position()
-        owner = Lake(settings.lake).owner(JOB, tables.state.path)
+        owner = Lake(settings.folder).owner(JOB, tables.state.path)
         register(journal, settings.consumer, journal.complete_offset() if start is None else start, owner)
         progress = Progress(0, start or 0, 0, 0.0)
         upkeep = Upkeep(
-            spark, settings.upkeep, Lake(settings.lake).checkpoints, [table.path for table in tables.all]
+            spark,
+            settings.upkeep,
+            FileMarks(Lake(settings.folder).checkpoints),
+            [table.path for table in tables.all],
         )
         report(progress)
         on_disk = [SyncedTable(table.path) for table in tables.all]
@@ -217,7 +220,7 @@ class Work:
             self._partitions, paths, self._token, followed, settings.window_s, settings.topic_levels
         )
         settling = Settling(
-            settings.lake.absolute(), followed, settings.window_s, self._uuid, self._range.end
+            settings.folder.absolute(), followed, settings.window_s, self._uuid, self._range.end
         )
         packed = self._numbers(len(self._partitions) + len(paths)).mapInArrow(counting, PACKED)
         # More tasks than processors: what has much in it is not known before.
@@ -269,7 +272,7 @@ class Work:
 
     def _files(self, definition: TableDefinition, batches: Iterable[pa.RecordBatch]) -> list[str]:
         """Written here: rows of sessions and tenants are few."""
-        files = TableFiles(self._settings.lake.absolute() / definition.name, definition.layout)
+        files = TableFiles(self._settings.folder.absolute() / definition.name, definition.layout)
         for batch in batches:
             if batch.num_rows:
                 files.add(batch)

@@ -29,12 +29,13 @@ from headrace_spark.base.query import durations_s, run_query
 from headrace_spark.base.settings import RunSettings
 from headrace_spark.devices.outbox import Outbox
 from headrace_spark.devices.plans import Plans
-from headrace_spark.lake.lake import Lake, open_log
+from headrace_spark.lake.lake import Lake
 from headrace_spark.lake.lake_table import LakeTable
 from headrace_spark.lake.table_backlog import TableBacklog
+from headrace_spark.lake.table_log import open_log
 from headrace_spark.lake.table_position import TablePosition
 from headrace_spark.lake.tables import DEAD_LETTERS
-from headrace_spark.lake.upkeep import Upkeep
+from headrace_spark.lake.upkeep import FileMarks, Upkeep
 from headrace_spark.source.options import check_consumer
 
 JOB: Final = "publish"
@@ -63,7 +64,7 @@ class Settings(RunSettings):
     @property
     def source(self) -> Path:
         """The table, a folder; within the lake unless the path is absolute."""
-        return self.lake.absolute() / self.table
+        return self.folder.absolute() / self.table
 
 
 def check(settings: Settings) -> None:
@@ -80,7 +81,7 @@ def check(settings: Settings) -> None:
 
 def run(spark: SparkSession, settings: Settings, stop: Event, report: Report) -> Progress:
     """Raises PipelineError."""
-    with Lake(settings.lake).holding(f"{JOB}-{settings.name}"):
+    with Lake(settings.folder).holding(f"{JOB}-{settings.name}"):
         tracker = Tracker(settings, report)
         upkeep = tended(spark, settings)
 
@@ -98,7 +99,7 @@ class Tracker:
     def __init__(self, settings: Settings, report: Report) -> None:
         self._report = report
         self._backlog = TableBacklog(settings.source)
-        self._checkpoint = Lake(settings.lake).checkpoint(JOB, settings.name)
+        self._checkpoint = Lake(settings.folder).checkpoint(JOB, settings.name)
         self._position: TablePosition | None = None
         self._began = monotonic()
         self.progress = Progress(0, 0, 0, 0.0)
@@ -120,10 +121,14 @@ class Tracker:
 
 def tended(spark: SparkSession, settings: Settings) -> Upkeep:
     """Outbox and dead letters; batches that were sent leave the outbox by themselves."""
-    lake = Lake(settings.lake)
+    lake = Lake(settings.folder)
     outbox = lake.root / "outbox"
     return Upkeep(
-        spark, settings.upkeep, lake.checkpoints, [LakeTable(lake.root, DEAD_LETTERS).path], [outbox]
+        spark,
+        settings.upkeep,
+        FileMarks(lake.checkpoints),
+        [LakeTable(lake.root, DEAD_LETTERS).path],
+        [outbox],
     )
 
 
@@ -135,7 +140,7 @@ def start_query(spark: SparkSession, settings: Settings) -> StreamingQuery:
         .option("skipChangeCommits", True)
         .load(str(settings.source))
     )
-    lake = Lake(settings.lake)
+    lake = Lake(settings.folder)
     checkpoint = lake.checkpoint(JOB, settings.name)
     outbox = Outbox(lake.root / "outbox", settings.address, settings.connections, settings.patience_s)
     plans = Plans(outbox.table, settings.name, checkpoint, settings.source)

@@ -98,13 +98,15 @@ def check(settings: Settings) -> None:
         raise BadOption("pipeline.replay.topic", settings.topic, "not a topic filter")
     if not settings.table and not valid_topic(f"{settings.topic_prefix}x".encode()):
         raise BadOption("pipeline.replay.prefix", settings.topic_prefix, "not the beginning of a topic")
-    if settings.table and (settings.lake.absolute() / settings.table).resolve() in own_tables(settings.lake):
+    if settings.table and (settings.folder.absolute() / settings.table).resolve() in own_tables(
+        settings.folder
+    ):
         problem = (
             "the jobs of headrace write that table: its rows would be counted, cleaned or sent as new ones"
         )
         raise BadOption("pipeline.replay.table", settings.table, problem)
-    if Lake(settings.lake).state() is None:
-        raise LakeConflict(f"there is no table {Lake(settings.lake).messages}: run the job archive first")
+    if Lake(settings.folder).table.state() is None:
+        raise LakeConflict(f"there is no table {Lake(settings.folder).messages}: run the job archive first")
 
 
 def own_tables(lake: Path) -> set[Path]:
@@ -117,7 +119,7 @@ def own_tables(lake: Path) -> set[Path]:
 def run(spark: SparkSession, settings: Settings, stop: Event, report: Report) -> Progress:
     """Raises PipelineError. With `dry_run` only what would be replayed is printed, as JSON."""
     try:
-        with nullcontext() if settings.dry_run else Lake(settings.lake).holding(f"{JOB}-{settings.name}"):
+        with nullcontext() if settings.dry_run else Lake(settings.folder).holding(f"{JOB}-{settings.name}"):
             return _run(spark, settings, stop, report)
     except (AnalysisException, ParseException) as error:
         raise BadOption("pipeline.replay.where", settings.where, str(error).splitlines()[0]) from None
@@ -166,7 +168,7 @@ def _replay(rows: DataFrame, settings: Settings, run_id: str, number: int, part:
         send(outgoing, settings.address, settings.connections, settings.patience_s, settings.rate)
         return
     writer = rows.write.format("delta").mode("append").option("txnAppId", f"{JOB}-{run_id}")
-    writer.option("txnVersion", number).save(str(settings.lake.absolute() / settings.table))
+    writer.option("txnVersion", number).save(str(settings.folder.absolute() / settings.table))
 
 
 def marked(rows: DataFrame, settings: Settings) -> DataFrame:
@@ -192,7 +194,9 @@ def marked(rows: DataFrame, settings: Settings) -> DataFrame:
 
 def chosen(spark: SparkSession, settings: Settings, version: int) -> DataFrame:
     """The part of the archive that the settings name, at one version of the table."""
-    table = spark.read.format("delta").option("versionAsOf", version).load(str(Lake(settings.lake).messages))
+    table = (
+        spark.read.format("delta").option("versionAsOf", version).load(str(Lake(settings.folder).messages))
+    )
     conditions = [~F.exists("user_properties", lambda pair: pair["name"] == PROPERTY)]
     if settings.since:
         conditions.append(F.col("publish_timestamp") >= F.lit(_time("since", settings.since)))
@@ -313,11 +317,11 @@ class Notes:
 
         Raises BadOption if the name stands for another replay, LakeConflict if what was noted cannot be gone on with.
         """
-        lake = Lake(settings.lake)
+        lake = Lake(settings.folder)
         path = lake.root / "_checkpoints" / f"{JOB}-{settings.name}.json"
         keys = ("since", "until", "topic", "where", "table", "prefix", "client", "offsets_per_slice")
         identity = {key: getattr(settings, key) for key in keys}
-        state, messages = lake.state(), str(DeltaLog(lake.messages).metadata().id)
+        state, messages = lake.table.state(), str(DeltaLog(lake.messages).metadata().id)
         assert state is not None  # `check` has seen it
         if path.exists():
             noted = _read(path)
@@ -348,7 +352,9 @@ class Notes:
         if not settings.table:
             return -1
         try:
-            kept = DeltaLog(settings.lake.absolute() / settings.table).transaction_version(f"{JOB}-{self.id}")
+            kept = DeltaLog(settings.folder.absolute() / settings.table).transaction_version(
+                f"{JOB}-{self.id}"
+            )
         except TableNotFoundError:
             return -1
         return -1 if kept is None else kept

@@ -1,4 +1,4 @@
-"""Files that workers wrote become part of a Delta table, once, by Delta's own transaction.
+"""Rows become part of a Delta table, once, by Delta's own transaction: as files that workers wrote, or written by Delta.
 
 Delta has no public call for that in Python, and another library beside it in one process would not know of its locks
 (decision in `docs/adr/0009-files-by-workers.md`). So this module, and no other, calls Delta's Scala classes through
@@ -8,7 +8,7 @@ py4j; `jars/pom.xml` pins the version that they are of.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from time import time_ns
 from typing import Any, Final
@@ -16,11 +16,14 @@ from urllib.parse import unquote
 
 import pyarrow as pa
 from deltalake import DeltaTable as DeltaLog
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 
-from headrace_spark.base.errors import LakeConflict
+from headrace_spark.base.errors import LakeConflict, TableMoved
+from headrace_spark.base.lake_url import Location
+from headrace_spark.lake.spark_log import delta_log
 
 _DELTA: Final = "org.apache.spark.sql.delta"
+_NONE: Final = -1
 
 
 def has_version(table: DeltaLog, app_id: str, version: int) -> bool:
@@ -45,9 +48,7 @@ def append_files(
     """
     require(table, actions)
     jvm: Any = spark._jvm
-    transaction = jvm.org.apache.spark.sql.delta.DeltaLog.forTable(
-        spark._jsparkSession, str(table)
-    ).startTransaction()
+    transaction = delta_log(spark, table).startTransaction()
     # What `transaction.txnVersion` would answer, for which it rebuilds the table's state in three jobs of Spark; and that
     # it was asked: Delta refuses the commit if another one of the same application is faster.
     begun = DeltaLog(table, version=transaction.snapshot().version())
@@ -56,13 +57,46 @@ def append_files(
         raise LakeConflict(f"{table} has version {version} of {app_id} by now: another process writes it")
     marks = [_mark(*transaction_of) for transaction_of in {**(also or {}), app_id: version}.items()]
     removed = [] if instead_of is None else _removed(begun, instead_of)
-    listed = jvm.java.util.ArrayList()
-    for action in (*marks, *removed, *actions):
-        listed.add(jvm.org.apache.spark.sql.delta.actions.Action.fromJson(action))
-    as_scala = jvm.scala.jdk.javaapi.CollectionConverters.asScala(listed).toSeq()
     modes = jvm.org.apache.spark.sql.streaming.OutputMode
-    update = getattr(jvm, f"{_DELTA}.DeltaOperations$StreamingUpdate")
     mode = modes.Append() if instead_of is None else modes.Update()
+    _commit(jvm, transaction, _listed(jvm, (*marks, *removed, *actions)), mode, app_id, version)
+
+
+def append_rows(
+    spark: SparkSession, table: Location, rows: DataFrame, app_id: str, version: int, after: int | None
+) -> None:
+    """Add rows, written by Delta, under the transaction (application, version), if the table stands at version `after` of
+    that application, None being none. Raises TableMoved.
+
+    Of two drivers that go on from the same place one commits; the other finds the table elsewhere, before it writes or,
+    by Delta's own check, when it commits. So no lock has to hold.
+    """
+    jvm: Any = spark._jvm
+    transaction = delta_log(spark, table).startTransaction()
+    found = int(transaction.txnVersion(app_id))  # and asked, so that Delta refuses the commit if it changes
+    if found != (_NONE if after is None else after):
+        raise TableMoved(
+            f"{table} is at version {found} of {app_id}, not at {after}: another process writes it"
+        )
+    actions = _listed(jvm, [_mark(app_id, version)])
+    converters = jvm.scala.jdk.javaapi.CollectionConverters
+    actions.addAll(converters.asJava(transaction.writeFiles(rows._jdf)))
+    _commit(
+        jvm, transaction, actions, jvm.org.apache.spark.sql.streaming.OutputMode.Append(), app_id, version
+    )
+
+
+def _listed(jvm: Any, actions: Iterable[str]) -> Any:
+    """Delta's own objects for actions, in a list of Java's."""
+    listed = jvm.java.util.ArrayList()
+    for action in actions:
+        listed.add(jvm.org.apache.spark.sql.delta.actions.Action.fromJson(action))
+    return listed
+
+
+def _commit(jvm: Any, transaction: Any, actions: Any, mode: Any, app_id: str, version: int) -> None:
+    as_scala = jvm.scala.jdk.javaapi.CollectionConverters.asScala(actions).toSeq()
+    update = getattr(jvm, f"{_DELTA}.DeltaOperations$StreamingUpdate")
     transaction.commit(as_scala, update(mode, app_id, version, jvm.scala.Option.empty()))
 
 

@@ -13,9 +13,10 @@ from headrace.journal.errors import JournalError
 from headrace.journal.reader import JournalReader
 from headrace_spark.base.errors import PipelineError
 from headrace_spark.base.figures import Lag
-from headrace_spark.lake.lake import Lake, open_log
+from headrace_spark.lake.lake import Lake
 from headrace_spark.lake.lake_table import LakeTable
 from headrace_spark.lake.table_backlog import TableBacklog
+from headrace_spark.lake.table_log import open_log
 from headrace_spark.lake.table_position import TablePosition
 from headrace_spark.lake.tables import METRICS_STATE, QUARANTINE
 from headrace_spark.source.journal_range import Ranges
@@ -100,8 +101,8 @@ def _of_table(job: str, lag: Lag) -> JobStatus:
 
 def _archive(places: Places) -> JobStatus | None:
     lake, journal = places.lake, places.journal
-    said = lake.archived(journal.uuid, journal.epoch)
-    state = None if said is not None else lake.state()
+    said = lake.table.archived(journal.uuid, journal.epoch)
+    state = None if said is not None else lake.table.state()
     end = said if state is None else state.end(journal.uuid)
     return None if end is None else _of_journal("archive", end.offset, places)
 

@@ -17,7 +17,8 @@ from pyspark.sql.types import DataType, StructType
 
 from headrace_spark.base.errors import LakeConflict
 from headrace_spark.lake.delta_commit import append_files, has_version, paths_of, remove_files
-from headrace_spark.lake.lake import KEPT_LOG, add_columns, is_plain, open_log, types_of
+from headrace_spark.lake.messages import KEPT_LOG, is_plain
+from headrace_spark.lake.table_log import add_columns, open_log, types_of
 from headrace_spark.lake.tables import TableDefinition
 
 _NOTED_WITHIN: Final = 100

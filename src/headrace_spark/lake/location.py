@@ -7,19 +7,35 @@ from pathlib import Path
 from typing import Final
 
 from headrace_spark.base.errors import BadOption
+from headrace_spark.base.lake_url import SCHEMES, LakeUrl, Location
 
 # A path makes one slash of two.
 _URL: Final = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):/+")
 
 
-def lake_folder(written: str | Path) -> Path:
-    """The folder of a lake. Raises BadOption for the URL of anything else: a folder of that name would be made here."""
+def lake_location(written: str | Path) -> Location:
+    """The folder of a lake, or its URL. Raises BadOption for one that no lake can have: a folder of that name would be
+    made here."""
     text = str(written)
     found = _URL.match(text)
     if found is None:
         return Path(text)
     if found[1] == "file":
         return Path(f"/{text[found.end() :]}")
-    raise BadOption(
-        "pipeline.lake", text, f"a folder is needed: this headrace writes no lake behind a URL ({found[1]}:)"
-    )
+    if found[1] not in SCHEMES:
+        known = ", ".join(f"{scheme}://" for scheme in SCHEMES)
+        hint = " (Amazon's S3 and what speaks like it: s3a://)" if found[1] in ("s3", "s3n") else ""
+        raise BadOption("pipeline.lake", text, f"a folder or one of {known} is needed{hint}")
+    rest = text[found.end() :].rstrip("/")
+    has_host = found[1] != "hdfs" or (text.startswith("hdfs://") and not text.startswith("hdfs:///"))
+    return LakeUrl(f"{found[1]}:{'//' if has_host else '/'}{rest}")
+
+
+def lake_folder(written: str | Path) -> Path:
+    """The folder of a lake, for what works on files. Raises BadOption for a URL."""
+    found = lake_location(written)
+    if isinstance(found, LakeUrl):
+        raise BadOption(
+            "pipeline.lake", str(found), "a folder is needed: this is not done for a lake behind a URL"
+        )
+    return found

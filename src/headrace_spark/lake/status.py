@@ -88,7 +88,7 @@ def _consumer(journal: JournalReader, found: ConsumerPosition, end: int, now_s: 
 
 
 def _table(lake: Lake, uuid: str, high_watermark: int) -> TableStatus | None:
-    state = lake.state()
+    state = lake.table.state()
     if state is None:
         return None
     end = state.end(uuid)

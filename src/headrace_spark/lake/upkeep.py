@@ -15,15 +15,16 @@ import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from time import time
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 import pyarrow as pa
 from delta.tables import DeltaTable
-from deltalake import DeltaTable as DeltaLog
 from pyspark.sql import SparkSession
 
+from headrace_spark.base.lake_url import Location
 from headrace_spark.base.settings import UpkeepSettings
-from headrace_spark.lake.lake import LOG_RETENTION, LOG_RETENTION_S, open_log
+from headrace_spark.lake.messages import LOG_RETENTION, LOG_RETENTION_S
+from headrace_spark.lake.table_log import Folders, TableLog, Tables
 
 _SIZE: Final = "spark.databricks.delta.optimize.maxFileSize"
 _SMALL: Final = "spark.databricks.delta.optimize.minFileSize"
@@ -32,60 +33,83 @@ _HOUR_S: Final = 3600
 _BY_US: Final = re.compile(r"interval \d+ seconds")
 
 
+class Marks(Protocol):
+    """Remembers when what was done."""
+
+    def age_s(self, name: str) -> float | None:
+        """Return how long ago it was, None if it never was."""
+
+    def touch(self, name: str) -> None: ...
+
+
+class FileMarks:
+    """The times of empty files in a folder."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def age_s(self, name: str) -> float | None:
+        try:
+            return time() - (self._folder / f"upkeep-{name}").stat().st_mtime
+        except FileNotFoundError:
+            return None
+
+    def touch(self, name: str) -> None:
+        self._folder.mkdir(parents=True, exist_ok=True)
+        (self._folder / f"upkeep-{name}").touch()
+
+
 class Upkeep:
     """Tends the tables of one job, before the query that writes them starts and while it runs.
 
-    `marks`: a folder that remembers when each was last tended. `replaced`: tables whose files are few, or soon out of
-    use; they are not compacted.
+    `marks` remember when each was last tended. `replaced`: tables whose files are few, or soon out of use; they are not
+    compacted. `opened`: how their logs are read.
     """
 
     def __init__(
         self,
         spark: SparkSession,
         settings: UpkeepSettings,
-        marks: Path,
-        tables: Sequence[Path],
-        replaced: Sequence[Path] = (),
+        marks: Marks,
+        tables: Sequence[Location],
+        replaced: Sequence[Location] = (),
+        opened: Tables | None = None,
     ) -> None:
         self._spark = spark
         self._settings = settings
         self._marks = marks
         self._tables = tables
         self._replaced = replaced
+        self._opened = opened or Folders()
         if settings.interval_s:
-            for table in filter(_is_there, [*tables, *replaced]):
-                limit_log(spark, table, settings)
+            for table in filter(self._opened.exists, [*tables, *replaced]):
+                limit_log(spark, table, settings, self._opened)
 
     def tend(self) -> None:
         """Do what is due; nothing most of the time. Runs between batches, beside the query that writes."""
-        for table in filter(_is_there, [*self._tables, *self._replaced]):
-            mark = self._marks / f"upkeep-{table.name}"
-            if self._settings.interval_s and self._due(mark):
+        for table in [*self._tables, *self._replaced]:
+            if self._settings.interval_s and self._due(table):
                 if table in self._tables:
-                    compact(self._spark, table, self._settings)
+                    compact(self._spark, table, self._settings, self._opened)
                 vacuum(self._spark, table, self._settings)
-                mark.touch()
+                self._marks.touch(table.name)
 
-    def _due(self, mark: Path) -> bool:
+    def _due(self, table: Location) -> bool:
         """Return whether the table is due, not before a first interval has passed: a new table has nothing to tend."""
-        try:
-            return time() - mark.stat().st_mtime >= self._settings.interval_s
-        except FileNotFoundError:
-            mark.parent.mkdir(parents=True, exist_ok=True)
-            mark.touch()
-            return False
+        age_s = self._marks.age_s(table.name)
+        if age_s is None and self._opened.exists(table):
+            self._marks.touch(table.name)
+        return age_s is not None and age_s >= self._settings.interval_s and self._opened.exists(table)
 
 
-def _is_there(table: Path) -> bool:
-    return (table / "_delta_log").is_dir()
-
-
-def limit_log(spark: SparkSession, table: Path, settings: UpkeepSettings) -> None:
+def limit_log(
+    spark: SparkSession, table: Location, settings: UpkeepSettings, opened: Tables | None = None
+) -> None:
     """Set how long the log is kept, unless somebody has done so by hand. No query may be writing the table.
 
     Raises LakeConflict.
     """
-    log = open_log(table)
+    log = (opened or Folders()).open(table)
     if log is None:
         return
     found = log.metadata().configuration.get(LOG_RETENTION)
@@ -95,10 +119,12 @@ def limit_log(spark: SparkSession, table: Path, settings: UpkeepSettings) -> Non
         spark.sql(f"ALTER TABLE delta.`{name}` SET TBLPROPERTIES ('{LOG_RETENTION}' = '{wanted}')")
 
 
-def compact(spark: SparkSession, table: Path, settings: UpkeepSettings) -> int:
+def compact(
+    spark: SparkSession, table: Location, settings: UpkeepSettings, opened: Tables | None = None
+) -> int:
     """Rewrite the partitions that have many small files; -> how many there were."""
-    log = DeltaLog(table)
-    partitions = list(_crowded(log, settings))
+    log = (opened or Folders()).open(table)
+    partitions = [] if log is None else list(_crowded(log, settings))
     if partitions:
         spark.conf.set(_SIZE, settings.file_bytes)
         spark.conf.set(_SMALL, settings.file_bytes // 2)
@@ -107,13 +133,13 @@ def compact(spark: SparkSession, table: Path, settings: UpkeepSettings) -> int:
     return len(partitions)
 
 
-def vacuum(spark: SparkSession, table: Path, settings: UpkeepSettings) -> None:
+def vacuum(spark: SparkSession, table: Location, settings: UpkeepSettings) -> None:
     """Remove the files that no version of the last `vacuum_retention_s` seconds needs."""
     spark.conf.set(_CHECK, "false")  # the configuration asks for an hour at least
     DeltaTable.forPath(spark, str(table)).vacuum(settings.vacuum_retention_s / _HOUR_S)
 
 
-def _crowded(log: DeltaLog, settings: UpkeepSettings) -> Iterator[dict[str, Any]]:
+def _crowded(log: TableLog, settings: UpkeepSettings) -> Iterator[dict[str, Any]]:
     """The partitions with more than `small_files_max` small files."""
     names = log.metadata().partition_columns
     files = pa.table(log.get_add_actions(flatten=True)).to_pylist()

@@ -11,8 +11,8 @@ from typing import Any, Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from headrace_spark.lake.lake import types_of
 from headrace_spark.lake.lake_table import LakeTable
+from headrace_spark.lake.table_log import types_of
 from headrace_spark.lake.tables import (
     BACKLOG,
     CONNECTIONS,

@@ -130,7 +130,7 @@ def test_a_killed_worker_costs_nothing(spark_cluster: Cluster, journal: Writer, 
     lake, grown = tmp_path / "lake", Event()
 
     def rows() -> int:
-        state = Lake(lake).state()
+        state = Lake(lake).table.state()
         return 0 if state is None else state.rows
 
     def grow() -> None:

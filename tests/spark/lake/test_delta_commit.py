@@ -21,7 +21,7 @@ pytestmark = pytest.mark.spark
 
 def test_once_for_each_transaction_also_without_files(spark: SparkSession, tmp_path: Path) -> None:
     lake = Lake(tmp_path)
-    lake.create_messages(spark)
+    lake.table.create(spark)
     actions = write(lake.messages, rows_of(mixed(50, 1)))
     assert not has_version(DeltaTable(lake.messages), "query", 0)
     append_files(spark, lake.messages, actions, "query", 0)
@@ -34,30 +34,30 @@ def test_once_for_each_transaction_also_without_files(spark: SparkSession, tmp_p
     assert not has_version(DeltaTable(lake.messages), "other", 0)
     with pytest.raises(LakeConflict, match="has version 1 of query by now"):
         append_files(spark, lake.messages, write(lake.messages, rows_of(mixed(9, 2))), "query", 1)
-    state = lake.state()
+    state = lake.table.state()
     assert state is not None
     assert (state.version, state.rows) == (2, sum(map(rows_in, actions)))
-    assert (lake.last_batch("query"), lake.last_batch("other")) == (1, None)
+    assert (lake.table.last_batch("query"), lake.table.last_batch("other")) == (1, None)
     last = DeltaTable(lake.messages).history(1)[0]
     assert (last["operation"], last["operationParameters"]["queryId"]) == ("STREAMING UPDATE", "query")
 
 
 def test_a_compaction_in_between_conflicts_with_nothing(spark: SparkSession, tmp_path: Path) -> None:
     lake = Lake(tmp_path)
-    lake.create_messages(spark)
+    lake.table.create(spark)
     for batch in range(3):
         append_files(spark, lake.messages, write(lake.messages, rows_of(mixed(50, batch))), "query", batch)
         SparkTable.forPath(spark, str(lake.messages)).optimize().executeCompaction()
     rows = sum(len(mixed(50, batch).rows("")) for batch in range(3))
     assert DeltaTable(lake.messages).to_pyarrow_table().num_rows == rows
-    assert lake.last_batch("query") == 2
+    assert lake.table.last_batch("query") == 2
 
 
 def test_a_file_that_the_driver_does_not_see_is_not_added(spark: SparkSession, tmp_path: Path) -> None:
     lake = Lake(tmp_path)
-    lake.create_messages(spark)
+    lake.table.create(spark)
     actions = write(lake.messages, rows_of(mixed(50, 1)))
     next(lake.messages.rglob("part-*.parquet")).unlink()
     with pytest.raises(LakeConflict, match="the lake must lie under the same path on every machine"):
         append_files(spark, lake.messages, actions, "query", 0)
-    assert (DeltaTable(lake.messages).version(), lake.last_batch("query")) == (0, None)
+    assert (DeltaTable(lake.messages).version(), lake.table.last_batch("query")) == (0, None)

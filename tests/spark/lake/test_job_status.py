@@ -14,8 +14,9 @@ from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 
 from headrace.journal.reader import JournalReader
 from headrace_spark.lake.job_status import JobStatus, Places, describe_jobs, job_statuses, left_to_replay
-from headrace_spark.lake.lake import Lake, archive_id
+from headrace_spark.lake.lake import Lake
 from headrace_spark.lake.lake_table import LakeTable
+from headrace_spark.lake.messages import archive_id
 from headrace_spark.lake.tables import METRICS_STATE, QUARANTINE
 from spark.conftest import Writer
 from spark.journals import mixed

@@ -10,7 +10,8 @@ import pytest
 from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 
 from headrace_spark.base.errors import LakeConflict
-from headrace_spark.lake.lake import JournalEnd, Lake
+from headrace_spark.lake.lake import Lake
+from headrace_spark.lake.messages import JournalEnd
 from headrace_spark.records.decode import decode
 from headrace_spark.records.schema import MESSAGES, arrow_schema
 from spark.journals import Made, mixed
@@ -38,12 +39,12 @@ def test_what_lies_in_the_place_of_a_table_is_named(tmp_path: Path) -> None:
     with pytest.raises(
         LakeConflict, match=f"{lake.messages} is no Delta table that can be read .*move it away"
     ):
-        lake.state()
+        lake.table.state()
     lake.messages.unlink()
     append(lake, mixed(10), 0, 0)
     (lake.messages / "_delta_log" / "00000000000000000000.json").write_text("{ torn")
     with pytest.raises(LakeConflict, match=f"{lake.messages} is no Delta table that can be read"):
-        lake.state()
+        lake.table.state()
 
 
 def test_a_lake_that_cannot_be_written_is_named() -> None:
@@ -57,15 +58,15 @@ def test_a_lake_that_cannot_be_written_is_named() -> None:
 
 
 def test_a_lake_without_a_table(tmp_path: Path) -> None:
-    assert Lake(tmp_path).state() is None
-    assert Lake(tmp_path).last_batch("query-1") is None
+    assert Lake(tmp_path).table.state() is None
+    assert Lake(tmp_path).table.last_batch("query-1") is None
 
 
 def test_rows_and_ends_of_the_journal(tmp_path: Path) -> None:
     lake, made = Lake(tmp_path), mixed(200)
     rows = append(lake, made, 1000, 1) + append(lake, made, 1200, 1) + append(lake, made, 1300, 2, batch=4)
     last = made.rows(UUID)[-1]["journal_offset"]
-    state = lake.state()
+    state = lake.table.state()
     assert state is not None
     assert (state.rows, state.version) == (rows, 2)
     assert state.ends == (
@@ -74,14 +75,14 @@ def test_rows_and_ends_of_the_journal(tmp_path: Path) -> None:
     )
     assert state.end(UUID) == state.ends[1]
     assert state.end("00000000-8b86-d011-b42d-00c04fc964ff") is None
-    assert lake.last_batch("query-1") == 4
-    assert lake.last_batch("query-2") is None
+    assert lake.table.last_batch("query-1") == 4
+    assert lake.table.last_batch("query-2") is None
 
 
 def test_a_table_of_another_schema_is_refused(tmp_path: Path) -> None:
     write_deltalake(Lake(tmp_path).messages, pa.table({"topic": [1]}))
     with pytest.raises(LakeConflict, match="another schema"):
-        Lake(tmp_path).state()
+        Lake(tmp_path).table.state()
 
 
 def test_files_with_rows_of_several_journals_are_read(tmp_path: Path) -> None:
@@ -90,9 +91,9 @@ def test_files_with_rows_of_several_journals_are_read(tmp_path: Path) -> None:
     append(lake, first, 1000, 1)
     append(lake, second, 5000, 1, batch=1, uuid=other)
     append(lake, first, 200, 3, batch=2, uuid=UUID)
-    before = lake.state()
+    before = lake.table.state()
     DeltaTable(lake.messages).optimize.compact()
-    state = lake.state()
+    state = lake.table.state()
     assert before is not None
     assert state is not None
     assert (state.rows, state.ends) == (before.rows, before.ends)
@@ -115,13 +116,13 @@ def test_one_archive_of_a_journal_at_a_time(tmp_path: Path) -> None:
 
 def test_rows_that_a_restore_took_out_are_missed_until_it_is_taken_back(tmp_path: Path) -> None:
     lake = Lake(tmp_path)
-    assert lake.lost_by_restore() is None
+    assert lake.table.lost_by_restore() is None
     for batch in range(2):
         append(lake, mixed(20), 20 * batch, 0, batch)
-    assert lake.lost_by_restore() is None
+    assert lake.table.lost_by_restore() is None
     DeltaTable(lake.messages).restore(0)
-    assert lake.lost_by_restore() == 1
+    assert lake.table.lost_by_restore() == 1
     DeltaTable(lake.messages).restore(1)
-    assert lake.lost_by_restore() is None
+    assert lake.table.lost_by_restore() is None
     DeltaTable(lake.messages).optimize.compact()
-    assert lake.lost_by_restore() is None
+    assert lake.table.lost_by_restore() is None

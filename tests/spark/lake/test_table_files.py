@@ -62,7 +62,7 @@ def test_they_are_as_spark_would_have_written_them(spark: SparkSession, tmp_path
     batches = rows_of(strange())
     ours, theirs = Lake(tmp_path / "ours"), Lake(tmp_path / "theirs")
     for lake in (ours, theirs):
-        lake.create_messages(spark)
+        lake.table.create(spark)
     append_files(spark, ours.messages, write(ours.messages, batches), "query", 0)
     frame = spark.createDataFrame(pa.Table.from_batches(batches)).coalesce(1)
     frame.write.format("delta").mode("append").save(str(theirs.messages))

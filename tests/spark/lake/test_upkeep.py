@@ -13,7 +13,7 @@ from pyspark.sql import SparkSession
 from headrace_spark.base.errors import LakeConflict
 from headrace_spark.base.settings import UpkeepSettings
 from headrace_spark.lake.lake import Lake
-from headrace_spark.lake.upkeep import Upkeep
+from headrace_spark.lake.upkeep import FileMarks, Upkeep
 from headrace_spark.records.decode import decode
 from headrace_spark.records.schema import MESSAGES, arrow_schema
 from spark.journals import Made, message
@@ -42,7 +42,7 @@ def test_small_files_become_one_and_old_ones_go(spark: SparkSession, tmp_path: P
     for offset in range(4, 8):
         write(lake, "mixed", offset, epoch=offset // 6)
     write(lake, "few", 8)
-    before, state = DeltaTable(lake.messages), lake.state()
+    before, state = DeltaTable(lake.messages), lake.table.state()
     rows = before.to_pyarrow_table().sort_by("journal_offset")
     assert state is not None
 
@@ -50,7 +50,7 @@ def test_small_files_become_one_and_old_ones_go(spark: SparkSession, tmp_path: P
         settings = UpkeepSettings(
             interval_s=interval_s, small_files_max=3, file_bytes=1 << 20, vacuum_retention_s=retention_s
         )
-        Upkeep(spark, settings, lake.checkpoints, [lake.messages]).tend()
+        Upkeep(spark, settings, FileMarks(lake.checkpoints), [lake.messages]).tend()
         return DeltaTable(lake.messages)
 
     assert tend(0, 3600).version() == before.version()
@@ -58,7 +58,7 @@ def test_small_files_become_one_and_old_ones_go(spark: SparkSession, tmp_path: P
     after = tend(1e-9, 3600)
     assert (len(before.file_uris()), len(after.file_uris())) == (9, 3)
     assert after.to_pyarrow_table().sort_by("journal_offset") == rows
-    found = lake.state()
+    found = lake.table.state()
     assert found is not None
     assert (found.rows, found.ends) == (state.rows, state.ends)
     # Who was reading goes on, until the files have been out of use for long enough.
@@ -78,7 +78,7 @@ def test_the_log_is_kept_for_as_long_as_old_files_are(spark: SparkSession, tmp_p
         settings = UpkeepSettings(
             interval_s=60, small_files_max=3, file_bytes=1 << 20, vacuum_retention_s=retention_s
         )
-        Upkeep(spark, settings, lake.checkpoints, [lake.messages])
+        Upkeep(spark, settings, FileMarks(lake.checkpoints), [lake.messages])
         return DeltaTable(lake.messages).metadata().configuration["delta.logRetentionDuration"]
 
     assert kept(3600) == "interval 604800 seconds"
@@ -95,4 +95,4 @@ def test_a_log_that_cannot_be_read_is_named(spark: SparkSession, tmp_path: Path)
     (lake.messages / "_delta_log" / f"{0:020}.json").write_text("{ torn")
     settings = UpkeepSettings(interval_s=60, small_files_max=3, file_bytes=1 << 20, vacuum_retention_s=3600)
     with pytest.raises(LakeConflict, match="messages is no Delta table that can be read"):
-        Upkeep(spark, settings, lake.checkpoints, [lake.messages])
+        Upkeep(spark, settings, FileMarks(lake.checkpoints), [lake.messages])

@@ -1,0 +1,144 @@
+"""An archive into a folder that driver and workers see: the workers that read the journal write the files, and the
+driver adds them to the table (ADR 0009).
+
+Where somebody has switched on more of Delta than this job knows, Spark writes the rows of these files anew; that is
+noticed from one batch to the next. Start-up refuses a checkpoint that is ahead of the table (the table was replaced or
+restored), and two archives of one journal into one lake.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from deltalake import DeltaTable as DeltaLog
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
+
+from headrace.journal.reader import JournalReader
+from headrace_spark.archive.position import ends_of
+from headrace_spark.archive.settings import JOB, ArchiveSettings, started, stream
+from headrace_spark.base.errors import LakeConflict
+from headrace_spark.lake.checkpoint import Checkpoint
+from headrace_spark.lake.delta_commit import append_files, has_version, remove_files
+from headrace_spark.lake.durable import SyncedTable
+from headrace_spark.lake.lake import Lake
+from headrace_spark.lake.lake_table import rows_of_files
+from headrace_spark.lake.messages import archive_id
+from headrace_spark.lake.table_files import rows_in
+from headrace_spark.lake.upkeep import FileMarks, Upkeep
+from headrace_spark.records.schema import MESSAGES
+from headrace_spark.source.file_source import FORMAT
+from headrace_spark.source.ranges import JournalOffset
+
+
+class FolderTarget:
+    def __init__(self, spark: SparkSession, settings: ArchiveSettings, journal: JournalReader) -> None:
+        self._spark = spark
+        self._settings = settings
+        self._journal = journal
+        self._lake = Lake(settings.folder)
+        self._checkpoint = self._lake.checkpoint(JOB, settings.consumer)
+        self._written = 0
+        self._added = Added(self._lake, self._checkpoint)
+
+    @property
+    def owner(self) -> str:
+        return self._lake.owner(JOB, self._lake.messages)
+
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        with self._lake.archiving(self._journal.uuid):
+            yield
+
+    def require_held(self) -> None:
+        """A lock is not lost."""
+
+    def open(self) -> int:
+        self._written = written_below(self._journal, self._lake, self._checkpoint)
+        self._lake.table.create(self._spark)
+        return self._written
+
+    def upkeep(self) -> Callable[[], None]:
+        marks = FileMarks(self._lake.checkpoints)
+        return Upkeep(self._spark, self._settings.upkeep, marks, [self._lake.messages]).tend
+
+    def start(self) -> StreamingQuery:
+        files = (
+            stream(self._spark, self._settings, self._journal, FORMAT, self.owner, self._written)
+            .option("table", str(self._lake.messages))
+            .option("writtenBelow", self._written)
+            .load()
+        )
+        writer = files.writeStream.foreachBatch(self._added.batch)
+        return started(writer, self._settings, str(self._checkpoint.path))
+
+    def rows(self, batch: int) -> int | None:
+        return self._added.rows.pop(batch, None)
+
+
+def written_below(journal: JournalReader, lake: Lake, checkpoint: Checkpoint) -> int:
+    """The table has every message of the journal below this offset, 0 if it has none.
+
+    Raises LakeConflict, ForeignOffset.
+    """
+    checkpoint.require_whole("Remove it, and the archive goes on from the table")
+    last, said = ends_of(journal, lake.table)
+    written = max(end.offset if end else 0 for end in (last, said))
+    require_together(lake, checkpoint, journal.uuid, None if said is None else written)
+    return written
+
+
+def require_together(lake: Lake, checkpoint: Checkpoint, uuid: str, written: int | None) -> None:
+    """What the checkpoint has passed is in the table. `written`: None if only batches of an older headrace are in it.
+
+    Raises LakeConflict, ForeignOffset.
+    """
+    passed, done = checkpoint.passed(), checkpoint.last_batch
+    if passed is None:
+        return
+    position = JournalOffset.from_dict(passed)
+    if written is None:
+        batch = lake.table.last_batch(str(checkpoint.query_id))
+        is_ahead = done is not None and (batch is None or batch < done)
+    else:
+        is_ahead = position.uuid == uuid and position.offset > written
+    if is_ahead:
+        raise LakeConflict(
+            f"checkpoint {checkpoint.path} has read up to offset {position.offset}, but table {lake.messages} does not "
+            f"hold that: it has the journal up to offset {written or 0}. The table was removed, replaced or restored "
+            "from an older copy. Remove the checkpoint too, and the archive goes on from the table"
+        )
+
+
+class Added:
+    """The files of each batch into the table. Spark calls `batch` on a thread of its own, one batch after the other."""
+
+    def __init__(self, lake: Lake, checkpoint: Checkpoint) -> None:
+        self._lake = lake
+        self._checkpoint = checkpoint
+        self._synced = SyncedTable(lake.messages)
+        self.rows: dict[int, int] = {}
+        """By batch; Spark sees files in the place of rows."""
+
+    def batch(self, files: DataFrame, batch: int) -> None:
+        end = JournalOffset.from_dict(self._checkpoint.end(batch))
+        app_id = archive_id(end.uuid, end.epoch)
+        if not has_version(DeltaLog(self._lake.messages), app_id, end.offset):
+            actions = [row.action for row in files.collect()]  # the workers write them now
+            self._append(files.sparkSession, actions, app_id, end.offset, batch)
+            self.rows[batch] = sum(rows_in(action) for action in actions)
+        self._synced.sync()  # before Spark calls the batch finished, and the consumer's position moves
+
+    def _append(self, spark: SparkSession, actions: list[str], app_id: str, version: int, batch: int) -> None:
+        table: Path = self._lake.messages
+        if self._lake.table.is_plain():
+            query = {str(self._checkpoint.query_id): batch}  # by which an older headrace goes on
+            append_files(spark, table, actions, app_id, version, also=query)
+            return
+        rows = rows_of_files(spark, table, actions, MESSAGES)
+        rows.write.format("delta").mode("append").option("txnAppId", app_id).option(
+            "txnVersion", version
+        ).save(str(table))
+        remove_files(table, actions)

@@ -1,0 +1,52 @@
+"""What the job `archive` is told."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from pyspark.sql import SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
+from pyspark.sql.streaming.readwriter import DataStreamReader, DataStreamWriter
+
+from headrace.journal.reader import JournalReader
+from headrace_spark.base.settings import RunSettings
+from headrace_spark.source.journal import source_options
+from headrace_spark.source.options import EARLIEST
+
+JOB: Final = "archive"
+
+
+@dataclass(frozen=True, kw_only=True)
+class ArchiveSettings(RunSettings):
+    """`[pipeline.archive]`: one journal into the table `messages` of one lake."""
+
+    consumer: str
+    records_per_trigger_max: int
+    bytes_per_trigger_max: int
+    fail_on_data_loss: bool
+
+
+def stream(
+    spark: SparkSession, settings: ArchiveSettings, journal: JournalReader, kind: str, owner: str, begin: int
+) -> DataStreamReader:
+    """The journal from `begin` on, by the source `kind`; 0: from where it is complete."""
+    return (
+        spark.readStream.format(kind)
+        .option("consumer", settings.consumer)
+        .option("owner", owner)
+        .option("startingOffsets", begin or EARLIEST)
+        .option("maxRowsPerTrigger", settings.records_per_trigger_max)
+        .option("maxBytesPerTrigger", settings.bytes_per_trigger_max)
+        .option("failOnDataLoss", settings.fail_on_data_loss)
+        .option("partitions", spark.sparkContext.defaultParallelism)
+        .options(**source_options(journal))
+    )
+
+
+def started(writer: DataStreamWriter, settings: ArchiveSettings, checkpoint: str) -> StreamingQuery:
+    """The query, begun: it goes on until stopped, or ends at the present end."""
+    query = writer.queryName(f"{JOB}-{settings.consumer}").option("checkpointLocation", checkpoint)
+    if settings.follow:
+        return query.trigger(processingTime=f"{round(settings.trigger_s * 1000)} milliseconds").start()
+    return query.trigger(availableNow=True).start()

@@ -1,0 +1,47 @@
+"""Where an archive goes, chosen by what can be done there: files by workers that see the folder, or Spark's writer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from typing import Protocol
+
+from pyspark.sql import SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
+
+from headrace.journal.reader import JournalReader
+from headrace_spark.archive.by_url import UrlTarget
+from headrace_spark.archive.folder import FolderTarget
+from headrace_spark.archive.settings import ArchiveSettings
+from headrace_spark.base.lake_url import LakeUrl
+
+
+class Target(Protocol):
+    @property
+    def owner(self) -> str:
+        """The owner of the consumer's position, once it is open."""
+
+    def held(self) -> AbstractContextManager[None]:
+        """Keep the place for this journal until the block ends: nobody else archives it there. Raises LakeConflict."""
+
+    def require_held(self) -> None:
+        """Raises LakeConflict if somebody else does by now."""
+
+    def open(self) -> int:
+        """Make the table if it is missing; -> the offset below which it has every message of the journal. Raises
+        LakeConflict, ForeignOffset."""
+
+    def upkeep(self) -> Callable[[], None]:
+        """Return what tends the table between batches."""
+
+    def start(self) -> StreamingQuery: ...
+
+    def rows(self, batch: int) -> int | None:
+        """Return how many rows a finished batch added, None if Spark's own count says so."""
+
+
+def target_of(spark: SparkSession, settings: ArchiveSettings, journal: JournalReader) -> Target:
+    """A lake that only its URL names is no folder for workers, whatever they have mounted."""
+    if isinstance(settings.lake, LakeUrl):
+        return UrlTarget(spark, settings, journal, settings.lake)
+    return FolderTarget(spark, settings, journal)

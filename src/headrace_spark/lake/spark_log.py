@@ -1,0 +1,147 @@
+"""The log of a Delta table behind a URL, read by Delta in Spark's Java, in the shape of `lake.table_log`."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+from urllib.parse import unquote
+
+import pyarrow as pa
+from delta.tables import DeltaTable
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.types import StructType
+
+from headrace_spark.base.lake_url import Location
+from headrace_spark.lake.hadoop_files import said_plainly
+from headrace_spark.lake.table_log import missing_in
+
+_BOUNDS: Final = (("min", "minValues"), ("max", "maxValues"), ("null_count", "nullCount"))
+
+
+@dataclass(frozen=True)
+class Metadata:
+    id: str
+    configuration: dict[str, str]
+    partition_columns: list[str]
+
+
+@dataclass(frozen=True)
+class Protocol:
+    min_writer_version: int
+
+
+@dataclass(frozen=True)
+class Schema:
+    text: str
+
+    def to_json(self) -> str:
+        """Return the columns as Spark writes them."""
+        return self.text
+
+
+class SparkTables:
+    """Tables wherever Spark has a client for."""
+
+    def __init__(self, spark: SparkSession) -> None:
+        self._spark = spark
+
+    def open(self, table: Location, version: int | None = None) -> SparkLog | None:
+        """Return the newest or that version, None where there is no table. Raises LakeUnreachable."""
+        with said_plainly(table):
+            log = delta_log(self._spark, table)
+            none = self._jvm.scala.Option.empty()
+            snapshot = log.update(False, none, none)
+            if snapshot.version() < 0:
+                return None
+            if version is not None:
+                snapshot = log.getSnapshotAt(version, none, none, False)
+            return SparkLog(self._spark, table, snapshot)
+
+    def exists(self, table: Location) -> bool:
+        return self.open(table) is not None
+
+    def read(self, table: Location, file: str, columns: Sequence[str]) -> pa.Table:
+        """Columns of a file, by the path in its action."""
+        with said_plainly(table):
+            found: pa.Table = self._spark.read.parquet(f"{table}/{unquote(file)}").select(*columns).toArrow()
+            return found
+
+    def add_columns(self, table: Location, columns: StructType) -> None:
+        """Raises LakeUnreachable."""
+        log = self.open(table)
+        missing = [] if log is None else missing_in(log, columns).fields
+        if missing:
+            named = ", ".join(f"`{field.name}` {field.dataType.simpleString()}" for field in missing)
+            with said_plainly(table):
+                self._spark.sql(f"ALTER TABLE delta.`{table}` ADD COLUMNS ({named})")
+
+    @property
+    def _jvm(self) -> Any:
+        return self._spark._jvm
+
+
+class SparkLog:
+    """One version of a table."""
+
+    def __init__(self, spark: SparkSession, table: Location, snapshot: Any) -> None:
+        self._spark = spark
+        self._table = table
+        self._snapshot = snapshot
+        self._about: dict[str, Any] = json.loads(snapshot.metadata().json())["metaData"]
+
+    def version(self) -> int:
+        return int(self._snapshot.version())
+
+    def metadata(self) -> Metadata:
+        about = self._about
+        return Metadata(
+            str(about["id"]), dict(about.get("configuration", {})), list(about["partitionColumns"])
+        )
+
+    def protocol(self) -> Protocol:
+        found = json.loads(self._snapshot.protocol().json())["protocol"]
+        return Protocol(int(found["minWriterVersion"]))
+
+    def schema(self) -> Schema:
+        return Schema(str(self._about["schemaString"]))
+
+    def transaction_version(self, app_id: str) -> int | None:
+        with said_plainly(self._table):
+            found = self._snapshot.transactions().get(app_id)
+            return int(found.get()) if found.isDefined() else None
+
+    def get_add_actions(self, flatten: bool = False) -> pa.Table:
+        """`flatten` is how it always is."""
+        with said_plainly(self._table):
+            files = DataFrame(self._snapshot.allFiles().toDF(), self._spark)
+            rows = files.select("path", "size", "modificationTime", "partitionValues", "stats").collect()
+        flat = [_flat(row.asDict()) for row in rows]
+        names = dict.fromkeys(name for file in flat for name in file)
+        return pa.table({name: [file.get(name) for file in flat] for name in names})
+
+    def history(self, limit: int | None = None) -> Sequence[Mapping[str, Any]]:
+        """Newest first."""
+        with said_plainly(self._table):
+            found = DeltaTable.forPath(self._spark, str(self._table))
+            rows = (found.history() if limit is None else found.history(limit)).collect()
+        return [row.asDict() for row in rows]
+
+
+def delta_log(spark: SparkSession, table: Location) -> Any:
+    """Delta's own object for a table's log, there or not."""
+    jvm: Any = spark._jvm
+    session: Any = spark._jsparkSession
+    return jvm.org.apache.spark.sql.delta.DeltaLog.forTable(session, str(table))
+
+
+def _flat(file: Mapping[str, Any]) -> dict[str, Any]:
+    """A file's action with a column for each of its bounds and partitions, as delta-rs gives it."""
+    stats = json.loads(file["stats"] or "{}")
+    found = {"path": file["path"], "size_bytes": file["size"], "modification_time": file["modificationTime"]}
+    found["num_records"] = stats.get("numRecords")
+    found |= {f"partition.{name}": value for name, value in (file["partitionValues"] or {}).items()}
+    for short, long in _BOUNDS:
+        found |= {f"{short}.{name}": value for name, value in stats.get(long, {}).items()}
+    return found

@@ -1,0 +1,128 @@
+"""What a Delta table's log says, and who reads it: delta-rs where the table is a folder; Spark, behind a URL
+(`headrace_spark.lake.spark_log`).
+
+`TableLog` is delta-rs's own shape, as far as lakes need it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Protocol
+from urllib.parse import unquote
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from deltalake import DeltaTable as DeltaLog
+from deltalake import Schema
+from deltalake.exceptions import DeltaError, TableNotFoundError
+from pyspark.sql.types import StructType
+
+from headrace_spark.base.errors import LakeConflict
+from headrace_spark.base.lake_url import Location
+from headrace_spark.lake.log_check import require_written
+
+
+class TableLog(Protocol):
+    """One version of a table."""
+
+    def version(self) -> int: ...
+
+    def metadata(self) -> Any:
+        """`id`, `configuration` and `partition_columns`."""
+
+    def protocol(self) -> Any:
+        """`min_writer_version`."""
+
+    def schema(self) -> Any:
+        """The columns: `to_json()` gives them as Spark writes them."""
+
+    def transaction_version(self, app_id: str) -> int | None: ...
+
+    def get_add_actions(self, flatten: bool = False) -> Any:
+        """The files, as an Arrow table or what becomes one: `path`, `size_bytes`, `num_records`, `partition.C`, `min.C`,
+        `max.C`."""
+
+    def history(self, limit: int | None = None) -> Sequence[Mapping[str, Any]]:
+        """What the newest commits say of themselves, newest first: `version`, `operation`, `userMetadata`, ..."""
+
+
+class Tables(Protocol):
+    """Opens tables of one kind of place."""
+
+    def open(self, table: Location, version: int | None = None) -> TableLog | None:
+        """Return the newest or that version, None where there is no table. Raises LakeConflict if it is not whole."""
+
+    def exists(self, table: Location) -> bool:
+        """Return whether there is a table, in one look."""
+
+    def read(self, table: Location, file: str, columns: Sequence[str]) -> pa.Table:
+        """Columns of a file, by the path in its action."""
+
+    def add_columns(self, table: Location, columns: StructType) -> None:
+        """Give a table the columns that it lacks; its rows have null in them. Raises LakeConflict."""
+
+
+class Folders:
+    """Tables in folders of this machine."""
+
+    def open(self, table: Location, version: int | None = None) -> TableLog | None:
+        folder = Path(str(table))
+        return open_log(folder) if version is None else DeltaLog(folder, version=version)
+
+    def exists(self, table: Location) -> bool:
+        return (Path(str(table)) / "_delta_log").is_dir()
+
+    def read(self, table: Location, file: str, columns: Sequence[str]) -> pa.Table:
+        return pq.ParquetFile(Path(str(table)) / unquote(file)).read(list(columns))
+
+    def add_columns(self, table: Location, columns: StructType) -> None:
+        if (log := open_log(Path(str(table)))) is not None:
+            add_columns(log, columns)
+
+
+def types_of(log: TableLog) -> dict[str, str]:
+    """Column -> its type in Spark's words."""
+    columns = StructType.fromJson(json.loads(log.schema().to_json()))
+    return {field.name: field.dataType.simpleString() for field in columns}
+
+
+def missing_in(log: TableLog, columns: StructType) -> StructType:
+    """Return the columns that a table lacks."""
+    there = types_of(log)
+    return StructType([field for field in columns if field.name not in there])
+
+
+def add_columns(log: DeltaLog, columns: StructType) -> None:
+    """Give a table the columns that it lacks; its rows have null in them. Raises LakeConflict."""
+    missing = missing_in(log, columns)
+    if not missing.fields:
+        return
+    try:
+        log.alter.add_columns(list(Schema.from_json(missing.json()).fields))
+    except DeltaError as error:
+        raise LakeConflict(
+            f"table {log.table_uri} lacks the columns {', '.join(missing.names)}, and they cannot be added: "
+            f"{str(error).splitlines()[0]}"
+        ) from None
+
+
+def open_log(table: Path) -> DeltaLog | None:
+    """Return the log of a Delta table, None where there is none. Raises LakeConflict if it is not whole."""
+    try:
+        log = DeltaLog(table)
+    except TableNotFoundError:
+        return None
+    except DeltaError as error:
+        raise unreadable(table, error) from None
+    require_written(table, log.version())
+    return log
+
+
+def unreadable(table: Location, error: Exception) -> LakeConflict:
+    """Return the error for something that lies where a table should, and is none."""
+    reason = str(error).splitlines()[0]
+    return LakeConflict(
+        f"{table} is no Delta table that can be read ({reason}). Use another lake, or move it away"
+    )
