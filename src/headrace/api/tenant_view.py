@@ -28,6 +28,7 @@ from headrace.journal.segment import (
     kept_at,
     unpack_batch,
 )
+from headrace.journal.walk import NO_BATCH, TORN
 
 RANGE_BYTES_MAX: Final = 256 << 10
 _START: Final = Struct("<4sI")
@@ -65,8 +66,12 @@ class TenantView:
         while position < end:
             size = batch_size_at(segment.read(position, BATCH_HEADER_SIZE), 0)
             if not size:
+                if segment.footer is None or position != segment.footer.position:
+                    raise CorruptBatch(segment.key, position, segment.base_offset, NO_BATCH)
                 yield position, segment.read(position, end - position)
                 return
+            if position + size > segment.size:
+                raise CorruptBatch(segment.key, position, segment.base_offset, TORN)
             if position + size > first:
                 yield position, self._batch(segment, position, size, tenant)
                 sleep(0)  # the loop may want to run

@@ -156,10 +156,11 @@ def test_an_index_that_lies_is_not_trusted(kept: Kept) -> None:
         assert TenantView().read(segment, kept.index[16:48] + kept.index[:16], 3000, 2000, "acme") == true
 
 
-def test_a_damaged_batch_is_said_and_not_shown(kept: Kept) -> None:
+@pytest.mark.parametrize("at", [64, 64 + 9, 64 + 56 + 45], ids=["magic", "length", "a record"])
+def test_a_damaged_batch_is_said_and_nothing_behind_it_is_shown(kept: Kept, at: int) -> None:
     path = kept.directory / file_name(0)
     data = bytearray(path.read_bytes())
-    data[64 + 56 + 45] ^= 1  # in the first record
+    data[at] ^= 0x55
     path.write_bytes(data)
     with kept.segment() as segment, pytest.raises(CorruptBatch):
-        TenantView().read(segment, kept.index, 0, 1000, "acme")
+        TenantView().read(segment, kept.index, 0, 5000, "acme")
