@@ -1,6 +1,6 @@
 """Thousands of low-power devices at once: frames beside ActiveMQ Classic and a plain server that syncs before it answers.
 
-    python -m benchmarks.frames [--most 6000] [--rounds 3] [--record]
+    python -m benchmarks.frames [--most 6000] [--rounds 2] [--record]
 
 Messages have 24 bytes, and a message counts as taken when the server has answered that it is durable. In turns, so that
 all meet the same neighbours, at 1,000 to MOST senders, ROUNDS times, the best of which counts:
@@ -55,7 +55,7 @@ ACTIVEMQ: Artifacts = tuple(
     for name in ("activemq-broker", "activemq-kahadb-store", "activemq-stomp")
 )
 MODES = ("arrive", "burst")
-STEP, ROUNDS, KILLS = 1000, 3, 3
+STEP, ROUNDS, KILLS = 1000, 2, 3
 READY_S, STOP_S, PATIENCE_S = 60, 30, 180
 FLAT, CPU_SHARE, LINEAR = 1.3, 0.8, 0.8
 CONSUMERS, HANDLED_S, CONSUME_S = (1, 2, 4, 8, 16), 0.02, 4.0
