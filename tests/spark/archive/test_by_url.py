@@ -161,3 +161,14 @@ def test_retention_that_was_faster_is_refused(bench: Bench) -> None:
         bench.archive()
     bench.archive(fail_on_data_loss=False)
     assert bench.offsets() == [offset for offset in bench.expected() if offset < 900 or offset >= start]
+
+
+def test_small_files_are_compacted_between_batches(bench: Bench) -> None:
+    often = replace(bench.settings().upkeep, interval_s=0.001, small_files_max=1)
+    for seed in range(3):
+        bench.journal.write(mixed(60, 20 + seed))
+        bench.archive(upkeep=often)
+    operations = [commit["operation"] for commit in DeltaTable(bench.folder / "messages").history()]
+    assert "OPTIMIZE" in operations
+    assert bench.offsets() == bench.expected()
+    assert bench.archive(upkeep=often).rows == 0  # a compaction says nothing of where the table is
