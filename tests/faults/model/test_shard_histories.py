@@ -4,10 +4,19 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 
+import pytest
+
 from faults.model.shard_history import run
 
 STEPS = 600
 HISTORIES = 80
+# A sender became live while a message had reached only some of its sessions, which had passed by before.
+FOUND = (301_206,)
+
+
+@pytest.mark.parametrize("seed", FOUND)
+def test_what_once_failed(seed: int) -> None:
+    run(seed, STEPS)
 
 
 def test_histories_of_this_week() -> None:

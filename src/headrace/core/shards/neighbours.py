@@ -282,9 +282,10 @@ class Neighbours(Passing):
         """Read on for those who lag, and grant more to those who are followed."""
         end: i64 = self._commit.high_watermark
         more = self.routes.sweep()
-        looks = self._settings.read_at_once
+        # What has reached only some of its sessions passed by when it began: nobody becomes live before it is done.
+        looks = 0 if self._commit.unfinished else self._settings.read_at_once
         for sender in self._senders.values():
-            if sender.reads and sender.read(self._journal, self.routes, end, looks):
+            if looks and sender.reads and sender.read(self._journal, self.routes, end, looks):
                 more = True
         for taker in self._takers.values():
             taker.tell()
