@@ -168,7 +168,12 @@ class Neighbours(Passing):
             for tenant, topic_filter in frame.filters:
                 routes.add(slot, tenant, topic_filter)
         elif isinstance(frame, peer.Follow):
-            sender.follow(frame.offset, frame.granted)
+            if frame.offset < self._fold.streams.followed.get(sender.shard, 0):
+                self._close(
+                    sender
+                )  # it is of an owner that was replaced: the newest one has made more durable
+            else:
+                sender.follow(frame.offset, frame.granted)
         elif isinstance(frame, peer.Wanted):
             routes.add(slot, frame.tenant, frame.topic_filter)
             sender.wire.say(peer.Confirmed(frame.number))
