@@ -298,9 +298,10 @@ class SegmentedLog:
         return found
 
     def _epoch_at(self, offset: int) -> int:
-        """The epoch in which a record was written; of one that cannot be read, that of now."""
+        """The epoch in which a record was written; of one that cannot be read, that of now. Leaves no file open."""
         try:
-            return self.read_batch(offset).epoch
+            (batch,) = self._catalog.scan(offset, offset + 1)
+            return batch.epoch
         except (CorruptBatch, OffsetOutOfRange):
             return self.epoch
 

@@ -115,7 +115,7 @@ def test_it_recovers_by_itself_when_sessions_have_drained(
     away = clients(broker, "away", clean=False)
     drained = drain(away)
     assert set(acknowledged) <= set(drained)
-    wait_until(lambda: broker.get("/readyz").status == 200, "ready again", 20)
+    wait_until(lambda: broker.get("/readyz").status == 200, "ready again", 60)
     for _ in range(20):
         assert publisher.read().kind == PUBACK
     publisher.deliver("t", b"%08d" % 99_999_999)
