@@ -44,6 +44,18 @@ class Closed(HeadraceError):
     """The producer was closed before the answer came."""
 
 
+class TransactionLost(HeadraceError):
+    """The transaction was gone when the handler returned, and the note of the message's id with it: rolled back by the
+    handler, or by the database behind an error that the handler has passed over. The message comes again."""
+
+    retry_helps = True
+
+    def __init__(self, message_id: bytes) -> None:
+        super().__init__(
+            f"the transaction of message {message_id.hex()} was rolled back before its handler returned"
+        )
+
+
 def refused(what: str, reason_code: int) -> Refused:
     """The error that a reason code is."""
     kind = RefusedForNow if reason_code in _MAY_PASS else Refused

@@ -5,18 +5,27 @@
 The id is written first in the transaction in which the handler then works. So either both are there or neither is, and of
 two who process one message at the same time the second waits at the key for the first: where that one commits, it finds
 a repeat, where it rolls back, it goes on. The cluster's name is bytes, so that no collation takes two names for one.
+
+A transaction may be gone before its COMMIT, without an error: PostgreSQL undoes one with a failed statement in it,
+MariaDB that of the victim of a deadlock, SQLite one that has met a full disk; or the handler has ended it. So the id is
+looked for, by its key, before it is believed, and taken back where work failed behind a commit of its own. A database
+that commits each statement by itself, or a table of an engine without transactions, is found by an attempt and refused.
 """
 
 from __future__ import annotations
 
+import contextlib
+import secrets
 import time
 from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
-from sqlalchemy import BigInteger, Column, LargeBinary, MetaData, Table
+from sqlalchemy import BigInteger, Column, LargeBinary, MetaData, Table, select
 from sqlalchemy.dialects import mysql
 from sqlalchemy.exc import DBAPIError, IntegrityError
+
+from headrace.clients.frame.errors import TransactionLost
 
 METADATA = MetaData()
 PROCESSED = Table(
@@ -25,6 +34,8 @@ PROCESSED = Table(
     Column("cluster", LargeBinary().with_variant(mysql.VARBINARY(255), "mysql", "mariadb"), primary_key=True),
     Column("message_id", LargeBinary().with_variant(mysql.BINARY(16), "mysql", "mariadb"), primary_key=True),
     Column("time_ms", BigInteger, nullable=False, index=True),
+    mysql_engine="InnoDB",
+    mariadb_engine="InnoDB",
 )
 
 
@@ -44,6 +55,56 @@ class _Repeated(Exception):
     """The id is there already: roll back."""
 
 
+class _Undone(Exception):
+    """Roll an attempt back."""
+
+
+class _Note(NamedTuple):
+    """A row of the table. `time_ms` is when its writer began, which tells it from that of another writer."""
+
+    cluster: bytes
+    message_id: bytes
+    time_ms: int
+
+    def write(self, opened: Any) -> None:
+        """Raises _Repeated where somebody has written it."""
+        try:
+            opened.execute(PROCESSED.insert().values(self._asdict()))
+        except IntegrityError:
+            raise _Repeated from None
+
+    def _is_row(self) -> Any:
+        key = PROCESSED.c.cluster == self.cluster, PROCESSED.c.message_id == self.message_id
+        return *key, PROCESSED.c.time_ms == self.time_ms
+
+    def is_there(self, opened: Any) -> bool:
+        return opened.execute(select(PROCESSED.c.time_ms).where(*self._is_row())).first() is not None
+
+    def check(self, opened: Any) -> None:
+        """Raises TransactionLost where it is not there, or what a transaction raises that cannot be committed."""
+        if not self.is_there(opened):
+            raise TransactionLost(self.message_id)
+
+    def take_back(self, opened: Any) -> bool:
+        """Delete it if it is there. Returns whether it was."""
+        there = self.is_there(opened)  # which waits for nobody who has written another one and goes on
+        if there:
+            opened.execute(PROCESSED.delete().where(*self._is_row()))
+        return there
+
+    def attempt(self, opened: Any) -> None:
+        """Write it and raise _Undone, so that it must not be there afterwards."""
+        self.write(opened)
+        raise _Undone
+
+
+def _refuse(stayed: bool) -> None:
+    if stayed:
+        raise ValueError(
+            f"the database keeps what was rolled back: AUTOCOMMIT, or a table {PROCESSED.name} without transactions"
+        )
+
+
 class Processed:
     """What a cluster has processed. `now_ms` tells the time."""
 
@@ -53,21 +114,29 @@ class Processed:
         self._cluster = cluster
         self._now_ms = now_ms
 
-    def _row(self, message_id: bytes) -> Any:
-        return PROCESSED.insert().values(cluster=self._cluster, message_id=message_id, time_ms=self._now_ms())
+    def _note(self, message_id: bytes) -> _Note:
+        return _Note(self._cluster, message_id, self._now_ms())
 
-    def _old(self, keep_s: float) -> Any:
+    def _prune(self, opened: Any, keep_s: float) -> int:
         oldest_ms = self._now_ms() - int(keep_s * 1000)
-        return PROCESSED.delete().where(PROCESSED.c.cluster == self._cluster, PROCESSED.c.time_ms < oldest_ms)
+        old = PROCESSED.c.cluster == self._cluster, PROCESSED.c.time_ms < oldest_ms
+        return int(opened.execute(PROCESSED.delete().where(*old)).rowcount)
 
     # Blocking
 
     def create(self, database: Database) -> None:
-        """Make the table if it is not there; another service may do so at the same time."""
+        """Make the table if it is not there; another service may do so at the same time. Raises ValueError where a
+        transaction cannot be rolled back."""
         try:
             self._create(database)
         except DBAPIError:
             self._create(database)
+        note = self._note(secrets.token_bytes(16))
+        with contextlib.suppress(_Undone), database.begin() as opened:
+            note.attempt(opened)
+        with database.begin() as opened:
+            stayed = note.take_back(opened)
+        _refuse(stayed)
 
     @staticmethod
     def _create(database: Database) -> None:
@@ -77,21 +146,39 @@ class Processed:
     def once(self, database: Database, message_id: bytes, work: Callable[[Any], object]) -> bool:
         """Do the work in a transaction with the note of the id. Returns False where it was done before; raises what the
         work or the database raises, and then neither is done."""
+        note = self._note(message_id)
+        failed = False
         try:
             with database.begin() as opened:
+                note.write(opened)
                 try:
-                    opened.execute(self._row(message_id))
-                except IntegrityError:
-                    raise _Repeated from None
-                work(opened)
+                    work(opened)
+                except Exception:
+                    failed = True
+                    raise
+                holds = opened.in_transaction()
+                if holds:
+                    note.check(opened)
+            if not holds:
+                with database.begin() as opened:
+                    note.check(opened)
         except _Repeated:
             return False
+        except Exception:
+            if failed:
+                self._take_back(database, note)
+            raise
         return True
+
+    @staticmethod
+    def _take_back(database: Database, note: _Note) -> None:
+        with contextlib.suppress(DBAPIError), database.begin() as opened:
+            note.take_back(opened)
 
     def prune(self, database: Database, keep_s: float) -> int:
         """Delete the ids of this cluster that are older. Returns their number."""
         with database.begin() as opened:
-            return int(opened.execute(self._old(keep_s)).rowcount)
+            return self._prune(opened, keep_s)
 
     # For asyncio
 
@@ -101,6 +188,13 @@ class Processed:
             await self._create_async(database)
         except DBAPIError:
             await self._create_async(database)
+        note = self._note(secrets.token_bytes(16))
+        with contextlib.suppress(_Undone):
+            async with database.begin() as opened:
+                await opened.run_sync(note.attempt)
+        async with database.begin() as opened:
+            stayed = await opened.run_sync(note.take_back)
+        _refuse(stayed)
 
     @staticmethod
     async def _create_async(database: AsyncDatabase) -> None:
@@ -112,18 +206,37 @@ class Processed:
         self, database: AsyncDatabase, message_id: bytes, work: Callable[[Any], Awaitable[object]]
     ) -> bool:
         """Do the work, as `once` does."""
+        note = self._note(message_id)
+        failed = False
         try:
             async with database.begin() as opened:
+                await opened.run_sync(note.write)
                 try:
-                    await opened.execute(self._row(message_id))
-                except IntegrityError:
-                    raise _Repeated from None
-                await work(opened)
+                    await work(opened)
+                except Exception:
+                    failed = True
+                    raise
+                holds = opened.in_transaction()
+                if holds:
+                    await opened.run_sync(note.check)
+            if not holds:
+                async with database.begin() as opened:
+                    await opened.run_sync(note.check)
         except _Repeated:
             return False
+        except Exception:
+            if failed:
+                await self._take_back_async(database, note)
+            raise
         return True
+
+    @staticmethod
+    async def _take_back_async(database: AsyncDatabase, note: _Note) -> None:
+        with contextlib.suppress(DBAPIError):
+            async with database.begin() as opened:
+                await opened.run_sync(note.take_back)
 
     async def prune_async(self, database: AsyncDatabase, keep_s: float) -> int:
         """Delete old ids, as `prune` does."""
         async with database.begin() as opened:
-            return int((await opened.execute(self._old(keep_s))).rowcount)
+            return int(await opened.run_sync(self._prune, keep_s))
