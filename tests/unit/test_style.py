@@ -73,7 +73,6 @@ TESTED_TOGETHER = {
         "headrace/clients/frame/connection.py",
         "headrace/clients/frame/errors.py",
     ],
-    "tests/unit/clients/frame/test_processed.py": ["headrace/clients/frame/handling.py"],
     "tests/e2e/test_message_ids.py": ["headrace/core/outbound/message_ids.py"],
     "tests/e2e/test_from_mosquitto.py": ["headrace/cli_mosquitto.py"],
     "tests/unit/mosquitto/test_conversion.py": [

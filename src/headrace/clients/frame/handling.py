@@ -19,7 +19,7 @@ Function = Callable[..., Any]
 
 class Handling(Protocol):
     """`prepare` is called before all else; `handle` returns False for a message that was processed before; `prune`
-    forgets the ids that are older than so many seconds."""
+    forgets some of the ids that are older than so many seconds; 0: there were none."""
 
     async def prepare(self) -> None: ...
 
@@ -30,7 +30,7 @@ class Handling(Protocol):
 
 def handling_of(function: Function, database: object, cluster: bytes, executor: Executor) -> Handling:
     """The way that fits the handler and the database. Raises TypeError where the two do not fit each other."""
-    on_loop = inspect.iscoroutinefunction(function)
+    on_loop = inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(type(function).__call__)
     if database is None:
         return OnLoop() if on_loop else InThread(executor)
     from headrace.clients.frame.processed import Processed  # SQLAlchemy is an extra
@@ -51,6 +51,17 @@ def is_async(database: object) -> bool:
     from sqlalchemy.ext.asyncio import AsyncEngine, async_sessionmaker
 
     return isinstance(database, AsyncEngine | async_sessionmaker)
+
+
+def check_finished(result: object) -> None:
+    """Raise TypeError where a function that is no coroutine has returned one, or a generator: its work has not begun, and
+    nobody would do it."""
+    if inspect.isawaitable(result) or inspect.isgenerator(result) or inspect.isasyncgen(result):
+        if inspect.iscoroutine(result):
+            result.close()
+        raise TypeError(
+            f"a handler that is no coroutine has returned a {type(result).__name__}, which nobody runs"
+        )
 
 
 class OnLoop:
@@ -77,7 +88,8 @@ class InThread:
         """There is nothing to prepare."""
 
     async def handle(self, message: Message, function: Function, *more: object) -> bool:
-        await asyncio.get_running_loop().run_in_executor(self._executor, partial(function, message, *more))
+        work = partial(function, message, *more)
+        check_finished(await asyncio.get_running_loop().run_in_executor(self._executor, work))
         return True
 
     async def prune(self, keep_s: float) -> int:
@@ -119,7 +131,9 @@ class InThreadOnce:
         await self._run(partial(self._processed.create, self._database))
 
     async def handle(self, message: Message, function: Function, *more: object) -> bool:
-        work = partial(function, message, *more)
+        def work(opened: object) -> None:
+            check_finished(function(message, *more, opened))
+
         return bool(await self._run(partial(self._processed.once, self._database, message.message_id, work)))
 
     async def prune(self, keep_s: float) -> int:
