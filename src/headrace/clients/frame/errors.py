@@ -10,6 +10,7 @@ from headrace.mqtt import reason_codes as rc
 _MAY_PASS: Final = frozenset(
     {
         rc.UNSPECIFIED_ERROR,
+        rc.IMPLEMENTATION_SPECIFIC_ERROR,  # a fault in the broker, which has cost this connection
         rc.SERVER_UNAVAILABLE,
         rc.SERVER_BUSY,
         rc.SERVER_SHUTTING_DOWN,
@@ -41,7 +42,7 @@ class RefusedForNow(Refused):
 
 
 class Closed(HeadraceError):
-    """The producer was closed before the answer came."""
+    """The producer was closed before the answer came, or is not open."""
 
 
 class TransactionLost(HeadraceError):

@@ -6,7 +6,8 @@
 Runs on the loop. The broker answers when the message is durable. Where the connection ends before that, the producer
 connects again, after longer and longer pauses with jitter, and sends what was not answered once more, in its order and
 under the same sequence numbers: the broker knows the SN, the sequence number, the topic and the payload of what it has
-stored within the last five minutes, and answers with the id that the first copy has.
+stored within the last five minutes, and answers with the id that the first copy has. Answers come in the order of what
+was sent, and are taken in that order: a number that is used again, because its message was cancelled, gets its own.
 
 **Sequence numbers that start again.** Two messages of one SN with one sequence number, topic and payload within five
 minutes are one message. So a producer begins at a random number, unless `first_seq` says where: who counts in a place
@@ -19,20 +20,24 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import random
 import ssl
+from collections import deque
+from functools import partial
 from types import TracebackType
-from typing import Self
+from typing import Final, Self
 
 from headrace.backoff import Backoff
 from headrace.clients.errors import ConnectionLost
 from headrace.clients.frame.connection import Access, FrameConnection
 from headrace.clients.frame.errors import Closed, refused
-from headrace.errors import HeadraceError
+from headrace.errors import HeadraceError, ProtocolError
 from headrace.frames.bodies import publish_body
 from headrace.frames.frame import PUBLISH, encode_frame
 
 SEQUENCES = 1 << 32
+_LOG: Final = logging.getLogger("headrace.clients.frame")
 
 
 class Producer:
@@ -69,6 +74,7 @@ class Producer:
         self._pauses = Backoff(shortest_pause_s, longest_pause_s)
         self._refusals = Backoff(shortest_pause_s, longest_pause_s)
         self._unanswered: dict[int, _Unanswered] = {}
+        self._written: deque[_Unanswered] = deque()  # on this connection, and not answered
         self._connection: FrameConnection | None = None
         self._keeping: asyncio.Task[None] | None = None
         self._failed: HeadraceError | None = None
@@ -100,15 +106,20 @@ class Producer:
 
         `seq`: its sequence number, else the next one. Raises Refused with the reason code where the broker does not take
         it (0x87 not allowed, 0x90 no topic name) or not let this device in; ValueError for a message larger than a frame
-        may be. A broker whose disk is full is asked again. Cancelled, it is sent no more, and may have been stored.
+        may be. A broker whose disk is full is asked again. Cancelled, it is sent no more, and may have been stored; it
+        keeps its place among the unanswered until the broker has answered, or the connection has ended.
         """
-        async with self._places:
+        await self._places.acquire()
+        try:
             number = self._next(seq)
             body = publish_body(number, topic.encode("utf-8"), payload)
             data = encode_frame(self._access.version, PUBLISH, self._access.sn, body)
             if len(data) > self._frame_bytes_max:
                 raise ValueError(f"a frame of {len(data)} bytes; {self._frame_bytes_max} are accepted")
-            return await self._send(number, data)
+        except BaseException:
+            self._places.release()
+            raise
+        return await self._send(_Unanswered(number, data))
 
     def _next(self, seq: int | None) -> int:
         if self._failed is not None:
@@ -122,51 +133,78 @@ class Producer:
             self._seq = (number + 1) % SEQUENCES
         return number
 
-    async def _send(self, number: int, data: bytes) -> bytes:
-        waiting = _Unanswered(data)
-        self._unanswered[number] = waiting
-        if self._connection is not None:
-            self._connection.write(data)
+    async def _send(self, waiting: _Unanswered) -> bytes:
+        self._unanswered[waiting.number] = waiting
+        self._write(waiting)
         try:
             return await waiting.message_id
         finally:
-            self._unanswered.pop(number, None)
+            del self._unanswered[waiting.number]
+            waiting.is_over = True
+            self._free(waiting)
+
+    def _write(self, waiting: _Unanswered) -> None:
+        if self._connection is not None:
+            self._written.append(waiting)
+            waiting.copies += 1
+            self._connection.write(waiting.data)
+
+    def _free(self, waiting: _Unanswered) -> None:
+        """Give its place to another, unless somebody waits for it or an answer is on its way."""
+        if waiting.is_over and not waiting.copies:
+            self._places.release()
 
     # The connection
 
     async def _keep(self) -> None:
         """Be connected, again and again, until something says that it is no use."""
-        loop = asyncio.get_running_loop()
-        while True:
-            began = loop.time()
-            why = await self._hold()
-            if not may_help(why):
-                self._fail(why)
-                return
-            self._pauses.lasted(loop.time() - began)
-            await asyncio.sleep(self._pauses.next_s())
+        try:
+            while may_help(why := await self._hold()):
+                await asyncio.sleep(self._pauses.next_s())
+        except Exception as error:  # noqa: BLE001 - a host's name that is none, no memory: whoever waits hears of it
+            _LOG.exception("the producer has ended")
+            why = error
+        self._fail(why)
 
     async def _hold(self) -> Exception:
         """One connection, from its begin to its end. Returns why it ended."""
+        loop = asyncio.get_running_loop()
         connection = FrameConnection(self._access)
-        connection.on_published = self._published
+        connection.on_published = partial(self._published, connection)
+        let_in_s = float("inf")
         try:
             await connection.open()
+            let_in_s = loop.time()
             self.connections += 1
             self._connection = connection
             for waiting in self._unanswered.values():
-                connection.write(waiting.data)
+                if not waiting.message_id.done():
+                    self._write(waiting)
             await connection.ended.wait()
         except (OSError, TimeoutError, HeadraceError) as error:
             return error
         finally:
             self._connection = None
             connection.abort()
+            self._pauses.lasted(loop.time() - let_in_s)
+            self._forget_written()
         return connection.lost or ConnectionLost("it ended")
 
-    def _published(self, seq: int, code: int, message_id: bytes) -> None:
-        waiting = self._unanswered.get(seq)
-        if waiting is None or waiting.message_id.done():
+    def _forget_written(self) -> None:
+        """The connection has ended: none of it will be answered."""
+        for waiting in self._written:
+            waiting.copies -= 1
+            self._free(waiting)
+        self._written.clear()
+
+    def _published(self, connection: FrameConnection, seq: int, code: int, message_id: bytes) -> None:
+        if not self._written or self._written[0].number != seq:
+            connection.broken(ProtocolError(0x82, f"an answer to PUBLISH {seq}, which is not the next"))
+            return
+        waiting = self._written.popleft()
+        waiting.copies -= 1
+        self._free(waiting)
+        if waiting.message_id.done():
             return
         if not code:
             self._refusals.lasted(float("inf"))
@@ -179,8 +217,8 @@ class Producer:
             waiting.message_id.set_exception(error)
 
     def _again(self, waiting: _Unanswered) -> None:
-        if self._connection is not None and not waiting.message_id.done():
-            self._connection.write(waiting.data)
+        if not waiting.message_id.done() and not waiting.copies:  # a new connection may have sent it
+            self._write(waiting)
 
     def _fail(self, why: Exception) -> None:
         """No connection will come: whoever waits hears why. The first reason counts."""
@@ -192,10 +230,14 @@ class Producer:
 
 
 class _Unanswered:
-    """A message that was sent, or waits for a connection."""
+    """A message that was sent, or waits for a connection. `copies`: how often it was written on this connection without
+    an answer; `is_over`: nobody waits for it any more."""
 
-    def __init__(self, data: bytes) -> None:
+    def __init__(self, number: int, data: bytes) -> None:
+        self.number = number
         self.data = data
+        self.copies = 0
+        self.is_over = False
         self.message_id: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
 
 

@@ -35,6 +35,7 @@ class Scripted:
         self.hello = hello
         self.answers_pings = answers_pings
         self.came: list[Came] = []
+        self.pings = 0
         self.visits: list[Visit] = []
         self.changed = asyncio.Event()
         self.url = ""
@@ -88,6 +89,7 @@ class Visit(asyncio.Protocol, FrameHandler):
         self.say(HELLO | RESPONSE, sn, code_body(self._server.hello))
 
     def ping(self, sn: bytes) -> None:
+        self._server.pings += 1
         if self._server.answers_pings:
             self.say(PING | RESPONSE, sn, b"")
 

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 from typing import Any
 
 import pytest
 
 from broker_process import free_port
+from headrace.backoff import Backoff
+from headrace.clients.errors import ConnectionLost
 from headrace.clients.frame import Closed, Producer, Refused
-from headrace.frames.bodies import error_body
-from headrace.frames.frame import ERROR
+from headrace.frames.bodies import error_body, published_body
+from headrace.frames.frame import ERROR, PUBLISH, RESPONSE
 from unit.clients.frame.scripted import SOME_ID, Scripted
 
 SOON: dict[str, Any] = {"shortest_pause_s": 0.001, "longest_pause_s": 0.01}
@@ -174,3 +177,96 @@ async def test_a_cancelled_message_is_sent_no_more() -> None:
         server.visits[0].cut()
         assert await second == SOME_ID
         assert numbers(server) == [0, 1, 1]
+
+
+@pytest.mark.asyncio
+async def test_a_number_that_is_used_again_gets_its_own_answer() -> None:
+    async with Scripted([None, None]) as server, Producer(server.url, "d", **SOON) as producer:
+        first = asyncio.ensure_future(producer.publish("doors", b"a", seq=5))
+        await server.until(lambda: len(server.came) == 1)
+        first.cancel()
+        await asyncio.wait([first])
+        second = asyncio.ensure_future(producer.publish("doors", b"b", seq=5))
+        await server.until(lambda: len(server.came) == 2)
+        for code, message_id in ((0, b"a" * 16), (0, b"b" * 16)):
+            server.visits[0].say(PUBLISH | RESPONSE, b"d", published_body(5, code, message_id))
+        assert await second == b"b" * 16
+
+
+@pytest.mark.asyncio
+async def test_an_answer_that_is_not_the_next_ends_the_connection_and_answers_nothing() -> None:
+    async with Scripted([None, None]) as server, Producer(server.url, "d", first_seq=0, **SOON) as producer:
+        sent = [asyncio.ensure_future(producer.publish("doors", b"%d" % number)) for number in range(2)]
+        await server.until(lambda: len(server.came) == 2)
+        server.visits[0].say(PUBLISH | RESPONSE, b"d", published_body(1, 0, b"b" * 16))
+        assert await asyncio.gather(*sent) == [SOME_ID] * 2
+        assert numbers(server) == [0, 1, 0, 1]
+
+
+@pytest.mark.asyncio
+async def test_cancelled_messages_keep_their_places_until_they_are_answered() -> None:
+    async with (
+        Scripted([None]) as server,
+        Producer(server.url, "d", first_seq=0, in_flight_max=1, heartbeat_s=0.02, **SOON) as producer,
+    ):
+        first = asyncio.ensure_future(producer.publish("doors", b"a"))
+        await server.until(lambda: len(server.came) == 1)
+        first.cancel()
+        await asyncio.wait([first])
+        second = asyncio.ensure_future(producer.publish("doors", b"b"))
+        pings = server.pings
+        await server.until(lambda: server.pings >= pings + 2)  # which would have come behind it
+        assert numbers(server) == [0]
+        server.visits[0].say(PUBLISH | RESPONSE, b"d", published_body(0, 0, SOME_ID))
+        assert await second == SOME_ID
+        third = asyncio.ensure_future(producer.publish("doors", b"c"))
+        assert await third == SOME_ID
+        assert numbers(server) == [0, 1, 2]
+
+
+@pytest.mark.asyncio
+async def test_a_connection_that_ends_gives_the_places_of_cancelled_messages_back() -> None:
+    async with (
+        Scripted([None, None]) as server,
+        Producer(server.url, "d", first_seq=0, in_flight_max=2, **SOON) as producer,
+    ):
+        sent = [asyncio.ensure_future(producer.publish("doors", b"a")) for _ in range(2)]
+        await server.until(lambda: len(server.came) == 2)
+        for one in sent:
+            one.cancel()
+        await asyncio.wait(sent)
+        server.visits[0].cut()
+        again = [asyncio.ensure_future(producer.publish("doors", b"b")) for _ in range(4)]
+        assert await asyncio.gather(*again) == [SOME_ID] * 4
+        assert numbers(server) == [0, 1, 2, 3, 4, 5]
+
+
+@pytest.mark.asyncio
+async def test_whoever_waits_hears_of_an_end_that_nobody_thought_of() -> None:
+    async with Producer(f"frame://{'a' * 64}:6800", "d", **SOON) as producer, asyncio.timeout(60):
+        with pytest.raises(ConnectionLost, match="label"):
+            await producer.publish("doors", b"a")
+
+
+class Noting(Backoff):
+    """Notes the step of each pause."""
+
+    steps: list[float]
+
+    def next_s(self) -> float:
+        self.steps.append(self._step_s)
+        return super().next_s()
+
+
+@pytest.mark.asyncio
+async def test_pauses_grow_while_nothing_answers(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Noting, "steps", [], raising=False)
+    monkeypatch.setattr("headrace.clients.frame.producer.Backoff", Noting)
+    silent = socket.create_server(("127.0.0.1", 0))  # whose connections nobody takes
+    port = silent.getsockname()[1]
+    pauses: dict[str, Any] = {"shortest_pause_s": 0.001, "longest_pause_s": 0.01, "open_timeout_s": 0.05}
+    async with Producer(f"frame://127.0.0.1:{port}", "d", **pauses), asyncio.timeout(60):
+        while len(Noting.steps) < 5:
+            await asyncio.sleep(0.01)
+    assert Noting.steps[:5] == [0.001, 0.002, 0.004, 0.008, 0.01]
+    silent.close()
