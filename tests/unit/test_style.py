@@ -64,7 +64,6 @@ TESTED_TOGETHER = {
     "tests/e2e/test_frame_clusters.py": ["headrace/cli_frame.py"],
     "tests/e2e/test_frame_clients.py": [
         "headrace/clients/frame/acknowledging.py",
-        "headrace/clients/frame/background.py",
         "headrace/clients/frame/consumer.py",
         "headrace/clients/frame/message.py",
         "headrace/clients/frame/sync.py",

@@ -56,10 +56,15 @@ class Producer:
         return self.submit(topic, payload, seq).result()
 
     def submit(self, topic: str, payload: bytes, seq: int | None = None) -> Future[bytes]:
-        """Begin to publish; the future has the message id, or the error. Blocks while `in_flight_max` are unanswered."""
+        """Begin to publish; the future has the message id, or the error. Blocks while `in_flight_max` are unanswered.
+        Raises Closed behind the `with` statement."""
         assert self._thread is not None, "use it in a `with` statement"
         self._places.acquire()
-        answer = self._thread.submit(self._producer.publish(topic, payload, seq))
+        try:
+            answer = self._thread.submit(self._producer.publish(topic, payload, seq))
+        except BaseException:
+            self._places.release()
+            raise
         answer.add_done_callback(lambda _: self._places.release())
         return answer
 
