@@ -298,16 +298,13 @@ async def test_two_that_work_on_a_message_at_a_time_do_it_once(served: Served, d
     served.publish("slow", 1)
     engine = create_engine(databases.url("postgresql"))
     METADATA.create_all(engine)
-    both = threading.Event()
-    notes: list[str] = []
+    one, both = threading.Event(), threading.Event()
     consumers: list[Consumer] = []
 
     @event.listens_for(engine, "before_cursor_execute")
     def executing(connection: Any, cursor: Any, statement: str, *_: object) -> None:
-        if statement.startswith("INSERT INTO headrace_processed"):
-            notes.append(statement)
-            if len(notes) == 2:
-                both.set()  # the second waits at the key now
+        if statement.startswith("INSERT INTO headrace_processed") and one.is_set():
+            both.set()  # the second waits at the key now
 
     for _ in range(2):
         consumer = Consumer(url(served), "slow", "log", database=engine, **SOON)
@@ -315,6 +312,7 @@ async def test_two_that_work_on_a_message_at_a_time_do_it_once(served: Served, d
 
         @consumer.handler
         def handle(message: Message, db: Any) -> None:
+            one.set()
             store(message, db)
             assert both.wait(DEADLINE_S)  # for longer than the broker waits
 
