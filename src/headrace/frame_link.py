@@ -19,7 +19,7 @@ from headrace.frames.frame import (
     PULL,
     REDELIVERED,
     RESPONSE,
-    encode_frame,
+    frame_into,
 )
 
 
@@ -60,9 +60,9 @@ class FrameVoice(Voice):
             self._link.send(frames.refusal(ProtocolError(code, reason)))
 
     def _say(self, opcode: i64, sn: bytes, body: bytes) -> None:
-        frames = self.frames
-        if frames is not None:
-            self._link.send(encode_frame(frames.version, opcode, sn, body))
+        frames, link = self.frames, self._link
+        if frames is not None and not link.closed:
+            frame_into(link.writer(), frames.version, opcode, sn, body)
 
 
 def _pulled(one: Draught) -> Pulled:

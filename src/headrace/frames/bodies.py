@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from librt.strings import BytesWriter
-from mypy_extensions import i64, u8
+from librt.strings import BytesWriter, read_i16_be, read_i32_be
+from mypy_extensions import i64, mypyc_attr, u8
 
 from headrace.errors import MalformedPacket
 from headrace.frames.frame import ID_BYTES, text_into, u16_into, u32_into
@@ -27,6 +27,7 @@ class Pulled:
         self.payload = payload
 
 
+@mypyc_attr(acyclic=True)
 class Body:
     """Reads a body from its begin to its end. Whatever runs past the end raises MalformedPacket."""
 
@@ -38,6 +39,10 @@ class Body:
     def number(self, size: i64) -> i64:
         """An unsigned number of so many bytes; of 8, the highest bit is not used."""
         pos = self._take(size)
+        if size == 4:
+            return i64(read_i32_be(self._data, pos)) & 0xFFFFFFFF
+        if size == 2:
+            return i64(read_i16_be(self._data, pos)) & 0xFFFF
         found: i64 = 0
         for at in range(pos, pos + size):
             byte: i64 = self._data[at]
@@ -49,9 +54,12 @@ class Body:
         pos = self._take(size)
         return self._data[pos : pos + size]
 
-    def text(self) -> bytes:
-        """A string, as its bytes. Raises MalformedPacket if they are no UTF-8."""
+    def text(self, known: bytes = b"") -> bytes:
+        """A string, as its bytes. Raises MalformedPacket if they are no UTF-8. `known` is one that was looked at before:
+        where it is the same, it is returned, whose hash is known, too."""
         found = self.raw(self.number(2))
+        if found == known:
+            return known
         try:
             found.decode("utf-8")
         except UnicodeDecodeError:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from librt.strings import BytesWriter, write_i16_be, write_i32_be
+from librt.strings import BytesWriter, read_i64_be, write_i16_be, write_i32_be
 from mypy_extensions import i16, i32, i64, u8
 
 VERSION_1: Final = 1
@@ -64,16 +64,44 @@ _CRC: Final = _crc_table()
 
 def checksum(version: i64, data: bytes, start: i64, end: i64) -> i64:
     """The checksum of the bytes from `start` up to `end`, as this version has it."""
+    return _xor(data, start, end) if version == VERSION_1 else _crc8(data, start, end)
+
+
+def _xor(data: bytes, start: i64, end: i64) -> i64:
     found: i64 = 0
-    if version == VERSION_1:
-        for at in range(start, end):
-            byte: i64 = data[at]
-            found ^= byte
-        return found
     for at in range(start, end):
-        left: i64 = data[at]
-        found = _CRC[found ^ left]
+        byte: i64 = data[at]
+        found ^= byte
     return found
+
+
+def _crc8(data: bytes, start: i64, end: i64) -> i64:
+    """CRC-8, eight bytes at a time. The bytes are a polynomial over GF(2); `rest` is less than x^40 and congruent to
+    those before `at`. Modulo x^8 + x^2 + x + 1, and so modulo its squares, x^16 is x^4 + x^2 + 1, x^32 is x^8 + x^4 + 1
+    and x^64 is x^16 + x^8 + 1: to take a word in, or to get rid of high bits, takes a few shifts."""
+    rest: i64 = 0
+    at: i64 = start
+    while end - at & 7:
+        byte: i64 = data[at]
+        rest = rest << 8 | byte
+        at += 1
+    rest = _below_40(rest)
+    while at < end:
+        rest = _below_40(rest << 16 ^ rest << 8 ^ rest ^ read_i64_be(data, at))
+        at += 8
+    high: i64 = rest >> 16
+    rest = rest & 0xFFFF ^ high ^ high << 2 ^ high << 4  # 28 bits
+    high = rest >> 16
+    rest = rest & 0xFFFF ^ high ^ high << 2 ^ high << 4  # 16 bits
+    first: i64 = _CRC[rest >> 8]
+    last: i64 = _CRC[first ^ rest & 0xFF]
+    return last
+
+
+def _below_40(bits: i64) -> i64:
+    """Return 40 bits that are congruent to these 64."""
+    high: i64 = bits >> 32 & 0xFFFFFFFF
+    return bits & 0xFFFFFFFF ^ high ^ high << 4 ^ high << 8
 
 
 def u16_into(out: BytesWriter, value: i64) -> None:
@@ -94,20 +122,27 @@ def text_into(out: BytesWriter, text: bytes) -> None:
 
 def encode_frame(version: i64, opcode: i64, sn: bytes, body: bytes) -> bytes:
     """One frame. Raises ValueError for an SN that this version has no room for."""
+    out = BytesWriter()
+    frame_into(out, version, opcode, sn, body)
+    return out.getvalue()
+
+
+def frame_into(out: BytesWriter, version: i64, opcode: i64, sn: bytes, body: bytes) -> None:
+    """Append one frame. Raises ValueError, and appends nothing, for an SN that this version has no room for."""
     size: i64 = len(sn)
     if (version == VERSION_1 and size != 1) or size > 0xFF or size == 0:
         raise ValueError(f"an SN of {size} bytes in version {version}")
     length: i64 = FRAME_BYTES_MIN - 1 + size + len(body)
     if version == VERSION_2:
         length += 1
-    out = BytesWriter()
-    out.append(u8(version))
-    u32_into(out, length)
-    u16_into(out, opcode)
+    frame = BytesWriter()
+    frame.append(u8(version))
+    u32_into(frame, length)
+    u16_into(frame, opcode)
     if version == VERSION_2:
-        out.append(u8(size))
-    out.write(sn)
-    out.write(body)
-    covered = out.getvalue()
+        frame.append(u8(size))
+    frame.write(sn)
+    frame.write(body)
+    covered = frame.getvalue()
+    out.write(covered)
     out.append(u8(checksum(version, covered, 0, len(covered))))
-    return out.getvalue()

@@ -73,6 +73,7 @@ class ServerFrames(FrameStream):
     def __init__(self, handler: FrameHandler, frame_bytes_max: int) -> None:
         super().__init__(frame_bytes_max)
         self._handler = handler
+        self._topic = b""  # of the last PUBLISH; the next one has the same most often
 
     def stop(self) -> None:
         """Ignore whatever comes, and let go of the handler: the two would keep each other alive."""
@@ -97,7 +98,7 @@ class ServerFrames(FrameStream):
         sn = self.sn
         if opcode == PUBLISH:
             seq = body.number(4)
-            topic = body.text()
+            topic = self._topic = body.text(self._topic)
             handler.publish(sn, seq, topic, body.rest())
         elif opcode == HELLO:
             user = body.text().decode("utf-8")

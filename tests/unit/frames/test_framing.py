@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.errors import ProtocolError
-from headrace.frames.frame import encode_frame
+from headrace.frames.frame import checksum, encode_frame
 from headrace.frames.server import ServerFrames
 from headrace.stream import MORE, PARTIAL, WHOLE
 from unit.frames.wire import Asked, frame, text
@@ -127,3 +127,13 @@ def test_an_error_is_said_in_the_version_and_under_the_sn_of_who_caused_it(versi
         protocol.receive_data(frame(version, 8, sn, b""))
     said = protocol.refusal(ProtocolError(0x87, "no"))
     assert said == frame(version or 2, 0x80FF, sn, b"\x87" + text("no"))
+
+
+@given(st.integers(1, 2), st.binary(max_size=300), st.integers(0, 20))
+def test_the_checksum_is_that_of_one_byte_at_a_time(version: int, data: bytes, start: int) -> None:
+    expected = 0
+    for byte in data[start:]:
+        expected ^= byte
+        for _ in range(8 if version == 2 else 0):
+            expected = expected << 1 ^ (0x107 if expected & 0x80 else 0)
+    assert checksum(version, data, min(start, len(data)), len(data)) == expected
