@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from headrace.core.records.message import FrameMessage
-from headrace.core.state.devices import NEVER
+from headrace.core.state.devices import NEVER, seen_of
 from headrace.core.state.state import Fold
 from headrace.journal.inspect import verify
 from headrace.storage.embedded.recovery import folded
@@ -43,10 +43,10 @@ def test_every_cluster_is_where_it_was(fold: Fold) -> None:
 def test_what_a_device_sends_again_is_known(fold: Fold) -> None:
     devices = fold.tenant("default").devices
     sent = {message.payload: message for message in map(of_door, range(200))}
-    first = devices.find(sent[b"0"])
+    first = devices.find(seen_of(sent[b"0"]))
     assert first != NEVER
-    assert devices.find(sent[b"199"]) > first
-    assert devices.find(of_door(200)) == NEVER
+    assert devices.find(seen_of(sent[b"199"])) > first
+    assert devices.find(seen_of(of_door(200))) == NEVER
 
 
 def of_door(number: int) -> FrameMessage:

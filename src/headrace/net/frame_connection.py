@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, cast
 
-from mypy_extensions import i64
-
 from headrace.core.inbound.devices import DeviceLink
+from headrace.core.records.message import FrameMessage
 from headrace.core.worker import Worker
 from headrace.frame_link import FrameVoice
 from headrace.frames.server import ServerFrames
@@ -46,9 +45,9 @@ class FrameConnection(Connection):
             client.frames.frame_bytes_max = self.packet_bytes_max
         self.forgive()
 
-    def puback(self, packet_id: i64) -> None:
+    def stored(self, message: FrameMessage) -> None:
         if self.client is not None:
-            self.client.durable()
+            self.client.durable(message)
 
     def disconnect(self, reason_code: int) -> None:
         if self.client is not None:

@@ -8,7 +8,7 @@ import pyarrow as pa
 from librt.strings import BytesWriter
 
 from headrace.core.records.message import FrameMessage
-from headrace.core.records.message_id import message_id
+from headrace.core.records.message_id import JournalName
 from headrace.core.records.queue_record import (
     CLUSTER_ACKED,
     CLUSTER_MADE,
@@ -61,7 +61,7 @@ def test_a_message_of_a_device_is_a_row_whose_id_is_that_of_its_answer() -> None
     assert row["protocol"] == "frame"
     assert (row["journal_offset"], row["retain"], row["dup"], row["mqtt5"]) == (101, False, False, False)
     joined = hashlib.md5(str(row["message_id"]).encode(), usedforsecurity=False).digest()
-    assert joined == message_id(f"{UUID}:{EPOCH}", batch()[1])
+    assert joined == JournalName(UUID, [(0, EPOCH)]).id_of(batch()[1])
 
 
 def test_events_say_whose_a_device_is_and_which_queues_and_clusters_there_are() -> None:

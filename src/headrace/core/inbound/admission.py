@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 # The first two are the broker's own; nobody can subscribe to the others: such a filter is a shared subscription.
 CLOSED_TOPICS: Final = (b"$SYS/", b"$events/", b"$share/", b"$queue/")
+_DOLLAR: Final = 0x24  # which all of them begin with
 _CONNECTION: Final = b"$SYS/broker/connection/"  # NAME/state: where others' bridges say whether they are up
 
 
@@ -73,7 +74,7 @@ class Admission:
 
 def is_closed(topic: bytes) -> bool:
     """Return whether no client may publish there."""
-    if not topic.startswith(CLOSED_TOPICS):
+    if len(topic) == 0 or topic[0] != _DOLLAR or not topic.startswith(CLOSED_TOPICS):
         return False
     return not (topic.startswith(_CONNECTION) and topic.endswith(b"/state") and topic.count(b"/") == 4)
 

@@ -7,7 +7,6 @@ under its own SN, which is its client id. A message becomes a record as one at Q
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable
 from typing import Final
 
@@ -23,11 +22,13 @@ from headrace.core.ports.identity import Identity
 from headrace.core.ports.link import Link, WorkerPort
 from headrace.core.ports.voice import Voice
 from headrace.core.records.message import NO_EXPIRY, FrameMessage
-from headrace.core.records.message_id import JournalName, message_id
+from headrace.core.records.message_id import JournalName
 from headrace.core.records.queue_record import DEVICE_OWNED, queue_record
 from headrace.core.records.record import DROP_NOT_ACCEPTED
+from headrace.core.state.devices import Seen, seen_of
 from headrace.core.state.session import BRIDGE_PREFIX
 from headrace.core.state.state import Fold
+from headrace.core.state.tenant import Tenant
 from headrace.errors import ProtocolError
 from headrace.frames.frame import NO_ID
 from headrace.frames.serials import client_id_of
@@ -181,31 +182,32 @@ class Devices:
             self._worker.clock.now_us,
             sequence,
             tenant.name,
-            tenant.name_utf8 + link.client_id.encode("utf-8"),
+            client.origin_in(tenant),
             tenant.name_bytes,
             checked_topic(topic),
             self._default_expiry_s,
             payload,
         )
-        known = tenant.devices.find(message)
+        seen = seen_of(message)
+        known = tenant.devices.find(seen)
         if known >= 0:
             counters.publishes_repeated += 1
             message.offset = known
             self._commit.defer(_Published(client, sn, sequence, rc.SUCCESS, self.id_of(message)))
         else:
-            self._store(client, sn, message)
+            message.sn = sn
+            self._store(client, tenant, message, seen)
 
-    def _store(self, client: DeviceLink, sn: bytes, message: FrameMessage) -> None:
+    def _store(self, client: DeviceLink, tenant: Tenant, message: FrameMessage, seen: Seen) -> None:
         link, commit = client.link, self._commit
         message.link = link
         weight: i64 = ENTRY_BYTES + PAYLOAD_WEIGHT * len(message.payload)
         link.deferred += weight
         self._publishing.keep_share(link, link.deferred)
-        self.consuming.open(self._fold.tenant_of(link), message.topic)
-        commit.append(message)
+        self.consuming.open(tenant, message.topic)
+        seen.offset = commit.append(message)
         commit.deferred_bytes += weight
-        self._fold.tenant_of(link).devices.note(message)
-        client.unanswered.append((sn, message))
+        tenant.devices.note(seen)
         self._publishing.keep_pace(link)
 
     def _refusal(self, link: Link, topic: bytes) -> int:
@@ -222,7 +224,7 @@ class Devices:
 
     def id_of(self, message: FrameMessage) -> bytes:
         """The 16 bytes that name a message."""
-        return message_id(self.journal.at(message.offset), message)
+        return self.journal.id_of(message)
 
     # The end
 
@@ -252,19 +254,21 @@ Bind = Callable[[Link, str], Devices]  # a link goes to the shard where this cli
 
 
 class DeviceLink(FrameHandler):
-    """The state of one connection: whose it is, and what was not answered yet."""
+    """The state of one connection: whose it is, and who of its devices speaks."""
 
     def __init__(self, link: Link, voice: Voice, bind: Bind) -> None:
         self.link = link
         self.voice = voice
         self.frames: ServerFrames | None = None  # which knows the version
         self.state = _STRANGER
-        self.unanswered: deque[tuple[bytes, FrameMessage]] = deque()  # on their way to the disk
         self._bind = bind
         self._devices: Devices | None = None  # of the shard where the first of them is at home
         self._sn = b""  # who has spoken last
         self._names: dict[bytes, str] | None = None  # of the devices behind a gateway
         self._guest: Guest | None = None
+        self._origin = b""  # of whom `_origin_of` names in `_origin_in`
+        self._origin_of = ""
+        self._origin_in: Tenant | None = None
 
     def take(self, frames: ServerFrames) -> None:
         """Note who takes the bytes of the connection apart."""
@@ -308,6 +312,15 @@ class DeviceLink(FrameHandler):
         """The client id of a device on this connection."""
         frames = self.frames
         return "" if frames is None else client_id_of(int(frames.version), sn)
+
+    def origin_in(self, tenant: Tenant) -> bytes:
+        """The origin of what the device that speaks now publishes: tenant and client id."""
+        client_id = self.link.client_id
+        if client_id is not self._origin_of or tenant is not self._origin_in:
+            self._origin = tenant.name_utf8 + client_id.encode("utf-8")
+            self._origin_of = client_id
+            self._origin_in = tenant
+        return self._origin
 
     def admitted(self, sn: bytes) -> None:
         """Note that the connection is let in; its user may have changed."""
@@ -373,9 +386,9 @@ class DeviceLink(FrameHandler):
 
     # From the journal
 
-    def durable(self) -> None:
-        """The message that has waited longest is durable."""
-        sn, message = self.unanswered.popleft()
+    def durable(self, message: FrameMessage) -> None:
+        """A message of one of its devices is durable."""
+        sn, message.sn = message.sn, b""
         self.voice.published(sn, message.sequence, rc.SUCCESS, self._home().id_of(message))
 
 

@@ -6,7 +6,7 @@ reading from its sender.
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Final, cast
 
 from mypy_extensions import i64
 
@@ -25,10 +25,11 @@ from headrace.core.inbound.admission import Admission
 from headrace.core.outbound.routing import Router, targets_of
 from headrace.core.ports.link import Link, WorkerPort
 from headrace.core.ports.witness import Testimony
-from headrace.core.records.message import NO_EXPIRY, Message, message_flags
+from headrace.core.records.message import NO_EXPIRY, FrameMessage, Message, message_flags
 from headrace.core.records.record import (
     DROP_NOT_ACCEPTED,
     DROP_RETAINED_LIMIT,
+    FLAG_FRAME,
     FLAG_PRODUCER,
     FLAG_QOS,
     FLAG_RETAIN,
@@ -370,7 +371,7 @@ class Publishing:
         self.commit.defer(Answer(link, COMPLETE, packet_id))
 
     def acknowledge(self, link: Link, message: Message) -> None:
-        """PUBACK or PUBREC: the high watermark has passed the record (P1)."""
+        """PUBACK or PUBREC, or what a device is answered: the high watermark has passed the record (P1)."""
         packet_id = message.packet_id
         weight: i64 = ENTRY_BYTES + PAYLOAD_WEIGHT * len(message.payload)
         link.deferred -= weight
@@ -380,7 +381,9 @@ class Publishing:
             self.sampled_us = message.timestamp_us
         if qos == 1:
             link.inbound -= 1
-            if link.version == 5 and self._unheard(link, message):
+            if message.flags & FLAG_FRAME:
+                link.stored(cast(FrameMessage, message))
+            elif link.version == 5 and self._unheard(link, message):
                 link.answer(1, int(packet_id), rc.NO_MATCHING_SUBSCRIBERS, None)
             else:
                 link.puback(packet_id)

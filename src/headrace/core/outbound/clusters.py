@@ -21,7 +21,7 @@ from headrace.core.ports.link import Link, WorkerPort
 from headrace.core.ports.timers import Timer, Timers
 from headrace.core.ports.voice import Draught, Voice
 from headrace.core.records.message import Message
-from headrace.core.records.message_id import JournalName, message_id
+from headrace.core.records.message_id import JournalName
 from headrace.core.records.queue_record import (
     CLUSTER_ACKED,
     CLUSTER_DROPPED,
@@ -389,7 +389,7 @@ class Clusters:
 
     def _give(self, consumer: Consumer, serial: int, message: Message, redelivered: bool) -> Draught:
         cluster = consumer.cluster
-        found = message_id(self.journal_name.at(message.offset), message)
+        found = self.journal_name.id_of(message)
         draw = Draw(serial, found, self._worker.clock.mono_ms + self._settings.visibility_ms, consumer)
         cluster.draw(draw)
         consumer.holds[serial] = draw

@@ -11,7 +11,7 @@ from mypy_extensions import i64
 
 from headrace.core.ports.link import Link, Rendering
 from headrace.core.records.message import Message
-from headrace.core.records.message_id import JournalName, message_id, own_id
+from headrace.core.records.message_id import JournalName, own_id
 from headrace.mqtt.data_types import text
 
 
@@ -36,7 +36,7 @@ class IdRendering(Rendering):
         gave none; and none is put where it would make the packet too large for the client."""
         if message.offset < 0 and own_id(message) is None:
             return ids
-        found = message_id(self._journal.at(message.offset), message)
+        found = self._journal.id_of(message)
         properties = ids + self._head + text(found.hex())
         limit = link.max_packet_size
         if limit and message.rendered_size(link.version, qos, properties) > limit:

@@ -23,7 +23,7 @@ from headrace.mqtt.protocol import ServerHandler
 if TYPE_CHECKING:
     from headrace.core.ports.identity import Identity
     from headrace.core.ports.rights import Rights
-    from headrace.core.records.message import Message
+    from headrace.core.records.message import FrameMessage, Message
     from headrace.errors import ProtocolError
     from headrace.mqtt.packets import Auth, Connect, Disconnect, Publish, Subscribe, Unsubscribe
     from headrace.mqtt.properties import Properties
@@ -273,6 +273,10 @@ class Link(ServerHandler):
         raise NotImplementedError
 
     def puback(self, packet_id: i64) -> None:
+        raise NotImplementedError
+
+    def stored(self, message: FrameMessage) -> None:
+        """The answer to a message of a device: it is durable."""
         raise NotImplementedError
 
     def pubrec(self, packet_id: i64) -> None:

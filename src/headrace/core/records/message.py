@@ -219,7 +219,7 @@ _SEQUENCE_AT: Final = 38  # the upper half of a frame's sequence number, in its 
 @mypyc_attr(acyclic=True)
 class FrameMessage(Message):
     """A message that a device published as a frame, at QoS 1 and of no session. `sequence` is the device's number for
-    it."""
+    it, `sn` the device's serial number as it came, while an answer is owed to it."""
 
     def __init__(
         self,
@@ -247,6 +247,7 @@ class FrameMessage(Message):
             payload,
         )
         self.sequence: i64 = sequence
+        self.sn = b""
 
     def encode_into(self, out: BytesWriter) -> None:
         start: i64 = len(out)

@@ -7,12 +7,17 @@ delivered. MD5 is no secret here: it spreads texts over 128 bits.
 
 from __future__ import annotations
 
-from hashlib import md5
 from typing import Final
 
 from headrace.core.records.message import Message
 from headrace.mqtt.publish import user_property
 
+try:  # Python's own: to begin a digest of OpenSSL costs several times what a digest of so few bytes does
+    from _md5 import md5  # type: ignore[import-not-found]
+except ImportError:  # a Python may be built without
+    from hashlib import md5
+
+_md5: Final = md5  # whom compiled code calls without a look-up by name
 ID_PROPERTY: Final = b"message-id"
 
 
@@ -21,20 +26,26 @@ class JournalName:
 
     def __init__(self, uuid: str = "", epochs: list[tuple[int, int]] | None = None) -> None:
         """`epochs`: offset from which on one holds, and the epoch; in ascending order, the first from the beginning."""
-        self._names = [(start, f"{uuid}:{epoch}") for start, epoch in epochs or [(0, 0)]]
+        found = epochs or [(0, 0)]
+        self._starts = [start for start, _ in found]
+        self._heads = [f"journal:{uuid}:{epoch}:".encode() for _, epoch in found]
 
-    def at(self, offset: int) -> str:
-        """The name for a message of this offset."""
-        names = self._names
-        at = len(names) - 1
-        while at > 0 and names[at][0] > offset:
+    def id_of(self, message: Message) -> bytes:
+        """The 16 bytes of a message that has its offset."""
+        own = own_id(message) if len(message.properties) else None
+        if own is not None:
+            text = _text_of(message, own)
+        else:
+            text = self._head_at(message.offset) + str(message.offset).encode()
+        found: bytes = _md5(text, usedforsecurity=False).digest()
+        return found
+
+    def _head_at(self, offset: int) -> bytes:
+        starts = self._starts
+        at = len(starts) - 1
+        while at > 0 and starts[at] > offset:
             at -= 1
-        return names[at][1]
-
-
-def message_id(journal: str, message: Message) -> bytes:
-    """The 16 bytes of a message that has its offset. `journal` is "<uuid>:<epoch>"."""
-    return md5(_text(journal, message, own_id(message)), usedforsecurity=False).digest()
+        return self._heads[at]
 
 
 def own_id(message: Message) -> bytes | None:
@@ -42,8 +53,6 @@ def own_id(message: Message) -> bytes | None:
     return user_property(message.properties, ID_PROPERTY) if message.properties else None
 
 
-def _text(journal: str, message: Message, own: bytes | None) -> bytes:
-    if own is None:
-        return f"journal:{journal}:{message.offset}".encode()
+def _text_of(message: Message, own: bytes) -> bytes:
     client_id = message.client_id.replace("%", "%25").replace("/", "%2F")
     return f"client:{message.tenant}/{client_id}/".encode() + own

@@ -8,12 +8,12 @@ appended, and again in a replay; what is forgotten follows from the times of the
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Iterator
 from typing import Final
 from zlib import crc32
 
-from mypy_extensions import i64
+from librt.strings import BytesWriter, write_i32_be
+from mypy_extensions import i32, i64, mypyc_attr
 
 from headrace.core.records.message import FrameMessage
 
@@ -22,15 +22,25 @@ SEEN_MAX: Final = 200_000  # messages that are remembered
 NEVER: Final = -1
 _PER_ENTRY: Final = 1000
 _FORGOTTEN_AT_ONCE: Final = 2  # with each new one: so that none of them waits for many
+_REPLACED_AT_ONCE: Final = 8  # places in the line of those that were replaced
+_SHORTENED_AT: Final = 1000  # places of what was forgotten
+_COPIED_MAX: Final = 4096  # bytes of a payload that is copied rather than looked at by a call of its own
+_crc32: Final = crc32  # whom compiled code calls without a look-up by name
 
 
+@mypyc_attr(acyclic=True)
 class Seen:
-    """A message that a device published lately: its offset, the checksum of topic and payload, its time."""
+    """What is known of a message of a device: its key, client id and sequence number; the checksum of topic and payload;
+    its time, and its offset: NEVER while it has none, and when a later one has taken its place."""
 
-    def __init__(self, offset: int, content: int, time_us: int) -> None:
-        self.offset = offset
+    def __init__(self, key: bytes, content: int, time_us: int, offset: int) -> None:
+        self.key = key
         self.content = content
         self.time_us = time_us
+        self.offset = offset
+
+
+_FORGOTTEN: Final = Seen(b"", 0, 0, NEVER)
 
 
 class DeviceRoster:
@@ -39,9 +49,11 @@ class DeviceRoster:
     def __init__(self) -> None:
         self.owners: dict[str, str] = {}
         self._owned: dict[str, int] = {}  # devices by user
-        # By client id and sequence number, the oldest first. No plain dictionary: to find the first key of one costs a
-        # look at the place of each that was deleted before it.
-        self._seen: OrderedDict[bytes, Seen] = OrderedDict()
+        # By key, and in line, the oldest first. To find the first key of a dictionary costs a look at the place of each
+        # that was deleted before it, and an OrderedDict costs several times what the two do.
+        self._seen: dict[bytes, Seen] = {}
+        self._line: list[Seen] = []
+        self._first: i64 = 0  # in line; what is before it was forgotten
 
     def __len__(self) -> int:
         """Return how many messages are remembered."""
@@ -57,27 +69,46 @@ class DeviceRoster:
         """Return how many devices belong to a user."""
         return self._owned.get(user, 0)
 
-    def find(self, message: FrameMessage) -> int:
+    def find(self, message: Seen) -> int:
         """The offset of the message that this one repeats, NEVER if it is new."""
-        seen = self._seen.get(_key(message))
-        if seen is None or seen.content != _content(message):
+        seen = self._seen.get(message.key)
+        if seen is None or seen.content != message.content:
             return NEVER
         return seen.offset if _is_lately(seen, message) else NEVER
 
-    def note(self, message: FrameMessage) -> None:
+    def note(self, message: Seen) -> None:
         """A message that is new has got its offset. Does nothing the second time."""
-        key = _key(message)
-        known = self._seen.get(key)
+        known = self._seen.get(message.key)
         if known is not None:
             if known.offset >= message.offset:
                 return
-            self._seen.move_to_end(key)
-        self._seen[key] = Seen(message.offset, _content(message), message.timestamp_us)
-        for _ in range(_FORGOTTEN_AT_ONCE):
-            oldest = next(iter(self._seen))
-            if len(self._seen) <= SEEN_MAX and _is_lately(self._seen[oldest], message):
-                return
-            del self._seen[oldest]
+            known.offset = NEVER
+            del self._seen[message.key]  # the new one goes to the end
+        self._add(message)
+        self._forget(message)
+
+    def _add(self, message: Seen) -> None:
+        self._seen[message.key] = message
+        self._line.append(message)
+
+    def _forget(self, newest: Seen) -> None:
+        """Forget what is too old, some of it at a time."""
+        replaced = _REPLACED_AT_ONCE
+        left = _FORGOTTEN_AT_ONCE
+        while left and replaced:
+            oldest = self._line[self._first]
+            if oldest.offset == NEVER:
+                replaced -= 1
+            elif len(self._seen) <= SEEN_MAX and _is_lately(oldest, newest):
+                break
+            else:
+                left -= 1
+                del self._seen[oldest.key]
+            self._line[self._first] = _FORGOTTEN
+            self._first += 1
+        if self._first >= _SHORTENED_AT and self._first * 2 >= len(self._line):
+            del self._line[: self._first]
+            self._first = 0
 
     # Snapshots
 
@@ -99,20 +130,31 @@ class DeviceRoster:
             ]
 
     def restore(self, key: bytes, offset: int, content: int, time_us: int) -> None:
-        self._seen[key] = Seen(offset, content, time_us)
+        self._add(Seen(key, content, time_us, offset))
 
 
-def _is_lately(seen: Seen, message: FrameMessage) -> bool:
+def seen_of(message: FrameMessage) -> Seen:
+    """What is to be known of a message."""
+    return Seen(_key(message), _content(message), message.timestamp_us, message.offset)
+
+
+def _is_lately(seen: Seen, message: Seen) -> bool:
     """Return whether not much time is between them, as far as the clock can be believed. Where it was set in between,
     nobody knows: to have a message twice is better than to take a new one for a repeat."""
-    return abs(message.timestamp_us - seen.time_us) <= REPEAT_WINDOW_US
+    return abs(message.time_us - seen.time_us) <= REPEAT_WINDOW_US
 
 
 def _key(message: FrameMessage) -> bytes:
-    sequence: int = message.sequence
-    return message.origin[message.tenant_len :] + sequence.to_bytes(4, "big")
+    sequence: i64 = message.sequence
+    out = BytesWriter()
+    out.write(message.origin[message.tenant_len :])
+    write_i32_be(out, i32(sequence - 0x100000000 if sequence > 0x7FFFFFFF else sequence))
+    return out.getvalue()
 
 
 def _content(message: FrameMessage) -> int:
-    start: i64 = crc32(message.topic + b"\0")  # which no topic holds: what follows is the payload
-    return crc32(message.payload, int(start))
+    payload = message.payload
+    topic = message.topic + b"\0"  # which no topic holds: what follows is the payload
+    if len(payload) <= _COPIED_MAX:
+        return _crc32(topic + payload)
+    return _crc32(payload, _crc32(topic))

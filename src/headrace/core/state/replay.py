@@ -58,6 +58,7 @@ from headrace.core.records.record import (
 )
 from headrace.core.records.stream_record import StreamRecord
 from headrace.core.state.backlog import Page
+from headrace.core.state.devices import seen_of
 from headrace.core.state.groups import group_of
 from headrace.core.state.queue import OutboundQueue, reference
 from headrace.core.state.session import Session, Target
@@ -332,4 +333,4 @@ def _remember(tenant: Tenant, message: Message) -> None:
     if message.flags & FLAG_PRODUCER:
         tenant.producers.apply(message)
     if message.flags & FLAG_FRAME:
-        tenant.devices.note(cast(FrameMessage, message))
+        tenant.devices.note(seen_of(cast(FrameMessage, message)))

@@ -7,9 +7,10 @@ import hashlib
 import pytest
 
 from headrace.core.records.message import FrameMessage, Message
-from headrace.core.records.message_id import JournalName, message_id
+from headrace.core.records.message_id import JournalName
 
 JOURNAL = "0e4c9d3c-6d1f-4f6a-8a54-5d7f6f3f2b11:2"
+NAME = JournalName("0e4c9d3c-6d1f-4f6a-8a54-5d7f6f3f2b11", [(0, 2)])
 
 
 def md5(text: str) -> bytes:
@@ -30,11 +31,7 @@ def published(client_id: str, own: str | None) -> Message:
 def test_without_an_id_of_its_own_it_is_that_of_journal_and_offset() -> None:
     frame = FrameMessage(1, 5, "default", b"defaultdoor", 7, b"t", -1, b"x")
     frame.offset = 77
-    assert (
-        message_id(JOURNAL, frame)
-        == message_id(JOURNAL, published("door", None))
-        == md5(f"journal:{JOURNAL}:77")
-    )
+    assert NAME.id_of(frame) == NAME.id_of(published("door", None)) == md5(f"journal:{JOURNAL}:77")
 
 
 @pytest.mark.parametrize(
@@ -46,10 +43,25 @@ def test_without_an_id_of_its_own_it_is_that_of_journal_and_offset() -> None:
     ],
 )
 def test_an_id_of_the_publisher_counts_for_its_client(client_id: str, own: str, text: str) -> None:
-    assert message_id(JOURNAL, published(client_id, own)) == md5(text)
+    assert NAME.id_of(published(client_id, own)) == md5(text)
 
 
 def test_a_message_has_the_epoch_that_it_was_written_in() -> None:
     name = JournalName("u", [(100, 1), (200, 3)])
-    assert [name.at(offset) for offset in (0, 100, 199, 200, 10**9)] == ["u:1"] * 3 + ["u:3"] * 2
-    assert JournalName("u", [(0, 7)]).at(5) == "u:7"
+    assert [name.id_of(at(offset)) for offset in (0, 100, 199, 200, 10**9)] == [
+        md5(text)
+        for text in (
+            "journal:u:1:0",
+            "journal:u:1:100",
+            "journal:u:1:199",
+            "journal:u:3:200",
+            "journal:u:3:1000000000",
+        )
+    ]
+    assert JournalName("u", [(0, 7)]).id_of(at(5)) == md5("journal:u:7:5")
+
+
+def at(offset: int) -> Message:
+    found = published("door", None)
+    found.offset = offset
+    return found
