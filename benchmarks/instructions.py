@@ -4,13 +4,15 @@
     python -m benchmarks.instructions --record   count anew and write it down
 
 The load is packets in, packets out, in this process: `PAIRS` publishers and persistent subscribers over links in memory
-and a journal that is durable at once. Start-up is taken out by a run with fewer messages. A figure holds for one Python
-and one compiler: elsewhere there is nothing to compare with, which is said and is no failure.
+and a journal that is durable at once; of `frames`, as many devices, whose topic has a queue. Start-up is taken out by a
+run with fewer messages. A figure holds for one Python and one compiler: elsewhere there is nothing to compare with, which
+is said and is no failure.
 """
 
 from __future__ import annotations
 
 import argparse
+import asyncio
 import json
 import os
 import platform
@@ -27,16 +29,21 @@ from headrace.core.ports.journal import GONE, Absent, JournalPort
 from headrace.core.ports.settings import BrokerSettings
 from headrace.core.records.message import Message
 from headrace.core.worker import Worker
+from headrace.frames.bodies import publish_body
+from headrace.frames.frame import PUBLISH, VERSION_2, encode_frame
 from headrace.mqtt import codec, protocol
 from headrace.mqtt.packets import Connect, SubscriptionRequest
 from headrace.mqtt.protocol import ServerProtocol
+from headrace.net.connection import ConnectionSet
+from headrace.net.frame_connection import FrameConnection
 from headrace.storage.memory import MemoryLink
 
 RECORD = Path(__file__).parent / "results" / "instructions.json"
 TOLERANCE = 0.10
 PAIRS, PAYLOAD, START_US = 20, b"x" * 64, 1_790_000_000_000_000
 FEW, MORE = 400, 2000  # messages of every load in every run, and of one load beyond that
-LOADS = {"qos0": 0, "qos1": 1, "qos2": 2}
+QOS = {"qos0": 0, "qos1": 1, "qos2": 2}
+LOADS = (*QOS, "frames")
 
 
 class InstantJournal(JournalPort):
@@ -66,16 +73,46 @@ class Immediate(Scheduler):
 
 
 class Load:
-    """Publishers and subscribers in pairs; the subscriber of a pair gets packet ids 1, 2, 3, ..."""
+    """Messages into a broker, in rounds: one of each publisher, until all sides are done with it."""
 
-    def __init__(self, qos: int) -> None:
-        self.qos = qos
+    def __init__(self) -> None:
         self.journal = InstantJournal()
         clock = Clock()
         clock.now_us, clock.mono_ms = START_US, START_US // 1000
         self.worker = Worker(Immediate(), clock, BrokerSettings())
         self.broker = self.worker.own(0, self.journal)
         self.broker.sessions.start()
+        self.received = 0
+        self.rounds = 0
+
+    def tick(self) -> None:
+        """As a pass of the event loop, and the journal's answer to it."""
+        commit = self.broker.commit
+        self.worker.end_tick()
+        while not commit.idle:
+            commit.on_high_watermark(self.journal.count)
+            self.worker.end_tick()
+
+    def round(self, number: int) -> None:
+        """Round 1, 2, 3, ..."""
+        raise NotImplementedError
+
+    def run(self, messages: int) -> None:
+        """Raises RuntimeError when not every message came out."""
+        wanted = self.received + messages
+        for _ in range(messages // PAIRS):
+            self.rounds += 1
+            self.round(self.rounds)
+        if self.received != wanted:
+            raise RuntimeError(f"{self.received} of {wanted} messages came out")
+
+
+class PacketLoad(Load):
+    """Publishers and subscribers in pairs; the subscriber of a pair gets packet ids 1, 2, 3, ..."""
+
+    def __init__(self, qos: int) -> None:
+        super().__init__()
+        self.qos = qos
         self.publishers = [self.client(f"p{number}", clean=True) for number in range(PAIRS)]
         self.subscribers = [self.client(f"s{number}", clean=False) for number in range(PAIRS)]
         self.tick()
@@ -90,8 +127,6 @@ class Load:
             )
             for number in range(PAIRS)
         ]
-        self.received = 0
-        self.rounds = 0
 
     def topic(self, number: int) -> str:
         return f"mb/{number}/cmd"
@@ -102,21 +137,13 @@ class Load:
         wire.receive_data(codec.encode_connect(Connect(4, name, clean)))
         return link, wire
 
-    def tick(self) -> None:
-        """As a pass of the event loop, and the journal's answer to it."""
-        commit = self.broker.commit
-        self.worker.end_tick()
-        while not commit.idle:
-            commit.on_high_watermark(self.journal.count)
-            self.worker.end_tick()
-
     def feed(self, clients: list[tuple[MemoryLink, ServerProtocol]], packet: bytes) -> None:
         for _, wire in clients:
             wire.receive_data(packet)
         self.tick()
 
-    def round(self, packet_id: int) -> None:
-        """One message of each pair, until both sides are done with it."""
+    def round(self, number: int) -> None:
+        packet_id = number
         for (_, wire), packet in zip(self.publishers, self.packets, strict=True):
             wire.receive_data(packet)
         self.tick()
@@ -132,19 +159,59 @@ class Load:
         for link, _ in self.publishers:
             link.sent = b""
 
-    def run(self, messages: int) -> None:
-        """Raises RuntimeError when not every message came out."""
-        wanted = self.received + messages
-        for _ in range(messages // PAIRS):
-            self.rounds += 1
-            self.round(self.rounds)
-        if self.received != wanted:
-            raise RuntimeError(f"{self.received} of {wanted} messages came out")
+
+class Sent(asyncio.Transport):
+    """Counts what is written."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.count = 0
+
+    def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
+        """Take everything."""
+
+    def write(self, data: bytes | bytearray | memoryview) -> None:
+        self.count += len(data)
+
+
+class FrameLoad(Load):
+    """Devices that publish frames, all into one topic, and hear that each is durable."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        listener = ConnectionSet(PAIRS, 1 << 40)
+        self.devices = [FrameConnection(self.worker, listener) for _ in range(PAIRS)]
+        self.sent = [Sent() for _ in range(PAIRS)]
+        for device, sent in zip(self.devices, self.sent, strict=True):
+            device.connection_made(sent)
+        # Made before they are counted: no two are the same, or they would be repeated ones.
+        self.frames = [self.frames_of(sequence) for sequence in range((FEW + MORE) // PAIRS)]
+        self.answer_bytes = len(encode_frame(VERSION_2, PUBLISH, sn(0), bytes(21)))
+
+    def frames_of(self, sequence: int) -> list[bytes]:
+        body = publish_body(sequence, b"mb/load", PAYLOAD)
+        return [encode_frame(VERSION_2, PUBLISH, sn(number), body) for number in range(PAIRS)]
+
+    def round(self, number: int) -> None:
+        for device, frame in zip(self.devices, self.frames[number - 1], strict=True):
+            device.data_received(frame)
+        self.tick()
+        self.received = sum(sent.count for sent in self.sent) // self.answer_bytes
+
+
+def sn(number: int) -> bytes:
+    """Return the SN of a device."""
+    return b"device-%02d" % number
+
+
+def load_of(name: str) -> Load:
+    """Make one of LOADS."""
+    return FrameLoad() if name == "frames" else PacketLoad(QOS[name])
 
 
 def run_loads(longer: str) -> None:
     """All loads for a few messages, then one of them for more; `longer` may be "none"."""
-    loads = {name: Load(qos) for name, qos in LOADS.items()}
+    loads = {name: load_of(name) for name in LOADS}
     for load in loads.values():
         load.run(FEW)
     if longer in loads:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from benchmarks.instructions import LOADS, PAIRS, Load, compare
+from benchmarks.instructions import LOADS, PAIRS, compare, load_of
 
 
-@pytest.mark.parametrize("qos", LOADS.values())
-def test_every_message_of_the_load_comes_out(qos: int) -> None:
-    load = Load(qos)
+@pytest.mark.parametrize("name", LOADS)
+def test_every_message_of_the_load_comes_out(name: str) -> None:
+    load = load_of(name)
     load.run(3 * PAIRS)
     load.run(2 * PAIRS)
     assert load.received == 5 * PAIRS
