@@ -6,13 +6,26 @@ import asyncio
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
-from sqlalchemy import Column, Engine, Integer, MetaData, String, Table, create_engine, event, func, select
+from sqlalchemy import (
+    Column,
+    Connection,
+    Engine,
+    Integer,
+    MetaData,
+    String,
+    Table,
+    create_engine,
+    event,
+    func,
+    select,
+)
+from sqlalchemy.exc import OperationalError
 from sqlalchemy.ext.asyncio import AsyncConnection, create_async_engine
 from sqlalchemy.orm import Session, sessionmaker
 
@@ -384,3 +397,91 @@ async def test_a_handler_and_a_database_must_fit(served: Served, databases: Data
     with suppress(Exception):
         await engine.dispose()
     blocking.dispose()
+
+
+@pytest.mark.asyncio
+async def test_a_handler_that_waited_for_something_cancelled_stops_nobody(served: Served) -> None:
+    served.publish("cancelled", 5)
+    consumer = Consumer(url(served), "cancelled", "log", **SOON)
+
+    @consumer.handler
+    async def handle(message: Message) -> None:
+        if int(message.payload) == 2 and not message.redelivered:
+            raise asyncio.CancelledError
+
+    running = asyncio.ensure_future(consumer.run())
+    await until(lambda: consumer.acknowledged == 5)
+    assert (consumer.failures, consumer.workers) == (1, 1)
+    consumer.stop()
+    await running
+
+
+class Busy:
+    """A database that cannot be reached a few times."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self.failures_left = 0
+
+    @contextmanager
+    def begin(self) -> Iterator[Connection]:
+        if self.failures_left:
+            self.failures_left -= 1
+            raise OperationalError("BEGIN", None, OSError("it is away"))
+        with self._engine.begin() as opened:
+            yield opened
+
+
+@pytest.mark.asyncio
+async def test_a_database_that_was_away_poisons_no_message(served: Served, databases: Databases) -> None:
+    engine = create_engine(databases.url("sqlite"))
+    METADATA.create_all(engine)
+    database = Busy(engine)
+    consumer = Consumer(url(served), "away", "log", database=database, attempts_max=2, **SOON)
+    consumer.handler(store)
+    consumer.poison(print)
+    running = asyncio.ensure_future(consumer.run())
+    await until(lambda: consumer.connections == 1)
+    database.failures_left = 2
+    served.publish("away", 1)
+    await until(lambda: consumer.acknowledged == 1)
+    assert (consumer.processed, consumer.failures, consumer.poisoned) == (1, 2, 0)
+    consumer.stop()
+    await running
+    assert stored(engine) == {0: 1}
+    engine.dispose()
+
+
+@pytest.mark.asyncio
+async def test_a_consumer_that_rests_behind_a_failure_is_stopped_at_once(served: Served) -> None:
+    served.publish("rest", 1)
+    consumer = Consumer(url(served), "rest", "log", shortest_pause_s=1e6, longest_pause_s=1e6)
+
+    @consumer.handler
+    async def handle(message: Message) -> None:
+        asyncio.get_running_loop().call_soon(consumer.stop)
+        raise ValueError("not now")
+
+    await asyncio.wait_for(consumer.run(), DEADLINE_S)
+    assert (consumer.failures, consumer.acknowledged) == (1, 0)
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("blocking", [False, True])
+async def test_a_consumer_that_was_cancelled_may_run_again(own: Served, blocking: bool) -> None:
+    consumer = Consumer(url(own), "anew", "log", **SOON)
+
+    async def on_loop(message: Message) -> None:
+        """Handle it."""
+
+    def in_thread(message: Message) -> None:
+        """Handle it."""
+
+    consumer.handler(in_thread if blocking else on_loop)
+    for times in (1, 2):
+        own.publish("anew", 10, 10 * (times - 1))
+        running = asyncio.ensure_future(consumer.run())
+        await until(lambda times=times: consumer.acknowledged == 10 * times)
+        running.cancel()
+        await asyncio.wait([running])
+    assert consumer.connections == 2

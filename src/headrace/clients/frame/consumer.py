@@ -21,7 +21,8 @@ is `frames.queue_age_s` (a week unless it is configured otherwise), so ids have 
 that failed `attempts_max` times in this consumer goes to the function under `@consumer.poison`, with the last error, and
 is acknowledged when that returns; with a database the note of its id is in the same transaction. Without such a function
 it stays in the queue and is tried again after each visibility time-out, before what is newer, until the queue's limits
-take it: nothing is lost silently, and at most `frames.cluster_in_flight_max` such messages hold up nobody else.
+take it: nothing is lost silently, and at most `frames.cluster_in_flight_max` such messages hold up nobody else. What
+fails before its handler was called, because the database is away or busy, does not count against the message.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ import ssl
 from collections import OrderedDict
 from collections.abc import AsyncIterator
 from concurrent.futures import ThreadPoolExecutor
-from typing import Final, Literal, TypeVar
+from typing import Any, Final, Literal, TypeVar
 
 from headrace.backoff import Backoff
 from headrace.clients.frame.acknowledging import Acknowledging
@@ -127,7 +128,8 @@ class Consumer:
 
     async def run(self) -> None:
         """Consume until `stop`. Comes back after lost connections, with pauses. Raises Refused where the broker refuses
-        for good, and what the database raises when its table cannot be made."""
+        for good, what the database raises when its table cannot be made, and ValueError where it does not undo what is
+        rolled back. It may be run again after what it raised."""
         handling = self._handling
         if handling is None:
             raise TypeError("a consumer needs a handler")
@@ -140,7 +142,8 @@ class Consumer:
         finally:
             pruning.cancel()
             await self._pool.finish()
-            self._executor.shutdown(wait=False)
+            if self._stopping.is_set():
+                self._executor.shutdown(wait=False)
 
     def stop(self) -> None:
         """Have `run` return, when what is in hand was handled and acknowledged. Called on the loop."""
@@ -151,18 +154,23 @@ class Consumer:
     async def _consume(self) -> None:
         """One connection, and the pause behind it. Raises what another attempt would not help."""
         loop = asyncio.get_running_loop()
-        began = loop.time()
+        joined_s = float("inf")
         try:
             async with self._joined() as connection:
+                joined_s = loop.time()
                 await self._take_and_acknowledge(connection)
         except (OSError, TimeoutError, HeadraceError) as error:
             if not may_help(error):
                 raise
             _LOG.info("%s: %s", self._topic_name, error)
             self._pool.clear()
-            self._pauses.lasted(loop.time() - began)
-            with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._stopping.wait(), self._pauses.next_s())
+            self._pauses.lasted(loop.time() - joined_s)
+            await self._pause(self._pauses.next_s())
+
+    async def _pause(self, seconds: float) -> None:
+        """Wait, but not beyond `stop`."""
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._stopping.wait(), seconds)
 
     @contextlib.asynccontextmanager
     async def _joined(self) -> AsyncIterator[FrameConnection]:
@@ -228,10 +236,19 @@ class Consumer:
         handling, function = self._handling, self._function
         assert handling is not None
         assert function is not None
+        was_called = False
+
+        def called(*arguments: object) -> Any:
+            nonlocal was_called
+            was_called = True
+            return function(*arguments)
+
         try:
-            is_new = await handling.handle(message, function)
-        except Exception as error:  # noqa: BLE001 - a handler may raise anything
-            if await self._failure(handling, message, error):
+            is_new = await handling.handle(message, called)
+        except (Exception, asyncio.CancelledError) as error:  # a handler may raise anything
+            if _is_cancelled(error):
+                raise
+            if await self._failure(handling, message, error, was_called):
                 self._acknowledging.add(message.message_id)
             return
         self._rests.lasted(float("inf"))
@@ -240,17 +257,22 @@ class Consumer:
         self.repeats += not is_new
         self._acknowledging.add(message.message_id)
 
-    async def _failure(self, handling: Handling, message: Message, error: Exception) -> bool:
-        """Count it, and rest. Returns whether the message was set aside."""
+    async def _failure(
+        self, handling: Handling, message: Message, error: BaseException, was_called: bool
+    ) -> bool:
+        """Count it, and rest. `was_called`: the handler was, so that the message may be at fault. Returns whether the
+        message was set aside."""
         self.failures += 1
-        count = self._failed.pop(message.message_id, 0) + 1
+        count = self._failed.pop(message.message_id, 0) + was_called
         _LOG.warning(
             "%s: message %s failed (%d): %r", self._topic_name, message.message_id.hex(), count, error
         )
-        if self._poison is not None and count >= self._attempts_max:
+        if self._poison is not None and was_called and count >= self._attempts_max:
             try:
                 await handling.handle(message, self._poison, error)
-            except Exception as another:  # noqa: BLE001
+            except (Exception, asyncio.CancelledError) as another:
+                if _is_cancelled(another):
+                    raise
                 _LOG.warning("%s: could not be set aside: %r", message.message_id.hex(), another)
             else:
                 self.poisoned += 1
@@ -258,14 +280,21 @@ class Consumer:
         self._failed[message.message_id] = count
         if len(self._failed) > _FAILED_MAX:
             self._failed.popitem(last=False)
-        await asyncio.sleep(self._rests.next_s())
+        await self._pause(self._rests.next_s())
         return False
 
     async def _prune(self, handling: Handling) -> None:
         """Forget old ids, now and every hour."""
         while True:
             try:
-                await handling.prune(self._keep_ids_s)
+                while await handling.prune(self._keep_ids_s):
+                    pass  # others have their turn in between
             except Exception as error:  # noqa: BLE001 - the next time is in an hour
                 _LOG.warning("%s: old ids were not deleted: %r", self._topic_name, error)
             await asyncio.sleep(_PRUNE_EVERY_S)
+
+
+def _is_cancelled(error: BaseException) -> bool:
+    """Return whether the task that asks is to end, and not only what a handler has waited for."""
+    task = asyncio.current_task()
+    return isinstance(error, asyncio.CancelledError) and task is not None and task.cancelling() > 0

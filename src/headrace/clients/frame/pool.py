@@ -34,12 +34,14 @@ class Pool:
         self._waiting: deque[Message] = deque()
         self._idle: deque[asyncio.Future[None]] = deque()
         self._tasks: set[asyncio.Task[None]] = set()
+        self._open = False
         self.size = 0
         self._busy = 0
         self._mean_s = AHEAD_S  # of one message, until it is known
         self._changed = asyncio.Event()
 
     def start(self) -> None:
+        self._open = True
         self._grow_to(self._least)
 
     def room(self) -> int:
@@ -57,8 +59,8 @@ class Pool:
 
     def put(self, messages: list[Message], in_full: bool) -> None:
         """Take what a PULL has brought. `in_full`: there may be more."""
-        if self._least == 0:
-            return  # it has finished
+        if not self._open:
+            return
         self._waiting.extend(messages)
         for _ in range(min(len(messages), len(self._idle))):
             self._wake()
@@ -67,7 +69,7 @@ class Pool:
 
     def behind(self) -> None:
         """Messages wait for us at the broker."""
-        if self._least and self._busy + len(self._waiting) >= self.size:
+        if self._open and self._busy + len(self._waiting) >= self.size:
             self._grow_to(min(self._most, 2 * self.size))
 
     def clear(self) -> None:
@@ -77,7 +79,7 @@ class Pool:
     async def finish(self) -> None:
         """Wait for those who work, and end."""
         self.clear()
-        self._least = 0
+        self._open = False
         while self._idle:
             self._idle.popleft().cancel()
         if self._tasks:
@@ -118,7 +120,7 @@ class Pool:
 
     async def _is_wanted(self) -> bool:
         """Wait for messages. False: none came, and the others are enough."""
-        if self._least == 0:
+        if not self._open:
             return False
         waiting: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._idle.append(waiting)

@@ -136,3 +136,18 @@ async def test_at_the_end_what_was_begun_is_finished_and_the_rest_forgotten() ->
     pool.put([message(3)], in_full=True)
     await settle()
     assert [one.message_id for one in work.begun] == [message(1).message_id]
+
+
+@pytest.mark.asyncio
+async def test_a_pool_that_has_finished_may_start_again() -> None:
+    work = Work(at_once=True)
+    pool = Pool(work, 2, 2)
+    for number in range(2):
+        pool.start()
+        assert await asyncio.wait_for(pool.wait_for_room(), 60) >= 2
+        pool.put([message(number)], in_full=False)
+        await settle()
+        await pool.finish()
+        assert (len(work.begun), pool.size) == (number + 1, 0)
+    pool.put([message(3)], in_full=True)
+    assert pool.size == 0
