@@ -19,9 +19,9 @@ import secrets
 import time
 from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple, Protocol
 
-from sqlalchemy import BigInteger, Column, LargeBinary, MetaData, Table, select
+from sqlalchemy import BigInteger, Column, LargeBinary, MetaData, Table, bindparam, select
 from sqlalchemy.dialects import mysql
 from sqlalchemy.exc import DBAPIError, IntegrityError
 
@@ -37,6 +37,9 @@ PROCESSED = Table(
     mysql_engine="InnoDB",
     mariadb_engine="InnoDB",
 )
+
+
+PRUNED_MAX: Final = 500  # in one transaction
 
 
 class Database(Protocol):
@@ -119,8 +122,13 @@ class Processed:
 
     def _prune(self, opened: Any, keep_s: float) -> int:
         oldest_ms = self._now_ms() - int(keep_s * 1000)
-        old = PROCESSED.c.cluster == self._cluster, PROCESSED.c.time_ms < oldest_ms
-        return int(opened.execute(PROCESSED.delete().where(*old)).rowcount)
+        ours = PROCESSED.c.cluster == self._cluster
+        old = select(PROCESSED.c.message_id).where(ours, PROCESSED.c.time_ms < oldest_ms)
+        ids = opened.execute(old.order_by(PROCESSED.c.time_ms).limit(PRUNED_MAX)).scalars().all()
+        if ids:  # each by its key: MariaDB may scan for a list of them, and waits then for whoever has a row locked
+            one = PROCESSED.delete().where(ours, PROCESSED.c.message_id == bindparam("old"))
+            opened.execute(one, [{"old": found} for found in ids])
+        return len(ids)
 
     # Blocking
 
@@ -176,7 +184,8 @@ class Processed:
             note.take_back(opened)
 
     def prune(self, database: Database, keep_s: float) -> int:
-        """Delete the ids of this cluster that are older. Returns their number."""
+        """Delete ids of this cluster that are older, `PRUNED_MAX` at most, so that nobody waits for long. Returns their
+        number."""
         with database.begin() as opened:
             return self._prune(opened, keep_s)
 

@@ -14,7 +14,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession, async_sessionm
 from sqlalchemy.orm import Session, sessionmaker
 
 from databases import KINDS, Databases, asynchronous
-from headrace.clients.frame.processed import PROCESSED, Processed
+from headrace.clients.frame.processed import PROCESSED, PRUNED_MAX, Processed
 
 METADATA = MetaData()
 DOORS = Table("doors", METADATA, Column("number", Integer, primary_key=True, autoincrement=False))
@@ -132,6 +132,25 @@ def test_old_ids_of_the_cluster_are_pruned(engine: Engine) -> None:
     assert processed.once(engine, bytes([1]) * 16, opened(10))  # it is forgotten
     assert not processed.once(engine, bytes([3]) * 16, opened(11))
     assert rows(engine, PROCESSED) == 3
+
+
+def test_ids_are_pruned_in_parts_that_hold_up_nobody(engine: Engine) -> None:
+    now = 1_000_000
+    processed = Processed(b"log", lambda: now)
+    old = [{"cluster": b"log", "message_id": b"%16d" % number, "time_ms": number} for number in range(1200)]
+    with engine.begin() as db:
+        db.execute(PROCESSED.insert(), old)
+    assert processed.once(engine, ID, opened(1))
+    key = (PROCESSED.c.cluster == b"log") & (PROCESSED.c.message_id == ID)
+    with engine.begin() as db:  # which holds the lock of a row
+        db.execute(PROCESSED.update().where(key).values(time_ms=now + 1))
+        if engine.dialect.name != "sqlite":  # which has one writer at a time
+            assert processed.prune(engine, 0) == PRUNED_MAX
+    found = [processed.prune(engine, 0) for _ in range(5)]
+    assert sum(found) in (1200, 1200 - PRUNED_MAX)
+    assert max(found) == PRUNED_MAX
+    assert found[-1] == 0
+    assert rows(engine, PROCESSED) == 1
 
 
 @pytest.mark.parametrize("kind", KINDS)
