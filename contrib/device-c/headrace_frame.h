@@ -13,7 +13,7 @@
  * their number, 0 where there is no room or something is too long for its field.
  *
  * A message is stored once although it is sent again, if SN, number, topic and payload are the same and not more than five
- * minutes have passed. A device that is reset may begin its numbers anew.
+ * minutes have passed. A device that is reset begins at another number (hr_producer_init).
  *
  * SPDX-License-Identifier: as the project's LICENSE
  */
@@ -480,8 +480,10 @@ typedef struct {
     uint8_t error_code;   /* of the last ERROR */
 } hr_producer;
 
-/* `seq`: where the numbers begin. A device that remembers nothing may begin at 0 at each reset; it must not send another
- * message of the same topic and payload under a number that it used within five minutes. */
+/* `seq`: where the numbers begin. Another message of the same topic and payload under a number that was used within five
+ * minutes is taken for the first, and not stored: a device that begins at 0 at each reset loses an "open" that is like the
+ * one before the reset. So begin at a number that each reset makes another: a random one, or a counter of resets in flash
+ * times 65 536. */
 static inline void hr_producer_init(
     hr_producer *producer, const hr_device *device, uint8_t *storage, size_t room, uint32_t seq)
 {
@@ -733,10 +735,29 @@ static inline int hr_begin_connection(hr_broker *broker, hr_producer *producer, 
         broker->timeout_ms);
 }
 
-/* Whether a broker that has said this may do what is asked for later: it is full or busy, stops, or has waited too long. */
+/* Whether a broker that has said this may do what is asked for later: it is full or busy, stops, has waited too long, has
+ * failed, or wants fewer connections or messages a second. */
 static inline int hr_passes(uint8_t code)
 {
-    return code == HR_CODE_QUOTA_EXCEEDED || code == 0x88 || code == 0x89 || code == 0x8B || code == 0x8D;
+    switch (code) {
+    case 0x80: /* Unspecified error */
+    case 0x83: /* Implementation specific error */
+    case 0x88: /* Server unavailable */
+    case 0x89: /* Server busy */
+    case 0x8B: /* Server shutting down */
+    case 0x8D: /* Keep Alive timeout */
+    case 0x93: /* Receive Maximum exceeded */
+    case 0x96: /* Message rate too high */
+    case HR_CODE_QUOTA_EXCEEDED:
+    case 0x98: /* Administrative action */
+    case 0x9C: /* Use another server */
+    case 0x9D: /* Server moved */
+    case 0x9F: /* Connection rate exceeded */
+    case 0xA0: /* Maximum connect time */
+        return 1;
+    default:
+        return 0;
+    }
 }
 
 /* Send what the producer has until all of it is answered, over new connections where that must be. HR_OK; HR_REFUSED

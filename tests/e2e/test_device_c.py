@@ -3,6 +3,8 @@ byte, and its producer loses and doubles nothing while the broker is killed."""
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import json
 import random
 import shutil
@@ -17,6 +19,7 @@ import pytest
 from broker_process import ROOT, BrokerProcess, free_port, headrace, make_broker
 from e2e.conftest import finish
 from e2e.device import Device
+from unit.clients.frame.scripted import Scripted
 
 pytestmark = [
     pytest.mark.skipif("__import__('broker_process').UNDER_AUDIT != 'headrace'"),
@@ -225,3 +228,24 @@ def test_a_refusal_ends_the_producer(programs: dict[str, Path], tmp_path: Path) 
             assert (process.returncode, found, wrong) == (1, said, "")
     finally:
         finish(served.broker)
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("code", [0x80, 0x83, 0x89, 0x96, 0x97, 0x9F])
+async def test_a_broker_that_refuses_for_now_is_asked_again(programs: dict[str, Path], code: int) -> None:
+    async with Scripted(hello=code) as server:
+        words = ["127.0.0.1", server.url.rpartition(":")[2], "2", "a", "doors", "3", "0", "hub", "secret"]
+        process = await asyncio.create_subprocess_exec(
+            programs["produce"], *words, stdout=asyncio.subprocess.PIPE
+        )
+        try:
+            ended = asyncio.ensure_future(process.wait())
+            again = asyncio.ensure_future(server.until(lambda: len(server.visits) >= 2))
+            await asyncio.wait([ended, again], return_when=asyncio.FIRST_COMPLETED)
+            assert not ended.done(), "it has given up"
+            server.hello = 0
+            said, _ = await asyncio.wait_for(process.communicate(), DEADLINE_S)
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                process.kill()
+        assert said.startswith(b"acknowledged 3 refused 0")
