@@ -9,6 +9,7 @@ there twice. The database is SQLite in DIR unless a URL of SQLAlchemy says other
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import subprocess
 import sys
@@ -22,7 +23,6 @@ from picture import draw
 from service import METADATA, OPENINGS, database
 from sqlalchemy import Engine, func, select
 
-from headrace.clients.frame.processed import PROCESSED
 from headrace.testing import BrokerProcess
 
 HERE = Path(__file__).parent
@@ -58,6 +58,13 @@ def begin_locks(url: str, locks: int, openings: int, seconds: float) -> list[sub
     return [begin("locks.py", url, first, count, openings, seconds) for first, count in parts if count]
 
 
+def kill(processes: list[subprocess.Popen[str]]) -> None:
+    """None of them outlives a run that failed."""
+    for process in processes:
+        process.kill()
+        process.wait()
+
+
 def published(broker: BrokerProcess) -> float:
     """How many PUBLISH frames the broker has got."""
     name = "headrace_publishes_received_total"
@@ -77,10 +84,14 @@ def wait_for_rows(engine: Engine, count: int) -> None:
 
 def simulate(arguments: argparse.Namespace, engine: Engine) -> tuple[Outcome, Counter[str]]:
     address = engine.url.render_as_string(hide_password=False)
-    with BrokerProcess(listeners=["frame://127.0.0.1:0"], durability="fsync") as broker:
+    with (
+        BrokerProcess(listeners=["frame://127.0.0.1:0"], durability="fsync") as broker,
+        contextlib.ExitStack() as ends,
+    ):
         url = broker.listeners[0]
         services = [begin("service.py", url, address) for _ in range(SERVICES)]
         locks = begin_locks(url, arguments.locks, arguments.openings, arguments.seconds)
+        ends.callback(kill, services + locks)
         in_the_middle = arguments.locks * arguments.openings // 2
         broker.wait_until(lambda: published(broker) >= in_the_middle, "half of it", PATIENCE_S)
         killed_s = time.time()
@@ -115,7 +126,6 @@ def main() -> int:
     arguments.out.mkdir(parents=True, exist_ok=True)
     engine = database(arguments.database or f"sqlite:///{arguments.out / 'dormitory.db'}")
     METADATA.drop_all(engine)
-    PROCESSED.drop(engine, checkfirst=True)
     METADATA.create_all(engine)
     outcome, counts = simulate(arguments, engine)
     engine.dispose()
