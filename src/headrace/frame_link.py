@@ -24,7 +24,7 @@ from headrace.frames.frame import (
 
 
 class FrameVoice(Voice):
-    """Says what the core wants to say in bytes."""
+    """Sends what the core wants to say as frames."""
 
     def __init__(self, link: Link) -> None:
         super().__init__()

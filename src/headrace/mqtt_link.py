@@ -39,7 +39,7 @@ _REFUSALS_311 = {
 
 
 class MqttLink(Link):
-    """Says what the core wants to say in bytes."""
+    """Sends what the core wants to say as packets of MQTT."""
 
     def fits(self, answer: Properties) -> bool:
         size = len(encode_connack(int(self.version), False, rc.SUCCESS, answer))

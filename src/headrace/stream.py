@@ -43,7 +43,7 @@ class ByteStream:
 
     @property
     def buffered(self) -> int:
-        """Bytes of the incomplete packet that are held."""
+        """Return how many bytes of the incomplete packet are held."""
         return 0 if self._rest is None else len(self._rest)
 
     def receive_data(self, data: bytes) -> None:
@@ -70,7 +70,7 @@ class ByteStream:
             self._refuse(error)
 
     def hold(self) -> None:
-        """Called by a handler: keep what follows the packet in hand unparsed until `release`."""
+        """Keep what follows the packet in hand unparsed until `release`; called by a handler."""
         self._held = True
 
     def release(self) -> None:
@@ -101,7 +101,7 @@ class ByteStream:
         return not self._unfinished and not self._held and self.state != CLOSED
 
     def spend(self, units: i64) -> None:
-        """Called by a handler: the packet in hand costs as much as so many more of them."""
+        """Note that the packet in hand costs as much as so many more of them; called by a handler."""
         self._left -= units
 
     def stop(self) -> None:

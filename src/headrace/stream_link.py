@@ -28,7 +28,7 @@ _STILL_US: Final = 250_000  # the node's timer sets the clock more often: after 
 
 
 class StreamLink(MqttLink, Receiver):
-    """One byte stream and its parser, `_stream`, which a subclass sets before the transport comes.
+    """A link over one byte stream and its parser, `_stream`, which a subclass sets before the transport comes.
 
     `share_bytes` is what gets parsed of it in a pass of the loop; how many packets at most is a question of how many
     others there are (`core.inbound.turns`).
@@ -50,15 +50,15 @@ class StreamLink(MqttLink, Receiver):
     # What a subclass says
 
     def failed(self, error: Exception) -> None:
-        """An exception that nobody expected costs this connection, and nobody else anything."""
+        """End this connection after an exception that nobody expected; it costs nobody else anything."""
         raise NotImplementedError
 
     def cut_unread(self) -> None:
-        """More is written than may wait for a peer that does not read it: end the connection."""
+        """End the connection: more is written than may wait for a peer that does not read it."""
         raise NotImplementedError
 
     def note_partial(self) -> None:
-        """What was read ends within a packet."""
+        """Note that what was read ends within a packet."""
 
     # asyncio.Protocol
 
@@ -112,7 +112,8 @@ class StreamLink(MqttLink, Receiver):
     # Reading, a share of a pass at a time
 
     def _unfinished(self) -> None:
-        """The parser has handled its share of packets, or holds a part of one: no sign of life [MQTT-3.1.2-22]."""
+        """Note that the parser has handled its share of packets, or holds a part of one: no sign of life
+        [MQTT-3.1.2-22]."""
         if self._stream.outcome != MORE:
             self.note_partial()
             return
@@ -231,7 +232,7 @@ class StreamLink(MqttLink, Receiver):
                 self.bound_pending()
 
     def bound_pending(self) -> None:
-        """Deliveries stop at the high mark; what still grows are answers to somebody who does not read: cut it off."""
+        """Cut off a peer that does not read: deliveries stop at the high mark, and what still grows are its answers."""
         transport = self._transport
         if (
             self.paused
@@ -266,7 +267,7 @@ class StreamLink(MqttLink, Receiver):
 
 
 class _Linger(Timer):
-    """The peer has not read the last bytes of a connection that we closed."""
+    """Cuts a connection that we closed when its peer has not read the last bytes."""
 
     def __init__(self, link: StreamLink) -> None:
         super().__init__()

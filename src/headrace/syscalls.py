@@ -20,8 +20,8 @@ BUFFERS_MAX = 1024  # IOV_MAX of Linux
 
 
 def read(fd: int) -> bytes | None:
-    """What lies ready on a non-blocking descriptor, at most `READ_BYTES_MAX`; b"" at the end of the stream, None when
-    nothing is there. Raises OSError."""
+    """Return what lies ready on a non-blocking descriptor, at most `READ_BYTES_MAX`; b"" at the end of the stream, None
+    when nothing is there. Raises OSError."""
     try:
         return os.read(fd, READ_BYTES_MAX)
     except BlockingIOError:
@@ -45,8 +45,9 @@ def ready(epoll: select.epoll) -> bytes:
 
 
 def write_and_sync(fd: int, buffers: Sequence[bytes], position: int) -> int:
-    """pwritev, then fdatasync: how many bytes were written; all of them, and then they are synced, or fewer, and then
-    nothing is. Minus the error number if the sync failed. Raises OSError if the write did."""
+    """Write and sync by pwritev, then fdatasync; return how many bytes were written; all of them, and then they are
+    synced, or fewer, and then nothing is. Minus the error number if the sync failed. Raises OSError if the write
+    did."""
     written = os.pwritev(fd, buffers, position)
     if written == sum(map(len, buffers)):
         try:
@@ -60,7 +61,7 @@ class Syncer:
     """Writes with a sync, one job at a time, on the thread that runs `serve`. `begin` and `result` are for one other."""
 
     def __init__(self) -> None:
-        """Raises OSError. Linux only."""
+        """Begin the thread of the syncer. Raises OSError. Linux only."""
         self.fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)  # each job that is done writes to it
         self._begun = Semaphore(0)
         self._done = Semaphore(0)
@@ -122,7 +123,8 @@ class Syncer:
         self._begun.release()
 
     def result(self) -> int | None:
-        """What `write_and_sync` returns or raises, once a job; None while it is not done. Raises OSError, MemoryError."""
+        """Return what `write_and_sync` returns or raises, once a job; None while it is not done. Raises OSError,
+        MemoryError."""
         if not self._done.acquire(blocking=False):
             return None
         if isinstance(self._outcome, OSError | MemoryError):

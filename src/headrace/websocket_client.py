@@ -45,7 +45,8 @@ class Connecting(Above, Shape):
 
 
 class WebSocketClient(WebSocketStream):
-    """One WebSocket. `frame_bytes_max` bounds what a frame may make us hold, None: nothing does."""
+    """The client's side of one WebSocket. `frame_bytes_max` bounds what a frame may make us hold, None: nothing
+    does."""
 
     def __init__(
         self, above: Connecting, url: str, frame_bytes_max: int | None, call_soon: Callable[..., object]

@@ -99,11 +99,11 @@ class WebSocketStream(asyncio.Transport):
             socket.resume_reading()
 
     def _on_error(self, error: Exception) -> None:
-        """An exception that nobody expected."""
+        """Handle an exception that nobody expected."""
         self.abort()
 
     def _on_event(self, event: object) -> None:
-        """A request, a response or a frame."""
+        """Handle a request, a response or a frame."""
         raise NotImplementedError
 
     def _lost(self) -> None:

@@ -131,7 +131,7 @@ class Broker(BatchListener):
         return neighbours
 
     def bridging(self) -> Bridging:
-        """What opens and attaches the sessions of our own bridges."""
+        """Return what opens and attaches the sessions of our own bridges."""
         return Bridging(self.fold, self.commit, self.sessions, self.retained, self.worker)
 
     # CONNECT, DISCONNECT and the end of a connection: `connect`
@@ -174,7 +174,7 @@ class Broker(BatchListener):
         self.publishing.pubrel(link, packet_id)
 
     def set_storage_full(self, full: bool) -> None:
-        """The journal's disk is full, or has space again."""
+        """Note that the journal's disk is full, or that it has space again."""
         self.publishing.set_storage_full(full)
 
     # Acknowledgements of a subscriber: `acknowledging`
@@ -225,8 +225,8 @@ class Broker(BatchListener):
         return 0
 
     def end_part(self) -> None:
-        """What the next part has for the same connections leaves in one write with this one, unless they are so many that
-        their writes would be too much for one pass."""
+        """End a part of a batch: what the next part has for the same connections leaves in one write with this one,
+        unless they are so many that their writes would be too much for one pass."""
         self.publishing.let_go()
         if 2 * self.worker.dirty > self.worker.settings.deliveries_at_once:
             self.worker.flush()
@@ -268,7 +268,8 @@ class Broker(BatchListener):
         return self.router.apply(tenant, message, None if session is None else link)
 
     def _apply_copy(self, copy: Copy) -> i64:
-        """A message of another shard is durable here: it goes to the sessions of this one, unless it did before."""
+        """Apply a copy of a message of another shard, which is durable here: it goes to the sessions of this shard,
+        unless it did before."""
         if self.neighbours is not None:
             self.neighbours.took(copy)
         if not self.fold.streams.takes(copy):
@@ -318,8 +319,8 @@ class Broker(BatchListener):
         return self.fold.retained_queued(session, event)
 
     def _apply_rest(self, session: Session, event: RetainedListing | Unsubscribed, numbered: i64) -> i64:
-        """The session's connection goes, but its state is what a replay makes of the journal: apply an event that
-        failed somewhere, from there on. Raises what is there to stay."""
+        """Apply an event that failed somewhere, from there on: the session's connection goes, but its state is what a
+        replay makes of the journal. Raises what is there to stay."""
         if isinstance(event, Unsubscribed):
             return self._apply_to(session, event)
         queue = session.queue
@@ -341,11 +342,11 @@ class Broker(BatchListener):
 
     @property
     def idle(self) -> bool:
-        """True when nothing waits, for the journal or for its turn."""
+        """Return True when nothing waits, for the journal or for its turn."""
         return self.commit.idle and not self.router.fan_out.busy
 
     def end_tick(self) -> None:
-        """The end of a tick, before anything is written: hand over a batch, and go on with a message to many."""
+        """End a tick before anything is written: hand over a batch, and go on with a message to many."""
         try:
             self.delivery.spilling.begin_pass()
             self.commit.flush()
@@ -359,7 +360,7 @@ class Broker(BatchListener):
             self._step_failed("delivery", error)
 
     def go_on(self) -> None:
-        """The end of a tick, when everything was written: do a share of what is left, and read on."""
+        """End a tick when everything was written: do a share of what is left, and read on."""
         step: i64 = 0
         while step < _STEPS:
             try:  # one for all of them: to enter it costs as much as a step that has nothing to do
@@ -407,7 +408,7 @@ class Broker(BatchListener):
             self.worker.failures.note("latencies", "", error)
 
     def on_writable(self, link: Link) -> None:
-        """The socket's buffer fell below its low mark."""
+        """Note that the socket's buffer fell below its low mark."""
         session = session_of(link)
         link.hungry = False
         if session is not None and session.link is link:
@@ -415,7 +416,8 @@ class Broker(BatchListener):
         self.commit.writable(link)
 
     def on_timer(self, most: int) -> None:
-        """What time has decided, a bounded part of it, of which `most` are timers; `behind` says that more is due now."""
+        """Do what time has decided, a bounded part of it, of which `most` are timers; `behind` says that more is due
+        now."""
         self.behind = True
         if self.commit.pending_bytes > PENDING_BYTES_MAX:
             return

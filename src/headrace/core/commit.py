@@ -80,7 +80,8 @@ class Deferred(Record):
     """
 
     def __init__(self, payer: Link | None = None, held: i64 = 0) -> None:
-        """`held`: bytes that it keeps in memory, beside itself."""
+        """Begin with what it is charged to: `payer`, if anybody, and `held` bytes that it keeps in memory, beside
+        itself."""
         super().__init__(KIND_NONE, 0)
         self.payer = payer
         self.weight: i64 = ENTRY_BYTES + held
@@ -89,7 +90,7 @@ class Deferred(Record):
         raise NotImplementedError
 
     def work(self) -> i64:
-        """What `run` may cost, in deliveries of a message."""
+        """Return what `run` may cost, in deliveries of a message."""
         return 1
 
 
@@ -145,15 +146,15 @@ class BatchListener(BrokerPort):
         raise NotImplementedError
 
     def end_part(self) -> None:
-        """A part of a batch has taken effect; the next one comes with the next tick."""
+        """Note that a part of a batch has taken effect; the next one comes with the next tick."""
         raise NotImplementedError
 
     def end_batch(self) -> None:
-        """A batch has taken effect, all of it or what was left."""
+        """Note that a batch has taken effect, all of it or what was left."""
         raise NotImplementedError
 
     def failed(self, record: Record, error: Exception) -> None:
-        """`apply` of this record raised; the next one goes on."""
+        """Note that `apply` of this record raised; the next record goes on."""
         raise NotImplementedError
 
     def hold_back(self, link: Link) -> None:
@@ -166,7 +167,8 @@ class GroupCommit:
     ends, that is; within it, a part of a batch counts as a whole."""
 
     def __init__(self, journal: JournalPort, worker: WorkerPort, work_at_once: i64) -> None:
-        """`work_at_once`: what takes effect in one pass of the loop, in deliveries of a message."""
+        """Begin with nothing to write. `work_at_once`: what takes effect in one pass of the loop, in deliveries of a
+        message."""
         self._journal = journal
         self._work_at_once: i64 = work_at_once
         self._worker = worker
@@ -209,13 +211,13 @@ class GroupCommit:
 
     @property
     def idle(self) -> bool:
-        """True when nothing waits for the journal."""
+        """Return True when nothing waits for the journal."""
         waits = self._pending or self._applying or self._progress_pending
         return self._outstanding is None and not waits
 
     @property
     def behind(self) -> bool:
-        """True while a batch takes effect that is too much for one pass."""
+        """Return True while a batch takes effect that is too much for one pass."""
         return len(self._applying) > 0
 
     @property
@@ -224,7 +226,7 @@ class GroupCommit:
 
     @property
     def pending_memory(self) -> i64:
-        """What the batch that gathers takes, about: small records take more than their bytes."""
+        """Return about how much memory the batch that gathers takes: small records take more than their bytes."""
         return len(self._body) + _RECORD_BYTES * len(self._pending)
 
     def append(self, record: Record) -> int:
@@ -274,7 +276,7 @@ class GroupCommit:
         self.charge(link, deferred.weight)
 
     def writable(self, link: Link) -> None:
-        """The socket's buffer has drained."""
+        """Note that the socket's buffer has drained."""
         waiting = self._until_writable.pop(link, None)
         if waiting is not None:
             for deferred in waiting:
@@ -282,7 +284,7 @@ class GroupCommit:
                 self.defer(deferred)
 
     def forget(self, link: Link) -> None:
-        """The connection has ended."""
+        """Note that the connection has ended."""
         self._until_writable.pop(link, None)
 
     # Shares: whatever a client makes wait here is counted against it until it has taken effect.
@@ -349,7 +351,8 @@ class GroupCommit:
         write_i64_le(writer, second)
 
     def _take_progress(self) -> None:
-        """Make records of it. What raises, for want of memory, leaves it noted: it is tried again."""
+        """Make records of the progress that was noted. What raises, for want of memory, leaves the progress noted: it
+        is tried again."""
         for subkind in _PROGRESS_ORDER:
             writer = self._progress[subkind]
             if len(writer):
@@ -415,7 +418,7 @@ class GroupCommit:
             raise
 
     def on_high_watermark(self, offset: int) -> None:
-        """The journal made everything below `offset` durable: apply it, in order."""
+        """Note that the journal made everything below `offset` durable: apply it, in order."""
         if self._applying:
             self._reached = offset
             return
@@ -495,8 +498,8 @@ class GroupCommit:
             self.on_high_watermark(reached)
 
     def _note_applied(self, began: i64) -> i64:
-        """The offset of the first record that has not taken effect: it follows the last one that has. `began` is where
-        this part of the batch did, so that no more is looked at than has taken effect in it."""
+        """Return the offset of the first record that has not taken effect: it follows the last one that has. `began` is
+        where this part of the batch did, so that no more is looked at than has taken effect in it."""
         at = self._applied - 1
         while at >= began:
             record = self._applying[at]
@@ -507,7 +510,7 @@ class GroupCommit:
         return self._next_applied
 
     def on_failure(self, error: BaseException) -> None:
-        """The journal can no longer make records durable: acknowledge nothing from now on (decision 21)."""
+        """Note that the journal can no longer make records durable: acknowledge nothing from now on (decision 21)."""
         self.failed = error
 
 

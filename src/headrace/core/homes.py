@@ -12,24 +12,24 @@ from zlib import crc32
 
 
 class Homes:
-    """The homes among so many shards, which are numbered from 0."""
+    """Says which of so many shards, numbered from 0, is the home of something."""
 
     def __init__(self, shards: int = 1) -> None:
-        """Raises ValueError where there is no shard."""
+        """Begin with so many shards. Raises ValueError where there is no shard."""
         if shards < 1:
             raise ValueError(f"{shards} shards: there is at least one")
         self.shards = shards
 
     def of_client(self, tenant: str, client_id: str) -> int:
-        """The shard of a session, and of a device that speaks frames."""
+        """Return the shard of a session, and of a device that speaks frames."""
         return self._home(tenant, client_id)
 
     def of_topic(self, tenant: str, topic: str) -> int:
-        """The shard of the retained message and of the topic queue of a topic."""
+        """Return the shard of the retained message and of the topic queue of a topic."""
         return self._home(tenant, topic)
 
     def of_group(self, tenant: str, share_name: str, topic_filter: str) -> int:
-        """The shard of a shared subscription."""
+        """Return the shard of a shared subscription."""
         return self._home(tenant, f"{share_name}\0{topic_filter}")
 
     def _home(self, tenant: str, rest: str) -> int:

@@ -39,7 +39,8 @@ class Worker(WorkerPort):
     def __init__(
         self, scheduler: Scheduler, clock: Clock, settings: BrokerSettings, homes: Homes | None = None
     ) -> None:
-        """`homes`: among how many shards, one unless it is said; `own` says which of them are here."""
+        """Begin without shards. `homes`: among how many shards, one unless it is said; `own` says which of them are
+        here."""
         anyone = Identity(DEFAULT_TENANT, None, Limits())
         super().__init__(clock, settings, anyone, Homes() if homes is None else homes)
         self.testimony = Testimony()
@@ -61,7 +62,7 @@ class Worker(WorkerPort):
     # Shards
 
     def own(self, shard: int, journal: JournalPort) -> Broker:
-        """Own a shard, whose journal this is, from now on; returns its broker, whose state is as yet empty."""
+        """Own a shard, whose journal is `journal`, from now on; return its broker, whose state is as yet empty."""
         broker = Broker(shard, journal, self, self.testimony)
         broker.sessions.access = self._access
         self.brokers.append(broker)
@@ -90,7 +91,7 @@ class Worker(WorkerPort):
 
     @property
     def idle(self) -> bool:
-        """True when nothing waits, for a journal or for its turn."""
+        """Return True when nothing waits, for a journal or for its turn."""
         return all(broker.idle for broker in self.brokers)
 
     # Ticks
@@ -175,7 +176,7 @@ class Worker(WorkerPort):
                 self._cut(link)
 
     def _cut(self, link: Link) -> None:
-        """Close it without a word."""
+        """Close a connection without a word."""
         try:
             link.broker.on_connection_lost(link)
         except Exception as error:  # noqa: BLE001
@@ -185,7 +186,7 @@ class Worker(WorkerPort):
     # Time
 
     def on_timer(self) -> None:
-        """What time has decided, a bounded part of it; `behind` says that more is due now."""
+        """Do what time has decided, a bounded part of it; `behind` says that more is due now."""
         self.behind = self.fire(self.timers, TIMERS_AT_ONCE)
         for broker in self.brokers:
             broker.on_timer(max(1, TIMERS_AT_ONCE // len(self.brokers)))

@@ -37,7 +37,7 @@ class Body:
         self._end: i64 = end
 
     def number(self, size: i64) -> i64:
-        """An unsigned number of so many bytes; of 8, the highest bit is not used."""
+        """Read an unsigned number of so many bytes; of 8, the highest bit is not used."""
         pos = self._take(size)
         if size == 4:
             return i64(read_i32_be(self._data, pos)) & 0xFFFFFFFF
@@ -50,13 +50,13 @@ class Body:
         return found
 
     def raw(self, size: i64) -> bytes:
-        """So many bytes as they are."""
+        """Read so many bytes as they are."""
         pos = self._take(size)
         return self._data[pos : pos + size]
 
     def text(self, known: bytes = b"") -> bytes:
-        """A string, as its bytes. Raises MalformedPacket if they are no UTF-8. `known` is one that was looked at before:
-        where it is the same, it is returned, whose hash is known, too."""
+        """Read a string, as its bytes. Raises MalformedPacket if they are no UTF-8. `known` is a string that was looked
+        at before: where it is the same, it is returned, whose hash is known, too."""
         found = self.raw(self.number(2))
         if found == known:
             return known
@@ -70,7 +70,7 @@ class Body:
         return self.raw(self._end - self._pos)
 
     def left(self) -> i64:
-        """Bytes up to the end."""
+        """Return how many bytes are left up to the end."""
         return self._end - self._pos
 
     def finish(self) -> None:
@@ -105,7 +105,7 @@ def publish_body(seq: i64, topic: bytes, payload: bytes) -> bytes:
 
 
 def cluster_body(topic: bytes, cluster: bytes) -> bytes:
-    """Topic and cluster: JOIN and LEAVE, and the begin of others."""
+    """Return the body of JOIN and LEAVE, topic and cluster, with which others begin, too."""
     out = BytesWriter()
     text_into(out, topic)
     text_into(out, cluster)
@@ -130,7 +130,7 @@ def ack_body(topic: bytes, cluster: bytes, ids: list[bytes]) -> bytes:
 
 
 def read_ids(body: Body) -> list[bytes]:
-    """The ids of an ACK. Their number is compared with the bytes that are there before anything is made of it."""
+    """Return the ids of an ACK. Their number is compared with the bytes that are there before any id is read."""
     count = body.number(2)
     if count * ID_BYTES != body.left():
         raise MalformedPacket(f"{count} message ids in {body.left()} bytes")
@@ -175,7 +175,7 @@ def pulled_body(messages: list[Pulled]) -> bytes:
 
 
 def read_pulled(body: Body) -> list[Pulled]:
-    """The messages of a response to PULL."""
+    """Return the messages of a response to PULL."""
     count = body.number(2)
     if count * PULLED_BYTES_MIN > body.left():
         raise MalformedPacket(f"{count} messages in {body.left()} bytes")

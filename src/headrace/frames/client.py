@@ -30,7 +30,7 @@ class ResponseHandler:
     """What the server says, in the order of its frames."""
 
     def answered(self, opcode: int, sn: bytes, code: int) -> None:
-        """The response to HELLO, JOIN, LEAVE, ACK, or PING (code 0)."""
+        """Handle the response to HELLO, JOIN, LEAVE, ACK, or PING (code 0)."""
 
     def published(self, sn: bytes, seq: int, code: int, message_id: bytes) -> None: ...
 
@@ -39,10 +39,10 @@ class ResponseHandler:
     def pulled(self, sn: bytes, messages: list[Pulled]) -> None: ...
 
     def failed(self, code: int, reason: str) -> None:
-        """ERROR: the server closes."""
+        """Handle ERROR: the server closes."""
 
     def broken(self, error: ProtocolError) -> None:
-        """What came is no frame; nothing comes after it."""
+        """Handle what is no frame; nothing comes after it."""
 
 
 class ClientFrames(FrameStream):

@@ -63,7 +63,7 @@ _CRC: Final = _crc_table()
 
 
 def checksum(version: i64, data: bytes, start: i64, end: i64) -> i64:
-    """The checksum of the bytes from `start` up to `end`, as this version has it."""
+    """Return the checksum of the bytes from `start` up to `end`, as this version has it."""
     return _xor(data, start, end) if version == VERSION_1 else _crc8(data, start, end)
 
 
@@ -76,9 +76,9 @@ def _xor(data: bytes, start: i64, end: i64) -> i64:
 
 
 def _crc8(data: bytes, start: i64, end: i64) -> i64:
-    """CRC-8, eight bytes at a time. The bytes are a polynomial over GF(2); `rest` is less than x^40 and congruent to
-    those before `at`. Modulo x^8 + x^2 + x + 1, and so modulo its squares, x^16 is x^4 + x^2 + 1, x^32 is x^8 + x^4 + 1
-    and x^64 is x^16 + x^8 + 1: to take a word in, or to get rid of high bits, takes a few shifts."""
+    """Return the CRC-8, computed eight bytes at a time. The bytes are a polynomial over GF(2); `rest` is less than x^40
+    and congruent to those before `at`. Modulo x^8 + x^2 + x + 1, and so modulo its squares, x^16 is x^4 + x^2 + 1, x^32
+    is x^8 + x^4 + 1 and x^64 is x^16 + x^8 + 1: to take a word in, or to get rid of high bits, takes a few shifts."""
     rest: i64 = 0
     at: i64 = start
     while end - at & 7:
@@ -121,7 +121,7 @@ def text_into(out: BytesWriter, text: bytes) -> None:
 
 
 def encode_frame(version: i64, opcode: i64, sn: bytes, body: bytes) -> bytes:
-    """One frame. Raises ValueError for an SN that this version has no room for."""
+    """Return one frame. Raises ValueError for an SN that this version has no room for."""
     out = BytesWriter()
     frame_into(out, version, opcode, sn, body)
     return out.getvalue()

@@ -74,7 +74,7 @@ class FrameStream(ByteStream):
         self._missing = missing
 
     def _whole(self, data: bytes, pos: i64, end: i64) -> None:
-        """The frame from `pos` to `end`: its checksum, its SN, its body."""
+        """Take the frame from `pos` to `end`: its checksum, its SN, its body."""
         version: i64 = data[pos]
         sent: i64 = data[end - 1]
         if checksum(version, data, pos, end - 1) != sent:
@@ -95,5 +95,5 @@ class FrameStream(ByteStream):
         self._frame(high << 8 | low, Body(data, at + size, end - 1))
 
     def _frame(self, opcode: i64, body: Body) -> None:
-        """A frame has come. May raise ProtocolError."""
+        """Handle a frame. May raise ProtocolError."""
         raise NotImplementedError

@@ -15,7 +15,7 @@ HEX_PREFIX: Final = "0x"
 
 
 def client_id_of(version: int, sn: bytes) -> str:
-    """The client id of a serial number as it came."""
+    """Return the client id of a serial number as it came."""
     if version == VERSION_1:
         return str(sn[0])
     try:
@@ -37,7 +37,7 @@ def _is_clean(text: str) -> bool:
 
 
 def serial_of(version: int, client_id: str) -> bytes:
-    """The serial number behind a client id that `client_id_of` has made."""
+    """Return the serial number behind a client id that `client_id_of` has made."""
     if version == VERSION_1:
         return bytes([int(client_id)])
     if client_id.startswith(HEX_PREFIX):

@@ -53,7 +53,7 @@ class FrameHandler:
         raise NotImplementedError
 
     def broken(self, error: ProtocolError) -> None:
-        """What came is no frame, or not allowed; nothing comes after it."""
+        """Handle what is no frame, or not allowed; nothing comes after it."""
         raise NotImplementedError
 
 
@@ -61,7 +61,7 @@ class _Nobody(FrameHandler):
     """The handler of a stream that has stopped."""
 
     def broken(self, error: ProtocolError) -> None:
-        """Tell nobody: it has stopped."""
+        """Tell nobody: the stream has stopped."""
 
 
 _NOBODY: Final = _Nobody()
@@ -86,7 +86,7 @@ class ServerFrames(FrameStream):
         handler.broken(error)
 
     def refusal(self, error: ProtocolError) -> bytes:
-        """An ERROR, in the client's version where it is known, with the SN that it has told last."""
+        """Return an ERROR, in the client's version where it is known, with the SN that it has told last."""
         version: i64 = self.version or VERSION_2
         sn = self.sn or _ANY_SN
         if version == VERSION_1:

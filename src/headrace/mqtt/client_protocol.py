@@ -47,7 +47,7 @@ class ClientProtocol(PacketStream):
         self._clean_start = True
 
     def connect(self, packet: Connect) -> bytes:
-        """The bytes of the CONNECT; from now on the server's answers are parsed in its version."""
+        """Return the bytes of the CONNECT; from now on the server's answers are parsed in its version."""
         self.version = packet.version
         self._clean_start = packet.clean_start
         with_method = packet.properties.authentication_method is not None
@@ -55,7 +55,7 @@ class ClientProtocol(PacketStream):
         return encode_connect(packet)
 
     def refusal(self, error: ProtocolError) -> bytes:
-        """What to send before the connection is closed because of `error`."""
+        """Return what to send before the connection is closed because of `error`."""
         if self.version != packets.VERSION_5 or error.silent:
             return b""
         return encode_disconnect(self.version, error.reason_code, None)

@@ -29,7 +29,7 @@ _PUBCOMP: Final = b"\x70\x02"
 def encode_connack(
     version: int, session_present: bool, reason_code: int, properties: Properties | None = None
 ) -> bytes:
-    """3.x: `reason_code` is the return code (`reason_codes.connack_code_3` translates)."""
+    """Encode a CONNACK. 3.x: `reason_code` is the return code (`reason_codes.connack_code_3` translates)."""
     body = bytes((1 if session_present else 0, reason_code))  # [MQTT-3.2.2-1]
     return _packet(0x20, body + property_area(properties) if version == 5 else body)
 
@@ -69,7 +69,7 @@ def encode_pubcomp(version: int, packet_id: int, reason_code: int = 0) -> bytes:
 def encode_suback(
     version: int, packet_id: int, codes: Sequence[int], properties: Properties | None = None
 ) -> bytes:
-    """One code for each topic filter. 3.x clients know one failure, 0x80."""
+    """Encode a SUBACK with one code for each topic filter. 3.x clients know one failure, 0x80."""
     if version == 5:
         return _packet(0x90, u16(packet_id) + property_area(properties) + bytes(codes))
     return _packet(0x90, u16(packet_id) + bytes([code if code < 0x80 else 0x80 for code in codes]))
@@ -160,7 +160,7 @@ def encode_publish(
     message_expiry_s: int = NO_EXPIRY,
     topic_alias: int = 0,
 ) -> bytes:
-    """`properties` as in `Publish`: the property area without its length, alias and expiry."""
+    """Encode a PUBLISH. `properties` as in `Publish`: the property area without its length, alias and expiry."""
     first = 0x30 | (8 if dup else 0) | qos << 1 | (1 if retain else 0)
     parts = [binary(topic)]
     if qos:

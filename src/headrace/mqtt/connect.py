@@ -23,7 +23,7 @@ _BRIDGE_BIT: Final = 0x80
 
 
 def protocol_level(buf: bytes, pos: i64, end: i64) -> i64:
-    """3, 4 or 5; ProtocolError 0x84 for a level of the right name that nobody speaks."""
+    """Return the protocol level, 3, 4 or 5; ProtocolError 0x84 for a level of the right name that nobody speaks."""
     name = read_binary(buf, pos, end)
     pos += 2 + len(name)
     if name != b"MQTT" and name != b"MQIsdp":
@@ -39,7 +39,7 @@ def protocol_level(buf: bytes, pos: i64, end: i64) -> i64:
 
 
 def decode_connect(buf: bytes, pos: i64, end: i64, version: i64) -> Connect:
-    """CONNECT behind its protocol level, which `protocol_level` has read."""
+    """Decode a CONNECT behind its protocol level, which `protocol_level` has read."""
     pos += 2 + read_u16(buf, pos, end)
     level: i64 = buf[pos]
     pos += 1
@@ -73,7 +73,7 @@ def _client_id(raw: bytes) -> str:
 
 
 def _decode_credentials(connect: Connect, buf: bytes, pos: i64, end: i64, flags: i64) -> i64:
-    """User name and password. What is wrong with them is not told to the peer.
+    """Decode user name and password. What is wrong with them is not told to the peer.
 
     In 3.1 the flags may promise what is not there (section 3.1 of MQTT 3.1: the length takes precedence).
     """

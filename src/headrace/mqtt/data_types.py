@@ -40,8 +40,8 @@ def read_u32(buf: bytes, pos: i64, end: i64) -> i64:
 
 
 def read_varint(buf: bytes, pos: i64, end: i64) -> i64:
-    """Value of the variable byte integer at `pos`; its size is `varint_size(value)`, for only the shortest is
-    taken."""
+    """Return the value of the variable byte integer at `pos`; its size is `varint_size(value)`, for only the shortest
+    is taken."""
     value: i64 = 0
     shift: i64 = 0
     while shift < 28:
@@ -59,7 +59,7 @@ def read_varint(buf: bytes, pos: i64, end: i64) -> i64:
 
 
 def varint_size(value: i64) -> i64:
-    """Bytes of the shortest encoding."""
+    """Return the number of bytes of the shortest encoding."""
     if value < 128:
         return 1
     if value < 16_384:
@@ -68,7 +68,7 @@ def varint_size(value: i64) -> i64:
 
 
 def varint(value: int) -> bytes:
-    """The shortest encoding of `value`."""
+    """Return the shortest encoding of `value`."""
     if value < 128:
         return bytes((value,))
     if value < 16_384:
@@ -81,7 +81,7 @@ def varint(value: int) -> bytes:
 
 
 def read_binary(buf: bytes, pos: i64, end: i64) -> bytes:
-    """Binary data with a two byte length; it takes 2 + len(result) bytes."""
+    """Read binary data with a two byte length; it takes 2 + len(result) bytes."""
     start: i64 = pos + 2
     stop: i64 = start + read_u16(buf, pos, end)
     if stop > end:
@@ -114,7 +114,7 @@ def _stands_by_byte(buf: bytes, pos: i64, wanted: bytes) -> bool:
 
 
 def decode_text(raw: bytes) -> str:
-    """A UTF-8 string of the wire: well formed, without surrogates and U+0000."""
+    """Return a UTF-8 string of the wire: well formed, without surrogates and U+0000."""
     try:
         text = raw.decode()  # [MQTT-1.5.4-1]; U+FEFF is kept as it is [MQTT-1.5.4-3]
     except UnicodeDecodeError:
@@ -125,7 +125,7 @@ def decode_text(raw: bytes) -> str:
 
 
 def decode_name(raw: bytes) -> str:
-    """A UTF-8 string that names something: additionally without control characters and non-characters."""
+    """Return a UTF-8 string that names something: additionally without control characters and non-characters."""
     text = decode_text(raw)
     if _NOT_IN_NAMES.search(text) is not None:
         raise MalformedPacket("control character or non-character in a name")
@@ -155,7 +155,7 @@ def u32(value: int) -> bytes:
 
 
 def binary(raw: bytes) -> bytes:
-    """Two byte length and the bytes."""
+    """Return binary data with its two byte length in front."""
     size = len(raw)
     if size > 65_535:
         raise ValueError(f"{size} bytes do not fit into a string or binary value")

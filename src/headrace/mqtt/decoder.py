@@ -59,7 +59,7 @@ class Filters:
         return self._pos >= self._end
 
     def subscribe(self, most: i64, before: Subscribe | None = None) -> Subscribe:
-        """The next filters, so many at most; `before` is the part that came last."""
+        """Return the next filters, so many at most; `before` is the part that came last."""
         identifiers = self._properties.subscription_identifiers
         packet = Subscribe(self._packet_id, [], identifiers[0] if identifiers else 0, self._properties)
         while self._pos < self._end and most > 0:
@@ -74,7 +74,7 @@ class Filters:
         return packet
 
     def unsubscribe(self, most: i64, before: Unsubscribe | None = None) -> Unsubscribe:
-        """Do as `subscribe`."""
+        """Return the next filters of an UNSUBSCRIBE, as `subscribe` does."""
         packet = Unsubscribe(self._packet_id, [], self._properties)
         while self._pos < self._end and most > 0:
             most -= 1
@@ -126,7 +126,8 @@ def decode_unsubscribe(buf: bytes, pos: i64, end: i64, version: i64) -> Unsubscr
 
 
 def decode_disconnect(buf: bytes, pos: i64, end: i64, version: i64) -> Disconnect:
-    """Reason code and properties may both be left out, or the properties alone (section 3.14.2)."""
+    """Decode a DISCONNECT: reason code and properties may both be left out, or the properties alone (section
+    3.14.2)."""
     if version != 5:
         expect_end(pos, end)
     reason_code, properties = _reason_and_properties(buf, pos, end, packets.DISCONNECT)

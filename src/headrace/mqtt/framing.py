@@ -42,7 +42,7 @@ class PeerHandler:
     def on_pubcomp(self, packet_id: int, reason_code: int) -> None: ...
 
     def on_protocol_error(self, error: ProtocolError) -> None:
-        """Once; nothing is parsed after it."""
+        """Handle the error, once; nothing is parsed after it."""
 
 
 class PacketStream(ByteStream):
@@ -103,8 +103,8 @@ class PacketStream(ByteStream):
             self._keep(data, pos, 1)
 
     def _long_length(self, data: bytes, pos: i64, size: i64) -> i64:
-        """A Remaining Length of more than one byte (2.1.4), times eight, plus how many bytes it has; 0 if they are not
-        there yet."""
+        """Return a Remaining Length of more than one byte (2.1.4), times eight, plus how many bytes it has; 0 if they
+        are not there yet."""
         length: i64 = data[pos + 1] & 127
         shift: i64 = 7
         at: i64 = pos + 2
@@ -130,7 +130,7 @@ class PacketStream(ByteStream):
         self._missing = missing
 
     def _admit(self, first: i64, length: i64) -> None:
-        """ProtocolError if a packet that starts with this byte is not allowed in this state."""
+        """Check that a packet that starts with this byte is allowed in this state; it is a ProtocolError if not."""
         packet_type: i64 = first >> 4
         following: i64 = self._table[self.state * 16 + packet_type]
         if following == states.REFUSED:
@@ -146,7 +146,7 @@ class PacketStream(ByteStream):
         return ProtocolError(0x82, f"{packets.NAMES[packet_type]} while {states.STATE_NAMES[self.state]}")
 
     def _packet(self, data: bytes, first: i64, start: i64, pos: i64, end: i64) -> None:
-        """The packet from `start` to `end`; behind its fixed header it goes on at `pos`."""
+        """Handle the packet from `start` to `end`; behind its fixed header it goes on at `pos`."""
         self._admit(first, end - pos)
         packet_type: i64 = first >> 4
         if packet_type == _PUBLISH:
@@ -179,8 +179,7 @@ class PacketStream(ByteStream):
             peer.on_pubcomp(packet_id, reason_code)
 
     def _reason_code(self, packet_type: i64, data: bytes, pos: i64, end: i64) -> i64:
-        """Reason code and properties of a version 5 acknowledgement; the properties are checked and
-        dropped."""
+        """Read reason code and properties of a version 5 acknowledgement; the properties are checked and dropped."""
         if self.version != 5:
             raise MalformedPacket("bytes left over at the end of the packet")
         reason_code: i64 = data[pos]
@@ -194,7 +193,7 @@ class PacketStream(ByteStream):
         return reason_code
 
     def _other_packet(self, first: i64, data: bytes, pos: i64, end: i64) -> None:
-        """Every packet that only one side receives; it moves the state."""
+        """Handle every packet that only one side receives; it moves the state."""
         raise NotImplementedError
 
 
@@ -211,7 +210,8 @@ def no_content(packet_type: i64) -> ProtocolError:
 
 
 def _endless_length(first: i64) -> ProtocolError:
-    """A remaining length of five bytes or more (section 2.1.4): where the packet ends is unknown."""
+    """Return the error of a remaining length of five bytes or more (section 2.1.4): where the packet ends is
+    unknown."""
     if first < 16:
         return ProtocolError(0x82, "reserved packet type")
     return ProtocolError(0x81, "remaining length of more than four bytes", silent=True)

@@ -65,7 +65,7 @@ class Will:
 
 
 class Connect:
-    """`version` is 3 (MQIsdp), 4 (3.1.1) or 5. `clean_start` is Clean Session before version 5.
+    """A CONNECT. `version` is 3 (MQIsdp), 4 (3.1.1) or 5. `clean_start` is Clean Session before version 5.
 
     An empty client id is handed on as it is: the one who answers assigns a name or refuses (0x02, 0x85).
     """
@@ -123,7 +123,8 @@ class Publish:
 
 
 def plain_publish(topic: bytes, packet: bytes, payload_at: i64) -> Publish:
-    """A PUBLISH at QoS 0, neither retained nor with properties, of the whole packet and where its payload begins."""
+    """Return a PUBLISH at QoS 0, neither retained nor with properties, of the whole packet and where its payload
+    begins."""
     return Publish(topic, 0, False, False, 0, b"", NO_EXPIRY, packet[payload_at:])
 
 
@@ -146,8 +147,9 @@ class SubscriptionRequest:
 
 
 class Subscribe:
-    """`subscription_id` is 0 when there is none. One with very many filters comes in parts that have the same packet id:
-    `more` says that another one follows, and `answer`, which is for whoever answers, goes from one to the next."""
+    """A SUBSCRIBE. `subscription_id` is 0 when there is none. One with very many filters comes in parts that have the
+    same packet id: `more` says that another one follows, and `answer`, which is for whoever answers, goes from one to
+    the next."""
 
     def __init__(
         self, packet_id: int, filters: list[SubscriptionRequest], subscription_id: int, properties: Properties
@@ -161,7 +163,7 @@ class Subscribe:
 
 
 class Unsubscribe:
-    """`more` and `answer` as in `Subscribe`."""
+    """An UNSUBSCRIBE. `more` and `answer` as in `Subscribe`."""
 
     def __init__(self, packet_id: int, filters: list[str], properties: Properties) -> None:
         self.packet_id = packet_id
@@ -184,7 +186,7 @@ class Auth:
 
 
 class Connack:
-    """`reason_code` is the return code (0-5) before version 5."""
+    """A CONNACK. `reason_code` is the return code (0-5) before version 5."""
 
     def __init__(self, session_present: bool, reason_code: int, properties: Properties) -> None:
         self.session_present = session_present
@@ -193,7 +195,7 @@ class Connack:
 
 
 class Suback:
-    """One reason code for each topic filter; 3.x knows 0, 1, 2 and 0x80."""
+    """A SUBACK: one reason code for each topic filter; 3.x knows 0, 1, 2 and 0x80."""
 
     def __init__(self, packet_id: int, reason_codes: bytes, properties: Properties) -> None:
         self.packet_id = packet_id
@@ -202,7 +204,7 @@ class Suback:
 
 
 class Unsuback:
-    """`reason_codes` is empty before version 5."""
+    """An UNSUBACK. `reason_codes` is empty before version 5."""
 
     def __init__(self, packet_id: int, reason_codes: bytes, properties: Properties) -> None:
         self.packet_id = packet_id

@@ -61,11 +61,11 @@ class Properties:
 
     @staticmethod
     def decode(buf: bytes, pos: int, end: int, packet_type: int) -> Properties:
-        """The properties between `pos` and `end` (behind the length), checked for this packet type."""
+        """Decode the properties between `pos` and `end` (behind the length), checked for this packet type."""
         return _decode(buf, pos, end, packet_type)
 
     def encode(self) -> bytes:
-        """The property area without its length; identifiers ascend, user properties keep their order."""
+        """Return the property area without its length; identifiers ascend, user properties keep their order."""
         parts: list[bytes] = []
         for identifier, attribute, kind, _ in TABLE:
             value = getattr(self, attribute)
@@ -74,7 +74,7 @@ class Properties:
         return b"".join(parts)
 
     def as_dict(self) -> dict[str, object]:
-        """What is present, by name."""
+        """Return what is present, by name."""
         present: dict[str, object] = {}
         for row in TABLE:
             value = getattr(self, row[1])
@@ -93,7 +93,7 @@ class Properties:
 
 
 def property_area(properties: Properties | None) -> bytes:
-    """The property area with its length."""
+    """Return the property area with its length."""
     if properties is None:
         return b"\0"
     body = properties.encode()
@@ -101,7 +101,7 @@ def property_area(properties: Properties | None) -> bytes:
 
 
 def area_length(buf: bytes, pos: i64, end: i64) -> i64:
-    """Length of the property area at `pos`; the area itself starts `varint_size(length)` further."""
+    """Return the length of the property area at `pos`; the area itself starts `varint_size(length)` further."""
     length = read_varint(buf, pos, end)
     if length > end - pos - varint_size(length):
         raise MalformedPacket("property length runs over the end of the packet")
@@ -109,26 +109,27 @@ def area_length(buf: bytes, pos: i64, end: i64) -> i64:
 
 
 def read_properties(buf: bytes, pos: i64, end: i64, packet_type: i64) -> tuple[Properties, i64]:
-    """The property area at `pos` and the position behind it."""
+    """Read the property area at `pos` and the position behind it."""
     length = area_length(buf, pos, end)
     pos += varint_size(length)
     return _decode(buf, pos, pos + length, packet_type), pos + length
 
 
 def misplaced(identifier: i64, packet_type: i64) -> ProtocolError:
-    """A known property in a packet that must not carry it."""
+    """Return the error for a known property in a packet that must not carry it."""
     return violation(packet_type, f"property 0x{identifier:02X} is not allowed here")
 
 
 def violation(packet_type: i64, message: str) -> ProtocolError:
-    """Section 2.2.2.2 says Malformed Packet, section 4.13 Protocol Error; the field chose by packet type."""
+    """Return the error for a violation: section 2.2.2.2 says Malformed Packet, section 4.13 Protocol Error; the field
+    chose by packet type."""
     if packet_type in (8, 10):
         return MalformedPacket(message)
     return ProtocolError(0x82, message)
 
 
 def read_identifier(buf: bytes, pos: i64, end: i64) -> i64:
-    """A known property identifier; they all take one byte."""
+    """Read a known property identifier; they all take one byte."""
     identifier = read_varint(buf, pos, end)
     if identifier > IDENTIFIER_MAX or KINDS[identifier] == 0:
         raise MalformedPacket(f"unknown property 0x{identifier:02X}")
@@ -182,7 +183,7 @@ def number_size(kind: i64) -> i64:
 
 
 def read_number(buf: bytes, pos: i64, end: i64, kind: i64) -> i64:
-    """A byte that is 0 or 1, or a two or four byte integer, with the values the specification excludes."""
+    """Read a byte that is 0 or 1, or a two or four byte integer, with the values the specification excludes."""
     if kind == BIT:
         if pos >= end:
             raise MalformedPacket("packet ends inside a property")

@@ -24,7 +24,8 @@ class ServerHandler(PeerHandler):
     def on_connect(self, packet: Connect) -> None: ...
 
     def on_plain_publish(self, topic: bytes, packet: bytes, payload_at: i64) -> None:
-        """A PUBLISH at QoS 0, neither retained nor with properties: the whole packet, and where its payload begins."""
+        """Handle a PUBLISH at QoS 0, neither retained nor with properties: the whole packet, and where its payload
+        begins."""
         self.on_publish(plain_publish(topic, packet, payload_at))
 
     def on_subscribe(self, packet: Subscribe) -> None: ...
@@ -77,13 +78,13 @@ class ServerProtocol(PacketStream):
         self._filters = None
 
     def hand_to(self, handler: ServerHandler) -> None:
-        """Call this one from the next packet on; nobody, once the stream has stopped."""
+        """Call `handler` from the next packet on; nobody, once the stream has stopped."""
         if self._handler is not _NOBODY:
             self._handler = handler
             self._peer = handler
 
     def authenticated(self) -> None:
-        """The CONNACK of an extended authentication was sent: every packet is allowed now."""
+        """Note that the CONNACK of an extended authentication was sent: every packet is allowed now."""
         if self.state == states.AUTHENTICATING:
             self.state = states.CONNECTED_WITH_METHOD
 
@@ -211,7 +212,8 @@ def _payload_of_plain(data: bytes, first: i64, pos: i64, end: i64, version: i64)
 
 
 def _refusal_of_version(error: ProtocolError) -> bytes:
-    """A level that nobody speaks is answered as MQTT 5 would, a level under the wrong name as 3.1.1 does."""
+    """Return the refusal of a CONNECT: a level that nobody speaks is answered as MQTT 5 would, a level under the wrong
+    name as 3.1.1 does."""
     if error.reason_code != 0x84:
         return b""
     if error.connack_code:

@@ -40,7 +40,7 @@ class TopicAliases:
         self._last = b""
 
     def topic_at(self, buf: bytes, pos: i64, size: i64) -> bytes:
-        """The one object that stands for the topic name at `pos`, which mostly is that of the PUBLISH before."""
+        """Return the one object that stands for the topic name at `pos`, which mostly is that of the PUBLISH before."""
         last = self._last
         if size != len(last) or size == 0 or not stands_at(buf, pos, last):
             last = checked_topic(buf[pos : pos + size])
@@ -48,7 +48,7 @@ class TopicAliases:
         return last
 
     def resolve(self, alias: i64, topic: bytes) -> bytes:
-        """The topic of a PUBLISH that carries an alias; a topic in the packet redefines the alias."""
+        """Return the topic of a PUBLISH that carries an alias; a topic in the packet redefines the alias."""
         if alias == 0 or alias > self.maximum:
             # [MQTT-3.3.2-8] [MQTT-3.3.2-9]
             raise ProtocolError(0x94, f"topic alias {alias} outside 1..{self.maximum}")
@@ -162,7 +162,7 @@ def payload_is_text(properties: bytes) -> bool:
 
 
 def user_property(properties: bytes, name: bytes) -> bytes | None:
-    """The value of the first user property `name` in checked properties of a PUBLISH, None if there is none."""
+    """Return the value of the first user property `name` in checked properties of a PUBLISH, None if there is none."""
     pos: i64 = 0
     end: i64 = len(properties)
     while pos < end:

@@ -119,10 +119,10 @@ _CONNACK_3: Final[dict[int, int]] = {
 
 
 def name(code: int) -> str:
-    """The specification's name of a reason code."""
+    """Return the specification's name of a reason code."""
     return NAMES.get(code, f"0x{code:02X}")
 
 
 def connack_code_3(reason_code: int) -> int:
-    """The MQTT 3.1.1 CONNACK return code that says the same as an MQTT 5 reason code."""
+    """Return the MQTT 3.1.1 CONNACK return code that says the same as an MQTT 5 reason code."""
     return _CONNACK_3.get(reason_code, CONNACK_SERVER_UNAVAILABLE)

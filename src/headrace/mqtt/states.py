@@ -55,6 +55,6 @@ CLIENT: Final = bytes([
 
 
 def after(table: bytes, state: i64, packet_type: i64) -> i64:
-    """The state after this packet, or REFUSED."""
+    """Return the state after this packet, or REFUSED."""
     cell: i64 = table[state * 16 + packet_type]
     return cell

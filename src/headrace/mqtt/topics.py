@@ -20,7 +20,7 @@ _valid: Final[dict[bytes, bytes]] = {}
 
 
 def checked_topic(topic: bytes) -> bytes:
-    """The one object that stands for this topic name; MalformedPacket if it is none."""
+    """Return the one object that stands for this topic name; MalformedPacket if it is none."""
     known = _valid.get(topic)
     if known is not None:
         return known
@@ -56,12 +56,13 @@ def valid_filter(topic_filter: str) -> bool:
 
 
 def filter_error(topic_filter: str) -> str:
-    """What is wrong with a topic filter, "" if nothing."""
+    """Return what is wrong with a topic filter, "" if nothing."""
     return malformed_filter(topic_filter) or share_error(topic_filter)
 
 
 def malformed_filter(topic_filter: str) -> str:
-    """What is wrong with its length and wildcards, "" if nothing; the rules of share names are not asked."""
+    """Return what is wrong with a filter's length and wildcards, "" if nothing; the rules of share names are not
+    asked."""
     if not topic_filter:
         return "empty topic filter"  # [MQTT-4.7.3-1]
     if len(topic_filter) > TOPIC_BYTES_MAX or len(topic_filter.encode()) > TOPIC_BYTES_MAX:
@@ -83,12 +84,13 @@ def _wildcard_error(topic_filter: str) -> str:
 
 
 def in_long_form(topic_filter: str) -> str:
-    """`$queue/FILTER`, as EMQX's clients write it, is the shared subscription `$share/$queue/FILTER`, as it is there."""
+    """Return a filter in its long form: `$queue/FILTER`, as EMQX's clients write it, is the shared subscription
+    `$share/$queue/FILTER`, as it is there."""
     return SHARE_PREFIX + topic_filter if topic_filter.startswith(QUEUE_PREFIX) else topic_filter
 
 
 def share_error(topic_filter: str) -> str:
-    """What is wrong with the share name of a filter that is not malformed, "" if nothing."""
+    """Return what is wrong with the share name of a filter that is not malformed, "" if nothing."""
     if not topic_filter.startswith(SHARE_PREFIX):
         return ""
     group, slash, inner = topic_filter[len(SHARE_PREFIX) :].partition("/")
@@ -100,7 +102,7 @@ def share_error(topic_filter: str) -> str:
 
 
 def split_share(topic_filter: str) -> tuple[str, str]:
-    """(group, filter) of a valid filter; the group is "" unless it is a shared subscription."""
+    """Return (group, filter) of a valid filter; the group is "" unless it is a shared subscription."""
     if not topic_filter.startswith(SHARE_PREFIX):
         return "", topic_filter
     group, _, inner = topic_filter[len(SHARE_PREFIX) :].partition("/")
@@ -108,8 +110,8 @@ def split_share(topic_filter: str) -> tuple[str, str]:
 
 
 def matches(topic_filter: str, topic: str) -> bool:
-    """The reference matcher: does a valid filter (its `$share/name/` is looked through) match a topic
-    name?"""
+    """Return whether a valid filter (its `$share/name/` is looked through) matches a topic name: this is the reference
+    matcher."""
     pattern = split_share(topic_filter)[1].split("/")
     levels = topic.split("/")
     if topic.startswith("$") and pattern[0] in ("#", "+"):

@@ -45,7 +45,8 @@ class Receiver:
 
 
 class PlainTransport(Watched):
-    """One non-blocking socket. `open` begins; from then on it belongs to the transport, which closes it at the end."""
+    """The transport of one non-blocking socket. `open` begins; from then on it belongs to the transport, which closes
+    it at the end."""
 
     def __init__(self, poller: Poller, sock: socket.socket, receiver: Receiver | asyncio.Protocol) -> None:
         self._poller = poller
@@ -63,7 +64,8 @@ class PlainTransport(Watched):
         self._error: Exception | None = None
 
     def open(self) -> None:
-        """Raises OSError if the system will not watch the socket, which stays the caller's then."""
+        """Begin to watch the socket. Raises OSError if the system will not watch the socket, which stays the caller's
+        then."""
         self._poller.watch(self._fd, 0, READABLE, self)
         self._watched = READABLE
         self._receiver.connection_made(self)  # type: ignore[arg-type]  # as much of one as is used
@@ -96,7 +98,8 @@ class PlainTransport(Watched):
                 self._unwatchable(before, error)
 
     def _unwatchable(self, before: i64, error: OSError) -> None:
-        """The system watches what it watched before: this connection cannot go on, and the others can."""
+        """End this connection, which cannot go on: the system watches what it watched before, and the other connections
+        can."""
         if not self._ended:
             self._watched = before
             self._end(error)
@@ -157,7 +160,7 @@ class PlainTransport(Watched):
             self._end(None)
 
     def get_write_buffer_size(self) -> int:
-        """Bytes written that the system has not taken yet."""
+        """Return how many bytes were written that the system has not taken yet."""
         waiting = self._waiting
         return 0 if waiting is None else len(waiting)
 
@@ -182,7 +185,7 @@ class PlainTransport(Watched):
             self._end(None)
 
     def abort(self) -> None:
-        """End now; what waits is lost."""
+        """End the connection now; what waits is lost."""
         self._end(None)
 
     def _end(self, error: Exception | None) -> None:

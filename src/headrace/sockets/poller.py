@@ -29,7 +29,7 @@ class Watched:
     """What the poller calls when a descriptor is ready."""
 
     def on_ready(self, events: i64) -> None:
-        """Raises whatever it likes; then comes `abort`."""
+        """Handle what the descriptor is ready for. Raises whatever it likes; then comes `abort`."""
         raise NotImplementedError
 
     def abort(self) -> None:
@@ -46,11 +46,11 @@ class _Signal(Watched):
         self._call()
 
     def abort(self) -> None:
-        """The next one comes all the same."""
+        """Do nothing: the next one comes all the same."""
 
 
 class Poller:
-    """The epoll, and the transports by their descriptor."""
+    """The epoll, and the watched transports by their descriptor."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self.loop = loop
@@ -99,6 +99,6 @@ class Poller:
                 transport.abort()
 
     def close(self) -> None:
-        """Watch no more. The transports were aborted before."""
+        """Watch no more sockets. The transports were aborted before."""
         self.loop.remove_reader(self._epoll.fileno())
         self._epoll.close()

@@ -21,7 +21,7 @@ from headrace.mqtt import reason_codes as rc
 
 
 class Acknowledging:
-    """Takes entries out of a session's window."""
+    """Takes what a subscriber has acknowledged out of its session's window."""
 
     def __init__(self, commit: GroupCommit, delivery: Delivery, sharing: SharedDelivery) -> None:
         self.commit = commit
@@ -49,7 +49,7 @@ class Acknowledging:
         self._finish(session, queue, serial, reason_code)
 
     def pubrec(self, link: Link, packet_id: int, reason_code: int) -> None:
-        """PUBREC: from here on PUBREL is what is repeated, so it leaves only when that is durable."""
+        """Handle PUBREC: from here on PUBREL is what is repeated, so it leaves only when that is durable."""
         session = session_of(link)
         if session is None:
             return
@@ -97,7 +97,8 @@ class Acknowledging:
         self._finish(session, queue, serial, rc.SUCCESS)
 
     def _finish(self, session: Session, queue: OutboundQueue, serial: i64, reason_code: int) -> None:
-        """An entry left the window; a refusal counts as a drop (decision 11: counted drops)."""
+        """Take an entry that is done with out of the window; a refusal counts as a drop (decision 11: counted
+        drops)."""
         if queue.bound is None and not queue.resend:
             queue.inflight.remove(serial)  # what `finish` comes to, mostly
         else:
@@ -111,14 +112,14 @@ class Acknowledging:
 
 
 def _draw_of(session: Session, packet_id: int) -> Draw | None:
-    """The shared entry in flight under `packet_id`."""
+    """Return the shared entry in flight under `packet_id`."""
     membership = membership_of(session)
     return None if membership is None else membership.draws.get(packet_id)
 
 
 @mypyc_attr(acyclic=True)
 class _Release(Deferred):
-    """PUBREC is durable: send PUBREL."""
+    """Sends PUBREL once PUBREC is durable."""
 
     def __init__(self, session: Session, link: Link, serial: i64, packet_id: i64) -> None:
         super().__init__(link)

@@ -28,7 +28,7 @@ class Admission:
         self._settings = settings
 
     def refusal(self, version: int, tenant: Commons, packet: Publish) -> int:
-        """The reason code of a refused PUBLISH, 0 when it is taken.
+        """Return the reason code of a refused PUBLISH, 0 when it is taken.
 
         Retained messages above the limit are refused where the publisher can be told (0x97); otherwise they are
         delivered, but not kept (`keeps`).
@@ -46,7 +46,7 @@ class Admission:
         return 0
 
     def refusal_of_will(self, will: Will) -> int:
-        """The reason code of a CONNECT with this Will, 0 when it is taken."""
+        """Return the reason code of a CONNECT with this Will, 0 when it is taken."""
         topic = will.topic.encode("utf-8")
         if is_closed(topic) or self.is_too_deep(topic):
             return rc.TOPIC_NAME_INVALID
@@ -80,7 +80,7 @@ def is_closed(topic: bytes) -> bool:
 
 
 def _format_holds(properties: bytes, payload: bytes) -> bool:
-    """Payload Format Indicator 1 promises UTF-8 (3.3.2.3.2)."""
+    """Return whether the payload is UTF-8 where Payload Format Indicator 1 promises it (3.3.2.3.2)."""
     if not properties or not payload_is_text(properties):
         return True
     try:

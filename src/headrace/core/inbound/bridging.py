@@ -50,7 +50,7 @@ class Bridging:
         self._tenant = fold.tenant(worker.anyone.tenant)
 
     def open(self, name: str, filters: dict[str, int]) -> Session:
-        """The session of the bridge `name`, subscribed to exactly these filters (local ones, with their QoS).
+        """Return the session of the bridge `name`, subscribed to exactly these filters (local ones, with their QoS).
 
         What it was subscribed to before is undone. All of it is durable once `commit` has caught up.
         """
@@ -82,7 +82,7 @@ class Bridging:
         return left
 
     def attach(self, link: Link, session: Session, version: int, fresh: bool, then: Deferred) -> None:
-        """The other broker has accepted `link`; `then` runs once that is durable.
+        """Attach `link`, which the other broker has accepted; `then` runs once that is durable.
 
         `fresh`: it holds no session for us, so the packet ids of its QoS 2 messages start anew, and an old one must
         not make a new message look like a repetition.
@@ -99,14 +99,15 @@ class Bridging:
         commit.defer(then)
 
     def send_retained(self, link: Link, session: Session) -> None:
-        """Retained messages at QoS 0 do not wait in the queue: the other broker gets the current ones again."""
+        """Send the retained messages at QoS 0 again: they do not wait in the queue, and the other broker gets the
+        current ones."""
         direct = self._retained.direct(session, link, self._commit.high_watermark)
         for subscription in (session.subscriptions or {}).values():
             direct.add(subscription)
         direct.run()
 
     def resumed(self, link: Link, session: Session) -> None:
-        """The link is attached: what its session holds flows."""
+        """Let what the session holds flow: its link is attached."""
         self._retained.delivery.resumed(session, link)
 
     def settle(self, link: Link, qos: int, packet_id: int) -> None:
@@ -131,7 +132,7 @@ class Bridging:
         return session
 
     def _expire_after(self, session: Session, expiry_s: int) -> None:
-        """The session is away, and runs out after so many seconds."""
+        """Note that the session is away, and let it run out after so many seconds."""
         if session.timer is not None:
             session.timer.cancel()
             session.timer = None
@@ -166,12 +167,13 @@ class Bridging:
 
 
 def _row(topic_filter: str, qos: int) -> SubscriptionRow:
-    """A subscription of a bridge: No Local, retain flags as published, no identifier."""
+    """Return the row of a subscription of a bridge: No Local, retain flags as published, no identifier."""
     return SubscriptionRow(topic_filter, qos, True, True, 0, 0)
 
 
 class _Subscribed(Deferred):
-    """New subscriptions are durable and applied: queue the retained messages that their record does not list."""
+    """Goes on once new subscriptions are durable and applied: queue the retained messages that their record does not
+    list."""
 
     def __init__(
         self,

@@ -21,14 +21,14 @@ if TYPE_CHECKING:
 
 
 class Grants:
-    """What a client gets of what it asked for."""
+    """Decides what a client gets of what it asked for in CONNECT."""
 
     def __init__(self, settings: BrokerSettings) -> None:
         self._settings = settings
         self.journal = JournalName()
 
     def expiry_s(self, packet: Connect, answer: Properties) -> int:
-        """Seconds that the session outlives its connection."""
+        """Return the seconds that the session outlives its connection."""
         settings = self._settings
         if packet.version < 5:
             return (
@@ -43,7 +43,7 @@ class Grants:
         return granted
 
     def promise(self, link: Link, packet: Connect, answer: Properties) -> bool:
-        """What CONNACK tells a version 5 client. False: it would exceed the client's Maximum Packet Size, and then
+        """Add what CONNACK tells a version 5 client. False: it would exceed the client's Maximum Packet Size, and then
         nothing may be sent at all [MQTT-3.1.2-24]."""
         settings = self._settings
         answer.receive_maximum = settings.receive_maximum
@@ -81,7 +81,8 @@ class Grants:
             link.alias_maximum = 0
 
     def session_type(self, link: Link, packet: Connect) -> int:
-        """Configuration rules, then the CONNECT user property, then DEVICE (decision 16)."""
+        """Return the type of a session by configuration rules, then by the CONNECT user property; else it is DEVICE
+        (decision 16)."""
         settings = self._settings
         # Where somebody looks at names, the one that was found counts, not the one beside a client certificate.
         user = packet.username if link.rights is None else link.identity.user

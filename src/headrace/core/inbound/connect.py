@@ -59,7 +59,7 @@ class Sessions(SignInListener):
         worker: WorkerPort,
         shard: int,
     ) -> None:
-        """`timers` are those of the shard, `testimony` is the worker's."""
+        """Begin without connections; `timers` are those of the shard, `testimony` is the worker's."""
         self._fold = fold
         self._commit = commit
         self._delivery = delivery
@@ -84,7 +84,7 @@ class Sessions(SignInListener):
     # CONNECT
 
     def connect(self, link: Link, packet: Connect) -> None:
-        """Section 3.1.4: check, find or make the session, answer with CONNACK."""
+        """Handle CONNECT (section 3.1.4): check, find or make the session, answer with CONNACK."""
         link.version = packet.version
         link.bridge = packet.bridge
         link.max_packet_size = packet.properties.maximum_packet_size or 0
@@ -99,7 +99,7 @@ class Sessions(SignInListener):
             self._sign_in(self.access, link, packet)
 
     def _sign_in(self, access: Access, link: Link, packet: Connect) -> None:
-        """Ask who it is; while that takes time, the packets behind CONNECT wait."""
+        """Ask access control who a client is; while that takes time, the packets behind CONNECT wait."""
         link.rights = LinkRights(access, link)
         answer = access.authenticate(SignIn(self, link, packet))
         if answer == PENDING:
@@ -108,7 +108,7 @@ class Sessions(SignInListener):
             self.signed_in(link, packet, answer)
 
     def signed_in(self, link: Link, packet: Connect, answer: Identity | int) -> None:
-        """Access control has answered [MQTT-3.1.4-2]."""
+        """Note that access control has answered [MQTT-3.1.4-2]."""
         if isinstance(answer, Identity):
             link.identity = answer
             self._admit(link, packet)
@@ -163,14 +163,14 @@ class Sessions(SignInListener):
         self.testimony.connected(link, packet, present)
 
     def _assigned(self, tenant: str) -> str:
-        """A new client id that is at home here."""
+        """Return a new client id that is at home here."""
         while True:
             client_id = "headrace-" + uuid.uuid4().hex
             if self._homes.of_client(tenant, client_id) == self._shard:
                 return client_id
 
     def _found(self, tenant: Tenant, link: Link) -> Session | None:
-        """The session that a client comes back to, without its connection from before."""
+        """Return the session that a client comes back to, without its connection from before."""
         old = tenant.sessions.get(link.client_id)
         if old is not None and old.link is not None:
             self._take_over(old, link)
@@ -205,7 +205,7 @@ class Sessions(SignInListener):
         link.close()
 
     def _take_over(self, session: Session, by: Link) -> None:
-        """The same client id connects again: the old connection goes [MQTT-3.1.4-3]."""
+        """End the old connection of a client id that connects again [MQTT-3.1.4-3]."""
         link = session.link
         if link is None:
             return
@@ -216,8 +216,8 @@ class Sessions(SignInListener):
         self.testimony.taken_over(link, session.client_id, by)
 
     def _forget(self, session: Session) -> None:
-        """A transient session that a crash left for its will: the client is back, so neither is wanted
-        (decision 15: sessions after a crash)."""
+        """Forget a transient session that a crash left for its will: the client is back, so neither is wanted (decision
+        15: sessions after a crash)."""
         self._wills.cancel(session)
         self.end(session, "connection closed")
 
@@ -266,7 +266,7 @@ class Sessions(SignInListener):
         self.watch(link)
 
     def watch(self, link: Link) -> None:
-        """A client was let in: look after it as often as its keep alive says, if it has one."""
+        """Look after the connection of a client that was let in as often as its keep alive says, if it has one."""
         if link.timer is not None:  # the deadline for CONNECT
             link.timer.cancel()
             link.timer = None
@@ -298,7 +298,7 @@ class Sessions(SignInListener):
         link.close()
 
     def connection_lost(self, link: Link) -> None:
-        """The connection is gone without DISCONNECT."""
+        """Note that the connection is gone without DISCONNECT."""
         session = session_of(link)
         if session is not None:
             self._detach(link, session)
@@ -337,8 +337,8 @@ class Sessions(SignInListener):
             link.timer = None
 
     def _close(self, session: Session, reason: str, code: int) -> None:
-        """The session has no connection any more: note what was sent, let its will and its expiry run. What fails is
-        tried again a little later, so that no session stays open that nobody has.
+        """Close a session that has no connection any more: note what was sent, let its will and its expiry run. What
+        fails is tried again a little later, so that no session stays open that nobody has.
 
         `code` is the MQTT 5 reason code that either side gave, -1 if none did."""
         try:
@@ -348,7 +348,7 @@ class Sessions(SignInListener):
             raise
 
     def close_again(self, session: Session, reason: str, code: int) -> None:
-        """What failed when its connection ended, unless its client is back or its time runs already."""
+        """Do again what failed when its connection ended, unless its client is back or its time runs already."""
         if session.link is None and session.timer is None and not session.ended:
             self._close(session, reason, code)
 
@@ -397,8 +397,8 @@ class Sessions(SignInListener):
         self._timers.schedule(due_ms, timer)
 
     def absence_over(self, session: Session, expires_ms: int) -> None:
-        """A closed session's timer: its will is due, or the session is. It ends when both clocks say so: the time of day
-        may have been set since it was closed, and then it says nothing."""
+        """Handle a closed session's timer: its will is due, or the session is. It ends when both clocks say so: the
+        time of day may have been set since it was closed, and then it says nothing."""
         session.timer = None
         if session.link is not None or session.ended:
             return
@@ -418,7 +418,7 @@ class Sessions(SignInListener):
             self.await_return(session, 0)
 
     def end(self, session: Session, reason: str, code: int = -1) -> None:
-        """The session is over; what its queue still held is counted as dropped (decision 11: counted drops)."""
+        """End a session; what its queue still held is counted as dropped (decision 11: counted drops)."""
         self._wills.fire(session, self.access)
         queue = session.queue
         dropped = 0 if queue is None or not session.persistent else queue.unfinished()
@@ -437,7 +437,7 @@ class Sessions(SignInListener):
             self.hand_out(groups)
 
     def hand_out(self, groups: list[Group]) -> None:
-        """What a member gave back to these goes to the others at the end of the tick."""
+        """Hand what a member gave back to these groups to the other members at the end of the tick."""
         for group in groups:
             if group.returned:
                 self._delivery.hand_out_later(group)
@@ -457,8 +457,8 @@ class Sessions(SignInListener):
             self.await_return(session, self._settings.restart_grace_ms)
 
     def stop(self) -> None:
-        """SIGTERM: say goodbye, note exactly what was sent; the sessions stay open in the journal
-        (decision 15: sessions after a crash)."""
+        """Stop on SIGTERM: say goodbye, note exactly what was sent; the sessions stay open in the journal (decision 15:
+        sessions after a crash)."""
         for session in list(self._fold.by_incarnation.values()):
             link = session.link
             if link is None:
@@ -488,7 +488,7 @@ class Sessions(SignInListener):
 
 
 class _Connected(Deferred):
-    """The session is durable: CONNACK, then NOT-ACKED, then the backlog."""
+    """Goes on once the session is durable: CONNACK, then NOT-ACKED, then the backlog."""
 
     def __init__(
         self, delivery: Delivery, session: Session, link: Link, present: bool, answer: Properties
@@ -552,7 +552,7 @@ class _Unclosed(Timer):
 
 
 class _Absence(Timer):
-    """The will delay or the expiry of a closed session."""
+    """Runs when the will delay or the expiry of a closed session is over."""
 
     def __init__(self, sessions: Sessions, session: Session, expires_ms: int) -> None:
         super().__init__()

@@ -45,7 +45,7 @@ class Guest:
 
 
 class Consuming:
-    """What consumers ask for."""
+    """Handles what consumers ask for: JOIN, LEAVE, PULL, ACK."""
 
     def __init__(self, fold: Fold, commit: GroupCommit, clusters: Clusters, worker: WorkerPort) -> None:
         self.clusters = clusters
@@ -103,7 +103,7 @@ class Consuming:
     # JOIN
 
     def join(self, guest: Guest, sn: bytes, topic: bytes, name: bytes) -> None:
-        """A consumer more; the queue and the cluster are made if they are not there."""
+        """Let one consumer more join; the queue and the cluster are made if they are not there."""
         tenant = self._fold.tenant_of(guest.link)
         code = self._refusal(guest.link, topic, name)
         if not code and len(guest.party.consumers) + guest.joining >= CONSUMERS_MAX:
@@ -151,7 +151,7 @@ class Consuming:
         return self.clusters.trimming.serial_at(queue, start)
 
     def _made(self, tenant: str, topic: bytes, name: bytes) -> None:
-        """A cluster is on its way no more."""
+        """Note that a cluster that was being made is no longer on its way."""
         making = self._making.get((tenant, topic))
         if making is not None:
             making.discard(name)
@@ -159,7 +159,7 @@ class Consuming:
                 del self._making[(tenant, topic)]
 
     def joined(self, guest: Guest, sn: bytes, topic: bytes, name: bytes, code: int) -> None:
-        """The cluster is there."""
+        """Answer a JOIN: the cluster is there, or `code` says why it is not."""
         guest.joining -= 1
         self._made(self._fold.tenant_of(guest.link).name, topic, name)
         if guest.link.closed:
@@ -172,7 +172,7 @@ class Consuming:
             self.clusters.join(guest.party, guest.link, guest.voice, sn, cluster)
 
     def _found(self, guest: Guest, topic: bytes, name: bytes) -> Cluster | None:
-        """The cluster of this name, if its topic has a queue and the queue has it."""
+        """Return the cluster of this name, if its topic has a queue and the queue has it."""
         queue = self._fold.tenant_of(guest.link).queues.get(topic)
         return None if queue is None else queue.clusters.get(name)
 
@@ -182,7 +182,8 @@ class Consuming:
         self._commit.defer(_Left(self, guest, sn, topic, name))
 
     def pull(self, guest: Guest, sn: bytes, topic: bytes, name: bytes, most: i64, wait_ms: i64) -> None:
-        """Raises ProtocolError: there is no code in the answer."""
+        """Answer a PULL now, or when there is something to answer with. Raises ProtocolError: there is no code in the
+        answer."""
         if not valid_topic(topic) or not self._may_read(guest.link, topic):
             raise ProtocolError(rc.NOT_AUTHORIZED, "PULL from a topic that may not be read")
         until_ms = self._worker.clock.mono_ms + int(wait_ms)
@@ -209,12 +210,12 @@ class Consuming:
         self._commit.defer(_Acked(guest, sn, code))
 
     def lost(self, guest: Guest) -> None:
-        """The connection has ended."""
+        """Note that the connection has ended."""
         self.clusters.lost(guest.party)
 
 
 class _Opened(Deferred):
-    """A topic has its queue."""
+    """Notes that the queue of a topic is no longer being opened, once it is durable."""
 
     def __init__(self, opening: set[tuple[str, bytes]], key: tuple[str, bytes]) -> None:
         super().__init__()
@@ -226,7 +227,7 @@ class _Opened(Deferred):
 
 
 class _OfCluster(Deferred):
-    """A request that a connection has for a cluster, in its place."""
+    """A request that a connection has for a cluster, in its place behind what was appended before it."""
 
     def __init__(self, consuming: Consuming, guest: Guest, sn: bytes, topic: bytes, name: bytes) -> None:
         super().__init__(guest.link, len(topic) + len(name))
@@ -238,7 +239,7 @@ class _OfCluster(Deferred):
 
 
 class _Joined(_OfCluster):
-    """JOIN, when the queue and the cluster are durable."""
+    """Answers JOIN, when the queue and the cluster are durable."""
 
     def __init__(
         self, consuming: Consuming, guest: Guest, sn: bytes, topic: bytes, name: bytes, code: int
@@ -251,7 +252,7 @@ class _Joined(_OfCluster):
 
 
 class _Left(_OfCluster):
-    """LEAVE, behind the JOINs before it."""
+    """Handles LEAVE, behind the JOINs before it."""
 
     def run(self) -> None:
         found = self.consuming.clusters.leave(self.guest.party, self.sn, self.topic, self.name)
@@ -259,7 +260,7 @@ class _Left(_OfCluster):
 
 
 class _Pulled(_OfCluster):
-    """PULL, behind the JOINs before it."""
+    """Handles PULL, behind the JOINs before it."""
 
     def __init__(
         self,
@@ -285,7 +286,7 @@ class _Pulled(_OfCluster):
 
 
 class _Acked(Deferred):
-    """ACK is durable."""
+    """Answers ACK once it is durable."""
 
     def __init__(self, guest: Guest, sn: bytes, code: int) -> None:
         super().__init__(guest.link)

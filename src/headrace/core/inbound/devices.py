@@ -69,7 +69,7 @@ class Devices:
     # HELLO
 
     def sign_in(self, client: DeviceLink, sn: bytes, user: str | None, password: bytes, asked: bool) -> None:
-        """Ask who it is. `asked`: by HELLO, which is answered; else it is anonymous."""
+        """Ask access control who a device is. `asked`: by HELLO, which is answered; else the device is anonymous."""
         link = client.link
         client_id = client.name_of(sn)
         access = self._sessions.access
@@ -93,7 +93,7 @@ class Devices:
             hello.signed_in(link, packet, found)
 
     def let_in(self, client: DeviceLink, sn: bytes, code: int, asked: bool) -> None:
-        """Access control has answered: let the connection in, or say why not and close it."""
+        """Take the answer of access control: let the connection in, or say why not and close it."""
         link = client.link
         if not code:
             code = self._claim(client.name_of(sn), link)
@@ -138,7 +138,7 @@ class Devices:
         return rc.SUCCESS
 
     def owner_of(self, name: str, client_id: str) -> str | None:
-        """The user whom a device of a tenant, or the session of its client id, belongs to; None: nobody."""
+        """Return the user whom a device of a tenant, or the session of its client id, belongs to; None: nobody."""
         tenant = self._fold.tenant(name)
         owner = tenant.devices.owners.get(client_id)
         if owner is None:
@@ -147,11 +147,11 @@ class Devices:
         return owner
 
     def identity_of(self, user: str | None) -> Identity:
-        """Whom a connection is that signs in as this user."""
+        """Return whom a connection is that signs in as this user."""
         return self._fold.tenant(self._worker.anyone.tenant).identity_of(user)
 
     def speak_as(self, client: DeviceLink, client_id: str) -> None:
-        """Another device speaks on a connection. Raises ProtocolError if it is somebody else's."""
+        """Let another device speak on a connection. Raises ProtocolError if it is somebody else's."""
         link = client.link
         link.client_id = client_id
         code = rc.SUCCESS
@@ -211,7 +211,7 @@ class Devices:
         self._publishing.keep_pace(link)
 
     def _refusal(self, link: Link, topic: bytes) -> int:
-        """The reason code of a PUBLISH that is not taken, 0 if it is."""
+        """Return the reason code of a PUBLISH that is not taken, 0 if it is."""
         if not valid_topic(topic) or self._admission.is_too_deep(topic):
             return rc.TOPIC_NAME_INVALID
         rights = link.rights
@@ -223,7 +223,7 @@ class Devices:
         return rc.QUOTA_EXCEEDED if self._publishing.storage_full else rc.SUCCESS
 
     def id_of(self, message: FrameMessage) -> bytes:
-        """The 16 bytes that name a message."""
+        """Return the 16 bytes that name a message."""
         return self.journal.id_of(message)
 
     # The end
@@ -243,7 +243,7 @@ class Devices:
         self._sessions.name_journal(journal)
 
     def stop(self) -> None:
-        """SIGTERM: say goodbye."""
+        """Stop on SIGTERM: say goodbye."""
         self.consuming.clusters.stop()
         for client in list(self.clients):
             client.voice.fail(rc.SERVER_SHUTTING_DOWN, rc.name(rc.SERVER_SHUTTING_DOWN))
@@ -277,7 +277,7 @@ class DeviceLink(FrameHandler):
 
     @property
     def guest(self) -> Guest:
-        """What it has to do with topic queues, made when it first has."""
+        """Return what the connection has to do with topic queues, made when it first has."""
         guest = self._guest
         if guest is None:
             guest = self._guest = Guest(self.link, self.voice)
@@ -291,30 +291,30 @@ class DeviceLink(FrameHandler):
             devices.lost(self, guest)
 
     def writable(self) -> None:
-        """The socket's buffer has drained."""
+        """Note that the socket's buffer has drained."""
         if self._guest is not None:
             self._home().consuming.clusters.go_on(self._guest.party)
 
     @property
     def is_stranger(self) -> bool:
-        """Return whether it has not been let in yet."""
+        """Return whether the connection has not been let in yet."""
         return self.state != _LET_IN
 
     def _home(self, sn: bytes = b"") -> Devices:
-        """The devices of the shard that the connection is bound to; the first one that speaks, `sn`, decides which that
-        is. Raises ProtocolError if it is not in this process."""
+        """Return the devices of the shard that the connection is bound to; the first one that speaks, `sn`, decides
+        which that is. Raises ProtocolError if it is not in this process."""
         devices = self._devices
         if devices is None:
             devices = self._devices = self._bind(self.link, self.name_of(sn))
         return devices
 
     def name_of(self, sn: bytes) -> str:
-        """The client id of a device on this connection."""
+        """Return the client id of a device on this connection."""
         frames = self.frames
         return "" if frames is None else client_id_of(int(frames.version), sn)
 
     def origin_in(self, tenant: Tenant) -> bytes:
-        """The origin of what the device that speaks now publishes: tenant and client id."""
+        """Return the origin of what the device that speaks now publishes: tenant and client id."""
         client_id = self.link.client_id
         if client_id is not self._origin_of or tenant is not self._origin_in:
             self._origin = tenant.name_utf8 + client_id.encode("utf-8")
@@ -387,7 +387,7 @@ class DeviceLink(FrameHandler):
     # From the journal
 
     def durable(self, message: FrameMessage) -> None:
-        """A message of one of its devices is durable."""
+        """Answer a message of one of the connection's devices, which is durable."""
         sn, message.sn = message.sn, b""
         self.voice.published(sn, message.sequence, rc.SUCCESS, self._home().id_of(message))
 

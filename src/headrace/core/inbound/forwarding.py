@@ -27,7 +27,7 @@ _DOLLAR: Final = 0x24
 
 
 class Forwarding:
-    """Plain messages from one connection to others."""
+    """Passes plain messages at QoS 0 from one connection to others, with the bytes they came in."""
 
     def __init__(
         self, publishing: Publishing, router: Router, commit: GroupCommit, settings: BrokerSettings

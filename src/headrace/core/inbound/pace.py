@@ -29,7 +29,7 @@ class Budget:
         self._since_ms: i64 = now_ms
 
     def left(self, now_ms: i64) -> i64:
-        """What may be drawn now."""
+        """Return what may be drawn now."""
         more: i64 = (now_ms - self._since_ms) * self.per_s // _SECOND_MS
         if self._left + more >= self.per_s:
             self._left = self.per_s
@@ -43,7 +43,7 @@ class Budget:
         self._left -= count
 
     def portion(self) -> i64:
-        """What one of them takes at a time, so that what it does not use is missed by nobody."""
+        """Return what one user of the budget takes at a time, so that what it does not use is missed by nobody."""
         return max(1, self.per_s // (2 * max(1, self.shares)))
 
     def wait_ms(self, count: i64) -> i64:
@@ -61,7 +61,7 @@ class Pace(Timer):
         self.waits = False
 
     def overdrawn(self, rights: Rights, waiting: bool = True) -> bool:
-        """One more message came than was allowed for: allow for more, or, where it may wait, stop reading. Whether it is
+        """Allow for one more message than was allowed for, or, where it may wait, stop reading. Returns whether it is
         more than is allowed now."""
         now_ms = self._link.worker.clock.mono_ms
         if not self.waits:

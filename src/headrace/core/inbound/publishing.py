@@ -58,7 +58,7 @@ _REASON_FITS: Final = 64  # an acknowledgement with the longest of our reason st
 
 
 class Publishing:
-    """Messages on their way in."""
+    """Checks and journals the messages that clients publish, and answers for them."""
 
     def __init__(
         self,
@@ -92,8 +92,8 @@ class Publishing:
         self.trace = b""  # what our bridges put on messages, as properties; b"" without bridges
 
     def publish(self, link: Link, packet: Publish, plain: bytes | None = None) -> None:
-        """PUBLISH (3.3.4): may it be published, is it new, then journal it; at QoS 0 it goes on without [MQTT-3.3.4-1].
-        `plain` is the packet as it came, where it may leave so (`forwarding`)."""
+        """Handle PUBLISH (3.3.4): may it be published, is it new, then journal it; at QoS 0 it goes on without
+        [MQTT-3.3.4-1]. `plain` is the packet as it came, where it may leave so (`forwarding`)."""
         session = session_of(link)
         if session is None:
             return
@@ -144,8 +144,8 @@ class Publishing:
         return True
 
     def _publish_stored(self, link: Link, session: Session, packet: Publish, message: Message) -> None:
-        """QoS 1 and 2, within Receive Maximum [MQTT-3.3.4-7]: journal what is new, answer behind it what is repeated.
-        PUBACK or PUBREC follows when it is durable [MQTT-4.3.2-4] [MQTT-4.3.3-8]."""
+        """Publish at QoS 1 and 2, within Receive Maximum [MQTT-3.3.4-7]: journal what is new, answer behind it what is
+        repeated. PUBACK or PUBREC follows when it is durable [MQTT-4.3.2-4] [MQTT-4.3.3-8]."""
         if packet.qos == 2 and self._repeated(link, session, packet.packet_id):
             return
         link.inbound += 1
@@ -172,7 +172,7 @@ class Publishing:
         self.keep_pace(link)
 
     def _looked_at(self, link: Link, session: Session, packet: Publish) -> int:
-        """What becomes of a PUBLISH that is not like most of them; a refusal is answered."""
+        """Return what becomes of a PUBLISH that is not like most of them; a refusal is answered."""
         code = self.admission.refusal(link.version, session.tenant, packet)
         if code:
             self._reject(link, session, packet, code)
@@ -244,7 +244,7 @@ class Publishing:
             link.producer_refused = code
 
     def _reason(self, link: Link, code: int) -> Properties | None:
-        """A Reason String, where the broker gives them and the client did not decline [MQTT-3.1.2-29]."""
+        """Return a Reason String, where the broker gives them and the client did not decline [MQTT-3.1.2-29]."""
         if not self.settings.reason_strings or not link.problem_information or link.version != 5:
             return None
         if link.max_packet_size and link.max_packet_size < _REASON_FITS:
@@ -254,7 +254,8 @@ class Publishing:
         return properties
 
     def _publish_qos0(self, link: Link, session: Session, message: Message, plain: bytes | None) -> None:
-        """QoS 0 skips the journal unless it is retained; behind one that waits it keeps its place."""
+        """Publish at QoS 0 without the journal, unless the message is retained; behind one that waits it keeps its
+        place."""
         if message.retain:
             message.link = link
             weight: i64 = ENTRY_BYTES + PAYLOAD_WEIGHT * len(message.payload)
@@ -271,7 +272,8 @@ class Publishing:
             link.spend(self.router.route_qos0(session.tenant, message, plain, link))
 
     def _repeated(self, link: Link, session: Session, packet_id: int) -> bool:
-        """QoS 2: an id seen before its PUBREL is the same message [MQTT-4.3.3-10]."""
+        """Return whether a packet id at QoS 2 was seen before its PUBREL: it is the same message then
+        [MQTT-4.3.3-10]."""
         incoming = session.incoming
         if incoming is None or packet_id not in incoming:
             return False
@@ -279,7 +281,7 @@ class Publishing:
         return True
 
     def _note_incoming(self, session: Session, packet_id: int, offset: int) -> None:
-        """QoS 2: the packet id is taken until PUBREL, and in a snapshot once `offset` is durable."""
+        """Note that a packet id at QoS 2 is taken until PUBREL, and in a snapshot once `offset` is durable."""
         session.changed = True
         incoming = session.incoming
         if incoming is None:
@@ -331,7 +333,7 @@ class Publishing:
         return True
 
     def set_storage_full(self, full: bool) -> None:
-        """The journal's disk is full, or has space again: then what was put off is taken up, in order."""
+        """Note that the journal's disk is full, or has space again: then what was put off is taken up, in order."""
         self.storage_full = full
         if full:
             return
@@ -353,7 +355,8 @@ class Publishing:
             item.link.on_protocol_error(error)
 
     def pubrel(self, link: Link, packet_id: int) -> None:
-        """PUBREL ends the exchange; PUBCOMP waits until that is durable (decision 10: what an answer waits for).
+        """Handle PUBREL, which ends the exchange; PUBCOMP waits until that is durable (decision 10: what an answer
+        waits for).
 
         An id that we do not know is one whose PUBCOMP was lost: the exchange is complete, and the client is told so
         [MQTT-4.3.3-11] (0x92 would make it report a failure that did not happen).
@@ -371,7 +374,7 @@ class Publishing:
         self.commit.defer(Answer(link, COMPLETE, packet_id))
 
     def acknowledge(self, link: Link, message: Message) -> None:
-        """PUBACK or PUBREC, or what a device is answered: the high watermark has passed the record (P1)."""
+        """Send PUBACK or PUBREC, or what a device is answered: the high watermark has passed the record (P1)."""
         packet_id = message.packet_id
         weight: i64 = ENTRY_BYTES + PAYLOAD_WEIGHT * len(message.payload)
         link.deferred -= weight
@@ -401,7 +404,7 @@ class Publishing:
         return not session.tenant.is_heard(message.topic)
 
     def waiting(self) -> tuple[int, int]:
-        """Connections that are not read from: until a batch is durable, and until the disk has space."""
+        """Return how many connections are not read from: until a batch is durable, and until the disk has space."""
         return sum(not link.parked for link in self._held_back), len({id(item.link) for item in self._parked})
 
     def let_go(self) -> None:
@@ -428,8 +431,8 @@ class Publishing:
         return self.commit.exceeds(link.deferred, SHARE_BYTES_MAX // 2)
 
     def read_on(self) -> None:
-        """The end of a tick: go on with some of those that are to be read from again, in turn, until as much waits as all
-        of them may have waiting."""
+        """Go on at the end of a tick with some of the connections that are to be read from again, in turn, until as
+        much waits as all of them may have waiting."""
         let_go = self._let_go
         if not let_go:
             return

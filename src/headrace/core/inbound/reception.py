@@ -31,7 +31,7 @@ class Reception(BrokerPort):
             home.on_connect(link, packet)
 
     def _refuse(self, link: Link, packet: Connect) -> None:
-        """The shard of this client is not here."""
+        """Refuse a client whose shard is not here."""
         link.version = packet.version
         link.max_packet_size = packet.properties.maximum_packet_size or 0
         self.counters.connects_refused += 1

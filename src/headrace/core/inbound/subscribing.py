@@ -45,7 +45,7 @@ class _Answer:
 
 
 class Subscribing:
-    """Subscriptions on their way in and out."""
+    """Handles SUBSCRIBE and UNSUBSCRIBE of all sessions."""
 
     def __init__(
         self, commit: GroupCommit, retained: RetainedReplay, testimony: Testimony, worker: WorkerPort
@@ -115,7 +115,7 @@ class Subscribing:
     def _answer_to(
         self, link: Link, session: Session, answer: object | None, packet_id: int, filters: int
     ) -> _Answer:
-        """The answer that so many more filters belong to."""
+        """Return the answer that so many more filters belong to."""
         if not isinstance(answer, _Answer):
             incoming = session.incoming
             answer = _Answer(packet_id, link.version == 5 and incoming is not None and packet_id in incoming)
@@ -126,14 +126,14 @@ class Subscribing:
         return answer
 
     def _check_answer(self, link: Link, codes: int) -> None:
-        """SUBACK and UNSUBACK must fit into the client's Maximum Packet Size [MQTT-3.1.2-24]."""
+        """Check that SUBACK or UNSUBACK fits into the client's Maximum Packet Size [MQTT-3.1.2-24]."""
         if link.max_packet_size and codes + 10 > link.max_packet_size:
             raise ProtocolError(
                 rc.PACKET_TOO_LARGE, "the answer would exceed the client's Maximum Packet Size"
             )
 
     def _grant(self, link: Link, session: Session, request: SubscriptionRequest, room: _Room) -> int:
-        """The reason code of a filter: the QoS that is granted, or why none is."""
+        """Return the reason code of a filter: the QoS that is granted, or why none is."""
         code = self._code_of(link, request, room)
         if code >= 0x80:
             self._note_refused(link, session, request.filter, code)
@@ -213,13 +213,13 @@ class _Room:
         return owned >= self._most_owned
 
     def begin(self) -> None:
-        """Note that they are on their way through the journal: those of the next packet find less room."""
+        """Note that subscriptions are on their way through the journal: those of the next packet find less room."""
         self._session.subscribing += len(self._new)
         self._count_owned(len(self._new))
         self._session.subscribing_bytes += self._bytes
 
     def end(self) -> None:
-        """Note that they have taken effect, and are counted with what the session has."""
+        """Note that subscriptions have taken effect, and are counted with what the session has."""
         self._session.subscribing -= len(self._new)
         self._count_owned(-len(self._new))
         self._session.subscribing_bytes -= self._bytes
@@ -230,7 +230,8 @@ class _Room:
 
 
 def _as_bridge(request: SubscriptionRequest) -> None:
-    """3.x has no options for it: Mosquitto's bridges get nothing back, and retain flags as they were published."""
+    """Give a subscription of Mosquitto's bridges what 3.x has no options for: nothing comes back, and retain flags stay
+    as published."""
     request.no_local = True
     request.retain_as_published = True
 
@@ -249,14 +250,15 @@ def _row(link: Link, request: SubscriptionRequest, subscription_id: int) -> Subs
 
 
 def _may_want_retained(request: SubscriptionRequest) -> bool:
-    """Retain Handling [MQTT-3.3.1-9, MQTT-3.3.1-11]; whether 1 applies shows when the one before is applied."""
+    """Return whether Retain Handling may ask for retained messages [MQTT-3.3.1-9, MQTT-3.3.1-11]; whether 1 applies
+    shows when the one before is applied."""
     if request.filter.startswith(SHARE_PREFIX):
         return False  # 4.8.2: retained messages are not sent to a shared subscription
     return request.retain_handling != 2
 
 
 def _memory_of(filters: list[str]) -> i64:
-    """Bytes that these filters and what is made of them take, about, while they wait."""
+    """Return about how many bytes these filters and what is made of them take while they wait."""
     held: i64 = 0
     for topic_filter in filters:
         held += SUBSCRIPTION_BYTES + len(topic_filter)
@@ -279,7 +281,7 @@ class _Held(Deferred):
 
 
 class _InUse(Deferred):
-    """SUBACK or UNSUBACK that refuses all filters of a packet, behind what was appended before it."""
+    """Sends the SUBACK or UNSUBACK that refuses all filters of a packet, behind what was appended before it."""
 
     def __init__(self, link: Link, packet_id: int, codes: list[int], subscribes: bool) -> None:
         super().__init__(link, len(codes))
@@ -296,7 +298,7 @@ class _InUse(Deferred):
 
 
 class _Unsubscribed(Deferred):
-    """The subscriptions are gone: UNSUBACK, with a code for each filter in order [MQTT-3.11.3-1]."""
+    """Sends UNSUBACK once the subscriptions are gone, with a code for each filter in order [MQTT-3.11.3-1]."""
 
     def __init__(self, link: Link, packet: Unsubscribe, answer: _Answer, held: _Held) -> None:
         super().__init__(link, held.weight)
@@ -316,7 +318,8 @@ class _Unsubscribed(Deferred):
 
 
 class _Subscribed(Deferred):
-    """The subscriptions are durable and applied: queue what is retained, then SUBACK, then send the rest of it."""
+    """Goes on once the subscriptions are durable and applied: queue what is retained, then SUBACK, then send the rest
+    of it."""
 
     def __init__(
         self,
@@ -364,8 +367,8 @@ class _Subscribed(Deferred):
 
 
 class _Suback(Held):
-    """SUBACK, if no part is still on its way, then the retained messages that do not go through the queue; both once the
-    other shards look for what was subscribed."""
+    """Sends SUBACK, if no part is still on its way, then the retained messages that do not go through the queue; both
+    once the other shards look for what was subscribed."""
 
     def __init__(
         self,

@@ -29,14 +29,15 @@ class Turns:
         self._crowd: i64 = 0  # how many wait, or did lately: who has been read to its end is back soon
 
     def take(self, link: Link) -> None:
-        """A link has read more than its share: it goes on when it is its turn."""
+        """Take a link that has read more than its share: it goes on when it is its turn."""
         self.waiting.append(link)
         if len(self.waiting) > self._crowd:
             self._note_crowd(len(self.waiting))
 
     def go_on(self, behind: bool = False) -> None:
-        """The end of a tick: as many turns as fit into a pass; whoever is held back keeps its place without one. While we
-        are `behind`, with what was read taking effect over several passes, fewer: more would only make it longer."""
+        """Give at the end of a tick as many turns as fit into a pass; whoever is held back keeps its place without one.
+        While we are `behind`, with what was read taking effect over several passes, fewer: more would only make it
+        longer."""
         waiting = self.waiting
         gone: i64 = self._crowd - len(waiting)
         if gone > 0:

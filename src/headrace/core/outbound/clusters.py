@@ -115,7 +115,8 @@ class Attendance:
 
 
 class Clusters:
-    """Draws and acknowledgements of topic queues. `trimming` keeps their limits."""
+    """Gives the messages of topic queues to consumers, and takes their acknowledgements. `trimming` keeps their
+    limits."""
 
     def __init__(
         self,
@@ -155,7 +156,7 @@ class Clusters:
     # Messages come
 
     def arrived(self, tenant: Commons, message: Message) -> None:
-        """A message at QoS 1 or 2 is durable: it takes its place in the queue of its topic, if that has one."""
+        """Put a message at QoS 1 or 2 that is durable into the queue of its topic, if that has one."""
         queue = tenant.queues.get(message.topic)
         if queue is None:
             return
@@ -168,7 +169,7 @@ class Clusters:
         self.trimming.begin()
 
     def end_batch(self) -> None:
-        """What has come is there: answer those who wait for it, and notify others."""
+        """Answer those who wait for what has come, and notify others."""
         if self._changed:
             changed, self._changed = self._changed, {}
             for queue in changed:
@@ -209,7 +210,7 @@ class Clusters:
     # JOIN and LEAVE
 
     def join(self, party: Party, link: Link, voice: Voice, sn: bytes, cluster: Cluster) -> None:
-        """A consumer more, or one that joins again."""
+        """Let a consumer join, or join again."""
         key = (sn, cluster.queue.topic, cluster.name)
         consumer = party.consumers.get(key)
         if consumer is None or consumer.cluster is not cluster:
@@ -222,7 +223,7 @@ class Clusters:
             self._notify(cluster, live)
 
     def leave(self, party: Party, sn: bytes, topic: bytes, name: bytes) -> bool:
-        """A consumer less: what it holds goes to others. False if it was none."""
+        """Let a consumer leave: what it holds goes to others. False if it was none."""
         consumer = party.consumers.pop((sn, topic, name), None)
         if consumer is None:
             return False
@@ -234,7 +235,7 @@ class Clusters:
         return True
 
     def lost(self, party: Party) -> None:
-        """The connection has ended."""
+        """Note that the connection has ended."""
         for pull in party.pulls:
             if pull.timer is not None:
                 pull.timer.cancel()
@@ -257,7 +258,7 @@ class Clusters:
     # PULL
 
     def pull(self, party: Party, pull: Pull) -> None:
-        """Answer it now, when there is something, or when its time is over; those before it come first."""
+        """Answer a PULL now, when there is something, or when its time is over; PULLs before it come first."""
         if len(party.pulls) >= _PULLS_MAX:
             raise ProtocolError(rc.RECEIVE_MAXIMUM_EXCEEDED, "more PULLs than may wait")
         pull.consumer.told = False
@@ -336,12 +337,12 @@ class Clusters:
         return True
 
     def reserved(self, party: Party, pull: Pull, cluster: Cluster, limit: i64) -> None:
-        """The limit is durable."""
+        """Note that the limit of what a PULL reserved is durable."""
         cluster.sent_limit = max(cluster.sent_limit, limit)
         self.continued(party, pull)
 
     def continued(self, party: Party, pull: Pull) -> None:
-        """What a PULL waited for has happened."""
+        """Note that what a PULL waited for has happened."""
         pull.reserving = False
         self.go_on(party)
 
@@ -412,7 +413,8 @@ class Clusters:
     # ACK
 
     def ack(self, cluster: Cluster, ids: list[bytes]) -> bool:
-        """Messages are done with. False if one of them is not known, or was done with before; the others are."""
+        """Finish messages that are acknowledged. False if one of them is not known, or was done with before; the others
+        are finished."""
         live = self.live(cluster)
         is_full = len(cluster.in_flight) >= self._settings.cluster_in_flight_max
         numbers = [cluster.cluster_id]
@@ -481,7 +483,7 @@ class Clusters:
     # Stop
 
     def stop(self) -> None:
-        """SIGTERM: note exactly what was delivered, so that nothing else says that it may have been."""
+        """Stop on SIGTERM: note exactly what was delivered, so that nothing else says that it may have been."""
         for cluster in self._fold.queues.clusters.values():
             last = cluster.next - 1
             if cluster.sent_limit > last:
@@ -504,7 +506,7 @@ def _is_unfinished(cluster: Cluster, serials: list[int]) -> bool:
 
 
 class _Reserved(Deferred):
-    """The limit of what may have been delivered is durable: go on with the PULL that asked for it."""
+    """Goes on with a PULL once the limit that it asked for, of what may have been delivered, is durable."""
 
     def __init__(self, clusters: Clusters, party: Party, pull: Pull, cluster: Cluster, limit: i64) -> None:
         super().__init__(pull.consumer.link)
@@ -519,7 +521,8 @@ class _Reserved(Deferred):
 
 
 class _GoOn(Deferred):
-    """Others have had their turn, and what a connection has to read was written or waits for it: go on with its PULL."""
+    """Goes on with the PULL of a connection once others have had their turn, and what the connection has to read was
+    written or waits for it."""
 
     def __init__(self, clusters: Clusters, party: Party, pull: Pull) -> None:
         super().__init__(pull.consumer.link)
@@ -532,7 +535,7 @@ class _GoOn(Deferred):
 
 
 class _Unread(Timer):
-    """The next message of a cluster could not be read."""
+    """Tries again to read the next message of a cluster, which could not be read."""
 
     def __init__(self, clusters: Clusters, cluster: Cluster) -> None:
         super().__init__()
@@ -544,7 +547,7 @@ class _Unread(Timer):
 
 
 class _PullOver(Timer):
-    """The time of the oldest PULL of a connection is over."""
+    """Ends the oldest PULL of a connection when its time is over."""
 
     def __init__(self, clusters: Clusters, party: Party) -> None:
         super().__init__()
@@ -559,7 +562,7 @@ class _PullOver(Timer):
 
 
 class _Overdue(Timer):
-    """The time of what was drawn first in a cluster is over."""
+    """Takes back what was drawn first in a cluster when its time is over."""
 
     def __init__(self, clusters: Clusters, cluster: Cluster) -> None:
         super().__init__()

@@ -53,7 +53,7 @@ _CHUNK_LIMIT: Final = 16_384
 
 
 def _size(link: Link, message: Message, qos: i64, ids: bytes) -> i64:
-    """Bytes of a PUBLISH on this link, without a topic alias."""
+    """Return the bytes of a PUBLISH on this link, without a topic alias."""
     if link.rendering is not None:
         return link.rendering.size(link, message, qos, ids)
     return message.rendered_size(link.version, qos, ids)
@@ -63,15 +63,15 @@ class Sharing:
     """Whoever gives a session what waits in its shared subscriptions (`group_delivery`)."""
 
     def resend(self, session: Session, link: Link) -> None:
-        """PUBLISH with DUP, or PUBREL, again, as far as the window allows [MQTT-3.3.4-9]."""
+        """Send PUBLISH with DUP, or PUBREL, again, as far as the window allows [MQTT-3.3.4-9]."""
         raise NotImplementedError
 
     def pump(self, session: Session, link: Link) -> None:
-        """A member got room: let it draw."""
+        """Let a member draw that got room."""
         raise NotImplementedError
 
     def go_on(self, group: Group) -> None:
-        """The next entry could not be read, and perhaps it can be now."""
+        """Go on with a group whose next entry could not be read, and perhaps can be now."""
         raise NotImplementedError
 
     def hand_out(self, group: Group, most: i64) -> bool:
@@ -79,7 +79,7 @@ class Sharing:
         raise NotImplementedError
 
     def resumed(self, session: Session, link: Link) -> None:
-        """A member is connected again: what it has in flight is to be sent again, then it draws."""
+        """Go on with a member that is connected again: what it has in flight is to be sent again, then it draws."""
         raise NotImplementedError
 
 
@@ -115,7 +115,7 @@ class Delivery(Pump):
         self.offer_stored(session, message, reference(message.offset, target.ids_index, retain, qos))
 
     def offer_qos0(self, session: Session, message: Message, retain: bool, ids: bytes) -> None:
-        """QoS 0 is tried once and never stored (O1)."""
+        """Try a message at QoS 0 once; it is never stored (O1)."""
         link = session.link
         if link is None or not link.ready:
             session.count_drop(DROP_QOS0_AWAY, 1)
@@ -132,7 +132,7 @@ class Delivery(Pump):
             counters.bytes_sent += len(message.payload)
 
     def write(self, link: Link, message: Message, qos: i64, packet_id: i64, first: i64, ids: bytes) -> None:
-        """One PUBLISH into the buffer of a connection."""
+        """Write one PUBLISH into the buffer of a connection."""
         self.written += 1
         if qos and self.sampled_us == 0 and first & 1 == 0 and message.timestamp_us >= link.since_us:
             self.sampled_us = message.timestamp_us
@@ -146,7 +146,8 @@ class Delivery(Pump):
     def _write_aliased(
         self, link: Link, message: Message, qos: i64, packet_id: i64, first: i64, ids: bytes
     ) -> None:
-        """The first topics of a connection get an alias each, up to the client's maximum [MQTT-3.3.2-11]."""
+        """Write a PUBLISH with a topic alias: the first topics of a connection get one each, up to the client's maximum
+        [MQTT-3.3.2-11]."""
         aliases = link.aliases
         if aliases is None:
             aliases = {}
@@ -218,7 +219,8 @@ class Delivery(Pump):
             self.hungry.append(session)
 
     def _too_large(self, session: Session, link: Link, message: Message, ref: i64) -> bool:
-        """A message above the client's Maximum Packet Size is dropped for it [MQTT-3.1.2-25]."""
+        """Return whether a message is above the client's Maximum Packet Size, and so is dropped for it
+        [MQTT-3.1.2-25]."""
         if not link.max_packet_size:
             return False
         ids = session.ids_of(ref >> 3 & REF_IDS_MAX, message.topic)
@@ -346,13 +348,14 @@ class Delivery(Pump):
         return True
 
     def wait_for_read(self, session: Session, link: Link) -> None:
-        """What the session is to get next cannot be read now: nothing is dropped for that, `retry_unread` goes on."""
+        """Wait until what the session is to get next can be read: nothing is dropped for that, `retry_unread` goes
+        on."""
         if not link.unread:
             link.unread = True
             self.unread.add(session, self._clock.mono_ms)
 
     def retry_unread(self) -> None:
-        """Go on with those whose next entry could not be read, as far as it can be now. Called by the timer."""
+        """Go on with the sessions whose next entry could not be read, as far as it can be now. Called by the timer."""
         now_ms = self._clock.mono_ms
         sessions = self.unread.take_due(now_ms)
         if not sessions:
@@ -476,7 +479,8 @@ class Delivery(Pump):
             self.hand_out_later(group)
 
     def resumed(self, session: Session, link: Link) -> None:
-        """The connection is ready: everything in flight is to be sent again, oldest first, then the backlog."""
+        """Go on with a connection that is ready: everything in flight is to be sent again, oldest first, then the
+        backlog."""
         queue = session.queue
         if queue is not None:
             queue.start_resend()

@@ -32,7 +32,7 @@ _encode: Final = msgspec.json.Encoder()
 
 
 class DropEvents:
-    """Publishes `Tenant.drops`."""
+    """Publishes what was lost in each tenant (`Tenant.drops`)."""
 
     def __init__(self, commit: GroupCommit, clock: Clock) -> None:
         self._commit = commit

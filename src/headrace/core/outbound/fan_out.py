@@ -53,7 +53,7 @@ class _Job:
         self.at: i64 = 0
 
     def takes(self, targets: list[Target], payer: Link | None, plain: bool) -> bool:
-        """Return whether one more message may go with these."""
+        """Return whether one more message may go with those of the job."""
         if self.at or self.targets is not targets or self.payer is not payer:
             return False
         if (len(self.packets) > 0) != plain:
@@ -76,12 +76,13 @@ class Offering:
         raise NotImplementedError
 
     def missed(self, target: Target, message: Message, error: Exception) -> None:
-        """A session could not be given a message."""
+        """Note that a session could not be given a message."""
         raise NotImplementedError
 
 
 class FanOut:
-    """The lanes. `left` is how many deliveries to more than a few sessions this pass may still begin with."""
+    """Holds the lanes of all publishers. `left` is how many deliveries to more than a few sessions this pass may still
+    begin with."""
 
     def __init__(self, offering: Offering, commit: GroupCommit, at_once: i64, high: i64) -> None:
         self._offering = offering
@@ -163,7 +164,8 @@ class FanOut:
         self._limit = self.bytes + LANES_BYTES_MAX // 2
 
     def go_on(self) -> bool:
-        """The end of a tick: give what waits to as many sessions as one pass should; True if more is to do."""
+        """Give what waits to as many sessions as one pass should, at the end of a tick; return True if more is to
+        do."""
         self.left = self._at_once
         if not self.busy:
             return False
@@ -183,7 +185,7 @@ class FanOut:
         return self.busy
 
     def _turn(self, lane: _Lane, most: i64) -> i64:
-        """The oldest job of a lane, for as many sessions as `most` allows, one at least; returns the work."""
+        """Give the oldest job of a lane to as many sessions as `most` allows, one at least; return the work."""
         job = lane.jobs[0]
         if job.packets and not job.joined:
             job.joined = b"".join(job.packets)

@@ -43,7 +43,8 @@ if TYPE_CHECKING:
 
 
 class SharedDelivery(Sharing):
-    """Draws, acknowledgements and limits of groups."""
+    """Gives the entries of shared subscriptions to members, takes their acknowledgements and keeps the limits of
+    groups."""
 
     def __init__(
         self,
@@ -104,7 +105,7 @@ class SharedDelivery(Sharing):
         self._drop(group, serial, reason)
 
     def serve(self, group: Group, message: Message) -> None:
-        """`message` joined the queue: as long as members have room, they draw."""
+        """Let members draw as long as they have room: `message` joined the queue."""
         passed: dict[Session, None] = {}  # by them, the head
         while group.waiting and not group.unread and group.free:
             chosen = self._choose(group, message, passed, True)
@@ -115,8 +116,8 @@ class SharedDelivery(Sharing):
     def _choose(
         self, group: Group, message: Message, passed: dict[Session, None], stored: bool
     ) -> Session | None:
-        """The member that the configured strategy gives a message to, None if none can take it now. `stored`: it is in
-        the group's queue, and needs room in a window."""
+        """Return the member that the configured strategy gives a message to, None if none can take it now. `stored`: it
+        is in the group's queue, and needs room in a window."""
         strategy = self._settings.shared_strategy
         if strategy == STICKY:
             kept = group.kept()
@@ -140,7 +141,7 @@ class SharedDelivery(Sharing):
     def _in_turn(
         self, group: Group, message: Message | None, passed: dict[Session, None], stored: bool
     ) -> Session | None:
-        """The next member that can take a message. `message` is needed for one that is not `stored` alone."""
+        """Return the next member that can take a message. `message` is needed for one that is not `stored` alone."""
         turns = group.free if stored else group.open
         left: i64 = len(turns)
         while left > 0:
@@ -160,8 +161,8 @@ class SharedDelivery(Sharing):
         return self._writable(session) and self._allowed(group, session, message)
 
     def _allowed(self, group: Group, session: Session, message: Message | None) -> bool:
-        """Return whether its rights are enough for an entry of the group, and for this message. Who cannot be judged
-        is not, and loses its connection."""
+        """Return whether the session's rights are enough for an entry of the group, and for this message. Who cannot be
+        judged is not, and loses its connection."""
         try:
             return _admitted(group, session) and (message is None or _may_read(session, message))
         except Exception as error:  # noqa: BLE001  the others have their turn
@@ -174,7 +175,7 @@ class SharedDelivery(Sharing):
             link.worker.contain("group", link, error)
 
     def pump(self, session: Session, link: Link) -> None:
-        """A member got room: let it draw from those of its groups that found it without, in turn: one page at most,
+        """Let a member that got room draw from those of its groups that found it without, in turn: one page at most,
         counting what it draws and where it looks."""
         membership = membership_of(session)
         if membership is None:
@@ -247,12 +248,12 @@ class SharedDelivery(Sharing):
             passed[session] = None
 
     def go_on(self, group: Group) -> None:
-        """The next entry could not be read, and perhaps it can be now."""
+        """Go on with a group whose next entry could not be read, and perhaps can be now."""
         if self.hand_out(group, self._settings.page_messages):
             self._delivery.hand_out_later(group)
 
     def _wait_for_read(self, group: Group) -> None:
-        """The next entry cannot be read now: nothing is drawn until `go_on`."""
+        """Note that the next entry cannot be read now: nothing is drawn until `go_on`."""
         if not group.unread:
             group.unread = True
             self._delivery.unread.add(group.carrier, self._clock.mono_ms)
@@ -275,7 +276,7 @@ class SharedDelivery(Sharing):
         return self._room(session) and has_free_id(session)
 
     def _fetch(self, group: Group, ref: int) -> Message | Absent:
-        """The message of the head. If it cannot be read now, the group waits for that."""
+        """Return the message of the group's head. If it cannot be read now, the group waits for that."""
         message = self._journal.fetch(ref >> REF_OFFSET_SHIFT) if ref else NOT_NOW
         if message is NOT_NOW:
             self._wait_for_read(group)
@@ -342,7 +343,8 @@ class SharedDelivery(Sharing):
         counters.bytes_sent += len(message.payload)
 
     def resumed(self, session: Session, link: Link) -> None:
-        """QoS 2 completes with its member: all that it has is to be sent again. Then it draws where something waits."""
+        """Go on with a member that is connected again: QoS 2 completes with its member, so all that it has is to be
+        sent again. Then it draws where something waits."""
         membership = membership_of(session)
         if membership is None:
             return
@@ -357,7 +359,7 @@ class SharedDelivery(Sharing):
                 group.free[session] = None
 
     def resend(self, session: Session, link: Link) -> None:
-        """PUBLISH with DUP, or PUBREL, again, as far as the window allows [MQTT-3.3.4-9]."""
+        """Send PUBLISH with DUP, or PUBREL, again, as far as the window allows [MQTT-3.3.4-9]."""
         membership = membership_of(session)
         redraw = None if membership is None else membership.redraw
         if link.unread:
@@ -406,7 +408,7 @@ class SharedDelivery(Sharing):
         self._finish(session, draw, 0)
 
     def _finish(self, session: Session, draw: Draw, reason_code: int) -> None:
-        """A refused message does not go to another member (decision 13)."""
+        """Finish a draw; a refused message does not go to another member (decision 13)."""
         draw.group.finish(draw.serial)
         membership = membership_of(session)
         if membership is not None and membership.redraw:
@@ -433,7 +435,7 @@ def _may_read(session: Session, message: Message) -> bool:
 
 
 class _DrawDurable(Deferred):
-    """QoS 2: the choice of member is durable, send."""
+    """Sends a QoS 2 entry once the choice of its member is durable."""
 
     def __init__(self, sharing: SharedDelivery, link: Link, draw: Draw, message: Message) -> None:
         super().__init__(link)
@@ -451,7 +453,7 @@ class _DrawDurable(Deferred):
 
 
 class _SharedRelease(Deferred):
-    """PUBREC of a shared entry is durable: PUBREL."""
+    """Sends PUBREL once PUBREC of a shared entry is durable."""
 
     def __init__(self, link: Link, draw: Draw) -> None:
         super().__init__(link)

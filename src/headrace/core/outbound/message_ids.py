@@ -16,7 +16,7 @@ from headrace.mqtt.data_types import text
 
 
 class IdRendering(Rendering):
-    """Renders for one connection."""
+    """Renders messages with their ids, for one connection."""
 
     def __init__(self, journal: JournalName, name: str) -> None:
         super().__init__()
@@ -32,8 +32,8 @@ class IdRendering(Rendering):
         return message.rendered_size(link.version, qos, self._with_id(link, message, qos, ids))
 
     def _with_id(self, link: Link, message: Message, qos: i64, ids: bytes) -> bytes:
-        """The properties that come behind the publisher's. A message has no id where it is at QoS 0 and its publisher
-        gave none; and none is put where it would make the packet too large for the client."""
+        """Return the properties that come behind the publisher's. A message has no id where it is at QoS 0 and its
+        publisher gave none; and none is put where it would make the packet too large for the client."""
         if message.offset < 0 and own_id(message) is None:
             return ids
         found = self._journal.id_of(message)

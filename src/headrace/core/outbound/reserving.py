@@ -69,7 +69,8 @@ class Reserving:
             self._commit.defer(_BoundaryMoved(self._pump, session, boundary, queue.held_below(boundary)))
 
     def limit_of_resumed(self, session: Session, chunk: i64) -> int:
-        """The `sent_limit` of a session whose client is back: CONNACK waits for it and for the ids that go with it."""
+        """Return the `sent_limit` of a session whose client is back: CONNACK waits for it and for the ids that go with
+        it."""
         queue = session.queue
         if queue is None:
             return min(chunk, session.tenant.ids.direct)
@@ -112,7 +113,7 @@ class Reserving:
 
 
 class _LimitRaised(Deferred):
-    """A new `sent_limit` is durable."""
+    """Goes on once a new `sent_limit` is durable."""
 
     def __init__(self, pump: Pump, session: Session, limit: int) -> None:
         super().__init__(session.link)
@@ -129,7 +130,7 @@ class _LimitRaised(Deferred):
 
 
 class _BoundaryMoved(Deferred):
-    """The acknowledgements below the boundary are durable, but for those of the held entries."""
+    """Goes on once the acknowledgements below the boundary are durable, but for those of the held entries."""
 
     def __init__(self, pump: Pump, session: Session, boundary: int, held: dict[int, int] | None) -> None:
         super().__init__(session.link)

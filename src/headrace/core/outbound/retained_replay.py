@@ -38,13 +38,14 @@ def effective_qos(message: Message, subscription: Subscription) -> int:
 
 
 def wanted(session: Session, subscription: Subscription, message: Message, now_us: int) -> bool:
-    """No Local takes out the client's own [MQTT-3.8.3-3]; what has expired is not sent."""
+    """Return whether a retained message is for the session: No Local takes out the client's own [MQTT-3.8.3-3]; what
+    has expired is not sent."""
     return not (subscription.no_local and message.origin == session.origin) and not message.expired(now_us)
 
 
 def first_page(session: Session, subscriptions: list[Subscription], now_us: int) -> list[int]:
-    """The retained entries that a `subscribed` record lists: offset, QoS, subscription identifier, flat. As many as are
-    found in one piece of a walk; the others follow in pages."""
+    """Return the first page of the retained entries that a `subscribed` record lists: offset, QoS, subscription
+    identifier, flat. As many as are found in one piece of a walk; the others follow in pages."""
     listed: list[int] = []
     visits = 0
     for subscription in subscriptions:
@@ -60,14 +61,14 @@ def first_page(session: Session, subscriptions: list[Subscription], now_us: int)
 
 
 def sizes_of(session: Session, listed: list[int]) -> list[int]:
-    """The bytes that the entries of a record count in a queue, against the limits of session and tenant."""
+    """Return the bytes that the entries of a record count in a queue, against the limits of session and tenant."""
     retained = session.tenant.retained
     found = [retained.at(offset) for offset in listed[::3]]
     return [0 if message is None else message.size for message in found]
 
 
 def toll_of(session: Session, subscriptions: list[Subscription]) -> i64:
-    """Bytes that a SUBSCRIBE counts as while its retained messages are looked for."""
+    """Return the bytes that a SUBSCRIBE counts as while its retained messages are looked for."""
     retained: i64 = len(session.tenant.retained)
     messages: i64 = 0
     for subscription in subscriptions:
@@ -96,7 +97,8 @@ class Pages:
         self.done = False
 
     def next(self) -> list[Message]:
-        """A page of one subscription: of the next that finds something, unless very many find nothing."""
+        """Return the next page, of one subscription: of the next that finds something, unless very many find
+        nothing."""
         for _ in range(_LOOKED_AT_ONCE):
             page = self._next()
             if page or self.done or self._walk is not None:
@@ -128,11 +130,13 @@ class RetainedReplay:
         self.clock = clock
 
     def queued(self, session: Session, below: int, listed: set[int], then: Deferred) -> QueuedRetained:
-        """Through the queue of a persistent session; then `then` runs. `listed`: offsets that are in its record."""
+        """Return the work that sends retained messages through the queue of a persistent session; then `then` runs.
+        `listed`: offsets that are in its record."""
         return QueuedRetained(self, session, below, listed, then)
 
     def direct(self, session: Session, link: Link, below: int, toll: i64 = 0) -> DirectRetained:
-        """Straight to a connection. `toll`: bytes that its SUBSCRIBE was charged, which are given back at the end."""
+        """Return the work that sends retained messages straight to a connection. `toll`: bytes that its SUBSCRIBE was
+        charged, which are given back at the end."""
         return DirectRetained(self, session, link, below, toll)
 
 
@@ -178,7 +182,7 @@ class QueuedRetained(Deferred):
         self._commit.defer(self)
 
     def _page(self) -> list[int]:
-        """The entries of a RETAINED_QUEUED record: offset, QoS, subscription identifier, flat."""
+        """Return the entries of a RETAINED_QUEUED record: offset, QoS, subscription identifier, flat."""
         messages = self._pages.next()
         self._work += len(messages)
         subscription = self._pages.subscription
@@ -196,7 +200,7 @@ class QueuedRetained(Deferred):
 
 
 def _holds(session: Session, subscription: Subscription) -> bool:
-    """False once it is unsubscribed [MQTT-3.10.4-2]."""
+    """Return whether the session still has the subscription: False once it is unsubscribed [MQTT-3.10.4-2]."""
     return session.subscriptions is not None and subscription.filter in session.subscriptions
 
 
@@ -263,7 +267,7 @@ class DirectRetained(Deferred):
         self._commit.defer(self)
 
     def _send(self, link: Link) -> None:
-        """What fits of the page."""
+        """Send what fits of the page."""
         subscription = self._page_of
         while subscription is not None and self._at < len(self._page) and link.buffered() <= _PAGE_BYTES:
             message = self._page[self._at]

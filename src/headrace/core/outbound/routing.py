@@ -34,11 +34,11 @@ class Passing:
     """Whoever passes on to other shards what is published here."""
 
     def passed(self, message: Message) -> None:
-        """A durable message takes effect. Raises nothing."""
+        """Note that a durable message takes effect. Raises nothing."""
         raise NotImplementedError
 
     def passed_live(self, message: Message) -> None:
-        """A message at QoS 0 goes to its sessions."""
+        """Note that a message at QoS 0 goes to its sessions."""
         raise NotImplementedError
 
     def may_be_heard(self, message: Message) -> bool:
@@ -47,7 +47,7 @@ class Passing:
 
 
 class Router(Offering):
-    """Durable messages in, queue entries out."""
+    """Puts each durable message into the queues of the sessions and groups that it is for."""
 
     def __init__(
         self, delivery: Delivery, sharing: SharedDelivery, commit: GroupCommit, worker: WorkerPort
@@ -68,8 +68,8 @@ class Router(Offering):
         return self._rest is not None
 
     def apply(self, tenant: Commons, message: Message, publisher: Link | None) -> i64:
-        """A message is durable: keep it if it is retained, give it to every matched session. `publisher` is None when
-        it is no longer connected. Returns the work, or UNFINISHED."""
+        """Apply a message that is durable: keep it if it is retained, give it to every matched session. `publisher` is
+        None when it is no longer connected. Returns the work, or UNFINISHED."""
         if message.flags & FLAG_RETAIN:
             self._keep(tenant, message)
         if self.others is not None:
@@ -108,7 +108,7 @@ class Router(Offering):
         return count + 1 + tenant.tree.take_work()
 
     def _with_groups(self, tenant: Commons, message: Message, targets: list[Target]) -> list[Target]:
-        """The sessions of a message, and behind them the groups. For the same of both it is the same list."""
+        """Return the sessions of a message, and behind them the groups. For the same of both it is the same list."""
         groups = tenant.shared_tree.match(message.topic)
         tenant.tree.worked += tenant.shared_tree.take_work()
         if not groups:
@@ -181,9 +181,9 @@ class Router(Offering):
                 at += 1
 
     def missed(self, target: Target, message: Message, error: Exception) -> None:
-        """A session could not be given a message: its connection goes, and its queue holds the message all the same, as
-        it will when the journal is replayed; or it is owed the message, before anything else is put there. Raises
-        nothing: the sessions behind it have their turn."""
+        """Note that a session could not be given a message: its connection goes, and its queue holds the message all
+        the same, as it will when the journal is replayed; or it is owed the message, before anything else is put there.
+        Raises nothing: the sessions behind it have their turn."""
         session = target.session
         group = group_of(session)
         place = "delivery" if group is None else "group"

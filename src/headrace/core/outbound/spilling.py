@@ -28,7 +28,8 @@ PAGES_AT_ONCE: Final = (
 
 
 class Spilling:
-    """Writes pages. A queue calls for it whenever it has `limit` references or more in memory that are in no page."""
+    """Writes pages of long backlogs. A queue calls for it whenever it has `limit` references or more in memory that are
+    in no page."""
 
     def __init__(self, commit: GroupCommit, clock: Clock, settings: BrokerSettings) -> None:
         self._commit = commit
@@ -40,7 +41,7 @@ class Spilling:
         self._left: i64 = self._at_once
 
     def begin_pass(self) -> None:
-        """The next pages may be written."""
+        """Begin a pass, in which the next pages may be written."""
         self._left = self._at_once
 
     def spill_queue(self, incarnation: int, queue: OutboundQueue) -> None:
@@ -56,8 +57,8 @@ class Spilling:
             self._write_pages(behind, SHARED_BACKLOG_PAGE, queue.queue_id)
 
     def _spill(self, backlog: Backlog, subkind: int, owner: int, head_serial: i64) -> None:
-        """The head keeps a page full: it is what goes out next. Where this pass has written its pages, the queue's next
-        entry calls again."""
+        """Write the tail of a queue into a page. The head keeps a page full: it is what goes out next. Where this pass
+        has written its pages, the queue's next entry calls again."""
         self._write_pages(backlog.split(self._page, head_serial), subkind, owner)
 
     def _write_pages(self, behind: Behind, subkind: int, owner: int) -> None:
@@ -71,7 +72,7 @@ class Spilling:
 
 
 class _PageKept(Deferred):
-    """A page is durable: its references need not stay in memory."""
+    """Lets the references of a page go from memory once the page is durable."""
 
     def __init__(self, behind: Behind, first: i64, count: i64) -> None:
         super().__init__()

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class SystemTopics:
-    """Values by topic. A message of the broker has no publisher and no offset."""
+    """The last values of `$SYS` topics, by topic. A message of the broker has no publisher and no offset."""
 
     def __init__(self, delivery: Delivery, clock: Clock) -> None:
         self._delivery = delivery

@@ -83,7 +83,7 @@ class Trimming:
     # Age
 
     def begin(self) -> None:
-        """There is a queue: what waits in it ages from now on, whether or not something comes."""
+        """Begin with a queue that is there: what waits in it ages from now on, whether or not something comes."""
         if not self._aging_begun:
             self._age_later()
 
@@ -115,7 +115,8 @@ class Trimming:
         self._age_later(_AGING_MS if work > 0 else _AGING_SOON_MS)
 
     def _drop_old(self, queue: TopicQueue, age_us: int) -> None:
-        """A page at a time, or message by message. One that can never be read goes, too: it would keep all behind it."""
+        """Drop messages of a queue that are too old, a page at a time, or message by message. One that can never be
+        read goes, too: it would keep all behind it."""
         count, newest = queue.oldest_page()
         if count and self._outdated(newest, age_us) == DROP_EXPIRED:
             for _ in range(count):
@@ -133,7 +134,7 @@ class Trimming:
             self._drop_first(queue, reason)
 
     def _outdated(self, offset: int, age_us: int) -> int:
-        """The reason why a queue keeps a message no more, 0 if it does."""
+        """Return the reason why a queue keeps a message no more, 0 if it does."""
         message = self._journal.fetch(offset)
         if isinstance(message, Message):
             waited_us = elapsed_us(message.timestamp_us, self._clock.now_us)
@@ -143,8 +144,8 @@ class Trimming:
     # Times
 
     def serial_at(self, queue: TopicQueue, time_us: int) -> int:
-        """The serial of the first message that was received at this time or later. Raises NotReadableNow: it is written
-        down for good."""
+        """Return the serial of the first message that was received at this time or later. Raises NotReadableNow: it is
+        written down for good."""
         low, high = int(queue.first), int(queue.next_serial)
         while low < high:
             middle = (low + high) // 2

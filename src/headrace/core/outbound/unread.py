@@ -37,7 +37,7 @@ class Unread:
         self._waiting[session] = None
 
     def take_due(self, now_ms: i64) -> list[Session]:
-        """Return those to be tried now; whoever calls says by `tried` what came of it."""
+        """Return the sessions and groups to be tried now; whoever calls says by `tried` what came of it."""
         if not self._waiting or now_ms < self._due_ms:
             return []
         waiting = list(self._waiting)
@@ -45,7 +45,7 @@ class Unread:
         return waiting
 
     def tried(self, left: list[Session], failures: i64, successes: i64, now_ms: i64) -> None:
-        """`left` were not tried and come before those who had to be added again."""
+        """Note what was tried: `left` were not tried and come before those who had to be added again."""
         self._waiting = dict.fromkeys(left) | self._waiting
         if successes:
             self._delay_ms = RETRY_MIN_MS

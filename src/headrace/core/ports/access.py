@@ -29,15 +29,15 @@ class SignInListener:
         raise NotImplementedError
 
     def identity_of(self, user: str | None) -> Identity:
-        """Whom a client is that signs in as this user, with the limits of its tenant."""
+        """Return whom a client is that signs in as this user, with the limits of its tenant."""
         raise NotImplementedError
 
     def owner_of(self, tenant: str, client_id: str) -> str | None:
-        """The user whom the session of a client id belongs to; None: nobody, or there is none."""
+        """Return the user whom the session of a client id belongs to; None: nobody, or there is none."""
         raise NotImplementedError
 
     def user_before(self, tenant: str, client_id: str) -> str | None:
-        """The user of the connection that one with this client id takes over; None: nobody, or there is none."""
+        """Return the user of the connection that one with this client id takes over; None: nobody, or there is none."""
         raise NotImplementedError
 
 
@@ -56,7 +56,7 @@ class SignIn:
 
     @property
     def size(self) -> int:
-        """Bytes that it holds while it waits, by and large."""
+        """Return about how many bytes the sign-in holds while it waits."""
         packet = self._packet
         size = _FIXED_BYTES + len(packet.client_id) + len(packet.username or "") + len(packet.password or b"")
         if packet.will is not None:
@@ -66,19 +66,20 @@ class SignIn:
         return size
 
     def identity_of(self, user: str | None) -> Identity:
-        """Whom it is, if it is this user; None is nobody in particular."""
+        """Return whom the client is if it signs in as this user; None is nobody in particular."""
         return self._listener.identity_of(user)
 
     def owner(self, tenant: str) -> str | None:
-        """The user whom the session that it asks for belongs to, if there is one."""
+        """Return the user whom the session that it asks for belongs to, if there is one."""
         return self._listener.owner_of(tenant, self.client_id)
 
     def user_before(self, tenant: str) -> str | None:
-        """The user of the connection that it takes over, if there is one."""
+        """Return the user of the connection that the client takes over, if there is one."""
         return self._listener.user_before(tenant, self.client_id)
 
     def answer(self, answer: Identity | int) -> None:
-        """The late answer, as `Access.authenticate` gives it. On the loop; nothing happens if the client has gone."""
+        """Give the late answer, as `Access.authenticate` gives it. On the loop; nothing happens if the client has
+        gone."""
         link = self.link
         if not link.closed:
             self._listener.signed_in(link, self._packet, answer)
@@ -94,7 +95,8 @@ class Guard:
         raise NotImplementedError
 
     def failed(self, peer: str) -> bool:
-        """A login failed there. True if that was one too many, and the address is banned now."""
+        """Note that a login failed at that address. Returns True if that was one too many, and the address is banned
+        now."""
         raise NotImplementedError
 
 
@@ -109,15 +111,15 @@ class Access:
     guard: Guard | None = None
 
     def authenticate(self, request: SignIn) -> Identity | int:
-        """Whom a client is that may come in (`SignIn.identity_of`), or why not: a reason code. PENDING: `SignIn.answer`
-        is called later."""
+        """Return whom a client is that may come in (`SignIn.identity_of`), or why not: a reason code. PENDING:
+        `SignIn.answer` is called later."""
         raise NotImplementedError
 
     def reload(self) -> None:
-        """Read the rules again. Raises ConfigError or OSError; then those that were there stay."""
+        """Read the rules again. Raises ConfigError or OSError; then the rules that were there stay."""
 
     def must_go(self, link: Link) -> str:
-        """Why a connection may not stay under the rules as they are now, "" if it may."""
+        """Return why a connection may not stay under the rules as they are now, "" if it may."""
         return ""
 
     def close(self) -> None:
@@ -134,22 +136,25 @@ class Access:
         raise NotImplementedError
 
     def renamed(self, link: Link) -> bool:
-        """Another device speaks on a connection of many, and `link.client_id` is its name. Returns whether the user may
+        """Let another device speak on a connection of many; `link.client_id` is its name. Returns whether the user may
         be it."""
         return True
 
     def note_denied(self, link: Link, action: str, topic: bytes) -> None:
-        """A PUBLISH or a will was refused because `may_publish` said so."""
+        """Note that a PUBLISH or a will was refused because `may_publish` said so."""
 
     def overdrawn(self, link: Link, rights: Rights) -> None:
-        """A message came beyond those that `rights.left` allowed for. Raises ProtocolError where that must end it."""
+        """Handle a message that came beyond those that `rights.left` allowed for. Raises ProtocolError where that must
+        end it."""
         rights.left = UNLIMITED
 
     def left(self, link: Link) -> None:
-        """A connection that was let in has ended, or its session has left it; told once or more often."""
+        """Note that a connection that was let in has ended, or that its session has left it; told once or more
+        often."""
 
     def may_subscribe(self, link: Link, topic_filter: str) -> bool:
-        """False if nothing, or for a shared subscription not everything, that the filter matches may be received."""
+        """Return False if nothing, or for a shared subscription not everything, that the filter matches may be
+        received."""
         raise NotImplementedError
 
 

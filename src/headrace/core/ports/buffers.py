@@ -28,7 +28,7 @@ class Buffers:
         return kept.pop() if kept else BytesWriter()
 
     def give_back(self, buffer: BytesWriter) -> None:
-        """What it holds has been written, or is of no use any more."""
+        """Take a buffer back: what it holds has been written, or is of no use any more."""
         if len(buffer) <= KEPT_BYTES_MAX and len(self._kept) < KEPT_MAX:
             buffer.truncate(0)
             self._kept.append(buffer)

@@ -41,14 +41,15 @@ Tell = Callable[[str, str, BaseException], None]
 
 
 class Failures:
-    """`counts` holds a number for each of PLACES. `tell` is called with the place, the client and what was raised."""
+    """Counts and tells what was raised where nothing should be. `counts` holds a number for each of PLACES. `tell` is
+    called with the place, the client and what was raised."""
 
     def __init__(self) -> None:
         self.counts: dict[str, int] = dict.fromkeys(PLACES, 0)
         self.tell: Tell | None = None
 
     def note(self, place: str, client_id: str, error: BaseException) -> None:
-        """Count it and tell it."""
+        """Count a failure and tell it."""
         self.counts[place] += 1
         tell = self.tell
         if tell is not None:

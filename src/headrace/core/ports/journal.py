@@ -37,7 +37,7 @@ class PageReader:
     """Reads the pages of long backlogs back; they are records of the journal (`backlog`)."""
 
     def fetch_page(self, offset: int) -> bytes | Absent:
-        """The values of the PROGRESS record at `offset`, or why there are none."""
+        """Return the values of the PROGRESS record at `offset`, or why there are none."""
         raise NotImplementedError
 
 
@@ -46,7 +46,7 @@ class JournalPort(PageReader):
     """The log behind group commit. Offsets: a high watermark H says that every record below H is durable."""
 
     def next_offset(self) -> int:
-        """The offset the next appended record gets."""
+        """Return the offset the next appended record gets."""
         raise NotImplementedError
 
     def append(
@@ -60,5 +60,5 @@ class JournalPort(PageReader):
         raise NotImplementedError
 
     def fetch(self, offset: int) -> Message | Absent:
-        """The message at `offset`; why there is none; or NOT_NOW, and then it is to be asked for again later."""
+        """Return the message at `offset`; why there is none; or NOT_NOW, and then it is to be asked for again later."""
         raise NotImplementedError

@@ -14,7 +14,7 @@ class Latencies:
     """Hears when the bytes have left. `arrived_us`: when the message came, Unix microseconds by the broker's clock."""
 
     def acknowledged(self, arrived_us: int) -> None:
-        """A PUBACK or PUBREC was written."""
+        """Note that a PUBACK or PUBREC was written."""
 
     def delivered(self, arrived_us: int) -> None:
-        """A PUBLISH with QoS > 0 was written to a client that was connected when the message came."""
+        """Note that a PUBLISH with QoS > 0 was written to a client that was connected when the message came."""

@@ -42,11 +42,11 @@ class Rendering:
         self.bridges = bridges
 
     def write(self, link: Link, message: Message, qos: i64, packet_id: i64, first: i64, ids: bytes) -> None:
-        """One PUBLISH into the buffer of `link`; `first` is its first byte."""
+        """Write one PUBLISH into the buffer of `link`; `first` is its first byte."""
         raise NotImplementedError
 
     def size(self, link: Link, message: Message, qos: i64, ids: bytes) -> i64:
-        """Bytes of what `write` would append."""
+        """Return the bytes of what `write` would append."""
         raise NotImplementedError
 
 
@@ -93,7 +93,7 @@ class WorkerPort:
         raise NotImplementedError
 
     def note_dirty(self, link: Link) -> None:
-        """A link has bytes to write at the end of this tick. While some have, a tick is asked for."""
+        """Note that a link has bytes to write at the end of this tick. While some have, a tick is asked for."""
         last = self._last_dirty
         self._last_dirty = link
         self.dirty += 1
@@ -113,7 +113,7 @@ class WorkerPort:
         raise NotImplementedError
 
     def take_turns(self, link: Link) -> None:
-        """A link has read more than its share: it goes on in the next pass, when the others were read."""
+        """Let a link that has read more than its share go on in the next pass, when the others were read."""
         raise NotImplementedError
 
     def contain(self, place: str, link: Link | None, error: Exception) -> None:
@@ -126,7 +126,7 @@ class BrokerPort:
     """Whoever serves the packets of a link: the broker of a shard, or what is there before one is known."""
 
     def on_writable(self, link: Link) -> None:
-        """The socket's buffer fell below its low mark."""
+        """Note that the socket's buffer fell below its low mark."""
         raise NotImplementedError
 
     def on_connection_lost(self, link: Link) -> None:
@@ -145,7 +145,7 @@ class BrokerPort:
         raise NotImplementedError
 
     def on_plain_publish(self, link: Link, topic: bytes, packet: bytes, payload_at: i64) -> None:
-        """A PUBLISH at QoS 0 with a topic and a payload alone, as the bytes it came in."""
+        """Handle a PUBLISH at QoS 0 with a topic and a payload alone, as the bytes it came in."""
         raise NotImplementedError
 
     def on_puback(self, link: Link, packet_id: int, reason_code: int) -> None:
@@ -176,7 +176,7 @@ class BrokerPort:
         raise NotImplementedError
 
     def on_protocol_error(self, link: Link, error: ProtocolError) -> None:
-        """What came is not MQTT, or not allowed: answer as the version knows it, and end the connection."""
+        """Handle what is not MQTT, or not allowed: answer as the version knows it, and end the connection."""
         raise NotImplementedError
 
 
@@ -235,7 +235,7 @@ class Link(ServerHandler):
         self.aliases: dict[bytes, int] | None = None
 
     def writer(self) -> BytesWriter:
-        """The bytes to be written at the end of the tick. Marks the link as having some."""
+        """Return the bytes to be written at the end of the tick. Marks the link as having some."""
         if not self.dirty:
             self.dirty = True
             self.worker.note_dirty(self)
@@ -250,7 +250,7 @@ class Link(ServerHandler):
             self.writer().write(data)
 
     def buffered(self) -> i64:
-        """Bytes that wait for the end of the tick."""
+        """Return the bytes that wait for the end of the tick."""
         out = self.out
         return 0 if out is None else len(out)
 
@@ -265,18 +265,19 @@ class Link(ServerHandler):
         raise NotImplementedError
 
     def accept(self, present: bool, answer: Properties) -> None:
-        """CONNACK: the client is let in; `present`: it has found its session."""
+        """Send CONNACK: the client is let in; `present`: it has found its session."""
         raise NotImplementedError
 
     def reject(self, reason_code: int) -> None:
-        """CONNACK with a reason code of MQTT 5, as far as the client's version and its Maximum Packet Size have room."""
+        """Send CONNACK with a reason code of MQTT 5, as far as the client's version and its Maximum Packet Size have
+        room."""
         raise NotImplementedError
 
     def puback(self, packet_id: i64) -> None:
         raise NotImplementedError
 
     def stored(self, message: FrameMessage) -> None:
-        """The answer to a message of a device: it is durable."""
+        """Send the answer to a message of a device, which is durable."""
         raise NotImplementedError
 
     def pubrec(self, packet_id: i64) -> None:
@@ -289,15 +290,15 @@ class Link(ServerHandler):
         raise NotImplementedError
 
     def answer(self, qos: int, packet_id: int, reason_code: int, properties: Properties | None) -> None:
-        """PUBACK at QoS 1, PUBREC at QoS 2, with a reason code where the version has one."""
+        """Send PUBACK at QoS 1, PUBREC at QoS 2, with a reason code where the version has one."""
         raise NotImplementedError
 
     def suback(self, packet_id: int, codes: list[int]) -> None:
-        """SUBACK with one reason code of MQTT 5 for each filter."""
+        """Send SUBACK with one reason code of MQTT 5 for each filter."""
         raise NotImplementedError
 
     def unsuback(self, packet_id: int, codes: list[int]) -> None:
-        """UNSUBACK with one reason code of MQTT 5 for each filter."""
+        """Send UNSUBACK with one reason code of MQTT 5 for each filter."""
         raise NotImplementedError
 
     def pingresp(self) -> None:
@@ -310,7 +311,7 @@ class Link(ServerHandler):
     # Implemented by `stream_link`, by those who stand on it, and by the fake.
 
     def let_in(self) -> None:
-        """The client is a stranger no more: what it sends counts as everybody's."""
+        """Note that the client is no longer a stranger: what it sends counts as everybody's."""
 
     def flush(self) -> None:
         """Hand the buffered bytes to the transport."""
@@ -321,7 +322,7 @@ class Link(ServerHandler):
         raise NotImplementedError
 
     def abort(self) -> None:
-        """End it now: nobody reads what is buffered."""
+        """End the connection now: nobody reads what is buffered."""
         self.close()
 
     def refuse(self, error: ProtocolError) -> None:
@@ -346,19 +347,19 @@ class Link(ServerHandler):
         raise NotImplementedError
 
     def spend(self, units: i64) -> None:
-        """The packet that is handled now costs as much as so many more small ones: fewer are handled behind it in this
+        """Charge the packet that is handled now as much as so many more small ones: fewer are handled behind it in this
         pass. Says nothing where no packet is being handled."""
 
     def peer(self) -> str:
-        """The remote address, for logs."""
+        """Return the remote address, for logs."""
         raise NotImplementedError
 
     def listener(self) -> str:
-        """The listener's address, for logs; "" if it has none."""
+        """Return the listener's address, for logs; "" if it has none."""
         return ""
 
     def why_cut(self) -> str:
-        """Why we have cut it off, for logs; "" if we have not."""
+        """Return why we have cut it off, for logs; "" if we have not."""
         return ""
 
     def hung_up(self) -> bool:

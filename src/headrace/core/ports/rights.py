@@ -27,7 +27,7 @@ class Rights:
         self.received = b""
 
     def may_publish(self, topic: bytes) -> bool:
-        """Return whether it may publish one more message to this topic. Raises what `overdrawn` does."""
+        """Return whether the connection may publish one more message to this topic. Raises what `overdrawn` does."""
         self.refresh()
         self.left -= 1
         if self.left < 0:
@@ -85,23 +85,25 @@ class Rights:
         raise NotImplementedError
 
     def may_subscribe(self, topic_filter: str) -> bool:
-        """False if nothing, or for a shared subscription not everything, that the filter matches may be received."""
+        """Return False if nothing, or for a shared subscription not everything, that the filter matches may be
+        received."""
         raise NotImplementedError
 
     def renamed(self) -> bool:
-        """Another device speaks on a connection of many (`Access.renamed`)."""
+        """Let another device speak on a connection of many (`Access.renamed`)."""
         raise NotImplementedError
 
     def note_denied(self, action: str, topic: bytes) -> None:
-        """A PUBLISH or a will was refused because of what was answered."""
+        """Note that a PUBLISH or a will was refused because of what was answered."""
         raise NotImplementedError
 
     def overdrawn(self) -> None:
-        """A message came beyond those that `left` allowed for. Raises ProtocolError where that must end it."""
+        """Handle a message that came beyond those that `left` allowed for. Raises ProtocolError where that must end
+        it."""
         raise NotImplementedError
 
     def ended(self) -> None:
-        """The connection has ended, or its session has left it; told once or more often."""
+        """Note that the connection has ended, or that its session has left it; told once or more often."""
         raise NotImplementedError
 
 

@@ -53,7 +53,7 @@ class Timer:
 
 
 class Timers:
-    """The wheel: buckets of timers and a heap of the buckets in use."""
+    """The timer wheel: buckets of timers and a heap of the buckets in use."""
 
     def __init__(self) -> None:
         self._buckets: dict[int, _Bucket] = {}
@@ -63,7 +63,7 @@ class Timers:
         self.empty = 0  # buckets whose timers were cancelled, some of which may have been filled again
 
     def __len__(self) -> int:
-        """Buckets in use."""
+        """Return the number of buckets in use."""
         return len(self._buckets)
 
     def schedule(self, due_ms: int, timer: Timer) -> None:
@@ -105,7 +105,7 @@ class Timers:
         return False
 
     def retry(self, now_ms: int) -> None:
-        """`run` raised: what its last timer is for is still to be done, a little later."""
+        """Do what the last timer is for a little later: `run` raised, and it is still to be done."""
         timer = self._firing
         if timer is not None and timer.bucket is None and not timer.cancelled:
             self.schedule(now_ms + RETRY_MS, timer)

@@ -29,11 +29,11 @@ class Voice:
         self.frames: ServerFrames | None = None
 
     def welcome(self, sn: bytes, code: int) -> None:
-        """The answer to HELLO."""
+        """Answer HELLO."""
         raise NotImplementedError
 
     def published(self, sn: bytes, sequence: i64, code: int, message_id: bytes) -> None:
-        """The message is durable and has this id, or it is refused and has none."""
+        """Answer PUBLISH: the message is durable and has this id, or it is refused and has none."""
         raise NotImplementedError
 
     def joined(self, sn: bytes, code: int) -> None:
@@ -43,7 +43,7 @@ class Voice:
         raise NotImplementedError
 
     def notify(self, sn: bytes, topic: bytes, cluster: bytes, available: i64) -> None:
-        """So many messages of a topic wait for a cluster."""
+        """Tell the consumer that so many messages of a topic wait for a cluster."""
         raise NotImplementedError
 
     def pulled(self, sn: bytes, messages: list[Draught]) -> None:

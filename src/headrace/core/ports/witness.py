@@ -21,26 +21,26 @@ class Witness:
     """Hears what has happened, after it has. The connection that an end is told of still knows its address."""
 
     def connected(self, link: Link, packet: Connect, present: bool) -> None:
-        """A client was let in; `present`: it has found its session."""
+        """Note that a client was let in; `present`: it has found its session."""
 
     def refused(self, link: Link, client_id: str, reason_code: int, detail: str) -> None:
-        """A connection was not let in, and access control has not told why."""
+        """Note that a connection was not let in, and access control has not told why."""
 
     def disconnected(self, link: Link, client_id: str, kept: bool, reason: str, reason_code: int) -> None:
-        """A connection with a session has ended; `kept`: the session has not. `reason_code` is MQTT 5's, -1 if neither
-        side gave one."""
+        """Note that a connection with a session has ended; `kept`: its session has not. `reason_code` is MQTT 5's, -1
+        if neither side gave one."""
 
     def taken_over(self, link: Link, client_id: str, by: Link) -> None:
-        """The connection of a client has ended since `by` has come with the same client id."""
+        """Note that the connection of a client has ended because `by` has come with the same client id."""
 
     def session_ended(self, client_id: str, waiting: int, reason: str) -> None:
-        """A session that outlived its connection is over, with so many messages that it had not got."""
+        """Note that a session that outlived its connection is over, with so many messages that it had not got."""
 
     def rejected(self, link: Link, what: str, topic: str, reason_code: int) -> None:
-        """A PUBLISH or a subscription was refused, and access control has not told why."""
+        """Note that a PUBLISH or a subscription was refused, and access control has not told why."""
 
     def not_delayed(self, link: Link, topic: str) -> None:
-        """A PUBLISH went to a topic that makes EMQX wait, and makes no difference here."""
+        """Note that a PUBLISH went to a topic that makes EMQX wait, and makes no difference here."""
 
 
 class Testimony:

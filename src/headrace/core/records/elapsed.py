@@ -12,7 +12,8 @@ CLOCK_SET_US: Final = 1_577_836_800_000_000  # 2020: a clock that says less has 
 
 
 def elapsed_us(since_us: int, now_us: int) -> int:
-    """Microseconds from `since_us` to `now_us`; 0 where the clock was set back, or was only set in between."""
+    """Return the microseconds from `since_us` to `now_us`; 0 where the clock was set back, or was only set in
+    between."""
     if since_us < CLOCK_SET_US <= now_us:
         return 0
     return max(0, now_us - since_us)

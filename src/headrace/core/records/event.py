@@ -69,7 +69,7 @@ class SessionName:
         self.client_id = client_id
 
     def fields(self) -> dict[str, object]:
-        """The keys that an event begins with, in a new map."""
+        """Return the keys that an event begins with, in a new map."""
         if self.tenant is None:
             return {"inc": self.incarnation}
         return {"inc": self.incarnation, "t": self.tenant, "c": self.client_id}
@@ -87,34 +87,34 @@ class Event(Record):
         short_record_into(out, KIND_EVENT, self.subkind, self.timestamp_us, _encode_map.encode(self.fields))
 
     def text(self, key: str) -> str:
-        """The text under a key. Raises CorruptRecord if there is none."""
+        """Return the text under a key. Raises CorruptRecord if there is none."""
         value = self.fields.get(key)
         if not isinstance(value, str):
             raise CorruptRecord(f"event {self.subkind} without text field {key!r}")
         return value
 
     def text_or_none(self, key: str) -> str | None:
-        """The text under a key, None without it."""
+        """Return the text under a key, None without it."""
         return None if self.fields.get(key) is None else self.text(key)
 
     def number(self, key: str) -> int:
-        """The number under a key, 0 without it. Raises CorruptRecord if something else is there."""
+        """Return the number under a key, 0 without it. Raises CorruptRecord if something else is there."""
         value = self.fields.get(key, 0)
         if not isinstance(value, int):
             raise CorruptRecord(f"event {self.subkind}: field {key!r} is not a number")
         return value
 
     def number_or_none(self, key: str) -> int | None:
-        """The number under a key, None without it. Raises CorruptRecord if something else is there."""
+        """Return the number under a key, None without it. Raises CorruptRecord if something else is there."""
         return None if self.fields.get(key) is None else self.number(key)
 
     def numbers(self, key: str) -> list[int]:
-        """The numbers in the list under a key; none without it."""
+        """Return the numbers in the list under a key; none without it."""
         value = self.fields.get(key)
         return [n for n in value if isinstance(n, int)] if isinstance(value, list) else []
 
     def listed(self, key: str) -> list[object]:
-        """The list under a key. Raises CorruptRecord if there is none."""
+        """Return the list under a key. Raises CorruptRecord if there is none."""
         value = self.fields.get(key)
         if not isinstance(value, list):
             raise CorruptRecord(f"event {self.subkind} without list {key!r}")
@@ -166,7 +166,8 @@ class ClientConnected(SessionEvent):
 
     @property
     def user(self) -> str | None:
-        """The user whom the session belongs to from now on; None where it already belongs to somebody, or to nobody."""
+        """Return the user whom the session belongs to from now on; None where it already belongs to somebody, or to
+        nobody."""
         value = self.fields.get("u")
         return value if isinstance(value, str) else None
 
@@ -268,7 +269,8 @@ class SessionClosed(SessionOver):
         reason: str | None = None,
         reason_code: int = -1,
     ) -> SessionClosed:
-        """`will_set`: it has a will that is still to come. `reason_code` -1 is none."""
+        """Return the event of a session whose connection has ended. `will_set`: the session has a will that is still to
+        come. `reason_code` -1 is none."""
         fields = session.fields()
         fields["ex"] = expiry_s
         fields["lim"] = sent_limit
@@ -294,7 +296,8 @@ class SessionEnded(SessionOver):
 
     @staticmethod
     def at(now_us: int, session: SessionName, dropped: int, reason: str, reason_code: int) -> SessionEnded:
-        """`dropped`: messages it had queued, 0 if none. `reason_code` -1 is none."""
+        """Return the event of a session that has ended. `dropped`: messages that the session had queued, 0 if none.
+        `reason_code` -1 is none."""
         fields = session.fields()
         if dropped:
             fields["dropped"] = dropped
@@ -318,16 +321,16 @@ class RetainedListing(SessionEvent):
 
     @property
     def retained(self) -> list[int]:
-        """Offset, QoS, subscription identifier (0 is none) of each, flat."""
+        """Return offset, QoS, subscription identifier (0 is none) of each, flat."""
         return self.numbers("ret")
 
     @property
     def sizes(self) -> list[int]:
-        """The bytes that each counts in the queue; 0 in older records, which do not have them."""
+        """Return the bytes that each counts in the queue; 0 in older records, which do not have them."""
         return self.numbers("rs") or [0] * (len(self.retained) // 3)
 
     def without(self, done: int) -> RetainedListing:
-        """The same event without its first `done` retained messages."""
+        """Return the event without its first `done` retained messages."""
         fields = dict(self.fields)
         fields["ret"] = self.retained[3 * done :]
         if "rs" in fields:
@@ -348,7 +351,8 @@ class Subscribed(RetainedListing):
         retained: list[int] | None = None,
         sizes: list[int] | None = None,
     ) -> Subscribed:
-        """`retained`, `sizes`: as `RetainedListing` reads them; what is None is left out of the map."""
+        """Return the event of subscriptions. `retained`, `sizes`: as `RetainedListing` reads them; what is None is left
+        out of the map."""
         fields = session.fields()
         fields["subs"] = subscriptions
         if retained is not None:
@@ -359,7 +363,7 @@ class Subscribed(RetainedListing):
 
     @property
     def subscriptions(self) -> list[SubscriptionRow]:
-        """Raises CorruptRecord where one is not of six values."""
+        """Return the subscriptions. Raises CorruptRecord where one is not of six values."""
         return [subscription_of(row) for row in self.listed("subs")]
 
 
@@ -441,12 +445,12 @@ _KINDS: Final[dict[int, type[Event]]] = {
 
 
 def event_of(subkind: int, timestamp_us: int, fields: dict[str, object]) -> Event:
-    """The event that a record's map tells of; a plain `Event` where this version does not know the subkind."""
+    """Return the event that a record's map tells of; a plain `Event` where this version does not know the subkind."""
     return _KINDS.get(subkind, Event)(subkind, timestamp_us, fields)
 
 
 def decode_event(body: bytes, pos: i64, end: i64) -> Event:
-    """The EVENT record at `pos`. Raises CorruptRecord."""
+    """Return the EVENT record at `pos`. Raises CorruptRecord."""
     _, _, subkind, _, timestamp_us = SHORT_HEADER.unpack_from(body, pos)
     fields = _decode_map.decode(body[pos + SHORT_HEADER_SIZE : end])
     if not isinstance(fields, dict):
@@ -455,7 +459,7 @@ def decode_event(body: bytes, pos: i64, end: i64) -> Event:
 
 
 def subscription_of(row: object) -> SubscriptionRow:
-    """A subscription from a list in an event or a snapshot. Raises CorruptRecord if it is none of six values."""
+    """Return a subscription from a list in an event or a snapshot. Raises CorruptRecord if it is none of six values."""
     if isinstance(row, SubscriptionRow):
         return row
     if not isinstance(row, list) or len(row) != 6:
@@ -465,7 +469,7 @@ def subscription_of(row: object) -> SubscriptionRow:
 
 
 def will_fields(will: Will | None) -> list[object] | None:
-    """A will as it stands in events and snapshots."""
+    """Return a will as it stands in events and snapshots."""
     if will is None:
         return None
     fields: list[object] = [
@@ -483,7 +487,7 @@ def will_fields(will: Will | None) -> list[object] | None:
 
 
 def will_from(value: object) -> Will | None:
-    """The will that `will_fields` made such a list of; None where there is none."""
+    """Return the will that `will_fields` made such a list of; None where there is none."""
     if not isinstance(value, list) or len(value) < 7:
         return None
     topic, payload, qos, retain, properties, delay_s, expiry_s = value[:7]

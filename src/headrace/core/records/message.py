@@ -82,7 +82,7 @@ class Message(Record):
         self.waits = False
 
     def of_nobody(self, topic: bytes, flags: int) -> Message:
-        """The same message on this topic, of no session: its packet id was another journal's or link's."""
+        """Return the same message on this topic, of no session: its packet id was another journal's or link's."""
         return Message(
             self.timestamp_us,
             flags,
@@ -111,11 +111,11 @@ class Message(Record):
 
     @property
     def size(self) -> int:
-        """Bytes that count against byte limits: topic, properties and payload."""
+        """Return the bytes that count against byte limits: topic, properties and payload."""
         return len(self.topic) + len(self.properties) + len(self.payload)
 
     def expired(self, now_us: int) -> bool:
-        """True once the Message Expiry Interval has passed, counted from the receive time (decision 17)."""
+        """Return True once the Message Expiry Interval has passed, counted from the receive time (decision 17)."""
         expiry: i64 = self.message_expiry_s
         return expiry >= 0 and elapsed_us(self.timestamp_us, now_us) >= expiry * 1_000_000
 
@@ -201,7 +201,7 @@ class Message(Record):
         out.write(subscription_ids)
 
     def rendered_size(self, version: i64, qos: i64, subscription_ids: bytes) -> i64:
-        """Size in bytes of what `render` would append, for the receiver's Maximum Packet Size."""
+        """Return the size in bytes of what `render` would append, for the receiver's Maximum Packet Size."""
         size: i64 = 2 + len(self.topic) + len(self.payload)
         if qos:
             size += 2
@@ -297,12 +297,12 @@ class Copy(Message):
 
     @property
     def source(self) -> int:
-        """Return the shard that it was published to."""
+        """Return the shard that the message was published to."""
         return self.packet_id
 
     @property
     def source_offset(self) -> int:
-        """Return its offset in the journal of that shard."""
+        """Return the message's offset in the journal of that shard."""
         return self.incarnation
 
     def encode_into(self, out: BytesWriter) -> None:
@@ -331,13 +331,13 @@ def copy_of(message: Message, source: int) -> Copy:
 def broker_message(
     now_us: int, flags: int, tenant: str, topic: bytes, payload: bytes, properties: bytes = b""
 ) -> Message:
-    """A message that the broker itself publishes in a tenant: of no client, without expiry."""
+    """Return a message that the broker itself publishes in a tenant: of no client, without expiry."""
     origin = tenant.encode("utf-8")
     return Message(now_us, flags, 0, 0, tenant, origin, len(origin), topic, properties, NO_EXPIRY, payload)
 
 
 def varint_size(value: i64) -> i64:
-    """Bytes of `value` as a Variable Byte Integer (1.5.5)."""
+    """Return the number of bytes of `value` as a Variable Byte Integer (1.5.5)."""
     if value < 128:
         return 1
     if value < 16_384:
@@ -365,7 +365,7 @@ def encode_varint(value: int) -> bytes:
 
 
 def decode_message(body: bytes, pos: i64, end: i64) -> Message:
-    """The MESSAGE record at `pos`. Raises `CorruptRecord` when its lengths do not add up."""
+    """Return the MESSAGE record at `pos`. Raises `CorruptRecord` when its lengths do not add up."""
     (
         _,
         _,
@@ -432,7 +432,7 @@ def decode_copy(body: bytes, pos: i64, end: i64) -> Copy:
 
 
 def decode_record(body: bytes, pos: int) -> tuple[Record, int]:
-    """The record at `pos` of a batch body and the position after it. Raises `CorruptRecord`."""
+    """Return the record at `pos` of a batch body and the position after it. Raises `CorruptRecord`."""
     end = record_end(body, pos)
     kind = body[pos + 4]
     if kind == KIND_MESSAGE:
@@ -462,7 +462,7 @@ def decode_batch(body: bytes, base_offset: int) -> list[Record]:
 
 
 def message_flags(qos: i64, retain: bool, dup: bool, version: i64) -> i64:
-    """The flags byte of a MESSAGE record."""
+    """Return the flags byte of a MESSAGE record."""
     flags = qos
     if retain:
         flags |= FLAG_RETAIN

@@ -25,13 +25,14 @@ class JournalName:
     """What ids call a journal, "<uuid>:<epoch>": a message has the epoch that it was written in."""
 
     def __init__(self, uuid: str = "", epochs: list[tuple[int, int]] | None = None) -> None:
-        """`epochs`: offset from which on one holds, and the epoch; in ascending order, the first from the beginning."""
+        """Name the messages of a journal. `epochs`: offset from which on an epoch holds, and the epoch; in ascending
+        order, the first from the beginning."""
         found = epochs or [(0, 0)]
         self._starts = [start for start, _ in found]
         self._heads = [f"journal:{uuid}:{epoch}:".encode() for _, epoch in found]
 
     def id_of(self, message: Message) -> bytes:
-        """The 16 bytes of a message that has its offset."""
+        """Return the 16 bytes of a message that has its offset."""
         own = own_id(message) if len(message.properties) else None
         if own is not None:
             text = _text_of(message, own)
@@ -49,7 +50,7 @@ class JournalName:
 
 
 def own_id(message: Message) -> bytes | None:
-    """The id that the publisher gave, None where it gave none."""
+    """Return the id that the publisher gave, None where it gave none."""
     return user_property(message.properties, ID_PROPERTY) if message.properties else None
 
 

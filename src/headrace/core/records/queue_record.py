@@ -49,7 +49,7 @@ _decode_map: Final = msgspec.msgpack.Decoder()
 
 
 class QueueRecord(Record):
-    """A record of this kind; `packed` is what stands behind the header."""
+    """A QUEUE record; `packed` is what stands behind the header."""
 
     def __init__(self, subkind: int, timestamp_us: int, packed: bytes) -> None:
         super().__init__(KIND_QUEUE, timestamp_us)
@@ -57,14 +57,14 @@ class QueueRecord(Record):
         self.packed = packed
 
     def fields(self) -> dict[str, object]:
-        """The map that it holds. Raises CorruptRecord."""
+        """Return the map that the record holds. Raises CorruptRecord."""
         found = _decode_map.decode(self.packed)
         if not isinstance(found, dict):
             raise CorruptRecord(f"queue record {self.subkind} is not a map")
         return found
 
     def numbers(self) -> array[int]:
-        """The numbers that it holds. Raises CorruptRecord."""
+        """Return the numbers that the record holds. Raises CorruptRecord."""
         if len(self.packed) % 8:
             raise CorruptRecord(f"queue record {self.subkind} of {len(self.packed)} bytes")
         values = array("Q")
@@ -76,21 +76,21 @@ class QueueRecord(Record):
 
 
 def queue_record(subkind: int, timestamp_us: int, fields: dict[str, object]) -> QueueRecord:
-    """A record that holds a map."""
+    """Return a record that holds a map."""
     return QueueRecord(subkind, timestamp_us, _encode_map.encode(fields))
 
 
 def number_record(subkind: int, timestamp_us: int, numbers: list[int]) -> QueueRecord:
-    """A record that holds numbers."""
+    """Return a record that holds numbers."""
     return QueueRecord(subkind, timestamp_us, array("Q", numbers).tobytes())
 
 
 def queue_number(offset: int) -> int:
-    """The number of a queue that was opened at an offset: no shared group has it."""
+    """Return the number of a queue that was opened at an offset: no shared group has it."""
     return offset << QUEUE_NUMBER_SHIFT | 0xFFFF
 
 
 def decode_queue_record(body: bytes, pos: i64, end: i64) -> QueueRecord:
-    """The QUEUE record at `pos`."""
+    """Return the QUEUE record at `pos`."""
     _, _, subkind, _, timestamp_us = SHORT_HEADER.unpack_from(body, pos)
     return QueueRecord(subkind, timestamp_us, body[pos + SHORT_HEADER_SIZE : end])

@@ -142,7 +142,8 @@ FLAG_FRAME: Final = 0x80
 
 @mypyc_attr(acyclic=True)
 class Record:
-    """What the journal holds one of per offset. `offset` is -1 until `GroupCommit` has appended it."""
+    """The base of all records: what the journal holds one of per offset. `offset` is -1 until `GroupCommit` has
+    appended it."""
 
     def __init__(self, kind: int, timestamp_us: int) -> None:
         self.kind = kind
@@ -154,7 +155,7 @@ class Record:
 
 
 class Progress(Record):
-    """What became of messages: `packed` is u64 in groups of `PROGRESS_WIDTH[subkind]`."""
+    """A PROGRESS record: what became of messages. `packed` is u64 in groups of `PROGRESS_WIDTH[subkind]`."""
 
     def __init__(self, subkind: int, timestamp_us: int, packed: bytes) -> None:
         super().__init__(KIND_PROGRESS, timestamp_us)
@@ -182,12 +183,12 @@ def short_record_into(out: BytesWriter, kind: int, subkind: int, timestamp_us: i
 
 
 def record_kind(body: bytes, pos: i64) -> int:
-    """The kind of the record at `pos`."""
+    """Return the kind of the record at `pos`."""
     return body[pos + 4]
 
 
 def record_end(body: bytes, pos: i64) -> i64:
-    """The position after the record at `pos`. Raises `CorruptRecord` if it would lie outside the body."""
+    """Return the position after the record at `pos`. Raises `CorruptRecord` if it would lie outside the body."""
     size: i64 = len(body)
     if pos + 5 > size:
         raise CorruptRecord(f"record header cut off at byte {pos}")
@@ -218,7 +219,7 @@ def record_positions(body: bytes) -> bytes:
 
 
 def decode_progress(body: bytes, pos: i64, end: i64) -> Progress:
-    """The PROGRESS record at `pos`. Raises CorruptRecord."""
+    """Return the PROGRESS record at `pos`. Raises CorruptRecord."""
     _, _, subkind, _, timestamp_us = SHORT_HEADER.unpack_from(body, pos)
     packed = body[pos + SHORT_HEADER_SIZE : end]
     if len(packed) % (8 * PROGRESS_WIDTH.get(subkind, 1)):

@@ -32,7 +32,7 @@ _PAIR_BYTES: Final = 16
 
 
 class StreamRecord(Record):
-    """A record of this kind; `packed` is what stands behind the header."""
+    """A STREAM record; `packed` is what stands behind the header."""
 
     def __init__(self, subkind: int, timestamp_us: int, packed: bytes) -> None:
         super().__init__(KIND_STREAM, timestamp_us)
@@ -40,7 +40,7 @@ class StreamRecord(Record):
         self.packed = packed
 
     def positions(self) -> list[tuple[int, int]]:
-        """The pairs of a shard and an offset that it holds."""
+        """Return the pairs of a shard and an offset that the record holds."""
         numbers = array("Q", self.packed)
         return [(numbers[at], numbers[at + 1]) for at in range(0, len(numbers), 2)]
 
@@ -49,13 +49,13 @@ class StreamRecord(Record):
 
 
 def stream_record(subkind: int, timestamp_us: int, positions: list[tuple[int, int]]) -> StreamRecord:
-    """A record of pairs of a shard and an offset."""
+    """Return a record of pairs of a shard and an offset."""
     numbers = array("Q", [number for pair in positions for number in pair])
     return StreamRecord(subkind, timestamp_us, numbers.tobytes())
 
 
 def decode_stream_record(body: bytes, pos: i64, end: i64) -> StreamRecord:
-    """The STREAM record at `pos`. Raises CorruptRecord."""
+    """Return the STREAM record at `pos`. Raises CorruptRecord."""
     if end - pos < SHORT_HEADER_SIZE or (end - pos - SHORT_HEADER_SIZE) % _PAIR_BYTES:
         raise CorruptRecord(f"a stream record of {end - pos} bytes")
     _, _, subkind, _, timestamp_us = SHORT_HEADER.unpack_from(body, pos)

@@ -27,7 +27,7 @@ _NOWHERE: Final = -1
 
 @mypyc_attr(acyclic=True)
 class _Segment:
-    """A part of the table, by the lowest bits of the hashes."""
+    """A part of the table of filters, by the lowest bits of the hashes."""
 
     def __init__(self) -> None:
         self.keys: vec[i64] = vec[i64]()
@@ -58,7 +58,7 @@ class _Segment:
             self.tags[at] -= _ONE
 
     def find(self, key: i64, slot: i64) -> i64:
-        """The place of this hash and slot, or the free one where it would be."""
+        """Return the place of this hash and slot, or the free one where it would be."""
         size: i64 = len(self.keys)
         at: i64 = _home(key, size)
         while self.tags[at] != 0:
@@ -83,7 +83,7 @@ class _Segment:
                 at = 0
 
     def _close(self, hole: i64) -> None:
-        """Free an entry: those behind it that are not at home move up, so that no search ends before them."""
+        """Free an entry: the entries behind it that are not at home move up, so that no search ends before them."""
         size: i64 = len(self.keys)
         at: i64 = hole
         while True:
@@ -124,7 +124,7 @@ class _Segment:
 
 
 class HashedFilters:
-    """The whole table."""
+    """The whole table of filters without wildcards that other shards want."""
 
     def __init__(self) -> None:
         self._segments = [_Segment() for _ in range(SEGMENTS)]

@@ -33,7 +33,7 @@ NOT_BEGUN: Final = -1
 
 
 class StreamSettings:
-    """What streams are held to."""
+    """The limits and times of the streams between shards."""
 
     def __init__(self) -> None:
         self.window_bytes = 4 << 20  # of copies from one shard on their way to take effect
@@ -47,12 +47,12 @@ class Held(Deferred):
     """An answer that waits for other shards."""
 
     def finish(self) -> None:
-        """Give the answer."""
+        """Give the answer that has waited for other shards."""
         raise NotImplementedError
 
 
 class Neighbours(Passing):
-    """The other shards of shard `shard`."""
+    """The other shards, as shard `shard` sees them."""
 
     def __init__(
         self,
@@ -115,7 +115,7 @@ class Neighbours(Passing):
         return taker is not None and taker.wire is not None
 
     def broken(self, wire: Wire) -> None:
-        """A wire has ended."""
+        """Note that a wire has ended."""
         for taker in self._takers.values():
             if taker.wire is wire:
                 taker.end()
@@ -140,7 +140,7 @@ class Neighbours(Passing):
                 return
 
     def _greeted(self, wire: Wire, hello: Hello) -> None:
-        """Somebody wants to follow: the newest owner of a shard is believed, on its newest wire."""
+        """Let somebody follow who has said HELLO: the newest owner of a shard is believed, on its newest wire."""
         newest = (hello.epoch, hello.attempt)
         if self.epoch == NOT_BEGUN or hello.shard not in self._takers:
             wire.cut()
@@ -243,7 +243,7 @@ class Neighbours(Passing):
     # What is published here, and what of others takes effect here
 
     def passed(self, message: Message) -> None:
-        """A message is durable, and takes effect here: it is for whoever follows and wants it."""
+        """Send a message that is durable and takes effect here to whoever follows and wants it."""
         if message.flags & FLAG_QOS == 0:
             self.passed_live(message)
             return
@@ -258,7 +258,8 @@ class Neighbours(Passing):
                 sender.fall_back(message.offset)
 
     def passed_live(self, message: Message) -> None:
-        """A message at QoS 0 is for whoever follows, wants it and keeps up; for the others it is dropped, and counted."""
+        """Send a message at QoS 0 to whoever follows, wants it and keeps up; for the others it is dropped, and
+        counted."""
         for slot in self.routes.match(message.tenant, message.topic):
             sender = self._senders.get(slot)
             if sender is not None and not sender.passes_live(message):
@@ -271,7 +272,7 @@ class Neighbours(Passing):
         return len(self.routes.match(message.tenant, message.topic)) > 0
 
     def took(self, copy: Copy) -> None:
-        """A copy takes effect here."""
+        """Note that a copy takes effect here."""
         taker = self._takers.get(copy.source)
         if taker is not None:
             taker.took(weight_of(copy))
@@ -284,7 +285,7 @@ class Neighbours(Passing):
         return any(sender.reads for sender in self._senders.values())
 
     def go_on(self) -> None:
-        """Read on for those who lag, and grant more to those who are followed."""
+        """Read on for the shards that lag, and grant more to the shards that are followed."""
         end: i64 = self._commit.high_watermark
         more = self.routes.sweep()
         # What has reached only some of its sessions passed by when it began: nobody becomes live before it is done.
@@ -298,7 +299,8 @@ class Neighbours(Passing):
             self._worker.request_tick()
 
     def on_timer(self) -> None:
-        """What time has decided: streams that nobody answers for are cut, filters withdrawn, positions told and noted."""
+        """Do what time has decided: streams that nobody answers for are cut, filters withdrawn, positions told and
+        noted."""
         clock = self._worker.clock
         for taker in self._takers.values():
             if taker.asked_ms >= 0 and clock.mono_ms - taker.asked_ms >= self._settings.answer_within_ms:

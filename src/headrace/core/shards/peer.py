@@ -21,7 +21,7 @@ OVERHEAD_BYTES: Final = 200  # what a copy or a message at QoS 0 counts as, besi
 
 
 class Frame:
-    """One thing said."""
+    """One thing that a shard says to another."""
 
 
 class Hello(Frame):
@@ -113,7 +113,7 @@ class Wire:
     neither of them from within `say` or `cut`."""
 
     def say(self, frame: Frame) -> None:
-        """Send one thing, behind what was said before. Does nothing once the wire has broken."""
+        """Say something on the wire, behind what was said before. Does nothing once the wire has broken."""
         raise NotImplementedError
 
     def cut(self) -> None:

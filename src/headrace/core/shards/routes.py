@@ -94,7 +94,7 @@ class Routes:
             self.hashed.add(found.key(topic_filter.encode("utf-8")), slot)
 
     def remove(self, slot: int, tenant: str, topic_filter: str) -> None:
-        """Note that it wants a filter no more, which it has announced."""
+        """Note that the shard of this slot wants a filter no more, which it has announced."""
         wide = self._slots[slot]
         found = self._tenants.get(tenant)
         if wide is None or not wide.open or found is None:
@@ -106,7 +106,7 @@ class Routes:
             self.hashed.remove(found.key(topic_filter.encode("utf-8")), slot)
 
     def match(self, tenant: str, topic: bytes) -> list[int]:
-        """The slots whose shards want a topic, each once."""
+        """Return the slots whose shards want a topic, each once."""
         slots: list[int] = []
         found = self._tenants.get(tenant)
         if found is None:

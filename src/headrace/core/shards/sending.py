@@ -47,11 +47,11 @@ class Sender:
 
     @property
     def reads(self) -> bool:
-        """Return whether it has something to read from the journal now."""
+        """Return whether the sender has something to read from the journal now."""
         return self.following and not self.live and self._left > 0
 
     def passes(self, message: Message) -> None:
-        """A durable message that the other shard wants takes effect here."""
+        """Send a durable message that the other shard wants: it takes effect here."""
         if not self.live:
             return
         if self._left > 0:
@@ -60,7 +60,7 @@ class Sender:
             self.fall_back(message.offset)
 
     def passes_live(self, message: Message) -> bool:
-        """A message at QoS 0 that the other shard wants; False when it is dropped."""
+        """Send a message at QoS 0 that the other shard wants; return False when it is dropped."""
         if not self.live or self._left <= 0:
             self.dropped += 1
             return False
@@ -98,7 +98,8 @@ class Sender:
             self._at = offset
 
     def look(self, end: i64) -> None:
-        """Say how far it has looked, if that is further than what was said. `end`: how far a live one has."""
+        """Say how far the sender has looked, if that is further than what was said. `end`: how far a live sender
+        has."""
         looked: i64 = end if self.live else self._at
         if self.following and looked > self._said:
             self._said = looked

@@ -27,8 +27,9 @@ class Taker:
     def __init__(
         self, source: int, fold: Fold, commit: GroupCommit, router: Router, window: i64, step: i64
     ) -> None:
-        """`window`: bytes that may be on their way to take effect; `step`: how many offsets of the other journal may hold
-        nothing for this shard before the position is journaled all the same."""
+        """Take the stream of the shard `source`. `window`: bytes that may be on their way to take effect; `step`: how
+        many offsets of the other journal may hold nothing for this shard before the position is journaled all the
+        same."""
         self.source = source
         self.wire: Wire | None = None
         self.confirmed = 0  # the number of the last filter that the other side looks for
@@ -76,7 +77,7 @@ class Taker:
                 self.asked_ms = now_ms
 
     def confirm(self, number: int, last: int, now_ms: i64) -> None:
-        """The other side looks for the filters up to `number`; `last` is that of the newest one."""
+        """Note that the other side looks for the filters up to `number`; `last` is that of the newest one."""
         self.confirmed = max(self.confirmed, number)
         self.asked_ms = -1 if self.confirmed >= last else now_ms
 
@@ -99,7 +100,7 @@ class Taker:
         self._taking += weight
 
     def looked(self, offset: i64) -> None:
-        """Nothing below `offset` is to come."""
+        """Note that nothing below `offset` is to come."""
         self.position = max(self.position, offset)
 
     def passed(self, message: Message) -> None:
@@ -118,7 +119,7 @@ class Taker:
         return self._router.route(self._fold.tenant(message.tenant), message, None)
 
     def took(self, weight: i64) -> None:
-        """A copy or a message has taken effect."""
+        """Note that a copy or a message has taken effect."""
         self._pending -= 1
         self._taking -= weight
 
@@ -145,7 +146,7 @@ class Taker:
 
 
 class _Later(Deferred):
-    """A message at QoS 0 behind copies of its stream that are on their way to the journal."""
+    """Passes on a message at QoS 0 that came behind copies of its stream, once those are durable."""
 
     def __init__(self, taker: Taker, message: Message, weight: i64) -> None:
         super().__init__()

@@ -45,7 +45,7 @@ class BacklogSpace:
         self.bytes: i64 = 0
 
     def excess(self, bytes_max: i64) -> i64:
-        """Bytes above a limit, where there is one."""
+        """Return the bytes above a limit, where there is one."""
         return self.bytes - bytes_max if 0 < bytes_max < self.bytes else 0
 
 
@@ -68,7 +68,7 @@ class Page:
 
 
 def pack_page(owner: int, first: int, refs: array[int], sizes: array[int]) -> bytes:
-    """The values of a page's record."""
+    """Return the values of a page's record."""
     header = array("Q", [owner, first, len(refs)])
     padding = bytes(4 * (len(sizes) & 1))
     return b"".join((header.tobytes(), refs.tobytes(), sizes.tobytes(), padding))
@@ -86,25 +86,27 @@ class Behind:
         self.pending: i64 = 0  # how many of the tail are in pages on their way to the journal
 
     def loose(self) -> i64:
-        """References of the tail that are in no page yet."""
+        """Return how many references of the tail are in no page yet."""
         return len(self.refs) - self.pending
 
     def next_page(self, owner: int, count: int) -> bytes:
-        """The values of a record with the oldest `count` loose references. They are pending once it is appended."""
+        """Return the values of a record with the oldest `count` loose references. The references are pending once the
+        record is appended."""
         start = self.pending
         return pack_page(
             owner, self.first + start, self.refs[start : start + count], self.sizes[start : start + count]
         )
 
     def kept(self, offset: int, first: i64, count: i64) -> None:
-        """The page that was pending is durable at `offset`. Its first ones may have been dropped meanwhile, or all."""
+        """Note that the page that was pending is durable at `offset`. Its first references may have been dropped
+        meanwhile, or all."""
         left = first + count - self.first
         if first <= self.first and 0 < left <= self.pending:
             self.pending -= left
             self.put_away(offset, left)
 
     def put_away(self, offset: int, count: i64) -> None:
-        """The first `count` references of the tail are in the page at `offset`."""
+        """Note that the first `count` references of the tail are in the page at `offset`."""
         refs = self.refs[:count]
         size = sum(self.sizes[:count])
         lowest, highest = min(refs) >> REF_OFFSET_SHIFT, max(refs) >> REF_OFFSET_SHIFT
@@ -114,7 +116,7 @@ class Behind:
         self.first += count
 
     def rows(self) -> array[int]:
-        """The rows of the pages that are not loaded yet, `_ROW` numbers each."""
+        """Return the rows of the pages that are not loaded yet, `_ROW` numbers each."""
         return self.table[self.next_row * _ROW :]
 
     def has_page(self) -> bool:
@@ -126,8 +128,8 @@ class Behind:
         return self.table[at : at + _ROW]
 
     def shorten_row(self) -> i64:
-        """The first entry of the next page is dropped unread: its share of the page's bytes. The size of a single one is
-        in the page; all of them together are as large as the page says."""
+        """Drop the first entry of the next page unread and return its share of the page's bytes. The size of a single
+        one is in the page; all of them together are as large as the page says."""
         at = self.next_row * _ROW
         size: i64 = self.table[at + 3]
         count: i64 = self.table[at + 2]
@@ -150,8 +152,8 @@ class Behind:
 
 
 class Backlog:
-    """The queue itself. `count` and `bytes` are of all of it; while `count` is above 0 the head is in memory, unless the
-    page that it is in cannot be read now."""
+    """The references that wait in one queue. `count` and `bytes` are of all of it; while `count` is above 0 the head is
+    in memory, unless the page that it is in cannot be read now."""
 
     def __init__(self, space: BacklogSpace) -> None:
         self.refs: array[int] = array("Q")
@@ -196,11 +198,11 @@ class Backlog:
             del behind.sizes[end:]
 
     def newest(self) -> int:
-        """The reference that was put in last, wherever it is by now; 0 if there was none."""
+        """Return the reference that was put in last, wherever it is by now; 0 if there was none."""
         return self._last
 
     def peek(self) -> int:
-        """The oldest reference; 0, which none is, as long as its page cannot be read."""
+        """Return the oldest reference; 0, which none is, as long as its page cannot be read."""
         if self.loaded == 0:
             self._load_next()
             if self.loaded == 0:
@@ -239,7 +241,7 @@ class Backlog:
         return ref
 
     def discard(self) -> None:
-        """The queue is gone: what waited in it waits no more."""
+        """Discard a queue that is gone: what waited in it waits no more."""
         self._space.count -= self.count
         self._space.bytes -= self.bytes
 
@@ -253,8 +255,8 @@ class Backlog:
             self.head = 0
 
     def _load_next(self) -> None:
-        """The head is used up: the next page takes its place, or the tail when there is none left. Changes nothing if the
-        page cannot be read now."""
+        """Put the next page into the place of the head, which is used up, or the tail when no page is left. Changes
+        nothing if the page cannot be read now."""
         behind = self.behind
         if behind is None:
             return
@@ -304,7 +306,7 @@ class Backlog:
     # Pages
 
     def loose(self) -> i64:
-        """References in memory that could go into a page."""
+        """Return how many references in memory could go into a page."""
         behind = self.behind
         return self.loaded if behind is None else behind.loose()
 
@@ -321,7 +323,8 @@ class Backlog:
         return behind
 
     def replay_page(self, page: Page, offset: int, head_serial: i64) -> None:
-        """The journal has a page at `offset`: let go of its references if they are here in just that order."""
+        """Let go of the references in the page that the journal has at `offset`, if they are here in just that
+        order."""
         behind = self.behind
         if behind is not None and not behind.has_page():
             self._join_tail(behind)
@@ -336,7 +339,7 @@ class Backlog:
             behind.put_away(offset, page.count)
 
     def release(self, floor: int) -> None:
-        """Entries below `floor` are finished: nobody needs the loaded pages that hold nothing else."""
+        """Release what only finished entries need, those below `floor`: loaded pages that hold nothing else."""
         held = self.held
         if held is not None:
             left = [n for at in range(0, len(held), 2) if held[at + 1] >= floor for n in held[at : at + 2]]
@@ -345,7 +348,7 @@ class Backlog:
     # What it refers to
 
     def lowest_offset(self) -> int:
-        """The oldest journal offset that is still needed, -1 when empty."""
+        """Return the oldest journal offset that is still needed, -1 when empty."""
         if not self.count:
             return -1
         if self.ordered and self.loaded:
@@ -356,7 +359,7 @@ class Backlog:
         return min(found)
 
     def in_memory(self) -> array[int]:
-        """A copy of the references that are in no page."""
+        """Return a copy of the references that are in no page."""
         refs = self.refs[self.head :]
         if self.behind is not None:
             refs.extend(self.behind.refs)
@@ -370,7 +373,8 @@ class Backlog:
         return found
 
     def page_refs(self, offset: int) -> array[int] | None:
-        """The references in the page at `offset`, none if it is gone or damaged; None if it cannot be read now."""
+        """Return the references in the page at `offset`, none if it is gone or damaged; None if it cannot be read
+        now."""
         packed = self._space.pages.fetch_page(offset)
         if packed is NOT_NOW:
             return None
@@ -378,7 +382,7 @@ class Backlog:
         return array("Q") if page is None else page.refs
 
     def pages_between(self, start: int, end: int) -> list[int]:
-        """The offsets of the pages, not loaded, that refer to something from `start` up to `end`."""
+        """Return the offsets of the pages, not loaded, that refer to something from `start` up to `end`."""
         if self.behind is None:
             return []
         rows = self.behind.rows()
@@ -425,7 +429,8 @@ class Backlog:
 
 
 def _page_of(packed: bytes | Absent, first: int = -1, count: int = -1) -> Page | None:
-    """The page that was read, if it is one, and one whose last entries are the `count` from serial `first` on."""
+    """Return the page that was read, if it is one, and one whose last entries are the `count` from serial `first`
+    on."""
     if isinstance(packed, Absent):
         return None
     try:

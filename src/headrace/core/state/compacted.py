@@ -53,7 +53,7 @@ def _devices(fold: Fold, now_us: int) -> Iterator[QueueRecord]:
 
 
 def _queues(fold: Fold, now_us: int) -> Iterator[QueueRecord]:
-    """Queues that are empty, and their clusters at the beginning."""
+    """Yield queues that are empty, and their clusters at the beginning."""
     for queue in fold.queues.by_id.values():
         about: dict[str, object] = {"t": queue.tenant, "topic": queue.topic}
         yield queue_record(QUEUE_OPENED, now_us, about)
@@ -72,7 +72,7 @@ def _retained(message: Message) -> Message:
 
 
 def _session(session: Session, offset: int, now_us: int) -> list[Event]:
-    """Opened, subscribed, closed; `offset` becomes its incarnation."""
+    """Return the events of a session: opened, subscribed, closed; `offset` becomes its incarnation."""
     tenant, client_id = session.tenant.name, session.client_id
     opened = SessionOpened.at(
         now_us,

@@ -70,14 +70,14 @@ class DeviceRoster:
         return self._owned.get(user, 0)
 
     def find(self, message: Seen) -> int:
-        """The offset of the message that this one repeats, NEVER if it is new."""
+        """Return the offset of the message that this message repeats, NEVER if it is new."""
         seen = self._seen.get(message.key)
         if seen is None or seen.content != message.content:
             return NEVER
         return seen.offset if _is_lately(seen, message) else NEVER
 
     def note(self, message: Seen) -> None:
-        """A message that is new has got its offset. Does nothing the second time."""
+        """Note that a message that is new has got its offset. Does nothing the second time."""
         known = self._seen.get(message.key)
         if known is not None:
             if known.offset >= message.offset:
@@ -113,8 +113,8 @@ class DeviceRoster:
     # Snapshots
 
     def entries(self, position: int) -> Iterator[list[list[object]]]:
-        """Two lists, some at a time: rows of client id and user, and rows of key, offset, content and time of messages
-        below `position`; those behind it are in the journal that is replayed."""
+        """Yield two lists, some at a time: rows of client id and user, and rows of key, offset, content and time of
+        messages below `position`; those behind it are in the journal that is replayed."""
         owners = list(self.owners.items())
         for start in range(0, len(owners), _PER_ENTRY):
             yield [[list(row) for row in owners[start : start + _PER_ENTRY]], []]
@@ -134,7 +134,7 @@ class DeviceRoster:
 
 
 def seen_of(message: FrameMessage) -> Seen:
-    """What is to be known of a message."""
+    """Return what is remembered of a message, to know it again."""
     return Seen(_key(message), _content(message), message.timestamp_us, message.offset)
 
 

@@ -32,7 +32,7 @@ def _used(session: Session) -> int:
 
 
 def free_draw_id(session: Session) -> int:
-    """An id for a draw, 0 when all are taken. They are used in turn, so that one is not soon seen again."""
+    """Return an id for a draw, 0 when all are taken. The ids are used in turn, so that one is not soon seen again."""
     membership = membership_in(session)
     packet_id = _free_id(session, membership.next_id, 1)
     if packet_id:
@@ -41,7 +41,7 @@ def free_draw_id(session: Session) -> int:
 
 
 def free_bound_id(session: Session, bound: Bound) -> int:
-    """An id for a direct entry, 0 when all are taken; from the other end than draws."""
+    """Return an id for a direct entry, 0 when all are taken; from the other end than draws."""
     packet_id = _free_id(session, bound.next_id, -1)
     if packet_id:
         bound.next_id = _beside(packet_id, -1)
@@ -49,7 +49,8 @@ def free_bound_id(session: Session, bound: Bound) -> int:
 
 
 def _free_id(session: Session, start: int, step: int) -> int:
-    """The search is one look in the mean: each turn through the range passes every taken one once."""
+    """Return a free id, 0 when all are taken. The search is one look in the mean: each turn through the range passes
+    every taken one once."""
     if not has_free_id(session):
         return 0
     membership = membership_of(session)
@@ -63,7 +64,7 @@ def _free_id(session: Session, start: int, step: int) -> int:
 
 
 def _beside(packet_id: int, step: int) -> int:
-    """The next id of the range in this direction; behind its end comes the other end."""
+    """Return the next id of the range in this direction; behind its end comes the other end."""
     beside = packet_id + step
     if beside > UPPER_ID_LAST:
         return UPPER_ID_FIRST

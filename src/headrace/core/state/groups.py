@@ -65,7 +65,7 @@ class Draw:
 
     @property
     def choice(self) -> int:
-        """Packet id and, above its 16 bits, the QoS it is sent with: what the record and a snapshot keep."""
+        """Return packet id and, above its 16 bits, the QoS it is sent with: what the record and a snapshot keep."""
         return self.packet_id | (self.ref & REF_QOS) << 16
 
 
@@ -135,13 +135,14 @@ class Membership(Shared):
 
 
 def membership_of(session: Session) -> Membership | None:
-    """What a session has to do with groups; None: it has never been in one."""
+    """Return what a session has to do with groups; None: the session has never been in one."""
     shared = session.shared
     return shared if isinstance(shared, Membership) else None
 
 
 def membership_in(session: Session) -> Membership:
-    """The same, made on first use: most of the sessions there may be millions of are in no group."""
+    """Return what a session has to do with groups, made on first use: most of the sessions there may be millions of are
+    in no group."""
     membership = membership_of(session)
     if membership is None:
         membership = Membership()
@@ -150,13 +151,13 @@ def membership_in(session: Session) -> Membership:
 
 
 def groups_of(session: Session) -> list[Group]:
-    """The groups that a session is a member of."""
+    """Return the groups that a session is a member of."""
     membership = membership_of(session)
     return [] if membership is None else list(membership.groups)
 
 
 def draws_of(session: Session) -> list[Draw]:
-    """What a session has of groups in flight, oldest first."""
+    """Return what a session has of groups in flight, oldest first."""
     membership = membership_of(session)
     return [] if membership is None else list(membership.draws.values())
 
@@ -189,7 +190,7 @@ def carrier_of(group: Group) -> Session:
 
 
 def group_of(session: Session) -> Group | None:
-    """The group that a session stands for; None for a client's."""
+    """Return the group that a session stands for; None for a client's."""
     shared = session.shared
     return shared.group if isinstance(shared, StandIn) else None
 
@@ -234,8 +235,8 @@ class Group:
         return self.backlog.count > 0 or len(self.returned) > 0
 
     def head(self) -> tuple[int, int]:
-        """(serial, reference) of the next entry to draw; what was returned goes first, oldest first. The reference is 0
-        if the page that it is in cannot be read now."""
+        """Return (serial, reference) of the next entry to draw; what was returned goes first, oldest first. The
+        reference is 0 if the entry's page cannot be read now."""
         if self.returned:
             serial = self._first_returned()
             return serial, self.returned[serial]
@@ -250,7 +251,7 @@ class Group:
             self.backlog.pop()
 
     def put_back(self, serial: int, ref: int) -> None:
-        """An entry that nobody has in flight any more, or not yet."""
+        """Put an entry back that nobody has in flight any more, or not yet."""
         heapq.heappush(self._returned_order, serial)
         self.returned[serial] = ref
 
@@ -261,7 +262,7 @@ class Group:
         return order[0]
 
     def floor(self) -> int:
-        """The lowest serial number that is not finished."""
+        """Return the lowest serial number that is not finished."""
         return min([self.next_serial - self.backlog.count, *self.returned, *self.drawn])
 
     # The fold
@@ -288,7 +289,7 @@ class Group:
         return found
 
     def bind(self, serial: int, session: Session, choice: int, received: bool) -> None:
-        """A draw as a snapshot has it; `choice` as in `Draw.choice`."""
+        """Restore a draw as a snapshot has it; `choice` as in `Draw.choice`."""
         draw = self.draw(serial, session, choice & 0xFFFF, choice >> 16)
         if draw is not None:
             draw.received = received
@@ -304,7 +305,7 @@ class Group:
         return -1
 
     def finish(self, serial: int) -> None:
-        """Acked, refused or dropped; unknown serials are ignored (replays)."""
+        """Finish a serial: acked, refused or dropped; unknown serials are ignored (replays)."""
         found = self.drawn.pop(serial, None)
         if found is None:
             if self.returned.pop(serial, -1) == -1:
@@ -314,14 +315,15 @@ class Group:
         _forget(found)
 
     def give_back(self, draw: Draw) -> None:
-        """A member's connection ended: an unacknowledged QoS 1 entry that it has goes back to the head of the queue."""
+        """Give an unacknowledged QoS 1 entry of a member whose connection ended back to the head of the queue."""
         self.had[draw.serial] = _had_with(draw)
         self.put_back(draw.serial, draw.full_ref | REF_MAYBE_SENT)
         self.drawn.pop(draw.serial, None)
         _forget(draw)
 
     def dissolve(self) -> int:
-        """The last member has left: what waits is dropped, what is in flight completes. Returns how many were dropped."""
+        """Dissolve the group, whose last member has left: what waits is dropped, what is in flight completes. Returns
+        how many were dropped."""
         left: int = self.backlog.count + len(self.returned)
         self.backlog.discard()
         self.backlog = Backlog(self.tenant.space)
@@ -340,7 +342,7 @@ class Group:
     # Which member
 
     def join(self, session: Session, subscription: Subscription) -> None:
-        """A member more, or one that has subscribed anew. If something waits, it looks here when it has room."""
+        """Add a member, or one that has subscribed anew. If something waits, the member looks here when it has room."""
         membership = membership_in(session)
         membership.groups[self] = None
         self.members[session] = subscription
@@ -351,7 +353,7 @@ class Group:
             membership.awaits(self)
 
     def leave(self, session: Session) -> None:
-        """A member less. What it has in flight stays with it."""
+        """Remove a member. What it has in flight stays with it."""
         self.members.pop(session, None)
         self._order = None
         self.free.pop(session, None)
@@ -359,7 +361,8 @@ class Group:
         membership_in(session).leave(self)
 
     def found_none(self, session: Session, stored: bool) -> None:
-        """A member whose turn it was has no room, for an entry of the queue or for a message that is not `stored`."""
+        """Note that a member whose turn it was has no room, for an entry of the queue or for a message that is not
+        `stored`."""
         if stored:
             del self.free[session]
             membership_in(session).awaits(self)
@@ -368,7 +371,7 @@ class Group:
             membership_in(session).shut_out(self)
 
     def order(self) -> list[Session]:
-        """The members, as they joined."""
+        """Return the members in the order in which they joined."""
         order = self._order
         if order is None:
             order = list(self.members)
@@ -376,7 +379,8 @@ class Group:
         return order
 
     def kept(self) -> Session | None:
-        """The member that the strategy `sticky` stays with, None if it has none or that one has left the group."""
+        """Return the member that the strategy `sticky` stays with, None if it has none or that one has left the
+        group."""
         return self._sticky if self._sticky in self.members else None
 
     def keep(self, session: Session) -> None:
@@ -384,7 +388,7 @@ class Group:
         self._sticky = session
 
     def choose(self, ready: list[Session], strategy: str, message: Message) -> Session:
-        """One of all the ready members, by a strategy that compares them."""
+        """Return one of the ready members, by a strategy that compares them all."""
         if strategy == LEAST_IN_FLIGHT:
             return min(ready, key=_in_flight)
         key = message.topic if strategy == HASH_TOPIC else message.origin
@@ -392,7 +396,8 @@ class Group:
 
 
 def give_back(session: Session) -> None:
-    """A connection ended: what its session has unacknowledged at QoS 1 goes back to the groups that it is a member of."""
+    """Give what a session has unacknowledged at QoS 1 back to the groups that it is a member of: its connection
+    ended."""
     membership = membership_of(session)
     if membership is None:
         return
@@ -402,7 +407,7 @@ def give_back(session: Session) -> None:
 
 
 def forget_redraws(session: Session) -> None:
-    """A connection ended: nothing is left to be sent again on it."""
+    """Forget what was to be sent again on a connection that ended."""
     membership = membership_of(session)
     if membership is not None:
         membership.redraw = None

@@ -21,7 +21,7 @@ _SLOTS_KEPT: Final = 64  # an empty window with more of them lets go of its ring
 
 @mypyc_attr(acyclic=True)
 class Window:
-    """`count` entries are in flight; PUBREC has come for `received` of them."""
+    """The window of one session: `count` entries are in flight; PUBREC has come for `received` of them."""
 
     def __init__(self) -> None:
         self.count: i64 = 0
@@ -38,7 +38,7 @@ class Window:
         return len(self._refs)
 
     def put(self, serial: i64, ref: i64) -> None:
-        """`serial` is higher than all before it."""
+        """Put an entry into the window; `serial` is higher than all before it."""
         if self._used == len(self._refs):
             self._make_room()
         slot: i64 = (self._head + self._used) & (len(self._refs) - 1)
@@ -49,7 +49,7 @@ class Window:
         self.count += 1
 
     def get(self, serial: i64) -> i64:
-        """The reference of `serial`, NOT_IN_FLIGHT if it has none."""
+        """Return the reference of `serial`, NOT_IN_FLIGHT if it has none."""
         slot = self._slot_of(serial)
         if slot < 0:
             return NOT_IN_FLIGHT
@@ -71,7 +71,7 @@ class Window:
         return True
 
     def receive(self, serial: i64) -> None:
-        """PUBREC has come for it, if it is in flight: from now on PUBREL is what is repeated."""
+        """Note that PUBREC has come for `serial`, if it is in flight: from now on PUBREL is what is repeated."""
         slot = self._slot_of(serial)
         if slot >= 0 and self._refs[slot] > 0:
             self._refs[slot] = -self._refs[slot]
@@ -82,19 +82,19 @@ class Window:
         return slot >= 0 and self._refs[slot] < 0
 
     def first(self) -> i64:
-        """The lowest serial in flight, 0 if there is none."""
+        """Return the lowest serial in flight, 0 if there is none."""
         if self.count == 0:
             return 0
         return self._serials[self._head]
 
     def last(self) -> i64:
-        """A serial that all in flight are up to, and that was put in; 0 if there is none."""
+        """Return a serial that all in flight are up to, and that was put in; 0 if there is none."""
         if self.count == 0:
             return 0
         return self._last
 
     def items(self) -> list[tuple[int, int]]:
-        """(serial, reference) of all entries, oldest first."""
+        """Return (serial, reference) of all entries, oldest first."""
         return [(int(self._serials[slot]), int(_unsigned(self._refs[slot]))) for slot in self._slots()]
 
     def refs(self) -> list[int]:
@@ -125,7 +125,7 @@ class Window:
         return [slot for slot in slots if self._refs[slot] != _GAP]
 
     def _slot_of(self, serial: i64) -> i64:
-        """-1 if it is not in flight. Mostly it is the oldest that is asked for."""
+        """Return the slot of `serial`, -1 if it is not in flight. Mostly it is the oldest that is asked for."""
         used = self._used
         if used == 0:
             return -1
@@ -137,7 +137,7 @@ class Window:
         return slot
 
     def _search(self, serial: i64) -> i64:
-        """The slot of the highest serial up to this one, or the oldest: halving, gaps included."""
+        """Return the slot of the highest serial up to this one, or the oldest: halving, gaps included."""
         head = self._head
         mask: i64 = len(self._serials) - 1
         low: i64 = 0

@@ -21,7 +21,7 @@ class PacketIds:
 
 
 class Bound:
-    """The ids that records gave to direct entries of a session, and the other way round."""
+    """The packet ids that records gave to direct entries of a session, and the other way round."""
 
     def __init__(self) -> None:
         self.ids: dict[int, int] = {}
@@ -37,7 +37,7 @@ class Bound:
         self.serials[packet_id] = serial
 
     def release(self, serial: int) -> None:
-        """The entry is finished, or will never be sent: its id is free. Nothing happens if it has none."""
+        """Release the id of an entry that is finished, or will never be sent. Nothing happens if it has none."""
         packet_id = self.ids.pop(serial, 0)
         if packet_id:
             del self.serials[packet_id]
@@ -52,5 +52,5 @@ class Bound:
                 self.release(serial)
 
     def rows(self) -> list[int]:
-        """Serial number and id of each, flat, as they stand in a snapshot."""
+        """Return serial number and id of each, flat, as they stand in a snapshot."""
         return [number for serial in sorted(self.ids) for number in (serial, self.ids[serial])]

@@ -60,7 +60,8 @@ class Producers:
         return len(self._known)
 
     def take(self, message: Message) -> int:
-        """What a message is that is about to be journaled: ORDINARY, NEW (from now on taken), REPEATED or MALFORMED."""
+        """Return what a message is that is about to be journaled: ORDINARY, NEW (from now on taken), REPEATED or
+        MALFORMED."""
         key = _key(message)
         if key is None:
             return ORDINARY
@@ -76,7 +77,7 @@ class Producers:
         return NEW
 
     def apply(self, message: Message) -> None:
-        """A message that was NEW is durable."""
+        """Note that a message that was NEW is durable."""
         key = _key(message)
         if key is None:
             return
@@ -97,7 +98,7 @@ class Producers:
     # Snapshots
 
     def entries(self) -> Iterator[list[list[object]]]:
-        """The durable part, in rows of key, sequence and time, a thousand at a time."""
+        """Yield the durable part, in rows of key, sequence and time, a thousand at a time."""
         producers = list(self._known.items())
         for start in range(0, len(producers), _PER_ENTRY):
             yield [
@@ -118,7 +119,8 @@ def is_sequenced(properties: bytes) -> bool:
 
 
 def _key(message: Message) -> bytes | None:
-    """Tenant, client and producer id; None where a message lacks one of the two properties."""
+    """Return the key of a message: tenant, client and producer id; None where a message lacks one of the two
+    properties."""
     producer_id = user_property(message.properties, ID_PROPERTY)
     if producer_id is None or user_property(message.properties, SEQUENCE_PROPERTY) is None:
         return None
@@ -126,7 +128,7 @@ def _key(message: Message) -> bytes | None:
 
 
 def _sequence(message: Message) -> i64:
-    """-1 if it is no number that counts."""
+    """Return the sequence of a message, -1 if it is no number that counts."""
     digits = user_property(message.properties, SEQUENCE_PROPERTY)
     if digits is None or not digits.isdigit() or len(digits) > SEQUENCE_DIGITS_MAX:
         return -1

@@ -52,26 +52,26 @@ class OutboundQueue:
         self.written: i64 = -1  # the `stamp` that the newest snapshot has
 
     def floor(self) -> i64:
-        """The lowest serial number that is not finished."""
+        """Return the lowest serial number that is not finished."""
         first = self.inflight.first()
         return first if first else self.next_serial - self.backlog.count
 
     def head_serial(self) -> i64:
-        """The serial number of the backlog's head (= the next one to be sent)."""
+        """Return the serial number of the backlog's head (= the next one to be sent)."""
         return self.next_serial - self.backlog.count
 
     def last_sent(self) -> int:
-        """The highest serial number taken out of the backlog so far: sent, or dropped unsent."""
+        """Return the highest serial number taken out of the backlog so far: sent, or dropped unsent."""
         return self.next_serial - self.backlog.count - 1
 
     def stamp(self) -> i64:
-        """Grows with every change but one: a `closed` session's `sent_limit` is taken back."""
+        """Return a number that grows with every change but one: a `closed` session's `sent_limit` is taken back."""
         last_sent = self.next_serial - self.backlog.count - 1
         finished = last_sent - self.inflight.count
         return self.next_serial + last_sent + 2 * finished + self.inflight.received + self.sent_limit
 
     def push(self, ref: int, size: int) -> None:
-        """Number a new entry and put it behind the backlog."""
+        """Give a new entry its number and put it behind the backlog."""
         self.backlog.push(ref, size)
         self.next_serial += 1
 
@@ -117,7 +117,7 @@ class OutboundQueue:
     # Packet ids
 
     def packet_id(self, serial: i64) -> i64:
-        """The id an entry is sent under."""
+        """Return the id an entry is sent under."""
         if self.bound is not None:
             given = self.bound.ids.get(serial)
             if given is not None:
@@ -125,14 +125,14 @@ class OutboundQueue:
         return 1 + (serial - 1) % self.direct
 
     def serial_of(self, packet_id: i64) -> i64:
-        """The serial number in flight under `packet_id`, 0 if there is none."""
+        """Return the serial number in flight under `packet_id`, 0 if there is none."""
         serial = self.latest_of(packet_id)
         if self.inflight.get(serial) == NOT_IN_FLIGHT:
             return 0
         return serial
 
     def latest_of(self, packet_id: i64) -> i64:
-        """The only serial number that can be in flight under `packet_id`; 0 or less if none can.
+        """Return the only serial number that can be in flight under `packet_id`; 0 or less if none can.
 
         Of the entries with this computed id it is a held one, or else the highest that was sent: every one between the
         two would be below the boundary, and so finished or held.
@@ -164,7 +164,7 @@ class OutboundQueue:
         return self.bound is None or serial not in self.bound.ids
 
     def nameless(self) -> set[int]:
-        """Entries in flight whose id an older one has. They were never sent; older journals have some."""
+        """Return the entries in flight whose id an older one has. They were never sent; older journals have some."""
         found: set[int] = set()
         inflight = self.inflight
         if inflight.last() - inflight.first() < self.direct:
@@ -186,7 +186,7 @@ class OutboundQueue:
         return max(self.floor(), lag)
 
     def held_below(self, boundary: i64) -> dict[int, int] | None:
-        """The entries in flight below it that have a computed id, by that id."""
+        """Return the entries in flight below the boundary that have a computed id, by that id."""
         if self.inflight.count == 0 or self.inflight.first() >= boundary:
             return None
         bound = self.bound
@@ -212,7 +212,7 @@ class OutboundQueue:
     # The fold: the same changes when they come from journal records.
 
     def close(self, limit: int) -> None:
-        """The connection has ended, and nothing beyond `limit` was sent."""
+        """Note that the connection has ended, and that nothing beyond `limit` was sent."""
         self.replay_sent_up_to(limit)
         self.sent_limit = limit
         self.reserving = limit
@@ -220,7 +220,8 @@ class OutboundQueue:
             self.bound.release_between(limit + 1, 1 << 62)
 
     def replay_bound(self, serial: int, packet_id: int) -> None:
-        """An entry has an id by a record. One that was dropped in the same batch, before it was sent, needs none."""
+        """Apply a record that gives an entry an id. An entry that was dropped in the same batch, before it was sent,
+        needs none."""
         if serial < self.next_serial - self.backlog.count and self.inflight.get(serial) == NOT_IN_FLIGHT:
             return
         if self.bound is None:
@@ -228,7 +229,7 @@ class OutboundQueue:
         self.bound.bind(serial, packet_id)
 
     def replay_sent_up_to(self, serial: int) -> None:
-        """Everything up to `serial` may have been sent: move it into flight."""
+        """Move everything up to `serial` into flight: it may have been sent."""
         while self.backlog.count and self.next_serial - self.backlog.count <= serial:
             self.take()
 
@@ -247,7 +248,7 @@ class OutboundQueue:
         self.inflight.receive(serial)
 
     def replay_dropped(self, first: int, count: int) -> int:
-        """Serials first to first + count - 1 were dropped. Returns how many of them were still here.
+        """Drop serials `first` to `first` + `count` - 1, as a record says. Returns how many of them were still here.
 
         Fewer when a snapshot was taken between a drop and its record: then it has counted them too.
         """
@@ -261,7 +262,7 @@ class OutboundQueue:
         return removed
 
     def lowest_offset(self) -> int:
-        """The oldest journal offset that is still referred to, -1 if none."""
+        """Return the oldest journal offset that is still referred to, -1 if none."""
         lowest = self.backlog.lowest_offset()
         for ref in self.inflight.refs():
             offset = ref >> REF_OFFSET_SHIFT

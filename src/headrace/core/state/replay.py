@@ -96,7 +96,8 @@ class Replay:
             pos = end
 
     def _in_place(self, body: bytes, pos: i64, end: i64, offset: i64) -> bool:
-        """The usual message, QoS 0 or 1 and nothing else, needs no object: its header says all. False for the others."""
+        """Take the usual message, QoS 0 or 1 and nothing else, without an object: its header says all. Returns False
+        for the others."""
         flags: i64 = body[pos + 5]
         qos: i64 = flags & FLAG_QOS
         if flags & (FLAG_RETAIN | FLAG_PRODUCER | FLAG_FRAME) or qos > 1:
@@ -148,7 +149,7 @@ class Replay:
             self._fold.streams.apply(cast(StreamRecord, record))
 
     def _copy(self, copy: Copy) -> None:
-        """A message of another shard, unless it is here already."""
+        """Apply a message of another shard, unless it is here already."""
         if self._fold.streams.takes(copy):
             self._route(self._fold.tenant(copy.tenant), copy, copy.flags & FLAG_QOS)
 
@@ -177,7 +178,7 @@ class Replay:
             _remember(tenant, message)
 
     def _incoming(self, message: Message) -> None:
-        """A packet id is taken until PUBREL."""
+        """Note that the packet id of a message is taken until PUBREL."""
         publisher = self._fold.by_incarnation.get(message.incarnation)
         if publisher is not None and publisher.applied < message.offset:
             if publisher.incoming is None:
@@ -239,7 +240,7 @@ class Replay:
             session.will = None
 
     def _acked(self, progress: Progress) -> None:
-        """Acknowledgements, the most frequent of all; those of one session come in runs."""
+        """Apply acknowledgements, the most frequent of all; those of one session come in runs."""
         packed = progress.packed
         last: i64 = -1
         queue: OutboundQueue | None = None
@@ -271,7 +272,7 @@ class Replay:
                 self._one(session, progress.subkind, values, at)
 
     def _page(self, progress: Progress) -> None:
-        """References that are in memory by now may go: they can be read again from here."""
+        """Let references go that are in memory by now: they can be read again from the page of this record."""
         page = Page(progress.packed)
         if progress.subkind == SHARED_BACKLOG_PAGE:
             group = self._fold.groups.get(page.owner)

@@ -14,7 +14,8 @@ LEVEL_BYTES: Final = 400
 
 
 class RetainedStore:
-    """Topic -> message. Messages are also found by offset, since session queues refer to them by it."""
+    """The retained messages of one tenant, topic -> message. Messages are also found by offset, since session queues
+    refer to them by it."""
 
     def __init__(self) -> None:
         self._by_topic: dict[bytes, Message] = {}
@@ -36,11 +37,11 @@ class RetainedStore:
         return self._by_topic.get(topic)
 
     def at(self, offset: int) -> Message | None:
-        """The retained message with this journal offset, while it is the one of its topic."""
+        """Return the retained message with this journal offset, while it is the one of its topic."""
         return self._by_offset.get(offset)
 
     def arrive(self, message: Message) -> None:
-        """A retained message was appended, which `apply` gets when it is durable."""
+        """Note that a retained message was appended, which `apply` gets when it is durable."""
         topic = message.topic
         if not message.payload:
             self._leaving[topic] = self._leaving.get(topic, 0) + 1
@@ -77,7 +78,7 @@ class RetainedStore:
         return len(self._by_topic) + self._new + (not known)
 
     def memory_soon(self, topic: bytes, size: int) -> int:
-        """What messages and levels take then, about, if that one has `size` bytes."""
+        """Return about how much memory messages and levels will take if the message on this topic has `size` bytes."""
         old = self._by_topic.get(topic)
         beyond = self._tree.levels - LEVELS_FREE * len(self._by_topic)
         if old is None:
@@ -93,7 +94,7 @@ class RetainedStore:
         self.keep(message)
 
     def keep(self, message: Message) -> None:
-        """The same for one that `apply` was called for and failed: whatever it had done, all of it is done then."""
+        """Keep a message that `apply` was called for and failed with: whatever it had done, all of it is done then."""
         self.touched.add(message.topic)
         old = self._by_topic.get(message.topic)
         if old is not None and old.offset > message.offset:
@@ -125,7 +126,7 @@ class RetainedStore:
         self._note_expiry(message)
 
     def take_expired(self, now_us: int, count: int) -> list[Message]:
-        """Up to `count` messages whose expiry has passed, each named once; `remove` is what takes them out."""
+        """Return up to `count` messages whose expiry has passed, each named once; `remove` is what takes them out."""
         found: list[Message] = []
         while self._expiring and len(found) < count and self._expiring[0][0] <= now_us:
             message = self._by_offset.get(heapq.heappop(self._expiring)[1])
@@ -151,7 +152,8 @@ class RetainedStore:
         self._tree.remove(topic)
 
     def walk(self, topic_filter: str) -> RetainedWalk:
-        """The retained messages that match a filter, in no particular order, to be taken in pieces."""
+        """Return a walk over the retained messages that match a filter, in no particular order, to be taken in
+        pieces."""
         return self._tree.walk(topic_filter)
 
     def walk_all(self) -> RetainedWalk:
@@ -159,9 +161,9 @@ class RetainedStore:
         return self._tree.walk_all()
 
     def messages(self) -> list[Message]:
-        """Yield all of them at once, for whoever holds nobody up."""
+        """Yield all retained messages at once, for whoever holds nobody up."""
         return list(self._by_topic.values())
 
     def lowest_offset(self) -> int:
-        """The oldest journal offset that holds a retained message, -1 if none."""
+        """Return the oldest journal offset that holds a retained message, -1 if none."""
         return min(self._by_offset, default=-1)

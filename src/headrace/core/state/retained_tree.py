@@ -110,7 +110,7 @@ class RetainedTree:
         return RetainedWalk(self._root, topic_filter.encode("utf-8").split(b"/"), False)
 
     def walk_all(self) -> RetainedWalk:
-        """Every message, those that no wildcard finds too."""
+        """Return a walk over every message, those that no wildcard finds too."""
         return RetainedWalk(self._root, [b"#"], True)
 
 
@@ -133,7 +133,7 @@ class _Frame:
         return order is None or self.at >= len(order)
 
     def step(self) -> _Level | None:
-        """The next child; None where one was."""
+        """Return the next child, None where one was."""
         at = self.at
         self.at = at + 1
         if self.copied is not None:
@@ -176,7 +176,7 @@ class RetainedWalk:
         return found
 
     def _enter(self, level: _Level, depth: int, top: bool, found: list[Message]) -> None:
-        """A level that matches the filter as far as `depth`: take its message, or line up its children."""
+        """Enter a level that matches the filter as far as `depth`: take its message, or line up its children."""
         names = self._names
         while depth < len(names):
             name = names[depth]

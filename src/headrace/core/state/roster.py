@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class Roster:
-    """Places are used again when their session is gone."""
+    """Gives each session a place for as long as it lives; places are used again when their session is gone."""
 
     def __init__(self) -> None:
         self._places: list[Session | None] = []
@@ -33,7 +33,8 @@ class Roster:
         self._free.append(session.place)
 
     def walk(self) -> Iterator[Session | None]:
-        """Every session that is there when the walk begins and when it comes by; None for a place that is free."""
+        """Yield every session that is there when the walk begins and when it comes by; None for a place that is
+        free."""
         at = 0
         while at < len(self._places):
             yield self._places[at]

@@ -100,7 +100,7 @@ class Subscription(Target):
         self.subscription_id = subscription_id
 
     def row(self) -> SubscriptionRow:
-        """What events and snapshots have of it."""
+        """Return what events and snapshots have of a subscription."""
         return SubscriptionRow(
             self.filter,
             self.qos,
@@ -112,7 +112,7 @@ class Subscription(Target):
 
 
 def merge(members: list[Target]) -> Target:
-    """One target for the overlapping subscriptions of one session."""
+    """Return one target for the overlapping subscriptions of one session."""
     ids: list[bytes] = []
     qos = 0
     rap = False
@@ -152,7 +152,7 @@ class Commons:
         self.limits = Limits()
 
     def identity_of(self, user: str | None) -> Identity:
-        """Whom access control lets in as this user of the tenant; None: nobody in particular."""
+        """Return whom access control lets in as this user of the tenant; None: nobody in particular."""
         return Identity(self.name, user, self.limits)
 
     def is_heard(self, topic: bytes) -> bool:
@@ -162,7 +162,7 @@ class Commons:
         )
 
     def count_owned(self, user: str, more: int) -> None:
-        """The sessions of a user have so many subscriptions more, or fewer."""
+        """Count so many more subscriptions, or fewer, for the sessions of a user."""
         count = self.owned.get(user, 0) + more
         if count:
             self.owned[user] = count
@@ -179,7 +179,7 @@ class Shared:
     or what it stands for (`groups.StandIn`)."""
 
     def in_flight(self) -> i64:
-        """Entries that were sent and are not finished, against the client's Receive Maximum."""
+        """Return how many entries were sent and are not finished, against the client's Receive Maximum."""
         raise NotImplementedError
 
     def detach(self) -> None:
@@ -237,7 +237,7 @@ class Session:
         self.applied: int = -1  # recovery: records up to this offset are in the snapshot
 
     def named(self) -> SessionName:
-        """Return the name that its events have for it."""
+        """Return the name that the session's events have for it."""
         return SessionName(self.incarnation, self.tenant.name, self.client_id)
 
     @property
@@ -263,7 +263,7 @@ class Session:
         message_expiry_s: i64,
         payload: bytes,
     ) -> Message:
-        """A message that its client publishes, or leaves as its will."""
+        """Return a message that the session's client publishes, or leaves as its will."""
         tenant = self.tenant
         return Message(
             now_us,
@@ -280,14 +280,14 @@ class Session:
         )
 
     def owe(self, ref: int, size: int) -> None:
-        """A message could not be put into the queue. Nothing may be sent before it is there, or the numbers would not be
-        those of a replay: its connection is to go."""
+        """Note that a message could not be put into the queue. Nothing may be sent before it is there, or the numbers
+        would not be those of a replay: its connection is to go."""
         if self.owed is None:
             self.owed = []
         self.owed.append((ref, size))
 
     def settle(self) -> None:
-        """Put in what is owed. Raises what is raised once more: then the rest is owed still."""
+        """Put into the queue what is owed. Raises what is raised once more: then the rest is owed still."""
         while self.owed:
             ref, size = self.owed[0]
             if self.shared is None or not self.shared.takes(ref, size):
@@ -298,12 +298,12 @@ class Session:
         self.owed = None
 
     def attach(self, link: Link) -> None:
-        """Note that its client is connected."""
+        """Note that the session's client is connected."""
         self.link = link
         link.session = self
 
     def detach(self) -> None:
-        """Note that its client is connected no more: forget what was for its connection."""
+        """Note that the session's client is connected no more: forget what was for its connection."""
         if self.link is not None:
             self.link.session = None
         self.link = None
@@ -312,7 +312,7 @@ class Session:
             self.shared.detach()
 
     def window_used(self) -> i64:
-        """Messages sent and not finished, against the client's Receive Maximum."""
+        """Return how many messages were sent and are not finished, against the client's Receive Maximum."""
         queue = self.queue
         used: i64 = 0
         if queue is not None:
@@ -322,8 +322,8 @@ class Session:
         return used
 
     def ids_index(self, encoded: bytes) -> int:
-        """The index under which references name these Subscription Identifiers; 0 is the empty set. A client that has
-        had very many sets gets IDS_LOOKED_UP for a new one."""
+        """Return the index under which references name these Subscription Identifiers; 0 is the empty set. A client
+        that has had very many sets gets IDS_LOOKED_UP for a new one."""
         if not encoded:
             return 0
         sets = self.id_sets
@@ -347,7 +347,7 @@ class Session:
         return index
 
     def ids_of(self, index: i64, topic: bytes) -> bytes:
-        """The encoded Subscription Identifiers that a reference names, of a message on this topic."""
+        """Return the encoded Subscription Identifiers that a reference names, of a message on this topic."""
         if index == 0:
             return b""
         if index == IDS_LOOKED_UP:
@@ -400,5 +400,5 @@ class Session:
 
 
 def session_of(link: Link) -> Session | None:
-    """The session that is attached to a link."""
+    """Return the session that is attached to a link."""
     return cast("Session | None", link.session)

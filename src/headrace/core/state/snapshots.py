@@ -50,7 +50,7 @@ _decoder: Final = msgspec.msgpack.Decoder()
 
 
 def entry_of_session(session: Session, position: int) -> bytes:
-    """A session as it stands when everything below `position` has been applied."""
+    """Return the entry of a session as it stands when everything below `position` has been applied."""
     queue = session.queue
     queued: object = None
     if queue is not None:
@@ -92,8 +92,9 @@ def entry_of_retained(message: Message) -> bytes:
 
 
 def entry_of_group(group: Group, position: int) -> bytes:
-    """A shared subscription's queue; its members are in their sessions' entries, which come before, but for those whose
-    end is on its way to the journal. One without members is `dissolved`: what is in flight of it completes."""
+    """Return the entry of a shared subscription's queue; its members are in their sessions' entries, which come before,
+    but for those whose end is on its way to the journal. One without members is `dissolved`: what is in flight of it
+    completes."""
     drawn = [
         [d.serial, d.full_ref, d.session.incarnation, d.choice, d.received] for d in group.drawn.values()
     ]
@@ -127,7 +128,7 @@ class Restoring:
         self._groups: list[list[object]] | None = None
 
     def take(self, entries: Iterable[bytes], is_full: bool) -> None:
-        """The entries of one file; the full one is the last. Raises CorruptRecord when one is not an entry."""
+        """Restore the entries of one file; the full one is the last. Raises CorruptRecord when one is not an entry."""
         groups: list[list[object]] = []
         for entry in entries:
             value = _decoder.decode(entry)
@@ -203,7 +204,7 @@ def entries_of_devices(tenant: Tenant, position: int) -> Iterator[bytes]:
 
 
 def entry_of_topic(queue: TopicQueue, position: int) -> bytes:
-    """A topic queue as it stands when everything below `position` has been applied."""
+    """Return the entry of a topic queue as it stands when everything below `position` has been applied."""
     queue.settle()
     clusters = [cluster.fields() for cluster in queue.clusters.values()]
     fields = [queue.tenant, queue.topic, queue.queue_id, position - 1, queue.fields(), clusters]
@@ -292,7 +293,7 @@ def _restore_group(fold: Fold, value: list[object]) -> None:
 
 
 def _restore_leaving(fold: Fold, group: Group, incarnation: int) -> None:
-    """A member that is in no entry of its own: the record of its end comes in the journal."""
+    """Restore a member that is in no entry of its own: the record of its end comes in the journal."""
     if incarnation in fold.by_incarnation:
         return
     session = fold.departing.get(incarnation)
@@ -318,7 +319,7 @@ def _restore_queue(session: Session, value: list[object], bound: list[int]) -> N
 
 
 def has_changed(session: Session) -> bool:
-    """Return whether it has changed since it was written into a snapshot."""
+    """Return whether a session has changed since it was written into a snapshot."""
     queue = session.queue
     return session.changed or (queue is not None and queue.stamp() != queue.written)
 
@@ -345,7 +346,7 @@ class SnapshotPass:
         self._gone, fold.gone = fold.gone, []  # who ends from now on is gone in the next one; a replay knows
 
     def slices(self, work: int = SLICE_WORK) -> Iterator[list[bytes]]:
-        """The entries, some at a time; the caller lets ticks pass in between, and sessions change meanwhile."""
+        """Yield the entries, some at a time; the caller lets ticks pass in between, and sessions change meanwhile."""
         steps = self._steps()
         while True:
             yield from self._boundary()

@@ -46,7 +46,7 @@ NONE_LISTED: Final = 1 << 62
 
 
 def _note_owner(session: Session, event: ClientConnected) -> None:
-    """The first user keeps it."""
+    """Note the user of a session; the first one keeps it."""
     user = event.user
     if user is not None:
         session.own(user)
@@ -88,11 +88,11 @@ class Fold:
         return tenant
 
     def tenant_of(self, link: Link) -> Tenant:
-        """The tenant that a connection belongs to."""
+        """Return the tenant that a connection belongs to."""
         return self.tenant(link.identity.tenant)
 
     def _whole(self, shared: Commons) -> Tenant:
-        """The tenant of a session or of a group, with its directories."""
+        """Return the tenant of a session or of a group, with its directories."""
         return self.tenant(shared.name)
 
     def collect_drops(self) -> None:
@@ -146,7 +146,8 @@ class Fold:
         give_back(session)
 
     def ended(self, session: Session, at: int) -> None:
-        """The session is gone: its queue, its subscriptions, its place in the directory. `at`: offset of the record."""
+        """End a session that is gone: its queue, its subscriptions, its place in the directory. `at`: offset of the
+        record."""
         self._depart(session)
         for topic_filter in list(session.subscriptions or {}):
             self.unsubscribe(session, topic_filter, at)
@@ -168,8 +169,8 @@ class Fold:
         self._depart(session)
 
     def departed(self, incarnation: int, at: int) -> list[Group]:
-        """The `ended` record at offset `at` has taken effect: the session is in no group any more. Returns those that it
-        was in."""
+        """Apply the `ended` record at offset `at`: the session is in no group any more. Returns those that it was
+        in."""
         session = self.departing.pop(incarnation, None)
         if session is None:
             return []
@@ -181,8 +182,8 @@ class Fold:
         return groups
 
     def changed_departing(self, event: SessionEvent) -> None:
-        """A `subscribed` or `unsubscribed` record of a session that ended after it was appended: groups are made and kept
-        as in a replay."""
+        """Apply a `subscribed` or `unsubscribed` record of a session that ended after it was appended: groups are made
+        and kept as in a replay."""
         session = self.departing.get(event.incarnation)
         if session is None:
             return
@@ -220,8 +221,8 @@ class Fold:
             self.roster.remove(session)
 
     def _hand_back(self, session: Session) -> None:
-        """What a session that has ended has in flight of groups: QoS 1 to the other members, QoS 2 to nobody else
-        [MQTT-4.8.2-5]."""
+        """Hand back what a session that has ended has in flight of groups: QoS 1 to the other members, QoS 2 to nobody
+        else [MQTT-4.8.2-5]."""
         give_back(session)
         for draw in draws_of(session):
             draw.group.finish(draw.serial)
@@ -248,7 +249,8 @@ class Fold:
             queue.reserving = limit
 
     def started(self, event: BrokerStarted) -> None:
-        """The broker came back: whoever was connected is not any more; what may have been sent is NOT-ACKED."""
+        """Apply that the broker came back: whoever was connected is not any more; what may have been sent is
+        NOT-ACKED."""
         for session in self.by_incarnation.values():
             if session.closed_at_us == 0 and session.applied < event.offset:
                 session.closed_at_us = event.timestamp_us
@@ -271,7 +273,7 @@ class Fold:
     # Records of subscriptions and retained messages
 
     def subscribed(self, session: Session, event: Subscribed) -> i64:
-        """Returns how many things it did, as the others do."""
+        """Apply subscriptions; return how many things were done, as the others do."""
         rows = event.subscriptions
         for at, row in enumerate(rows):
             self.subscribe(session, subscription_from(session, row), event.offset << 16 | at)
@@ -304,7 +306,7 @@ class Fold:
         session.count_owned(-1)
 
     def group(self, tenant: Tenant, key: str, group_id: int) -> Group:
-        """The group of a shared subscription, made under `group_id` if there is none."""
+        """Return the group of a shared subscription, made under `group_id` if there is none."""
         group = tenant.groups.get(key)
         if group is None:
             name, inner = split_share(key)
@@ -321,7 +323,8 @@ class Fold:
         group.join(session, subscription)
 
     def _leave(self, session: Session, topic_filter: str, at: int) -> None:
-        """What the member has in flight completes with it; the last member takes the queue along."""
+        """Remove a member from a group: what it has in flight completes with it; the last member takes the queue
+        along."""
         group = self._whole(session.tenant).groups.get(topic_filter)
         if group is None:
             return
@@ -330,8 +333,8 @@ class Fold:
             self._dissolve(group, at)
 
     def _dissolve(self, group: Group, at: int) -> None:
-        """A group without members goes, by the record at offset `at`; but one of a snapshot had some further on, who come
-        when their subscriptions are replayed."""
+        """Dissolve a group without members, by the record at offset `at`; but a group of a snapshot had some further
+        on, who come when their subscriptions are replayed."""
         if group.applied >= at:
             return
         tenant = self._whole(group.tenant)
@@ -351,7 +354,8 @@ class Fold:
             group.tenant.count_drop(DROP_SESSION_ENDED, left)
 
     def all_groups(self) -> list[Group]:
-        """The groups, and of those that are dissolved the ones with entries in flight; the others are forgotten."""
+        """Return the groups, and of those that are dissolved the ones with entries in flight; the others are
+        forgotten."""
         for group in list(self.groups.values()):
             held = self._whole(group.tenant).groups.get(group.carrier.client_id)
             if held is not group and not group.drawn:
@@ -359,8 +363,8 @@ class Fold:
         return list(self.groups.values())
 
     def retained_queued(self, session: Session, event: RetainedListing) -> i64:
-        """Queue the retained messages that the record lists: offset, QoS, subscription identifier; and their sizes, which
-        older records have not."""
+        """Queue the retained messages that the record lists: offset, QoS, subscription identifier; and their sizes,
+        which older records have not."""
         session.settle()
         listed, sizes = event.retained, event.sizes
         for at in range(0, len(listed), 3):

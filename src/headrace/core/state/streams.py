@@ -46,13 +46,13 @@ class Streams:
         return self.followed if subkind == FOLLOWED else None
 
     def floor(self, others: list[int]) -> int:
-        """The offset in this journal from which on one of these shards may still ask for something."""
+        """Return the offset in this journal from which on one of these shards may still ask for something."""
         return min(self.followed.get(shard, 0) for shard in others) if others else NOBODY
 
     # Snapshots
 
     def fields(self) -> list[list[list[int]]]:
-        """Rows of a shard and an offset, of both directions."""
+        """Return rows of a shard and an offset, of both directions."""
         return [[list(row) for row in sorted(rows.items())] for rows in (self.taken, self.followed)]
 
     def restore(self, fields: list[list[list[int]]]) -> None:

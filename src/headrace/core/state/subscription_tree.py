@@ -25,11 +25,11 @@ class Entry:
     """What a tree holds under a filter, on behalf of its holder: one for each filter and holder."""
 
     def holder(self) -> object:
-        """Return whose entry it is."""
+        """Return whose entry this is."""
         raise NotImplementedError
 
     def weight(self) -> i64:
-        """What it costs to remember it, in single entries."""
+        """Return what it costs to remember this entry, in single entries."""
         return 1
 
 
@@ -37,7 +37,8 @@ E = TypeVar("E", bound=Entry)
 
 
 def memory_of(topic_filter: str) -> i64:
-    """Bytes that a subscription to this filter takes, about: those with a wildcard have a node for each level."""
+    """Return about how many bytes a subscription to this filter takes: filters with a wildcard have a node for each
+    level."""
     taken: i64 = 300 + 2 * len(topic_filter)
     if "+" in topic_filter or "#" in topic_filter:
         taken += 350 * (topic_filter.count("/") + 1)
@@ -60,7 +61,7 @@ class _Node:
         return None if children is None else children.get(level)
 
     def grow(self, level: bytes) -> _Node:
-        """The child of this name, made if it is not there."""
+        """Return the child of this name, made if it is not there."""
         children = self.children
         if children is None:
             children = {}
@@ -72,7 +73,7 @@ class _Node:
         return child
 
     def prune(self, level: bytes) -> None:
-        """Take out a child."""
+        """Take a child out of the node."""
         children = self.children
         if children is not None:
             del children[level]
@@ -80,7 +81,7 @@ class _Node:
                 self.children = None
 
     def holders(self, rest: bool) -> dict[object, Entry]:
-        """`rest` or `here`, made if it is not there."""
+        """Return `rest` or `here`, made if it is not there."""
         found = self.rest if rest else self.here
         if found is None:
             found = {}
@@ -108,7 +109,7 @@ class _Node:
 
 
 class SubscriptionTree(Generic[E]):
-    """Entries by filter. `merge` makes one of those that a holder has for the same topic."""
+    """Entries by topic filter. `merge` makes one of those that a holder has for the same topic."""
 
     def __init__(self, merge: Callable[[list[E]], E]) -> None:
         self._merge = merge
@@ -122,7 +123,7 @@ class SubscriptionTree(Generic[E]):
         self.worked: i64 = 0  # what matches have cost since `take_work`, in deliveries of a message
 
     def add(self, topic_filter: str, entry: E) -> bool:
-        """Add or replace; True when it is new. The filter is valid and not shared."""
+        """Add or replace an entry; True when it is new. The filter is valid and not shared."""
         path = topic_filter.encode("utf-8")
         self.changes += 1
         if b"+" in path or b"#" in path:
@@ -141,7 +142,7 @@ class SubscriptionTree(Generic[E]):
         return new
 
     def _add_single(self, path: bytes, entry: E) -> bool:
-        """Most filters of a fleet have one holder, which needs no dictionary."""
+        """Add an entry to a filter that has no other holder, as most filters of a fleet: it needs no dictionary."""
         held = self._single.get(path)
         if held is None or held.holder() is entry.holder():
             self._single[path] = entry
@@ -210,7 +211,7 @@ class SubscriptionTree(Generic[E]):
         return True
 
     def match(self, topic: bytes) -> list[E]:
-        """The entries of `topic`, one per holder. The list is shared: do not change it."""
+        """Return the entries of `topic`, one per holder. The list is shared: do not change it."""
         route = self._routes.get(topic)
         if route is None:
             route = self._match(topic)
@@ -219,7 +220,8 @@ class SubscriptionTree(Generic[E]):
         return route
 
     def take_work(self) -> i64:
-        """What matches have cost since the last call, in deliveries of a message: those that were remembered nothing."""
+        """Return what matches have cost since the last call, in deliveries of a message: those that were remembered
+        cost nothing."""
         work = self.worked
         self.worked = 0
         return work
@@ -276,7 +278,7 @@ def _weight(route: list[E]) -> i64:
 
 
 def _descend(children: dict[bytes, _Node], level: bytes, hidden: bool, below: list[_Node]) -> None:
-    """The nodes under this level of a topic. `hidden`: + does not match it [MQTT-4.7.2-1]."""
+    """Add the nodes under this level of a topic to `below`. `hidden`: + does not match it [MQTT-4.7.2-1]."""
     child = children.get(level)
     if child is not None:
         below.append(child)
@@ -287,8 +289,8 @@ def _descend(children: dict[bytes, _Node], level: bytes, hidden: bool, below: li
 
 
 def _collect(root: _Node, levels: list[bytes], dollar: bool, found: list[Entry]) -> i64:
-    """Every filter that matches; returns how many levels of the tree were looked at. A list of nodes per level instead of
-    recursion: filters may be deep."""
+    """Collect the entries of every filter that matches; return how many levels of the tree were looked at. A list of
+    nodes per level instead of recursion: filters may be deep."""
     at = [root]
     looks: i64 = 0
     for depth, level in enumerate(levels):

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def subscription_from(session: Session, row: SubscriptionRow) -> Subscription:
-    """The subscription of a session that a row in an event or a snapshot tells of."""
+    """Return the subscription of a session that a row in an event or a snapshot tells of."""
     identifier = row.subscription_id
     encoded = b"\x0b" + encode_varint(identifier) if identifier else b""
     return Subscription(
@@ -30,7 +30,7 @@ def subscription_from(session: Session, row: SubscriptionRow) -> Subscription:
 
 
 def for_publisher(target: Target, message: Message) -> Target | None:
-    """The target as it is for this publisher: No Local takes out the session that published [MQTT-3.8.3-3]."""
+    """Return the target as it is for this publisher: No Local takes out the session that published [MQTT-3.8.3-3]."""
     if not target.no_local or target.session.origin != message.origin:
         return target
     if target.members is None:

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class Tenant(Commons):
-    """Everything of one tenant."""
+    """Everything that the broker holds of one tenant."""
 
     def __init__(self, name: str, pages: PageReader, ids: PacketIds | None = None) -> None:
         super().__init__(name, pages, ids)

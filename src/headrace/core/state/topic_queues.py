@@ -68,7 +68,7 @@ class Cluster:
         self.page: Page | None = None  # the one that it reads in
 
     def floor(self) -> i64:
-        """The lowest serial that is not finished."""
+        """Return the lowest serial that is not finished."""
         return min([self.next, *self.in_flight, *self.returned])
 
     def available(self) -> i64:
@@ -83,7 +83,8 @@ class Cluster:
         return serial < self.next and serial not in self.in_flight and serial not in self.returned
 
     def head(self) -> tuple[int, bool]:
-        """(serial, redelivered) of the message to draw next; serial 0 if none waits. What was returned goes first."""
+        """Return (serial, redelivered) of the message to draw next; serial 0 if none waits. What was returned goes
+        first."""
         order = self._order
         while order:
             if order[0] in self.returned:
@@ -95,18 +96,19 @@ class Cluster:
         return int(serial), serial <= self.maybe_sent
 
     def draw(self, draw: Draw) -> None:
-        """The head is a consumer's from now on."""
+        """Give the head to a consumer."""
         self._pass(draw.serial)
         self.in_flight[draw.serial] = draw
 
     def give_back(self, draw: Draw) -> None:
-        """A consumer has gone, or has held it for too long: somebody else gets it, and is told so."""
+        """Take a message back whose consumer has gone, or has held it for too long: somebody else gets it, and is told
+        so."""
         draw.holder = None
         if self.in_flight.pop(draw.serial, None) is not None:
             self._return(draw.serial, True)
 
     def finish(self, serial: i64) -> bool:
-        """A message is acknowledged or dropped. False if it was before (replays)."""
+        """Finish a message that is acknowledged or dropped. Returns False if it was before (replays)."""
         if serial < self.queue.first or self.has_finished(serial):
             return False
         self._pass(serial)
@@ -132,13 +134,13 @@ class Cluster:
         heapq.heappush(self._order, serial)
 
     def forget(self, serial: int) -> None:
-        """The queue has dropped this message, its oldest."""
+        """Forget the oldest message, which the queue has dropped."""
         self.next = max(self.next, serial + 1)
         self.returned.pop(serial, None)
         self.in_flight.pop(serial, None)
 
     def forget_below(self, first: i64) -> None:
-        """The queue has dropped all below this serial."""
+        """Forget all messages below this serial, which the queue has dropped."""
         self.next = max(self.next, first)
         for serial in [serial for serial in self.in_flight if serial < first]:
             self.in_flight.pop(serial).holder = None
@@ -146,7 +148,7 @@ class Cluster:
             del self.returned[serial]
 
     def restart(self) -> None:
-        """The broker came back: whoever had something is gone."""
+        """Take everything back from consumers: the broker came back, and whoever had something is gone."""
         for draw in list(self.in_flight.values()):
             self.give_back(draw)
         self.maybe_sent = self.sent_limit
@@ -196,7 +198,7 @@ class TopicQueue:
             raise
 
     def settle(self) -> None:
-        """Put in what is owed. Raises what is raised once more: then the rest is owed still."""
+        """Put into the queue what is owed. Raises what is raised once more: then the rest is owed still."""
         while self.owed:
             offset, size = self.owed[0]
             self._put(offset, size)
@@ -214,7 +216,7 @@ class TopicQueue:
         self.bytes += size
 
     def ref_at(self, serial: i64, cluster: Cluster | None = None) -> int:
-        """The reference of a message; UNREADABLE_NOW, or NO_REFERENCE if its page is lost."""
+        """Return the reference of a message; UNREADABLE_NOW, or NO_REFERENCE if its page is lost."""
         behind = self.behind
         if serial >= behind.first:
             return behind.refs[serial - behind.first]
@@ -269,7 +271,7 @@ class TopicQueue:
         return any(not cluster.has_finished(serial) for cluster in self.clusters.values())
 
     def oldest_page(self) -> tuple[int, int]:
-        """(messages, offset of the newest one) of the oldest page; (0, 0) if there is none."""
+        """Return (messages, offset of the newest one) of the oldest page; (0, 0) if there is none."""
         behind = self.behind
         if not behind.has_page():
             return 0, 0
@@ -277,7 +279,7 @@ class TopicQueue:
         return row[2], row[5]
 
     def replay_page(self, page: Page, offset: int) -> None:
-        """References of the tail may go: they can be read again from here."""
+        """Let references of the tail go: they can be read again from the page at `offset`."""
         behind = self.behind
         left: i64 = page.first + page.count - behind.first
         if page.first <= behind.first and 0 < left <= len(behind.refs):
@@ -288,7 +290,7 @@ class TopicQueue:
     # What it refers to: as `Backlog`
 
     def lowest_offset(self) -> int:
-        """The oldest journal offset that is still needed, -1 when empty."""
+        """Return the oldest journal offset that is still needed, -1 when empty."""
         behind = self.behind
         if behind.has_page():
             return behind.row()[4]
@@ -297,17 +299,17 @@ class TopicQueue:
         return self.owed[0][0] if self.owed else -1
 
     def in_memory(self) -> array[int]:
-        """A copy of the references that are in no page."""
+        """Return a copy of the references that are in no page."""
         refs = self.behind.refs[:]
         refs.extend([reference(offset, 0, False, 1) for offset, _ in self.owed])
         return refs
 
     def page_offsets(self) -> list[int]:
-        """Return where its pages are."""
+        """Return where the pages of the queue are."""
         return list(self.behind.rows()[::_ROW])
 
     def page_refs(self, offset: int) -> array[int] | None:
-        """The references in the page at `offset`, none if it is lost; None if it cannot be read now."""
+        """Return the references in the page at `offset`, none if it is lost; None if it cannot be read now."""
         packed = self._pages.fetch_page(offset)
         if packed is NOT_NOW:
             return None
@@ -315,7 +317,7 @@ class TopicQueue:
         return array("Q") if page is None else page.refs
 
     def pages_between(self, start: int, end: int) -> list[int]:
-        """The offsets of the pages that refer to something from `start` up to `end`."""
+        """Return the offsets of the pages that refer to something from `start` up to `end`."""
         rows = self.behind.rows()
         return [rows[at] for at in range(0, len(rows), _ROW) if rows[at + 4] < end and rows[at + 5] >= start]
 
@@ -363,11 +365,11 @@ class TopicQueues:
         self._by_topic: dict[str, dict[bytes, TopicQueue]] = {}
 
     def of_tenant(self, tenant: str) -> dict[bytes, TopicQueue]:
-        """The queues of a tenant, by topic: one object for ever."""
+        """Return the queues of a tenant, by topic: one object for ever."""
         return self._by_topic.setdefault(tenant, {})
 
     def opened(self, tenant: str, topic: bytes, queue_id: int) -> None:
-        """A topic has a queue from now on, unless it has one."""
+        """Give a topic a queue, unless it has one."""
         queues = self.of_tenant(tenant)
         if topic not in queues:
             queue = TopicQueue(tenant, topic, queue_id, self._pages)
@@ -375,14 +377,15 @@ class TopicQueues:
             self.by_id[queue_id] = queue
 
     def closed(self, queue: TopicQueue) -> None:
-        """A topic has no queue any more."""
+        """Forget the queue of a topic that has none any more."""
         self.of_tenant(queue.tenant).pop(queue.topic, None)
         self.by_id.pop(queue.queue_id, None)
         for cluster in queue.clusters.values():
             self.clusters.pop(cluster.cluster_id, None)
 
     def made(self, queue: TopicQueue, name: bytes, cluster_id: int, first: int) -> Cluster:
-        """A cluster begins at a serial, unless it is there: 0 is the oldest message, -1 behind the newest."""
+        """Return the cluster of this name, made unless it is there: it begins at serial `first`, where 0 is the oldest
+        message and -1 is behind the newest."""
         cluster = queue.clusters.get(name)
         if cluster is None:
             at: i64 = queue.next_serial if first < 0 else max(queue.first, min(first, queue.next_serial))
@@ -392,7 +395,8 @@ class TopicQueues:
         return cluster
 
     def apply(self, record: QueueRecord) -> Cluster | None:
-        """A record that takes effect when it is durable: a queue is opened, or a cluster made, which is returned."""
+        """Apply a record that takes effect when it is durable: a queue is opened, or a cluster made, which is
+        returned."""
         if record.subkind == QUEUE_OPENED:
             fields = record.fields()
             self.opened(str(fields["t"]), cast(bytes, fields["topic"]), queue_number(record.offset))

@@ -13,16 +13,16 @@ class WantedListener:
     """Hears which filters are wanted from now on, and which no more."""
 
     def wanted(self, tenant: str, topic_filter: str) -> None:
-        """The first session has subscribed to a filter."""
+        """Note that the first session has subscribed to a filter."""
         raise NotImplementedError
 
     def unwanted(self, tenant: str, topic_filter: str) -> None:
-        """The last session that had a filter has it no more."""
+        """Note that the last session that had a filter no longer has it."""
         raise NotImplementedError
 
 
 class Wanted:
-    """Filters of one shard, counted."""
+    """The filters of one shard, each with the number of sessions that have it."""
 
     def __init__(self) -> None:
         self._counts: dict[tuple[str, str], int] = {}
@@ -52,5 +52,5 @@ class Wanted:
         return (tenant, topic_filter) in self._counts
 
     def filters(self) -> list[tuple[str, str]]:
-        """All of them, with their tenants."""
+        """Return all wanted filters, with their tenants."""
         return list(self._counts)
