@@ -17,7 +17,7 @@ FRAMES = ("frame", "frames")  # of low-power devices
 
 @dataclass(frozen=True, slots=True)
 class Location:
-    """`path` is a Unix socket's, or the resource of a WebSocket."""
+    """An address taken apart. `path` is a Unix socket's, or the resource of a WebSocket."""
 
     scheme: str
     host: str
@@ -40,7 +40,7 @@ class Location:
         return self.url(self.port)
 
     def url(self, port: int) -> str:
-        """The address as a URL, with this port."""
+        """Return the address as a URL, with this port."""
         if self.scheme == "unix":
             return f"unix://{self.path}"
         host = f"[{self.host}]" if ":" in self.host else self.host
@@ -69,7 +69,8 @@ def locate(url: str, ports: Mapping[str, int]) -> Location:
 
 
 def locate_remote(url: str, ports: Mapping[str, int]) -> Location:
-    """An address to connect to: without options, and a WebSocket's resource is /mqtt unless it names one."""
+    """Return the location of the address `url`, which has no options; a WebSocket's resource is /mqtt unless it names
+    one."""
     found = locate(url, ports)
     if urlsplit(url).query:
         raise ValueError(f"{url!r} is no address: no options belong there")

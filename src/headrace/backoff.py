@@ -20,6 +20,6 @@ class Backoff:
         return step_s * self._draw.uniform(0.5, 1.0)
 
     def lasted(self, seconds: float) -> None:
-        """A connection held for so long: the next attempt follows soon, unless it was refused at once."""
+        """Note that a connection lasted for so long: the next attempt follows soon, unless it was refused at once."""
         if seconds >= self._step_s:
             self._step_s = self._shortest_s

@@ -13,10 +13,10 @@ PURE: Final = "pure Python"
 
 
 def build() -> str:
-    """COMPILED or PURE, as the module of the broker was loaded."""
+    """Return COMPILED or PURE, as the module of the broker was loaded."""
     return PURE if str(broker.__file__).endswith(".py") else COMPILED
 
 
 def version_line() -> str:
-    """The version, the build and the Python it runs on, as `headrace --version` prints them."""
+    """Return the version, the build and the Python it runs on, as `headrace --version` prints them."""
     return f"{__version__} ({build()}, Python {platform.python_version()})"

@@ -41,14 +41,14 @@ _UNPRIVILEGED_PORT = 1024
 
 
 def problems(config: Config, running: bool = False) -> list[str]:
-    """What is wrong, a line each with its key in front."""
+    """Return what is wrong with a configuration, a line each with its key in front."""
     steps = (_access, _certificates, _addresses, _data_dir, _limits, _tokens, _bridges)
     found = [line for step in steps for line in step(config, running)]
     return list(dict.fromkeys(found))
 
 
 def _said(config: Config, otherwise: str, look: Callable[[], object]) -> Iterator[str]:
-    """What `look` raises, with its key."""
+    """Yield what `look` raises, with the key of the setting."""
     try:
         with keys_named(config, otherwise):
             look()
@@ -178,7 +178,8 @@ def _could_be_made(path: Path) -> Iterator[str]:
 
 
 def _check_formats(data_dir: Path) -> None:
-    """Raises JournalError for what no version up to this one has written, OSError."""
+    """Check the formats of a data directory. Raises JournalError for what no version up to this one has written,
+    OSError."""
     for segment in sorted((data_dir / SEGMENTS).glob(f"*{SUFFIX}")):
         with segment.open("rb") as file:
             SegmentHeader.unpack(file.read(SEGMENT_HEADER_SIZE), str(segment))

@@ -84,7 +84,7 @@ def cli() -> None:
 
 
 def main() -> None:
-    """Entry point: errors become one line on stderr and an exit status."""
+    """Run the command line: errors become one line on stderr and an exit status."""
     try:
         status = cli.main(prog_name="headrace", standalone_mode=False)
         sys.exit(status if isinstance(status, int) else 0)
@@ -171,7 +171,7 @@ def _bootstrap(snapshot: Path, data_dir: Path) -> None:
 
 
 def set_up_logs(config: Config) -> None:
-    """Logs go to stderr; JSON or text as `log.format` says."""
+    """Send logs to stderr, as JSON or text as `log.format` says."""
     renderer: structlog.typing.Processor = (
         structlog.processors.JSONRenderer()
         if config.log.format == "json"
@@ -366,7 +366,7 @@ def session() -> None:
 @click.option("--json", "as_json", is_flag=True)
 @ends_with_its_reader
 def session_list(data_dir: Path, as_json: bool) -> None:
-    """One line a session."""
+    """Print one line a session."""
     from headrace.services.sessions import summary
     from headrace.storage.embedded.recovery import folded
 
@@ -386,7 +386,7 @@ def session_list(data_dir: Path, as_json: bool) -> None:
 @click.argument("client_id")
 @ends_with_its_reader
 def session_show(data_dir: Path, tenant: str, client_id: str) -> None:
-    """Everything about one session, as JSON. Exit 1 if there is none."""
+    """Print everything about one session, as JSON. Exit 1 if there is none."""
     from headrace.services.sessions import details
     from headrace.storage.embedded.recovery import folded
 
@@ -400,7 +400,7 @@ def session_show(data_dir: Path, tenant: str, client_id: str) -> None:
 @data_dir_options
 @ends_with_its_reader
 def session_dump(data_dir: Path) -> None:
-    """Sessions, subscriptions, wills and retained messages, a JSON line each: equal lines, equal states."""
+    """Print sessions, subscriptions, wills and retained messages, a JSON line each: equal lines, equal states."""
     from headrace.services.state import lines
     from headrace.storage.embedded.recovery import folded
 

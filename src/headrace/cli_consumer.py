@@ -19,7 +19,7 @@ def consumer() -> None:
 @data_dir_options
 @ends_with_its_reader
 def list_command(data_dir: Path) -> None:
-    """A line for each: name, offset below which everything is processed, owner."""
+    """Print a line for each consumer: name, offset below which everything is processed, owner."""
     for position in ConsumerPosition.list(data_dir):
         click.echo(f"{position.name}  offset {position.offset}  {position.owner or 'nobody'}")
 

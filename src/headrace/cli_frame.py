@@ -48,7 +48,8 @@ def clusters(
     token_file: Path | None,
     ca_file: Path | None,
 ) -> None:
-    """A line for each consumer cluster, and for each topic queue that has none: how far behind, who reads it, how fast.
+    """Print a line for each consumer cluster, and for each topic queue that has none: how far behind, who reads it, how
+    fast.
 
     Needs a token with the role `read`.
     """

@@ -37,7 +37,7 @@ Options = dict[str, Any]
 
 
 def common_options(command: Callable[..., None]) -> Callable[..., None]:
-    """What every job can be told on the command line; the rest is in the configuration, or in `--set`."""
+    """Add the options that every job takes on the command line; the rest is in the configuration, or in `--set`."""
     options = [
         click.option("--config", "config_file", type=click.Path(path_type=Path), help="TOML file."),
         click.option(
@@ -91,7 +91,7 @@ def run(job: str, **options: Any) -> None:
 @click.option("--max-records", type=click.IntRange(1), help="Records a batch takes at most.")
 @click.option("--fail-on-data-loss/--no-fail-on-data-loss", default=None, help="When retention was faster.")
 def archive(**options: Any) -> None:
-    """The same as `run archive`: every message of the journal, once, into the Delta table LAKE/messages."""
+    """Do the same as `run archive`: every message of the journal, once, into the Delta table LAKE/messages."""
     run_with("archive", configured(options))
 
 
@@ -111,7 +111,7 @@ _KEYS = {
 
 
 def configured(options: Options) -> Config:
-    """The configuration with the options of the command on top. Raises InvalidKey."""
+    """Return the configuration with the options of the command on top. Raises InvalidKey."""
     sets = list(options["sets"])
     for option, key in _KEYS.items():
         value = options.get(option)
@@ -124,7 +124,7 @@ def configured(options: Options) -> Config:
 
 
 def _with_spark(config: Config, confs: Sequence[str]) -> Config:
-    """The configuration with keys of Spark's on top of those in `[pipeline.spark]`. Raises InvalidKey."""
+    """Return the configuration with keys of Spark's on top of those in `[pipeline.spark]`. Raises InvalidKey."""
     given = {}
     for conf in confs:
         key, equals, value = conf.partition("=")
@@ -162,7 +162,8 @@ def run_with(job: str, config: Config) -> None:
 
 @contextmanager
 def figures_served(job: str, settings: Any, config: Config) -> Iterator[Any]:
-    """The figures of a job (`JobFigures`), served at `pipeline.metrics_address`. Raises InvalidKey, PipelineError."""
+    """Hold the figures of a job (`JobFigures`), served at `pipeline.metrics_address`. Raises InvalidKey,
+    PipelineError."""
     from headrace_spark.base.figures import ErrorCounter, JobFigures
     from headrace_spark.base.logs import LOG
     from headrace_spark.source.lag import JournalLag
@@ -189,7 +190,7 @@ def figures_served(job: str, settings: Any, config: Config) -> Iterator[Any]:
 
 
 def job_settings(job: str, config: Config) -> Any:
-    """The settings of one job: the common ones, and every key of its own table under the same name."""
+    """Return the settings of one job: the common ones, and every key of its own table under the same name."""
     from headrace_spark.base.settings import SparkSettings, UpkeepSettings
     from headrace_spark.jobs import SETTINGS_OF, module_of
     from headrace_spark.lake.location import lake_location
@@ -273,7 +274,7 @@ def report(out: Path, days: int, **options: Any) -> None:
 
 
 def problems(config: Config) -> list[str]:
-    """What jobs could not use of `[pipeline]`, a line each with its key in front."""
+    """Return what jobs could not use of `[pipeline]`, a line each with its key in front."""
     from headrace_spark.base.broker_address import read_password
     from headrace_spark.base.cluster import check_master
     from headrace_spark.base.jars import jars_folder, missing_jars
@@ -316,13 +317,13 @@ def problems(config: Config) -> list[str]:
 
 
 def _check_authority(file: str) -> None:
-    """Raises OSError."""
+    """Check that the file of certificate authorities can be used. Raises OSError."""
     if file:
         ssl.create_default_context(cafile=file)
 
 
 def stop_on_signals() -> Event:
-    """An event that SIGTERM and SIGINT set; a second SIGINT ends the process at once."""
+    """Return an event that SIGTERM and SIGINT set; a second SIGINT ends the process at once."""
     from headrace_spark.base.stopping import STOPPING
 
     def ask(number: int, _frame: FrameType | None) -> Any:

@@ -23,7 +23,7 @@ Command = TypeVar("Command", bound=Callable[..., Any])
 
 
 def data_dir_options(command: Command) -> Command:
-    """`--data-dir`, or the configuration that names it: the command gets `data_dir`. Raises InvalidKey."""
+    """Add `--data-dir`, or the configuration that names it: the command gets `data_dir`. Raises InvalidKey."""
 
     @wraps(command)
     def located(*arguments: Any, data_dir: Path | None, config_file: Path | None, **options: Any) -> Any:
@@ -37,7 +37,7 @@ def data_dir_options(command: Command) -> Command:
 
 
 def ends_with_its_reader(command: Command) -> Command:
-    """A command that only prints, and ends without a word when nobody reads on: `| head`."""
+    """Return a command that only prints, and ends without a word when nobody reads on: `| head`."""
 
     @wraps(command)
     def ending(*arguments: Any, **options: Any) -> Any:
@@ -53,7 +53,7 @@ def ends_with_its_reader(command: Command) -> Command:
 
 @contextmanager
 def ended_by_signals() -> Iterator[None]:
-    """Whoever ends the command by a signal gets what was begun cleared away first, and the usual exit code."""
+    """Clear away what was begun before a signal ends the command, which then has the usual exit code."""
 
     def end(number: int, _: FrameType | None) -> None:
         for other in before:  # what is cleared away then is not interrupted again

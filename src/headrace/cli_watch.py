@@ -22,7 +22,7 @@ Command = TypeVar("Command", bound=Callable[..., Any])
 
 
 def of_a_broker(command: Command) -> Command:
-    """The options that say which broker, and what lets in there."""
+    """Add the options that say which broker, and what lets in there."""
     options = (
         click.option("--admin", metavar="URL", help=f"its admin address  [default: {ADMIN}]"),
         click.option(
@@ -50,7 +50,7 @@ def of_a_broker(command: Command) -> Command:
 def client_for(
     admin: str | None, config_file: Path | None, token_file: Path | None, ca_file: Path | None
 ) -> AdminClient:
-    """A client for these options. Raises InvalidKey, OSError."""
+    """Return a client for these options. Raises InvalidKey, OSError."""
     if config_file is not None:
         config = load(config_file, [])
         admin = admin or config.admin or None

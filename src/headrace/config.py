@@ -367,7 +367,7 @@ class Endpoint(NamedTuple):
 
     @property
     def loopback(self) -> bool:
-        """Return whether only this machine can reach it; a name other than localhost counts as reachable."""
+        """Return whether only this machine can reach the address; a name other than localhost counts as reachable."""
         if self.host == "localhost":
             return True
         try:
@@ -380,7 +380,7 @@ SCHEME_PORTS = {"http": 18830, "https": 18830}
 
 
 def endpoint(key: str, url: str, *schemes: str) -> Endpoint:
-    """`tcp://127.0.0.1:1883` as parts; `InvalidKey` when it is no such address."""
+    """Return an address like `tcp://127.0.0.1:1883` as parts; `InvalidKey` when it is no such address."""
     expected = " or ".join(f"{scheme}://HOST:PORT" for scheme in schemes)
     try:
         parts = urlsplit(url)
@@ -399,7 +399,7 @@ def endpoint(key: str, url: str, *schemes: str) -> Endpoint:
 
 
 def host_and_port(key: str, address: str) -> Endpoint:
-    """`127.0.0.1:9180` or `[::1]:9180` as parts; `InvalidKey` when it is no such address."""
+    """Return an address like `127.0.0.1:9180` or `[::1]:9180` as parts; `InvalidKey` when it is no such address."""
     try:
         parts = urlsplit(f"//{address}")
         good = parts.hostname and parts.port is not None and parts.netloc == address and not parts.username
@@ -416,7 +416,8 @@ ENVIRONMENT_PREFIX = "HEADRACE_"
 def load(
     file: Path | None = None, sets: list[str] | None = None, environment: Mapping[str, str] = os.environ
 ) -> Config:
-    """Defaults, then the TOML file, then the environment, then each `key=value` of `sets`. Raises InvalidKey.
+    """Return the configuration: defaults, then the TOML file, then the environment, then each `key=value` of `sets`.
+    Raises InvalidKey.
 
     `HEADRACE_DATA_DIR` is the key `data_dir`, `HEADRACE_JOURNAL__RETENTION_BYTES` is `journal.retention_bytes`.
     """
@@ -483,8 +484,8 @@ Table = TypeVar("Table")
 def _converted(
     table: dict[str, Any], kind: type[Table], prefix: str, wrong: list[InvalidKey]
 ) -> Table | None:
-    """The table as what it should be. Each key that is wrong goes to `wrong` and out of the table; None if what is left
-    is none either."""
+    """Return the table as what it should be. Each key that is wrong goes to `wrong` and out of the table; None if what
+    is left is wrong as well."""
     while True:
         try:
             return msgspec.convert(table, kind)
@@ -530,7 +531,7 @@ RELOADED = {
 
 
 def reloaded(running: Config, fresh: Config) -> tuple[Config, list[str]]:
-    """`running` with the limits of `fresh`, and the keys in which the two still differ: these need a restart."""
+    """Return `running` with the limits of `fresh`, and the keys in which the two still differ: these need a restart."""
     limits = {key: getattr(fresh.limits, key) for key in RELOADED["limits"]}
     access = {key: getattr(fresh.access, key) for key in RELOADED["access"]}
     merged = msgspec.structs.replace(
@@ -554,13 +555,13 @@ def _differing(name: str, one: dict[str, Any], other: dict[str, Any]) -> list[st
 
 
 def show(config: Config) -> str:
-    """The whole configuration as TOML that `load` reads back to the same value."""
+    """Return the whole configuration as TOML that `load` reads back to the same value."""
     return "\n".join(_shown("", msgspec.to_builtins(config))) + "\n"
 
 
 def without_secrets(config: Config) -> Config:
-    """The same with `HIDDEN` in the place of what nobody should read over a shoulder: passwords of bridges, and keys of
-    Spark that are named like secrets. Files that hold a secret are only named."""
+    """Return the configuration with `HIDDEN` in the place of what nobody should read over a shoulder: passwords of
+    bridges, and keys of Spark that are named like secrets. Files that hold a secret are only named."""
     bridges = tuple(
         msgspec.structs.replace(bridge, password=HIDDEN) if bridge.password else bridge
         for bridge in config.bridge
@@ -583,7 +584,7 @@ def _shown(name: str, table: dict[str, Any]) -> list[str]:
 
 
 def _bare(key: str) -> str:
-    """Spark's keys have dots in them: in TOML they need quotes."""
+    """Return a key as TOML has it: Spark's keys have dots in them and need quotes."""
     return json.dumps(key) if "." in key else key
 
 
@@ -597,8 +598,8 @@ def _read(file: Path) -> dict[str, Any]:
 
 
 def _key_of_variable(name: str) -> str:
-    """The key that an environment variable stands for, "" for one that is not ours: Kubernetes sets `HEADRACE_PORT` and
-    more beside a service of that name. Raises InvalidKey for what is nearly a key."""
+    """Return the key that an environment variable stands for, "" for one that is not ours: Kubernetes sets
+    `HEADRACE_PORT` and more beside a service of that name. Raises InvalidKey for what is nearly a key."""
     if not name.startswith(ENVIRONMENT_PREFIX):
         return ""
     key = name.removeprefix(ENVIRONMENT_PREFIX).lower().replace("__", ".")
@@ -629,7 +630,7 @@ def _assign(tables: dict[str, Any], assignment: str) -> None:
 
 
 def _default_at(path: list[str]) -> object:
-    """The default behind a dotted key: its type says how the text of `--set` is to be read."""
+    """Return the default behind a dotted key: its type says how the text of `--set` is to be read."""
     value: object = Config()
     for depth, name in enumerate(path):
         if not isinstance(value, msgspec.Struct) or name not in value.__struct_fields__:
@@ -758,7 +759,7 @@ def _remote(key: str, url: str) -> Location:
 
 
 def rule(topic: BridgeTopicConfig) -> Rule:
-    """A topic of a bridge as the bridge wants it."""
+    """Return a topic of a bridge as the bridge wants it."""
     return Rule(topic.pattern, topic.direction, topic.qos, topic.local_prefix, topic.remote_prefix)
 
 
@@ -784,7 +785,7 @@ def _unknown(key: str) -> InvalidKey:
 
 
 def _bridge_keys(key: str) -> list[str]:
-    """The keys that may stand where `key` does, if that is inside a `[[bridge]]`."""
+    """Return the keys that may stand where `key` does, if that is inside a `[[bridge]]`."""
     table = key.rpartition(".")[0]
     if not table.startswith("bridge["):
         return []

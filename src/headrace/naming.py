@@ -34,7 +34,8 @@ def keys_named(config: Config, otherwise: str) -> Iterator[None]:
 
 
 def key_of_file(config: Config, file: str, otherwise: str) -> str:
-    """The key that names this file: `otherwise` if that does, or none: an option of a listener's URL may."""
+    """Return the key that names this file: `otherwise` if that does, or if no key does: an option of a listener's URL
+    may."""
     access, tls = config.access, config.tls
     named = {
         "access.password_file": access.password_file,

@@ -87,8 +87,8 @@ log = structlog.get_logger("headrace")
 
 
 class Node:
-    """One broker. With `owns_process` false it is a part of somebody else's program, whose signals and garbage collector
-    it leaves alone."""
+    """One broker with all that belongs to it. With `owns_process` false it is a part of somebody else's program, whose
+    signals and garbage collector it leaves alone."""
 
     def __init__(
         self, config: Config, owns_process: bool = True, reread: Callable[[], Config] | None = None
@@ -269,7 +269,7 @@ class Node:
                 await self._admin.open(bound, url, app, self._doors.report, bounds)
 
     def _collectors(self, figures: JournalFigures) -> list[Collector]:
-        """What /metrics tells beside the broker and its listeners."""
+        """Return what /metrics tells beside the broker and its listeners."""
         journal = self.config.journal
         limits = Limits(journal.retention_bytes, journal.consumer_retention_bytes, journal.reserve_bytes)
         found = [
@@ -285,7 +285,7 @@ class Node:
         return found
 
     def _admin_context(self) -> ssl.SSLContext | None:
-        """Raises UnusableCertificate."""
+        """Return the TLS context of the admin address, if it has one. Raises UnusableCertificate."""
         if not self.config.admin.startswith("https:"):
             return None
         return server_context(door_settings(self.config).tls, "http/1.1")

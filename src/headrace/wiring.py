@@ -29,7 +29,7 @@ log = structlog.get_logger("headrace")
 
 
 def broker_settings(config: Config) -> BrokerSettings:
-    """The core's plain numbers from the configuration."""
+    """Return the core's plain numbers from the configuration."""
     settings = BrokerSettings()
     session, limits = config.session, config.limits
     settings.backlog_messages_max = session.backlog_messages_max
@@ -121,7 +121,7 @@ def door_settings(config: Config) -> DoorSettings:
 
 
 def access_settings(config: Config) -> AccessSettings:
-    """The files of access control, and how often one may come."""
+    """Return the files of access control, and how often one may come."""
     access = config.access
     return AccessSettings(
         password_file=access.password_file,
@@ -143,7 +143,7 @@ def limit_users(limits: Limits, config: Config) -> None:
 
 
 def audit_log(config: Config) -> Audit:
-    """The audit log. Its lines go where the log's do: failures whatever the log's level, the rest at `info`."""
+    """Return the audit log. Its lines go where the log's do: failures whatever the log's level, the rest at `info`."""
     level = structlog.make_filtering_bound_logger(logging.INFO)
     tell = structlog.wrap_logger(structlog.WriteLogger(sys.stderr), wrapper_class=level).info
     news = logging.getLevelNamesMapping()[config.log.level.upper()] <= logging.INFO
@@ -151,7 +151,7 @@ def audit_log(config: Config) -> Audit:
 
 
 def bridge_settings(bridge: BridgeConfig, tcp_keep_alive_s: int) -> BridgeSettings:
-    """One `[[bridge]]`: where the remote broker is, what crosses, and how patient we are."""
+    """Return the settings of one `[[bridge]]`: where the remote broker is, what crosses, and how patient we are."""
     tls = bridge.tls
     return BridgeSettings(
         name=bridge.name,

@@ -24,8 +24,9 @@ def application(
     more: Sequence[BaseRoute] = (),
     refresh: Sequence[Callable[[], None]] = (),
 ) -> Starlette:
-    """`not_ready` says why the node is not ready, "" when it is; `more`: routes of other modules. `refresh`: called on a
-    thread before each scrape, for what has to be asked of the disk or the system."""
+    """Return the application that answers on the admin address. `not_ready` says why the node is not ready, "" when it
+    is; `more`: routes of other modules. `refresh`: called on a thread before each scrape, for what has to be asked of
+    the disk or the system."""
 
     async def healthz(_: Request) -> Response:
         return PlainTextResponse("ok\n")
@@ -47,18 +48,19 @@ def application(
 
 
 async def _refused(_: Request, error: Exception) -> Response:
-    """404, 405 and the like."""
+    """Answer 404, 405 and the like as a problem document."""
     assert isinstance(error, HTTPException)
     return problem(HTTPStatus(error.status_code), error.detail, dict(error.headers or {}))
 
 
 async def _failed(_: Request, error: Exception) -> Response:
-    """A defect of ours; what it is stands in the log."""
+    """Answer that there is a defect of ours; what it is stands in the log."""
     return problem(HTTPStatus.INTERNAL_SERVER_ERROR, type(error).__name__)
 
 
 def bind(url: str, host: str, port: int) -> socket.socket:
-    """The bound socket of the admin address `url`. Raises OSError, with the address, when it is taken or nobody's."""
+    """Return the bound socket of the admin address `url`. Raises OSError, with the address, when it is taken or
+    nobody's."""
     bound = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
     bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:

@@ -110,8 +110,9 @@ class JournalFiles:
         }
 
     def segment(self, base_offset: int, first: int, last: int, tenant: str = "") -> tuple[bytes, int, str]:
-        """Bytes `first` to `last` of a segment as far as they may be seen, by a tenant or by all; how many that are in
-        all; and what tells this file from another of the same name. Raises FileNotFoundError, CorruptBatch."""
+        """Return the bytes `first` to `last` of a segment as far as they may be seen, by a tenant or by all; how many
+        that are in all; and what tells this file from another of the same name. Raises FileNotFoundError,
+        CorruptBatch."""
         with self.reader.finished(base_offset) as segment:
             size = segment.size if segment.footer else self._readable(segment, first, last)
             length = max(0, min(last + 1, size, first + RANGE_BYTES_MAX) - first)
@@ -138,12 +139,13 @@ class JournalFiles:
         return size
 
     def small(self, name: str) -> bytes:
-        """The watermark or an index. Raises FileNotFoundError."""
+        """Return the content of the watermark or an index. Raises FileNotFoundError."""
         folder = self.data_dir if name == WATERMARK else self.data_dir / DIRECTORY
         return DISK.read_file(folder / name)
 
     def move(self, consumer: str, what: str, position: Position) -> None:
-        """Raises EpochMismatch, ConsumerTaken, ValueError for a name that cannot be one."""
+        """Move a consumer's position, by what was asked. Raises EpochMismatch, ConsumerTaken, ValueError for a name
+        that cannot be one."""
         self.reader.check(position.uuid, position.epoch)
         _MOVES[what](
             self.data_dir, consumer, position.uuid, position.epoch, position.offset, owner=position.owner
@@ -198,7 +200,7 @@ class Taken:
 
 
 class JournalRoutes:
-    """The endpoints. They run on the loop and leave every file to a thread."""
+    """The endpoints of the journal. They run on the loop and leave every file to a thread."""
 
     def __init__(self, data_dir: Path, token_file: Path | None) -> None:
         self._files = JournalFiles(data_dir)
@@ -253,7 +255,7 @@ class JournalRoutes:
         return endpoint
 
     async def _on_thread(self, work: Callable[..., T], *given: object) -> T:
-        """Do it on threads that nothing else of the admin HTTP waits for."""
+        """Do the work on threads that nothing else of the admin HTTP waits for."""
         return await asyncio.get_running_loop().run_in_executor(self._threads, work, *given)
 
     def _answered(

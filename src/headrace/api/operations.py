@@ -114,7 +114,8 @@ class ClusterRoutes:
 
 
 def _limit(request: Request, usual: int, most: int) -> int:
-    """Raises ValueError, with the name of the parameter."""
+    """Return the limit that a request asks for, `usual` without one. Raises ValueError, with the name of the
+    parameter."""
     given = request.query_params.get("limit", str(usual))
     if not _is_number(given) or not 1 <= int(given) <= most:
         raise ValueError(f"limit: {given} is not a number from 1 to {most}")
@@ -122,7 +123,7 @@ def _limit(request: Request, usual: int, most: int) -> int:
 
 
 def _wanted(request: Request) -> Wanted:
-    """Raises ValueError, with the name of the parameter."""
+    """Return which clusters a request asks for. Raises ValueError, with the name of the parameter."""
     given = request.query_params
     unknown = set(given) - {"tenant", "topic", "cluster", "limit", "from"}
     if unknown:
@@ -137,7 +138,7 @@ def _wanted(request: Request) -> Wanted:
 
 
 def _place(request: Request) -> Place:
-    """Raises ValueError, with the name of the parameter."""
+    """Return the place at which a page is to begin. Raises ValueError, with the name of the parameter."""
     given = request.query_params.get("from", "0.-1")
     queue, _, cluster = given.partition(".")
     if not _is_number(queue) or not (cluster == "-1" or _is_number(cluster)):

@@ -14,5 +14,5 @@ def content(status: HTTPStatus, detail: str) -> dict[str, object]:
 
 
 def problem(status: HTTPStatus, detail: str, headers: dict[str, str] | None = None) -> Response:
-    """`detail` says what is wrong with this request and what would help."""
+    """Return a problem document; `detail` says what is wrong with this request and what would help."""
     return JSONResponse(content(status, detail), status, headers, media_type=PROBLEM_JSON)

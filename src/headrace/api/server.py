@@ -48,7 +48,8 @@ class Bounds:
 
 
 class BoundedHttp(H11Protocol):
-    """One connection. `_deadline` ends it: first of the request, then of the answer, then of the next request."""
+    """One connection of a client of the admin HTTP. `_deadline` ends it: first of the request, then of the answer, then
+    of the next request."""
 
     def __init__(
         self, bounds: Bounds, ended: Callable[[BoundedHttp], None], report: Report, **of_uvicorn: Any
@@ -62,7 +63,7 @@ class BoundedHttp(H11Protocol):
 
     @property
     def asks(self) -> bool:
-        """Return whether its request is not there whole, and nothing is being answered."""
+        """Return whether the connection's request is not there whole, and nothing is being answered."""
         return not self._answering
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
@@ -126,7 +127,8 @@ class BoundedHttp(H11Protocol):
 
 
 class Accepting:
-    """The listening socket, as uvicorn wants its servers. `most` connections, those that shake hands included."""
+    """The listening socket, as uvicorn wants its servers. `most` connections are accepted, those that shake hands
+    included."""
 
     def __init__(
         self,
@@ -266,7 +268,7 @@ class AdminServer(uvicorn.Server):
         )
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """`STOP_S` for what is under way, then everything is cut."""
+        """Stop the server: `STOP_S` is left for what is under way, then everything is cut."""
         closing = asyncio.get_running_loop().call_later(STOP_S, self._cut)
         await super().shutdown(sockets)
         closing.cancel()
@@ -280,7 +282,7 @@ class AdminServer(uvicorn.Server):
 def admin_server(
     app: Starlette, context: ssl.SSLContext | None, report: Report, bounds: Bounds
 ) -> AdminServer:
-    """A server for `app`, to be started by `serve([bound socket])`; with a `context` over TLS."""
+    """Return a server for `app`, to be started by `serve([bound socket])`; with a `context` over TLS."""
     logger = logging.getLogger("uvicorn.error")
     logger.handlers = [_Told(report)]
     logger.propagate = False

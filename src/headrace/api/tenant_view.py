@@ -48,7 +48,8 @@ class TenantView:
         )  # the last batch: large ones are asked for in parts
 
     def read(self, segment: FinishedSegment, index: bytes, first: int, length: int, tenant: str) -> bytes:
-        """`length` bytes from `first` on, which lie below what may be seen of the segment. Raises CorruptBatch."""
+        """Return `length` bytes from `first` on, which lie below what may be seen of the segment. Raises
+        CorruptBatch."""
         end = first + min(length, RANGE_BYTES_MAX)
         parts = [
             data[max(0, first - position) : end - position]
@@ -59,7 +60,8 @@ class TenantView:
     def _pieces(
         self, segment: FinishedSegment, index: bytes, first: int, end: int, tenant: str
     ) -> Iterator[tuple[int, bytes]]:
-        """Position and bytes of what overlaps [first, end): the header, batches, what is behind the last batch."""
+        """Yield position and bytes of what overlaps [first, end): the header, batches, what is behind the last
+        batch."""
         if first < SEGMENT_HEADER_SIZE:
             yield 0, segment.read(0, SEGMENT_HEADER_SIZE)
         position = _near(segment, index, first)
@@ -88,7 +90,7 @@ class TenantView:
 
 
 def _near(segment: FinishedSegment, index: bytes, first: int) -> int:
-    """The position of a batch at or before `first`: by the index, where it names a batch that is there."""
+    """Return the position of a batch at or before `first`: by the index, where it names a batch that is there."""
     found = OffsetIndex.unpack(index, segment.seed)
     places = [(at, offset) for offset, at in zip(found.offsets, found.positions, strict=True) if at <= first]
     position, offset = max(places, default=(SEGMENT_HEADER_SIZE, segment.base_offset))
@@ -99,7 +101,7 @@ def _near(segment: FinishedSegment, index: bytes, first: int) -> int:
 
 
 def without_others(batch: bytes, seed: int, tenant: bytes) -> bytes:
-    """A whole batch as a tenant may see it."""
+    """Return a whole batch as a tenant may see it: the records of others are zeros."""
     data = bytearray(batch)
     kept = kept_at(batch, 0)
     at = BATCH_HEADER_SIZE + (0 if kept < 0 else 4 + 4 * kept)

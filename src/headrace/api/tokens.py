@@ -48,7 +48,7 @@ class Grant:
         return self.tenant != "" or self.consumers != ()
 
     def names(self, consumer: str) -> bool:
-        """Return whether it may see, and with the role `operate` move, the position of this consumer."""
+        """Return whether the token may see, and with the role `operate` move, the position of this consumer."""
         return consumer in self.consumers if self.is_limited else True
 
     def allows(self, role: str) -> bool:
@@ -62,7 +62,8 @@ class Tokens:
         self._file = file
 
     def refusal(self, given: str, role: str) -> Response | None:
-        """Why whoever sent this Authorization header may not do what needs `role`, for all tenants; None if they may."""
+        """Return why whoever sent this Authorization header may not do what needs `role`, for all tenants; None if they
+        may."""
         found = self.grant(given, role)
         if isinstance(found, Response):
             return found
@@ -72,7 +73,7 @@ class Tokens:
         return None
 
     def grant(self, given: str, role: str) -> Grant | Response:
-        """What the token in this Authorization header may, which is at least `role`; or why that is refused."""
+        """Return what the token in this Authorization header may, which is at least `role`; or why that is refused."""
         if self._file is None:
             return problem(
                 HTTPStatus.FORBIDDEN,
@@ -95,7 +96,8 @@ class Tokens:
 
 
 def _grants(lines: list[str], given: str) -> list[Grant]:
-    """What the lines with the token in this header grant. Looks at every line, so that the time tells nothing."""
+    """Return what the lines with the token in this header grant. Every line is looked at, so that the time tells
+    nothing."""
     found = []
     for line in lines:
         words, _, token = line.strip().rpartition(" ")
@@ -106,7 +108,7 @@ def _grants(lines: list[str], given: str) -> list[Grant]:
 
 
 def _grant(words: str) -> Grant | None:
-    """What the words before a token say; None if one of them says nothing."""
+    """Return what the words before a token say; None if one of them says nothing."""
     role, limits = OPERATE, dict[str, str]()
     for place, word in enumerate(words.split()):
         key, is_limit, value = word.partition("=")
@@ -123,7 +125,7 @@ def _grant(words: str) -> Grant | None:
 
 
 def guarded(tokens: Tokens, role: str, answer: Answer) -> Callable[[Request], object]:
-    """An endpoint for whoever has a token of that role without limits, which is asked before a body is read."""
+    """Return an endpoint for whoever has a token of that role without limits, which is asked before a body is read."""
 
     async def endpoint(request: Request) -> Response:
         given = request.headers.get("authorization", "")
@@ -134,7 +136,7 @@ def guarded(tokens: Tokens, role: str, answer: Answer) -> Callable[[Request], ob
 
 
 async def answered(request: Request, answer: Answer) -> Response:
-    """The answer to a request that was let in; what is wrong with it as a problem document."""
+    """Return the answer to a request that was let in; what is wrong with it as a problem document."""
     body = b""
     try:
         async for part in request.stream():

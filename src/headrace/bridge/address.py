@@ -8,5 +8,5 @@ PORTS = {"tcp": 1883, "tls": 8883, "ws": 80, "wss": 443, "unix": 0}
 
 
 def parse(url: str) -> Location:
-    """The parts of an address. ValueError says what is wrong with it."""
+    """Return the parts of an address. ValueError says what is wrong with it."""
     return locate_remote(url, PORTS)

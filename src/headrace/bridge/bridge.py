@@ -37,7 +37,8 @@ Tell = Callable[..., object]  # a line for the log: what happened, and more abou
 
 
 class Bridge:
-    """`info` and `warn` write log lines; `on_state` hears True and False as the connection comes and goes."""
+    """Keeps one bridge connected. `info` and `warn` write log lines; `on_state` hears True and False as the connection
+    comes and goes."""
 
     def __init__(
         self,
@@ -114,7 +115,8 @@ class Bridge:
             return False
 
     async def _attempt(self, address: Location) -> bool:
-        """One connection from its beginning to its end; False if it never got as far as sending messages."""
+        """Hold one connection from its beginning to its end; return False if it never got as far as sending
+        messages."""
         ended: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         try:
             await self._connected(address, ended)
@@ -197,7 +199,7 @@ class Bridge:
         )
 
     def _password(self) -> bytes | None:
-        """The first line of the password file, read anew each time, or the password of the configuration."""
+        """Return the first line of the password file, read anew each time, or the password of the configuration."""
         file = self.settings.password_file
         if not file:
             return self.settings.password.encode("utf-8") or None
@@ -226,7 +228,7 @@ class Bridge:
         self._on_state(self, False)
 
     def _failed(self, address: Location, reason: str) -> None:
-        """An attempt came to nothing: told once a minute for the same reason."""
+        """Note that an attempt came to nothing; it is told once a minute for the same reason."""
         self.counters.failures += 1
         now = time.monotonic()
         key = f"{address} {reason}"

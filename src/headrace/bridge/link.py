@@ -47,7 +47,8 @@ _SUBSCRIPTION_IDENTIFIER: Final = b"\x0b"
 
 
 class RemoteLink(StreamLink):
-    """One connection. `on_up` is called when messages may flow, `on_end` once, with the reason, when it is over."""
+    """One connection to the remote broker. `on_up` is called when messages may flow, `on_end` once, with the reason,
+    when it is over."""
 
     def __init__(
         self,
@@ -90,7 +91,7 @@ class RemoteLink(StreamLink):
         transport.write(self._protocol.connect(self._connect))
 
     def failed(self, error: Exception) -> None:
-        """An exception that nobody expected ends this connection; the next attempt comes as after any end."""
+        """End the connection after an exception that nobody expected; the next attempt comes as after any end."""
         self._reason = self._reason or f"{type(error).__name__}: {error}"
         self.abort()
 
@@ -126,7 +127,7 @@ class RemoteLink(StreamLink):
     # The handshake
 
     def accepted(self, packet: Connack) -> None:
-        """CONNACK: take its limits over and attach the session, or give up with the reason."""
+        """Take the limits of a CONNACK over and attach the session, or give up with the reason."""
         properties = packet.properties
         refusal = refusal_of(packet, int(self.version), self._terms.out_qos)
         if refusal:
@@ -149,7 +150,7 @@ class RemoteLink(StreamLink):
         self._bridging.attach(self, self._for, int(self.version), not packet.session_present, attached)
 
     def attached(self) -> None:
-        """The session is ours, durably: say that we are there, and ask for what is to come in.
+        """Note that the session is ours, durably: say that we are there, and ask for what is to come in.
 
         Not before: a remote broker without a session for us sends nothing until it is asked, and by now the packet ids
         of an older one are forgotten.
@@ -171,7 +172,7 @@ class RemoteLink(StreamLink):
         self._go_on()
 
     def _free_below(self, packet_id: int) -> int:
-        """The next packet id downwards that no message in flight has."""
+        """Return the next packet id downwards that no message in flight has."""
         queue = self._for.queue
         packet_id -= 1
         while queue is not None and queue.serial_of(packet_id):
@@ -191,7 +192,7 @@ class RemoteLink(StreamLink):
         self.broker.on_puback(self, packet_id, reason_code)
 
     def _go_on(self) -> None:
-        """Everything of the handshake is answered: NOT-ACKED first, then the backlog, then live."""
+        """Go on when everything of the handshake is answered: NOT-ACKED first, then the backlog, then live."""
         if self._awaited or self.ready:
             return
         self.ready = True
@@ -217,7 +218,8 @@ class RemoteLink(StreamLink):
     # Messages
 
     def on_publish(self, packet: Publish) -> None:
-        """A message of the remote broker, unless it came from here or no rule wants it: then it is settled at once."""
+        """Take a message of the remote broker, unless it came from here or no rule wants it: then it is settled at
+        once."""
         terms, counters = self._terms, self._counters
         counters.received += 1
         if packet.properties and terms.trace in packet.properties:
@@ -278,7 +280,8 @@ class RemoteLink(StreamLink):
 
 
 def _without_identifiers(properties: bytes) -> bytes:
-    """Subscription Identifiers belong to the subscription that brought the message, not to the message."""
+    """Return the properties without Subscription Identifiers, which belong to the subscription that brought the
+    message."""
     found = Properties.decode(properties, 0, len(properties), packets.PUBLISH)
     found.subscription_identifiers = []
     return found.encode()

@@ -25,13 +25,13 @@ _RETAIN: Final = 1
 
 
 def trace_of(broker_id: str) -> bytes:
-    """The user property that says a message came through this broker, as it stands on the wire."""
+    """Return the user property that says a message came through this broker, as it stands on the wire."""
     return _USER_PROPERTY + text(TRACE_PROPERTY) + text(broker_id)
 
 
 class BridgeRendering(Rendering):
-    """Renders for one connection. `trace` is b"" before version 5; `retain`: whether the remote broker takes that
-    flag."""
+    """Renders messages for one connection to the remote broker. `trace` is b"" before version 5; `retain`: whether the
+    remote broker takes that flag."""
 
     def __init__(self, topics: TopicMap, trace: bytes, retain: bool, counters: BridgeCounters) -> None:
         super().__init__(bridges=True)
@@ -51,11 +51,12 @@ class BridgeRendering(Rendering):
         return self._there(message).rendered_size(link.version, qos, self._missing(message))
 
     def _missing(self, message: Message) -> bytes:
-        """The trace, unless another bridge of ours has put it there already."""
+        """Return the trace, unless another bridge of ours has put it there already."""
         return b"" if self._trace in message.properties else self._trace
 
     def _there(self, message: Message) -> Message:
-        """The message under its remote topic. One that was sent under a rule that is gone keeps its own."""
+        """Return the message under its remote topic. A message that was sent under a rule that is gone keeps its
+        own."""
         topic = self._topics.outward(message.topic)
         if not topic or topic == message.topic:
             return message
@@ -63,7 +64,8 @@ class BridgeRendering(Rendering):
 
 
 class BridgeAccess(Access):
-    """What may leave: topics of a rule. What waits from a rule that is gone is dropped and counted."""
+    """Says what may leave over a bridge: topics of a rule. What waits from a rule that is gone is dropped and
+    counted."""
 
     def __init__(self, topics: TopicMap) -> None:
         self._topics = topics

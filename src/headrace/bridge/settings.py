@@ -10,7 +10,8 @@ from headrace.bridge.topics import Rule
 
 @dataclass(frozen=True, slots=True)
 class RemoteTls:
-    """PEM files; "" where there is none. `insecure`: accept any certificate of anybody."""
+    """The PEM files with which a bridge connects; "" where there is none. `insecure`: accept any certificate of
+    anybody."""
 
     ca: str
     certificate: str
@@ -20,7 +21,7 @@ class RemoteTls:
 
 @dataclass(frozen=True, slots=True)
 class BridgeSettings:
-    """One bridge. Times in seconds. `version` is 4 or 5, `notifications` both, local or none."""
+    """What one bridge is told. Times in seconds. `version` is 4 or 5, `notifications` both, local or none."""
 
     name: str
     addresses: tuple[Location, ...]

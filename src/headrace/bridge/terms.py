@@ -42,7 +42,7 @@ class Terms:
 
 
 def refusal_of(packet: Connack, version: int, out_qos: int) -> str:
-    """Why this CONNACK does not do, in words; "" if it does. `out_qos` is the highest QoS that is to go out."""
+    """Return why this CONNACK does not do, in words; "" if it does. `out_qos` is the highest QoS that is to go out."""
     properties = packet.properties
     if packet.reason_code and version == packets.VERSION_5:
         name = rc.name(packet.reason_code)

@@ -16,7 +16,8 @@ class UnusableFile(HeadraceError):
 
 
 def client_context(tls: RemoteTls) -> ssl.SSLContext:
-    """Checks who signed the remote certificate, and for which name, unless `insecure`. Raises UnusableFile."""
+    """Return a context that checks who signed the remote certificate, and for which name, unless `insecure`. Raises
+    UnusableFile."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     if tls.insecure:
@@ -40,5 +41,5 @@ def _load(file: str, load: Callable[[], None]) -> None:
 
 
 def _no_password() -> str:
-    """OpenSSL would ask at the terminal."""
+    """Return no password, where OpenSSL would ask for one at the terminal."""
     raise ValueError("the private key is encrypted; headrace has no password for it")

@@ -27,7 +27,7 @@ _SHARED = (SHARE_PREFIX, QUEUE_PREFIX)
 
 
 class Rule:
-    """One entry of `topics`. `direction` is in, out or both; `qos` is the highest that crosses."""
+    """One entry of `topics` of a bridge. `direction` is in, out or both; `qos` is the highest that crosses."""
 
     def __init__(
         self, pattern: str, direction: str, qos: int, local_prefix: str = "", remote_prefix: str = ""
@@ -47,7 +47,7 @@ class Rule:
         return self.remote_prefix + self.pattern
 
     def error(self) -> tuple[str, str] | None:
-        """The key that is wrong and why, None if the rule is good."""
+        """Return the key that is wrong and why, None if the rule is good."""
         for key, prefix in (("local_prefix", self.local_prefix), ("remote_prefix", self.remote_prefix)):
             if "+" in prefix or "#" in prefix:
                 return key, "has a wildcard"
@@ -79,12 +79,12 @@ class TopicMap:
         self._inward: dict[bytes, bytes] = {}
 
     def outward(self, topic: bytes) -> bytes:
-        """The remote name of a local topic, b"" if no rule lets it out."""
+        """Return the remote name of a local topic, b"" if no rule lets it out."""
         found = self._outward.get(topic)
         return _renamed(topic, self._out, self._outward) if found is None else found
 
     def inward(self, topic: bytes) -> bytes:
-        """The local name of a remote topic, b"" if no rule lets it in."""
+        """Return the local name of a remote topic, b"" if no rule lets it in."""
         found = self._inward.get(topic)
         return _renamed(topic, self._in, self._inward) if found is None else found
 
@@ -104,7 +104,8 @@ def _renamed(topic: bytes, rules: list[tuple[str, int, str]], known: dict[bytes,
 
 
 def subscriptions(rules: list[Rule], outward: bool) -> dict[str, int]:
-    """Filter -> highest QoS: the local filters of what goes out, or the remote ones of what comes in."""
+    """Return the highest QoS of each filter: the local filters of what goes out, or the remote ones of what comes
+    in."""
     found: dict[str, int] = {}
     for rule in rules:
         if rule.direction != (IN if outward else OUT):

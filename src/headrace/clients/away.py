@@ -11,8 +11,8 @@ from headrace.clients.report import Result
 
 
 class Away:
-    """One run. `sent_rate` is that of filling, `received_rate` that of draining; delivery is measured from the return
-    of the subscriber on. Raises what `Crew.open` raises."""
+    """One run of the mode backlog. `sent_rate` is that of filling, `received_rate` that of draining; delivery is
+    measured from the return of the subscriber on. Raises what `Crew.open` raises."""
 
     def __init__(self, crew: Crew, processor: Processor | None, meter: Meter) -> None:
         self._crew = crew
@@ -40,7 +40,8 @@ class Away:
         return 0.0 if self._processor is None else self._processor.seconds()
 
     async def _fill(self) -> float:
-        """The seconds until the last message was acknowledged."""
+        """Let the publishers send while the subscribers are away; return the seconds until the last message was
+        acknowledged."""
         tally, plan = self._tally, self._crew.plan
         tally.measuring = True
         self._meter.stage("filling", plan.pairs * plan.messages)
@@ -54,7 +55,7 @@ class Away:
         return time.monotonic() - began
 
     async def _drain(self) -> float:
-        """The seconds from the return of the subscribers to the last message."""
+        """Let the subscribers come back; return the seconds from then to the last message."""
         tally = self._tally
         self._meter.stage("draining", tally.sent)
         began = time.monotonic()

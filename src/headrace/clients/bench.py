@@ -35,7 +35,7 @@ class BenchFailed(click.ClickException):
 
 
 def _processor(_context: click.Context, _option: click.Parameter, value: str | None) -> Processor | None:
-    """`--pid`: the processes, which must be there."""
+    """Return the processes that `--pid` names, which must be there."""
     if value is None:
         return None
     try:
@@ -90,7 +90,7 @@ def bench(processor: Processor | None, json_file: Path | None, **options: Any) -
 
 
 def _plan(options: dict[str, Any]) -> Plan:
-    """Raises click.UsageError for what does not go together."""
+    """Return the plan that the options ask for. Raises click.UsageError for what does not go together."""
     mode = options["mode"]
     if mode == "backlog" and not options["qos"]:
         raise click.UsageError(

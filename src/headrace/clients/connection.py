@@ -34,7 +34,8 @@ Answer = TypeVar("Answer")
 
 
 class Connection(ClientHandler):
-    """`properties` are the server's (of the CONNACK). The `on_...` methods are the protocol's, not the user's."""
+    """One connection of a client to a broker. `properties` are the server's (of the CONNACK). The `on_...` methods are
+    the protocol's, not the user's."""
 
     def __init__(
         self,
@@ -46,7 +47,7 @@ class Connection(ClientHandler):
         websocket_path: str = "",
         farewell: Properties | None = None,
     ) -> None:
-        """`farewell`: properties of the DISCONNECT, if `close` is not given others."""
+        """Begin unconnected. `farewell`: properties of the DISCONNECT, if `close` is not given others."""
         self._farewell = farewell
         self._endpoint = Endpoint(host, port, websocket_path, tls)
         self.connect = connect
@@ -133,7 +134,7 @@ class Connection(ClientHandler):
         self._pace()
 
     def _pace(self) -> None:
-        """Called when it may be time to pause reading, or to go on."""
+        """Pause reading, or go on, if it is time to."""
 
     def _send(self, data: bytes) -> None:
         self._link.write(data)
@@ -158,7 +159,7 @@ class Connection(ClientHandler):
         self._schedule_ping()
 
     def _end(self, why: HeadraceError, close: bool = True) -> None:
-        """The connection is over: whoever waits hears why. The first reason counts."""
+        """Note that the connection is over: whoever waits hears why. The first reason counts."""
         if self.lost is not None:
             return
         self.lost = why

@@ -74,7 +74,7 @@ class Crew:
         client.hello()
 
     def check(self) -> None:
-        """Raises Refused."""
+        """Raise Refused if a client of the crew was refused."""
         if self.tally.refused:
             raise Refused("the broker refused connections or subscriptions, or forgot sessions")
 
@@ -86,7 +86,7 @@ class Crew:
             await settled(lambda: tally.acked, tally.sent)
 
     def abort(self) -> None:
-        """Drop all connections: the end."""
+        """Drop all connections of the run: this is the end."""
         self.tally.stopping = True
         for client in [*self.subscribers, *self.publishers]:
             if client.transport is not None:
@@ -96,7 +96,7 @@ class Crew:
 
 
 async def until(done: Callable[[], bool], timeout_s: float = SETUP_TIMEOUT_S) -> None:
-    """Raises TimeoutError."""
+    """Wait until `done` returns True. Raises TimeoutError."""
     deadline = time.monotonic() + timeout_s
     while not done():
         if time.monotonic() > deadline:

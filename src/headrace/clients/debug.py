@@ -74,7 +74,7 @@ class TalkingClient(MqttClient):
 
 
 def sent(data: bytes, version: int) -> list[str]:
-    """What is said of a packet that this client made: a line, or one for each filter."""
+    """Return what is said of a packet that this client made: a line, or one for each filter."""
     kind = data[0] >> 4
     length, at = _length(data)
     if kind in _NAMES:
@@ -96,7 +96,7 @@ def sent(data: bytes, version: int) -> list[str]:
 
 
 def _length(data: bytes) -> tuple[int, int]:
-    """The remaining length, and where it ends."""
+    """Return the remaining length, and where it ends."""
     value = read_varint(data, 1, len(data))
     at = 1
     while data[at] & 0x80:

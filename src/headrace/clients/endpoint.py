@@ -25,7 +25,8 @@ class UnusableFile(HeadraceError):
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """`path` is the resource of a WebSocket, empty without one; `tls` is None without encryption."""
+    """An address of a broker and how it is reached. `path` is the resource of a WebSocket, empty without one; `tls` is
+    None without encryption."""
 
     host: str
     port: int
@@ -38,7 +39,7 @@ class Endpoint:
         return not self.path and self.tls is None
 
     async def connect(self) -> socket.socket:
-        """A non-blocking socket, connected to the first of the host's addresses that answers. Raises OSError."""
+        """Return a non-blocking socket, connected to the first of the host's addresses that answers. Raises OSError."""
         loop = asyncio.get_running_loop()
         why = OSError(f"{self.host} has no address")
         found = await loop.getaddrinfo(self.host, self.port, type=socket.SOCK_STREAM)
@@ -105,13 +106,13 @@ class _Upgrade:
 
 
 def parse(url: str) -> Location:
-    """The parts of an address. ValueError says what is wrong with it."""
+    """Return the parts of an address. ValueError says what is wrong with it."""
     return locate_remote(url, PORTS)
 
 
 def client_context(ca: str, certificate: str, key: str, insecure: bool) -> ssl.SSLContext:
-    """TLS 1.2 or newer; the server's certificate and name are checked unless `insecure`. Empty: the system's CAs, no
-    certificate, a key that is in the certificate's file. Raises UnusableFile."""
+    """Return a context for TLS 1.2 or newer; the server's certificate and name are checked unless `insecure`. Empty:
+    the system's CAs, no certificate, a key that is in the certificate's file. Raises UnusableFile."""
     context = ssl.create_default_context()
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     if insecure:
@@ -130,5 +131,5 @@ def client_context(ca: str, certificate: str, key: str, insecure: bool) -> ssl.S
 
 
 def _no_password() -> str:
-    """OpenSSL would ask at the terminal."""
+    """Return no password, where OpenSSL would ask for one at the terminal."""
     raise ValueError("the private key is encrypted; use one that is not")

@@ -35,7 +35,7 @@ _JSON_NAMES = {
 
 
 class NotJson(ValueError):
-    """`%J` of a payload that is none."""
+    """A payload that is no JSON was to be written as `%J`."""
 
 
 class Arrived:
@@ -55,7 +55,7 @@ Part = Callable[[Arrived], bytes]
 
 
 def parse(text: str) -> list[Part]:
-    """The parts of a format. ValueError says what is wrong with it."""
+    """Return the parts of a format. ValueError says what is wrong with it."""
     parts: list[Part] = []
     at = 0
     while at < len(text):
@@ -72,7 +72,7 @@ def parse(text: str) -> list[Part]:
 
 
 def render(parts: list[Part], arrived: Arrived) -> bytes:
-    """Raises NotJson."""
+    """Return what a format makes of a message. Raises NotJson."""
     return b"".join(part(arrived) for part in parts)
 
 

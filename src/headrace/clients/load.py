@@ -51,7 +51,8 @@ class Turn:
 
 
 class LoadStream(ClientProtocol):
-    """Says where a message lies: making a packet of it would cost more than all the rest."""
+    """Parses what the broker sends, and says where a message lies: making a packet of it would cost more than all the
+    rest."""
 
     def __init__(self, client: LoadClient) -> None:
         super().__init__(client, VARINT_MAX + 5, 0)
@@ -62,7 +63,8 @@ class LoadStream(ClientProtocol):
 
 
 class LoadClient(ClientHandler):
-    """One connection, and after `again` the next one of the same client. `hello` opens it once bytes may flow."""
+    """One connection of a client of `headrace bench`, and after `again` the next one of the same client. `hello` opens
+    it once bytes may flow."""
 
     def __init__(self, tally: Tally, turn: Turn, connect: Connect, topic: str, qos: int) -> None:
         super().__init__()
@@ -132,7 +134,7 @@ class LoadClient(ClientHandler):
         self.paused = False
 
     def answer(self) -> None:
-        """What could be read in this turn has been read."""
+        """Send the answers to what was read in this turn."""
         self.flush()
 
     def flush(self) -> None:
@@ -143,7 +145,7 @@ class LoadClient(ClientHandler):
             out.truncate(0)
 
     def on_message(self, first: i64, data: bytes, pos: i64, end: i64) -> None:
-        """A PUBLISH: its first byte, and what is behind its fixed header, in `data` from `pos` to `end`."""
+        """Take a PUBLISH: its first byte, and what is behind its fixed header, in `data` from `pos` to `end`."""
         self.tally.refused += 1
 
     def on_connack(self, packet: Connack) -> None:

@@ -11,7 +11,8 @@ if TYPE_CHECKING:
 
 
 class Meter:
-    """One line: the stage, how far it is, a remark. A context manager; silent without a terminal."""
+    """Shows the progress of a run in one line: the stage, how far it is, a remark. A context manager; silent without a
+    terminal."""
 
     def __init__(self) -> None:
         self._progress = _bar()
@@ -41,7 +42,7 @@ class Meter:
 
 
 def _bar() -> Progress | None:
-    """The bar of `rich`; None where the extra `headrace[progress]` is not installed."""
+    """Return the progress bar of `rich`; None where the extra `headrace[progress]` is not installed."""
     try:
         from rich.console import Console
         from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn

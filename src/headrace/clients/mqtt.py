@@ -31,7 +31,7 @@ _PAUSE_AT_MESSAGES = 1_000
 
 
 class MqttClient(Connection):
-    """Publish, subscribe, receive, acknowledge."""
+    """A client of MQTT: publish, subscribe, receive, acknowledge."""
 
     def __init__(
         self,
@@ -124,7 +124,7 @@ class MqttClient(Connection):
             self._window.free_id(packet_id)
 
     async def receive(self) -> Publish:
-        """The next message. After the connection has ended, what had arrived before comes first."""
+        """Return the next message. After the connection has ended, what had arrived before comes first."""
         while not self._messages:
             if self.lost is not None:
                 raise self.lost

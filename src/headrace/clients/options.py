@@ -139,7 +139,7 @@ def endpoint_from(options: dict[str, Any]) -> Endpoint:
 
 
 def take_located(options: dict[str, Any]) -> str:
-    """Puts what `-L` says where the other options are; the topic in it, "" if there is none."""
+    """Put what `-L` says where the other options are; return the topic in it, "" if there is none."""
     if options["located"] is None:
         return ""
     if options["url"]:
@@ -164,7 +164,7 @@ def take_located(options: dict[str, Any]) -> str:
 
 
 def connect_from(options: dict[str, Any], receive_maximum: int | None = None) -> Connect:
-    """The CONNECT that the shared options ask for."""
+    """Return the CONNECT that the shared options ask for."""
     version = _VERSION_NAMES[options["protocol"]]
     if options["persistent"] and not options["client_id"]:
         raise click.UsageError("--persistent needs --id")
@@ -196,12 +196,12 @@ def _password(options: dict[str, Any]) -> bytes | None:
 
 
 def encoded(text: str) -> bytes:
-    """An argument as the shell gave it, which need not be UTF-8."""
+    """Return the bytes of an argument as the shell gave it, which need not be UTF-8."""
     return text.encode("utf-8", "surrogateescape")
 
 
 def properties_of(options: dict[str, Any], packet: str, more: tuple[tuple[str, str], ...] = ()) -> Properties:
-    """What `-D` says about that packet, and what an option of its own does."""
+    """Return the properties that `-D` gives to that packet, and those that an option of their own gives."""
     found = tuple((name, value) for of, name, value in options["packet_properties"] if of == packet)
     properties = parse_properties(found + more, PACKETS[packet])
     if properties.as_dict() and _VERSION_NAMES[options["protocol"]] != packets.VERSION_5:
@@ -249,7 +249,7 @@ def _will(options: dict[str, Any], version: int) -> Will | None:
 
 
 def parse_properties(pairs: tuple[tuple[str, str], ...], packet_type: int) -> Properties:
-    """Properties by the specification's names in lower case with dashes, for this packet type."""
+    """Return the properties for this packet type from the specification's names in lower case with dashes."""
     properties = Properties()
     for name, value in pairs:
         row = _NAMES.get(name)

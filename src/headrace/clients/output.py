@@ -35,7 +35,7 @@ class Output:
         self._no_newline = no_newline
 
     def write(self, message: Publish) -> None:
-        """Raises OutputClosed."""
+        """Write a message as the options ask for it. Raises OutputClosed."""
         try:
             sys.stdout.buffer.write(self._bytes(message))
             sys.stdout.buffer.flush()
@@ -56,7 +56,7 @@ class Output:
 
 
 def watch_reader(closed: Callable[[], None]) -> None:
-    """Calls `closed` on the loop when stdout is a pipe and whoever read it is gone, also while nothing is written."""
+    """Call `closed` on the loop when stdout is a pipe and whoever read it is gone, also while nothing is written."""
     try:
         fd = sys.stdout.buffer.fileno()
         if stat.S_ISFIFO(os.fstat(fd).st_mode):
@@ -72,7 +72,7 @@ def _closed(loop: asyncio.AbstractEventLoop, fd: int, closed: Callable[[], None]
 
 
 def _forget_output() -> None:
-    """What is left in Python's buffer would be written, and complained of, at the end of the interpreter."""
+    """Forget what is left in Python's buffer: it would be written, and complained of, at the end of the interpreter."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
@@ -81,7 +81,7 @@ def plain(message: Publish) -> bytes:
 
 
 def verbose(message: Publish) -> bytes:
-    """An empty payload as mosquitto_sub shows it."""
+    """Return a message with its topic, an empty payload as mosquitto_sub shows it."""
     return message.topic + b" " + (message.payload or b"(null)") + b"\n"
 
 

@@ -15,8 +15,9 @@ SESSION_EXPIRY_S = 3600
 
 @dataclass(frozen=True)
 class Plan:
-    """`pairs` counts publishers in fan-in, subscribers in fan-out, clients in connect. `messages` are those of each
-    session in backlog; `rate` is messages a second of all publishers together, 0 for a closed loop."""
+    """What a run is to do. `pairs` counts publishers in fan-in, subscribers in fan-out, clients in connect. `messages`
+    are those of each session in backlog; `rate` is messages a second of all publishers together, 0 for a closed
+    loop."""
 
     url: str
     mode: str
@@ -47,7 +48,7 @@ class Plan:
 
     @property
     def padding(self) -> bytes:
-        """The payload behind its head."""
+        """Return the payload behind its head."""
         return b"x" * (self.size - HEAD_BYTES)
 
     def topic(self, number: int) -> str:

@@ -21,9 +21,9 @@ _IDS: Final = 65_535
 
 
 class Publisher(LoadClient):
-    """Keeps, once `filling`, `window` messages unacknowledged. `left` is how many it may still send then, negative
-    without a limit. `unacked` holds the send time of each under its serial number, of which the packet id is a
-    view."""
+    """One publisher of a run. Keeps, once `filling`, `window` messages unacknowledged. `left` is how many it may still
+    send then, negative without a limit. `unacked` holds the send time of each under its serial number, of which the
+    packet id is a view."""
 
     def __init__(
         self,
@@ -83,7 +83,7 @@ class Publisher(LoadClient):
         tally.sent += int(count)
 
     def _next_id(self, now_ns: i64) -> i16:
-        """The packet id of the message sent now, as the two bytes that it is."""
+        """Return the packet id of the message sent now, as the two bytes that it is."""
         packet_id: i64 = self.serial % _IDS + 1
         self.serial += 1
         self.unacked.put(self.serial, now_ns)
@@ -110,7 +110,7 @@ class Publisher(LoadClient):
 
 
 def _around_id(version: int, topic: str, qos: int, padding_bytes: int) -> tuple[bytes, bytes]:
-    """What is the same in every PUBLISH up to its packet id, and between that and the payload: no properties."""
+    """Return what is the same in every PUBLISH up to its packet id, and between that and the payload: no properties."""
     properties = b"\0" if version == VERSION_5 else b""
     name = text(topic)
     size = len(name) + (2 if qos else 0) + len(properties) + HEAD_BYTES + padding_bytes

@@ -14,7 +14,7 @@ from headrace.mqtt.topics import matches
 
 
 class Verdict(Enum):
-    """About one message."""
+    """What is to be done with one message."""
 
     WRITE = "write"
     SKIP = "skip"
@@ -23,7 +23,8 @@ class Verdict(Enum):
 
 @dataclass
 class Wanted:
-    """`count`: so many, then it ends; None for all. `left_out`: filters. `written`: how many were, so far."""
+    """Decides which messages are written. `count`: so many, then it ends; None for all. `left_out`: filters. `written`:
+    how many were, so far."""
 
     count: int | None
     left_out: Sequence[str]

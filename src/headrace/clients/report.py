@@ -12,7 +12,8 @@ Buckets = list[tuple[int, int]]
 
 @dataclass
 class Result:
-    """Rates are per second, latencies in milliseconds, histograms (lower edge in microseconds, samples).
+    """The figures of one run. Rates are per second, latencies in milliseconds, histograms (lower edge in microseconds,
+    samples).
 
     `acknowledgement` is PUBLISH to PUBACK or PUBCOMP, in mode connect CONNECT to CONNACK. `lost` = never came; 0 for
     QoS 1 and 2 unless a limit dropped.
@@ -40,7 +41,7 @@ class Result:
     delivery_histogram: Buckets = field(default_factory=list)
 
     def lines(self) -> list[str]:
-        """One figure a line, without the histograms."""
+        """Return one figure a line, without the histograms."""
         return [
             f"{name:26} {value:,.2f}" if isinstance(value, float) else f"{name:26} {value:,}"
             for name, value in asdict(self).items()
@@ -59,20 +60,20 @@ class Result:
         self.delivery_histogram = delivery.buckets()
 
     def take_counts(self, tally: Tally, copies: int) -> None:
-        """What was sent and what became of it; `copies` of each message were due."""
+        """Take over what was sent and what became of it; `copies` of each message were due."""
         self.sent, self.acked, self.received = tally.sent, tally.acked, tally.received
         self.repeats, self.reordered, self.closed = tally.repeats, tally.reordered, tally.closed
         self.lost = tally.sent * copies - (tally.received - tally.repeats - tally.reordered)
 
     def take_load(self, messages: int, seconds: float, cpu_s: float | None) -> None:
-        """The broker's CPU time, for `messages` in and out in `seconds`; None: nobody measured it."""
+        """Take over the broker's CPU time, for `messages` in and out in `seconds`; None: nobody measured it."""
         if cpu_s is not None:
             self.broker_cpu_cores = cpu_s / seconds
             self.messages_per_cpu_second = messages / cpu_s if cpu_s else None
 
 
 def faults(result: Result, plan: Plan) -> str:
-    """What went wrong, with its count; empty when nothing did. QoS 0 promises no delivery."""
+    """Return what went wrong, with its count; empty when nothing did. QoS 0 promises no delivery."""
     counts = {
         "lost": result.lost if plan.qos else 0,
         "out of order": result.reordered,

@@ -17,7 +17,7 @@ FLOOD_BURST = 8
 
 
 class Steady:
-    """One run. Raises what `Crew.open` raises."""
+    """One run of the modes pairs, fan-in and fan-out. Raises what `Crew.open` raises."""
 
     def __init__(self, crew: Crew, processor: Processor | None, meter: Meter) -> None:
         self._crew = crew
@@ -47,7 +47,7 @@ class Steady:
         return result
 
     def _point(self) -> tuple[float, float, float, float]:
-        """Now: time, sent, received, the broker's CPU time."""
+        """Return the figures of now: time, sent, received, the broker's CPU time."""
         cpu_s = 0.0 if self._processor is None else self._processor.seconds()
         return time.monotonic(), self._tally.sent, self._tally.received, cpu_s
 
@@ -86,7 +86,7 @@ class Steady:
             await asyncio.sleep(0)
 
     async def _flooded(self) -> None:
-        """QoS 0 has no acknowledgement: keep as many under way as windows and subscribers allow."""
+        """Keep as many messages under way as windows and subscribers allow: QoS 0 has no acknowledgement."""
         tally, window, copies = self._tally, self._plan.window, self._plan.copies
         limit, burst = window * len(self._crew.publishers), min(FLOOD_BURST, window)
         while not tally.stopping:

@@ -11,7 +11,8 @@ from headrace.clients.report import Result
 
 
 class Storm:
-    """One run. `sent` are CONNECTs, `acked` CONNACKs, and so are their rates. Raises what `Crew.open` raises."""
+    """One run of the mode connect. `sent` are CONNECTs, `acked` CONNACKs, and so are their rates. Raises what
+    `Crew.open` raises."""
 
     def __init__(self, crew: Crew, processor: Processor | None, meter: Meter) -> None:
         self._crew = crew
@@ -38,7 +39,7 @@ class Storm:
         return result
 
     async def _wave(self) -> None:
-        """Everybody comes, everybody goes."""
+        """Let every subscriber connect, then leave."""
         crew = self._crew
         for client in crew.subscribers:
             client.again()

@@ -18,7 +18,7 @@ from headrace.mqtt.properties import area_length
 
 
 class Subscriber(LoadClient):
-    """`expected` is the next sequence number of each publisher it has heard of.
+    """One subscriber of a run. `expected` is the next sequence number of each publisher it has heard of.
 
     One that comes back for its session must find it: without it what waited is gone.
     """

@@ -31,7 +31,7 @@ class Histogram:
             self.longest = int(microseconds)
 
     def percentile(self, share: float) -> int:
-        """The value, in microseconds, below which `share` of the samples lie; 0 without samples."""
+        """Return the value, in microseconds, below which `share` of the samples lie; 0 without samples."""
         wanted = share * self.total
         seen = 0
         for edge, count in self.buckets():
@@ -41,13 +41,13 @@ class Histogram:
         return 0
 
     def buckets(self) -> list[tuple[int, int]]:
-        """(lower edge in microseconds, samples) of every bucket that has some."""
+        """Return (lower edge in microseconds, samples) of every bucket that has some."""
         counts = [int(self._counts[index]) for index in range(_BUCKETS)]
         return [(_value_of(index), count) for index, count in enumerate(counts) if count]
 
 
 def _value_of(index: int) -> int:
-    """The lower edge of a bucket."""
+    """Return the lower edge of a bucket."""
     if index < 2 * _SUB_BUCKETS:
         return index
     shift = index // _SUB_BUCKETS - 1

@@ -12,7 +12,8 @@ _IDS = 65_535
 
 
 class Window:
-    """`limit` places. A packet id is taken with a place (`enter`) or without one (`take_id`, for SUBSCRIBE)."""
+    """Gives `limit` places to what a client has in flight. A packet id is taken with a place (`enter`) or without one
+    (`take_id`, for SUBSCRIBE)."""
 
     def __init__(self) -> None:
         self._limit = 0
@@ -26,7 +27,7 @@ class Window:
         return self._in_flight
 
     def open(self, limit: int) -> None:
-        """The server said how much it takes [MQTT-3.3.4-9]."""
+        """Note how much the server said that it takes [MQTT-3.3.4-9]."""
         self._limit = limit
 
     async def enter(self) -> int:
@@ -45,7 +46,7 @@ class Window:
         return self.take_id()
 
     def leave(self, packet_id: int) -> None:
-        """The flow of this packet id is over. Without one (QoS 0) there was no place either."""
+        """Free the place of this packet id, whose flow is over. Without one (QoS 0) there was no place either."""
         if packet_id:
             self.free_id(packet_id)
             self._pass_on()

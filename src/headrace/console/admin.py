@@ -32,7 +32,7 @@ class Refused(HeadraceError):
 
 
 class AdminClient:
-    """`host` and `port` of the admin address; with a `context` over TLS. `token`: "" for none."""
+    """A client of the admin HTTP at `host` and `port`; with a `context` over TLS. `token`: "" for none."""
 
     def __init__(
         self,
@@ -50,11 +50,11 @@ class AdminClient:
         self._connection: http.client.HTTPConnection | None = None
 
     def get(self, path: str) -> Any:
-        """Raises Unreachable, Refused."""
+        """Return the JSON of a GET. Raises Unreachable, Refused."""
         return self.ask("GET", path)
 
     def ask(self, method: str, path: str, content: object = None) -> Any:
-        """The answer's JSON, None if it has none. Raises Unreachable, Refused."""
+        """Return the answer's JSON, None if it has none. Raises Unreachable, Refused."""
         with self._explained():
             status, body = self._exchange(method, path, content)
             answer = json.loads(body) if body else None
@@ -62,7 +62,7 @@ class AdminClient:
         return answer
 
     def text(self, path: str) -> str:
-        """The answer as it is. Raises Unreachable, Refused."""
+        """Return the answer as it is. Raises Unreachable, Refused."""
         with self._explained():
             status, body = self._exchange("GET", path, None)
             answer = json.loads(body) if status >= HTTPStatus.BAD_REQUEST else None
@@ -85,7 +85,8 @@ class AdminClient:
             raise Refused(status, f"{self.address} answers {status}: {said}", detail)
 
     def _exchange(self, method: str, path: str, content: object) -> tuple[int, bytes]:
-        """A connection that has been idle may be gone: then once more, on a new one."""
+        """Send a request and return status and body; a connection that has been idle may be gone: then once more, on a
+        new one."""
         kept = self._connection is not None
         try:
             return self._once(method, path, content)
@@ -118,8 +119,8 @@ class AdminClient:
 
 
 def token_of(file: Path) -> str:
-    """The token in a file: its first line, without a role in front of it; of several the first that may operate. Raises
-    OSError."""
+    """Return the token in a file: its first line, without a role in front of it; of several the first that may operate.
+    Raises OSError."""
     tokens = []
     for line in file.read_text(encoding="utf-8").splitlines():
         role, _, token = line.strip().rpartition(" ")

@@ -17,7 +17,7 @@ HEADER = _LINE.format(
 
 
 def rows(admin: AdminClient, wanted: Mapping[str, str | None]) -> Iterator[dict[str, Any]]:
-    """The rows of `GET /v1/clusters` for these parameters, all pages. Raises Unreachable, Refused."""
+    """Yield the rows of `GET /v1/clusters` for these parameters, all pages. Raises Unreachable, Refused."""
     asked = {name: value for name, value in wanted.items() if value is not None}
     following: str | None = ""
     while following is not None:
@@ -27,7 +27,7 @@ def rows(admin: AdminClient, wanted: Mapping[str, str | None]) -> Iterator[dict[
 
 
 def line(row: dict[str, Any]) -> str:
-    """A row for people: nothing in it can move the cursor or begin a line."""
+    """Return a row for people: nothing in it can move the cursor or begin a line."""
     oldest = "-" if row["oldest_s"] is None else duration(row["oldest_s"])
     kept = (oldest, count(row["messages"]), size(row["bytes"]))
     names = f"{clean(row['tenant'])} {clean(row['topic'])}"

@@ -17,7 +17,7 @@ Labels = dict[str, str]
 
 
 class Scrape:
-    """`at_s`: when, in seconds of a clock that nobody sets."""
+    """The samples of one scrape. `at_s`: when, in seconds of a clock that nobody sets."""
 
     def __init__(self, text: str, at_s: float) -> None:
         self.at_s = at_s
@@ -27,12 +27,12 @@ class Scrape:
                 self._samples[sample.name].append((sample.labels, sample.value))
 
     def total(self, name: str, **labels: str) -> float:
-        """The sum of the samples with these labels; 0 if there are none."""
+        """Return the sum of the samples with these labels; 0 if there are none."""
         wanted = labels.items()
         return sum(value for found, value in self._samples.get(name, []) if wanted <= found.items())
 
     def by(self, name: str, label: str) -> dict[str, float]:
-        """The sums by one label."""
+        """Return the sums of a name by one label."""
         found: dict[str, float] = defaultdict(float)
         for labels, value in self._samples.get(name, []):
             found[labels.get(label, "")] += value
@@ -48,7 +48,8 @@ class Scrape:
 
 
 class Between:
-    """Growth from one scrape to the next. A counter that has begun anew, with the broker, grew from 0."""
+    """The growth of samples from one scrape to the next. A counter that has begun anew, with the broker, grew from
+    0."""
 
     def __init__(self, before: Scrape, now: Scrape) -> None:
         self._before = before
@@ -58,7 +59,7 @@ class Between:
         self._seconds = max(now.at_s - before.at_s, 1e-9)
 
     def rate(self, name: str, **labels: str) -> float:
-        """A second."""
+        """Return how much a counter has grown in a second, on average."""
         since = 0.0 if self._restarted else self._before.total(name, **labels)
         return max(0.0, self._now.total(name, **labels) - since) / self._seconds
 

@@ -29,7 +29,7 @@ class Consumer:
 
 @dataclass(frozen=True, slots=True)
 class Status:
-    """Totals over all tenants, since the start where they count."""
+    """The figures of one screen: totals over all tenants, since the start where they count."""
 
     address: str
     ready: bool
@@ -70,7 +70,8 @@ def look(admin: AdminClient) -> Status:
 
 
 def why_not_ready(admin: AdminClient) -> str:
-    """ "" when it is ready. Raises Unreachable, Refused when it says something else than that."""
+    """Return why the node is not ready, "" when it is. Raises Unreachable, Refused when it says something else than
+    that."""
     try:
         admin.text("/readyz")
     except Refused as error:
@@ -81,7 +82,7 @@ def why_not_ready(admin: AdminClient) -> str:
 
 
 def summary(address: str, reason: str, scrape: Scrape, now_s: float) -> Status:
-    """`reason` says why it is not ready; `now_s` is the time of day."""
+    """Return the figures of a node; `reason` says why it is not ready; `now_s` is the time of day."""
 
     def total(name: str) -> int:
         return int(scrape.total(f"headrace_{name}"))
@@ -129,7 +130,7 @@ def consumers(scrape: Scrape) -> list[Consumer]:
 
 
 def problems(reason: str, scrape: Scrape) -> list[str]:
-    """What has to be mended now."""
+    """Return what has to be mended now."""
     found = [f"not ready: {reason}"] if reason else []
     unread = int(scrape.total("headrace_paused_connections", reason="disk_read"))
     if unread:
@@ -138,7 +139,7 @@ def problems(reason: str, scrape: Scrape) -> list[str]:
 
 
 def warnings(scrape: Scrape) -> list[str]:
-    """What becomes a problem, or was one."""
+    """Return what becomes a problem, or was one."""
     found = []
     free, whole = scrape.total("headrace_disk_free_bytes"), scrape.total("headrace_disk_size_bytes")
     if whole and free < FREE_LEAST * whole:
@@ -164,7 +165,7 @@ def warnings(scrape: Scrape) -> list[str]:
 
 
 def lines(status: Status) -> list[str]:
-    """One screen."""
+    """Return the status in lines, one screen of them."""
     free = "" if not status.disk_size_bytes else f", disk {size(status.disk_free_bytes)} free"
     rows = [
         ("health", "good" if status.healthy else "bad"),

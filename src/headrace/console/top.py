@@ -72,7 +72,7 @@ def _scrape(admin: AdminClient) -> Scrape:
 
 
 def screen(admin: AdminClient, before: Scrape, now: Scrape) -> RenderableType:
-    """All of it. Raises Unreachable, Refused."""
+    """Return all that `headrace top` shows. Raises Unreachable, Refused."""
     status = summary(admin.address, why_not_ready(admin), now, time.time())
     between = Between(before, now)
     above = Table.grid(expand=True)

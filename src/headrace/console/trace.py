@@ -47,7 +47,7 @@ def follow(
 
 
 def line(row: dict[str, Any]) -> str:
-    """A row for people: nothing in it can move the cursor or begin a line."""
+    """Return a row for people: nothing in it can move the cursor or begin a line."""
     when = datetime.fromtimestamp(row["time"], UTC).strftime("%H:%M:%S.%f")[:-3]
     words = [when, clean(row["client"]) or "-", clean(row["address"]) or "-"]
     if "event" in row:

@@ -6,12 +6,12 @@ _PREFIXES = ("", "k", "M", "G", "T")
 
 
 def count(number: float) -> str:
-    """1234567 -> "1.23 M"."""
+    """Return a number for people: 1234567 -> "1.23 M"."""
     return _scaled(number, 1000.0, _PREFIXES).rstrip()
 
 
 def size(number: float) -> str:
-    """Bytes: 1536 -> "1.50 KiB"."""
+    """Return bytes for people: 1536 -> "1.50 KiB"."""
     return _scaled(number, 1024.0, ("B", "KiB", "MiB", "GiB", "TiB"))
 
 
@@ -33,5 +33,5 @@ def duration(seconds: float) -> str:
 
 
 def latency(seconds: float | None) -> str:
-    """Milliseconds, or "-" where nothing was observed."""
+    """Return a latency in milliseconds, or "-" where nothing was observed."""
     return "-" if seconds is None else f"{seconds * 1000:.2f} ms"

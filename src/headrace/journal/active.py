@@ -47,8 +47,8 @@ class SegmentFile:
         self._begun = (0, 0, 0, 0)  # of what the syncer has: bytes, zeroed up to, growth, bytes for the index
 
     def preallocate(self, end: int) -> None:
-        """Sees to it that there is space up to `end`, in steps, so that a sync need not write the size of the
-        file each time. Smaller steps on a disk that is nearly full."""
+        """See to it that there is space up to `end`, in steps, so that a sync need not write the size of the file each
+        time. Smaller steps on a disk that is nearly full."""
         growth = self._growth(end)
         if not growth:
             return
@@ -60,7 +60,7 @@ class SegmentFile:
             self._grow(max(min(_SMALL_STEP_BYTES, self._allocate_bytes), end - self._allocated))
 
     def _growth(self, end: int) -> int:
-        """Bytes to preallocate, so that there is space up to `end`; 0 if there is."""
+        """Return the bytes to preallocate, so that there is space up to `end`; 0 if there is."""
         return max(self._allocate_bytes, end - self._allocated) if end > self._allocated else 0
 
     def _grow(self, step: int) -> None:
@@ -72,11 +72,11 @@ class SegmentFile:
         self._allocated += step
 
     def append(self, buffers: Sequence[bytes], position: int) -> int:
-        """Writes without a sync; the position after it."""
+        """Write buffers without a sync; return the position after them."""
         return self._disk.write_fully(self.fd, buffers, position)
 
     def append_durably(self, buffers: Sequence[bytes], position: int, end: int) -> None:
-        """Writes and syncs what ends at `end`, behind which it is preallocated. Raises SyncFailed, OSError.
+        """Write and sync what ends at `end`, behind which it is preallocated. Raises SyncFailed, OSError.
 
         A block that is preallocated but was never written costs the file system an entry in its own journal, which
         each sync waits for. So zeros go behind a small write, on behalf of the many that follow it there.
@@ -93,7 +93,7 @@ class SegmentFile:
     def begin(
         self, syncer: Syncer, header: bytes, body: bytes, position: int, end: int, entries: bytes
     ) -> None:
-        """`preallocate`, `append_durably` and `write_index` at once, by the syncer. Raises OSError."""
+        """Begin `preallocate`, `append_durably` and `write_index` at once, by the syncer. Raises OSError."""
         growth = self._growth(end)
         zeros = self._zeros(position, end, self._allocated + growth)
         buffers = (header, body, zeros) if zeros else (header, body)
@@ -110,8 +110,8 @@ class SegmentFile:
         )
 
     def finish(self, syncer: Syncer) -> bool | None:
-        """What became of that: True if all of it is durable, False if it has to be done step by step, None if that is
-        not known yet. Raises SyncFailed."""
+        """Return what became of what was begun: True if all of it is durable, False if it has to be done step by step,
+        None if that is not known yet. Raises SyncFailed."""
         wanted, zeroed, growth, entries = self._begun
         try:
             done = syncer.result()
@@ -132,13 +132,14 @@ class SegmentFile:
         return self._index_fd >= 0
 
     def seal(self, seed: int) -> Footer:
-        """Footer, cut to size, sync: whoever finds the footer knows that all above it is durable."""
+        """Write the footer, cut the file to size and sync it: whoever finds the footer knows that all above it is
+        durable."""
         footer = self.write_footer(seed)
         self.sync_footer()
         return footer
 
     def write_footer(self, seed: int) -> Footer:
-        """The first half of `seal`, which may be done again if there was no space."""
+        """Do the first half of `seal`, which may be done again if there was no space."""
         segment = self.segment
         footer = Footer(
             segment.batches,
@@ -151,7 +152,7 @@ class SegmentFile:
         return footer
 
     def sync_footer(self) -> None:
-        """The second half: cuts the file to size, syncs."""
+        """Do the second half of `seal`: cut the file to size and sync it."""
         self._disk.truncate(self.fd, self.segment.size + FOOTER_SIZE)
         self._disk.fsync(self.fd)
 
@@ -161,15 +162,15 @@ class SegmentFile:
             self.write_index(self.segment.index.thinned(interval_bytes).pack(seed))
 
     def write_index(self, entries: bytes) -> None:
-        """Adds to the `.index` file, which other processes may use to start in the middle. Never synced, and
-        the journal does without it: what cannot be written is left out."""
+        """Add to the `.index` file, which other processes may use to start in the middle. Never synced, and the journal
+        does without it: what cannot be written is left out."""
         with suppress(OSError, MemoryError):
             if self._index_fd < 0:
                 self._index_fd = self._disk.create(self.segment.index_path)
             self._index_size = self._disk.write_fully(self._index_fd, [entries], self._index_size)
 
     def close(self) -> None:
-        """Closes what is open; done again, it does nothing."""
+        """Close what is open; done again, it does nothing."""
         for fd in (self.fd, self._index_fd):
             if fd >= 0:
                 self._disk.close(fd)
@@ -177,12 +178,12 @@ class SegmentFile:
 
 
 def create_segment(disk: Disk, directory: Path, header: SegmentHeader, allocate_bytes: int) -> SegmentFile:
-    """A new, empty, synced segment. It gets its name last, so a segment file always has a whole header."""
+    """Create a new, empty, synced segment. It gets its name last, so a segment file always has a whole header."""
     return name_segment(disk, begin_segment(disk, directory, header, allocate_bytes))
 
 
 def begin_segment(disk: Disk, directory: Path, header: SegmentHeader, allocate_bytes: int) -> SegmentFile:
-    """The first half of `create_segment`, which may be done again if there was no space or no descriptor."""
+    """Do the first half of `create_segment`, which may be done again if there was no space or no descriptor."""
     segment = Segment(directory, header.base_offset)
     fd = disk.create(_temporary(segment))
     try:
@@ -201,7 +202,7 @@ def _at_once(step: Callable[[], Result], /) -> Result:
 
 
 def name_segment(disk: Disk, file: SegmentFile, attempt: Attempt = _at_once) -> SegmentFile:
-    """The second half: syncs, gives it its name."""
+    """Do the second half of `create_segment`: sync the segment, give it its name."""
     disk.fsync(file.fd)
     attempt(partial(disk.rename, _temporary(file.segment), file.segment.path))
     attempt(partial(disk.fsync_directory, file.segment.path.parent))

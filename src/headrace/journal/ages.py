@@ -23,7 +23,7 @@ class Ages:
     def __init__(
         self, segments: Sequence[Segment], gap_max_s: float, clock: Callable[[], float] = monotonic
     ) -> None:
-        """`segments`: those that are there when the log is opened, oldest first."""
+        """Begin with the ages of `segments`, those that are there when the log is opened, oldest first."""
         self._clock = clock
         self._born: dict[int, float] = {}  # base offset -> when it was 0 s old, on that clock
         now = born = clock()
@@ -40,12 +40,12 @@ class Ages:
         self._born = {one.base_offset: born.get(one.base_offset, now) for one in segments[:-1]}
 
     def merged(self, group: Sequence[Segment]) -> None:
-        """One segment took the place of these: it is as old as the newest of them."""
+        """Note that one segment took the place of these: it is as old as the newest of them."""
         born = self._born.get(group[-1].base_offset)
         if born is not None:
             self._born[group[0].base_offset] = born
 
     def __call__(self, segment: Segment) -> int:
-        """Seconds since its newest record, at most; 0 for one that is being written."""
+        """Return at most how many seconds ago the newest record of a segment came; 0 for one that is being written."""
         born = self._born.get(segment.base_offset)
         return 0 if born is None else int(self._clock() - born)

@@ -44,7 +44,7 @@ _NAME = "backup-"
 
 
 class Hold:
-    """Keeps retention from what is being copied, as a context."""
+    """Keeps retention from deleting what is being copied, as a context."""
 
     def __init__(self, data_dir: Path, reader: JournalReader, disk: Disk = DISK) -> None:
         self.name = f"{_NAME}{time_ns()}"
@@ -84,25 +84,25 @@ class Hold:
         return False
 
     def move(self, offset: int) -> None:
-        """What lies below `offset` is copied."""
+        """Move the hold forward: what lies below `offset` is copied."""
         ConsumerPosition.commit(self._data_dir, self.name, self._uuid, self._epoch, offset, disk=self._disk)
 
     def watched(self, batches: Iterator[Batch]) -> Iterator[Batch]:
-        """The same batches; as long as they come, the lease does not run out."""
+        """Yield the same batches; as long as they come, the lease does not run out."""
         for batch in batches:
             if monotonic() - self._renewed >= _RENEWAL_S:
                 self.renew()
             yield batch
 
     def renew(self) -> None:
-        """Makes the lease begin anew."""
+        """Make the lease begin anew."""
         ConsumerPosition.renew(self._data_dir, self.name, self._disk)
         self._renewed = monotonic()
 
 
 def backup(data_dir: Path, target: Path, disk: Disk = DISK) -> Manifest:
-    """Copies what is published to `target`, a directory that is empty or not there yet. Raises NoJournal,
-    CorruptBatch, FileExistsError. Whatever is raised, `target` is as it was then."""
+    """Copy what is published to `target`, a directory that is empty or not there yet. Raises NoJournal, CorruptBatch,
+    FileExistsError. Whatever is raised, `target` is as it was then."""
     reader = JournalReader(data_dir, disk)
     likeness = Likeness.of(data_dir)
     is_new = _make_empty(target)
@@ -123,7 +123,7 @@ def backup(data_dir: Path, target: Path, disk: Disk = DISK) -> Manifest:
 
 
 def _copy(data_dir: Path, target: Path, reader: JournalReader, hold: Hold, disk: Disk) -> Manifest:
-    """All but the manifest, which is returned without its files."""
+    """Copy all but the manifest, which is returned without its files."""
     uuid, epoch = reader.uuid, reader.epoch
     disk.make_directory(target / DIRECTORY)
     _copy_snapshots(disk, data_dir / DIRECTORY, target / DIRECTORY, hold)
@@ -143,7 +143,7 @@ def _copy(data_dir: Path, target: Path, reader: JournalReader, hold: Hold, disk:
 
 
 def _remove_left_over(data_dir: Path, disk: Disk) -> None:
-    """What backups left that were killed."""
+    """Remove what backups left that were killed."""
     oldest = time() - LEASE_S
     for path in sorted((data_dir / CONSUMERS).glob(f"*{_NAME}*")):  # the locks come first
         name = path.name.lstrip(".").partition(".")[0]
@@ -160,7 +160,7 @@ def _remove_left_over(data_dir: Path, disk: Disk) -> None:
 
 
 def _remove_dead(data_dir: Path, name: str, disk: Disk) -> None:
-    """All of a backup whose lock nobody holds any more; the lock last."""
+    """Remove all of a backup whose lock nobody holds any more; the lock last."""
     if is_alive(data_dir, name, disk) is not False:
         return
     for path in (data_dir / CONSUMERS).glob(f"{name}.*.tmp"):
@@ -169,7 +169,7 @@ def _remove_dead(data_dir: Path, name: str, disk: Disk) -> None:
 
 
 def _make_empty(target: Path) -> bool:
-    """Return whether it was made here; for nobody else to read, until it is complete."""
+    """Make an empty directory, and return whether it was not there; for nobody else to read, until it is complete."""
     target.parent.mkdir(parents=True, exist_ok=True)
     try:
         target.mkdir(mode=0o700)
@@ -192,7 +192,7 @@ def _clear(target: Path, is_new: bool) -> None:
 
 
 def _copy_snapshots(disk: Disk, source: Path, target: Path, hold: Hold) -> None:
-    """The whole ones. A new one may take the place of the oldest meanwhile."""
+    """Copy the snapshots that are whole. A new one may take the place of the oldest meanwhile."""
     for position in positions(source, disk):
         path = source / file_name(position, SNAPSHOT_SUFFIX)
         with suppress(FileNotFoundError, CorruptFile):

@@ -48,7 +48,7 @@ def write_bootstrap(
 
 
 class BootstrapFile:
-    """One that passed all its checks. Raises CorruptFile, UnsupportedFormat, FileNotFoundError."""
+    """A bootstrap snapshot that passed all its checks. Raises CorruptFile, UnsupportedFormat, FileNotFoundError."""
 
     def __init__(self, path: Path) -> None:
         self._file = SnapshotFile(path)
@@ -64,7 +64,7 @@ class BootstrapFile:
         self.uuid = str(UUID(bytes=uuid))
 
     def records(self) -> Iterator[tuple[int, bytes]]:
-        """Offset and bytes of each record."""
+        """Yield offset and bytes of each record."""
         entries = self._file.entries()
         next(entries)
         for entry in entries:

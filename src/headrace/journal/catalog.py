@@ -64,7 +64,7 @@ class Segment:
         self.kept_records = -1  # by compaction; -1: nobody has looked since the log was opened
 
     def note(self, first_timestamp_us: int, max_timestamp_us: int) -> None:
-        """One more batch with these times."""
+        """Note that the segment has one more batch with these times."""
         if not self.batches:
             self.min_timestamp_us = first_timestamp_us
         self.batches += 1
@@ -74,7 +74,7 @@ class Segment:
             self.max_timestamp_us = max_timestamp_us
 
     def take(self, footer: Footer) -> None:
-        """What the footer says, without reading the batches."""
+        """Take over what the footer says, without reading the batches."""
         self.end_offset = footer.end_offset
         self.size = footer.position
         self.batches = footer.batches
@@ -87,7 +87,7 @@ class Segment:
 
 
 class Catalog:
-    """The segments in order. Never empty while the log is open: the last one is being written."""
+    """The segments of the open log, in order. Never empty while the log is open: the last one is being written."""
 
     def __init__(
         self, disk: Disk, seed: int, segments: list[Segment], open_files_max: int = OPEN_FILES_MAX
@@ -107,17 +107,17 @@ class Catalog:
 
     @property
     def segments(self) -> list[Segment]:
-        """Oldest first. A list nobody changes."""
+        """Return the segments, oldest first, in a list that nobody changes."""
         return self._view[1]
 
     def append(self, segment: Segment) -> None:
-        """Runs on the writer thread."""
+        """Add a segment behind the others. Runs on the writer thread."""
         with self._lock:
             bases, segments = self._view
             self._view = ([*bases, segment.base_offset], [*segments, segment])
 
     def remove_first(self) -> Segment:
-        """Deletes the files of the oldest segment and forgets it. Raises OSError, and then it is still there.
+        """Delete the files of the oldest segment and forget it. Raises OSError, and then it is still there.
 
         What merging could not remove goes after it: before the merged one has its name durably, they are needed."""
         gone = self._view[1][0]
@@ -134,7 +134,7 @@ class Catalog:
         return gone
 
     def replace(self, segment: Segment) -> None:
-        """Another file in the place of the one with the same base offset. Runs on the loop."""
+        """Put another file in the place of the one with the same base offset. Runs on the loop."""
         with self._lock:
             bases, segments = self._view
             at = bases.index(segment.base_offset)
@@ -142,7 +142,7 @@ class Catalog:
         self._close(segment)
 
     def merge(self, new: Segment, group: Sequence[Segment]) -> None:
-        """One segment in the place of these neighbours. Runs on the loop."""
+        """Put one segment in the place of these neighbours. Runs on the loop."""
         with self._lock:
             bases, segments = self._view
             at, end = bases.index(group[0].base_offset), bases.index(group[-1].base_offset) + 1
@@ -160,8 +160,8 @@ class Catalog:
         ]
 
     def remove_leftovers(self, end_offset: int = NO_END) -> None:
-        """Deletes the files of merged segments, those that begin below `end_offset`. Raises OSError, and then those that
-        are left are still to go."""
+        """Delete the files of merged segments, those that begin below `end_offset`. Raises OSError, and then the files
+        that are left are still to go."""
         for path in list(self.leftovers):
             if (base_offset_of(path.name) or 0) < end_offset:
                 for gone in (path, path.with_suffix(INDEX_SUFFIX)):
@@ -183,14 +183,14 @@ class Catalog:
             pass
 
     def read(self, offset: int) -> Batch:
-        """The batch that holds `offset`. Raises OffsetOutOfRange, CorruptBatch."""
+        """Return the batch that holds `offset`. Raises OffsetOutOfRange, CorruptBatch."""
         segment = self._find(offset)
         _, position, end = segment.index.span(offset, segment.size)
         data = self._disk.read_fully(self._file(segment), end - position, position)
         return self._pick(data, offset) or self._walk_to(segment, offset)
 
     def bytes_from(self, offset: int) -> int:
-        """Bytes that hold data from the batch of `offset` on, as exact as the index. Runs on any thread."""
+        """Return how many bytes hold data from the batch of `offset` on, as exact as the index. Runs on any thread."""
         total = 0
         for segment in self.segments:
             if segment.end_offset > offset:
@@ -201,7 +201,7 @@ class Catalog:
         return total
 
     def scan(self, start: int, end: int) -> Iterator[Batch]:
-        """The batches that hold `start` up to `end`, without any after; `start` may lie inside the first."""
+        """Yield the batches that hold `start` up to `end`, without any after; `start` may lie inside the first."""
         while start < end:
             segment = self._find(start)
             base, position, _ = segment.index.span(start, segment.size)
@@ -228,7 +228,7 @@ class Catalog:
         return segments[i]
 
     def _pick(self, data: bytes, offset: int) -> Batch | None:
-        """Hops over the batches before the one that holds `offset`."""
+        """Hop over the batches before the one that holds `offset` and return that one."""
         at = 0
         while size := batch_size_at(data, at):
             base, end = batch_range_at(data, at)

@@ -91,7 +91,7 @@ class SparseWriter:
 def rewrite_sparse(
     disk: Disk, segment: Segment, uuid: bytes, epoch: int, live: Collection[int], index_interval_bytes: int
 ) -> Segment:
-    """The new segment under its temporary name, synced. Raises CorruptBatch, and OSError on a full disk."""
+    """Return the new segment under its temporary name, synced. Raises CorruptBatch, and OSError on a full disk."""
     new = Segment(segment.path.parent, segment.base_offset)
     created_us = later_than(disk, segment.path)
     fd = disk.create(temporary_of(new))
@@ -117,8 +117,8 @@ def is_worth_it(segment: Segment, live: Collection[int]) -> bool:
 
 
 def count_kept(disk: Disk, segment: Segment) -> int:
-    """Records that are in a segment and not left out, by the words of its batch headers. One that compaction has not
-    written is not read through. Raises OSError."""
+    """Return how many records are in a segment and not left out, by the words of its batch headers. A segment that
+    compaction has not written is not read through. Raises OSError."""
     offsets = segment.end_offset - segment.base_offset
     fd = disk.open(segment.path)
     try:
@@ -136,7 +136,8 @@ def count_kept(disk: Disk, segment: Segment) -> int:
 
 
 def later_than(disk: Disk, path: Path) -> int:
-    """A time of creation for what takes the place of this segment, later than its own however the clock was set."""
+    """Return a time of creation for what takes the place of this segment, later than its own however the clock was
+    set."""
     return max(time_ns() // 1000, header_of(disk, path).created_us + 1)
 
 

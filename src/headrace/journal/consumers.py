@@ -65,7 +65,7 @@ class ConsumerPosition:
     owner: str = ""
 
     def has_expired(self, now_us: int) -> bool:
-        """Return whether it has a lease and let it run out: its process is gone."""
+        """Return whether the consumer has a lease and let it run out: its process is gone."""
         return 0 < self.lease_s < (now_us - self.updated_us) / 1_000_000
 
     @staticmethod
@@ -96,7 +96,7 @@ class ConsumerPosition:
 
     @staticmethod
     def read(data_dir: Path, name: str, disk: Disk = DISK) -> ConsumerPosition:
-        """Raises UnknownConsumer, CorruptFile."""
+        """Read the position of a consumer. Raises UnknownConsumer, CorruptFile."""
         path = _path(data_dir, name)
         try:
             data = disk.read_file(path)
@@ -108,7 +108,7 @@ class ConsumerPosition:
     def commit(
         data_dir: Path, name: str, uuid: str, epoch: int, offset: int, now_us: int = 0, disk: Disk = DISK
     ) -> ConsumerPosition:
-        """Moves the position forward, durably; never back within an epoch. Raises UnknownConsumer.
+        """Move the position forward, durably; never back within an epoch. Raises UnknownConsumer.
 
         More than one process may commit: each file that appears is whole, and the later one wins.
         """
@@ -123,7 +123,7 @@ class ConsumerPosition:
     def register_at(
         data_dir: Path, name: str, uuid: str, epoch: int, offset: int, disk: Disk = DISK, owner: str = ""
     ) -> ConsumerPosition:
-        """Makes retention wait for `name` at `offset` or below: a position ahead of it, or foreign, is replaced.
+        """Make retention wait for `name` at `offset` or below: a position ahead of it, or foreign, is replaced.
 
         Raises ConsumerTaken.
         """
@@ -138,7 +138,7 @@ class ConsumerPosition:
     def commit_or_register(
         data_dir: Path, name: str, uuid: str, epoch: int, offset: int, disk: Disk = DISK, owner: str = ""
     ) -> ConsumerPosition:
-        """`commit`, for a consumer that may have been dropped meanwhile. Raises ConsumerTaken."""
+        """Do `commit`, for a consumer that may have been dropped meanwhile. Raises ConsumerTaken."""
         try:
             ConsumerPosition.read(data_dir, name, disk).owned_by(owner, data_dir, disk)
             return ConsumerPosition.commit(data_dir, name, uuid, epoch, offset, disk=disk)
@@ -153,7 +153,7 @@ class ConsumerPosition:
         return found
 
     def owned_by(self, owner: str, data_dir: Path, disk: Disk = DISK) -> ConsumerPosition:
-        """The same, of that owner from now on. Raises ConsumerTaken if it has another one."""
+        """Return the same position, of that owner from now on. Raises ConsumerTaken if it has another one."""
         if self.owner and self.owner.partition(" ")[0] != owner.partition(" ")[0]:
             raise ConsumerTaken(self.name, self.owner, owner)
         if self.owner == owner:
@@ -164,13 +164,13 @@ class ConsumerPosition:
 
     @staticmethod
     def renew(data_dir: Path, name: str, disk: Disk = DISK) -> None:
-        """Makes the lease begin anew. Raises UnknownConsumer."""
+        """Make the lease begin anew. Raises UnknownConsumer."""
         current = ConsumerPosition.read(data_dir, name, disk)
         disk.replace(_path(data_dir, name), replace(current, updated_us=_now_us()).pack())
 
     @staticmethod
     def remove(data_dir: Path, name: str, disk: Disk = DISK) -> None:
-        """Retention no longer waits for it. Raises UnknownConsumer."""
+        """Remove a consumer: retention no longer waits for it. Raises UnknownConsumer."""
         try:
             disk.unlink(_path(data_dir, name))
         except FileNotFoundError:
@@ -179,7 +179,8 @@ class ConsumerPosition:
 
     @staticmethod
     def list(data_dir: Path, disk: Disk = DISK) -> list[ConsumerPosition]:
-        """All that count, by name: one with a lease does not when its process is gone. Raises CorruptFile."""
+        """Return all positions that count, by name: one with a lease does not when its process is gone. Raises
+        CorruptFile."""
         found = []
         for name in ConsumerPosition.names(data_dir, disk):
             with suppress(UnknownConsumer):  # it was removed meanwhile
@@ -195,7 +196,8 @@ class ConsumerPosition:
 
     @staticmethod
     def names(data_dir: Path, disk: Disk = DISK) -> builtins.list[str]:
-        """The files that should hold a position, sorted; what a crash left of writing one is none of them."""
+        """Return the names of the files that should hold a position, sorted; what a crash left of writing one is none
+        of them."""
         names = disk.names(data_dir / DIRECTORY)
         return [name for name in names if _NAME.fullmatch(name) and not name.endswith(".tmp")]
 
@@ -249,7 +251,7 @@ def is_alive(data_dir: Path, name: str, disk: Disk = DISK) -> bool | None:
 
 
 def remove_dead(data_dir: Path, name: str, disk: Disk = DISK) -> None:
-    """What a process left that was killed: its position, and the lock behind that."""
+    """Remove what a process left that was killed: its position, and the lock behind that."""
     with suppress(UnknownConsumer):
         ConsumerPosition.remove(data_dir, name, disk)
     with suppress(FileNotFoundError):

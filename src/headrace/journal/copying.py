@@ -44,13 +44,13 @@ class Likeness:
         return Likeness(file_mode, data_dir.stat().st_mode & 0o777)
 
     def give(self, root: Path) -> None:
-        """Makes all below `root` so."""
+        """Give all below `root` the modes of the likeness."""
         for path in root.rglob("*"):
             os.chmod(path, self.directory_mode if path.is_dir() else self.file_mode)
 
 
 def give_to_owner(data_dir: Path, *roots: Path) -> None:
-    """What root has made belongs to whom the data directory belongs: the broker, which is not root, must open it."""
+    """Give what root has made to whom the data directory belongs: the broker, which is not root, must open it."""
     if os.geteuid():
         return
     found = data_dir.stat()
@@ -96,7 +96,7 @@ class SegmentWriter:
 
 
 def clipped(batches: Iterator[Batch], start: int, end: int) -> Iterator[Batch]:
-    """Cuts the first and the last batch between two records where they reach beyond `start` and `end`."""
+    """Cut the first and the last batch between two records where they reach beyond `start` and `end`."""
     for batch in batches:
         first, last = max(start, batch.base_offset), min(end, batch.end_offset)
         if (first, last) == (batch.base_offset, batch.end_offset):
@@ -108,7 +108,7 @@ def clipped(batches: Iterator[Batch], start: int, end: int) -> Iterator[Batch]:
 
 
 def copy_file(disk: Disk, source: Path, target: Path) -> None:
-    """Synced; its name is not. Raises FileNotFoundError."""
+    """Copy a file and sync it; its name is not synced. Raises FileNotFoundError."""
     reading = disk.open(source)
     try:
         writing = disk.create(target)
@@ -136,6 +136,6 @@ def write_watermark(disk: Disk, target: Path, uuid: str, epoch: int, end: int) -
 
 
 def sync_directories(disk: Disk, root: Path) -> None:
-    """`root`, and all below it: the names in them."""
+    """Sync `root`, and all below it: the names in them."""
     for path in (*(path for path in root.rglob("*") if path.is_dir()), root):
         disk.fsync_directory(path)

@@ -16,7 +16,8 @@ from headrace.journal.walk import Walk
 
 
 class Damage:
-    """Offsets from `first_offset` up to `end_offset` cannot be read; they lay between the two positions."""
+    """A stretch that is lost: offsets from `first_offset` up to `end_offset` cannot be read; they lay between the two
+    positions."""
 
     def __init__(
         self, path: str, position: int, end_position: int, first_offset: int, end_offset: int, reason: str
@@ -92,6 +93,6 @@ def pieces(
 def first_damage(
     disk: Disk, fd: int, path: str, seed: int, base_offset: int, end_offset: int
 ) -> Damage | None:
-    """Reads until there is some. None if all checksums hold."""
+    """Read until there is some damage and return it, None if all checksums hold."""
     pieces = survey(disk, fd, path, seed, base_offset, end_offset)
     return next((piece for piece in pieces if isinstance(piece, Damage)), None)

@@ -37,7 +37,7 @@ from headrace.journal.watermark import UNKNOWN, WatermarkState, read_slots
 
 
 def diagnose(data_dir: Path, disk: Disk = DISK) -> Report:
-    """Reads the whole journal. Damage is in the report, never an exception; raises OSError."""
+    """Read the whole journal. Damage is in the report, never an exception; raises OSError."""
     return _Diagnosis(data_dir, disk).run()
 
 
@@ -135,7 +135,7 @@ class _Diagnosis:
         return slots
 
     def _read_snapshots(self) -> int:
-        """The offset from which on a start needs the records."""
+        """Read the snapshots; return the offset from which on a start needs the records."""
         whole: dict[str, dict[int, SnapshotFile]] = {SNAPSHOT_SUFFIX: {}, CHANGES_SUFFIX: {}}
         damaged_changes = []
         for suffix, files in whole.items():
@@ -179,7 +179,8 @@ class _Diagnosis:
                 self._disk.close(fd)
 
     def _identity(self, slots: list[WatermarkState]) -> bytes | None:
-        """The majority of the segments and the high watermark; on a tie what the latter says, or the consumers."""
+        """Return the majority of the segments and the high watermark; on a tie what the latter says, or the
+        consumers."""
         votes = Counter(header.uuid for header in self._headers.values() if header is not None)
         known = [slots[0].uuid] if slots else []
         votes.update(known)
@@ -210,7 +211,7 @@ class _Diagnosis:
     # The records
 
     def _judge_segments(self, start: int) -> None:
-        """`start`: the offset from which on they are needed."""
+        """Judge the segments; `start` is the offset from which on they are needed."""
         bases = list(self._headers)
         known = self._known_end()
         start = self._start(start, bases[0] if bases else known)
@@ -229,7 +230,8 @@ class _Diagnosis:
         self._report.end = known
 
     def _start(self, needed: int, first: int) -> int:
-        """The offset from which on there must be files: what a start needs, or from where on retention has left them."""
+        """Return the offset from which on there must be files: what a start needs, or from where on retention has left
+        them."""
         state = self._report.state
         start = state.start_offset if state else UNKNOWN
         if UNKNOWN < start < first:  # or it is at work meanwhile, and has said so before the first file went
@@ -238,7 +240,7 @@ class _Diagnosis:
         return min(needed, start) if start != UNKNOWN else needed
 
     def _taken_in(self, base: int, behind: list[int]) -> list[int]:
-        """The segments that an unfinished merge has put into this one, if that is whole: they count no more."""
+        """Return the segments that an unfinished merge has put into this one, if that is whole: they count no more."""
         seed = seed_of(self._uuid)
         try:
             merged = taken_in(self._disk, self._directory, seed, base, behind)
@@ -261,7 +263,7 @@ class _Diagnosis:
             self._disk.close(fd)
 
     def _known_end(self) -> int:
-        """Records below it were published: somebody has read them, or may have."""
+        """Return the offset below which records were published: somebody has read them, or may have."""
         report = self._report
         epoch = report.state.epoch if report.state else max((one.epoch for one in self._consumers), default=0)
         read = [one.offset for one in self._consumers if (one.uuid, one.epoch) == (report.uuid, epoch)]
@@ -319,7 +321,8 @@ class _Diagnosis:
         return wanted
 
     def _vouched(self, fd: int, seed: int, walk: Walk) -> int:
-        """Up to where batches behind the place where the walk stopped, or the footer, say that all was durable."""
+        """Return the offset up to where batches behind the place where the walk stopped, or the footer, say that all
+        was durable."""
         if not walk.is_damaged:
             return 0
         footer = read_footer(self._disk, fd, seed)
@@ -328,7 +331,7 @@ class _Diagnosis:
         return max([footer.end_offset if footer else 0, *durable])
 
     def _say_damage(self, fd: int, path: Path, base: int, end: int, is_last: bool) -> None:
-        """One line for each stretch that cannot be read."""
+        """Note a finding for each stretch that cannot be read."""
         for piece in pieces(self._disk, fd, str(path), seed_of(self._uuid), base, end, is_last):
             if isinstance(piece, Damage):
                 lost = (piece.first_offset, piece.end_offset)
@@ -352,7 +355,7 @@ class _Diagnosis:
         self._report.seen_epoch = max(self._report.seen_epoch, epoch)
 
     def _judge_epoch(self) -> None:
-        """What has a higher epoch than the journal remembers offsets that would match again."""
+        """Judge the epoch: what has a higher epoch than the journal remembers offsets that would match again."""
         report = self._report
         headers = [header for header in self._headers.values() if header is not None]
         for header in headers:

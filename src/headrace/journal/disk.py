@@ -36,14 +36,14 @@ class Disk:
         path.mkdir(parents=True, exist_ok=True)
 
     def create(self, path: Path) -> int:
-        """Opens for reading and writing, empty."""
+        """Create an empty file and open it for reading and writing."""
         return os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o640)
 
     def open(self, path: Path, write: bool = False) -> int:
         return os.open(path, (os.O_RDWR if write else os.O_RDONLY) | os.O_CLOEXEC)
 
     def open_or_create(self, path: Path) -> int:
-        """Opens for reading and writing, keeping what is there."""
+        """Open a file for reading and writing, keeping what is there."""
         return os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o640)
 
     def close(self, fd: int) -> None:
@@ -59,14 +59,15 @@ class Disk:
         os.fdatasync(fd)
 
     def fsync(self, fd: int) -> None:
-        """Raises SyncFailed."""
+        """Sync a file. Raises SyncFailed."""
         try:
             os.fsync(fd)
         except OSError as error:
             raise SyncFailed(error.errno, error.strerror) from error
 
     def fsync_directory(self, path: Path) -> None:
-        """Raises SyncFailed if it was the sync that failed, OSError if the directory cannot be opened: try again."""
+        """Sync a directory. Raises SyncFailed if it was the sync that failed, OSError if the directory cannot be
+        opened: try again."""
         fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
             self.fsync(fd)
@@ -74,7 +75,7 @@ class Disk:
             os.close(fd)
 
     def allocate(self, fd: int, position: int, length: int) -> None:
-        """Reserves zeroed blocks. Without support of the file system the file just grows by writing."""
+        """Reserve zeroed blocks. Without support of the file system the file just grows by writing."""
         try:
             os.posix_fallocate(fd, position, length)
         except OSError as error:
@@ -88,7 +89,7 @@ class Disk:
         return os.fstat(fd).st_size
 
     def free_bytes(self, directory: Path) -> int:
-        """What the file system would still give to this process."""
+        """Return how many bytes the file system would still give to this process."""
         found = os.statvfs(directory)
         return found.f_bavail * found.f_frsize
 
@@ -96,21 +97,21 @@ class Disk:
         os.rename(source, target)
 
     def link(self, source: Path, target: Path) -> None:
-        """A second name for the same file."""
+        """Give a file a second name."""
         os.link(source, target)
 
     def unlink(self, path: Path) -> None:
         os.unlink(path)
 
     def names(self, directory: Path) -> list[str]:
-        """The names in a directory, sorted; empty if there is no such directory."""
+        """Return the names in a directory, sorted; empty if there is no such directory."""
         try:
             return sorted(os.listdir(directory))
         except FileNotFoundError:
             return []
 
     def may_write(self, path: Path) -> bool:
-        """Return whether this process may read and write it; True for what is gone."""
+        """Return whether this process may read and write a file; True for what is gone."""
         return os.access(path, os.R_OK | os.W_OK, effective_ids=True) or not os.path.lexists(path)
 
     def owner(self, path: Path) -> int:
@@ -120,7 +121,8 @@ class Disk:
         return mmap.mmap(fd, length)
 
     def lock(self, fd: int) -> bool:
-        """Takes the exclusive lock of the file without waiting; the lock ends with the descriptor."""
+        """Take the exclusive lock of the file without waiting, and return whether it was free; the lock ends with the
+        descriptor."""
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -128,7 +130,7 @@ class Disk:
         return True
 
     def read_fully(self, fd: int, length: int, position: int) -> bytes:
-        """`length` bytes, usually by one call; fewer at the end of the file alone."""
+        """Return `length` bytes, usually by one call; fewer at the end of the file alone."""
         data = self.pread(fd, length, position)
         while data and len(data) < length:
             more = self.pread(fd, length - len(data), position + len(data))
@@ -138,7 +140,7 @@ class Disk:
         return data
 
     def write_fully(self, fd: int, buffers: Sequence[bytes], position: int) -> int:
-        """Writes all buffers, usually by one call; returns the position after them."""
+        """Write all buffers, usually by one call; return the position after them."""
         for first in range(0, len(buffers), BUFFERS_MAX):
             part = buffers[first : first + BUFFERS_MAX]
             wanted = sum(map(len, part))
@@ -152,7 +154,7 @@ class Disk:
         return position
 
     def write_and_sync(self, fd: int, buffers: Sequence[bytes], position: int) -> None:
-        """`write_fully`, then `fdatasync`. Raises SyncFailed if it was the latter that failed, else OSError."""
+        """Do `write_fully`, then `fdatasync`. Raises SyncFailed if it was the latter that failed, else OSError."""
         self.write_fully(fd, buffers, position)
         try:
             self.fdatasync(fd)
@@ -160,7 +162,7 @@ class Disk:
             raise SyncFailed(error.errno, error.strerror) from error
 
     def read_file(self, path: Path) -> bytes:
-        """The whole of a small file. Raises FileNotFoundError."""
+        """Read the whole of a small file. Raises FileNotFoundError."""
         fd = self.open(path)
         try:
             return self.read_fully(fd, self.size(fd), 0)
@@ -168,7 +170,7 @@ class Disk:
             self.close(fd)
 
     def replace(self, path: Path, data: bytes) -> None:
-        """Writes a small file so that after a crash either the old or the new one is there, whole. Raises OSError, and
+        """Write a small file so that after a crash either the old or the new one is there, whole. Raises OSError, and
         leaves nothing of what could not be written."""
         temporary = path.with_name(f"{path.name}.{os.getpid()}-{get_native_id()}.tmp")
         fd = self.create(temporary)

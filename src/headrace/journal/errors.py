@@ -140,7 +140,8 @@ FULL_REASONS = (NO_RESERVE, *map(os.strerror, _FULL))  # in the words that the j
 
 
 def is_disk_full(error: OSError) -> bool:
-    """No space, or no space within the quota: what was to be written is not, and may be tried again."""
+    """Return whether the error says that there is no space, or no space within the quota: what was to be written is
+    not, and may be tried again."""
     return error.errno in _FULL
 
 
@@ -148,20 +149,21 @@ _PASSING = (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EAGAIN, errno.EINTR,
 
 
 def is_passing(error: OSError | MemoryError) -> bool:
-    """The system lacked what the call needs: space, a descriptor, memory. Nothing was done, and it may be tried again."""
+    """Return whether the system lacked what the call needs: space, a descriptor, memory. Nothing was done, and it may
+    be tried again."""
     return isinstance(error, MemoryError) or is_disk_full(error) or error.errno in _PASSING
 
 
 def reason_of(error: OSError | MemoryError) -> str:
-    """What the system would say: Python gives no words to want of memory."""
+    """Return what the system would say: Python gives no words to want of memory."""
     if isinstance(error, MemoryError):
         return os.strerror(errno.ENOMEM)
     return str(error.strerror or error)
 
 
 def synced(done: int) -> int:
-    """What came of a write and its sync by the word of `headrace.syscalls`: bytes, or minus the error number of the
-    sync, and then this raises SyncFailed."""
+    """Return what came of a write and its sync by the word of `headrace.syscalls`: the bytes; minus the error number of
+    the sync raises SyncFailed."""
     if done < 0:
         raise SyncFailed(-done, os.strerror(-done))
     return done

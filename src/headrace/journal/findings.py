@@ -59,8 +59,9 @@ class SegmentReport:
 
 @dataclass(slots=True)
 class Report:
-    """`findings`: damage. `notes`: what heals by itself. `spans`: base of each segment of this journal -> where it should
-    end. `end`: where the journal should. `seen_epoch`: the highest one that anything speaks of."""
+    """What looking through a journal found. `findings`: damage. `notes`: what heals by itself. `spans`: base of each
+    segment of this journal -> where it should end. `end`: where the journal should. `seen_epoch`: the highest one that
+    anything speaks of."""
 
     uuid: str = ""
     epoch: int = 0
@@ -75,7 +76,7 @@ class Report:
 
     @property
     def problems(self) -> list[str]:
-        """One line each."""
+        """Return the problems, one line each."""
         return [str(finding) for finding in self.findings]
 
     @property

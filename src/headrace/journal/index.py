@@ -24,8 +24,8 @@ _ENTRY = Struct("<12sI")
 
 
 class OffsetIndex:
-    """Ascending pairs. Written by one thread while another looks up: positions are appended first, and an
-    `array` append is one step under the interpreter lock."""
+    """The index of a segment: ascending pairs of base offset and position. Written by one thread while another looks
+    up: positions are appended first, and an `array` append is one step under the interpreter lock."""
 
     __slots__ = ("offsets", "positions")
 
@@ -48,7 +48,7 @@ class OffsetIndex:
                 raise
 
     def span(self, offset: int, end: int) -> tuple[int, int, int]:
-        """(base offset, position, end position) of the stretch that holds `offset`; `end` ends the last one.
+        """Return (base offset, position, end position) of the stretch that holds `offset`; `end` ends the last one.
 
         Raises IndexError if the offset lies before the first entry.
         """
@@ -63,7 +63,7 @@ class OffsetIndex:
         )
 
     def thinned(self, interval_bytes: int) -> OffsetIndex:
-        """One entry for about every `interval_bytes`."""
+        """Return the index with one entry for about every `interval_bytes`."""
         thin = OffsetIndex()
         wanted = 0
         for offset, position in zip(self.offsets, self.positions, strict=True):
@@ -87,7 +87,7 @@ class OffsetIndex:
 
     @staticmethod
     def unpack(data: bytes, seed: int) -> OffsetIndex:
-        """The entries up to the first one that is damaged or does not ascend."""
+        """Return the entries up to the first one that is damaged or does not ascend."""
         index = OffsetIndex()
         last_offset = last_position = -1
         for pair, crc in _ENTRY.iter_unpack(data[: len(data) - len(data) % _ENTRY.size]):

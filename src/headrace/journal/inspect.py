@@ -15,14 +15,14 @@ from headrace.journal.reader import JournalReader
 
 
 def verify(data_dir: Path, disk: Disk = DISK) -> Report:
-    """Reads the whole journal. Damage is in the report, never an exception."""
+    """Read the whole journal. Damage is in the report, never an exception."""
     return diagnose(data_dir, disk)
 
 
 def dump(
     data_dir: Path, start: int | None = None, end: int | None = None, disk: Disk = DISK
 ) -> Iterator[dict[str, object]]:
-    """One dict a batch, with the frames of its records as (kind, length); what is inside is not decoded."""
+    """Yield one dict a batch, with the frames of its records as (kind, length); what is inside is not decoded."""
     reader = JournalReader(data_dir, disk)
     for batch in reader.scan(reader.start_offset() if start is None else start, end):
         yield {
@@ -38,7 +38,7 @@ def dump(
 
 
 def frames(body: bytes) -> Iterator[tuple[int, int]]:
-    """(kind, length) of the records in a batch body, as `core/records/record.py` frames them; stops where that
+    """Yield (kind, length) of the records in a batch body, as `core/records/record.py` frames them; stops where that
     ends."""
     at = 0
     while at + 5 <= len(body):

@@ -14,7 +14,7 @@ _FOLDERS = ("journal",)
 
 
 def check_access(disk: Disk, data_dir: Path) -> None:
-    """Names the first file that this process may not write, before anything is written: what was started as root once
+    """Name the first file that this process may not write, before anything is written: what was started as root once
     has left some. Raises NotOurs."""
     folders = [data_dir, *(data_dir / name for name in _FOLDERS if name in disk.names(data_dir))]
     files = [data_dir / name for name in disk.names(data_dir) if name in _FILES]
@@ -30,8 +30,8 @@ def check_access(disk: Disk, data_dir: Path) -> None:
 
 
 def lock_data_dir(disk: Disk, data_dir: Path) -> int:
-    """The descriptor that holds the lock. The file stays: removing it would let two processes in. Raises JournalLocked,
-    NotOurs."""
+    """Return the descriptor that holds the lock. The file stays: removing it would let two processes in. Raises
+    JournalLocked, NotOurs."""
     check_access(disk, data_dir)
     path = data_dir / NAME
     fd = disk.open_or_create(path)

@@ -62,7 +62,8 @@ _SEGMENT_BYTES_LIMIT = 0xFFFF_FFFF  # positions in the index are 32 bits
 
 @dataclass(frozen=True, slots=True)
 class LogSettings:
-    """`durability`: `fsync` acknowledges after fdatasync, `os` after write, `none` before it (decision 24).
+    """What a log is told. `durability`: `fsync` acknowledges after fdatasync, `os` after write, `none` before it
+    (decision 24).
 
     `retention_*` bind everything, `consumer_retention_*` bind what a registered consumer may hold beyond
     that. `reserve_bytes`: what is kept back for a full disk, less on a small one.
@@ -91,7 +92,8 @@ class LogSettings:
 
 
 class SegmentedLog:
-    """Open it, read what recovery needs, `start` it, append. One process at a time has it open."""
+    """The journal of one broker. Open it, read what recovery needs, `start` it, append. One process at a time has it
+    open."""
 
     def __init__(
         self,
@@ -101,7 +103,7 @@ class SegmentedLog:
         disk: Disk,
         clock: Callable[[], float],
     ) -> None:
-        """Use `open`."""
+        """Prepare a log that is not open yet; use `open`."""
         self.data_dir = data_dir
         self.directory = data_dir / DIRECTORY
         self.settings = settings
@@ -133,8 +135,8 @@ class SegmentedLog:
         disk: Disk = SYNCED_DISK,
         clock: Callable[[], float] = monotonic,
     ) -> SegmentedLog:
-        """Takes the lock, recovers, syncs, publishes the high watermark. `report` gets a line for each
-        repair. `clock`: seconds by which segments age, which must not jump.
+        """Open the log: take the lock, recover, sync, publish the high watermark. `report` gets a line for each repair.
+        `clock`: seconds by which segments age, which must not jump.
 
         Raises JournalLocked; CorruptJournal or CorruptFile if records known durable are damaged.
         """
@@ -192,22 +194,22 @@ class SegmentedLog:
 
     @property
     def high_watermark(self) -> int:
-        """Every record below it is durable, in the sense of the setting."""
+        """Return the offset below which every record is durable, in the sense of the setting."""
         return self._writer.high_watermark
 
     @property
     def full(self) -> str:
-        """Why nothing but progress should be appended now; "" as long as the disk has space."""
+        """Return why nothing but progress should be appended now; "" as long as the disk has space."""
         return self._writer.full
 
     @property
     def start_offset(self) -> int:
-        """The oldest offset that is still there."""
+        """Return the oldest offset that is still there."""
         return self._catalog.segments[0].base_offset
 
     @property
     def size_bytes(self) -> int:
-        """Bytes that hold data, in all segments."""
+        """Return the number of bytes that hold data, in all segments."""
         return sum(segment.size for segment in self._catalog.segments)
 
     @property
@@ -215,7 +217,8 @@ class SegmentedLog:
         return len(self._catalog.segments)
 
     def behind(self, offset: int) -> tuple[int, int]:
-        """Records and bytes, about, from `offset` up to the high watermark. Runs on any thread."""
+        """Return about how many records and bytes there are from `offset` up to the high watermark. Runs on any
+        thread."""
         offset = max(offset, self.start_offset)
         records = max(0, self.high_watermark - offset)
         return records, self._catalog.bytes_from(offset) if records else 0
@@ -228,7 +231,7 @@ class SegmentedLog:
         syncer: Syncer | None = None,
         on_synced: Callable[[float], None] | None = None,
     ) -> None:
-        """Starts the threads. With a `syncer`, whoever calls sees to it that `finish_write` is called whenever its `fd`
+        """Start the threads. With a `syncer`, whoever calls sees to it that `finish_write` is called whenever its `fd`
         was written to.
 
         All are called ON THE WRITER THREAD: `on_durable(high_watermark)` once a
@@ -251,11 +254,11 @@ class SegmentedLog:
             self._writer.use(syncer)
 
     def finish_write(self) -> None:
-        """Takes note of what the syncer has made durable: `high_watermark` says it, and `on_durable` is not called."""
+        """Take note of what the syncer has made durable: `high_watermark` says it, and `on_durable` is not called."""
         self._writer.finish_write()
 
     def append(self, body: bytes, count: int, first_timestamp_us: int, max_timestamp_us: int) -> int:
-        """Hands a batch of `count` records over to be written; returns the offset of the first, at once.
+        """Hand a batch of `count` records over to be written; return the offset of the first record, at once.
 
         Takes batches before `start` too; they are written then. After a failure nothing is written any more.
         """
@@ -265,7 +268,7 @@ class SegmentedLog:
         return base_offset
 
     def read_batch(self, offset: int) -> Batch:
-        """The batch that holds `offset`, which is below the high watermark. Raises OffsetOutOfRange,
+        """Return the batch that holds `offset`, which is below the high watermark. Raises OffsetOutOfRange,
         CorruptBatch."""
         for base, count, first_us, max_us, _, body in self._writer.acknowledged_early:
             if base <= offset < base + count:
@@ -273,7 +276,7 @@ class SegmentedLog:
         return self._catalog.read(offset)
 
     def scan(self, start: int, end: int | None = None) -> Iterator[Batch]:
-        """The batches that hold the offsets from `start` up to `end` (default: what is written now).
+        """Yield the batches that hold the offsets from `start` up to `end` (default: what is written now).
 
         The first may begin before `start` and the last end after `end`. Raises OffsetOutOfRange,
         CorruptBatch.
@@ -284,7 +287,7 @@ class SegmentedLog:
         return self._catalog.scan(start, written if end is None else min(end, written))
 
     def epochs(self) -> list[tuple[int, int]]:
-        """(offset from which on, epoch) of all that is there, ascending; what is appended next has the last one.
+        """Return (offset from which on, epoch) of all that is there, ascending; what is appended next has the last one.
 
         Reads a batch, and where the journal was restored or cut, a few more."""
         found: list[tuple[int, int]] = []
@@ -298,7 +301,8 @@ class SegmentedLog:
         return found
 
     def _epoch_at(self, offset: int) -> int:
-        """The epoch in which a record was written; of one that cannot be read, that of now. Leaves no file open."""
+        """Return the epoch in which a record was written; for a record that cannot be read, the epoch of now. Leaves no
+        file open."""
         try:
             (batch,) = self._catalog.scan(offset, offset + 1)
             return batch.epoch
@@ -311,8 +315,8 @@ class SegmentedLog:
         return len(self._unverified)
 
     def verify_next(self) -> str:
-        """Reads one of them through, the newest first; what is damaged, or "". Runs on any thread, one at a time. Raises
-        OSError, and then it is still to be read."""
+        """Read one of the finished segments through, the newest first; return what is damaged, or "". Runs on any
+        thread, one at a time. Raises OSError, and then the segment is still to be read."""
         segment = self._unverified[-1]
         damage = ""
         with suppress(FileNotFoundError):  # retention took it
@@ -330,14 +334,14 @@ class SegmentedLog:
             self._disk.close(fd)
 
     def set_floor(self, offset: int) -> None:
-        """The broker needs everything from `offset` on. Until this was called, retention deletes nothing.
+        """Keep everything from `offset` on, which the broker needs. Until this was called, retention deletes nothing.
 
         What the older one of the two snapshots needs is kept too, in case the newest turns out to be damaged.
         """
         self._floor = max(self._floor, offset)
 
     def apply_retention(self) -> list[str]:
-        """Deletes the oldest segments that nobody needs, a few a call; returns what was dropped and why. On a full disk
+        """Delete the oldest segments that nobody needs, a few a call; return what was dropped and why. On a full disk
         more than the limits ask for, until there is room again. Raises OSError."""
         limits = self._limits()
         consumers = self._consumers()
@@ -366,7 +370,7 @@ class SegmentedLog:
         return self._catalog.segments[-1].size
 
     def roll(self) -> None:
-        """The next batch begins a segment, if this one has any: what is in it can go as a whole then."""
+        """Let the next batch begin a segment, if this segment holds any: what is in it can go as a whole then."""
         self._writer.roll_wanted = True
 
     def _limits(self) -> RetentionLimits:
@@ -390,11 +394,12 @@ class SegmentedLog:
     # Compaction, in the three steps that `compaction` describes
 
     def compactable(self) -> list[Segment]:
-        """Segments that retention would drop if no session referred to a record in them; oldest first. Raises OSError."""
+        """Return the segments that retention would drop if no session referred to a record in them; oldest first.
+        Raises OSError."""
         return [segment for segment in self._over() if segment.kept_records]  # of an empty one nothing can go
 
     def _over(self) -> list[Segment]:
-        """Return those over the limits of retention that are there for references alone."""
+        """Return the segments over the limits of retention that are there for references alone."""
         kept = positions(self.directory, self._disk)
         consumers = self._consumers()
         if consumers is None or not kept:
@@ -405,21 +410,23 @@ class SegmentedLog:
         return compactable(segments, self._limits(), kept[0], consumers, self._ages, is_full)
 
     def lost_by(self, segment: Segment) -> str:
-        """The registered consumers that have not read a segment which is compacted, and how much of it; "" for none."""
+        """Return the registered consumers that have not read a segment which is compacted, and how much of it; "" for
+        none."""
         return lost_by(segment, self._consumers() or [])
 
     def count_kept(self, segment: Segment) -> None:
-        """Finds out how many records a segment still has. Runs on any thread, one at a time. Raises OSError."""
+        """Find out how many records a segment still has. Runs on any thread, one at a time. Raises OSError."""
         if segment.kept_records < 0:
             segment.kept_records = count_kept(self._disk, segment)
 
     def rewrite_sparse(self, segment: Segment, live: Collection[int]) -> Segment:
-        """Runs on any thread, one at a time. Raises CorruptBatch, OSError."""
+        """Write a segment anew with the records in `live` alone. Runs on any thread, one at a time. Raises
+        CorruptBatch, OSError."""
         interval = self.settings.index_interval_bytes
         return rewrite_sparse(self._disk, segment, UUID(self.uuid).bytes, self.epoch, live, interval)
 
     def adopt(self, new: Segment) -> int:
-        """Puts the rewritten segment into the place of the old one, once the watermark says that it is not complete.
+        """Put the rewritten segment into the place of the old one, once the watermark says that it is not complete.
 
         Returns the bytes that this freed; dropped meanwhile: 0. Raises OSError."""
         old = next((one for one in self._catalog.segments if one.base_offset == new.base_offset), None)
@@ -437,20 +444,21 @@ class SegmentedLog:
     # Merging, in the steps that `merging` describes
 
     def mergeable(self) -> list[list[Segment]]:
-        """Groups of neighbours that compaction has left small; none on a full disk or after a sync that failed. Raises
-        OSError."""
+        """Return groups of neighbours that compaction has left small; none on a full disk or after a sync that failed.
+        Raises OSError."""
         if self.full or self._name_is_unsure:
             return []
         return mergeable(self._over(), self.settings.segment_bytes_max)
 
     def merge(self, group: Sequence[Segment]) -> Segment:
-        """Runs on any thread, one at a time. Raises CorruptBatch, OSError."""
+        """Write the segment that is to take the place of the group. Runs on any thread, one at a time. Raises
+        CorruptBatch, OSError."""
         interval = self.settings.index_interval_bytes
         return merge(self._disk, group, UUID(self.uuid).bytes, self.epoch, interval)
 
     def adopt_merged(self, new: Segment, group: Sequence[Segment]) -> bool:
-        """Puts the merged segment into the place of the group; False if retention or compaction was faster. From here
-        on either is right: the old files are removed by `remove_leftovers`."""
+        """Put the merged segment into the place of the group; False if retention or compaction was faster. From here on
+        either is right: the old files are removed by `remove_leftovers`."""
         if not are_adjacent(self._catalog.segments, group):
             self._disk.unlink(temporary_of(new))
             return False
@@ -462,8 +470,8 @@ class SegmentedLog:
         return True
 
     def remove_leftovers(self) -> None:
-        """Runs on any thread, one at a time, and not beside retention. Raises OSError: the next start, or the segment's
-        end, removes what is left."""
+        """Remove the segments that a merge has replaced. Runs on any thread, one at a time, and not beside retention.
+        Raises OSError: the next start, or the segment's end, removes what is left."""
         if not self._catalog.leftovers or self._name_is_unsure:
             return
         try:
@@ -474,7 +482,8 @@ class SegmentedLog:
         self._catalog.remove_leftovers()
 
     def _finish_merges(self) -> None:
-        """What a process before this one has merged gets its name anew: whether that was synced only it knew."""
+        """Give the segments that a process before this one has merged their names anew: whether that was synced only it
+        knew."""
         count = len(self._catalog.leftovers)
         if not count:
             return
@@ -500,7 +509,7 @@ class SegmentedLog:
             raise
 
     def close(self) -> None:
-        """Writes what is queued, then a footer; syncs; frees the lock. Waits for the threads that write."""
+        """Write what is queued, then a footer; sync; free the lock. Waits for the threads that write."""
         if self._is_closed:
             return
         self._is_closed = True

@@ -17,7 +17,7 @@ _CHUNK_BYTES = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """`files`: path below the backup -> [size, crc32]."""
+    """What a backup holds. `files`: path below the backup -> [size, crc32]."""
 
     version: int
     uuid: str
@@ -31,7 +31,7 @@ class Manifest:
         return json.dumps(asdict(self), indent=1).encode()
 
     def check(self, source: Path) -> None:
-        """Reads every file. Raises CorruptFile if one is not what was backed up."""
+        """Read every file. Raises CorruptFile if one is not what was backed up."""
         for name, expected in self.files.items():
             try:
                 found = checksum(source / name)
@@ -44,7 +44,8 @@ class Manifest:
 
 
 def read_manifest(source: Path) -> Manifest:
-    """Raises CorruptFile if there is none or it makes no sense, UnsupportedFormat if it is newer."""
+    """Read the manifest of a backup. Raises CorruptFile if there is no manifest or it makes no sense, UnsupportedFormat
+    if it is newer."""
     path = source / NAME
     try:
         found = json.loads(path.read_bytes())
@@ -59,7 +60,7 @@ def read_manifest(source: Path) -> Manifest:
 
 
 def _wrong(found: object) -> str:
-    """Why this is no manifest; "" if it is one."""
+    """Return why this is no manifest; "" if it is one."""
     names = [field.name for field in fields(Manifest)]
     if not isinstance(found, dict) or sorted(found) != sorted(names):
         return f"it is no object with {', '.join(names)}"
@@ -85,7 +86,7 @@ def _is_uuid(value: object) -> bool:
 
 
 def _is_entry(name: str, entry: object) -> bool:
-    """A path that stays below the backup, with two numbers."""
+    """Return whether this is a path that stays below the backup, with two numbers."""
     path = PurePath(name)
     below = bool(path.parts) and not path.is_absolute() and ".." not in path.parts and "\0" not in name
     return below and isinstance(entry, list) and [type(number) for number in entry] == [int, int]
@@ -98,7 +99,7 @@ def checksums(target: Path) -> dict[str, list[int]]:
 
 
 def checksum(path: Path) -> list[int]:
-    """[size, crc32] of a file. Raises FileNotFoundError."""
+    """Return [size, crc32] of a file. Raises FileNotFoundError."""
     size = crc = 0
     with path.open("rb") as file:
         while chunk := file.read(_CHUNK_BYTES):

@@ -37,8 +37,9 @@ _CHUNK_BYTES = 1 << 20
 
 
 def mergeable(segments: Sequence[Segment], segment_bytes_max: int) -> list[list[Segment]]:
-    """Groups of neighbours among `segments`, which ascend. The bytes of a record are written anew as often as the segment
-    it is in doubles, so none is merged into one that is larger than all the others of the group together."""
+    """Return groups of neighbours among `segments`, which ascend. The bytes of a record are written anew as often as
+    the segment it is in doubles, so none is merged into one that is larger than all the others of the group
+    together."""
     small = segment_bytes_max // SMALL_SHARE
     groups: list[list[Segment]] = []
     run: list[Segment] = []
@@ -72,8 +73,8 @@ def _repaid(run: list[Segment]) -> list[list[Segment]]:
 def merge(
     disk: Disk, group: Sequence[Segment], uuid: bytes, epoch: int, index_interval_bytes: int
 ) -> Segment:
-    """The new segment under its temporary name, synced; its checksums are those of the old ones, which are all checked.
-    Raises CorruptBatch, and OSError on a full disk."""
+    """Return the new segment under its temporary name, synced; its checksums are those of the old ones, which are all
+    checked. Raises CorruptBatch, and OSError on a full disk."""
     new = Segment(group[0].path.parent, group[0].base_offset)
     seed = seed_of(uuid)
     created_us = max(later_than(disk, old.path) for old in group)

@@ -75,7 +75,7 @@ class Recovery:
         self._slots: list[WatermarkState] = []
 
     def run(self, new_uuid: bytes) -> Recovered:
-        """`new_uuid` names the journal if there is none yet. Raises CorruptJournal, CorruptFile,
+        """Recover the journal. `new_uuid` names the journal if there is none yet. Raises CorruptJournal, CorruptFile,
         UnsupportedFormat."""
         self._slots = self._read_slots()
         bases = self._bases()
@@ -132,7 +132,7 @@ class Recovery:
             return []
 
     def _bases(self) -> list[int]:
-        """The base offsets, ascending. Leftovers of an interrupted creation are removed."""
+        """Return the base offsets, ascending. Leftovers of an interrupted creation are removed."""
         names = self._disk.names(self._directory)
         for name in names:
             if name.endswith(".tmp"):
@@ -140,7 +140,7 @@ class Recovery:
         return sorted(base for name in names if (base := base_offset_of(name)) is not None)
 
     def _verified_from(self, bases: list[int]) -> int:
-        """The base offset from which on the finished segments are read through: the newest so many bytes."""
+        """Return the base offset from which on the finished segments are read through: the newest so many bytes."""
         left = self._verified_bytes
         for base in reversed(bases[:-1]):
             fd = self._disk.open(self._directory / file_name(base))
@@ -151,7 +151,7 @@ class Recovery:
         return 0
 
     def _begin(self, new_uuid: bytes) -> Recovered:
-        """No segment yet, or a crash before the first one had its name."""
+        """Begin a journal: no segment is there yet, or a crash came before the first one had its name."""
         if is_interrupted(self._data_dir, self._disk):
             raise JournalError(
                 f"{self._data_dir}: a restore into it was interrupted; run `headrace restore` again"
@@ -175,14 +175,16 @@ class Recovery:
             )
 
     def _check_start(self, first: int) -> None:
-        """Retention says what it deletes; a file that went in another way took records with it."""
+        """Check that the segments begin where retention says that they do: a file that went in another way took records
+        with it."""
         start = self._slots[0].start_offset if self._slots else UNKNOWN
         if UNKNOWN < start < first:
             path = str(self._directory / file_name(start))
             raise CorruptJournal(path, 0, start, first, "there is no such file")
 
     def _judge(self, header: SegmentHeader, tail: Tail) -> WatermarkState:
-        """Refuses, or says what is cut; the epoch, and the newest durable offset, with which to go on."""
+        """Refuse the journal, or say what is cut; return the epoch, and the newest durable offset, with which to go
+        on."""
         end = tail.segment.end_offset
         newest = self._slots[0] if self._slots else WatermarkState(header.uuid, 0, 0, 0)
         known_durable = max(tail.durable_offset, self._slots[1].durable_offset if len(self._slots) > 1 else 0)

@@ -34,7 +34,8 @@ def product(a: int, b: int) -> int:
 
 
 class _Powers:
-    """x^(8 n) for n below 2^32, by two tables: of the lower 16 bits of n, and of the upper ones as far as needed."""
+    """The powers x^(8 n) for n below 2^32, by two tables: of the lower 16 bits of n, and of the upper ones as far as
+    needed."""
 
     def __init__(self) -> None:
         self._low = array("L", [_ONE])
@@ -62,10 +63,10 @@ _power = _Powers()
 
 
 class PrefixCrcs:
-    """P at some positions of a file; the first n bytes are those from the first of them on."""
+    """The values of P at some positions of a file; the first n bytes are those from the first of them on."""
 
     def __init__(self, disk: Disk, fd: int, positions: Iterable[int]) -> None:
-        """Reads from the first position up to the last, once."""
+        """Read from the first position up to the last, once."""
         self._positions = array("Q", sorted(set(positions)))
         self._crcs = array("L")
         crc, at, data, data_at = 0, 0, b"", 0
@@ -82,8 +83,8 @@ class PrefixCrcs:
             self._crcs.append(crc)
 
     def between(self, start: int, end: int, before: int) -> int:
-        """The CRC of the bytes from `start` up to `end`, both of the positions, behind what has the CRC `before`; -1 if
-        the file no longer reaches so far."""
+        """Return the CRC of the bytes from `start` up to `end`, both of the positions, behind what has the CRC
+        `before`; -1 if the file no longer reaches so far."""
         first, last = bisect_left(self._positions, start), bisect_left(self._positions, end)
         if last >= len(self._crcs):
             return -1

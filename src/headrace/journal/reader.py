@@ -39,8 +39,8 @@ MOVES_MAX = 5  # times in a row that files are moved under a reader: retention a
 
 @dataclass(slots=True)
 class SegmentInfo:
-    """`bytes`: what batches take up, without preallocated space. Times in microseconds since 1970, 0 if
-    empty."""
+    """A segment as a reader sees it. `bytes`: what batches take up, without preallocated space. Times in microseconds
+    since 1970, 0 if empty."""
 
     base_offset: int
     end_offset: int
@@ -68,11 +68,11 @@ class JournalReader:
         return self._state().epoch
 
     def high_watermark(self) -> int:
-        """Every record below it is durable and may be read."""
+        """Return the offset below which every record is durable and may be read."""
         return self._state().high_watermark
 
     def start_offset(self) -> int:
-        """The oldest offset that is still there."""
+        """Return the oldest offset that is still there."""
         return self._bases()[0]
 
     def complete_offset(self) -> int:
@@ -95,11 +95,13 @@ class JournalReader:
         return 0
 
     def check(self, uuid: str, epoch: int) -> None:
-        """Raises EpochMismatch if an offset taken under these means something else by now."""
+        """Check that an offset means what it meant under this uuid and epoch. Raises EpochMismatch if it means
+        something else by now."""
         self._check(self._state(), uuid, epoch)
 
     def segments(self) -> list[SegmentInfo]:
-        """Oldest first, each from where the one before ends; the last one up to the high watermark."""
+        """Return the segments, oldest first, each from where the one before ends; the last one up to the high
+        watermark."""
         for _ in range(MOVES_MAX):
             with suppress(
                 FileNotFoundError
@@ -133,7 +135,7 @@ class JournalReader:
         epoch: int | None = None,
         times: TimeRange | None = None,
     ) -> Iterator[Batch]:
-        """The batches that hold the offsets from `start` up to `end`, at most up to the high watermark.
+        """Yield the batches that hold the offsets from `start` up to `end`, at most up to the high watermark.
 
         With `times` only those that overlap the range; what lies outside is hardly read. The first may begin
         before `start` and the last end after `end`. Raises OffsetOutOfRange if retention passed `start`,
@@ -151,7 +153,7 @@ class JournalReader:
         return self._scan(start, end, uuid, epoch, times)
 
     def finished(self, base_offset: int) -> FinishedSegment:
-        """The segment that begins there, open for an index of the reader's own. Raises FileNotFoundError."""
+        """Return the segment that begins there, open for an index of the reader's own. Raises FileNotFoundError."""
         return FinishedSegment(self._disk, self._directory, base_offset)
 
     def _scan(self, start: int, end: int, uuid: str, epoch: int, times: TimeRange | None) -> Iterator[Batch]:
@@ -166,8 +168,8 @@ class JournalReader:
     def _scan_segment(
         self, start: int, end: int, uuid: str, epoch: int, times: TimeRange | None
     ) -> Generator[Batch, None, int]:
-        """The wanted batches of the segment that holds `start`, and the offset to go on from; ends early if the broker
-        moves the rest elsewhere."""
+        """Yield the wanted batches of the segment that holds `start`, and return the offset to go on from; ends early
+        if the broker moves the rest elsewhere."""
         base = max((base for base in self._bases() if base <= start), default=-1)
         path = self._directory / file_name(base)
         try:
@@ -231,7 +233,7 @@ class JournalReader:
             self._disk.close(fd)
 
     def _measure(self, fd: int, base: int, end: int, state: WatermarkState) -> SegmentInfo:
-        """A segment without a footer: the one being written."""
+        """Return what a reader sees of a segment without a footer: the one being written."""
         if end <= base:
             return SegmentInfo(base, base, 0, 0, 0)
         seed = seed_of(state.uuid)

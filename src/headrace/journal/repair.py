@@ -51,10 +51,10 @@ VOIDS_MAX = 4096  # in a batch
 
 
 class Repair:
-    """`plan` looks and lists; `run` does it. Use as a context: the lock is held in between."""
+    """Repairs a journal: `plan` looks and lists; `run` does it. Use as a context: the lock is held in between."""
 
     def __init__(self, data_dir: Path, disk: Disk = DISK) -> None:
-        """Raises JournalLocked, NoJournal."""
+        """Begin to repair a journal, which no broker may have open. Raises JournalLocked, NoJournal."""
         self.data_dir = data_dir
         self.report = Report()
         self._directory = data_dir / JOURNAL
@@ -77,13 +77,13 @@ class Repair:
         return self.report.lost_records
 
     def plan(self) -> list[str]:
-        """One line for each thing that is damaged; empty if nothing is. Raises OSError."""
+        """Return one line for each thing that is damaged; empty if nothing is. Raises OSError."""
         self.report = diagnose(self.data_dir, self._disk)
         return self.report.problems
 
     def run(self) -> list[str]:
-        """Repair, after `plan`. Says what was done, one line each. Raises JournalError if it would make it worse,
-        OSError."""
+        """Repair the journal, after `plan`. Returns what was done, one line each. Raises JournalError if it would make
+        it worse, OSError."""
         report = self.report
         hopeless = [finding.text for finding in report.findings if finding.remedy is Remedy.NONE]
         if hopeless:
@@ -113,8 +113,8 @@ class Repair:
         return [self.data_dir / name for name in names if (self.data_dir / name).exists()]
 
     def _publish(self, end: int) -> str:
-        """The first step: should there be no second one, the offsets of before count no more, and nothing says that
-        less was lost."""
+        """Publish the end, as the first step: should there be no second one, the offsets of before count no more, and
+        nothing says that less was lost."""
         newest = self.report.state or WatermarkState(self._uuid, 0, 0, 0)
         last_us, sequence, start = newest.last_timestamp_us, newest.sequence, newest.start_offset
         state = WatermarkState(self._uuid, self._epoch, end, end, last_us, sequence, start)
@@ -142,7 +142,7 @@ class Repair:
             self._disk.close(fd)
 
     def _rewrite(self, base: int, found: Iterator[Batch | Damage]) -> str:
-        """The segment anew: what is good, and void records for what is not; synced before it takes the name."""
+        """Write the segment anew: what is good, and void records for what is not; synced before it takes the name."""
         segment = Segment(self._directory, base)
         temporary = segment.path.with_suffix(".tmp")
         file = SegmentFile(self._disk, segment, self._disk.create(temporary), 0, 0)
@@ -174,7 +174,7 @@ class Repair:
         self._write(file, batch.body, batch.base_offset, batch.count, batch.epoch, durable, *times)
 
     def _add_void(self, file: SegmentFile, lost: Damage, timestamp_us: int) -> None:
-        """Sparse batches in which nothing is left: a few bytes each, however many records they stand for."""
+        """Add sparse batches in which nothing is left: a few bytes each, however many records they stand for."""
         for base in range(lost.first_offset, lost.end_offset, VOIDS_MAX):
             count = min(VOIDS_MAX, lost.end_offset - base)
             times = (timestamp_us, timestamp_us)
@@ -202,7 +202,7 @@ class Repair:
     # Nothing is overwritten
 
     def _keep(self, path: Path) -> None:
-        """A second name in `damaged/` for what is about to be replaced, if there is such a file."""
+        """Give what is about to be replaced a second name in `damaged/`, if there is such a file."""
         with suppress(FileNotFoundError):
             self._disk.link(path, self._aside(path))
         self._disk.fsync_directory(self.data_dir / DAMAGED)

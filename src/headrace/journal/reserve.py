@@ -20,7 +20,7 @@ _SHARE_OF_FREE = 16  # on a small disk the reserve is no more than this part of 
 
 
 class Reserve:
-    """`size` 0: there is none, and the end of a full disk is found by trying to write."""
+    """Space kept back on the disk. `size` 0: there is none, and the end of a full disk is found by trying to write."""
 
     def __init__(self, disk: Disk, data_dir: Path, size_max: int) -> None:
         self._disk = disk
@@ -31,7 +31,8 @@ class Reserve:
             self.size = min(size_max, max(SIZE_MIN, share))
 
     def _found(self, size_max: int) -> tuple[int, bool]:
-        """The one of the last start, unless it is larger than what is wanted now."""
+        """Return the size of the reserve of the last start and whether it is held, unless it is larger than what is
+        wanted now."""
         try:
             fd = self._disk.open(self._path)
         except FileNotFoundError:
@@ -47,12 +48,13 @@ class Reserve:
 
     @property
     def wanted_bytes(self) -> int:
-        """What must be free before a full disk counts as one with space again: with less it would soon be full anew."""
+        """Return how many bytes must be free before a full disk counts as one with space again: with less it would soon
+        be full anew."""
         return max(2 * self.size, SIZE_MIN)
 
     def hold(self) -> bool:
-        """Takes the space, if there is a quarter more than that: at the very edge a broker would be full and
-        not full by turns."""
+        """Take the space, if there is a quarter more than it takes: at the very edge a broker would be full and not
+        full by turns."""
         if self.is_held or not self.size:
             return True
         try:
@@ -74,7 +76,7 @@ class Reserve:
             self._disk.close(fd)
 
     def release(self) -> bool:
-        """Gives the space to the journal. False if there is nothing to give."""
+        """Give the space to the journal. False if there is nothing to give."""
         if not self.is_held:
             return False
         self.is_held = False

@@ -42,7 +42,7 @@ _MEANINGLESS = {LOCK, DIRECTORY, "lost+found"}  # of a start that failed; of a f
 
 
 def restore(source: Path, data_dir: Path, to_offset: int | None = None, disk: Disk = DISK) -> Manifest:
-    """Makes `data_dir`, which is empty or not there yet, with the records below `to_offset`. Returns what is there now.
+    """Make `data_dir`, which is empty or not there yet, with the records below `to_offset`. Returns what is there now.
 
     Raises CorruptFile, UnsupportedFormat, OffsetOutOfRange, JournalError if no state is known at that offset,
     JournalLocked, FileExistsError.
@@ -97,7 +97,7 @@ def _check_empty(data_dir: Path) -> None:
 
 
 def _remove_interrupted(data_dir: Path) -> None:
-    """What an interrupted restore left; the directory it worked in last, for it is the mark."""
+    """Remove what an interrupted restore left; the directory it worked in last, for it is the mark."""
     if not is_interrupted(data_dir):
         return
     (data_dir / WATERMARK).unlink(missing_ok=True)
@@ -123,7 +123,8 @@ def _build(source: Path, made: Path, manifest: Manifest, end: int, kept: list[Pa
 
 
 def _move_up(data_dir: Path, disk: Disk) -> None:
-    """The segments last: a high watermark without them is refused, they without it would lose the new epoch."""
+    """Move the files up, the segments last: a high watermark without them is refused, they without it would lose the
+    new epoch."""
     made = data_dir / MAKING
     sync_directories(disk, made)
     disk.fsync_directory(data_dir)

@@ -25,7 +25,7 @@ Age = Callable[[Segment], int]
 
 @dataclass(frozen=True, slots=True)
 class RetentionLimits:
-    """`consumer_*`: how much, and how old, the log may be because of a registered consumer."""
+    """The limits of retention. `consumer_*`: how much, and how old, the log may be because of a registered consumer."""
 
     bytes_max: int
     age_s_max: int
@@ -52,7 +52,7 @@ def plan(
     age: Age,
     is_full: bool = False,
 ) -> list[Drop]:
-    """What to delete, oldest first. `consumers` are those of this journal; `age` is in seconds.
+    """Return what to delete, oldest first. `consumers` are those of this journal; `age` is in seconds.
 
     `is_full`: the disk is, so what nobody needs goes too, whatever the limits: those drops say IS_FULL."""
     drops: list[Drop] = []
@@ -82,8 +82,8 @@ def compactable(
     age: Age,
     is_full: bool = False,
 ) -> list[Segment]:
-    """Segments over the limits that stay for references of sessions alone: nobody reads them front to back any more,
-    but consumers that are beyond their own limit and lose what is in them, as by `plan`.
+    """Return segments over the limits that stay for references of sessions alone: nobody reads them front to back any
+    more, but consumers that are beyond their own limit and lose what is in them, as by `plan`.
 
     `replayed_from`: where a start would begin to replay, with the older of the kept snapshots."""
     found = []
@@ -112,7 +112,7 @@ def lagging(
     consumers: Sequence[ConsumerPosition],
     age: Age,
 ) -> dict[str, str]:
-    """Consumers that have used up most of their limit: name -> warning."""
+    """Return consumers that have used up most of their limit: name -> warning."""
     warnings = {}
     for consumer in consumers:
         behind = [segment for segment in segments if segment.end_offset > consumer.offset]
@@ -132,7 +132,7 @@ def lagging(
 
 
 class LagWarnings:
-    """Says each warning once, until the consumer has caught up."""
+    """Says each warning about a consumer's lag once, until the consumer has caught up."""
 
     def __init__(self, report: Callable[[str], None]) -> None:
         self._report = report

@@ -23,7 +23,8 @@ _INDEX_GAP_MAX = 8 << 20  # an index that ends earlier than this before the end 
 
 
 def read_header(disk: Disk, directory: Path, base_offset: int, seed: int | None = None) -> SegmentHeader:
-    """Raises CorruptFile, UnsupportedFormat. With a seed, the segment must be of that journal."""
+    """Read the header of a segment. Raises CorruptFile, UnsupportedFormat. With a seed, the segment must be of that
+    journal."""
     path = Segment(directory, base_offset).path
     fd = disk.open(path)
     try:
@@ -52,9 +53,9 @@ class SealedLoader:
     def load(
         self, base_offset: int, next_base: int, is_verified: bool = False, behind: Sequence[int] = ()
     ) -> Segment:
-        """The finished segment that reaches up to `next_base`, or further, if it has taken in some of `behind`, the
-        segments from `next_base` on (`merging`). Raises CorruptJournal, CorruptFile. `is_verified`: it is read through,
-        with all checksums."""
+        """Return the finished segment that reaches up to `next_base`, or further, if it has taken in some of `behind`,
+        the segments from `next_base` on (`merging`). Raises CorruptJournal, CorruptFile. `is_verified`: it is read
+        through, with all checksums."""
         read_header(self._disk, self._directory, base_offset, self._seed)
         segment = Segment(self._directory, base_offset)
         fd = self._disk.open(segment.path, write=True)

@@ -31,7 +31,7 @@ _COVERED_FROM = 8
 
 
 class _Candidates:
-    """Headers that could be ones, by the order of their positions."""
+    """The places in a file where a batch header may be, by the order of their positions."""
 
     def __init__(self, seed: int, size: int, next_offset: int) -> None:
         self._seed = seed
@@ -43,7 +43,7 @@ class _Candidates:
         self.covered = array("L")  # the checksum of the covered part of the header
 
     def consider(self, data: bytes, at: int, position: int) -> None:
-        """What begins at `at` and is likely. What could not have been written is none."""
+        """Note what begins at `at`, if it is likely to be a batch. What could not have been written is none."""
         crc, length, flags, base, count, durable = _HEADER.unpack_from(data, at)
         end = position + BATCH_HEADER_SIZE + length
         if end > self._size or not count or (count > length and not flags & SPARSE):
@@ -59,7 +59,7 @@ class _Candidates:
         return len(self.positions)
 
     def whole(self, disk: Disk, fd: int) -> Iterator[tuple[int, int]]:
-        """(position, end) of those whose checksum holds and that do not lie within another one."""
+        """Yield (position, end) of the candidates whose checksum holds and that do not lie within another one."""
         if not self.positions:
             return
         starts = (position + BATCH_HEADER_SIZE for position in self.positions)
@@ -78,7 +78,7 @@ class _Candidates:
 def find_batches(
     disk: Disk, fd: int, seed: int, position: int, next_offset: int = 0
 ) -> Iterator[tuple[int, Batch]]:
-    """Whole batches anywhere at or after `position` with offsets from `next_offset` on, by their positions."""
+    """Yield whole batches anywhere at or after `position` with offsets from `next_offset` on, by their positions."""
     size = disk.size(fd)
     reached = position
     while position < size:

@@ -160,7 +160,7 @@ class Batch:
 
     @property
     def size(self) -> int:
-        """Bytes in the file."""
+        """Return the size in bytes in the file."""
         return BATCH_HEADER_SIZE + self.stored_bytes
 
 
@@ -234,20 +234,21 @@ def pack_batch_header(
 
 
 def batch_size_at(data: bytes, at: int) -> int:
-    """Bytes of the batch whose header begins at `at`, by its own word; 0 if no batch header begins there."""
+    """Return the size in bytes of the batch whose header begins at `at`, by its own word; 0 if no batch header begins
+    there."""
     if data[at : at + 4] != BATCH_MAGIC or len(data) < at + BATCH_HEADER_SIZE:
         return 0
     return BATCH_HEADER_SIZE + int.from_bytes(data[at + 8 : at + 12], "little")
 
 
 def batch_range_at(data: bytes, at: int) -> tuple[int, int]:
-    """(base offset, end offset) by the header's own word; the checksum is not looked at."""
+    """Return (base offset, end offset) by the header's own word; the checksum is not looked at."""
     base_offset = int.from_bytes(data[at + 16 : at + 24], "little")
     return base_offset, base_offset + int.from_bytes(data[at + 24 : at + 28], "little")
 
 
 def batch_times_at(data: bytes, at: int) -> tuple[int, int]:
-    """(time of the first record, largest time) by the header's own word."""
+    """Return (time of the first record, largest time) by the header's own word."""
     first_us = int.from_bytes(data[at + 40 : at + 48], "little")
     return first_us, int.from_bytes(data[at + 48 : at + 56], "little")
 
@@ -261,7 +262,7 @@ def kept_at(data: bytes, at: int) -> int:
 
 
 def unpack_batch(data: bytes, at: int, seed: int) -> Batch | None:
-    """The batch that begins at `at` and lies wholly in `data`; None if it fails its checks."""
+    """Return the batch that begins at `at` and lies wholly in `data`; None if it fails its checks."""
     end = at + BATCH_HEADER_SIZE
     if end > len(data):
         return None
@@ -282,7 +283,7 @@ def unpack_batch(data: bytes, at: int, seed: int) -> Batch | None:
 
 
 def split_records(body: bytes) -> list[bytes]:
-    """The records of a body, with their lengths in front."""
+    """Return the records of a body, with their lengths in front."""
     records = []
     at = 0
     while at < len(body):
@@ -293,13 +294,13 @@ def split_records(body: bytes) -> list[bytes]:
 
 
 def void_records(count: int, timestamp_us: int) -> bytes:
-    """Records that say nothing, in the place of ones that are gone: PROGRESS (kind 3) of subkind 1 without values,
-    as `core/records/record.py` documents it."""
+    """Return records that say nothing, in the place of ones that are gone: PROGRESS (kind 3) of subkind 1 without
+    values, as `core/records/record.py` documents it."""
     return _VOID.pack(_VOID.size - 4, 3, 1, 0, timestamp_us) * count
 
 
 def sparse_body(kept: dict[int, bytes]) -> bytes:
-    """`kept`: place in the batch, ascending -> record."""
+    """Return the body of a sparse batch. `kept`: place in the batch, ascending -> record."""
     return pack(f"<I{len(kept)}I", len(kept), *kept) + b"".join(kept.values())
 
 
@@ -320,6 +321,6 @@ def file_name(base_offset: int, suffix: str = SUFFIX) -> str:
 
 
 def base_offset_of(name: str, suffix: str = SUFFIX) -> int | None:
-    """The base offset in a file name; None for a file of another kind."""
+    """Return the base offset in a file name; None for a file of another kind."""
     stem = name.removesuffix(suffix)
     return int(stem) if len(stem) == 20 and stem.isdigit() and stem != name else None

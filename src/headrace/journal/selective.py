@@ -21,7 +21,7 @@ from headrace.journal.walk import READ_AHEAD_BYTES, Walk
 
 @dataclass(frozen=True, slots=True)
 class TimeRange:
-    """[since_us, until_us) in microseconds since 1970."""
+    """The time from `since_us` up to `until_us`, in microseconds since 1970."""
 
     since_us: int
     until_us: int
@@ -64,7 +64,7 @@ class SelectiveWalk(Walk):
         return None
 
     def _load(self, wanted: int) -> int:
-        """Reads ahead further the more batches in a row are wanted."""
+        """Read ahead, further the more batches in a row are wanted."""
         at = self.position - self._data_position
         if len(self._data) - at < wanted:
             self._data = self._disk.read_fully(self._fd, max(wanted, self._ahead), self.position)

@@ -67,7 +67,8 @@ class SnapshotWriter:
     `commit` syncs, so a caller on the loop hands it to another thread. One thread at a time."""
 
     def __init__(self, directory: Path, position: int, disk: Disk = DISK, parent: int | None = None) -> None:
-        """`parent`: position of the file whose changes these are; None for a full snapshot."""
+        """Begin a snapshot at `position`. `parent`: position of the file whose changes these are; None for a full
+        snapshot."""
         self.position = position
         self.parent = parent
         self.entries = 0
@@ -91,7 +92,7 @@ class SnapshotWriter:
             self._write()
 
     def commit(self, applied_offset: int | None = None) -> Path:
-        """Makes the snapshot durable; after a full one all but the newest two go, and all changes.
+        """Make the snapshot durable; after a full one all snapshots but the newest two go, and all changes.
 
         `applied_offset`: the end of what any entry reflects, if that is more than the position."""
         applied = self.position if applied_offset is None else max(applied_offset, self.position)
@@ -113,7 +114,7 @@ class SnapshotWriter:
             self._disk.unlink(self._directory / file_name(position, CHANGES_SUFFIX))
 
     def abandon(self) -> None:
-        """Instead of `commit`, or after one that failed."""
+        """Abandon the snapshot, instead of `commit` or after one that failed."""
         self._close()
         with suppress(FileNotFoundError):
             self._disk.unlink(self._temporary)
@@ -133,7 +134,7 @@ class SnapshotFile:
     """A snapshot that passed all its checks when it was opened."""
 
     def __init__(self, path: Path, disk: Disk = DISK) -> None:
-        """Reads it through. Raises CorruptFile, UnsupportedFormat."""
+        """Read a snapshot through. Raises CorruptFile, UnsupportedFormat."""
         self.path = path
         self._disk = disk
         self.position, self.created_us, self.parent = self._read_header()
@@ -204,7 +205,7 @@ class _Input:
         self._at = 0
 
     def take(self, length: int) -> bytes:
-        """The next `length` bytes; less at the end of the file."""
+        """Return the next `length` bytes; less at the end of the file."""
         if len(self._data) - self._at < length:
             wanted = max(length, _CHUNK_BYTES)
             self._data = self._disk.read_fully(self._fd, wanted, self.position)
@@ -216,7 +217,7 @@ class _Input:
 
 
 def positions(directory: Path, disk: Disk = DISK, suffix: str = SUFFIX) -> list[int]:
-    """Positions of the full snapshots there are, or of the changes, ascending; not checked."""
+    """Return the positions of the full snapshots there are, or of the changes, ascending; not checked."""
     found = (base_offset_of(name, suffix) for name in disk.names(directory))
     return sorted(position for position in found if position is not None)
 
@@ -224,7 +225,7 @@ def positions(directory: Path, disk: Disk = DISK, suffix: str = SUFFIX) -> list[
 def newest_snapshot(
     directory: Path, report: Callable[[str], None] | None = None, disk: Disk = DISK
 ) -> SnapshotFile | None:
-    """The newest full one that is whole; damaged ones are skipped, and reported."""
+    """Return the newest full snapshot that is whole; damaged ones are skipped, and reported."""
     for position in reversed(positions(directory, disk)):
         try:
             return SnapshotFile(directory / file_name(position, SUFFIX), disk)
@@ -239,7 +240,8 @@ def newest_snapshot(
 def newest_chain(
     directory: Path, report: Callable[[str], None] | None = None, disk: Disk = DISK
 ) -> list[SnapshotFile]:
-    """The newest full one that is whole and the changes behind it, in order, as far as they are; [] without any."""
+    """Return the newest full snapshot that is whole and the changes behind it, in order, as far as they are; [] without
+    any."""
     full = newest_snapshot(directory, report, disk)
     if full is None:
         return []
@@ -261,7 +263,7 @@ def newest_chain(
 def discard_beyond(
     directory: Path, end_offset: int, report: Callable[[str], None], disk: Disk = DISK
 ) -> None:
-    """Removes snapshots that reflect records which a cut took away. Reads only their ends."""
+    """Remove snapshots that reflect records which a cut took away. Reads only their ends."""
     for suffix in (SUFFIX, CHANGES_SUFFIX):
         for position in positions(directory, disk, suffix):
             path = directory / file_name(position, suffix)
@@ -274,7 +276,7 @@ def discard_beyond(
 
 
 def _applied_offset(disk: Disk, path: Path) -> int:
-    """What the trailer says; 0 if it is damaged, since then nobody will load the snapshot."""
+    """Return what the trailer says; 0 if it is damaged, since then nobody will load the snapshot."""
     fd = disk.open(path)
     try:
         data = disk.read_fully(fd, _TRAILER.size, max(0, disk.size(fd) - _TRAILER.size))

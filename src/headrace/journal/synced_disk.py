@@ -10,7 +10,8 @@ from headrace.journal.errors import synced
 
 
 class SyncedDisk(Disk):
-    """Stands apart from `disk`, since those who only read get by with the standard library."""
+    """The local file system with writes and syncs in one call. Stands apart from `disk`, since those who only read get
+    by with the standard library."""
 
     def write_and_sync(self, fd: int, buffers: Sequence[bytes], position: int) -> None:
         if len(buffers) > BUFFERS_MAX:

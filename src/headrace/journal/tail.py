@@ -64,8 +64,7 @@ class Tail:
 
 
 def go_on(disk: Disk, segment: Segment, allocate_bytes: int) -> SegmentFile:
-    """Opens the segment for appending behind its last batch; what lies there (footer, torn batch) is cut
-    off."""
+    """Open the segment for appending behind its last batch; what lies there (footer, torn batch) is cut off."""
     fd = disk.open(segment.path, write=True)
     disk.truncate(fd, segment.size)
     disk.fsync(fd)
@@ -75,7 +74,7 @@ def go_on(disk: Disk, segment: Segment, allocate_bytes: int) -> SegmentFile:
 def rewrite(
     disk: Disk, old: Segment, header: SegmentHeader, position: int, allocate_bytes: int
 ) -> SegmentFile:
-    """Copies the batches from `position` on into a new segment, synced before it gets its name.
+    """Copy the batches from `position` on into a new segment, synced before it gets its name.
 
     If the new segment has the old one's base offset it takes its place.
     """

@@ -37,8 +37,8 @@ WRONG_OFFSET = "a batch with another offset than expected"
 
 
 class Walk:
-    """Iterating yields the batches. Afterwards `stop` says why it ended, and `position` and `next_offset`
-    where.
+    """Walks over the batches of one segment file: iterating yields them. Afterwards `stop` says why it ended, and
+    `position` and `next_offset` where.
 
     `position` is always that of the batch after the last one yielded. Stops quietly before `limit` bytes.
     """
@@ -112,7 +112,7 @@ class Walk:
         return NO_BATCH
 
     def _load(self, wanted: int) -> int:
-        """Sees to it that `wanted` bytes from the position on are in the buffer, if the file has them."""
+        """See to it that `wanted` bytes from the position on are in the buffer, if the file has them."""
         at = self.position - self._data_position
         if len(self._data) - at < wanted:
             self._data = self._disk.read_fully(self._fd, max(wanted, READ_AHEAD_BYTES), self.position)
@@ -122,7 +122,7 @@ class Walk:
 
 
 def read_footer(disk: Disk, fd: int, seed: int) -> Footer | None:
-    """The footer at the end of the file, if it ends with one."""
+    """Return the footer at the end of the file, if it ends with one."""
     position = disk.size(fd) - FOOTER_SIZE
     if position < SEGMENT_HEADER_SIZE:
         return None

@@ -108,7 +108,7 @@ class WatermarkState:
         return _SLOT.pack(_MAGIC, crc32(rest), rest)
 
     def pack_page(self) -> bytes:
-        """A whole file in which both slots say this."""
+        """Return a whole file in which both slots say this."""
         page = bytearray(FILE_SIZE)
         self.sequence += 2 - self.sequence % 2
         for at in _SLOT_POSITIONS:
@@ -128,7 +128,7 @@ class WatermarkState:
 
 
 def _pack_mark(magic: bytes, uuid: bytes, offset: int) -> bytes:
-    """Nothing for UNKNOWN."""
+    """Return the bytes of a mark, none for UNKNOWN."""
     if offset == UNKNOWN:
         return b""
     rest = _MARK_REST.pack(uuid, offset)
@@ -148,7 +148,7 @@ def _unpack(data: bytes) -> WatermarkState | None:
 
 
 def _unpack_mark(page: bytes, position: int, magic: bytes, uuid: bytes) -> int:
-    """UNKNOWN where no whole record of this journal says it."""
+    """Return the offset of a mark, UNKNOWN where no whole record of this journal says it."""
     data = page[position : position + _MARK.size]
     if len(data) < _MARK.size:
         return UNKNOWN
@@ -160,7 +160,7 @@ def _unpack_mark(page: bytes, position: int, magic: bytes, uuid: bytes) -> int:
 
 
 def read_slots(disk: Disk, data_dir: Path) -> list[WatermarkState]:
-    """The whole slots, newest first; empty if there is no file. Raises CorruptFile if none is whole."""
+    """Return the whole slots, newest first; empty if there is no file. Raises CorruptFile if none is whole."""
     try:
         data = disk.read_file(data_dir / NAME)
     except FileNotFoundError:
@@ -175,7 +175,7 @@ def read_slots(disk: Disk, data_dir: Path) -> list[WatermarkState]:
 
 
 def read_state(disk: Disk, data_dir: Path) -> WatermarkState:
-    """What is published now. Raises NoJournal, CorruptFile."""
+    """Return what is published now. Raises NoJournal, CorruptFile."""
     slots = read_slots(disk, data_dir)
     if not slots:
         raise NoJournal(f"{data_dir / NAME}: there is no such file, so no journal")
@@ -183,7 +183,8 @@ def read_state(disk: Disk, data_dir: Path) -> WatermarkState:
 
 
 class Watermark:
-    """The writer's end. `publish` runs where batches are made durable: on its thread or on the loop, one at a time."""
+    """The high watermark at the writer's end. `publish` runs where batches are made durable: on its thread or on the
+    loop, one at a time."""
 
     def __init__(self, disk: Disk, data_dir: Path, state: WatermarkState) -> None:
         self.state = state
@@ -206,13 +207,14 @@ class Watermark:
         self._mapped[at : at + _SLOT.size] = state.pack()
 
     def publish_start(self, start_offset: int) -> None:
-        """Runs on the loop, before what lies below is deleted. Synced. Raises OSError."""
+        """Publish where the journal starts, before what lies below is deleted. Runs on the loop. Synced. Raises
+        OSError."""
         self.state.start_offset = start_offset
         self._mark(_START_POSITION, self.state.pack_start())
 
     def publish_complete(self, complete_offset: int) -> None:
-        """Runs on the loop, before a segment below is replaced by one without some of its records. Synced. Raises
-        OSError."""
+        """Publish from where the journal is complete, before a segment below is replaced by one without some of its
+        records. Runs on the loop. Synced. Raises OSError."""
         self.state.complete_offset = complete_offset
         self._mark(_COMPLETE_POSITION, self.state.pack_complete())
 

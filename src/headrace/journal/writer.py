@@ -116,11 +116,12 @@ class GroupWriter:
     # On the loop
 
     def use(self, syncer: Syncer) -> None:
-        """Let this one, which is served by its thread, take the usual case from now on. Only with durability=fsync."""
+        """Let `syncer`, which is served by its thread, take the usual case from now on. Only with durability=fsync."""
         self._syncer = syncer
 
     def submit(self, base: int, count: int, first_us: int, max_us: int, body: bytes) -> None:
-        """Runs on the loop. The header says what is durable now, which is more by the time it is written."""
+        """Hand a batch over to be written. Runs on the loop. The header says what is durable now, which is more by the
+        time it is written."""
         if self.is_failed:
             return
         small = len(body) <= PACKED_AT_ONCE_MAX
@@ -139,7 +140,7 @@ class GroupWriter:
         self.queue.put(pending)
 
     def _begin(self, syncer: Syncer, pending: Pending) -> bool:
-        """Give it to the syncer. False if there is anything about it that is for the writer thread."""
+        """Give a group to the syncer. False if there is anything about the group that is for the writer thread."""
         base, _, first_us, _, header, body = pending
         file = self.file
         position = file.segment.size
@@ -226,7 +227,7 @@ class GroupWriter:
         self.on_failure(_named(error))
 
     def _turn(self) -> bool:
-        """Takes everything that waits, in one go. False after the end mark."""
+        """Take everything that waits, in one go. False after the end mark."""
         queue = self.queue
         try:
             first = queue.get(timeout=RETRY_S if self.full else None)
@@ -276,7 +277,7 @@ class GroupWriter:
         self.acknowledged_early = ()
 
     def _flush(self, group: list[Pending], buffers: list[bytes]) -> None:
-        """One write and one sync, then everybody may see it."""
+        """Write a group of batches with one write and one sync, then everybody may see it."""
         if not group:
             return
         file = self.file
@@ -291,7 +292,8 @@ class GroupWriter:
             self.on_durable(file.segment.end_offset)
 
     def _reach(self, last: Pending) -> None:
-        """Everything up to the end of this batch is written and, if it is to be, synced: readers may have it."""
+        """Note that everything up to the end of this batch is written and, if it is to be, synced: readers may have
+        it."""
         end_offset = last[0] + last[1]
         if self._durability == FSYNC:
             self._durable_offset = end_offset
@@ -311,7 +313,7 @@ class GroupWriter:
             self._disk.write_fully(file.fd, buffers, position)
 
     def _with_room(self, step: Callable[[], Result]) -> Result:
-        """Does what may find the disk full, descriptors or memory used up, again and again until it does not. Syncs are
+        """Do what may find the disk full, descriptors or memory used up, again and again until it does not. Syncs are
         not among it."""
         while True:
             try:
@@ -324,7 +326,7 @@ class GroupWriter:
                 self._make_room(error)
 
     def _make_room(self, error: OSError | MemoryError) -> None:
-        """Gives the reserve away for a full disk; without one, waits. Raises the error if the log is to be closed."""
+        """Give the reserve away for a full disk; without one, waits. Raises the error if the log is to be closed."""
         if not self.full:
             self._say_full(reason_of(error))
         self._regain_at = monotonic() + RETRY_S
@@ -333,7 +335,7 @@ class GroupWriter:
             raise error
 
     def _regain(self) -> None:
-        """Space has returned when the reserve fits again."""
+        """Take the reserve again when it fits: then space has returned."""
         self._regain_at = monotonic() + RETRY_S
         if self._reserve.hold():
             self._say_full("")
@@ -343,7 +345,7 @@ class GroupWriter:
         self.on_full(reason)
 
     def _index(self, group: list[Pending], position: int) -> bytes:
-        """Makes the batches at `position` findable; returns what goes into the index file."""
+        """Make the batches at `position` findable; return what goes into the index file."""
         segment = self.file.segment
         add = segment.index.add
         entries = b""
@@ -367,7 +369,7 @@ class GroupWriter:
         return segment.batches > 0 and now_us - segment.min_timestamp_us > self._segment_us_max
 
     def _roll(self, base_offset: int) -> None:
-        """Finishes the segment and begins the next one. After this everything before it is durable."""
+        """Finish the segment and begin the next one. After this everything before it is durable."""
         self._with_room(partial(self.file.write_footer, self._seed))
         self.file.sync_footer()
         self.file.close()

@@ -48,7 +48,7 @@ _BOTH_WAYS = ("in", "out", "both")
 
 @dataclass
 class Bridge:
-    """One `connection`."""
+    """One `connection` of mosquitto.conf."""
 
     first: Line
     table: Table = field(default_factory=dict)
@@ -58,7 +58,7 @@ class Bridge:
     encrypted: bool = False
 
     def as_table(self) -> Table:
-        """Raises InvalidLine."""
+        """Return the table of a bridge. Raises InvalidLine."""
         if not self.hosts or not self.topics:
             raise InvalidLine(f"{self.first.place}: connection {self.first.value} has no address or no topic")
         scheme = "tls" if self.encrypted else "tcp"
@@ -76,7 +76,7 @@ class Bridge:
 
 
 def begin(line: Line, converted: Converted) -> Bridge:
-    """Raises InvalidLine."""
+    """Begin the bridge that a `connection` line names. Raises InvalidLine."""
     name = re.sub(r"[^A-Za-z0-9_.-]", "-", line.text())[:64]
     if name != line.value:
         converted.remark(line, f"a name of letters, digits and _.- alone: {name}")
@@ -129,7 +129,7 @@ def _notify(table: Table, line: Line) -> None:
 
 
 def _restart(table: Table, line: Line) -> None:
-    """`restart_timeout BASE [CAP]`: with one number Mosquitto waits for just so long."""
+    """Convert `restart_timeout BASE [CAP]`: with one number Mosquitto waits for just so long."""
     numbers = line.text().split()
     if not all(number.isdecimal() for number in numbers) or len(numbers) > 2:
         raise InvalidLine(f"{line.place}: {line.option} {line.value}: one or two numbers are needed")
@@ -138,7 +138,7 @@ def _restart(table: Table, line: Line) -> None:
 
 
 def _topic(line: Line) -> list[Table]:
-    """`topic PATTERN [[DIRECTION] QOS] [LOCAL] [REMOTE]`; "" stands for none. Raises InvalidLine."""
+    """Convert `topic PATTERN [[DIRECTION] QOS] [LOCAL] [REMOTE]`; "" stands for none. Raises InvalidLine."""
     pattern, *rest = line.text().split()
     found: Table = {"pattern": _plain(pattern), "direction": "out", "qos": 0}
     if rest and rest[0] in _BOTH_WAYS:

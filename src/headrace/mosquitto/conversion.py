@@ -16,7 +16,7 @@ FOREVER = 0xFFFF_FFFF
 
 
 def convert(file: Path) -> Converted:
-    """Raises InvalidLine for what Mosquitto would not take either."""
+    """Convert a configuration of Mosquitto's. Raises InvalidLine for what Mosquitto would not take either."""
     reading = _Reading()
     for line in read_lines(file):
         reading.take(line)

@@ -13,13 +13,14 @@ Table = dict[str, Any]
 
 @dataclass
 class Converted:
-    """`tables` as TOML has them. `remarks`: place, what stands there, and what became of it."""
+    """What a conversion has made. `tables` as TOML has them. `remarks`: place, what stands there, and what became of
+    it."""
 
     tables: Table = field(default_factory=dict)
     remarks: list[str] = field(default_factory=list)
 
     def set(self, key: str, value: object) -> None:
-        """`session.inflight_max` is a key of the table `session`."""
+        """Set a key: `session.inflight_max` is a key of the table `session`."""
         table, _, name = key.rpartition(".")
         (self.tables.setdefault(table, {}) if table else self.tables)[name] = value
 
@@ -32,7 +33,7 @@ class Converted:
         self.remarks.append(f"{line.place}: {line.option} {value}".rstrip() + f": {why}")
 
     def toml(self) -> str:
-        """Return it as a file: keys, tables, bridges, with the remarks in front."""
+        """Return the configuration as a file: keys, tables, bridges, with the remarks in front."""
         said = [
             "# " + "".join(one if one.isprintable() else "?" for one in remark) for remark in self.remarks
         ]

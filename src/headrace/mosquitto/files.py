@@ -14,7 +14,7 @@ from headrace.services.acl import InvalidAcl, read_acl
 
 
 def usable_passwords(file: Path) -> tuple[list[str], list[str]]:
-    """(lines, remarks). Raises OSError, UnicodeDecodeError."""
+    """Return the lines that we can use, and the remarks. Raises OSError, UnicodeDecodeError."""
     lines, remarks = [], []
     for number, line in enumerate(file.read_text(encoding="utf-8").splitlines(), 1):
         user, colon, hashed = line.strip().partition(":")
@@ -48,7 +48,7 @@ def can_verify(hashed: str) -> bool:
 
 
 def usable_acl(file: Path) -> tuple[list[str], list[str]]:
-    """(lines, remarks). Raises OSError, UnicodeDecodeError."""
+    """Return the lines that we can use, and the remarks. Raises OSError, UnicodeDecodeError."""
     lines, remarks = file.read_text(encoding="utf-8").split("\n"), []
     with tempfile.TemporaryDirectory(prefix="headrace-") as folder:
         copy = Path(folder) / "acl"

@@ -27,7 +27,7 @@ _NAMES = ["debug", "info", "warning", "error"]
 
 
 def _number(key: str, most: int, none: int) -> Callable[[Line, Converted], None]:
-    """A number within our limit; 0, which is Mosquitto's "no limit", becomes `none`."""
+    """Return the conversion of a number within our limit; 0, which is Mosquitto's "no limit", becomes `none`."""
 
     def set_it(line: Line, converted: Converted) -> None:
         wanted = line.integer()
@@ -78,7 +78,7 @@ def _payload(line: Line, converted: Converted) -> None:
 
 
 def _log_type(line: Line, converted: Converted) -> None:
-    """The lowest level that is asked for."""
+    """Set the log level to the lowest that is asked for."""
     level = _LEVELS.get(line.value, {"warning": 2, "error": 3, "none": 3}.get(line.value))
     if level is None:
         converted.remark(line, "log.level is debug, info, warning or error")
@@ -94,7 +94,7 @@ def _zero_length(line: Line, converted: Converted) -> None:
 
 
 def _nothing(line: Line, converted: Converted) -> None:
-    """What is asked for is so."""
+    """Do nothing: what is asked for is so."""
 
 
 def _interval(line: Line, converted: Converted) -> None:

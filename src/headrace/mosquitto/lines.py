@@ -15,7 +15,7 @@ class InvalidLine(ConfigError):
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """An option where it stands."""
+    """An option of mosquitto.conf, with the file and line where it stands."""
 
     file: Path
     number: int
@@ -27,20 +27,20 @@ class Line:
         return f"{self.file}:{self.number}"
 
     def text(self) -> str:
-        """The value. Raises InvalidLine if there is none."""
+        """Return the value of a line. Raises InvalidLine if there is none."""
         if not self.value:
             raise InvalidLine(f"{self.place}: {self.option} needs a value")
         return self.value
 
     def flag(self) -> bool:
-        """Raises InvalidLine."""
+        """Return the value as true or false. Raises InvalidLine."""
         word = self.value.lower()
         if word not in ("true", "false", "1", "0"):
             raise InvalidLine(f"{self.place}: {self.option} {self.value}: true or false is needed")
         return word in ("true", "1")
 
     def integer(self) -> int:
-        """Raises InvalidLine."""
+        """Return the value as a number. Raises InvalidLine."""
         try:
             return int(self.value)
         except ValueError:
@@ -48,7 +48,7 @@ class Line:
 
 
 def read_lines(file: Path, depth: int = 0) -> Iterator[Line]:
-    """Every option of a file and of those it includes, in Mosquitto's order. Raises InvalidLine."""
+    """Yield every option of a file and of those it includes, in Mosquitto's order. Raises InvalidLine."""
     try:
         text = file.read_text(encoding="utf-8")
     except OSError as error:

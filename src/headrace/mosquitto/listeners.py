@@ -34,7 +34,7 @@ SECURITY = ("allow_anonymous", "listener_allow_anonymous", "password_file", "acl
 
 @dataclass
 class Listener:
-    """`port` 0 and an address that is a path: a Unix socket."""
+    """One listener of mosquitto.conf. `port` 0 and an address that is a path: a Unix socket."""
 
     host: str = ""
     port: int | None = None

@@ -96,6 +96,6 @@ PREFIXES = {"auth_opt_": _PLUGIN, "plugin_opt_": _PLUGIN}
 
 
 def why_without(option: str) -> str:
-    """Why an option has no counterpart; "" if it is none of Mosquitto's."""
+    """Return why an option has no counterpart; "" if it is none of Mosquitto's."""
     by_prefix = (why for prefix, why in PREFIXES.items() if option.startswith(prefix))
     return WITHOUT.get(option) or next(by_prefix, "")

@@ -47,7 +47,7 @@ class Address(Location):
 
     @property
     def loopback(self) -> bool:
-        """Return whether only this machine can reach it; a name other than localhost counts as reachable."""
+        """Return whether only this machine can reach the address; a name other than localhost counts as reachable."""
         if self.scheme == "unix" or self.host == "localhost":
             return True
         try:
@@ -57,7 +57,7 @@ class Address(Location):
 
 
 def parse(url: str) -> Address:
-    """The parts of a listener URL. ValueError says what is wrong with it."""
+    """Return the parts of a listener URL. ValueError says what is wrong with it."""
     found = locate(url, PORTS)
     if found.path and found.scheme != "unix":
         raise ValueError(f"{url!r} is no address of the form {found.scheme}://HOST:PORT")

@@ -32,12 +32,12 @@ def room_for_connections(descriptors: int) -> int:
 
 
 def reserve(descriptors: int) -> int:
-    """What connections of clients may not use of so many descriptors."""
+    """Return how many of so many descriptors connections of clients may not use."""
     return max(RESERVE_MIN, min(RESERVE_MAX, descriptors // 16))
 
 
 def bind(address: Address) -> socket.socket:
-    """A non-blocking listening socket. Raises OSError that names the address when it is not ours or taken."""
+    """Return a non-blocking listening socket. Raises OSError that names the address when it is not ours or taken."""
     try:
         return _unix(address) if address.scheme == "unix" else _internet(address)
     except OSError as error:
@@ -59,7 +59,7 @@ def _internet(address: Address) -> socket.socket:
 
 
 def _unix(address: Address) -> socket.socket:
-    """A socket file that a crash left is replaced, one that somebody listens on is not."""
+    """Return a listening Unix socket: a file that a crash left is replaced, one that somebody listens on is not."""
     _remove_dead(address.path)
     listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
@@ -74,7 +74,8 @@ def _unix(address: Address) -> socket.socket:
 
 
 def _widen(path: str, mode: int) -> None:
-    """What the umask has taken away. Whatever somebody puts into the place of the socket meanwhile is left alone."""
+    """Give a socket file the modes that the umask has taken away. Whatever somebody puts into the place of the socket
+    meanwhile is left alone."""
     fd = os.open(path, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:
         found = os.fstat(fd)

@@ -66,7 +66,7 @@ class Connection(StreamLink):
         self._below: i64 = 0  # of them, those that the transport holds
 
     def make_stream(self) -> ByteStream:
-        """Make what takes its bytes apart."""
+        """Make the parser that takes the connection's bytes apart."""
         settings = self.worker.settings
         packets = ServerProtocol(self, int(self.packet_bytes_max), settings.topic_alias_maximum)
         packets.reason_strings = settings.reason_strings
@@ -114,7 +114,8 @@ class Connection(StreamLink):
             self._charge(self._stream.buffered + self._below)
 
     def note_below(self, held: i64) -> None:
-        """The transport holds so many bytes of a frame that is not whole: a stranger's count as those of its CONNECT."""
+        """Note that the transport holds so many bytes of a frame that is not whole: a stranger's count as those of its
+        CONNECT."""
         if held != self._below and self._stream.version == 0 and not self.closed:
             self._below = held
             self._charge(self._stream.buffered + held)
@@ -127,7 +128,7 @@ class Connection(StreamLink):
             self.turn_away("strangers_bytes")
 
     def forgive(self) -> None:
-        """Count what it makes us hold against the strangers no more."""
+        """Count what the connection makes us hold against the strangers no more."""
         self._charge(0)
 
     # The end
@@ -143,7 +144,7 @@ class Connection(StreamLink):
         self._set.turn_away(reason)
 
     def turn_away(self, reason: str) -> None:
-        """Cut it off, and count why, once."""
+        """Cut a connection off, and count why, once."""
         if not self._cut:
             self._cut = reason
             self._set.cut_off(self, reason)
@@ -167,8 +168,8 @@ class Connection(StreamLink):
     def route_through(
         self, handler: ServerHandler, around: Callable[[asyncio.Transport], asyncio.Transport] | None
     ) -> None:
-        """Packets go to `handler` from now on, and bytes to what `around` makes of the transport, where there is one: a
-        trace listens in. Who is not traced pays nothing for it."""
+        """Let packets go to `handler` from now on, and bytes to what `around` makes of the transport, where there is
+        one: a trace listens in. Who is not traced pays nothing for it."""
         if self._packets is not None:
             self._packets.hand_to(handler)
         transport = self._transport
@@ -186,7 +187,7 @@ class Connection(StreamLink):
         return transport is None or has_hung_up(transport.get_extra_info("socket"))
 
     def is_revoked(self) -> bool:
-        """Return whether its client certificate has been revoked since it came."""
+        """Return whether the client's certificate has been revoked since it connected."""
         return self._transport is not None and self._set.is_revoked(self._transport)
 
     def peer(self) -> str:
@@ -263,7 +264,7 @@ class ConnectionSet:
             self.parent.turn_away(reason)
 
     def cut_off(self, connection: Connection, reason: str) -> None:
-        """A connection is about to be cut for one of REASONS."""
+        """Note that a connection is about to be cut for one of REASONS."""
         self.turn_away(reason)
 
     def identity_of(self, transport: PlainTransport | asyncio.Transport) -> str | None:
@@ -277,7 +278,7 @@ class ConnectionSet:
 
 
 class _ConnectDeadline(Timer):
-    """No CONNECT within the time allowed (3.1.4): close."""
+    """Closes a connection without a CONNECT within the time allowed (3.1.4)."""
 
     def __init__(self, connection: Connection) -> None:
         super().__init__()

@@ -11,17 +11,17 @@ Element = tuple[int, bytes, bytes]  # tag, content, all of it
 
 
 def one(der: bytes) -> Element:
-    """The first element. IndexError where bytes are missing."""
+    """Return the first element. IndexError where bytes are missing."""
     return elements(der)[0]
 
 
 def inside(element: Element) -> list[Element]:
-    """The elements of a sequence."""
+    """Return the elements of a sequence."""
     return elements(element[1])
 
 
 def elements(der: bytes) -> list[Element]:
-    """One behind the other. IndexError where bytes are missing."""
+    """Return the elements that stand one behind the other. IndexError where bytes are missing."""
     found: list[Element] = []
     at = 0
     while at < len(der):

@@ -24,7 +24,7 @@ STRANGER_FRAME_MAX: Final = 192 << 10  # bytes of a frame of somebody who has no
 
 
 class FrameConnection(Connection):
-    """One client's frames. `client` is its state in the core."""
+    """The connection of one client that speaks frames. `client` is its state in the core."""
 
     def __init__(self, worker: Worker, listener: ConnectionSet, source: str = "") -> None:
         self.client: DeviceLink | None = DeviceLink(self, FrameVoice(self), worker.bind_device)

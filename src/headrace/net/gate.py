@@ -28,7 +28,8 @@ class InvalidBans(ConfigError):
 
 @dataclass(frozen=True, slots=True)
 class GateSettings:
-    """0: not at all. `ban_after_failures` failed logins within `ban_window_s` ban an address for `ban_s`."""
+    """What the gate bounds; 0: not at all. `ban_after_failures` failed logins within `ban_window_s` ban an address for
+    `ban_s`."""
 
     ban_file: str = ""
     ban_after_failures: int = 0
@@ -85,7 +86,7 @@ class Networks:
 
 
 class Gate(Guard):
-    """Asked at the door; told of failed logins."""
+    """Says whether a new connection may come in; it is told of failed logins."""
 
     def __init__(self, settings: GateSettings, clock: Callable[[], float] = time.monotonic) -> None:
         super().__init__()
@@ -123,7 +124,7 @@ class Gate(Guard):
             raise InvalidBans(f"access.ban_file: {file}: {error.strerror}") from None
 
     def refusal(self, peer: str) -> str:
-        """Why a new connection is turned away, "" if it may come in."""
+        """Return why a new connection is turned away, "" if it may come in."""
         if not peer or peer == UNIX:
             return ""
         if self.bans(peer):
@@ -139,7 +140,8 @@ class Gate(Guard):
         return self._banned.holds(host_of(peer))
 
     def failed(self, peer: str) -> bool:
-        """A login failed there. True if that was one too many, and the address is banned now."""
+        """Note that a login failed at that address. Returns True if that was one too many, and the address is banned
+        now."""
         source = source_of(peer)
         if self._failing is None or not peer or peer == UNIX or self._failing.take(source):
             return False
@@ -159,7 +161,7 @@ class Gate(Guard):
 
 
 def read_bans(file: Path) -> Networks:
-    """Addresses and networks, one a line; what follows a # is skipped. Raises InvalidBans, OSError."""
+    """Read addresses and networks, one a line; what follows a # is skipped. Raises InvalidBans, OSError."""
     found = []
     for number, line in enumerate(file.read_bytes().decode("utf-8", "replace").split("\n"), 1):
         text = line.partition("#")[0].strip()

@@ -54,7 +54,7 @@ class WatchedLoop:
             self._note(self._now_spent() - began)
 
     def _note(self, spent: float) -> None:
-        """So much was spent on nothing."""
+        """Note that so much was spent on nothing."""
         now = self._clock()
         if now - self._at > FORGIVEN_S:
             self._spent = 0.0

@@ -129,7 +129,7 @@ class ListenerSet(ConnectionSet):
 
 
 class Listener:
-    """One address. `make` makes the connection of a client; `opening` are those still shaking hands.
+    """Listens on one address. `make` makes the connection of a client; `opening` are those still shaking hands.
 
     Plain MQTT goes through `poller`; without one, and for TLS and WebSockets, through the loop's own transports.
     """
@@ -169,7 +169,7 @@ class Listener:
 
     @property
     def options(self) -> Options:
-        """What its URL asks for."""
+        """Return what its URL asks for."""
         return self._address.options
 
     def _read_certificates(self, files: TlsFiles) -> ssl.SSLContext | None:
@@ -240,7 +240,7 @@ class Listener:
         return 0.0 if self.connections.accepts is None else self.connections.accepts.wait_s("")
 
     def _pause(self, seconds: float) -> None:
-        """Clients wait in the backlog; the readable socket must not keep the loop busy meanwhile."""
+        """Pause accepting: clients wait in the backlog; the readable socket must not keep the loop busy meanwhile."""
         self._loop.remove_reader(self._socket)
         self._paused = self._loop.call_later(seconds, self._resume)
 
@@ -249,7 +249,8 @@ class Listener:
         self._loop.add_reader(self._socket, self._accept)
 
     def _admit(self, accepted: socket.socket, peer: str) -> None:
-        """Whatever fails here costs this connection only. Of a peer that has reset `peer` alone says who it was."""
+        """Admit a client: whatever fails here costs this connection only. Of a peer that has reset `peer` alone says
+        who it was."""
         self.connections.note_pending(1)
         connection: Connection | None = None
         try:
@@ -290,8 +291,8 @@ class Listener:
             self.connections.strangers.gone(connection)
 
     async def _open(self, accepted: socket.socket, connection: Connection) -> None:
-        """PROXY header, TLS, WebSocket, all in the time that is allowed for CONNECT: whatever fails costs this connection
-        only."""
+        """Open a connection: PROXY header, TLS, WebSocket, all in the time that is allowed for CONNECT: whatever fails
+        costs this connection only."""
         until = time.monotonic() + self._timeout_s
         try:
             if self._proxied:
@@ -326,7 +327,8 @@ class Listener:
 
     @staticmethod
     def _hearing(connection: Connection, protocol: object) -> Callable[[], int | None]:
-        """Counts what comes out of TLS. Nobody else is read meanwhile, so the count of all serves for one connection."""
+        """Return a count of what comes out of TLS. Nobody else is read meanwhile, so the count of all serves for one
+        connection."""
         if isinstance(protocol, WebSocketTransport):
             return lambda: protocol.received if connection.made else None
         worker = connection.worker
@@ -339,7 +341,7 @@ class Listener:
         return header.source
 
     def _protocol(self, connection: Connection) -> asyncio.Protocol:
-        """What the socket's transport talks to."""
+        """Return the protocol that the socket's transport talks to."""
         if self._address.websocket:
             frame_bytes_max = 2 * int(connection.packet_bytes_max) + FRAME_OVERHEAD
             later = self._loop.call_soon

@@ -14,7 +14,7 @@ _GONE: Final = getattr(select, "POLLRDHUP", 0) | select.POLLHUP | select.POLLERR
 
 
 def peer_of(address: object) -> str:
-    """`host:port` or `[host]:port` of a socket address; UNIX for one that is none of the internet's."""
+    """Return `host:port` or `[host]:port` of a socket address; UNIX for one that is none of the internet's."""
     if not isinstance(address, tuple):
         return UNIX
     return f"[{address[0]}]:{address[1]}" if len(address) == 4 else f"{address[0]}:{address[1]}"
@@ -22,7 +22,8 @@ def peer_of(address: object) -> str:
 
 @functools.lru_cache(4096)
 def host_of(peer: str) -> str:
-    """The address of `host:port` or `[host]:port`; an IPv4 address written as IPv6 is IPv4's. Anything else as it is."""
+    """Return the address of `host:port` or `[host]:port`; an IPv4 address written as IPv6 is IPv4's. Anything else is
+    returned as it is."""
     host = peer.rpartition(":")[0].strip("[]") or peer
     try:
         address = ipaddress.ip_address(host.partition("%")[0])
@@ -35,7 +36,7 @@ def host_of(peer: str) -> str:
 
 @functools.lru_cache(4096)
 def source_of(peer: str) -> str:
-    """Whom to be fair to: an IPv4 address, or the /64 of an IPv6 address."""
+    """Return whom to be fair to: an IPv4 address, or the /64 of an IPv6 address."""
     host = host_of(peer)
     if ":" not in host:
         return host

@@ -27,7 +27,7 @@ class NoRevocationList(HeadraceError):
 
 
 class RevocationList:
-    """Issuer and serial number of each revoked certificate."""
+    """The issuer and serial number of each revoked certificate."""
 
     def __init__(self, revoked: set[tuple[bytes, bytes]]) -> None:
         self._revoked = revoked
@@ -45,7 +45,7 @@ class RevocationList:
 
 
 def read_revocations(file: Path) -> RevocationList:
-    """Raises NoRevocationList, OSError."""
+    """Read a list of revoked certificates. Raises NoRevocationList, OSError."""
     revoked: set[tuple[bytes, bytes]] = set()
     lists = _LIST.findall(file.read_bytes())
     if not lists:

@@ -28,7 +28,7 @@ class Strangers:
         self._waiting: OrderedDict[Connection, socket.socket] = OrderedDict()
 
     def __len__(self) -> int:
-        """Return how many may be: some have said CONNECT meanwhile."""
+        """Return how many strangers there may be: some have said CONNECT meanwhile."""
         return len(self._waiting)
 
     def came(self, connection: Connection, accepted: socket.socket) -> None:

@@ -43,7 +43,7 @@ class TlsFiles:
     crl: str = ""  # revocation lists of who signs client certificates; "": none are asked
 
     def overridden_by(self, address: Address) -> TlsFiles:
-        """The files of one listener: its URL's options first."""
+        """Return the files of one listener: its URL's options first."""
         options = address.options
         own = bool(options.cert)
         return TlsFiles(
@@ -57,7 +57,7 @@ class TlsFiles:
 
 
 def server_context(files: TlsFiles, alpn: str) -> ssl.SSLContext:
-    """A context that serves `files`. Raises UnusableCertificate."""
+    """Return a context that serves `files`. Raises UnusableCertificate."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = (
         ssl.TLSVersion.TLSv1_3 if files.minimum_version == "1.3" else ssl.TLSVersion.TLSv1_2
@@ -86,7 +86,7 @@ def server_context(files: TlsFiles, alpn: str) -> ssl.SSLContext:
 
 
 def revocations(files: TlsFiles) -> RevocationList | None:
-    """The certificates that are not accepted any more. Raises UnusableCertificate."""
+    """Return the certificates that are not accepted any more. Raises UnusableCertificate."""
     if not files.crl or files.client_certificate == "none":
         return None
     try:
@@ -96,7 +96,7 @@ def revocations(files: TlsFiles) -> RevocationList | None:
 
 
 def _readable(file: str) -> None:
-    """OpenSSL does not say which one of two files is missing."""
+    """Check that a file can be read: OpenSSL does not say which one of two files is missing."""
     try:
         with open(file, "rb"):
             pass
@@ -112,7 +112,7 @@ def _load(file: str, load: Callable[[], None]) -> None:
 
 
 def _plain(error: OSError | ValueError) -> str:
-    """What OpenSSL says, in words."""
+    """Return what OpenSSL says, in words."""
     if isinstance(error, ssl.SSLError):
         if error.reason == "KEY_VALUES_MISMATCH":
             return "the key does not belong to this certificate"
@@ -123,7 +123,7 @@ def _plain(error: OSError | ValueError) -> str:
 
 
 def _no_password() -> str:
-    """OpenSSL would ask at the terminal."""
+    """Return no password, where OpenSSL would ask for one at the terminal."""
     raise ValueError("the private key is encrypted; headrace has no password for it")
 
 
@@ -158,7 +158,8 @@ async def connect(
 
 
 def _bound_reads() -> None:
-    """What a TLS connection is read in a pass, for which aiofastnet has no argument: it refuses less than 16 KiB."""
+    """Bound what a TLS connection is read in a pass, for which aiofastnet has no argument: it refuses less than 16
+    KiB."""
     from aiofastnet import constants
 
     constants.MAX_READ_BYTES_PER_CYCLE_HINT = READ_BYTES_MAX
@@ -166,7 +167,8 @@ def _bound_reads() -> None:
 
 
 def on_loop_error(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-    """The loop's exception handler: a connection that its peer broke off is no error of ours, and told by the listener.
+    """Handle what the loop could not: a connection that its peer broke off is no error of ours, and told by the
+    listener.
 
     aiofastnet reports a reset within the handshake here, as a class instead of an exception, which logging cannot print.
     """
@@ -177,14 +179,15 @@ def on_loop_error(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> N
 
 
 def certificate(transport: asyncio.BaseTransport) -> bytes | None:
-    """The client's certificate (DER)."""
+    """Return the client's certificate (DER)."""
     tls = transport.get_extra_info("ssl_object")
     found = None if tls is None else tls.getpeercert(True)
     return found if isinstance(found, bytes) else None
 
 
 def common_name(transport: asyncio.BaseTransport) -> str | None:
-    """The common name of the client's verified certificate, "" without a certificate, None if there is no name in it."""
+    """Return the common name of the client's verified certificate, "" without a certificate, None if there is no name
+    in it."""
     tls = transport.get_extra_info("ssl_object")
     certificate = None if tls is None else tls.getpeercert()
     if not certificate:

@@ -18,7 +18,7 @@ _UTC_TIME, _GENERALIZED_TIME = 0x17, 0x18
 
 
 def complaints(file: Path, now: datetime | None = None) -> list[str]:
-    """What is wrong with the times in a PEM file. What cannot be read is left to OpenSSL. Raises OSError."""
+    """Return what is wrong with the times in a PEM file. What cannot be read is left to OpenSSL. Raises OSError."""
     now = now or datetime.now(UTC)
     found = []
     for kind, text in _PEM.findall(file.read_bytes()):

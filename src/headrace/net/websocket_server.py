@@ -31,8 +31,9 @@ _silent.propagate = False  # bad input is answered, not logged line by line
 
 
 class WebSocketTransport(WebSocketStream):
-    """One WebSocket. `frame_bytes_max` bounds what a frame may make us hold; `origins` are those of browsers' pages that
-    may connect, empty for all of them. Who sends no Origin is no browser, and not held back by this."""
+    """The server's side of one WebSocket. `frame_bytes_max` bounds what a frame may make us hold; `origins` are those
+    of browsers' pages that may connect, empty for all of them. Who sends no Origin is no browser, and not held back by
+    this."""
 
     def __init__(
         self,

@@ -37,7 +37,8 @@ ANONYMOUS, CERTIFICATE, PASSWORD, NAME_ONLY = "anonymous", "certificate", "passw
 
 @dataclass(frozen=True, slots=True)
 class AccessSettings:
-    """`client_ids`: "any", or "first-user" where a client id belongs to the user who opened its session."""
+    """The files and rules of access control. `client_ids`: "any", or "first-user" where a client id belongs to the user
+    who opened its session."""
 
     password_file: str = ""  # "": none
     acl_file: str = ""
@@ -73,7 +74,7 @@ class Known:
 
 
 class _User:
-    """Connections of the same user of a tenant."""
+    """The connections of one user of a tenant."""
 
     __slots__ = ("budget", "connections")
 
@@ -83,7 +84,7 @@ class _User:
 
 
 class FileAccess(Access):
-    """Passwords and ACL."""
+    """Access control by a password file and an ACL file."""
 
     def __init__(self, settings: AccessSettings, audit: Audit, loop: Loop) -> None:
         super().__init__()
@@ -122,7 +123,7 @@ class FileAccess(Access):
         self.generation += 1
 
     def must_go(self, link: Link) -> str:
-        """Why a connection that is there may not stay under the files as they are now, "" if it may."""
+        """Return why a connection that is there may not stay under the files as they are now, "" if it may."""
         known = link.grants
         if isinstance(known, Known) and known.way == PASSWORD and self._passwords is not None:
             line = self._passwords.line(link.identity.user or "")
@@ -141,7 +142,8 @@ class FileAccess(Access):
     # Who is it
 
     def authenticate(self, request: SignIn) -> Identity | int:
-        """Mosquitto's answer to whatever is wrong is "not authorized", which tells a guesser nothing."""
+        """Let a client in, or refuse it as Mosquitto does: its answer to whatever is wrong is "not authorized", which
+        tells a guesser nothing."""
         certified, username = request.link.certificate_name, request.username
         if self.guard is not None and self.guard.bans(request.peer):  # since it came in
             return self._refuse(request, None, rc.BANNED, BANNED)
@@ -182,8 +184,8 @@ class FileAccess(Access):
         return PENDING
 
     def _verified(self, request: SignIn, came: float, passwords: PasswordFile, right: bool | None) -> None:
-        """A thread has an answer. A refusal leaves at a multiple of a fixed time after CONNECT came: what else was hashed
-        meanwhile, and at what cost, cannot be told from it."""
+        """Handle the answer of a thread. A refusal leaves at a multiple of a fixed time after CONNECT came: what else
+        was hashed meanwhile, and at what cost, cannot be told from it."""
         user = request.username or ""
         now = self._passwords
         if right and now is not passwords and (now is None or not now.same_line(user, passwords)):
@@ -205,7 +207,8 @@ class FileAccess(Access):
         request.answer(answer)
 
     def _refuse_in_time(self, request: SignIn, came: float, code: int) -> None:
-        """So many in a second, as far as a CONNECT may wait: who comes back at once leaves room for others meanwhile."""
+        """Refuse only so many in a second, as far as a CONNECT may wait: who comes back at once leaves room for others
+        meanwhile."""
         if request.link.hung_up():
             request.link.abort()
             return
@@ -217,7 +220,7 @@ class FileAccess(Access):
         self._loop.call_later(came + steps * REFUSAL_STEP_S - now, request.answer, code)
 
     def _welcome(self, request: SignIn, user: str | None, known: Known) -> Identity | int:
-        """Ask whether who it says it is, and is, may be this client."""
+        """Ask whether a client that is who it says may have this client id."""
         client_id = request.client_id
         if self._flaps(user, client_id):
             return self._refuse(request, user, rc.CONNECTION_RATE_EXCEEDED, "flapping")
@@ -324,7 +327,7 @@ class FileAccess(Access):
             raise ProtocolError(rc.MESSAGE_RATE_TOO_HIGH, "more messages a second than are allowed")
 
     def _pace(self, link: Link, known: Known) -> Pace | None:
-        """What a connection keeps to: the budgets of its own and of its user."""
+        """Return what a connection keeps to: the budgets of its own and of its user."""
         known.let_go()
         now_ms, budgets = link.worker.clock.mono_ms, []
         if link.messages_per_s:
@@ -345,7 +348,7 @@ class FileAccess(Access):
         return known
 
     def _grants(self, acl: Acl, link: Link) -> Grants:
-        """Remembered on the connection until the file is read again."""
+        """Return the grants of a connection, remembered on the connection until the file is read again."""
         known = self._known(link)
         if known.grants is None or known.acl is not acl:
             known.acl, known.grants = acl, acl.grants(link.identity.user, link.client_id)
@@ -353,7 +356,7 @@ class FileAccess(Access):
 
 
 def _read(key: str, file: str, read: Callable[[Path], Found]) -> Found:
-    """Raises ConfigError, which names key, file and, where there is one, the line."""
+    """Read a file of access control. Raises ConfigError, which names key, file and, where there is one, the line."""
     try:
         return read(Path(file))
     except ConfigError as error:

@@ -63,8 +63,8 @@ class Grants:
         return found & DENY == 0 and found & access != 0
 
     def allows_filter(self, topic_filter: str) -> bool:
-        """Return whether anything it matches could be read. A shared subscription needs all of it: one rule that
-        reads it all."""
+        """Return whether anything that the filter matches could be read. A shared subscription needs all of it: one
+        rule that reads it all."""
         group, wanted = split_share(topic_filter)
         if group:
             return self._any(READ, wanted, True) and not self._any(DENY, wanted, False)
@@ -82,7 +82,7 @@ class Grants:
 
 @dataclass
 class Acl:
-    """One reading of the file. `client_ids`: shell patterns by user; who is not in it may choose any."""
+    """One reading of the ACL file. `client_ids`: shell patterns by user; who is not in it may choose any."""
 
     anonymous: RuleTree = field(default_factory=RuleTree)
     users: dict[str, RuleTree] = field(default_factory=dict)
@@ -93,7 +93,8 @@ class Acl:
     _remembered_bytes: int = 0
 
     def grants(self, user: str | None, client_id: str) -> Grants:
-        """Shared by a user's connections, unless some rule depends on the client id. It lives with who holds it."""
+        """Return the grants of a user, shared by a user's connections, unless some rule depends on the client id. It
+        lives with who holds it."""
         if self.patterns.marks_client_id:
             return self._make(user, client_id)
         found = self._shared.get(user)
@@ -112,7 +113,7 @@ class Acl:
         return allowed is None or any(fnmatchcase(client_id, one.replace("[", "[[]")) for one in allowed)
 
     def count_answer(self, grants: Grants, topic_bytes: int) -> None:
-        """One more is remembered. Beyond the limit all of them, of all clients, are forgotten."""
+        """Count one more answer that is remembered. Beyond the limit all of them, of all clients, are forgotten."""
         self._remembered_bytes += topic_bytes + _ENTRY_BYTES
         if self._remembered_bytes > REMEMBERED_BYTES_MAX:
             for other in list(self._remembering):
@@ -132,7 +133,7 @@ def _text_of(file: Path) -> str:
 
 
 def read_acl(file: Path) -> Acl:
-    """Raises InvalidAcl, OSError."""
+    """Read an ACL file. Raises InvalidAcl, OSError."""
     acl = Acl()
     user: str | None = None
     for number, line in enumerate(_text_of(file).split("\n"), 1):

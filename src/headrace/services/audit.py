@@ -24,8 +24,8 @@ Tell = Callable[..., object]
 
 
 class Audit:
-    """`tell` writes a line: an event and more about it by name; `tell_news` one about a connection that begins or ends as
-    it should, None where nobody wants those. `level` is one of LEVELS; counters need none."""
+    """The audit log. `tell` writes a line: an event and more about it by name; `tell_news` one about a connection that
+    begins or ends as it should, None where nobody wants those. `level` is one of LEVELS; counters need none."""
 
     def __init__(
         self,
@@ -112,7 +112,8 @@ class Lines:
 
 
 def clean(text: str) -> str:
-    """A text that a client chose, on one line and not too long; the log puts it in quotes if it is more than one word."""
+    """Return a text that a client chose, on one line and not too long; the log puts it in quotes if it is more than one
+    word."""
     if len(text) > TEXT_MAX:
         text = text[:TEXT_MAX] + "..."
     if text.isprintable() and "\\" not in text:

@@ -28,7 +28,7 @@ _COUNTERS = {
 
 
 class Bridges:
-    """`info` and `warn` write log lines with more about them by name."""
+    """All bridges of a node. `info` and `warn` write log lines with more about them by name."""
 
     def __init__(self, worker: Worker, journal_uuid: str, info: Tell, warn: Tell) -> None:
         self._worker = worker
@@ -61,18 +61,18 @@ class Bridges:
         )
 
     def _made(self, settings: BridgeSettings, home: Broker) -> Bridge:
-        """A bridge whose session is one of this broker's."""
+        """Return a bridge whose session is one of this broker's."""
         bridging = home.bridging()
         return Bridge(settings, home, bridging, self._broker_id, self._info, self._warn, self._publish)
 
     def start(self) -> None:
-        """Connect."""
+        """Begin to connect all bridges."""
         for bridge in self.bridges:
             self._publish(bridge, False)
             self._tasks.append(asyncio.get_running_loop().create_task(bridge.run()))
 
     def reload(self) -> None:
-        """SIGHUP: try again at once, with what password and certificate files say now."""
+        """Handle SIGHUP: try again at once, with what password and certificate files say now."""
         for bridge in self.bridges:
             bridge.hurry()
 
@@ -90,7 +90,7 @@ class Bridges:
                 task.cancel()
 
     def _publish(self, bridge: Bridge, up: bool) -> None:
-        """The state of a bridge among the topics of the broker itself, as Mosquitto's users know it."""
+        """Publish the state of a bridge among the topics of the broker itself, as Mosquitto's users know it."""
         if bridge.settings.notifications != "none":
             topic = f"$SYS/broker/connection/{bridge.settings.name}/state"
             for broker in self._worker.brokers:

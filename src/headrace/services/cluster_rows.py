@@ -86,8 +86,8 @@ class ClusterRows:
     async def page(
         self, wanted: Wanted, limit: int, place: Place
     ) -> tuple[list[dict[str, object]], Place | None]:
-        """(at most `limit` rows from `place` on, where the next page goes on or None). A page may be short, even empty,
-        and not the last one: where much was looked at that is not wanted."""
+        """Return (at most `limit` rows from `place` on, where the next page goes on or None). A page may be short, even
+        empty, and not the last one: where much was looked at that is not wanted."""
         found: list[dict[str, object]] = []
         work = 0
         for seen, (queue, cluster, behind) in enumerate(self._walk(wanted, place), 1):
@@ -105,7 +105,7 @@ class ClusterRows:
     def _walk(
         self, wanted: Wanted, place: Place
     ) -> Iterator[tuple[TopicQueue | None, Cluster | None, Place]]:
-        """What is looked at from `place` on, and where it would go on behind it; no queue: not wanted."""
+        """Yield what is looked at from `place` on, and where it would go on behind it; no queue: not wanted."""
         numbers = list(self._queues.by_id)  # the journal gives them in ascending order
         for at in range(bisect_left(numbers, place.queue), len(numbers)):
             number = numbers[at]
@@ -139,7 +139,7 @@ class ClusterRows:
         )
 
     def _age(self, queue: TopicQueue, serial: int) -> float | None:
-        """Seconds since a message was received, None if it is not there or cannot be read now."""
+        """Return the seconds since a message was received, None if it is not there or cannot be read now."""
         at = max(serial, int(queue.first))
         if at >= queue.next_serial:
             return None
@@ -153,7 +153,7 @@ class ClusterRows:
 
 
 def _behind(queue: TopicQueue, number: int) -> list[Cluster]:
-    """The clusters of a queue behind the one of this number."""
+    """Return the clusters of a queue behind the one of this number."""
     clusters = [cluster for cluster in queue.clusters.values() if cluster.cluster_id > number]
     return sorted(clusters, key=lambda cluster: cluster.cluster_id)
 

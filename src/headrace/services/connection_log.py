@@ -76,7 +76,7 @@ class ConnectionLog(Witness):
         )
 
     def turned_away(self, peer: str, listener: str, reason: str) -> None:
-        """A listener did not let somebody in, or has cut off who had not said CONNECT."""
+        """Note that a listener did not let somebody in, or has cut off who had not said CONNECT."""
         if reason != "error":  # which is told with its traceback
             self._audit.failure("turned away", reason, source_of(peer), address=peer, listener=listener)
         if self._tracing is not None and self._tracing.traces:

@@ -29,7 +29,7 @@ CONNECTIONS_MAX = 100_000  # where nothing else is said
 
 @dataclass(frozen=True, slots=True)
 class DoorSettings:
-    """What a listener's URL leaves out, and for all of them together.
+    """What holds for a listener whose URL leaves it out, and for all listeners together.
 
     `connections_max` 0: as many as there is room for.
     """
@@ -59,8 +59,8 @@ def connections_allowed(wanted: int, descriptors: int) -> int:
 
 
 class Doors:
-    """Makes connections for `worker`. `access` says who is let in, None: everybody. `warn` takes a line for the log, with
-    more about it by name."""
+    """All listeners of a node; makes connections for `worker`. `access` says who is let in, None: everybody. `warn`
+    takes a line for the log, with more about it by name."""
 
     def __init__(
         self,
@@ -101,7 +101,8 @@ class Doors:
 
     @property
     def report(self) -> Callable[[str, str], None]:
-        """Tells what happened, and more about it: at most one line a second for the same thing."""
+        """Return the function that tells what happened, and more about it: at most one line a second for the same
+        thing."""
         return self._incidents.report
 
     @property
@@ -117,7 +118,7 @@ class Doors:
         return list(self._listeners)
 
     def open(self, url: str) -> None:
-        """Listen. Raises OSError that names the address, UnusableCertificate."""
+        """Listen on every address. Raises OSError that names the address, UnusableCertificate."""
         address = parse(url)
         options, settings = address.options, self._settings
         connections = ListenerSet(
@@ -146,7 +147,7 @@ class Doors:
         self._sets.append(connections)
 
     def _limit(self, connections: ListenerSet, options: Options) -> None:
-        """What a listener lets in, and what its clients may do in a second."""
+        """Limit what a listener lets in, and what its clients may do in a second."""
         settings = self._settings
         connections.gate = self.gate
         connections.messages_per_s = options.messages_per_s or settings.messages_per_s
@@ -209,7 +210,7 @@ class Doors:
         return failed
 
     def _judge(self, connection: Connection) -> str:
-        """Why a connection may not stay under what was read again, "" if it may."""
+        """Return why a connection may not stay under what was read again, "" if it may."""
         if self.gate is not None and self.gate.is_banned(connection.peer()):
             return BANNED
         if connection.is_revoked():
@@ -221,7 +222,7 @@ class Doors:
             listener.stop_accepting()
 
     def close(self) -> None:
-        """Cut what is still open."""
+        """Cut the connections that are still open."""
         for connection in list(self._all.open):
             connection.abort()
         if self.poller is not None:

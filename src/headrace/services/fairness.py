@@ -30,7 +30,7 @@ class _Source(Generic[Item]):
 
 
 class FairQueue(Generic[Item]):
-    """Entries that wait for their turn."""
+    """Entries that wait for their turn, which goes round the sources and the users."""
 
     def __init__(self, entries_max: int, bytes_max: int) -> None:
         self._entries_max = entries_max
@@ -52,7 +52,7 @@ class FairQueue(Generic[Item]):
         return entries < self._entries_max - self.entries and taken + size <= self._bytes_max - self.bytes
 
     def put(self, source: str, user: str, item: Item, size: int, *, at_home: bool = False) -> None:
-        """The last of its user. `has_room` was asked."""
+        """Put an item behind the others of its user. `has_room` was asked."""
         held = self._sources.get(source)
         if held is None:
             held = self._sources[source] = _Source()

@@ -30,7 +30,7 @@ class Names:
         self._filled: dict[str, str] = {}
 
     def fill(self, level: str) -> str:
-        """A level with its marks replaced, all at once: what a name brings in is no mark again."""
+        """Return a level with its marks replaced, all at once: what a name brings in is no mark again."""
         found = self._filled.get(level)
         if found is None:
             found = self._filled[level] = _MARK.sub(lambda mark: self._values[mark[0]], level)
@@ -70,7 +70,7 @@ class _Node:
 
 
 class RuleTree:
-    """Filters, each with rights in bits. Filters are never looked into for a share name: `$share` is a level."""
+    """Topic filters, each with rights in bits. Filters are never looked into for a share name: `$share` is a level."""
 
     def __init__(self) -> None:
         self._root = _Node()
@@ -79,7 +79,7 @@ class RuleTree:
         self.rights = 0  # of all rules
 
     def add(self, topic_filter: str, rights: int, *, marked: bool) -> None:
-        """`marked`: `%c` and `%u` in it are marks."""
+        """Add a rule. `marked`: `%c` and `%u` in it are marks."""
         levels = topic_filter.split("/")
         self._levels_max = max(self._levels_max, len(levels))
         self.marks_client_id |= marked and "%c" in topic_filter
@@ -102,7 +102,7 @@ class RuleTree:
                     passed.under[usable] |= rights
 
     def of_topic(self, topic: str, names: Names) -> int:
-        """The rights of all rules that match a topic name."""
+        """Return the rights of all rules that match a topic name."""
         levels = topic.split("/", self._levels_max)  # no rule tells deeper levels apart
         hidden = topic.startswith("$")  # wildcards do not reach topics of the broker [MQTT-4.7.2-1]
         nodes, found = [self._root], 0
@@ -126,7 +126,7 @@ class RuleTree:
         return found
 
     def covering(self, topic_filter: str, names: Names) -> int:
-        """The rights of rules each of which matches every topic that the filter matches."""
+        """Return the rights of rules each of which matches every topic that the filter matches."""
         hidden = topic_filter.startswith("$")
         nodes, found = [self._root], 0
         for level in topic_filter.split("/", self._levels_max):
@@ -146,7 +146,7 @@ class RuleTree:
         return found
 
     def overlapping(self, topic_filter: str, names: Names) -> int:
-        """The rights of rules that match some topic that the filter matches."""
+        """Return the rights of rules that match some topic that the filter matches."""
         hidden = topic_filter.startswith("$")
         nodes, found = [self._root], 0
         for level in topic_filter.split("/", self._levels_max):
@@ -169,7 +169,7 @@ class RuleTree:
 
 
 def _named(node: _Node, level: str, names: Names, first: bool) -> list[_Node]:
-    """What follows by this very level."""
+    """Return what follows by this very level."""
     found = _filled_in(node, level, names, first) if node.marked else []
     exact = node.exact.get(level)
     if exact is not None:
@@ -178,7 +178,7 @@ def _named(node: _Node, level: str, names: Names, first: bool) -> list[_Node]:
 
 
 def _filled_in(node: _Node, level: str, names: Names, first: bool) -> list[_Node]:
-    """What follows by this level where marks are replaced."""
+    """Return what follows by this level where marks are replaced."""
     found = []
     for template, wanted, then in node.marked:
         if (
@@ -191,7 +191,7 @@ def _filled_in(node: _Node, level: str, names: Names, first: bool) -> list[_Node
 
 
 def _all_named(node: _Node, names: Names, first: bool) -> Iterator[_Node]:
-    """What follows by any level that `+` reaches."""
+    """Yield what follows by any level that `+` reaches."""
     for level, then in node.exact.items():
         if not (first and level.startswith("$")):
             yield then
@@ -201,12 +201,12 @@ def _all_named(node: _Node, names: Names, first: bool) -> Iterator[_Node]:
 
 
 def _led_astray(template: str, filled: str, first: bool) -> bool:
-    """A name may not make a rule into one about topics of the broker."""
+    """Return whether a name would make a rule into one about topics of the broker."""
     return first and filled.startswith("$") and not template.startswith("$")
 
 
 def _all_under(nodes: list[_Node], names: Names, *, first: bool) -> int:
-    """What a final # reaches."""
+    """Return the rights that a final # reaches."""
     found = 0
     for node in nodes:
         if not first:

@@ -58,7 +58,7 @@ class ConsumerLag:
 
 
 class JournalFigures:
-    """Holds the figures as of the last `refresh`. What cannot be found out then is left out."""
+    """Holds the figures of disk and journal as of the last `refresh`. What cannot be found out then is left out."""
 
     def __init__(self, log: Log) -> None:
         self._log = log
@@ -67,7 +67,7 @@ class JournalFigures:
         self.journal: tuple[int, int, int] | None = None  # bytes, segments, oldest offset
 
     def refresh(self) -> None:
-        """Runs on a thread. Raises nothing for want of an answer."""
+        """Ask for the figures anew. Runs on a thread. Raises nothing for want of an answer."""
         self.consumers = list(self._lags())
         self.journal = (self._log.size_bytes, self._log.segment_count, self._log.start_offset)
         self.disk = None

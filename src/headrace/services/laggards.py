@@ -19,8 +19,8 @@ LIMIT_MAX = 200
 
 @dataclass(frozen=True, slots=True)
 class Laggard:
-    """`slow`: its socket takes no more, so it is sent nothing. `in_flight` was sent and is not acknowledged, `messages`
-    and `bytes` wait behind it."""
+    """A session that is slow or behind. `slow`: its socket takes no more, so it is sent nothing. `in_flight` was sent
+    and is not acknowledged, `messages` and `bytes` wait behind it."""
 
     tenant: str
     client_id: str

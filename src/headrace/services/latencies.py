@@ -19,7 +19,7 @@ JUMP_US = 10_000  # between two observations a clock that is only slewed moves l
 
 
 class LatencyHistograms(Latencies):
-    """`wall_us` and `steady_us`: microseconds of the two clocks."""
+    """The histograms of acknowledgements and deliveries. `wall_us` and `steady_us`: microseconds of the two clocks."""
 
     def __init__(
         self,
@@ -56,7 +56,7 @@ class LatencyHistograms(Latencies):
 
 
 class HistogramCollector(Collector):
-    """Collects these histograms."""
+    """Collects the histograms of latencies for a scrape."""
 
     def __init__(self, *histograms: Histogram) -> None:
         self._histograms = histograms

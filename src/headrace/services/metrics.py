@@ -175,7 +175,7 @@ def _refused(tenants: dict[str, list[Counters]]) -> Metric:
 
 
 def _snake(name: str) -> str:
-    """ "Not authorized" -> "not_authorized"."""
+    """Return a name in snake case: "Not authorized" -> "not_authorized"."""
     return name.lower().replace(" ", "_").replace("-", "_")
 
 

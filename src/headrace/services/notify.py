@@ -37,7 +37,8 @@ class Notifier:
         self._send("WATCHDOG=1")
 
     def _send(self, text: str) -> None:
-        """A manager that is gone, or does not read, is no reason for a broker to stop."""
+        """Send a text to the service manager: a manager that is gone, or does not read, is no reason for a broker to
+        stop."""
         if not self._address:
             return
         address = self._address
@@ -52,7 +53,7 @@ class Notifier:
 
 
 def _watchdog_s(environment: Mapping[str, str], pid: int) -> float:
-    """WATCHDOG_USEC in seconds; 0 if there is none, or if it is another process that is watched."""
+    """Return WATCHDOG_USEC in seconds; 0 if there is none, or if it is another process that is watched."""
     try:
         watched = int(environment.get("WATCHDOG_PID", "") or pid)
         microseconds = int(environment.get("WATCHDOG_USEC", "") or 0)

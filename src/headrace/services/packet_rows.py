@@ -30,7 +30,7 @@ _WITH_ID = (4, 5, 6, 7, 9, 11)
 
 
 def rows_of(data: bytes, version: int) -> Iterator[Row]:
-    """A row for each packet. Raises IndexError, ProtocolError for what is none."""
+    """Yield a row for each packet. Raises IndexError, ProtocolError for what is none."""
     at = 0
     while at < len(data):
         first, body, end = data[at], *_extent(data, at + 1)

@@ -44,8 +44,8 @@ class InvalidPasswordFile(ConfigError):
 
 
 class PasswordFile:
-    """One reading of the file. A verified password is remembered for `remember_s`, and over a new reading of the file if
-    the user's line is the same."""
+    """One reading of the password file. A verified password is remembered for `remember_s`, and over a new reading of
+    the file if the user's line is the same."""
 
     def __init__(
         self,
@@ -68,7 +68,7 @@ class PasswordFile:
         return user in self._hashes
 
     def line(self, user: str) -> str | None:
-        """The user's hash, which is another one for every change of the password."""
+        """Return the user's hash, which is another one for every change of the password."""
         return self._hashes.get(user)
 
     def same_line(self, user: str, other: PasswordFile) -> bool:
@@ -76,25 +76,26 @@ class PasswordFile:
         return self._hashes.get(user) == other._hashes.get(user)
 
     def take_over(self, before: PasswordFile) -> None:
-        """What an earlier reading remembered of users whose line is the same."""
+        """Take over what an earlier reading remembered of users whose line is the same."""
         self._secret = before._secret
         self._remembered = {
             user: known for user, known in before._remembered.items() if self.same_line(user, before)
         }
 
     def remembered(self, user: str, password: bytes) -> bool:
-        """True if this very password was verified lately. Fast, and as fast for users that there are not."""
+        """Return True if this very password was verified lately. Fast, and as fast for users that there are not."""
         digest = self._digest(password)
         known, at = self._remembered.get(user, (b"", 0.0))
         return hmac.compare_digest(known, digest) and self._clock() - at < self._remember_s
 
     def remember(self, user: str, password: bytes) -> None:
-        """Note that it was verified just now."""
+        """Note that a password was verified just now."""
         if user in self._hashes and self._remember_s:
             self._remembered[user] = self._digest(password), self._clock()
 
     def verify(self, user: str, password: bytes) -> bool:
-        """Slow; releases the interpreter lock. It takes as long for every user, known or not."""
+        """Return whether the password is the user's. Slow; releases the interpreter lock. It takes as long for every
+        user, known or not."""
         own = self._hashes.get(user)
         own_cost = "" if own is None else _cost(own)
         right = False
@@ -112,12 +113,12 @@ class PasswordFile:
 
 
 def _cost(hashed: str) -> str:
-    """Scheme and parameters of a hash: what is in front of salt and digest."""
+    """Return scheme and parameters of a hash: what is in front of salt and digest."""
     return hashed.rsplit("$", 2)[0]
 
 
 def _nobody(cost: str) -> str:
-    """A hash of this cost that no password has."""
+    """Return a hash of this cost that no password has."""
     salt, digest = (base64.b64encode(os.urandom(count)).decode() for count in (16, 64))
     if cost.startswith("$argon2"):
         salt, digest = salt.rstrip("="), digest.rstrip("=")
@@ -129,7 +130,7 @@ def hash_password(password: bytes) -> str:
 
 
 def matches_hash(hashed: str, password: bytes) -> bool:
-    """Raises nothing: what cannot be understood matches nothing."""
+    """Return whether a password has this hash. Raises nothing: what cannot be understood matches nothing."""
     try:
         if hashed.startswith("$argon2"):
             return _hasher.verify(hashed, password)
@@ -158,7 +159,7 @@ def is_user_name(name: str) -> bool:
 
 
 def read_hashes(file: Path) -> dict[str, str]:
-    """User -> hash. Raises InvalidPasswordFile, OSError."""
+    """Return the hash of each user. Raises InvalidPasswordFile, OSError."""
     hashes: dict[str, str] = {}
     for number, line in enumerate(_lines(file), 1):
         line = line.strip(" \t\r")
@@ -208,7 +209,7 @@ def _user_of(line: str) -> str:
 
 
 def _lines(file: Path) -> list[str]:
-    """Raises InvalidPasswordFile, OSError."""
+    """Return the lines of a password file. Raises InvalidPasswordFile, OSError."""
     try:
         lines = file.read_bytes().decode("utf-8").split("\n")
     except UnicodeDecodeError as error:
@@ -234,7 +235,7 @@ def _replace(file: Path, lines: list[str]) -> None:
 
 
 def _become_like(fd: int, old: os.stat_result) -> None:
-    """The owner first: giving a file away takes bits of its mode."""
+    """Give a file the owner and the mode of the old one, the owner first: giving a file away takes bits of its mode."""
     mine = os.fstat(fd)
     if (mine.st_uid, mine.st_gid) != (old.st_uid, old.st_gid):
         os.fchown(fd, old.st_uid, old.st_gid)

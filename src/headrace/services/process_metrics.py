@@ -14,14 +14,15 @@ from prometheus_client.registry import Collector
 
 
 class ProcessFigures(Collector):
-    """Holds the figures as of the last `refresh`; nothing before the first, and where there is no /proc."""
+    """Holds the figures of this process as of the last `refresh`; nothing before the first, and where there is no
+    /proc."""
 
     def __init__(self) -> None:
         self._asks = ProcessCollector(registry=None)
         self._found: list[Metric] = []
 
     def refresh(self) -> None:
-        """Runs on a thread."""
+        """Ask for the figures anew. Runs on a thread."""
         self._found = list(self._asks.collect())
 
     def collect(self) -> Iterator[Metric]:

@@ -6,7 +6,7 @@ from headrace.core.state.session import NEVER_EXPIRES, TYPE_NAMES, Session
 
 
 def summary(session: Session) -> dict[str, object]:
-    """The row of `session list`."""
+    """Return the row of `session list`."""
     queue = session.queue
     return {
         "tenant": session.tenant.name,
@@ -20,7 +20,7 @@ def summary(session: Session) -> dict[str, object]:
 
 
 def details(session: Session) -> dict[str, object]:
-    """Everything `session show` prints."""
+    """Return everything `session show` prints."""
     queue = session.queue
     return summary(session) | {
         "incarnation": session.incarnation,

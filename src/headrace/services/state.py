@@ -19,7 +19,7 @@ from headrace.mqtt.packets import Will
 
 
 def lines(fold: Fold) -> list[str]:
-    """JSON objects, sorted."""
+    """Return the state as JSON objects, sorted."""
     found = [json.dumps(_session(session), sort_keys=True) for session in fold.by_incarnation.values()]
     for tenant in fold.tenants.values():
         found += [json.dumps(_retained(message), sort_keys=True) for message in tenant.retained.messages()]

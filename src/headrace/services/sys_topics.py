@@ -58,7 +58,7 @@ class SystemPublisher:
         self._loads: dict[str, Load] = {}
 
     def publish(self, now_s: float) -> None:
-        """Send every value that changed."""
+        """Publish every value that changed."""
         name = self._worker.anyone.tenant
         tenants = [broker.fold.tenant(name) for broker in self._worker.brokers]
         elapsed_s, self._last_s = now_s - self._last_s, now_s
@@ -123,7 +123,8 @@ class SystemPublisher:
 
 
 def heap() -> dict[str, str]:
-    """Memory of the process, in bytes: resident now, and the most so far. Nothing where /proc is not there."""
+    """Return the memory of the process, in bytes: resident now, and the most so far. Nothing where /proc is not
+    there."""
     try:
         pages = int(STATM.read_text("ascii").split()[1])
     except OSError:

@@ -22,7 +22,7 @@ VERSIONS = {3: "3.1", 4: "3.1.1", 5: "5.0"}
 
 
 class Listener(Protocol):
-    """Hears of the packets."""
+    """Hears of the packets of a tapped connection."""
 
     def packet(self, row: Row, peer: str) -> None: ...
 
@@ -30,7 +30,7 @@ class Listener(Protocol):
 
 
 class Tap(ServerHandler):
-    """Passes everything on to the connection."""
+    """Passes every packet on to the connection, and tells a listener of it."""
 
     def __init__(self, connection: Connection, peer: str, listener: Listener) -> None:
         super().__init__()
@@ -151,7 +151,7 @@ class Tap(ServerHandler):
 
 
 class TappedTransport(asyncio.Transport):
-    """Shows what is written, and is the transport `below` in everything else."""
+    """Shows a listener what is written, and is the transport `below` in everything else."""
 
     def __init__(self, below: asyncio.Transport, tell: Callable[[bytes], None]) -> None:
         super().__init__()

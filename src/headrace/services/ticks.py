@@ -48,7 +48,8 @@ class Stalls:
         self._until_ms: int = 0  # timers wait; 0: they do not
 
     def timers_may_run(self) -> bool:
-        """Called each time that the clock was set for the timers. A loop that stalls again and again runs them, too."""
+        """Return whether the timers may run; called each time that the clock was set for the timers. A loop that stalls
+        again and again runs them, too."""
         clock = self._clock
         now_ms = clock.mono_ms
         gap_ms = now_ms - self._called_ms

@@ -38,7 +38,7 @@ class InvalidTrace(ValueError):
 
 
 class Trace:
-    """One that somebody reads. `over` once its time is."""
+    """One trace that somebody reads. `over` once its time is."""
 
     def __init__(self, kind: str, pattern: str, seconds: float, clock: Callable[[], float]) -> None:
         self.id = secrets.token_hex(8)
@@ -55,7 +55,7 @@ class Trace:
         self._in_second = 0
 
     def take(self) -> tuple[list[Row], int]:
-        """The rows since the last call, and how many were left out."""
+        """Return the rows since the last call, and how many were left out."""
         self._asked_at = self._clock()
         rows, left_out = list(self._rows), self._left_out
         self._rows.clear()
@@ -63,7 +63,7 @@ class Trace:
         return rows, left_out
 
     def ends(self) -> bool:
-        """Return whether its time is over, or its reader has left."""
+        """Return whether the trace's time is over, or its reader has left."""
         now = self._clock()
         if now >= self._until:
             self.over = True
@@ -87,7 +87,7 @@ class Trace:
         return isinstance(topic, str) and matches(self._pattern, topic)
 
     def add(self, row: Row) -> None:
-        """Keep it for the reader, if that is not too much."""
+        """Keep a row for the reader, if that is not too much."""
         second = int(self._clock())
         if second != self._second:
             self._second, self._in_second = second, 0
@@ -125,7 +125,7 @@ class Tracing:
         self._watching = False
 
     def begin(self, kind: str, pattern: str, seconds: float) -> Trace:
-        """Start one. Raises InvalidTrace."""
+        """Start a trace. Raises InvalidTrace."""
         if kind not in KINDS:
             raise InvalidTrace(f"kind: {kind!r} is none of {', '.join(KINDS)}")
         if not pattern or len(pattern) > PATTERN_CHARACTERS_MAX:
@@ -154,7 +154,7 @@ class Tracing:
             self._look_again()
 
     def _watch(self) -> None:
-        """Every second: end what is over."""
+        """Watch the traces: every second, end what is over."""
         for trace in [trace for trace in self.traces if trace.ends()]:
             self.end(trace)
         self._watching = bool(self.traces)
@@ -199,7 +199,7 @@ class Tracing:
             self._taps.pop(connection, None)
 
     def named(self, connection: Connection) -> None:
-        """A traced connection has said its client id: now it is known whether anybody wants it."""
+        """Note that a traced connection has said its client id: now it is known whether anybody wants it."""
         self._loop.call_soon(self._consider_open, connection)
 
     def _consider_open(self, connection: Connection) -> None:
@@ -209,20 +209,20 @@ class Tracing:
     # What happens
 
     def packet(self, row: Row, peer: str) -> None:
-        """A traced connection has sent or got a packet."""
+        """Note that a traced connection has sent or got a packet."""
         for trace in self.traces:
             if trace.wants(row, peer):
                 trace.add(row)
 
     def event(self, event: str, client: str, peer: str, more: dict[str, str]) -> None:
-        """A connection has begun or ended, or somebody was refused."""
+        """Note that a connection has begun or ended, or somebody was refused."""
         row: Row = {"time": time.time(), "client": client, "address": peer, "event": event}
         row |= {name: value for name, value in more.items() if value}
         self.packet(row, peer)
 
 
 def _network(pattern: str) -> ipaddress.IPv4Network | ipaddress.IPv6Network | None:
-    """The network that is meant; None for a pattern of the address as it is written."""
+    """Return the network that is meant; None for a pattern of the address as it is written."""
     try:
         return ipaddress.ip_network(pattern, strict=False)
     except ValueError:

@@ -87,7 +87,7 @@ class Verifying:
         return self._queue.entries
 
     def submit(self, attempt: Attempt) -> bool:
-        """Have it checked when its turn comes. False: there is no room for more from there."""
+        """Have an attempt checked when its turn comes. False: there is no room for more from its source."""
         self._look_after_some()
         if not self._queue.has_room(attempt.source, attempt.size):
             self._sweep(attempt.source)
@@ -109,7 +109,8 @@ class Verifying:
         return True
 
     def was_let_in(self, user: str, source: str) -> None:
-        """Note that it is at home there: guesses at its name from elsewhere are not before it, however many come."""
+        """Note that a user is at home at a source: guesses at its name from elsewhere are not before it, however many
+        come."""
         self._homes[user] = source
 
     def close(self) -> None:
@@ -129,7 +130,8 @@ class Verifying:
                 self._round.append(reference)
 
     def _give_up_old(self) -> None:
-        """An answer that comes too late is none: the connection would have been cut without one."""
+        """Give up the oldest attempts: an answer that comes too late is none, and the connection would have been cut
+        without one."""
         until = self._clock() - self._patience_s
         while self._ages:
             came, reference = self._ages[0]
@@ -144,7 +146,7 @@ class Verifying:
             self._loop.call_later(LOOK_S, self._give_up_old)
 
     def _sweep(self, source: str) -> None:
-        """Make room: those of the source who have gone, as far as they are next."""
+        """Make room: take out the attempts of the source whose clients have gone, as far as they are next."""
         for _ in range(_SWEPT):
             attempt = self._queue.oldest_of(source)
             if attempt is None or (attempt.waits and not attempt.abandoned()):
@@ -154,7 +156,8 @@ class Verifying:
                 self._abandon(attempt)
 
     def _make_room(self, attempt: Attempt) -> bool:
-        """Many sources have filled the queue: for one of which nothing waits, who has waited longest goes."""
+        """Make room where many sources have filled the queue, and return whether there is any now: for a source of
+        which nothing waits, who has waited longest goes."""
         if self._queue.oldest_of(attempt.source) is not None:
             return False
         for _ in range(_SWEPT):
@@ -217,16 +220,17 @@ class Verifying:
                 self._loop.call_later(random.choice(self._lately or (_GUESS_S,)), self._refuse, attempt)
 
     def _is_worth_a_hash(self, attempt: Attempt) -> bool:
-        """Decided in its turn, so that however many strangers have come all but a few are passed over at once."""
+        """Return whether an attempt is worth a hash, which is decided in its turn, so that however many strangers have
+        come all but a few are passed over at once."""
         return attempt.known or self._strangers <= STRANGERS_HASHED or self._names[attempt.user] > 1
 
     def _refuse(self, attempt: Attempt) -> None:
-        """The time of a hash is over."""
+        """Refuse an attempt, when the time of a hash is over."""
         self._left(attempt)
         attempt.verified(False)
 
     def _tell(self, attempt: Attempt, done: Future[tuple[bool, float]]) -> None:
-        """Runs on a thread."""
+        """Tell the result on the loop. Runs on a thread."""
         try:
             self._loop.call_soon_threadsafe(self._finish, attempt, done)
         except RuntimeError:
@@ -246,7 +250,7 @@ class Verifying:
 
 
 def _timed(attempt: Attempt) -> tuple[bool, float]:
-    """Runs on a thread."""
+    """Verify an attempt and take the time. Runs on a thread."""
     began = time.monotonic()
     right = attempt.passwords.verify(attempt.user, attempt.password)
     return right, time.monotonic() - began

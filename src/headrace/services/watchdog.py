@@ -19,7 +19,8 @@ Arguments = ParamSpec("Arguments")
 
 
 class Watchdog:
-    """`stalls` and `stalled_s` hold a number for each of KINDS; `longest_s` is the longest of all."""
+    """Counts what held the loop up. `stalls` and `stalled_s` hold a number for each of KINDS; `longest_s` is the
+    longest of all."""
 
     def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
         self.clock = clock
@@ -35,7 +36,7 @@ class Watchdog:
             self.longest_s = max(self.longest_s, taken_s)
 
     def watched(self, kind: str, call: Callable[Arguments, None]) -> Callable[Arguments, None]:
-        """`call` with an eye on its time."""
+        """Return `call` with a watch on the time that it takes."""
 
         def watched_call(*arguments: Arguments.args, **named: Arguments.kwargs) -> None:
             began = self.clock()
@@ -45,7 +46,7 @@ class Watchdog:
         return watched_call
 
     def steps(self, kind: str, slices: Iterable[Item]) -> Iterator[Item]:
-        """The slices of a long task, each of which is one stretch on the loop."""
+        """Yield the slices of a long task, each of which is one stretch on the loop."""
         rest = iter(slices)
         while True:
             began = self.clock()

@@ -17,7 +17,8 @@ from headrace.mqtt_link import MqttLink
 
 
 class MemoryJournal(JournalPort):
-    """Keeps encoded batches; `sync` makes what was appended durable and says so to `on_high_watermark`.
+    """A journal in memory: keeps encoded batches; `sync` makes what was appended durable and says so to
+    `on_high_watermark`.
 
     Offsets in `unreadable` cannot be read now; with `reads_fail` none can. `failed_reads` counts such answers.
     """
@@ -115,7 +116,7 @@ class MemoryLink(MqttLink):
             )
 
     def read_on(self) -> None:
-        """Return at once: it never reads more than its share."""
+        """Return at once: the link never reads more than its share."""
 
     def pause_reading(self) -> None:
         self.reading = False

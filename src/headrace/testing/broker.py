@@ -35,7 +35,8 @@ POLL_INTERVAL_S = 0.01
 
 
 class Broker:
-    """One broker. Arguments as `BrokerProcess` has them. Every method is called on the loop that started it."""
+    """One broker inside the program. Takes the arguments of `BrokerProcess`. Every method is called on the loop that
+    started it."""
 
     def __init__(
         self,
@@ -104,7 +105,7 @@ class Broker:
         _raise_failure(task)
 
     async def restart(self) -> None:
-        """`stop` and `start`, with the same ports and data."""
+        """Do `stop` and `start`, with the same ports and data."""
         await self.stop()
         await self.start()
 
@@ -130,7 +131,8 @@ class Broker:
     # What it holds, and waiting for it
 
     def messages(self, topic: str = "#") -> list[Message]:
-        """The messages of QoS 1 and 2 in the journal whose topic matches this filter, in order; also after a stop."""
+        """Return the messages of QoS 1 and 2 in the journal whose topic matches this filter, in order; also after a
+        stop."""
         return self._contents.messages(topic)
 
     async def wait_until(
@@ -179,13 +181,13 @@ class Broker:
 
 
 def _raise_failure(task: asyncio.Task[int]) -> None:
-    """Whatever ended the broker, unless it was a stop."""
+    """Raise whatever ended the broker, unless it was a stop."""
     if task.result():
         raise HeadraceError("the broker has failed; its log says why")
 
 
 def _route_logs() -> None:
-    """A program that has not configured structlog gets our lines by `logging`, as from any library."""
+    """Route our lines by `logging`, as from any library, unless the program has configured structlog."""
     if structlog.is_configured():
         return
     structlog.configure(

@@ -40,7 +40,7 @@ class Message(NamedTuple):
 
     @property
     def text(self) -> str:
-        """The payload as UTF-8. Raises UnicodeDecodeError."""
+        """Return the payload as UTF-8. Raises UnicodeDecodeError."""
         return self.payload.decode("utf-8")
 
 
@@ -54,7 +54,8 @@ class Contents:
         self._next_offset = 0
 
     def messages(self, topic: str = "#") -> list[Message]:
-        """The messages whose topic matches the filter `topic`, in the journal's order; QoS 0 is not journaled."""
+        """Return the messages whose topic matches the filter `topic`, in the journal's order; QoS 0 is not
+        journaled."""
         self._read_on()
         return [message for message in self._messages if topic == "#" or matches(topic, message.topic)]
 
@@ -79,7 +80,7 @@ class Contents:
         )
 
     def summary(self) -> str:
-        """One line for who waited in vain."""
+        """Return one line for who waited in vain."""
         clients = [
             f"{session.client_id} ({'connected' if session.closed_at_us == 0 else 'away'}; "
             f"{', '.join(session.subscriptions or {}) or 'no subscriptions'})"

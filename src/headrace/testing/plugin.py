@@ -33,7 +33,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.fixture
 def make_headrace_broker(request: pytest.FixtureRequest) -> Iterator[Callable[..., BrokerProcess]]:
-    """Starts a broker each time it is called; they are ended with the test."""
+    """Return a function that starts a broker each time it is called; the brokers are ended with the test."""
     from headrace.testing.process import BrokerProcess
 
     started = request.node.stash.setdefault(_BROKERS, [])
@@ -52,7 +52,7 @@ def make_headrace_broker(request: pytest.FixtureRequest) -> Iterator[Callable[..
 def headrace_broker(
     request: pytest.FixtureRequest, make_headrace_broker: Callable[..., BrokerProcess]
 ) -> BrokerProcess:
-    """A broker in a process of its own, on a fresh directory and a free port."""
+    """Return a broker in a process of its own, on a fresh directory and a free port."""
     arguments: dict[str, object] = {}
     for mark in reversed(list(request.node.iter_markers(MARK))):
         for settings in mark.args:
@@ -63,7 +63,7 @@ def headrace_broker(
 
 @pytest.fixture(scope="session")
 def headrace_session_broker() -> Iterator[BrokerProcess]:
-    """One broker for the whole run: tests share its messages, retained ones and sessions too."""
+    """Yield one broker for the whole run: tests share its messages, retained ones and sessions too."""
     from headrace.testing.process import BrokerProcess
 
     with BrokerProcess() as broker:

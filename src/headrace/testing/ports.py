@@ -18,7 +18,7 @@ _given: set[int] = set()
 
 
 def free_port() -> int:
-    """A port that nobody listens on, and that no outgoing connection will be given while the broker is down."""
+    """Return a port that nobody listens on, and that no outgoing connection will be given while the broker is down."""
     highest = max(LOWEST + 1000, min(_outgoing_from(), 65_536))
     while True:
         port = random.randrange(LOWEST, highest)
@@ -31,7 +31,7 @@ def free_port() -> int:
 
 
 def with_port(url: str) -> str:
-    """The listener's URL, with a free port where it has port 0."""
+    """Return the listener's URL, with a free port where it has port 0."""
     parts = urlsplit(url)
     if parts.scheme == "unix" or parts.port != 0:
         return url

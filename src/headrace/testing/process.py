@@ -50,7 +50,8 @@ class BrokerFailed(HeadraceError):
 
 
 class BrokerProcess:
-    """One broker. `settings` are keys of the configuration, which keywords may name too: `session__inflight_max=10`.
+    """One broker in a process of its own. `settings` are keys of the configuration, which keywords may name too:
+    `session__inflight_max=10`.
 
     `folder`: where its data stay; without one it is temporary, and removed by `close`. `port` 0 takes a free one.
     `listeners` are more of them beside `tcp://127.0.0.1:PORT`; their port 0 becomes a free one, too. `config`: a TOML
@@ -108,7 +109,7 @@ class BrokerProcess:
 
     @property
     def log(self) -> str:
-        """What the broker has written to stderr, in all its lives."""
+        """Return what the broker has written to stderr, in all its lives."""
         with contextlib.suppress(FileNotFoundError):
             return (self.folder / "broker.log").read_text(encoding="utf-8", errors="replace")
         return ""
@@ -133,7 +134,8 @@ class BrokerProcess:
         raise AssertionError  # the last round returns or raises
 
     def stop(self, timeout_s: float = STOP_TIMEOUT_S) -> None:
-        """SIGTERM: it says goodbye to its clients and writes everything down. Nothing if it does not run.
+        """Send SIGTERM, at which the broker says goodbye to its clients and writes everything down. Nothing if it does
+        not run.
 
         Raises BrokerFailed if its exit status is not 0; TimeoutError, with the process still there.
         """
@@ -151,22 +153,22 @@ class BrokerProcess:
             raise BrokerFailed("stopped", code, self.log)
 
     def kill(self) -> None:
-        """SIGKILL, as if the plug of the process were pulled. Nothing if it does not run."""
+        """Send SIGKILL, as if the plug of the process were pulled. Nothing if it does not run."""
         if self._process is not None:
             self._process.kill()
             self._process.wait()
 
     def restart(self) -> None:
-        """`stop` and `start`."""
+        """Do `stop` and `start`."""
         self.stop()
         self.start()
 
     def reload(self) -> None:
-        """SIGHUP: it reads certificates, passwords and ACL again."""
+        """Send SIGHUP, at which the broker reads certificates, passwords and ACL again."""
         self._started().send_signal(signal.SIGHUP)
 
     def close(self) -> None:
-        """Kill it if it runs, and remove a temporary folder. It cannot be started again."""
+        """Kill the broker if it runs, and remove a temporary folder. It cannot be started again."""
         self.kill()
         if self._temporary is not None:
             self._temporary.cleanup()
@@ -186,11 +188,12 @@ class BrokerProcess:
     # What it holds
 
     def messages(self, topic: str = "#") -> list[Message]:
-        """The messages of QoS 1 and 2 in the journal whose topic matches this filter, in order; also while it is down."""
+        """Return the messages of QoS 1 and 2 in the journal whose topic matches this filter, in order; also while the
+        broker is down."""
         return self._contents.messages(topic)
 
     def metrics(self) -> dict[str, float]:
-        """Every sample of `/metrics`: its name with labels, as written there, and its value."""
+        """Return every sample of `/metrics`: its name with labels, as written there, and its value."""
         with urllib.request.urlopen(f"{self.admin_url}/metrics", timeout=WAIT_TIMEOUT_S) as answer:  # noqa: S310  http, of this machine
             lines = answer.read().decode("utf-8").splitlines()
         samples = [line.rsplit(" ", 1) for line in lines if line and not line.startswith("#")]
@@ -272,7 +275,7 @@ class BrokerProcess:
 
 
 def _environment() -> dict[str, str]:
-    """Ours, without what would configure the broker or is meant for us alone."""
+    """Return our environment, without what would configure the broker or is meant for us alone."""
     return {
         name: value
         for name, value in os.environ.items()

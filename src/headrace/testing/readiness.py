@@ -14,7 +14,8 @@ LOOK_INTERVAL_S = 0.05  # at the process, between two looks at the socket
 
 
 class Readiness:
-    """The socket, in a folder of its own: the address of one may have no more than 104 bytes."""
+    """The socket that hears of readiness, in a folder of its own: the address of one may have no more than 104
+    bytes."""
 
     def __enter__(self) -> Self:
         self._folder = tempfile.TemporaryDirectory(prefix="headrace-")

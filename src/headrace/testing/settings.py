@@ -14,7 +14,8 @@ OURS = ("data_dir", "listeners")
 
 
 def assignments(settings: Mapping[str, object] | None, keywords: Mapping[str, object]) -> list[str]:
-    """`key=value` for each setting, as `--set` takes them. Raises ValueError for what the test's broker decides."""
+    """Return `key=value` for each setting, as `--set` takes them. Raises ValueError for what the test's broker
+    decides."""
     dotted = {name.replace("__", "."): value for name, value in keywords.items()}
     wanted = {**DEFAULTS, **(settings or {}), **dotted}
     for key in OURS:
@@ -24,5 +25,5 @@ def assignments(settings: Mapping[str, object] | None, keywords: Mapping[str, ob
 
 
 def _toml(value: object) -> str:
-    """Numbers, truth values, strings and lists are written alike in JSON and TOML."""
+    """Return a value as TOML: numbers, truth values, strings and lists are written alike in JSON and TOML."""
     return json.dumps(list(value) if isinstance(value, tuple) else value, default=str, ensure_ascii=False)

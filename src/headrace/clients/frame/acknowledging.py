@@ -16,8 +16,8 @@ _IDS_MAX: Final = 1000  # of one frame
 
 
 class Acknowledging:
-    """`acknowledged` counts the ids that the broker has answered, `unknown` the frames with one that it did not know:
-    acknowledged before, or dropped by a limit of the queue."""
+    """Sends the acknowledgements of a consumer. `acknowledged` counts the ids that the broker has answered, `unknown`
+    the frames with one that it did not know: acknowledged before, or dropped by a limit of the queue."""
 
     def __init__(self, topic: bytes, cluster: bytes) -> None:
         self._topic = topic

@@ -42,7 +42,7 @@ class LoopThread:
             await asyncio.gather(*late, return_exceptions=True)
 
     def submit(self, work: Coroutine[Any, Any, Result]) -> Future[Result]:
-        """Begin to run it; the future has what comes of it. Raises Closed after `stop`."""
+        """Begin to run a coroutine; the future has what comes of it. Raises Closed after `stop`."""
         with self._submitting:
             if self._stopped:
                 work.close()
@@ -50,7 +50,7 @@ class LoopThread:
             return asyncio.run_coroutine_threadsafe(work, self._loop)
 
     def call(self, work: Coroutine[Any, Any, Result]) -> Result:
-        """Run it, and wait for what it returns or raises."""
+        """Run a coroutine, and wait for what it returns or raises."""
         return self.submit(work).result()
 
     def stop(self) -> None:

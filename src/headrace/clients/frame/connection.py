@@ -52,8 +52,9 @@ class Access:
         open_timeout_s: float = 10.0,
         heartbeat_s: float = 30.0,
     ) -> Self:
-        """`url` is frame://HOST:PORT, or frames:// for TLS, with the system's authorities unless `tls` is given. A PING
-        leaves every `heartbeat_s` seconds; a broker that has not answered it by the next is lost. Raises ValueError."""
+        """Return the access of the device `sn` to the broker at `url`: frame://HOST:PORT, or frames:// for TLS, with
+        the system's authorities unless `tls` is given. A PING leaves every `heartbeat_s` seconds; a broker that has not
+        answered it by the next is lost. Raises ValueError."""
         found = locate_remote(url, PORTS)
         named = sn.encode("utf-8") if isinstance(sn, str) else sn
         encode_frame(version, PING, named, b"")  # ValueError if this version has no room for the SN
@@ -65,7 +66,8 @@ class Access:
 
 
 class FrameConnection(ResponseHandler):
-    """`on_published(seq, code, message_id)` and `on_available(messages)` are called for what the broker says unasked."""
+    """One connection of devices to a broker. `on_published(seq, code, message_id)` and `on_available(messages)` are
+    called for what the broker says unasked."""
 
     def __init__(self, access: Access) -> None:
         self.access = access
@@ -99,7 +101,7 @@ class FrameConnection(ResponseHandler):
         return int(await self.ask(JOIN, cluster_body(topic, cluster)))
 
     async def leave(self, topic: bytes, cluster: bytes) -> int:
-        """Be a consumer no more: what it holds goes to others. Returns the reason code."""
+        """Leave the cluster: what the consumer holds goes to others. Returns the reason code."""
         return int(await self.ask(LEAVE, cluster_body(topic, cluster)))
 
     def pull(self, topic: bytes, cluster: bytes, most: int, wait_ms: int) -> asyncio.Future[list[Pulled]]:
@@ -107,7 +109,7 @@ class FrameConnection(ResponseHandler):
         return self.ask(PULL, pull_body(topic, cluster, most, wait_ms))
 
     async def acknowledge(self, topic: bytes, cluster: bytes, ids: list[bytes]) -> int:
-        """Say that these are done with. Returns the reason code when that is durable."""
+        """Acknowledge the messages with these ids. Returns the reason code when that is durable."""
         return int(await self.ask(ACK, ack_body(topic, cluster, ids)))
 
     def ask(self, opcode: int, body: bytes) -> asyncio.Future[Any]:
@@ -120,7 +122,7 @@ class FrameConnection(ResponseHandler):
         return waiting
 
     def frame(self, opcode: int, body: bytes) -> bytes:
-        """One frame of this device."""
+        """Return one frame of this device."""
         return encode_frame(self.access.version, opcode, self.access.sn, body)
 
     def write(self, data: bytes) -> None:
@@ -186,7 +188,7 @@ class FrameConnection(ResponseHandler):
         self._schedule_ping()
 
     def _end(self, why: HeadraceError) -> None:
-        """The connection is over: whoever waits hears why. The first reason counts."""
+        """Note that the connection is over: whoever waits hears why. The first reason counts."""
         if self.lost is not None:
             return
         self.lost = why

@@ -57,9 +57,10 @@ Handler = TypeVar("Handler", bound=Function)
 
 
 class Consumer:
-    """`pool` is how many messages are handled at a time: a number, or "auto" for as many between 1 and `pool_max` as the
-    lag asks for. `sn` is whose consumer it is, the cluster's name unless another is given; `user` and `password` are who
-    it is to the broker. Counts: `processed`, `repeats`, `failures` of handlers, `poisoned`, `connections`."""
+    """Consumes one topic queue in one cluster. `pool` is how many messages are handled at a time: a number, or "auto"
+    for as many between 1 and `pool_max` as the lag asks for. `sn` is whose consumer it is, the cluster's name unless
+    another is given; `user` and `password` are who it is to the broker. Counts: `processed`, `repeats`, `failures` of
+    handlers, `poisoned`, `connections`."""
 
     def __init__(
         self,
@@ -152,7 +153,7 @@ class Consumer:
     # Connections
 
     async def _consume(self) -> None:
-        """One connection, and the pause behind it. Raises what another attempt would not help."""
+        """Hold one connection, and make the pause behind it. Raises what another attempt would not help."""
         loop = asyncio.get_running_loop()
         joined_s = float("inf")
         try:
@@ -174,7 +175,7 @@ class Consumer:
 
     @contextlib.asynccontextmanager
     async def _joined(self) -> AsyncIterator[FrameConnection]:
-        """A connection that is a consumer of the cluster; at its end it is none any more."""
+        """Hold a connection that is a consumer of the cluster; at its end the consumer has left."""
         connection = FrameConnection(self._access)
         connection.on_available = self._available
         try:
@@ -191,7 +192,7 @@ class Consumer:
             connection.abort()
 
     async def _take_and_acknowledge(self, connection: FrameConnection) -> None:
-        """Work until `stop`. Raises what the connection ended with."""
+        """Work until `stop`: take messages and acknowledge them. Raises what the connection ended with."""
         acknowledging = asyncio.create_task(self._acknowledging.run(connection))
         taking = asyncio.create_task(self._take(connection))
         stopping = asyncio.create_task(self._stop_in_good_order())
@@ -206,7 +207,7 @@ class Consumer:
             await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _take(self, connection: FrameConnection) -> None:
-        """PULL for whoever has nothing to do, again and again."""
+        """Send PULL for whoever has nothing to do, again and again."""
         while True:
             most = await self._pool.wait_for_room()
             if self._stopping.is_set():

@@ -58,6 +58,6 @@ class TransactionLost(HeadraceError):
 
 
 def refused(what: str, reason_code: int) -> Refused:
-    """The error that a reason code is."""
+    """Return the error that a reason code stands for."""
     kind = RefusedForNow if reason_code in _MAY_PASS else Refused
     return kind(what, reason_code)

@@ -18,8 +18,8 @@ Function = Callable[..., Any]
 
 
 class Handling(Protocol):
-    """`prepare` is called before all else; `handle` returns False for a message that was processed before; `prune`
-    forgets some of the ids that are older than so many seconds; 0: there were none."""
+    """One way of handling messages. `prepare` is called before all else; `handle` returns False for a message that was
+    processed before; `prune` forgets some of the ids that are older than so many seconds; 0: there were none."""
 
     async def prepare(self) -> None: ...
 
@@ -29,7 +29,8 @@ class Handling(Protocol):
 
 
 def handling_of(function: Function, database: object, cluster: bytes, executor: Executor) -> Handling:
-    """The way that fits the handler and the database. Raises TypeError where the two do not fit each other."""
+    """Return the way of handling that fits the handler and the database. Raises TypeError where the two do not fit each
+    other."""
     on_loop = inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(type(function).__call__)
     if database is None:
         return OnLoop() if on_loop else InThread(executor)
@@ -47,7 +48,7 @@ def handling_of(function: Function, database: object, cluster: bytes, executor: 
 
 
 def is_async(database: object) -> bool:
-    """Return whether it is an `AsyncEngine` or an `async_sessionmaker`."""
+    """Return whether a database is an `AsyncEngine` or an `async_sessionmaker`."""
     from sqlalchemy.ext.asyncio import AsyncEngine, async_sessionmaker
 
     return isinstance(database, AsyncEngine | async_sessionmaker)
@@ -65,7 +66,7 @@ def check_finished(result: object) -> None:
 
 
 class OnLoop:
-    """Coroutines, at least once."""
+    """Handles by coroutines on the loop, at least once."""
 
     async def prepare(self) -> None:
         """There is nothing to prepare."""
@@ -79,7 +80,7 @@ class OnLoop:
 
 
 class InThread:
-    """Functions, at least once, in threads."""
+    """Handles by functions in threads, at least once."""
 
     def __init__(self, executor: Executor) -> None:
         self._executor = executor
@@ -97,7 +98,7 @@ class InThread:
 
 
 class OnLoopOnce:
-    """Coroutines, once: each in a transaction with the id of its message."""
+    """Handles by coroutines on the loop, once: each in a transaction with the id of its message."""
 
     def __init__(self, processed: Processed, database: AsyncDatabase) -> None:
         self._processed = processed
@@ -117,7 +118,7 @@ class OnLoopOnce:
 
 
 class InThreadOnce:
-    """Functions, once, in threads: each in a transaction with the id of its message."""
+    """Handles by functions in threads, once: each in a transaction with the id of its message."""
 
     def __init__(self, processed: Processed, database: Database, executor: Executor) -> None:
         self._processed = processed

@@ -22,7 +22,8 @@ _SMOOTHING: Final = 0.1  # weight of the newest time in the mean
 
 
 class Pool:
-    """`work` handles one message and raises nothing. `size` is how many workers there are."""
+    """The workers of a consumer. `work` handles one message and raises nothing. `size` is how many workers there
+    are."""
 
     def __init__(
         self, work: Callable[[Message], Awaitable[None]], least: int, most: int, idle_s: float = 2.0
@@ -68,7 +69,7 @@ class Pool:
             self.behind()
 
     def behind(self) -> None:
-        """Messages wait for us at the broker."""
+        """Let more of the pool work, if it may grow: messages wait for us at the broker."""
         if self._open and self._busy + len(self._waiting) >= self.size:
             self._grow_to(min(self._most, 2 * self.size))
 

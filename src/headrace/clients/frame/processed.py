@@ -70,7 +70,7 @@ class _Note(NamedTuple):
     time_ms: int
 
     def write(self, opened: Any) -> None:
-        """Raises _Repeated where somebody has written it."""
+        """Write the row. Raises _Repeated where somebody has written it."""
         try:
             opened.execute(PROCESSED.insert().values(self._asdict()))
         except IntegrityError:
@@ -84,12 +84,13 @@ class _Note(NamedTuple):
         return opened.execute(select(PROCESSED.c.time_ms).where(*self._is_row())).first() is not None
 
     def check(self, opened: Any) -> None:
-        """Raises TransactionLost where it is not there, or what a transaction raises that cannot be committed."""
+        """Check that the row is there. Raises TransactionLost if it is not, or what a transaction raises that cannot be
+        committed."""
         if not self.is_there(opened):
             raise TransactionLost(self.message_id)
 
     def take_back(self, opened: Any) -> bool:
-        """Delete it if it is there. Returns whether it was."""
+        """Delete the row if it is there. Returns whether it was."""
         there = self.is_there(opened)  # which waits for nobody who has written another one and goes on
         if there:
             opened.execute(PROCESSED.delete().where(*self._is_row()))
@@ -109,7 +110,7 @@ def _refuse(stayed: bool) -> None:
 
 
 class Processed:
-    """What a cluster has processed. `now_ms` tells the time."""
+    """The messages that a cluster has processed. `now_ms` tells the time."""
 
     def __init__(
         self, cluster: bytes, now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000

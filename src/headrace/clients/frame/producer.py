@@ -41,7 +41,8 @@ _LOG: Final = logging.getLogger("headrace.clients.frame")
 
 
 class Producer:
-    """`publish` as often as wanted at a time: at most `in_flight_max` messages are unanswered, the others wait in order.
+    """Publishes messages over frames. Call `publish` as often as wanted at a time: at most `in_flight_max` messages are
+    unanswered, the others wait in order.
 
     `sn` is the serial number of the device, whose user and password are its own, if any. Pauses between attempts are
     `shortest_pause_s` at first, and `longest_pause_s` in the end. `frame_bytes_max` is the broker's `packet_bytes_max`.
@@ -94,7 +95,8 @@ class Producer:
         self._keeping = asyncio.get_running_loop().create_task(self._keep())
 
     async def close(self) -> None:
-        """Stop. Whoever still waits for an answer gets Closed: the message may have been stored, or not."""
+        """Stop the producer. Whoever still waits for an answer gets Closed: the message may have been stored, or
+        not."""
         if self._keeping is not None:
             self._keeping.cancel()
             with contextlib.suppress(asyncio.CancelledError):
@@ -167,7 +169,7 @@ class Producer:
         self._fail(why)
 
     async def _hold(self) -> Exception:
-        """One connection, from its begin to its end. Returns why it ended."""
+        """Hold one connection from its begin to its end; return why it ended."""
         loop = asyncio.get_running_loop()
         connection = FrameConnection(self._access)
         connection.on_published = partial(self._published, connection)
@@ -191,7 +193,7 @@ class Producer:
         return connection.lost or ConnectionLost("it ended")
 
     def _forget_written(self) -> None:
-        """The connection has ended: none of it will be answered."""
+        """Forget what was written to a connection that has ended: none of it will be answered."""
         for waiting in self._written:
             waiting.copies -= 1
             self._free(waiting)
@@ -221,7 +223,7 @@ class Producer:
             self._write(waiting)
 
     def _fail(self, why: Exception) -> None:
-        """No connection will come: whoever waits hears why. The first reason counts."""
+        """Note that no connection will come: whoever waits hears why. The first reason counts."""
         if self._failed is None:
             self._failed = why if isinstance(why, HeadraceError) else ConnectionLost(str(why))
         for waiting in self._unanswered.values():

@@ -29,7 +29,8 @@ from headrace.clients.frame.background import LoopThread
 
 
 class Producer:
-    """Arguments as the one for asyncio has them. May be used by many threads."""
+    """Publishes for programs without an event loop. Takes the arguments of the producer for asyncio. May be used by
+    many threads."""
 
     def __init__(self, url: str, sn: str | bytes, *, in_flight_max: int = 256, **more: Any) -> None:
         self._producer = producer.Producer(url, sn, in_flight_max=in_flight_max, **more)
@@ -70,7 +71,8 @@ class Producer:
 
 
 class Consumer:
-    """Arguments as the one for asyncio has them; handlers are plain functions, the database an Engine or sessionmaker."""
+    """Consumes for programs without an event loop. Takes the arguments of the consumer for asyncio; handlers are plain
+    functions, the database an Engine or sessionmaker."""
 
     def __init__(self, url: str, topic: str, cluster: str, **more: Any) -> None:
         self._consumer = of_asyncio.Consumer(url, topic, cluster, **more)

@@ -39,7 +39,7 @@ class DataDirNotEmpty(HeadraceError):
 
 
 class _NoPages(PageReader):
-    """A bootstrap has no backlogs."""
+    """The page reader of a bootstrap, which has no backlogs."""
 
     def fetch_page(self, offset: int) -> bytes | Absent:
         return GONE
@@ -71,7 +71,7 @@ def bootstrap(path: Path, data_dir: Path, report: Callable[[str], None]) -> int:
 
 
 def _move_up(made: Path, data_dir: Path) -> None:
-    """The segments first: what else there is can be made from them."""
+    """Move the files up, the segments first: what else there is can be made from them."""
     for name in sorted((entry.name for entry in made.iterdir()), key=lambda name: name != SEGMENTS):
         (made / name).rename(data_dir / name)
     made.rmdir()
@@ -79,7 +79,7 @@ def _move_up(made: Path, data_dir: Path) -> None:
 
 
 def folded(snapshot: BootstrapFile, path: Path) -> Fold:
-    """The state that a snapshot's records lead to. Raises CorruptFile."""
+    """Return the state that a snapshot's records lead to. Raises CorruptFile."""
     fold = Fold(_NoPages())
     replay = Replay(fold)
     try:

@@ -99,10 +99,10 @@ class LocalJournal(JournalPort):
         report: Callable[[str], None] = _said_to_nobody,
         clock: Callable[[], float] = monotonic,
     ) -> None:
-        """`gone` is what `log.read_batch` raises when retention has taken an offset. An OSError, want of memory, and an
-        error that says that a retry helps are a failure of the read and say nothing about the record: NOT_NOW, told to
-        `report` every FAILURE_SAID_EVERY_S at most, counted in `failed_reads`. Whatever else is raised is damage: told
-        once a batch, counted in `damaged_reads`."""
+        """Begin to read `log`. `gone` is what `log.read_batch` raises when retention has taken an offset. An OSError,
+        want of memory, and an error that says that a retry helps are a failure of the read and say nothing about the
+        record: NOT_NOW, told to `report` every FAILURE_SAID_EVERY_S at most, counted in `failed_reads`. Whatever else
+        is raised is damage: told once a batch, counted in `damaged_reads`."""
         self._log = log
         self._gone = gone
         self._report = report
@@ -221,7 +221,7 @@ class LocalJournal(JournalPort):
         return frames
 
     def _judged(self, offset: int, error: Exception) -> Absent:
-        """What an error says about the record: only damage is a fact."""
+        """Return what an error says about the record: only damage is a fact."""
         if not isinstance(error, OSError | MemoryError) and not getattr(error, "retry_helps", False):
             self._say_damage(offset, error)
             return DAMAGED

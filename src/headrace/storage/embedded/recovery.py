@@ -80,7 +80,7 @@ class PublishedPages(PageReader):
         self._reader = reader
 
     def fetch_page(self, offset: int) -> bytes | Absent:
-        """Raises OSError: who only looks does not wait."""
+        """Return a page, or raise OSError: who only looks does not wait."""
         try:
             batch = next(self._reader.scan(offset, offset + 1))
         except CorruptBatch:
@@ -92,7 +92,7 @@ class PublishedPages(PageReader):
 
 
 def folded(data_dir: Path) -> Fold:
-    """The state at the published high watermark. Reads only; a broker may be running."""
+    """Return the state at the published high watermark. Reads only; a broker may be running."""
     reader = JournalReader(data_dir)
     while True:
         end = reader.high_watermark()

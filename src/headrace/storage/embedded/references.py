@@ -37,7 +37,8 @@ class References:
     ends."""
 
     def __init__(self, fold: Fold, start: int, end: int, at_once: int = SLICE_REFERENCES) -> None:
-        """`at_once`: references that are looked at in a slice, apart from those that are copied."""
+        """Begin to look for what is referred to between `start` and `end`. `at_once`: references that are looked at in
+        a slice, apart from those that are copied."""
         self._fold = fold
         self._start = start
         self._end = end
@@ -46,7 +47,7 @@ class References:
         self._seen = 0
 
     def retained(self) -> Iterator[None]:
-        """The retained messages, some at a time; the caller lets ticks pass in between."""
+        """Mark the retained messages as referred to, some at a time; the caller lets ticks pass in between."""
         for tenant in list(self._fold.tenants.values()):
             walk = tenant.retained.walk_all()
             while not walk.done:
@@ -59,7 +60,7 @@ class References:
         yield
 
     def owners(self) -> Iterator[None]:
-        """Groups and sessions, some at a time. Raises NotReadableNow: then nothing is known.
+        """Mark what groups and sessions refer to, some at a time. Raises NotReadableNow: then nothing is known.
 
         Groups first: what a member draws stays with it when its group is gone before the walk comes by."""
         for group in list(self._fold.groups.values()):
@@ -77,7 +78,8 @@ class References:
         yield
 
     def _session(self, session: Session) -> Iterator[None]:
-        """Draws are of its groups, but they stay with the member when the group is gone."""
+        """Mark what a session refers to, in slices: draws are of its groups, but they stay with the member when the
+        group is gone."""
         refs = [draw.full_ref for draw in draws_of(session)]
         refs += [ref for ref, _ in session.owed or ()]
         queue = session.queue

@@ -47,7 +47,7 @@ async def durable(commit: GroupCommit, log: SegmentedLog | None = None) -> None:
 
 
 class Snapshotting:
-    """Takes one snapshot at a time."""
+    """Takes the snapshots of a broker, one at a time."""
 
     def __init__(
         self,
@@ -87,8 +87,9 @@ class Snapshotting:
         return self._commit.bytes - self._full_at_bytes >= FULL_SHARE_OF_JOURNAL * self._full_size
 
     async def take(self, full: bool = False) -> None:
-        """Write one, with everything if `full`, and tell the journal what the broker still needs. Raises OSError. What
-        fails is tried again soon: as long as it does, retention deletes nothing and a start replays more and more."""
+        """Write one snapshot, with everything if `full`, and tell the journal what the broker still needs. Raises
+        OSError. What fails is tried again soon: as long as it does, retention deletes nothing and a start replays more
+        and more."""
         began = self._clock()
         try:
             await self._take(full)

@@ -38,7 +38,7 @@ log = structlog.get_logger("headrace")
 
 
 class Upkeep:
-    """Keeps the journal of one broker. One call at a time."""
+    """Keeps the journal of one broker small. One call at a time."""
 
     def __init__(
         self, broker: Broker, journal: SegmentedLog, snapshots: Snapshotting, watchdog: Watchdog
@@ -52,7 +52,7 @@ class Upkeep:
         self._relieved_bytes = -1  # handed to the journal when a full disk was last looked at
 
     async def turn(self) -> None:
-        """What is due now, if anything. Raises OSError, and then the journal keeps what it needs."""
+        """Do what is due now, if anything. Raises OSError, and then the journal keeps what it needs."""
         if self._journal.full:
             await self._relieve()
         elif self._snapshots.due():
@@ -126,7 +126,7 @@ class Upkeep:
                 await self._compact_segment(segment, references)
 
     async def _walk(self, references: References) -> None:
-        """Raises NotReadableNow, OSError."""
+        """Walk over all references. Raises NotReadableNow, OSError."""
         for _ in self._watchdog.steps("references", references.retained()):
             await asyncio.sleep(0)
         await durable(self._commit, self._journal)  # what new subscriptions were given is in their queues
