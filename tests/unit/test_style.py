@@ -304,6 +304,29 @@ def test_docstrings_do_not_begin_in_the_middle_of_a_thought(path: Path) -> None:
     assert not found
 
 
+# Words that open a phrase and no sentence with a verb ("Return ..."): articles and the like, plurals and the third person
+# ("Rows", "Reads"), values and names, and whatever is in backticks, brackets or figures.
+NO_SENTENCE = re.compile(
+    r"(The|An?|All|One|Two|Every|Everything|Each|Another|Either|Many|Most|More|Up|What|Whatever|Why|Whom|Whoever|When|"
+    r"True|False|Called|Asked|Registered|Entry|Offset|Section|Column|"
+    r"[A-Z][a-z]*[^s\W]s|[A-Z][a-z]*[A-Z]\w*)\b|[^A-Z]"
+)
+
+
+def is_help_of_commands(function: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
+    """Return whether the docstring is what `--help` says of a group of commands: a title."""
+    return any(ast.unparse(found).split("(")[0].endswith(".group") for found in function.decorator_list)
+
+
+def test_docstrings_of_functions_open_with_a_whole_sentence() -> None:
+    found = [
+        f"{name(path)}: {node.name}: {text.splitlines()[0]}"
+        for path, node in FUNCTIONS
+        if NO_SENTENCE.match(text := ast.get_docstring(node) or "Return") and not is_help_of_commands(node)
+    ]
+    assert not found
+
+
 def test_files_that_test_others_too_exist() -> None:
     sources = [f"src/{source}" for sources in TESTED_TOGETHER.values() for source in sources]
     assert not [path for path in [*TESTED_TOGETHER, *sources] if not (ROOT / path).exists()]

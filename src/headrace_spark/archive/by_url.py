@@ -75,7 +75,7 @@ class UrlTarget:
             upkeep = Upkeep(self._spark, settings, marks, [lake.messages], opened=lake.tables)
 
         def tend() -> None:
-            """Upkeep that another commit or the store has foiled is done the next time."""
+            """Tend the table; upkeep that another commit or the store has foiled is done the next time."""
             try:
                 with said_plainly(lake.messages):
                     upkeep.tend()
@@ -95,7 +95,7 @@ class UrlTarget:
         return started(rows.writeStream.foreachBatch(batches.add), self._settings, checkpoint.path.as_uri())
 
     def rows(self, batch: int) -> int | None:
-        """Spark counts rows itself here."""
+        """Return None: Spark counts rows itself here."""
         return None
 
     def _written_below(self) -> int:

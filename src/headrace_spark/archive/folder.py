@@ -53,7 +53,7 @@ class FolderTarget:
             yield
 
     def require_held(self) -> None:
-        """A lock is not lost."""
+        """Do nothing: a lock is not lost."""
 
     def open(self) -> int:
         self._written = written_below(self._journal, self._lake, self._checkpoint)
@@ -79,7 +79,7 @@ class FolderTarget:
 
 
 def written_below(journal: JournalReader, lake: Lake, checkpoint: Checkpoint) -> int:
-    """The table has every message of the journal below this offset, 0 if it has none.
+    """Return the offset below which the table has every message of the journal, 0 if it has none.
 
     Raises LakeConflict, ForeignOffset.
     """
@@ -91,7 +91,8 @@ def written_below(journal: JournalReader, lake: Lake, checkpoint: Checkpoint) ->
 
 
 def require_together(lake: Lake, checkpoint: Checkpoint, uuid: str, written: int | None) -> None:
-    """What the checkpoint has passed is in the table. `written`: None if only batches of an older headrace are in it.
+    """Check that what the checkpoint has passed is in the table. `written`: None if only batches of an older headrace
+    are in it.
 
     Raises LakeConflict, ForeignOffset.
     """
@@ -113,7 +114,8 @@ def require_together(lake: Lake, checkpoint: Checkpoint, uuid: str, written: int
 
 
 class Added:
-    """The files of each batch into the table. Spark calls `batch` on a thread of its own, one batch after the other."""
+    """Puts the files of each batch into the table. Spark calls `batch` on a thread of its own, one batch after the
+    other."""
 
     def __init__(self, lake: Lake, checkpoint: Checkpoint) -> None:
         self._lake = lake

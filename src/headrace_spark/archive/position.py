@@ -10,8 +10,8 @@ from headrace_spark.source.journal import holds_last, reaches
 
 
 def ends_of(journal: JournalReader, table: MessagesTable) -> tuple[JournalEnd | None, JournalEnd | None]:
-    """Up to where the table has the journal: by its rows, and by what batches have said. Raises LakeConflict where the
-    journal no longer has that."""
+    """Return how far the table has the journal: by its rows, and by what batches have said. Raises LakeConflict where
+    the journal no longer has that."""
     table.require_unrestored()
     state = table.state()
     last = None if state is None else state.end(journal.uuid)

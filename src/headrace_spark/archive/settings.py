@@ -30,7 +30,7 @@ class ArchiveSettings(RunSettings):
 def stream(
     spark: SparkSession, settings: ArchiveSettings, journal: JournalReader, kind: str, owner: str, begin: int
 ) -> DataStreamReader:
-    """The journal from `begin` on, by the source `kind`; 0: from where it is complete."""
+    """Return the journal from `begin` on, by the source `kind`; 0: from where it is complete."""
     return (
         spark.readStream.format(kind)
         .option("consumer", settings.consumer)
@@ -45,7 +45,7 @@ def stream(
 
 
 def started(writer: DataStreamWriter, settings: ArchiveSettings, checkpoint: str) -> StreamingQuery:
-    """The query, begun: it goes on until stopped, or ends at the present end."""
+    """Return the query, begun: it goes on until stopped, or ends at the present end."""
     query = writer.queryName(f"{JOB}-{settings.consumer}").option("checkpointLocation", checkpoint)
     if settings.follow:
         return query.trigger(processingTime=f"{round(settings.trigger_s * 1000)} milliseconds").start()

@@ -19,13 +19,13 @@ from headrace_spark.base.lake_url import LakeUrl
 class Target(Protocol):
     @property
     def owner(self) -> str:
-        """The owner of the consumer's position, once it is open."""
+        """Return the owner of the consumer's position, once it is open."""
 
     def held(self) -> AbstractContextManager[None]:
         """Keep the place for this journal until the block ends: nobody else archives it there. Raises LakeConflict."""
 
     def require_held(self) -> None:
-        """Raises LakeConflict if somebody else does by now."""
+        """Check that this process still holds the target. Raises LakeConflict if somebody else does by now."""
 
     def open(self) -> int:
         """Make the table if it is missing; -> the offset below which it has every message of the journal. Raises
@@ -41,7 +41,8 @@ class Target(Protocol):
 
 
 def target_of(spark: SparkSession, settings: ArchiveSettings, journal: JournalReader) -> Target:
-    """A lake that only its URL names is no folder for workers, whatever they have mounted."""
+    """Return the target of an archive: a lake that only its URL names is no folder for workers, whatever they have
+    mounted."""
     if isinstance(settings.lake, LakeUrl):
         return UrlTarget(spark, settings, journal, settings.lake)
     return FolderTarget(spark, settings, journal)

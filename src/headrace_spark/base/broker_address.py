@@ -16,7 +16,8 @@ _PORTS: Final = {"tcp": 1883, "mqtt": 1883, "tls": 8883, "mqtts": 8883}
 
 @dataclass(frozen=True)
 class BrokerAddress:
-    """Goes to Spark's workers: the files it names must be there too."""
+    """The address of a broker, with user and certificates. It goes to Spark's workers: the files it names must be there
+    too."""
 
     url: str
     username: str | None = None
@@ -25,11 +26,11 @@ class BrokerAddress:
     """PEM of who signed the broker's certificate; None: the system's."""
 
     def check(self) -> None:
-        """Raises BadOption."""
+        """Check that the address has what a connection needs. Raises BadOption."""
         self._parts()
 
     def dial(self, timeout_s: float) -> socket.socket:
-        """Connect. Raises OSError, BadOption."""
+        """Connect to the broker. Raises OSError, BadOption."""
         scheme, host, port = self._parts()
         found = socket.create_connection((host, port), timeout=timeout_s)
         found.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -53,7 +54,7 @@ class BrokerAddress:
 
 
 def read_password(file: str) -> bytes | None:
-    """The first line of a file, which keeps the password out of command lines; None for "". Raises BadOption."""
+    """Return the first line of a file, which keeps the password out of command lines; None for "". Raises BadOption."""
     if not file:
         return None
     try:

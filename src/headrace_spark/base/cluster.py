@@ -25,7 +25,8 @@ _VERSIONS: Final = re.compile(r"Python in worker has different version.*")
 
 
 def check_master(master: str) -> None:
-    """Spark itself tries for a minute, or fails with a page of Java. Raises BadOption, EngineMissing."""
+    """Check that the master of a cluster answers: Spark itself tries for a minute, or fails with a page of Java. Raises
+    BadOption, EngineMissing."""
     if LOCAL.fullmatch(master):
         return
     if not master.startswith("spark://"):
@@ -66,5 +67,5 @@ def check_workers(spark: SparkSession) -> None:
 
 
 def _missing(_numbers: Iterable[int]) -> Iterable[str]:
-    """Runs on a worker."""
+    """Return the modules that a worker lacks. Runs on a worker."""
     return (name for name in REQUIRED if find_spec(name) is None)

@@ -31,7 +31,7 @@ class RefusedSource(DataSource):
         return "headrace"
 
     def schema(self) -> StructType:
-        """Asked first by every query. Raises EngineMissing."""
+        """Return the schema, for which every query asks first. Raises EngineMissing."""
         return load_source()(self.options).schema()  # type: ignore[return-value]
 
 

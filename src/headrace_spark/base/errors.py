@@ -122,7 +122,7 @@ class QueryFailed(PipelineError):
 
     @classmethod
     def from_spark(cls, error: BaseException) -> QueryFailed:
-        """The sentence a person needs, out of the pages that Spark makes of an exception."""
+        """Return the error with the sentence a person needs, out of the pages that Spark makes of an exception."""
         text = str(error)
         ours = _OURS.findall(text)
         if ours:

@@ -64,7 +64,7 @@ PACKAGES: Final = ":".join(ARTIFACTS[0])
 
 
 def jars_folder() -> Path:
-    """`$HEADRACE_JARS`, else a folder of the user's cache named after the versions."""
+    """Return `$HEADRACE_JARS`, else a folder of the user's cache named after the versions."""
     chosen = os.environ.get("HEADRACE_JARS")
     if chosen:
         return Path(chosen).expanduser()
@@ -73,7 +73,7 @@ def jars_folder() -> Path:
 
 
 def jar_files(folder: Path) -> list[Path]:
-    """Every artifact's path in `folder`, there or not."""
+    """Return every artifact's path in `folder`, there or not."""
     return [folder / f"{artifact}-{version}.jar" for _, artifact, version in ARTIFACTS]
 
 
@@ -82,7 +82,8 @@ def missing_jars(folder: Path) -> list[Path]:
 
 
 def s3_jars(folder: Path) -> list[Path]:
-    """Hadoop's client for S3 with what it needs, from the folder beside `folder`'s jars; empty if it was not fetched."""
+    """Return the jars of Hadoop's client for S3 with what it needs, from the folder beside `folder`'s jars; empty if it
+    was not fetched."""
     return sorted((folder / "s3a").glob("*.jar"))
 
 

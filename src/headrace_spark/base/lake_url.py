@@ -11,7 +11,7 @@ SCHEMES = ("s3a", "abfss", "gs", "hdfs")
 
 @dataclass(frozen=True)
 class LakeUrl:
-    """`s3a://bucket/lake`, or a folder below it. Joined by `/`, as a `Path` is."""
+    """The URL of a lake, as `s3a://bucket/lake`, or a folder below it. Joined by `/`, as a `Path` is."""
 
     url: str
 

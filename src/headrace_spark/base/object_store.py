@@ -30,7 +30,7 @@ _JARS, _PACKAGES, _LEFT_OUT = "spark.jars", "spark.jars.packages", "spark.jars.e
 
 
 def for_lake(settings: SparkSettings, lake: Location) -> SparkSettings:
-    """The settings with what a session needs for that lake. What somebody has set wins."""
+    """Return the settings with what a session needs for that lake. What somebody has set wins."""
     if not isinstance(lake, LakeUrl) or lake.scheme != "s3a":
         return settings
     added = {LOG_STORE_KEY: LOG_STORE, _STREAM_KEY: "classic"}
@@ -40,7 +40,7 @@ def for_lake(settings: SparkSettings, lake: Location) -> SparkSettings:
 
 
 def _s3_client(settings: SparkSettings) -> dict[str, str]:
-    """Hadoop's client for S3: jars beside Delta's, or what Spark fetches."""
+    """Return the settings for Hadoop's client for S3: jars beside Delta's, or what Spark fetches."""
     jars = s3_jars(settings.jars)
     if jars:
         return {_JARS: ",".join(map(str, jars))}
@@ -48,7 +48,7 @@ def _s3_client(settings: SparkSettings) -> dict[str, str]:
 
 
 def _joined(ours: Mapping[str, str], theirs: Mapping[str, str]) -> dict[str, str]:
-    """Lists of both, where there are two."""
+    """Return the lists of both, joined, where there are two."""
     both = [key for key in (_JARS, _PACKAGES, _LEFT_OUT) if ours.get(key) and theirs.get(key)]
     return {key: f"{ours[key]},{theirs[key]}" for key in both}
 

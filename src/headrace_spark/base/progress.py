@@ -62,7 +62,7 @@ class Rate:
 
 
 class ProgressLine:
-    """Use as a context manager; `show` may be called as often as one likes."""
+    """Shows the progress of a job in one line. Use as a context manager; `show` may be called as often as one likes."""
 
     def __init__(self, job: str, console: Console | None = None) -> None:
         self._job = job

@@ -77,5 +77,5 @@ class Watch:
 
 
 def durations_s(finished: Iterable[StreamingQueryProgress]) -> tuple[float, ...]:
-    """What each of these batches took that had rows, in seconds."""
+    """Return what each of these batches took that had rows, in seconds."""
     return tuple(batch.batchDuration / 1000 for batch in finished if batch.numInputRows > 0)

@@ -116,7 +116,7 @@ def close_session(spark: SparkSession) -> None:
 
 
 def session_configuration(settings: SparkSettings) -> dict[str, str]:
-    """Spark's configuration for these settings."""
+    """Return Spark's configuration for these settings."""
     chosen = _SPARK | _PARQUET | _SMALL_MACHINE | {"spark.driver.memory": settings.driver_memory}
     chosen["spark.sql.warehouse.dir"] = str(Path(tempfile.gettempdir()) / "headrace-warehouse")
     if missing_jars(settings.jars):
@@ -134,14 +134,15 @@ def session_configuration(settings: SparkSettings) -> dict[str, str]:
 
 
 def _joined(key: str, ours: Mapping[str, str], theirs: Mapping[str, str]) -> dict[str, str]:
-    """A list of Spark's, in which what somebody adds stands beside what we need."""
+    """Return a list of Spark's, in which what somebody adds stands beside what we need."""
     found = [*ours.get(key, "").split(","), *theirs.get(key, "").split(",")]
     names = dict.fromkeys(name.strip() for name in found if name.strip())
     return {key: ",".join(names)} if names else {}
 
 
 def _java_options(extra: str, json_logs: bool = False) -> str:
-    """Our log settings, and the collector with the best throughput unless somebody chose one: a JVM takes no second."""
+    """Return our log settings, and the collector with the best throughput unless somebody chose one: a JVM takes no
+    second."""
     log4j = f"-Dlog4j2.configurationFile=file:{files('headrace_spark') / 'log4j2.properties'}"
     layout = ["-Dheadrace.log=json"] if json_logs else []
     inherited = " ".join(
@@ -156,7 +157,8 @@ def is_local(master: str) -> bool:
 
 
 def spark_master(settings: SparkSettings) -> str:
-    """Local masters get attempts: Spark gives them one, and a killed Python worker would then end the query."""
+    """Return the master, with attempts for a local one: Spark gives them one, and a killed Python worker would then end
+    the query."""
     match = LOCAL.fullmatch(settings.master)
     if match is None or "," in settings.master:
         return settings.master
@@ -182,7 +184,8 @@ def check_java() -> None:
 
 
 def package_archive() -> Path:
-    """The sources of headrace for the workers of a cluster: compiled modules cannot be imported from an archive."""
+    """Return an archive of the sources of headrace for the workers of a cluster: compiled modules cannot be imported
+    from an archive."""
     archive = Path(tempfile.mkdtemp(prefix="headrace-")) / "headrace.zip"
     with zipfile.ZipFile(archive, "w", zipfile.ZIP_DEFLATED) as out:
         for package in ("headrace", "headrace_spark", "pyspark_headrace"):

@@ -59,7 +59,7 @@ class RunSettings:
 
     @property
     def folder(self) -> Path:
-        """The lake of a job that works on files. Raises BadOption for a URL."""
+        """Return the lake of a job that works on files. Raises BadOption for a URL."""
         if isinstance(self.lake, LakeUrl):
             raise BadOption(
                 "pipeline.lake",

@@ -23,14 +23,14 @@ class Stopping:
         self._may_raise = False
 
     def ask(self) -> None:
-        """Runs in a signal's handler. Raises Stopped where the main thread waits."""
+        """Ask for the end. Runs in a signal's handler. Raises Stopped where the main thread waits."""
         self.event.set()
         if self._may_raise:
             raise Stopped
 
     @contextmanager
     def ends(self) -> Iterator[None]:
-        """What is done within may be ended by Stopped; on the main thread, where signals are handled."""
+        """Let Stopped end what is done within; on the main thread, where signals are handled."""
         if current_thread() is not main_thread():
             yield
             return

@@ -129,24 +129,24 @@ def mark_repeats(judged: DataFrame, messages: DataFrame, known: DataFrame) -> Da
 
 
 def clean_rows(marked: DataFrame) -> DataFrame:
-    """-> table `clean`."""
+    """Return the rows of table `clean`."""
     return marked.where(~F.col("repeat") & F.col("reason").isNull()).drop("repeat", "reason")
 
 
 def quarantine_rows(marked: DataFrame) -> DataFrame:
-    """-> table `quarantine`."""
+    """Return the rows of table `quarantine`."""
     return marked.where(~F.col("repeat") & F.col("reason").isNotNull()).select(
         *ORIGIN, "schema", "reason", "payload", "date"
     )
 
 
 def repeat_rows(marked: DataFrame) -> DataFrame:
-    """-> table `repeats`."""
+    """Return the rows of table `repeats`."""
     return marked.where("repeat").select(*ORIGIN, "date")
 
 
 def _schema_of_topic(schemas: Sequence[TopicSchema]) -> Column:
-    """The name of the first schema that has the topic, or null."""
+    """Return the name of the first schema that has the topic, or null."""
     found = F.lit(None).cast("string")
     for schema in reversed(schemas):
         found = F.when(_matches(schema.topics), F.lit(schema.name)).otherwise(found)
@@ -163,7 +163,7 @@ def _matches(filters: Sequence[str]) -> Column:
 
 
 def _as_json(forms: Mapping[str, PayloadFormat]) -> Column:
-    """The payloads of these schemas as JSON, null where one is none of its format. Runs on Python workers."""
+    """Return the payloads of these schemas as JSON, null where one is none of its format. Runs on Python workers."""
 
     def convert(names: pa.Array, payloads: pa.Array) -> pa.Array:
         return pa.array(
@@ -182,7 +182,7 @@ def _as_json(forms: Mapping[str, PayloadFormat]) -> Column:
 
 
 def _without_mark(text: Column) -> Column:
-    """A byte order mark in front of JSON may be ignored (RFC 8259, section 8.1)."""
+    """Return a text without its byte order mark: a mark in front of JSON may be ignored (RFC 8259, section 8.1)."""
     return F.when(F.startswith(text, F.lit(_MARK)), F.substr(text, F.lit(2))).otherwise(text)
 
 
@@ -225,7 +225,7 @@ def _reason_in(schema: TopicSchema) -> Column:
 
 
 def _event_time(schemas: Sequence[TopicSchema]) -> Column:
-    """When it happened, for the schemas that name a field for it."""
+    """Return when it happened, for the schemas that name a field for it."""
     found = F.lit(None).cast("timestamp")
     for schema in schemas:
         if schema.event_time:
@@ -254,7 +254,7 @@ def _uneven(kind: Kind | Mapping[str, Kind], parsed: Column) -> Column:
 
 
 def _whole(parsed: Column) -> Column:
-    """The number as a long, null if it is none."""
+    """Return the number as a long, null if it is none."""
     fits = (parsed == F.floor(parsed)) & parsed.between(-(1 << 63), (1 << 63) - 1)
     return F.when(fits, parsed.cast("long"))
 
@@ -270,7 +270,7 @@ def _column(schema: TopicSchema, good: Column) -> Column:
 
 
 def _rescued(schema: TopicSchema) -> Column:
-    """The fields of the object that the schema does not name, as JSON; null if there are none."""
+    """Return the fields of the object that the schema does not name, as JSON; null if there are none."""
     everything = F.from_json("text", "map<string,variant>")
     others = F.map_filter(everything, lambda name, _: ~name.isin(list(schema.fields)))
     return F.when(F.size(others) > 0, F.to_json(others))

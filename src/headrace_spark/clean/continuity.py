@@ -39,7 +39,7 @@ class Continuity:
         self._again = checkpoint.path.with_name(f"{checkpoint.path.name}-again")
 
     def require(self) -> None:
-        """Raises LakeConflict, ForeignOffset unless the query can go on from its checkpoint."""
+        """Check that the query can go on from its checkpoint. Raises LakeConflict, ForeignOffset if it cannot."""
         self._checkpoint.require_whole(REMEDY)
         passed = self._checkpoint.passed()
         if passed is None:
@@ -108,7 +108,7 @@ class Continuity:
         return batch == 0 or written > self.end(batch - 1).number
 
     def note(self, batch: int) -> str:
-        """What is remembered with the rows of a batch: who wrote them, and how far everything was before."""
+        """Return what is remembered with the rows of a batch: who wrote them, and how far everything was before."""
         version = max(0, self.end(batch).read_version)
         source = {"version": version, "commit": commit_of(self._messages, version)}
         versions = {table.definition.name: _version(table) for table in self._others}

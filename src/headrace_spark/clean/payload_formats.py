@@ -55,7 +55,7 @@ class PayloadFormat:
         return f"not_{AVRO if self.name == AVRO else PROTOBUF}"
 
     def check(self) -> None:
-        """Raises BadFormat."""
+        """Check that payloads of this format can be decoded. Raises BadFormat."""
         _decoder(self)
 
     def as_json(self, payload: bytes) -> str | None:
@@ -68,12 +68,13 @@ class PayloadFormat:
 
 @lru_cache(maxsize=256)
 def _decoder(form: PayloadFormat) -> Decoder:
-    """Raises BadFormat."""
+    """Return the decoder of a format. Raises BadFormat."""
     return avro_decoder(form.source) if form.name == AVRO else protobuf_decoder(form.source, form.message)
 
 
 def avro_decoder(source: bytes) -> Decoder:
-    """Raises BadFormat for what is no schema of a record, or holds itself: its payloads can be of any depth."""
+    """Return the decoder of an Avro schema. Raises BadFormat for what is no schema of a record, or holds itself: its
+    payloads can be of any depth."""
     try:
         written = json.loads(source)
         schema = fastavro.parse_schema(written)
@@ -117,7 +118,7 @@ def _endless(schema: Any, space: str, around: frozenset[str]) -> str:
 
 
 def _takes_nothing(schema: Any) -> bool:
-    """Return whether its values have no bytes. Those of a union have, and a name is not looked up."""
+    """Return whether a value of this type has no bytes. Those of a union have, and a name is not looked up."""
     if not isinstance(schema, dict):
         return bool(schema == "null")
     if "fields" in schema:
@@ -126,7 +127,7 @@ def _takes_nothing(schema: Any) -> bool:
 
 
 def protobuf_decoder(source: bytes, message: str) -> Decoder:
-    """Raises BadFormat."""
+    """Return the decoder of a Protobuf message. Raises BadFormat."""
     pool = descriptor_pool.DescriptorPool()
     try:
         files = descriptor_pb2.FileDescriptorSet.FromString(source)

@@ -117,9 +117,10 @@ class BadTopicSchema(PipelineError):
 
 @dataclass(frozen=True)
 class TopicSchema:
-    """One `[[schema]]`. `payload` is the type of payloads that are no objects, None where they are. `lenient`: whole
-    numbers may be written with a fraction of zero, or as texts. `rescue`: what the schema does not name of an object is
-    kept. `form`: how payloads become JSON, None where they are; `file`: what says so, beside the topic schema file."""
+    """One `[[schema]]` of the topic schema file. `payload` is the type of payloads that are no objects, None where they
+    are. `lenient`: whole numbers may be written with a fraction of zero, or as texts. `rescue`: what the schema does
+    not name of an object is kept. `form`: how payloads become JSON, None where they are; `file`: what says so, beside
+    the topic schema file."""
 
     name: str
     topics: tuple[str, ...]
@@ -139,13 +140,13 @@ class TopicSchema:
 
     @property
     def json(self) -> StructType:
-        """What Spark reads: the object of the payload, or one with the payload as its only field."""
+        """Return what Spark reads: the object of the payload, or one with the payload as its only field."""
         fields = self.fields if self.payload is None else {VALUE: self.payload}
         return json_type(fields, self.lenient)
 
     @property
     def column(self) -> DataType:
-        """The type of the column of `clean`: every kind of time is a timestamp there."""
+        """Return the type of the column of `clean`: every kind of time is a timestamp there."""
         if self.payload is not None:
             return _column_kind(self.payload)
         rescued = [StructField(RESCUED, StringType())] if self.rescue else []
@@ -169,7 +170,8 @@ def load_topic_schemas(file: Path) -> tuple[TopicSchema, ...]:
 
 
 def parse_topic_schemas(tables: Mapping[str, Any], folder: Path = Path()) -> tuple[TopicSchema, ...]:
-    """`folder`: where the files lie that it names. Raises BadTopicSchema."""
+    """Return the schemas of topics in `tables`. `folder`: where the files lie that a schema names. Raises
+    BadTopicSchema."""
     entries = tables.get("schema")
     if set(tables) != {"schema"} or not isinstance(entries, list):
         raise BadTopicSchema("there must be [[schema]] tables, and nothing else at the top")
@@ -323,7 +325,7 @@ BROKEN: Final = "_broken"
 
 
 def json_type(fields: Mapping[str, Kind], lenient: bool = False) -> StructType:
-    """What Spark reads from the payload: the fields as JSON has them, and a place for what cannot be read."""
+    """Return what Spark reads from the payload: the fields as JSON has them, and a place for what cannot be read."""
     return StructType([*_json_object(fields, lenient), StructField(BROKEN, StringType())])
 
 
@@ -338,7 +340,7 @@ def _json_kind(kind: Kind, lenient: bool) -> DataType:
 
 
 def column_type(fields: Mapping[str, Kind]) -> StructType:
-    """The column of `clean`: every kind of time is a timestamp there."""
+    """Return the type of the column of `clean`: every kind of time is a timestamp there."""
     return StructType([StructField(field, _column_kind(kind)) for field, kind in fields.items()])
 
 
@@ -359,7 +361,7 @@ def has_grown(there: DataType, wanted: DataType) -> bool:
 
 
 def filter_pattern(topic_filter: str) -> str:
-    """The regular expression for the topics that an MQTT filter matches (section 4.7 of the specification)."""
+    """Return the regular expression for the topics that an MQTT filter matches (section 4.7 of the specification)."""
     levels = topic_filter.split("/")
     many = levels[-1] == "#"
     parts = ["[^/]*" if level == "+" else re.escape(level) for level in (levels[:-1] if many else levels)]

@@ -66,7 +66,7 @@ OUTBOX: Final = StructType(
 
 @dataclass(frozen=True)
 class Outbox:
-    """Says where the rows are kept and where they go. `connections` tasks publish at a time."""
+    """The outbox of one lake: says where the rows are kept and where they go. `connections` tasks publish at a time."""
 
     table: Path
     address: BrokerAddress
@@ -105,12 +105,13 @@ class Outbox:
         DeltaTable.forPath(spark, str(self.table)).delete(done)
 
     def last_batch(self, query: str) -> int | None:
-        """The last batch of a query that was kept; None too where there is no outbox yet. Raises LakeConflict."""
+        """Return the last batch of a query that was kept; None too where there is no outbox yet. Raises
+        LakeConflict."""
         log = open_log(self.table)
         return None if log is None else log.transaction_version(query)
 
     def batches(self, plans: Plans | None = None) -> Callable[[DataFrame, int], None]:
-        """What `foreachBatch` is given: keep the batch, publish it. `plans`: of a query over a Delta table."""
+        """Return what `foreachBatch` is given: keep the batch, publish it. `plans`: of a query over a Delta table."""
 
         def each(frame: DataFrame, batch: int) -> None:
             spark = frame.sparkSession
@@ -154,13 +155,13 @@ def send(
 
 
 def in_order(rows: DataFrame, connections: int) -> DataFrame:
-    """Rows that have producer, sequence and slot, as tasks publish them."""
+    """Return rows that have producer, sequence and slot, as tasks publish them."""
     spread = rows.repartitionById(connections, F.col("slot") % connections)
     return spread.sortWithinPartitions(PRODUCER, SEQUENCE)
 
 
 def numbered(frame: DataFrame, query: str, batch: int, connections: int) -> DataFrame:
-    """The rows of a batch with all columns of OUTBOX: the slot by topic, the sequence by place in the slot."""
+    """Return the rows of a batch with all columns of OUTBOX: the slot by topic, the sequence by place in the slot."""
     check_columns(frame.schema)
     columns = [_kept(frame, name).alias(name) for name in COLUMNS]
     slot = F.spark_partition_id()
@@ -180,7 +181,7 @@ def numbered(frame: DataFrame, query: str, batch: int, connections: int) -> Data
 
 
 def _kept(frame: DataFrame, name: str) -> Column:
-    """A column of the outbox. A number that is too large for it is kept as -1, which is no message, either."""
+    """Return a column of the outbox. A number that is too large for it is kept as -1, which is no message, either."""
     given, kind = F.col(name) if name in frame.columns else F.lit(None), _MESSAGE[name]
     if not isinstance(kind, ByteType):
         return given.cast(kind)

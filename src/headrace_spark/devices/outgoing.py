@@ -64,7 +64,7 @@ _RARE: Final = ("payload_format_indicator", "content_type", "response_topic", "c
 
 
 def check_columns(schema: StructType) -> None:
-    """Raises BadOption unless rows of `schema` can be messages."""
+    """Check the columns of rows that are to be published. Raises BadOption unless rows of `schema` can be messages."""
     for name in ("topic", "payload"):
         if name not in schema.names:
             raise BadOption("schema", schema.simpleString(), f"column {name} is missing")
@@ -81,7 +81,7 @@ def check_columns(schema: StructType) -> None:
 
 
 def rows_of(batch: pa.RecordBatch) -> Iterator[dict[str, Any]]:
-    """Return its rows, with the columns that matter here."""
+    """Return the rows of a record batch, with the columns that matter here."""
     kept = [name for name in batch.schema.names if name in _TYPES]
     columns = [batch.column(name).to_pylist() for name in kept]
     for values in zip(*columns, strict=True):
@@ -89,7 +89,7 @@ def rows_of(batch: pa.RecordBatch) -> Iterator[dict[str, Any]]:
 
 
 def message_of(row: dict[str, Any], sequence: int) -> Outgoing:
-    """Raises BadRow."""
+    """Return the message that a row describes. Raises BadRow."""
     topic, payload, qos, expiry_s = (
         row["topic"],
         row["payload"],
@@ -114,7 +114,7 @@ def message_of(row: dict[str, Any], sequence: int) -> Outgoing:
 
 
 def _checked(row: dict[str, Any], sequence: int) -> bytes:
-    """The property area, as a broker takes it. Raises BadRow."""
+    """Return the property area, as a broker takes it. Raises BadRow."""
     try:
         encoded = _properties(row)
         publish.scan(encoded, 0, len(encoded), _PUBLISH, False)
@@ -126,7 +126,7 @@ def _checked(row: dict[str, Any], sequence: int) -> bytes:
 
 
 def _properties(row: dict[str, Any]) -> bytes:
-    """The property area, without what the producer adds."""
+    """Return the property area, without what the producer adds."""
     encoded = b""
     if any(row.get(name) is not None for name in _RARE):
         properties = Properties()

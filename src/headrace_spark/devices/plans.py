@@ -28,7 +28,8 @@ _EARLIER: Final = 2
 
 @dataclass(frozen=True)
 class Plan:
-    """`end`: the offset behind the batch, as Spark wrote it; `commit` of the source's version that it has read."""
+    """What was planned for one batch. `end`: the offset behind the batch, as Spark wrote it; `commit` of the source's
+    version that it has read."""
 
     batch: int
     end: dict[str, Any]
@@ -85,11 +86,11 @@ class Plans:
 
     @property
     def query(self) -> str | None:
-        """The query whose rows the outbox has under this name; that of the checkpoint where nothing is noted."""
+        """Return the query whose rows the outbox has under this name; that of the checkpoint where nothing is noted."""
         return self._read()[0] or self._checkpoint.query_id
 
     def _require_planned(self, kept: int | None) -> None:
-        """An outbox of an older headrace: only numbers tell."""
+        """Check an outbox of an older headrace, of which only numbers tell."""
         planned = self._checkpoint.last_planned
         if kept is not None and (planned is None or kept > planned):
             raise self._conflict(

@@ -66,7 +66,8 @@ class _PutAside(Exception):
 
 
 class Publisher(ClientHandler):
-    """One producer's connection. `acknowledged` and `sent` count messages, repeats included in `sent`."""
+    """The connection of one producer to a broker. `acknowledged` and `sent` count messages, repeats included in
+    `sent`."""
 
     def __init__(
         self,
@@ -76,7 +77,8 @@ class Publisher(ClientHandler):
         rate: float = 0.0,
         put_aside: Callable[[Outgoing, str], None] | None = None,
     ) -> None:
-        """`patience_s`: how long to try without one acknowledgement; `rate`: messages a second at most, 0: no limit.
+        """Begin without a connection. `patience_s`: how long to try without one acknowledgement; `rate`: messages a
+        second at most, 0: no limit.
 
         `put_aside`: is told of every message that the broker refuses for good, and why; the others go on. Without it
         the first one ends the work.
@@ -108,7 +110,7 @@ class Publisher(ClientHandler):
         self._pause_s = _WAIT_FIRST_S
 
     def publish(self, messages: Iterable[Outgoing]) -> None:
-        """Send all of them, in order; returns when the last one is acknowledged.
+        """Send all messages, in order; returns when the last one is acknowledged.
 
         Raises BrokerRefused, BrokerUnreachable, Superseded.
         """
@@ -255,7 +257,7 @@ class Publisher(ClientHandler):
             raise self._failure
 
     def _lost(self, error: Exception) -> None:
-        """The connection is over: whatever waits is sent again, after a pause. Raises BrokerUnreachable."""
+        """Note that the connection is over: whatever waits is sent again, after a pause. Raises BrokerUnreachable."""
         self._begin_again()
         if time.monotonic() - self._heard_s > self._patience_s:
             raise BrokerUnreachable(
@@ -323,7 +325,7 @@ class Publisher(ClientHandler):
         self._heard()
 
     def _refuse(self, packet_id: int, reason_code: int) -> None:
-        """The broker will never take it."""
+        """Give up a message that the broker will never take."""
         message, why = self._waiting[packet_id], reason_codes.name(reason_code)
         if self._put_aside is None:
             self._fail(_refused(message, why, reason_code))

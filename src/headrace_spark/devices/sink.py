@@ -62,7 +62,7 @@ class SinkOptions:
 
     @classmethod
     def parse(cls, given: Mapping[str, str]) -> SinkOptions:
-        """Raises BadOption."""
+        """Read the options of the sink. Raises BadOption."""
         values = {name.lower(): value for name, value in given.items()}
         known = {name.lower() for name in _NAMES}
         for name in values:
@@ -86,7 +86,7 @@ class SinkOptions:
 
 
 class MqttDataSource(DataSource):
-    """Registered with a session as `headrace-mqtt`."""
+    """The sink, which is registered with a session as `headrace-mqtt`."""
 
     @classmethod
     def name(cls) -> str:
@@ -112,7 +112,7 @@ class Published(WriterCommitMessage):
 
 
 class BatchWriter(DataSourceArrowWriter):
-    """Made on the driver, used on workers."""
+    """Writes a batch to devices; made on the driver, used on workers."""
 
     def __init__(self, options: SinkOptions) -> None:
         self._options = options
@@ -123,7 +123,7 @@ class BatchWriter(DataSourceArrowWriter):
 
 
 class StreamWriter(DataSourceStreamArrowWriter):
-    """The same in every micro-batch, under the query's id and the number of the batch."""
+    """Writes every micro-batch of a query to devices, under the query's id and the number of the batch."""
 
     def __init__(self, options: SinkOptions) -> None:
         self._options = options
@@ -167,7 +167,7 @@ def _of_producer(put_aside: PutAside, producer: str) -> Callable[[Outgoing, str]
 def _numbered(
     batches: Iterator[pa.RecordBatch], producer: str, batch: int, put_aside: PutAside | None
 ) -> Iterator[tuple[str, Outgoing]]:
-    """Each row as a message, with the producer that sends it. Raises BadRow."""
+    """Yield each row as a message, with the producer that sends it. Raises BadRow."""
     first = batch << ROW_BITS
     rows = (row for part in batches for row in rows_of(part))
     for number, row in enumerate(rows, first):

@@ -30,5 +30,5 @@ SETTINGS_OF: Final = {"mend": "clean"}
 
 
 def module_of(job: str) -> Any:
-    """The module of a job. Imports Spark."""
+    """Return the module of a job. Imports Spark."""
     return import_module(JOBS[job])

@@ -30,13 +30,13 @@ Settings = ArchiveSettings
 
 
 def check(settings: Settings) -> None:
-    """Raises BadOption, JournalMissing."""
+    """Check that the job can run. Raises BadOption, JournalMissing."""
     check_consumer(settings.consumer)
     journal_of(settings)
 
 
 def run(spark: SparkSession, settings: Settings, stop: Event, report: Report) -> Progress:
-    """Raises PipelineError."""
+    """Run the job until it has done its work or is to stop. Raises PipelineError."""
     journal = journal_of(settings)
     target = target_of(spark, settings, journal)
     with target.held():
@@ -73,7 +73,7 @@ class Tracker:
         self.progress = Progress(0, max(written or journal.complete_offset(), known), 0, 0.0)
 
     def observe(self, finished: list[StreamingQueryProgress]) -> None:
-        """Called about twice a second with the batches finished since; often none."""
+        """Observe the progress. Called about twice a second with the batches finished since; often none."""
         rows, offset = self.progress.rows, self.progress.offset
         for batch in finished:
             added = self._target.rows(batch.batchId)

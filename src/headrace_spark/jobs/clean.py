@@ -58,7 +58,7 @@ JOB: Final = "clean"
 
 @dataclass(frozen=True, kw_only=True)
 class Settings(RunSettings):
-    """`[pipeline.clean]`."""
+    """`[pipeline.clean]`: what the job `clean` is told."""
 
     topic_schemas: str
     repeat_days: int
@@ -68,7 +68,7 @@ class Settings(RunSettings):
 
 
 class Tables:
-    """The three tables of one lake."""
+    """The three tables of one lake that the job `clean` writes."""
 
     def __init__(self, lake: Path) -> None:
         self.clean = LakeTable(lake, CLEAN)
@@ -90,7 +90,7 @@ class Tables:
         return messages.join(reduce(DataFrame.unionByName, places), list(PLACE), "left_anti")
 
     def known(self, spark: SparkSession, since: date) -> DataFrame:
-        """Ids that publishers chose, and the places of their rows, of that day and later."""
+        """Return the ids that publishers chose, and the places of their rows, of that day and later."""
         recent = [
             table.read(spark).where(F.col("date") >= F.lit(since)).select("message_id", *PLACE)
             for table in (self.clean, self.quarantine)
@@ -99,7 +99,7 @@ class Tables:
 
 
 def check(settings: Settings) -> None:
-    """Raises BadOption, BadTopicSchema, LakeConflict."""
+    """Check that the job can run. Raises BadOption, BadTopicSchema, LakeConflict."""
     if not settings.topic_schemas:
         raise BadOption("pipeline.clean.topic_schemas", "", "name the file that says which topics carry what")
     schemas = load_topic_schemas(Path(settings.topic_schemas))
@@ -117,7 +117,7 @@ def continuity(lake: Lake, tables: Tables, checkpoint: Checkpoint) -> Continuity
 
 
 def run(spark: SparkSession, settings: Settings, stop: Event, report: Report) -> Progress:
-    """Raises PipelineError."""
+    """Run the job until it has done its work or is to stop. Raises PipelineError."""
     lake = Lake(settings.folder)
     with lake.holding(JOB):
         check(settings)
@@ -142,7 +142,8 @@ def run(spark: SparkSession, settings: Settings, stop: Event, report: Report) ->
 
 
 def require_columns(clean: LakeTable, schemas: Sequence[TopicSchema]) -> None:
-    """A column of `clean` keeps its type for ever, but an object may get more fields. Raises LakeConflict, BadOption."""
+    """Check the columns of `clean`: a column keeps its type for ever, but an object may get more fields. Raises
+    LakeConflict, BadOption."""
     found = clean.columns()
     fixed = set(CLEAN.columns.names)
     for schema in schemas:
@@ -169,7 +170,8 @@ class Pinned:
         self._copy = checkpoint.path.with_name(f"{checkpoint.path.name}-topic-schemas.toml")
 
     def require(self, file: Path) -> None:
-        """Raises LakeConflict if a batch is unfinished and `file`, or what it names, has changed since it was begun."""
+        """Check that the schemas are those with which an unfinished batch was begun. Raises LakeConflict if a batch is
+        unfinished and `file`, or what it names, has changed since it was begun."""
         if not (self._checkpoint.unfinished and self._copy.exists()):
             return
         for source, copy in self._copies(file).items():
@@ -187,13 +189,13 @@ class Pinned:
             part.replace(copy)
 
     def _copies(self, file: Path) -> dict[Path, Path]:
-        """The files of the schemas and where they are kept; the one that names the others comes last."""
+        """Return the files of the schemas and where they are kept; the one that names the others comes last."""
         named = {schema.file for schema in load_topic_schemas(file) if schema.file}
         return {file.parent / name: self._copy.parent / name for name in sorted(named)} | {file: self._copy}
 
 
 class Cleaner:
-    """What happens to one micro-batch."""
+    """Cleans one micro-batch after the other."""
 
     def __init__(
         self, settings: Settings, schemas: Sequence[TopicSchema], tables: Tables, together: Continuity
@@ -206,7 +208,7 @@ class Cleaner:
         """Read so far, by this process. Spark would count a row once for each look at it."""
 
     def write(self, messages: DataFrame, batch: int) -> None:
-        """Called by Spark on a thread of its own, one batch after the other."""
+        """Write a batch. Called by Spark on a thread of its own, one batch after the other."""
         app_id, version = self._together.app_id, self._together.end(batch).number
         is_repeated = self._together.repeats(batch)
         if is_repeated:
@@ -222,7 +224,8 @@ class Cleaner:
         self.rows += rows
 
     def _write_others(self, marked: DataFrame, app_id: str, version: int) -> None:
-        """What is not clean is usually little or nothing: worth a second look at the batch, not a copy of all of it."""
+        """Write the rows that are not clean, which are usually few or none: worth a second look at the batch, not a
+        copy of all of it."""
         bad = marked.where(F.col("repeat") | F.col("reason").isNotNull()).persist(
             StorageLevel.MEMORY_AND_DISK
         )
@@ -284,7 +287,7 @@ class Tracker:
         self.progress = Progress(0, 0, 0, 0.0)
 
     def observe(self, finished: list[StreamingQueryProgress]) -> None:
-        """Called about twice a second with the batches finished since; often none."""
+        """Observe the progress. Called about twice a second with the batches finished since; often none."""
         batch = self.progress.offset
         for done in finished:
             batch = done.batchId

@@ -58,19 +58,19 @@ _OF_QUEUES: Final = ("device_owned", "queue_opened", "queue_closed", "cluster_ma
 
 @dataclass(frozen=True, kw_only=True)
 class Settings(RunSettings):
-    """`[pipeline.compact_events]`."""
+    """`[pipeline.compact_events]`: what the job `compact-events` is told."""
 
     consumer: str
 
 
 def check(settings: Settings) -> None:
-    """Raises BadOption, JournalMissing."""
+    """Check that the job can run. Raises BadOption, JournalMissing."""
     check_consumer(settings.consumer)
     journal_of(settings)
 
 
 def run(spark: SparkSession, settings: Settings, stop: Event, report: Report) -> Progress:
-    """Raises PipelineError. Prints the path of each file that it has written."""
+    """Run the job. Raises PipelineError. Prints the path of each file that it has written."""
     with Lake(settings.folder).holding(JOB):
         return _run(spark, settings, stop, report)
 
@@ -144,7 +144,7 @@ def is_whole(file: Path) -> bool:
 
 
 def starting_offset(journal: JournalReader, old: DataFrame | None) -> int:
-    """The checkpoint of the table, or the beginning of the journal. Raises ForeignOffset, DataLoss."""
+    """Return the checkpoint of the table, or the beginning of the journal. Raises ForeignOffset, DataLoss."""
     found = None if old is None else old.where(F.col("kind") == CHECKPOINT).first()
     start = 0
     if found is not None:
@@ -165,7 +165,7 @@ def starting_offset(journal: JournalReader, old: DataFrame | None) -> int:
 
 
 def events(spark: SparkSession, journal: JournalReader, start: int, end: int) -> DataFrame:
-    """The rows of schema `events` from one offset to another."""
+    """Return the rows of schema `events` from one offset to another."""
     return (
         spark.read.format("headrace-journal")
         .option("schema", "events")
@@ -179,7 +179,7 @@ def events(spark: SparkSession, journal: JournalReader, start: int, end: int) ->
 
 
 def compacted(rows: DataFrame) -> DataFrame:
-    """The rows of the records that the state still depends on; compacting twice changes nothing."""
+    """Return the rows of the records that the state still depends on; compacting twice changes nothing."""
     kind = F.col("kind")
     ended = rows.where(kind == "session_ended").select("incarnation").distinct()
     of_sessions = rows.where(kind.isin(*_LIFE, *_SUBSCRIPTIONS)).join(ended, "incarnation", "left_anti")
@@ -198,7 +198,7 @@ def compacted(rows: DataFrame) -> DataFrame:
 
 
 def _of_queues(rows: DataFrame) -> tuple[DataFrame, DataFrame]:
-    """The queues that are open, and the clusters that were made since."""
+    """Return the queues that are open, and the clusters that were made since."""
     kind = F.col("kind")
     closed = rows.where(kind == "queue_closed").select(F.col("message_offset").alias("journal_offset"))
     opened = rows.where(kind == "queue_opened").join(closed, "journal_offset", "left_anti")
@@ -209,12 +209,12 @@ def _of_queues(rows: DataFrame) -> tuple[DataFrame, DataFrame]:
 
 
 def last(rows: DataFrame, *key: str) -> DataFrame:
-    """The newest row of each key."""
+    """Return the newest row of each key."""
     return _one_each(rows, key, F.desc("journal_offset"), F.desc("item"))
 
 
 def first(rows: DataFrame, *key: str) -> DataFrame:
-    """The oldest row of each key."""
+    """Return the oldest row of each key."""
     return _one_each(rows, key, F.asc("journal_offset"), F.asc("item"))
 
 
@@ -224,7 +224,7 @@ def _one_each(rows: DataFrame, key: tuple[str, ...], *order: Column) -> DataFram
 
 
 def _records(rows: DataFrame) -> Iterator[tuple[int, bytes]]:
-    """Offset and bytes of each record, in order."""
+    """Yield offset and bytes of each record, in order."""
     ordered = rows.where(F.col("record").isNotNull()).orderBy("journal_offset")
     for row in ordered.select("journal_offset", "record").toLocalIterator():
         yield row.journal_offset, bytes(row.record)

@@ -30,7 +30,7 @@ _KEY: Final = ("date", *PLACE)
 
 
 def check(settings: Settings) -> None:
-    """Raises BadOption, BadTopicSchema, LakeConflict."""
+    """Check that the job can run. Raises BadOption, BadTopicSchema, LakeConflict."""
     clean.check(settings)
     checkpoint = Lake(settings.folder).checkpoint(clean.JOB, "messages")
     if checkpoint.unfinished:

@@ -70,7 +70,7 @@ JOB: Final = "metrics"
 
 @dataclass(frozen=True, kw_only=True)
 class Settings(RunSettings):
-    """`[pipeline.metrics]`."""
+    """`[pipeline.metrics]`: what the job `metrics` is told."""
 
     consumer: str
     window_s: int
@@ -97,7 +97,7 @@ class Tables:
 
 
 def check(settings: Settings) -> None:
-    """Raises BadOption, JournalMissing, LakeConflict."""
+    """Check that the job can run. Raises BadOption, JournalMissing, LakeConflict."""
     check_consumer(settings.consumer)
     journal_of(settings)
     for table in Tables(settings.folder).all:
@@ -105,7 +105,7 @@ def check(settings: Settings) -> None:
 
 
 def run(spark: SparkSession, settings: Settings, stop: Event, report: Report) -> Progress:
-    """Raises PipelineError."""
+    """Run the job until it has done its work or is to stop. Raises PipelineError."""
     journal = journal_of(settings)
     tables = Tables(settings.folder)
     began = monotonic()
@@ -169,7 +169,7 @@ def count(
 
 
 class Work:
-    """What happens to one range."""
+    """The work on one range of the journal."""
 
     def __init__(
         self, spark: SparkSession, settings: Settings, tables: Tables, found: JournalRange, ranges: Ranges
@@ -209,11 +209,11 @@ class Work:
         return events
 
     def _numbers(self, count: int) -> DataFrame:
-        """A task for each number."""
+        """Return a frame of so many numbers, with a task for each."""
         return self._spark.range(0, count, 1, count)
 
     def _settled(self, sessions: Sessions, state_files: list[Path]) -> DataFrame:
-        """One pass over the range, one shuffle: `settling.FOUND`."""
+        """Return what one pass over the range, with one shuffle, finds: `settling.FOUND`."""
         settings, followed = self._settings, followed_of(sessions)
         paths = [str(path) for path in state_files]
         counting = Counting(
@@ -229,7 +229,7 @@ class Work:
         return together.mapInArrow(settling, FOUND)
 
     def _write(self, sessions: Sessions, notes: Notes, last: DataFrame) -> None:
-        """The state comes last; the others at once, each of which costs Spark more planning than work."""
+        """Write the tables, the state last; the others at once, each of which costs Spark more planning than work."""
         tables, uuid, end = self._tables, self._uuid, self._range.end
         waiting = [Waiting(**each) for each in notes.waiting]
         changed = [one for one in sessions.connections if one.is_new or one.disconnected_us is not None]
@@ -265,13 +265,13 @@ class Work:
     def _merge(
         self, table: LakeTable, rows: DataFrame, key: tuple[str, ...], condition: str | None = None
     ) -> None:
-        """Rows in the place of those with the same key, where the condition holds."""
+        """Put rows in the place of those with the same key, where the condition holds."""
         same = " and ".join(f"old.{name} = new.{name}" for name in key)
         merge = table.delta(self._spark).alias("old").merge(rows.alias("new"), same)
         merge.whenMatchedUpdateAll(condition).whenNotMatchedInsertAll().execute()
 
     def _files(self, definition: TableDefinition, batches: Iterable[pa.RecordBatch]) -> list[str]:
-        """Written here: rows of sessions and tenants are few."""
+        """Write rows into files and return their actions. Written here: rows of sessions and tenants are few."""
         files = TableFiles(self._settings.folder.absolute() / definition.name, definition.layout)
         for batch in batches:
             if batch.num_rows:

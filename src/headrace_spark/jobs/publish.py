@@ -63,12 +63,12 @@ class Settings(RunSettings):
 
     @property
     def source(self) -> Path:
-        """The table, a folder; within the lake unless the path is absolute."""
+        """Return the table, a folder; within the lake unless the path is absolute."""
         return self.folder.absolute() / self.table
 
 
 def check(settings: Settings) -> None:
-    """Raises BadOption, LakeConflict."""
+    """Check that the job can run. Raises BadOption, LakeConflict."""
     check_consumer(settings.name)
     settings.address.check()
     if not settings.table:
@@ -80,7 +80,7 @@ def check(settings: Settings) -> None:
 
 
 def run(spark: SparkSession, settings: Settings, stop: Event, report: Report) -> Progress:
-    """Raises PipelineError."""
+    """Run the job until it has done its work or is to stop. Raises PipelineError."""
     with Lake(settings.folder).holding(f"{JOB}-{settings.name}"):
         tracker = Tracker(settings, report)
         upkeep = tended(spark, settings)
@@ -105,7 +105,7 @@ class Tracker:
         self.progress = Progress(0, 0, 0, 0.0)
 
     def observe(self, finished: list[StreamingQueryProgress]) -> None:
-        """Called about twice a second with the batches finished since; often none."""
+        """Observe the progress. Called about twice a second with the batches finished since; often none."""
         rows = self.progress.rows + sum(batch.numInputRows for batch in finished)
         if self._position is None and (passed := self._checkpoint.passed()) is not None:
             self._position = TablePosition.from_dict(passed)
@@ -120,7 +120,7 @@ class Tracker:
 
 
 def tended(spark: SparkSession, settings: Settings) -> Upkeep:
-    """Outbox and dead letters; batches that were sent leave the outbox by themselves."""
+    """Return the upkeep of outbox and dead letters; batches that were sent leave the outbox by themselves."""
     lake = Lake(settings.folder)
     outbox = lake.root / "outbox"
     return Upkeep(
@@ -133,7 +133,7 @@ def tended(spark: SparkSession, settings: Settings) -> Upkeep:
 
 
 def start_query(spark: SparkSession, settings: Settings) -> StreamingQuery:
-    """The rows of the table, from its first version on; only appends count."""
+    """Start the query over the rows of the table, from its first version on; only appends count."""
     rows = (
         spark.readStream.format("delta")
         .option("maxFilesPerTrigger", settings.files_per_trigger_max)

@@ -84,12 +84,13 @@ class Settings(RunSettings):
 
     @property
     def topic_prefix(self) -> str:
-        """One client's messages have a prefix of their own, to which it subscribes: `replay/to/<client id>/`."""
+        """Return the prefix of the topics: one client's messages have a prefix of their own, to which it subscribes:
+        `replay/to/<client id>/`."""
         return f"{self.prefix}to/{self.client}/" if self.client else self.prefix
 
 
 def check(settings: Settings) -> None:
-    """Raises BadOption, LakeConflict."""
+    """Check that the job can run. Raises BadOption, LakeConflict."""
     check_consumer(settings.name)
     settings.address.check()
     for key in ("since", "until"):
@@ -110,14 +111,14 @@ def check(settings: Settings) -> None:
 
 
 def own_tables(lake: Path) -> set[Path]:
-    """The folders of a lake that jobs write."""
+    """Return the folders of a lake that jobs write."""
     names = {"messages", "outbox", "event_snapshot", "bootstrap", "_checkpoints"}
     names |= {table.name for table in TABLES}
     return {(lake.absolute() / name).resolve() for name in names}
 
 
 def run(spark: SparkSession, settings: Settings, stop: Event, report: Report) -> Progress:
-    """Raises PipelineError. With `dry_run` only what would be replayed is printed, as JSON."""
+    """Run the job. Raises PipelineError. With `dry_run` only what would be replayed is printed, as JSON."""
     try:
         with nullcontext() if settings.dry_run else Lake(settings.folder).holding(f"{JOB}-{settings.name}"):
             return _run(spark, settings, stop, report)
@@ -172,7 +173,7 @@ def _replay(rows: DataFrame, settings: Settings, run_id: str, number: int, part:
 
 
 def marked(rows: DataFrame, settings: Settings) -> DataFrame:
-    """Under the prefix, with the properties that keep them apart, and as they were published otherwise."""
+    """Return rows under the prefix, with the properties that keep them apart, and as they were published otherwise."""
     pair = "struct<name:string,value:string>"
     own = F.array(
         F.struct(F.lit(PROPERTY).alias("name"), F.lit(settings.name).alias("value")).cast(pair),
@@ -193,7 +194,7 @@ def marked(rows: DataFrame, settings: Settings) -> DataFrame:
 
 
 def chosen(spark: SparkSession, settings: Settings, version: int) -> DataFrame:
-    """The part of the archive that the settings name, at one version of the table."""
+    """Return the part of the archive that the settings name, at one version of the table."""
     table = (
         spark.read.format("delta").option("versionAsOf", version).load(str(Lake(settings.folder).messages))
     )
@@ -210,7 +211,8 @@ def chosen(spark: SparkSession, settings: Settings, version: int) -> DataFrame:
 
 
 def require_lasting(rows: DataFrame, where: str) -> None:
-    """What is chosen must be the same at every start, or a slice that was cut off would miss rows. Raises BadOption."""
+    """Check that what is chosen is the same at every start, or a slice that was cut off would miss rows. Raises
+    BadOption."""
     plan = rows._jdf.queryExecution().analyzed().toString()
     found = _PASSING.search(plan)
     if where and found is not None:
@@ -221,7 +223,8 @@ def require_lasting(rows: DataFrame, where: str) -> None:
 
 
 def matching(topic_filter: str) -> list[Column]:
-    """An MQTT topic filter as conditions; the literal beginning is one of its own, by which Delta skips files."""
+    """Return an MQTT topic filter as conditions; the literal beginning is one of its own, by which Delta skips
+    files."""
     levels = topic_filter.split("/")
     literal = levels[: _first_wildcard(levels)]
     if len(literal) == len(levels):
@@ -277,7 +280,7 @@ def journals(rows: DataFrame) -> list[Journal]:
 
 
 def slices(parts: list[Journal], offsets: int) -> Iterator[tuple[int, Journal, int, int]]:
-    """Number, journal, first offset and the one behind, in an order that never changes."""
+    """Yield number, journal, first offset and the one behind, in an order that never changes."""
     number = 0
     for part in parts:
         for start in range(part.first, part.last + 1, offsets):
@@ -375,7 +378,7 @@ class Notes:
 
 
 def _read(path: Path) -> dict[str, Any]:
-    """Raises LakeConflict."""
+    """Read what a replay has noted. Raises LakeConflict."""
     try:
         noted: dict[str, Any] = json.loads(path.read_text())
         if {"id", "identity", "version", "slices_done"} <= noted.keys():
@@ -386,7 +389,7 @@ def _read(path: Path) -> dict[str, Any]:
 
 
 def _time(key: str, value: str) -> datetime | None:
-    """ISO 8601 with an offset from UTC. Raises BadOption."""
+    """Return the time of a text in ISO 8601 with an offset from UTC. Raises BadOption."""
     if not value:
         return None
     try:

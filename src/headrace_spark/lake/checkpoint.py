@@ -30,7 +30,7 @@ class Checkpoint:
 
     @property
     def query_id(self) -> str | None:
-        """The id that Spark gave the query at its first start. Raises LakeConflict."""
+        """Return the id that Spark gave the query at its first start. Raises LakeConflict."""
         try:
             return str(json.loads((self.path / "metadata").read_text())["id"])
         except FileNotFoundError:
@@ -40,12 +40,12 @@ class Checkpoint:
 
     @property
     def last_batch(self) -> int | None:
-        """The last micro-batch that Spark has marked as done."""
+        """Return the last micro-batch that Spark has marked as done."""
         return max(self._batches("commits"), default=None)
 
     @property
     def last_planned(self) -> int | None:
-        """The last micro-batch that was begun."""
+        """Return the last micro-batch that was begun."""
         return max(self._batches("offsets"), default=None)
 
     @property
@@ -55,12 +55,12 @@ class Checkpoint:
         return begun is not None and (done is None or begun > done)
 
     def end(self, batch: int) -> dict[str, Any]:
-        """The offset behind a planned batch, of its only source. Raises LakeConflict."""
+        """Return the offset behind a planned batch, of its only source. Raises LakeConflict."""
         found: dict[str, Any] = json.loads(self._planned(batch)[2])
         return found
 
     def settings_of(self, batch: int) -> str:
-        """What Spark keeps with a planned batch: times and its configuration, as JSON. Raises LakeConflict."""
+        """Return what Spark keeps with a planned batch: times and its configuration, as JSON. Raises LakeConflict."""
         return self._planned(batch)[1]
 
     def _planned(self, batch: int) -> list[str]:
@@ -77,14 +77,15 @@ class Checkpoint:
         return lines
 
     def passed(self) -> dict[str, Any] | None:
-        """The offset below which Spark reads nothing again; None if it begins anew. Raises LakeConflict."""
+        """Return the offset below which Spark reads nothing again; None if it begins anew. Raises LakeConflict."""
         begun = self.last_planned
         if begun is None or (begun == 0 and self.unfinished):
             return None
         return self.end(begun - 1 if self.unfinished else begun)
 
     def require_whole(self, remedy: str) -> None:
-        """Raises LakeConflict, which ends with `remedy`, unless Spark can go on with it."""
+        """Check that Spark can go on with the checkpoint. Raises LakeConflict, which ends with `remedy`, if it
+        cannot."""
         begun, done = self.last_planned, self.last_batch
         if begun is None and done is None:
             return
@@ -101,7 +102,8 @@ class Checkpoint:
             raise LakeConflict(f"{problem}: the checkpoint is not whole. {remedy}") from None
 
     def move(self, query_id: str, ends: Mapping[int, Mapping[str, Any]], settings: str) -> None:
-        """Make it say that the last of these batches was begun and those before it are done. Raises OSError.
+        """Make the checkpoint say that the last of these batches was begun and those before it are done. Raises
+        OSError.
 
         `ends`: the offset behind each; Spark needs that of the one before the last, too. `settings`: what
         `settings_of` gave for one of these batches.

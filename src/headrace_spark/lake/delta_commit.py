@@ -87,7 +87,7 @@ def append_rows(
 
 
 def _listed(jvm: Any, actions: Iterable[str]) -> Any:
-    """Delta's own objects for actions, in a list of Java's."""
+    """Return Delta's own objects for actions, in a list of Java's."""
     listed = jvm.java.util.ArrayList()
     for action in actions:
         listed.add(jvm.org.apache.spark.sql.delta.actions.Action.fromJson(action))
@@ -105,7 +105,7 @@ def _mark(app_id: str, version: int) -> str:
 
 
 def _removed(table: DeltaLog, partition: Mapping[str, str]) -> Iterator[str]:
-    """Actions that take out the files of a partition."""
+    """Yield the actions that take out the files of a partition."""
     for row in pa.table(table.get_add_actions(flatten=True)).to_pylist():
         if all(row[f"partition.{name}"] == value for name, value in partition.items()):
             remove = {
@@ -120,7 +120,8 @@ def _removed(table: DeltaLog, partition: Mapping[str, str]) -> Iterator[str]:
 
 
 def require(table: Path, actions: Sequence[str]) -> None:
-    """A worker on another machine may have written to a disk of its own. Raises LakeConflict."""
+    """Check that the files of the actions are here: a worker on another machine may have written to a disk of its own.
+    Raises LakeConflict."""
     for path, action in zip(paths_of(table, actions), actions, strict=True):
         if not path.is_file() or path.stat().st_size != json.loads(action)["add"]["size"]:
             raise LakeConflict(
@@ -130,7 +131,7 @@ def require(table: Path, actions: Sequence[str]) -> None:
 
 
 def paths_of(table: Path, actions: Sequence[str]) -> list[Path]:
-    """The files of `add` actions."""
+    """Return the files of `add` actions."""
     return [table / unquote(json.loads(action)["add"]["path"]) for action in actions]
 
 

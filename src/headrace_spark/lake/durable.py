@@ -36,7 +36,7 @@ class SyncedTable:
         self._synced: int | None = None  # up to which version
 
     def sync(self) -> None:
-        """Every commit so far, and the files it added, are on disk after this. Raises OSError."""
+        """Sync every commit so far, and the files that it added. Raises OSError."""
         log = self._table / _LOG
         names = sorted(name for name in os.listdir(log) if name[:20].isdigit())
         newest = int(names[-1][:20])

@@ -31,7 +31,7 @@ class HadoopFiles:
         self._configuration = context._jsc.hadoopConfiguration()
 
     def read(self, url: LakeUrl) -> str | None:
-        """The text of a file, None where there is none. Raises LakeUnreachable."""
+        """Return the text of a file, None where there is none. Raises LakeUnreachable."""
         with said_plainly(url):
             for _ in range(_LOOKS - 1):
                 with suppress(Py4JJavaError):  # it was written anew, or removed, between two looks at it
@@ -57,7 +57,7 @@ class HadoopFiles:
             out.close()
 
     def remove(self, url: LakeUrl) -> None:
-        """Raises LakeUnreachable."""
+        """Remove a file. Raises LakeUnreachable."""
         with said_plainly(url):
             files, path = self._at(url)
             files.delete(path, False)

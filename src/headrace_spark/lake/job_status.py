@@ -77,7 +77,7 @@ def job_statuses(places: Places) -> list[JobStatus]:
 
 
 def describe_jobs(jobs: Iterable[JobStatus]) -> Iterator[str]:
-    """Yield a line for each."""
+    """Yield a line for each job."""
     for job in jobs:
         if job.lag is None:
             yield f"job       {job.job}  {job.problem}"
@@ -180,7 +180,8 @@ def _replay(notes: Path) -> Callable[[Places], JobStatus | None]:
 def left_to_replay(
     parts: Sequence[dict[str, Any]], offsets_per_slice: int, slices_done: int
 ) -> tuple[int, int]:
-    """Rows and bytes of the slices that are not done, about: within a part they count as equally long."""
+    """Return about how many rows and bytes the slices that are not done have: within a part they count as equally
+    long."""
     rows = size = 0
     for part in parts:
         slices = -(-(part["last"] + 1 - part["first"]) // offsets_per_slice)

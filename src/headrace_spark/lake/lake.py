@@ -34,7 +34,8 @@ class Lake:
         return Checkpoint(self.checkpoints / f"{job}-{consumer}")
 
     def owner(self, job: str, table: Path) -> str:
-        """The owner of a consumer's position, which is that of a table: the same wherever the lake is moved to."""
+        """Return the owner of a consumer's position, which is that of a table: the same wherever the lake is moved
+        to."""
         return f"{job}:{DeltaLog(table).metadata().id} in {table}"
 
     @contextmanager

@@ -26,7 +26,7 @@ _NOTED_WITHIN: Final = 100
 
 
 class LakeTable:
-    """`<lake>/<name>`. What is asked about it is read from the Delta log, without Spark."""
+    """The Delta table `<lake>/<name>`. What is asked about it is read from the Delta log, without Spark."""
 
     def __init__(self, lake: Path, definition: TableDefinition) -> None:
         self.definition = definition
@@ -52,18 +52,18 @@ class LakeTable:
         return log
 
     def columns(self) -> dict[str, DataType]:
-        """Column -> type; empty where there is no table."""
+        """Return the type of each column; empty where there is no table."""
         log = self.log()
         found = () if log is None else StructType.fromJson(json.loads(log.schema().to_json()))
         return {field.name: field.dataType for field in found}
 
     def last_version(self, app_id: str) -> int | None:
-        """The last transaction of that application in the table."""
+        """Return the last transaction of that application in the table."""
         log = self.log()
         return None if log is None else log.transaction_version(app_id)
 
     def rows_added(self) -> int:
-        """Rows that the last commit added."""
+        """Return the number of rows that the last commit added."""
         log = self.log()
         metrics = log.history(1)[0]["operationMetrics"] if log is not None else {}
         return int(metrics["numOutputRows"])
@@ -93,7 +93,8 @@ class LakeTable:
         return DeltaTable.forPath(spark, str(self.path))
 
     def is_plain(self) -> bool:
-        """Return whether it is as this headrace makes it, so that files may be added that Spark did not write."""
+        """Return whether the table is as this headrace makes it, so that files may be added that Spark did not
+        write."""
         log = self.log()
         return log is not None and is_plain(log, self.definition.layout, _ours(self.definition))
 
@@ -134,7 +135,7 @@ class LakeTable:
             remove_files(self.path, actions)
 
     def last_note(self) -> dict[str, Any]:
-        """What was noted with the last `append` that noted anything; empty if the log no longer says."""
+        """Return what was noted with the last `append` that noted anything; empty if the log no longer says."""
         log = self.log()
         for commit in log.history(_NOTED_WITHIN) if log is not None else ():
             if commit.get("userMetadata"):
@@ -161,13 +162,13 @@ class LakeTable:
 
 
 def rows_of_files(spark: SparkSession, table: Path, actions: Sequence[str], schema: StructType) -> DataFrame:
-    """The rows of files that are in no commit, by their `add` actions."""
+    """Return the rows of files that are in no commit, by their `add` actions."""
     paths = [str(path) for path in paths_of(table, actions)]
     return spark.read.schema(schema).parquet(*paths) if paths else spark.createDataFrame([], schema)
 
 
 def _ours(definition: TableDefinition) -> dict[str, str]:
-    """What is set of Delta's properties."""
+    """Return what is set of Delta's properties."""
     return {"delta.dataSkippingStatsColumns": ",".join(definition.statistics), **KEPT_LOG}
 
 

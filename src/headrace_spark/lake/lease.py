@@ -42,7 +42,7 @@ class Files(Protocol):
 
 
 class Lease:
-    """`doing`: what only one may do, for the error."""
+    """The lease of one lake. `doing`: what only one may do, for the error."""
 
     def __init__(
         self, files: Files, url: LakeUrl, doing: str, lease_s: float = LEASE_S, beat_s: float = BEAT_S
@@ -60,7 +60,7 @@ class Lease:
 
     @contextmanager
     def held(self) -> Iterator[None]:
-        """Hold it until the block ends, as soon as nobody else does. Raises LakeConflict, LakeUnreachable."""
+        """Hold the lease until the block ends, as soon as nobody else does. Raises LakeConflict, LakeUnreachable."""
         self._wait()
         self._write()
         renewing = Thread(target=self._renew, name="lease", daemon=True)
@@ -82,7 +82,7 @@ class Lease:
             )
 
     def require_now(self) -> None:
-        """The same after a look. Raises LakeConflict, LakeUnreachable."""
+        """Check that the lease is held, after a look. Raises LakeConflict, LakeUnreachable."""
         if not self._is_ours():
             self.lost.set()
         self.require()

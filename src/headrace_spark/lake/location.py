@@ -14,8 +14,8 @@ _URL: Final = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):/+")
 
 
 def lake_location(written: str | Path) -> Location:
-    """The folder of a lake, or its URL. Raises BadOption for one that no lake can have: a folder of that name would be
-    made here."""
+    """Return the folder of a lake, or its URL. Raises BadOption for one that no lake can have: a folder of that name
+    would be made here."""
     text = str(written)
     found = _URL.match(text)
     if found is None:
@@ -32,7 +32,7 @@ def lake_location(written: str | Path) -> Location:
 
 
 def lake_folder(written: str | Path) -> Path:
-    """The folder of a lake, for what works on files. Raises BadOption for a URL."""
+    """Return the folder of a lake, for what works on files. Raises BadOption for a URL."""
     found = lake_location(written)
     if isinstance(found, LakeUrl):
         raise BadOption(

@@ -66,7 +66,7 @@ class TableState:
     ends: tuple[JournalEnd, ...]
 
     def end(self, uuid: str) -> JournalEnd | None:
-        """The end for the newest epoch of that journal."""
+        """Return the end for the newest epoch of that journal."""
         return max(
             (end for end in self.ends if uuid.startswith(end.uuid_start)),
             key=lambda end: end.epoch,
@@ -75,7 +75,7 @@ class TableState:
 
 
 class MessagesTable:
-    """`tables`: how the table's log is read."""
+    """The table `messages` of one lake. `tables`: how the table's log is read."""
 
     def __init__(self, location: Location, tables: Tables | None = None) -> None:
         self.location = location
@@ -92,17 +92,18 @@ class MessagesTable:
         builder.partitionedBy(*PARTITIONED_BY).execute()
 
     def state(self) -> TableState | None:
-        """What the table holds, or None where there is no such table. Raises LakeConflict."""
+        """Return what the table holds, or None where there is no such table. Raises LakeConflict."""
         log = self.log()
         return None if log is None else TableState(log.version(), *self._content(log))
 
     def is_plain(self) -> bool:
-        """Return whether it is as this headrace makes it, so that files may be added that Spark did not write."""
+        """Return whether the table is as this headrace makes it, so that files may be added that Spark did not
+        write."""
         log = self.log()
         return log is not None and is_plain(log, MESSAGES_LAYOUT, _PROPERTIES)
 
     def last_batch(self, query_id: str) -> int | None:
-        """The last micro-batch of that query in the table (Delta's transaction id of a streaming query)."""
+        """Return the last micro-batch of that query in the table (Delta's transaction id of a streaming query)."""
         log = self.log()
         return None if log is None else log.transaction_version(query_id)
 
@@ -115,7 +116,7 @@ class MessagesTable:
             )
 
     def lost_by_restore(self) -> int | None:
-        """The version from which Delta's RESTORE has taken rows since; None if nothing is missing.
+        """Return the version from which Delta's RESTORE has taken rows since; None if nothing is missing.
 
         RESTORE keeps the transactions by which an archive says how far it has come. Only those behind the last batch of
         an archive are looked at.
@@ -133,7 +134,8 @@ class MessagesTable:
         return None if then is None or _rows(log) >= _rows(then) else before
 
     def archived(self, uuid: str, epoch: int) -> JournalEnd | None:
-        """Up to where the table has a journal, by the transactions of the batches, in the newest epoch up to `epoch`.
+        """Return how far the table has a journal, by the transactions of the batches, in the newest epoch up to
+        `epoch`.
 
         None where no batch of an archive has said so: its rows alone tell then (`state`).
         """
@@ -146,7 +148,7 @@ class MessagesTable:
         return None
 
     def log(self) -> TableLog | None:
-        """Raises LakeConflict if a table of another schema lies there."""
+        """Return the log of the table, if there is one. Raises LakeConflict if a table of another schema lies there."""
         log = self._tables.open(self.location)
         if log is None:
             return None
@@ -160,7 +162,7 @@ class MessagesTable:
         return log
 
     def _content(self, log: TableLog) -> tuple[int, tuple[JournalEnd, ...]]:
-        """Rows, and the end of each epoch of each journal."""
+        """Return rows, and the end of each epoch of each journal."""
         actions = pa.table(log.get_add_actions(flatten=True))
         if actions.num_rows == 0:
             return 0, ()
@@ -177,8 +179,8 @@ class MessagesTable:
         return rows, tuple(JournalEnd(uuid, epoch, offset) for (uuid, epoch), offset in sorted(ends.items()))
 
     def _lasts(self, file: Mapping[str, Any]) -> list[tuple[str, int, int]]:
-        """Journal, epoch and greatest offset of what a file has: by its statistics; where it has several of them, as
-        after `OPTIMIZE`, by its rows."""
+        """Return journal, epoch and greatest offset of what a file has: by its statistics; where it has several of
+        them, as after `OPTIMIZE`, by its rows."""
         uuid, epoch = file["min.journal_uuid"][:TEXT_KEPT], file["min.journal_epoch"]
         if (file["max.journal_uuid"][:TEXT_KEPT], file["max.journal_epoch"]) == (uuid, epoch):
             return [(uuid, epoch, file["max.journal_offset"])]
@@ -192,8 +194,8 @@ class MessagesTable:
 
 
 def archive_id(uuid: str, epoch: int) -> str:
-    """The application of Delta's transactions by which an archive says how far it has come: their version is an offset,
-    and the table has all messages below it."""
+    """Return the application of Delta's transactions by which an archive says how far it has come: their version is an
+    offset, and the table has all messages below it."""
     return f"archive-{uuid}-{epoch}"
 
 

@@ -42,7 +42,7 @@ class Schema:
 
 
 class SparkTables:
-    """Tables wherever Spark has a client for."""
+    """Opens tables wherever Spark has a client for the store."""
 
     def __init__(self, spark: SparkSession) -> None:
         self._spark = spark
@@ -63,13 +63,13 @@ class SparkTables:
         return self.open(table) is not None
 
     def read(self, table: Location, file: str, columns: Sequence[str]) -> pa.Table:
-        """Columns of a file, by the path in its action."""
+        """Return columns of a file, by the path in its action."""
         with said_plainly(table):
             found: pa.Table = self._spark.read.parquet(f"{table}/{unquote(file)}").select(*columns).toArrow()
             return found
 
     def add_columns(self, table: Location, columns: StructType) -> None:
-        """Raises LakeUnreachable."""
+        """Add columns to a table. Raises LakeUnreachable."""
         log = self.open(table)
         missing = [] if log is None else missing_in(log, columns).fields
         if missing:
@@ -83,7 +83,7 @@ class SparkTables:
 
 
 class SparkLog:
-    """One version of a table."""
+    """One version of a Delta table, as Spark reads its log."""
 
     def __init__(self, spark: SparkSession, table: Location, snapshot: Any) -> None:
         self._spark = spark
@@ -113,7 +113,7 @@ class SparkLog:
             return int(found.get()) if found.isDefined() else None
 
     def get_add_actions(self, flatten: bool = False) -> pa.Table:
-        """`flatten` is how it always is."""
+        """Return the `add` actions; `flatten` is how it always is."""
         with said_plainly(self._table):
             files = DataFrame(self._snapshot.allFiles().toDF(), self._spark)
             rows = files.select("path", "size", "modificationTime", "partitionValues", "stats").collect()
@@ -122,7 +122,7 @@ class SparkLog:
         return pa.table({name: [file.get(name) for file in flat] for name in names})
 
     def history(self, limit: int | None = None) -> Sequence[Mapping[str, Any]]:
-        """Newest first."""
+        """Return the commits, newest first."""
         with said_plainly(self._table):
             found = DeltaTable.forPath(self._spark, str(self._table))
             rows = (found.history() if limit is None else found.history(limit)).collect()
@@ -130,14 +130,14 @@ class SparkLog:
 
 
 def delta_log(spark: SparkSession, table: Location) -> Any:
-    """Delta's own object for a table's log, there or not."""
+    """Return Delta's own object for a table's log, there or not."""
     jvm: Any = spark._jvm
     session: Any = spark._jsparkSession
     return jvm.org.apache.spark.sql.delta.DeltaLog.forTable(session, str(table))
 
 
 def _flat(file: Mapping[str, Any]) -> dict[str, Any]:
-    """A file's action with a column for each of its bounds and partitions, as delta-rs gives it."""
+    """Return a file's action with a column for each of its bounds and partitions, as delta-rs gives it."""
     stats = json.loads(file["stats"] or "{}")
     found = {"path": file["path"], "size_bytes": file["size"], "modification_time": file["modificationTime"]}
     found["num_records"] = stats.get("numRecords")

@@ -70,7 +70,8 @@ class PipelineStatus:
 
 
 def pipeline_status(journal: JournalReader, lake: Path | None, tables: Sequence[Path] = ()) -> PipelineStatus:
-    """`tables`: outside of the lake, which `publish` may read. Raises JournalUnreachable, JournalError, LakeConflict."""
+    """Return how far the jobs of a pipeline are. `tables`: outside of the lake, which `publish` may read. Raises
+    JournalUnreachable, JournalError, LakeConflict."""
     end, now_s = journal.high_watermark(), time()
     return PipelineStatus(
         JournalStatus(journal.location, journal.uuid, journal.epoch, journal.start_offset(), end),
@@ -108,7 +109,8 @@ def _dead_letters(lake: Path) -> DeadLettersStatus | None:
 
 
 def describe(status: PipelineStatus) -> str:
-    """A line for the journal, one for each consumer, for the table, for each job, for what could not be published."""
+    """Return a line for the journal, one for each consumer, for the table, for each job, for what could not be
+    published."""
     journal = status.journal
     held = f"offsets {journal.start_offset:,} to {journal.high_watermark:,}"
     lines = [f"journal   {journal.data_dir}  uuid {journal.uuid}  epoch {journal.epoch}  {held}"]

@@ -38,11 +38,11 @@ class TableBacklog:
         self._first_look: tuple[int, list[Added]] = (-1, [])
 
     def rows(self, position: TablePosition | None) -> int:
-        """Rows behind the position; all that the table has if there is none."""
+        """Return how many rows are behind the position; all that the table has if there is none."""
         return sum(file.rows for file in self._files(position))
 
     def lag(self, position: TablePosition | None, now_s: float) -> Lag:
-        """The same with their bytes, and the age of the oldest file that has any."""
+        """Return the rows behind a position with their bytes, and the age of the oldest file that has any."""
         files = [file for file in self._files(position) if file.rows]
         since_s = min((file.at_ms / 1000 for file in files), default=now_s)
         rows, size = sum(file.rows for file in files), sum(file.bytes for file in files)
@@ -57,7 +57,7 @@ class TableBacklog:
         return [*left, *chain.from_iterable(later)]
 
     def _at(self, position: TablePosition) -> list[Added]:
-        """The files that the index of the position counts."""
+        """Return the files that the index of the position counts."""
         if not position.is_first_look:
             return self._added.get(position.version, [])
         if self._first_look[0] != position.version:
@@ -87,7 +87,7 @@ def _file(add: dict[str, Any]) -> Added:
 
 
 def _snapshot(log: DeltaLog) -> list[Added]:
-    """The files of a version, in the order in which a stream reads them at first."""
+    """Return the files of a version, in the order in which a stream reads them at first."""
     files = pa.table(log.get_add_actions(flatten=True)).to_pylist()
     ordered = sorted(files, key=lambda file: (file["modification_time"], file["path"]))
     return [
@@ -97,7 +97,7 @@ def _snapshot(log: DeltaLog) -> list[Added]:
 
 
 def _milliseconds(time: datetime | int) -> int:
-    """deltalake gives times since 1970 as numbers, and in newer releases as times."""
+    """Return a time in milliseconds since 1970: deltalake gives times as numbers, and in newer releases as times."""
     if isinstance(time, int):
         return time
     return round((time if time.tzinfo else time.replace(tzinfo=UTC)).timestamp() * 1000)

@@ -43,7 +43,7 @@ _LAST: Final = "\U0010ffff"
 
 @dataclass(frozen=True)
 class FileLayout:
-    """Says how the files of a table look."""
+    """Says how the files of a table are laid out."""
 
     partitioned_by: tuple[str, ...]
     statistics: tuple[str, ...]
@@ -60,7 +60,7 @@ MESSAGES_LAYOUT: Final = FileLayout(
 
 
 class TableFiles:
-    """The files of one task. `add` rows, then `finish`; `abandon` if that cannot be."""
+    """The Parquet files that one task writes. `add` rows, then `finish`; `abandon` if that cannot be."""
 
     def __init__(self, table: Path, layout: FileLayout) -> None:
         self._table = table
@@ -78,7 +78,7 @@ class TableFiles:
             self._flush(max(self._files.values(), key=lambda file: file.held_bytes))
 
     def finish(self) -> list[str]:
-        """The `add` actions of all files, as they stand in a Delta log."""
+        """Return the `add` actions of all files, as they stand in a Delta log."""
         for values in list(self._files):
             self._close(values)
         return self._done
@@ -137,7 +137,7 @@ class TableFile:
         self.bytes += rows.nbytes
 
     def flush(self) -> None:
-        """A row group of what is held."""
+        """Write what is held as a row group."""
         if self._held:
             rows = pa.Table.from_batches(self._held)
             self._statistics.add(rows)
@@ -155,7 +155,7 @@ class TableFile:
         )
 
     def close(self) -> str:
-        """-> the `add` action."""
+        """Close the file and return its `add` action."""
         self.flush()
         assert self._writer is not None  # a file is made for rows
         self._writer.close()
@@ -191,7 +191,8 @@ class Statistics:
                 self.greatest[name] = _greater(self.greatest.get(name), found["max"])
 
     def as_json(self) -> str:
-        """Texts are cut after `TEXT_KEPT` characters, times to whole milliseconds, as Delta's protocol says."""
+        """Return the statistics as JSON: texts are cut after `TEXT_KEPT` characters, times to whole milliseconds, as
+        Delta's protocol says."""
         found = {
             "numRecords": self.rows,
             "minValues": {name: _least(self.least[name]) for name in self.columns if name in self.least},
@@ -211,7 +212,7 @@ def rows_in(action: str) -> int:
 def _by_partition(
     rows: pa.RecordBatch, names: Sequence[str]
 ) -> Iterable[tuple[tuple[Any, ...], pa.RecordBatch]]:
-    """The rows of each partition; its columns come last, as Delta puts them."""
+    """Yield the rows of each partition; its columns come last, as Delta puts them."""
     kept = rows.select([*(name for name in rows.schema.names if name not in names), *names])
     encoded = [rows[name].dictionary_encode(null_encoding="encode") for name in names]
     if all(len(column.dictionary) == 1 for column in encoded):
@@ -245,7 +246,7 @@ def _greater(known: Any, found: Any) -> Any:
 
 
 def _order(value: Any) -> Any:
-    """Texts go by their bytes."""
+    """Return what a value is ordered by: texts go by their bytes."""
     return value.encode() if isinstance(value, str) else value
 
 

@@ -25,31 +25,32 @@ from headrace_spark.lake.log_check import require_written
 
 
 class TableLog(Protocol):
-    """One version of a table."""
+    """One version of a Delta table, by its log."""
 
     def version(self) -> int: ...
 
     def metadata(self) -> Any:
-        """`id`, `configuration` and `partition_columns`."""
+        """Return `id`, `configuration` and `partition_columns`."""
 
     def protocol(self) -> Any:
-        """`min_writer_version`."""
+        """Return what has `min_writer_version`."""
 
     def schema(self) -> Any:
-        """The columns: `to_json()` gives them as Spark writes them."""
+        """Return the columns: `to_json()` gives them as Spark writes them."""
 
     def transaction_version(self, app_id: str) -> int | None: ...
 
     def get_add_actions(self, flatten: bool = False) -> Any:
-        """The files, as an Arrow table or what becomes one: `path`, `size_bytes`, `num_records`, `partition.C`, `min.C`,
-        `max.C`."""
+        """Return the files, as an Arrow table or what becomes one: `path`, `size_bytes`, `num_records`, `partition.C`,
+        `min.C`, `max.C`."""
 
     def history(self, limit: int | None = None) -> Sequence[Mapping[str, Any]]:
-        """What the newest commits say of themselves, newest first: `version`, `operation`, `userMetadata`, ..."""
+        """Return what the newest commits say of themselves, newest first: `version`, `operation`, `userMetadata`,
+        ..."""
 
 
 class Tables(Protocol):
-    """Opens tables of one kind of place."""
+    """Opens the logs of tables in one kind of place."""
 
     def open(self, table: Location, version: int | None = None) -> TableLog | None:
         """Return the newest or that version, None where there is no table. Raises LakeConflict if it is not whole."""
@@ -58,14 +59,14 @@ class Tables(Protocol):
         """Return whether there is a table, in one look."""
 
     def read(self, table: Location, file: str, columns: Sequence[str]) -> pa.Table:
-        """Columns of a file, by the path in its action."""
+        """Return columns of a file, by the path in its action."""
 
     def add_columns(self, table: Location, columns: StructType) -> None:
         """Give a table the columns that it lacks; its rows have null in them. Raises LakeConflict."""
 
 
 class Folders:
-    """Tables in folders of this machine."""
+    """Opens the logs of tables in folders of this machine."""
 
     def open(self, table: Location, version: int | None = None) -> TableLog | None:
         folder = Path(str(table))
@@ -83,7 +84,7 @@ class Folders:
 
 
 def types_of(log: TableLog) -> dict[str, str]:
-    """Column -> its type in Spark's words."""
+    """Return the type of each column in Spark's words."""
     columns = StructType.fromJson(json.loads(log.schema().to_json()))
     return {field.name: field.dataType.simpleString() for field in columns}
 

@@ -24,7 +24,7 @@ _BEFORE_FIRST: Final = 100  # what stands for the place before the first file, b
 
 @dataclass(frozen=True)
 class TablePosition:
-    """`table_id`: of the table's metadata."""
+    """The place where a stream over a Delta table stands. `table_id`: of the table's metadata."""
 
     table_id: str
     version: int
@@ -33,7 +33,7 @@ class TablePosition:
 
     @classmethod
     def from_dict(cls, given: Mapping[str, Any]) -> TablePosition:
-        """Raises ForeignOffset."""
+        """Return the position that a stream's offset says. Raises ForeignOffset."""
         try:
             return cls(
                 str(given["reservoirId"]),
@@ -48,18 +48,19 @@ class TablePosition:
 
     @property
     def number(self) -> int:
-        """Grows as the stream goes on: what a transaction of the table that is written says."""
+        """Return a number that grows as the stream goes on: what a transaction of the table that is written says."""
         return (self.version << _INDEX_BITS) + min(max(self.index + _BEFORE_FIRST, 0), _INDEX_MAX)
 
     @property
     def read_version(self) -> int:
-        """The newest version of which anything was read; -1 if there is none."""
+        """Return the newest version of which anything was read; -1 if there is none."""
         begun = self.is_first_look or self.index >= 0
         return self.version if begun else self.version - 1
 
 
 def commit_of(table: Path, version: int) -> str | None:
-    """What tells a commit from another one of the same version; None where it is no longer in the log, or not yet."""
+    """Return what tells a commit from another one of the same version; None where it is no longer in the log, or not
+    yet."""
     try:
         return sha256((table / "_delta_log" / f"{version:020}.json").read_bytes()).hexdigest()[:32]
     except FileNotFoundError:

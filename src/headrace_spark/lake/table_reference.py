@@ -19,7 +19,7 @@ What holds after a crash: [exactly once](exactly-once.md).
 
 
 def reference() -> str:
-    """The whole page."""
+    """Return the whole page."""
     return "\n".join([_HEAD, *(_section(table) for table in TABLES)])
 
 

@@ -51,7 +51,7 @@ class TableDefinition:
         return FileLayout(self.partitioned_by, self.statistics, ())
 
     def rows(self, journal_uuid: str, **columns: pa.Array) -> pa.RecordBatch:
-        """Rows of one journal; columns that are not given are null."""
+        """Return rows of one journal; columns that are not given are null."""
         schema = arrow_schema(self.columns)
         count = len(next(iter(columns.values())))
         columns["journal_uuid"] = pa.repeat(journal_uuid, count)
@@ -63,12 +63,12 @@ class TableDefinition:
 
 
 def as_times(times_us: npt.NDArray[np.int64], is_null: npt.NDArray[np.bool_] | None = None) -> pa.Array:
-    """Microseconds since 1970."""
+    """Return times from microseconds since 1970."""
     return pa.array(times_us, mask=is_null).cast(pa.timestamp("us", "UTC"))
 
 
 def as_dates(times_us: npt.NDArray[np.int64]) -> pa.Array:
-    """Return their days, UTC."""
+    """Return the days of times, UTC."""
     return pa.array((times_us // DAY_US).astype(np.int32)).cast(pa.date32())
 
 

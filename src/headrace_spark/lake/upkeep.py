@@ -43,7 +43,7 @@ class Marks(Protocol):
 
 
 class FileMarks:
-    """The times of empty files in a folder."""
+    """Remembers times as those of empty files in a folder."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -140,7 +140,7 @@ def vacuum(spark: SparkSession, table: Location, settings: UpkeepSettings) -> No
 
 
 def _crowded(log: TableLog, settings: UpkeepSettings) -> Iterator[dict[str, Any]]:
-    """The partitions with more than `small_files_max` small files."""
+    """Yield the partitions with more than `small_files_max` small files."""
     names = log.metadata().partition_columns
     files = pa.table(log.get_add_actions(flatten=True)).to_pylist()
     groups: dict[tuple[Any, ...], list[dict[str, Any]]] = {}
@@ -160,6 +160,6 @@ def _predicate(values: dict[str, Any]) -> str:
 
 
 def _literal(text: str) -> str:
-    """A Spark SQL string; tenants are named by people."""
+    """Return a Spark SQL string; tenants are named by people."""
     escaped = text.replace("\\", "\\\\").replace("'", "\\'")
     return f"'{escaped}'"

@@ -49,12 +49,13 @@ class UrlLake:
             )
 
     def lease(self, uuid: str) -> Lease:
-        """The lease of whoever archives that journal into this lake."""
+        """Return the lease of whoever archives that journal into this lake."""
         doing = f"archiving journal {uuid} into {self.root}"
         return Lease(self._files, self._checkpoints / f"{uuid}.lease", doing, LEASE_S, BEAT_S)
 
     def owner(self, job: str, table: LakeUrl) -> str:
-        """The owner of a consumer's position, which is that of a table: the same wherever the lake is moved to."""
+        """Return the owner of a consumer's position, which is that of a table: the same wherever the lake is moved
+        to."""
         log = self.tables.open(table)
         return f"{job}:{'' if log is None else log.metadata().id} in {table}"
 
@@ -63,7 +64,8 @@ class UrlLake:
 
 
 class UrlMarks:
-    """The times of small files behind a URL. Each is looked at once: one driver at a time tends a lake."""
+    """Remembers times as those of small files behind a URL. Each file is looked at once: one driver at a time tends a
+    lake."""
 
     def __init__(self, files: HadoopFiles, folder: LakeUrl) -> None:
         self._files = files
@@ -83,7 +85,7 @@ class UrlMarks:
         self.touch_here(name)
 
     def touch_here(self, name: str) -> None:
-        """The same for this process alone."""
+        """Do `touch` for this process alone."""
         self._since[name] = monotonic()
 
 

@@ -63,7 +63,8 @@ _STATE_ROWS: Final = 100_000
 
 @dataclass(frozen=True)
 class Counting:
-    """Counts, for `mapInArrow`: numbers of partitions -> PACKED. What a worker is told travels with it."""
+    """Counts what a range of the journal holds, for `mapInArrow`: numbers of partitions -> PACKED. What a worker is
+    told travels with it."""
 
     partitions: Sequence[JournalPartition]
     state_files: Sequence[str]
@@ -106,7 +107,7 @@ class Counting:
             yield pack_time(newest)
 
     def _traffic(self, parts: pa.Table, at: int) -> pa.RecordBatch:
-        """Rows are ordered by window, so each stretch of time is a slice."""
+        """Return the traffic, packed: rows are ordered by window, so each stretch of time is a slice."""
         keys = parts["window_us"].to_numpy() // (self.window_s * SECOND_US * _WINDOWS_TOGETHER)
         bounds = edges(keys)
         tables = [parts.slice(a, b - a) for a, b in pairwise(bounds.tolist())]
@@ -147,7 +148,7 @@ class LastMessages:
                 yield from self.flush()
 
     def flush(self) -> Iterator[pa.RecordBatch]:
-        """What there is, shared out by a hash, so that the last of several partitions come together."""
+        """Yield what there is, shared out by a hash, so that the last of several partitions come together."""
         if not self._parts:
             return
         rows = last_rows(pa.Table.from_batches(self._parts))
@@ -163,7 +164,8 @@ class LastMessages:
 
 @dataclass(frozen=True)
 class Events:
-    """Reads, for `mapInArrow`: numbers of partitions -> the events of sessions and subscriptions."""
+    """Reads the events of a range of the journal, for `mapInArrow`: numbers of partitions -> the events of sessions and
+    subscriptions."""
 
     partitions: Sequence[JournalPartition]
     token: str
@@ -179,7 +181,7 @@ class Events:
 
 
 def outcomes(progress: Entries) -> Rows:
-    """OUTCOME rows of one subkind."""
+    """Return OUTCOME rows of one subkind."""
     fields = progress.fields
     made = np.empty(progress.count, OUTCOME)
     of_group = "group_id" in fields

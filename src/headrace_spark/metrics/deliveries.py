@@ -62,8 +62,9 @@ class Waiting:
 
 @dataclass(frozen=True)
 class Settled:
-    """`delivered`: window_us, tenant, client_id, outcome, latency_ms, messages, payload_bytes; `left`: KNOWN_ENTRY rows
-    for the next range; `waiting`: of the sessions that had anything in their queues."""
+    """What is known of deliveries after a range. `delivered`: window_us, tenant, client_id, outcome, latency_ms,
+    messages, payload_bytes; `left`: KNOWN_ENTRY rows for the next range; `waiting`: of the sessions that had anything
+    in their queues."""
 
     delivered: pa.Table
     left: Rows
@@ -72,7 +73,7 @@ class Settled:
 
 @dataclass(frozen=True)
 class Queued:
-    """Entries of queues, or what became of them: session (by number here), serial, and more by place."""
+    """Entries of queues, or what became of them, as columns: session (by number here), serial, and more by place."""
 
     sessions: Integers
     serials: Integers
@@ -105,7 +106,7 @@ class Queues:
         return np.searchsorted(self.incarnations, rows["incarnation"])
 
     def numbered(self, new: Rows) -> Queued:
-        """NEW_ENTRY rows get their serials; the sessions' next ones move on."""
+        """Return NEW_ENTRY rows with their serials; the sessions' next serials move on."""
         sessions = self.of(new)
         later, offsets = sessions[1:], new["offset"]
         if ((later < sessions[:-1]) | ((later == sessions[:-1]) & (offsets[1:] < offsets[:-1]))).any():
@@ -119,7 +120,7 @@ class Queues:
 
 
 def settle(followed: Followed, known: Rows, new: Rows, outcomes: Rows, window_s: int) -> Settled:
-    """All that there is of some clients: rows of KNOWN_ENTRY, NEW_ENTRY and OUTCOME."""
+    """Settle all that there is of some clients: rows of KNOWN_ENTRY, NEW_ENTRY and OUTCOME."""
     given = [np.unique(rows["incarnation"]) for rows in (known, new, outcomes)]
     queues = Queues(followed, np.unique(np.concatenate(given)))
     numbered = queues.numbered(new)
@@ -167,7 +168,7 @@ def settle(followed: Followed, known: Rows, new: Rows, outcomes: Rows, window_s:
 
 
 def _each(queues: Queues, outcomes: Rows) -> Queued:
-    """A row for each serial."""
+    """Return a row for each serial of the outcomes."""
     counts = outcomes["count"]
     if (counts > 1).any():
         within = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
@@ -185,7 +186,7 @@ def _joined(one: Queued, other: Queued) -> Queued:
 
 
 def _keys(sessions: int, *some: Queued) -> list[Integers]:
-    """Session and serial in one number, in that order."""
+    """Return session and serial in one number, in that order."""
     serials = [each.serials for each in some]
     whole = np.concatenate(serials)
     least, greatest = int(whole.min(initial=0)), int(whole.max(initial=0))
@@ -204,7 +205,7 @@ def _ordered(queued: Queued, keys: Integers) -> tuple[Queued, Integers]:
 
 
 def _first(queued: Queued, keys: Integers) -> tuple[Queued, Integers]:
-    """A message is finished once, whatever is written about it later."""
+    """Return the first outcome of each message: it is finished once, whatever is written about it later."""
     if (keys[1:] > keys[:-1]).all():
         return queued, keys
     order = np.lexsort((queued.times_us, keys))
@@ -213,7 +214,7 @@ def _first(queued: Queued, keys: Integers) -> tuple[Queued, Integers]:
 
 
 def _find(keys: Integers, wanted: Integers) -> tuple[Integers, Mask]:
-    """Return where each one is among keys in order, and whether it is there at all."""
+    """Return where each wanted key is among keys in order, and whether it is there at all."""
     if not len(keys):
         return np.zeros(len(wanted), np.int64), np.zeros(len(wanted), np.bool_)
     at = np.minimum(np.searchsorted(keys, wanted), len(keys) - 1)

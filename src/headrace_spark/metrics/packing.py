@@ -69,12 +69,12 @@ def edges(keys: Integers) -> Integers:
 
 
 def pack_tables(family: int, keys: Integers, at: int, tables: Sequence[pa.Table]) -> pa.RecordBatch:
-    """A table for each key."""
+    """Pack a table for each key."""
     return _batch(family, keys, 0, at, pa.array(map(_stream, tables), pa.binary()))
 
 
 def pack_rows(keys: Integers, part: int, at: int, rows: Rows) -> pa.RecordBatch:
-    """Rows of QUEUE, each with its key."""
+    """Pack rows of QUEUE, each with its key."""
     if (keys[1:] < keys[:-1]).any():
         order = np.argsort(keys, kind="stable")
         keys, rows = keys[order], rows[order]
@@ -85,7 +85,7 @@ def pack_rows(keys: Integers, part: int, at: int, rows: Rows) -> pa.RecordBatch:
 
 
 def pack_time(at_us: int) -> pa.RecordBatch:
-    """The row of NEWEST."""
+    """Return the row of NEWEST."""
     return _batch(NEWEST, np.zeros(1, np.int64), 0, at_us, pa.array([b""]))
 
 
@@ -94,7 +94,7 @@ def unpack_tables(packed: pa.Table) -> list[pa.Table]:
 
 
 def unpack_rows(packed: pa.Table, part: int) -> Rows:
-    """The rows of one part of QUEUE, in order."""
+    """Return the rows of one part of QUEUE, in order."""
     layout, wanted = LAYOUTS[part], packed.filter(pc.equal(packed["part"], part))
     found = [np.frombuffer(_values(bodies), layout) for bodies in wanted["body"].chunks if len(bodies)]
     return np.concatenate([np.empty(0, layout), *found])

@@ -51,7 +51,7 @@ class Followed:
     """NEW_ENTRY rows: retained messages that were put into queues."""
 
     def sessions_of(self, incarnations: Integers) -> Integers:
-        """Return which session; UNKNOWN where it is none of them."""
+        """Return which session has each of these incarnations; UNKNOWN where none of them has."""
         if not len(self.incarnations):
             return np.full(len(incarnations), UNKNOWN)
         at = np.minimum(np.searchsorted(self.incarnations, incarnations), len(self.incarnations) - 1)
@@ -76,7 +76,7 @@ class Level:
 
 
 class Queues:
-    """What each message of a chunk is put into."""
+    """The queues that each message of a chunk is put into."""
 
     def __init__(self, followed: Followed) -> None:
         self._followed = followed
@@ -131,7 +131,8 @@ class Queues:
         return found
 
     def entries(self, messages: Messages) -> Iterator[Rows]:
-        """NEW_ENTRY rows: each message once in each queue. In several parts, where messages have many receivers."""
+        """Yield NEW_ENTRY rows: each message once in each queue. In several parts, where messages have many
+        receivers."""
         names, where = messages.topic_pairs
         counts = np.array([len(self.subscriptions(*name)) for name in names], np.int64)
         rows = np.flatnonzero((messages.qos > 0) & (counts[where] > 0))
@@ -140,7 +141,7 @@ class Queues:
             yield self._put(messages, *self._hits(messages, rows[first:last]))
 
     def _hits(self, messages: Messages, rows: Integers) -> tuple[Integers, Integers]:
-        """The messages as often as a filter matches; and whose filter it is."""
+        """Return the messages as often as a filter matches; and whose filter it is."""
         names, where = messages.topic_pairs
         topics, which = np.unique(where[rows], return_inverse=True)
         found = [self.subscriptions(*names[topic]) for topic in topics.tolist()]
@@ -174,5 +175,5 @@ class Queues:
 
 
 def _small(numbers: Integers) -> npt.NDArray[Any]:
-    """NumPy sorts 16 bits by radix, which is many times as fast."""
+    """Return numbers in 16 bits where they fit: NumPy sorts those by radix, which is many times as fast."""
     return numbers.astype(np.uint16) if len(numbers) and numbers.max() < 1 << 16 else numbers

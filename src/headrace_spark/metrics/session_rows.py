@@ -26,7 +26,7 @@ _US: Final = pa.timestamp("us", "UTC")
 
 
 def state_of(files: Iterable[Path]) -> Iterator[dict[str, Any]]:
-    """Sessions and subscriptions in files of `metrics_state`, times in microseconds."""
+    """Yield sessions and subscriptions in files of `metrics_state`, times in microseconds."""
     wanted = [("kind", "in", ["session", "subscription"])]
     for file in files:
         rows = pq.read_table(file, columns=_LOADED, filters=wanted, partitioning=None)
@@ -40,7 +40,7 @@ def in_us(rows: pa.Table, name: str) -> pa.Table:
 
 
 def followed_of(sessions: Sessions) -> Followed:
-    """What workers are told."""
+    """Return what workers are told."""
     everyone = sorted(sessions.all.items())
     numbers: dict[tuple[str | None, str | None], int] = {}
     clients = [numbers.setdefault((one.tenant, one.client_id), len(numbers)) for _, one in everyone]
@@ -68,7 +68,7 @@ def followed_of(sessions: Sessions) -> Followed:
 
 
 def connection_rows(connections: Sequence[Connection], journal_uuid: str) -> pa.RecordBatch:
-    """Rows of `connections`."""
+    """Return rows of `connections`."""
     times = _integers(one.connected_us for one in connections)
     return CONNECTIONS.rows(
         journal_uuid,
@@ -85,7 +85,7 @@ def connection_rows(connections: Sequence[Connection], journal_uuid: str) -> pa.
 def backlog_rows(
     sessions: Sessions, waiting: Iterable[Waiting], as_of_us: int, journal_uuid: str
 ) -> pa.RecordBatch:
-    """Rows of `backlog`."""
+    """Return rows of `backlog`."""
     found: defaultdict[tuple[str | None, str | None], list[Waiting]] = defaultdict(list)
     for one in waiting:
         if one.messages:
@@ -105,7 +105,7 @@ def backlog_rows(
 
 
 def state_rows(sessions: Sessions, waiting: Iterable[Waiting], journal_uuid: str) -> Iterator[pa.RecordBatch]:
-    """Rows of `metrics_state`: sessions that are left, and their subscriptions."""
+    """Yield rows of `metrics_state`: sessions that are left, and their subscriptions."""
     next_serials = {one.incarnation: one.next_serial for one in waiting}
     left = sessions.left
     online = [sessions.online(incarnation) for incarnation in left]
@@ -141,7 +141,7 @@ def _integers(values: Iterable[int]) -> Integers:
 
 
 def _names(names: Collection[tuple[str | None, str | None]]) -> dict[str, pa.Array]:
-    """tenant, client_id."""
+    """Return the columns tenant and client_id."""
     return {
         name: pa.array([pair[place] for pair in names], pa.string())
         for place, name in enumerate(("tenant", "client_id"))

@@ -27,7 +27,7 @@ Row = Mapping[str, Any]
 
 
 def group_of(group_id: int) -> int:
-    """The incarnation that stands for a group."""
+    """Return the incarnation that stands for a group."""
     return -group_id
 
 
@@ -47,7 +47,7 @@ class Session:
 
 @dataclass(slots=True)
 class Subscription:
-    """One that queues, from `begin` to below `until`."""
+    """A subscription of a session whose messages are queued, from `begin` to below `until`."""
 
     incarnation: int
     topic_filter: str
@@ -62,7 +62,8 @@ class Subscription:
 
 @dataclass(slots=True)
 class Connection:
-    """`end`: what ended it; None as long as it is online. `is_new`: it began in this range."""
+    """One connection of a session. `end`: what ended it; None as long as it is online. `is_new`: it began in this
+    range."""
 
     tenant: str | None
     client_id: str | None
@@ -75,7 +76,7 @@ class Connection:
 
 
 class Sessions:
-    """Begin as the rows of `metrics_state` tell of them, then `apply` what happened."""
+    """The sessions of one range: they begin as the rows of `metrics_state` tell of them, then `apply` what happened."""
 
     def __init__(self, state: Iterable[Row]) -> None:
         self.all: dict[int, Session] = {}
@@ -112,21 +113,21 @@ class Sessions:
 
     @property
     def left(self) -> dict[int, Session]:
-        """The sessions that are there at the end."""
+        """Return the sessions that are there at the end."""
         return {incarnation: session for incarnation, session in self.all.items() if session.ended_us is None}
 
     def online(self, incarnation: int) -> Connection | None:
-        """Return whether it is connected at the end."""
+        """Return whether the session is connected at the end."""
         return self._online.get(incarnation)
 
     def apply(self, row: Row) -> None:
-        """One row of `events`, times in microseconds; they come in journal order."""
+        """Apply one row of `events`, times in microseconds; they come in journal order."""
         act = _ACTIONS.get(row["kind"])
         if act is not None:
             act(self, row)
 
     def _broker_started(self, row: Row) -> None:
-        """A crash is not recorded; that the broker started again is."""
+        """Apply that the broker has started again: a crash is not recorded, but this is."""
         for connection in self._online.values():
             connection.disconnected_us, connection.end = row["event_timestamp"], row["kind"]
         self._online.clear()

@@ -79,7 +79,7 @@ class Notes:
 
 @dataclass(frozen=True)
 class Settling:
-    """Settles, for `mapInArrow`: rows of `packing`, by family and key -> FOUND."""
+    """Settles what belongs together, for `mapInArrow`: rows of `packing`, by family and key -> FOUND."""
 
     lake: Path
     followed: Followed
@@ -129,7 +129,7 @@ class Settling:
             files[METRICS_STATE.name].add(METRICS_STATE.rows(self.journal_uuid, **_state(settled.left)))
 
     def _write(self, files: dict[str, TableFiles], table: TableDefinition, rows: pa.Table) -> None:
-        """Parts: with their window as a time, and where they come from."""
+        """Write parts with their window as a time, and where they come from."""
         windows = rows["window_us"].to_numpy()
         columns = {name: rows[name].combine_chunks() for name in rows.column_names if name != "window_us"}
         columns["window_start"] = as_times(windows)
@@ -142,8 +142,8 @@ _WRITTEN: Final = (TRAFFIC_TABLE, DELIVERIES, METRICS_STATE)
 
 
 def whole_keys(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.Table]:
-    """Rows that are ordered by family and key, in tables that have all rows of their keys: as large as a worker can well
-    hold, or as the rows of one key are."""
+    """Yield rows that are ordered by family and key, in tables that have all rows of their keys: as large as a worker
+    can well hold, or as the rows of one key are."""
     held: list[pa.RecordBatch] = []
     held_bytes = 0
     for batch in batches:
@@ -161,7 +161,7 @@ def whole_keys(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.Table]:
 
 
 def _last_begin(before: pa.RecordBatch, batch: pa.RecordBatch) -> int | None:
-    """The row of `batch` with which its last key begins; None if that is in `before`."""
+    """Return the row of `batch` with which its last key begins; None if that is in `before`."""
     keys = [
         np.concatenate([before[name].to_numpy()[-1:], batch[name].to_numpy()]) for name in ("family", "key")
     ]
@@ -181,7 +181,7 @@ def _state(left: Rows) -> dict[str, pa.Array]:
 
 
 def _use(notes: Notes, rows: pa.Table, **measures: str) -> None:
-    """Sums for `usage`."""
+    """Add the sums of these rows to those for `usage`."""
     hours = rows["window_us"].to_numpy() // HOUR_US * HOUR_US
     columns = {"hour_us": hours, "tenant": rows["tenant"]} | {to: rows[of] for to, of in measures.items()}
     groups = pa.table(columns).group_by(["hour_us", "tenant"], use_threads=False)

@@ -41,7 +41,8 @@ _SUMS: Final = ["messages", "payload_bytes"]
 
 
 def counted(messages: Messages, window_s: int, topic_levels: int) -> pa.Table:
-    """window_us, tenant, topic_prefix, client_id, protocol, messages, payload_bytes of one chunk, ordered by window."""
+    """Return window_us, tenant, topic_prefix, client_id, protocol, messages, payload_bytes of one chunk, ordered by
+    window."""
     pairs, where = messages.topic_pairs
     numbers: dict[tuple[str, str], int] = {}
     known = [
@@ -70,7 +71,7 @@ def counted(messages: Messages, window_s: int, topic_levels: int) -> pa.Table:
 
 
 def summed(parts: Sequence[pa.Table]) -> pa.Table:
-    """Parts of `counted` that have whole windows."""
+    """Return the sums of parts of `counted` that have whole windows."""
     if len(parts) == 1:
         return parts[0]
     groups = pa.concat_tables(parts).group_by(_KEYS, use_threads=False)

@@ -27,7 +27,7 @@ MEASURES: Final = (
 def usage_rows(
     notes: Notes, connections: Iterable[Connection], journal_uuid: str, up_to_offset: int
 ) -> pa.RecordBatch:
-    """Connections count when they have ended, in the hour of their end."""
+    """Return the rows of `usage`. Connections count when they have ended, in the hour of their end."""
     used: dict[tuple[int, str | None], dict[str, Any]] = {}
     for (hour_us, tenant, measure), value in notes.used.items():
         _add(used, hour_us, tenant, **{measure: value})

@@ -42,7 +42,7 @@ class Chunk:
 
     @classmethod
     def of(cls, batches: Sequence[Batch], uuid: str, start: int, end: int) -> Chunk:
-        """The records with start <= offset < end of batches that follow each other. Raises CorruptRecord."""
+        """Return the records with start <= offset < end of batches that follow each other. Raises CorruptRecord."""
         body = batches[0].body if len(batches) == 1 else b"".join([batch.body for batch in batches])
         at = np.frombuffer(record_positions(body), "<i8")
         offsets = np.concatenate([np.arange(b.base_offset, b.base_offset + b.count) for b in batches])
@@ -54,7 +54,7 @@ class Chunk:
         return cls(uuid, body, at, offsets, epochs).only((offsets >= start) & (offsets < end))
 
     def only(self, wanted: Mask) -> Chunk:
-        """The records that the mask names."""
+        """Return the records that the mask names."""
         if wanted.all():
             return self
         return replace(self, at=self.at[wanted], offsets=self.offsets[wanted], epochs=self.epochs[wanted])
@@ -68,7 +68,7 @@ class Chunk:
         return self.bytes[self.at + _KIND_AT]
 
     def windows(self, kind: str, shift: int) -> npt.NDArray[Any]:
-        """The value of that kind `shift` bytes into each record; the caller has seen that the last one is whole.
+        """Return the value of that kind `shift` bytes into each record; the caller has seen that the last one is whole.
 
         One gather over all positions of the body, which overlap, and cost nothing as they are.
         """
@@ -78,7 +78,7 @@ class Chunk:
 
     @property
     def lengths(self) -> Integers:
-        """Bytes of each record, its length word included."""
+        """Return the number of bytes of each record, its length word included."""
         return self.windows("<u4", 0).astype(np.int64) + 4
 
     @cached_property
@@ -89,19 +89,19 @@ class Chunk:
         return self.windows("<i8", _TIMESTAMP_AT)
 
     def between(self, times: TimeRange) -> Chunk:
-        """The records of that time."""
+        """Return the records of that time."""
         stamps = self.timestamps_us
         return self.only((stamps >= times.since_us) & (stamps < times.until_us))
 
 
 def chunks(batches: Iterable[Batch], uuid: str, start: int, end: int) -> Iterator[Chunk]:
-    """Small batches together, so that the work per chunk pays."""
+    """Yield small batches together, so that the work per chunk pays."""
     for group in grouped(batches):
         yield Chunk.of(group, uuid, start, end)
 
 
 def grouped(batches: Iterable[Batch]) -> Iterator[list[Batch]]:
-    """Batches that follow each other, as many as make a chunk."""
+    """Yield batches that follow each other, as many as make a chunk."""
     group: list[Batch] = []
     size = records = 0
     for batch in batches:

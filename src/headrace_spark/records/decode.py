@@ -29,7 +29,7 @@ def decode(
     of: str = "messages",
     selection: Selection = ALL,
 ) -> Iterator[pa.RecordBatch]:
-    """The rows with start <= offset < end, as record batches of `schema`: columns of the schema `of`, any order.
+    """Yield the rows with start <= offset < end, as record batches of `schema`: columns of the schema `of`, any order.
 
     Raises CorruptRecord where a record does not add up.
     """
@@ -38,7 +38,7 @@ def decode(
 
 
 def decode_chunk(chunk: Chunk, schema: pa.Schema, of: str, selection: Selection) -> Iterator[pa.RecordBatch]:
-    """The rows of one chunk that `selection` lets through."""
+    """Yield the rows of one chunk that `selection` lets through."""
     if selection.times != EVER:
         chunk = chunk.between(selection.times)
     if selection.is_by_topic:

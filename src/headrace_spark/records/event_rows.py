@@ -71,7 +71,7 @@ Row = dict[str, Any]
 
 
 def record_batches(chunk: Chunk, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-    """The rows of a chunk."""
+    """Yield the rows of a chunk."""
     second = chunk.bytes[chunk.at + _FLAGS_AT]  # flags of a message, subkind of others
     wanted = (chunk.kinds == KIND_MESSAGE) & ((second & FLAG_RETAIN) != 0)
     wanted |= (chunk.kinds == KIND_QUEUE) & np.isin(second, list(_QUEUE_KINDS))
@@ -115,7 +115,7 @@ def _rows_at(chunk: Chunk, i: int) -> list[Row]:
 
 
 def _of_queue(body: bytes, at: int, end: int) -> tuple[int, list[Row]]:
-    """When it was so, and the row. Raises CorruptRecord."""
+    """Return the time of a QUEUE record, and its row. Raises CorruptRecord."""
     record = decode_queue_record(body, at, end)
     row: Row = {"kind": _QUEUE_KINDS[record.subkind]}
     if record.subkind == QUEUE_CLOSED:
@@ -132,14 +132,14 @@ def _of_queue(body: bytes, at: int, end: int) -> tuple[int, list[Row]]:
 
 
 def _text(value: object) -> str:
-    """Raises CorruptRecord."""
+    """Return a value that is a text. Raises CorruptRecord."""
     if not isinstance(value, bytes):
         raise CorruptRecord("a name of a queue record is no bytes")
     return value.decode("utf-8")
 
 
 def _retained(body: bytes, at: int, end: int) -> tuple[int, list[Row]]:
-    """When it was set or cleared, and the row. Raises CorruptRecord."""
+    """Return the time at which a retained message was set or cleared, and the row. Raises CorruptRecord."""
     header = MESSAGE_HEADER.unpack_from(body, at)
     flags, timestamp_us, incarnation, expiry_s = header[2], header[4], header[5], header[6]
     bounds = list(accumulate((header[7], *header[9:12]), initial=at + MESSAGE_HEADER_SIZE))
@@ -160,7 +160,7 @@ def _retained(body: bytes, at: int, end: int) -> tuple[int, list[Row]]:
 
 
 def _subject(event: Event) -> Row:
-    """Return whose event it is."""
+    """Return the tenant and the session that an event is about."""
     if isinstance(event, SessionEvent):
         return {
             "tenant": event.tenant,

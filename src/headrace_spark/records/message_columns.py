@@ -60,7 +60,7 @@ _STRIDE: Final = 6
 
 
 class Messages:
-    """The MESSAGE records of a chunk. What columns share is worked out when the first of them asks."""
+    """The MESSAGE records of a chunk as columns. What columns share is worked out when the first of them asks."""
 
     def __init__(self, chunk: Chunk) -> None:
         chunk = chunk.only(chunk.kinds == KIND_MESSAGE)
@@ -73,7 +73,7 @@ class Messages:
         self.count = len(self.offsets)
 
     def only(self, wanted: Mask) -> Messages:
-        """The messages that the mask names."""
+        """Return the messages that the mask names."""
         return Messages(self._chunk.only(wanted))
 
     def rows(self, schema: pa.Schema) -> pa.RecordBatch:
@@ -82,7 +82,7 @@ class Messages:
 
     @cached_property
     def headers(self) -> npt.NDArray[Any]:
-        """The fixed headers, a structured row for each message."""
+        """Return the fixed headers, a structured row for each message."""
         if self._at[-1] + MESSAGE_HEADER_SIZE > len(self._body):
             raise CorruptRecord(f"the message at offset {self.offsets[-1]} is shorter than its header")
         return self._chunk.windows(f"V{MESSAGE_HEADER_SIZE}", 0).view(_HEADER)
@@ -116,14 +116,14 @@ class Messages:
         )
 
     def binary(self, field: int) -> pa.BinaryArray:
-        """One field of every message."""
+        """Return one field of every message."""
         return self._fields.take(pa.array(np.arange(field, self.count * _STRIDE - 1, _STRIDE)))
 
     def text(self, field: int) -> pa.StringArray:
         return self.binary(field).cast(pa.string())
 
     def _encoded(self, field: int) -> pa.DictionaryArray:
-        """A text of every message, each different one once."""
+        """Return a text of every message, each different one once."""
         encoded = self.binary(field).dictionary_encode()
         return pa.DictionaryArray.from_arrays(encoded.indices, encoded.dictionary.cast(pa.string()))
 
@@ -133,7 +133,7 @@ class Messages:
 
     @cached_property
     def topic_pairs(self) -> tuple[list[tuple[str, str]], Integers]:
-        """Tenants and topics: each pair once, and for each message which one."""
+        """Return tenants and topics: each pair once, and for each message which one."""
         tenants, topics = self._encoded(_TENANT), self._encoded(_TOPIC)
         tenant_names, topic_names = tenants.dictionary.to_pylist(), topics.dictionary.to_pylist()
         count = len(topic_names)
@@ -150,7 +150,7 @@ class Messages:
 
     @cached_property
     def payload_lengths(self) -> Integers:
-        """Bytes."""
+        """Return the length of each payload in bytes."""
         bounds = self._bounds
         lengths: Integers = bounds[:, _GAP] - bounds[:, _PAYLOAD]
         return lengths
@@ -189,12 +189,12 @@ class Messages:
 
 
 def client_message_id(tenant: str, client_id: str, message_id: str) -> str:
-    """The message id of a publisher that sends its own; one text cannot come from two publishers."""
+    """Return the message id of a publisher that sends its own; one text cannot come from two publishers."""
     return f"client:{tenant}/{client_id.replace('%', '%25').replace('/', '%2F')}/{message_id}"
 
 
 def only_topics(chunk: Chunk, selection: Selection) -> Chunk:
-    """The messages on topics that are wanted. Each pair of tenant and topic is looked at once."""
+    """Return the messages on topics that are wanted. Each pair of tenant and topic is looked at once."""
     chunk = chunk.only(chunk.kinds == KIND_MESSAGE)
     if not len(chunk.at):
         return chunk
@@ -204,7 +204,7 @@ def only_topics(chunk: Chunk, selection: Selection) -> Chunk:
 
 
 def record_batches(chunk: Chunk, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-    """The rows of a chunk: one record batch, or none."""
+    """Yield the rows of a chunk: one record batch, or none."""
     messages = Messages(chunk)
     if messages.count:
         yield messages.rows(schema)

@@ -55,14 +55,14 @@ _PAGES: Final = (BACKLOG_PAGE, SHARED_BACKLOG_PAGE)
 
 
 def record_batches(chunk: Chunk, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-    """The rows of a chunk, a record batch for each subkind that occurs."""
+    """Yield the rows of a chunk, a record batch for each subkind that occurs."""
     for entries in all_entries(chunk):
         arrays = [entries.column(name, schema.field(name).type) for name in schema.names]
         yield pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 
 def all_entries(chunk: Chunk) -> Iterator[Entries]:
-    """The entries of a chunk, subkind by subkind. Raises CorruptRecord for one that is not known."""
+    """Yield the entries of a chunk, subkind by subkind. Raises CorruptRecord for one that is not known."""
     subkinds = np.where(chunk.kinds == KIND_PROGRESS, chunk.bytes[chunk.at + _SUBKIND_AT], 0)
     for subkind in np.unique(subkinds[subkinds > 0]).tolist():
         if subkind in _PAGES:

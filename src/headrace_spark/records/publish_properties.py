@@ -20,7 +20,8 @@ _PAIRS: Final = pa.list_(pa.field("element", _PAIR))
 
 
 class PropertyColumns:
-    """`areas[i]` are the properties of row `rows[i]` out of `count`, in wire encoding without their length."""
+    """The properties of messages as columns. `areas[i]` are the properties of row `rows[i]` out of `count`, in wire
+    encoding without their length."""
 
     def __init__(self, count: int, rows: npt.NDArray[np.int64], areas: Sequence[bytes]) -> None:
         self._count = count
@@ -37,7 +38,7 @@ class PropertyColumns:
         return pa.array(index, mask=absent)
 
     def column(self, attribute: str, kind: pa.DataType) -> pa.Array:
-        """A property that occurs at most once in a message."""
+        """Return a property that occurs at most once in a message."""
         values: list[Any] = [getattr(properties, attribute) for properties in self._decoded]
         if all(value is None for value in values):
             return pa.nulls(self._count, kind)
@@ -54,7 +55,7 @@ class PropertyColumns:
 
     @cached_property
     def message_ids(self) -> tuple[list[int], list[str]]:
-        """Rows whose publisher sent a message id of its own, and that id (the first, if it sent several)."""
+        """Return the rows whose publisher sent a message id of its own, and that id (the first, if it sent several)."""
         rows, ids = [], []
         for row, properties in zip(self._rows.tolist(), self._decoded, strict=True):
             own = next(

@@ -198,7 +198,7 @@ SCHEMAS: Final = {"messages": MESSAGES, "events": EVENTS, "progress": PROGRESS}
 
 
 def select(columns: str, schema: str = "messages") -> StructType:
-    """The part of a schema that a comma-separated list names, in the order of the list; all of it for ''."""
+    """Return the part of a schema that a comma-separated list names, in the order of the list; all of it for ''."""
     whole = SCHEMAS[schema]
     names = [name.strip() for name in columns.split(",") if name.strip()]
     unknown = [name for name in names if name not in whole.names]
@@ -221,5 +221,5 @@ def check_columns(given: StructType, schema: str = "messages") -> None:
 
 
 def arrow_schema(schema: StructType) -> pa.Schema:
-    """What Spark expects of record batches for `schema`."""
+    """Return what Spark expects of record batches for `schema`."""
     return to_arrow_schema(schema, timezone="UTC")

@@ -17,7 +17,7 @@ Series = Sequence[tuple[datetime, float]]
 
 
 def number(value: float) -> str:
-    """Short enough for an axis: 12.5k, 3.1M."""
+    """Return a number short enough for an axis: 12.5k, 3.1M."""
     for size, letter in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
         if abs(value) >= size:
             return f"{value / size:.3g}{letter}"
@@ -25,8 +25,8 @@ def number(value: float) -> str:
 
 
 def lines(series: Mapping[str, Series], title: str, gap: timedelta = timedelta.max) -> str:
-    """One line for each series, time from left to right, zero at the bottom; interrupted where nothing is for longer
-    than `gap`."""
+    """Return a chart with one line for each series, time from left to right, zero at the bottom; interrupted where
+    nothing is for longer than `gap`."""
     points = [point for values in series.values() for point in values]
     if not points:
         return '<p class="none">nothing in this period</p>'
@@ -47,7 +47,7 @@ def lines(series: Mapping[str, Series], title: str, gap: timedelta = timedelta.m
 
 
 def _runs(values: Series, gap: timedelta) -> Iterator[Series]:
-    """The parts without a gap."""
+    """Yield the parts without a gap."""
     begin = 0
     for n in range(1, len(values) + 1):
         if n == len(values) or values[n][0] - values[n - 1][0] > gap:
@@ -56,7 +56,7 @@ def _runs(values: Series, gap: timedelta) -> Iterator[Series]:
 
 
 def _run(points: Sequence[str], colour: str, name: str) -> str:
-    """A line, with a dot at its end, which is all there is of a single point."""
+    """Return a line, with a dot at its end, which is all there is of a single point."""
     x, y = points[-1].split(",")
     line = f'<polyline points="{" ".join(points)}" fill="none" stroke="{colour}" stroke-width="1.6"/>'
     dot = f'<circle cx="{x}" cy="{y}" r="2" fill="{colour}"><title>{escape(name)}</title></circle>'
@@ -89,7 +89,7 @@ def _legend(names: Sequence[str]) -> str:
 
 
 def bars(counts: Sequence[tuple[str, float]], title: str) -> str:
-    """A bar for each, the number at its end."""
+    """Return a chart with a bar for each, the number at its end."""
     if not counts:
         return '<p class="none">none</p>'
     top = max(value for _, value in counts) or 1.0

@@ -93,7 +93,7 @@ class Usage:
 
 @dataclass
 class Figures:
-    """Everything on the page. A part is None where its table is missing."""
+    """Everything that the page of the report shows. A part is None where its table is missing."""
 
     lake: Path
     since: datetime
@@ -110,7 +110,7 @@ class Figures:
 
 
 def collect(lake: Path, days: int, window_s: int, now: datetime | None = None) -> Figures:
-    """The last `days` days, today included, UTC. Raises LakeConflict."""
+    """Return the figures of the last `days` days, today included, UTC. Raises LakeConflict."""
     until = now or datetime.now(UTC)
     midnight = until.replace(hour=0, minute=0, second=0, microsecond=0)
     figures = Figures(lake, midnight - timedelta(days=days - 1), until, timedelta(seconds=window_s))
@@ -174,7 +174,7 @@ def _traffic(parts: pa.Table, window_s: int) -> Traffic:
 
 
 def _protocols(parts: pa.Table) -> tuple[Counts, int]:
-    """Messages by protocol, and how many publishers have sent frames."""
+    """Return messages by protocol, and how many publishers have sent frames."""
     if "protocol" not in parts.column_names:  # no job of this headrace has written the table yet
         return [("?", _total(parts["messages"]))] if parts.num_rows else [], 0
     named = parts.set_column(
@@ -221,7 +221,7 @@ def _deliveries(parts: pa.Table) -> Deliveries:
 
 
 def percentile(counts: Mapping[float, int], share: int) -> float | None:
-    """The bound below which `share` percent of the counted lie; None if nothing was counted."""
+    """Return the bound below which `share` percent of the counted lie; None if nothing was counted."""
     wanted = sum(counts.values()) * share / 100
     so_far = 0
     for bound, count in sorted(counts.items()):

@@ -39,7 +39,7 @@ def write_report(lake: Path, out: Path, days: int, window_s: int) -> Figures:
 
 
 def page(figures: Figures) -> str:
-    """The whole page."""
+    """Return the whole page."""
     period = f"{figures.since:%Y-%m-%d %H:%M} to {figures.until:%Y-%m-%d %H:%M} UTC"
     sections = (_missing, _tiles, _rates, _latencies, _drops, _topics, _usage, _backlog, _quarantine)
     return (

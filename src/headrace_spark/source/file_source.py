@@ -54,7 +54,7 @@ class FileReader(StreamReader):
         self.written_below = int(options.get(_WRITTEN, 0))
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Runs on a worker. Rows are made only when every file is whole."""
+        """Yield the rows of a partition, which are made only when every file is whole. Runs on a worker."""
         files = TableFiles(self.table, MESSAGES_LAYOUT)
         try:
             for rows in super().read(partition):

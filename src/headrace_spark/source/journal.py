@@ -30,7 +30,7 @@ from headrace_spark.source.selection import EVER
 
 
 def open_journal(location: Path | str, token: str = "", patience: Patience = PATIENT) -> JournalReader:
-    """A data directory, or `headrace://HOST:PORT` of a running broker. Raises JournalMissing, JournalUnreachable.
+    """Open a data directory, or `headrace://HOST:PORT` of a running broker. Raises JournalMissing, JournalUnreachable.
 
     The broker may be running or not; nothing is locked.
     """
@@ -55,7 +55,7 @@ def open_journal(location: Path | str, token: str = "", patience: Patience = PAT
 
 
 def journal_of(settings: RunSettings, patience: Patience = PATIENT) -> JournalReader:
-    """The journal that a job was told to read. Raises BadOption, JournalMissing, JournalUnreachable."""
+    """Return the journal that a job was told to read. Raises BadOption, JournalMissing, JournalUnreachable."""
     if not settings.journal:
         return open_journal(settings.data_dir.absolute())
     check_broker(settings.journal)
@@ -73,7 +73,7 @@ def check_broker(location: str) -> None:
 
 
 def _token(file: str) -> str:
-    """The content of a token file; without one, what the environment says. Raises BadOption."""
+    """Return the content of a token file; without one, what the environment says. Raises BadOption."""
     if not file:
         return os.environ.get(TOKEN_VARIABLE, "")
     try:
@@ -97,14 +97,14 @@ def require_all_tenants(journal: JournalReader, what: str) -> None:
 
 
 def source_options(journal: JournalReader) -> dict[str, str]:
-    """What the source `headrace` is told to read this very journal."""
+    """Return the options with which the source `headrace` reads this very journal."""
     if isinstance(journal, RemoteJournal):
         return {"path": journal.location, "token": journal.token}
     return {"path": journal.location}
 
 
 def open_all(locations: Sequence[str], token: str = "") -> dict[str, JournalReader]:
-    """The journals of a query by uuid. Raises BadOption where two locations are the same one."""
+    """Open the journals of a query; return them by uuid. Raises BadOption where two locations are the same one."""
     found: dict[str, JournalReader] = {}
     for location in locations:
         journal = open_journal(location, token)
@@ -115,7 +115,7 @@ def open_all(locations: Sequence[str], token: str = "") -> dict[str, JournalRead
 
 
 def offset_at(journal: JournalReader, at_us: int) -> int:
-    """The first record of that time or later; the high watermark if there is none."""
+    """Return the offset of the first record of that time or later; the high watermark if there is none."""
     start, end = journal.complete_offset(), journal.high_watermark()
     since = TimeRange(at_us, EVER.until_us)
     for chunk in chunks(journal.scan(start, end, times=since), journal.uuid, start, end):
@@ -137,7 +137,8 @@ def require_history(journal: JournalReader, position: JournalOffset) -> None:
 
 
 def readable_from(journal: JournalReader, offset: int, fail_on_data_loss: bool) -> int:
-    """`offset`, or from where the journal is complete by now if retention or compaction has passed it and that may be.
+    """Return `offset`, or from where the journal is complete by now if retention or compaction has passed it and that
+    may be.
 
     Raises DataLoss.
     """
@@ -195,7 +196,7 @@ def register(journal: JournalReader, consumer: str, offset: int, owner: str = ""
 
 
 def registered_offset(journal: JournalReader, consumer: str) -> int | None:
-    """The committed offset of `consumer` in this journal, None if it has none."""
+    """Return the committed offset of `consumer` in this journal, None if it has none."""
     if isinstance(journal, RemoteJournal):
         found = journal.consumers.read(consumer)
         if found is None:
@@ -209,14 +210,15 @@ def registered_offset(journal: JournalReader, consumer: str) -> int | None:
 
 
 def consumers_of(journal: JournalReader) -> list[ConsumerPosition]:
-    """The registered consumers, by name: of a remote journal those that the token names."""
+    """Return the registered consumers, by name: of a remote journal those that the token names."""
     if isinstance(journal, RemoteJournal):
         return journal.consumers.list()
     return list(ConsumerPosition.list(journal.data_dir))
 
 
 def commit(journal: JournalReader, consumer: str, position: JournalOffset, owner: str = "") -> None:
-    """Everything below `position` is processed: retention may have it. Registers again a consumer that was dropped.
+    """Note that everything below `position` is processed: retention may have it. Registers again a consumer that was
+    dropped.
 
     Raises LakeConflict if the consumer belongs to another owner.
     """

@@ -23,7 +23,7 @@ from headrace_spark.source.reading import JournalPartition
 
 @dataclass(frozen=True)
 class JournalRange:
-    """[start, end) of one journal."""
+    """The offsets from `start` up to `end` of one journal."""
 
     journal: JournalReader
     app_id: str
@@ -62,7 +62,7 @@ class Ranges:
         return f"{self._job}-{self._journal.uuid}-{epoch}"
 
     def position(self) -> int | None:
-        """Every record below it is done; None before the first range. Raises LakeConflict."""
+        """Return the offset below which every record is done; None before the first range. Raises LakeConflict."""
         journal = self._journal
         for epoch in range(journal.epoch, -1, -1):
             done = self._last.last_version(self.app_id(epoch))
@@ -113,7 +113,7 @@ class Ranges:
             raise self._conflict(f"table {self._last.path} has nothing of this journal, which others count")
 
     def _ends(self) -> dict[LakeTable, int]:
-        """Up to where the tables count that count anything."""
+        """Return, for each table that counts anything, up to where it does."""
         ends = {table: self._end_of(table) for table in self._others}
         return {table: end for table, end in ends.items() if end is not None}
 
@@ -124,7 +124,8 @@ class Ranges:
         )
 
     def _require_together(self, position: int | None) -> None:
-        """Every table ends where the last one does, or where the range ended that was cut off. Raises LakeConflict."""
+        """Check that every table ends where the last one does, or where the range ended that was cut off. Raises
+        LakeConflict."""
         if self.is_together:
             return
         ends = {table: self._end_of(table) for table in self._others}
@@ -143,7 +144,7 @@ class Ranges:
         return None
 
     def next(self, records_max: int, bytes_max: int, fail_on_data_loss: bool) -> JournalRange | None:
-        """The next range, None if there is nothing new. Raises DataLoss, LakeConflict."""
+        """Return the next range, None if there is nothing new. Raises DataLoss, LakeConflict."""
         journal = self._journal
         position = self.position()
         self._require_together(position)

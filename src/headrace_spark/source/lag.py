@@ -13,7 +13,8 @@ from headrace_spark.source.remote import IMPATIENT
 
 
 def lag_of(journal: JournalReader, offset: int, now_s: float) -> Lag:
-    """Bytes are about right; what retention has passed counts for nothing. Raises JournalError, JournalUnreachable."""
+    """Return how far `offset` is behind the journal's end. Bytes are about right; what retention has passed counts for
+    nothing. Raises JournalError, JournalUnreachable."""
     end = journal.high_watermark()
     start = max(offset, journal.start_offset())
     if start >= end:
@@ -32,7 +33,8 @@ class JournalLag:
         self._journal: JournalReader | None = None
 
     def __call__(self, offset: int) -> Lag:
-        """Raises what cannot be helped just now: JournalError, PipelineError, OSError."""
+        """Return how far `offset` is behind the journal's end. Raises what cannot be helped just now: JournalError,
+        PipelineError, OSError."""
         if self._journal is None:
             self._journal = journal_of(self._settings, IMPATIENT)
         return lag_of(self._journal, offset, time())

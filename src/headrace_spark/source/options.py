@@ -96,7 +96,7 @@ class SourceOptions:
 
     @classmethod
     def parse(cls, given: Mapping[str, str]) -> SourceOptions:
-        """Raises BadOption. Names are case-insensitive, as everywhere in Spark."""
+        """Read the options of the source. Raises BadOption. Names are case-insensitive, as everywhere in Spark."""
         values = {name.lower(): value for name, value in given.items()}
         _check_names(values)
         schema = _schema(values.get("schema", "messages"))
@@ -135,7 +135,8 @@ class Position:
 
 
 def check_consumer(name: str) -> str:
-    """Consumer names become file names: letters, digits, dot, dash and underscore. Raises BadOption."""
+    """Check the name of a consumer, which becomes a file name: letters, digits, dot, dash and underscore. Raises
+    BadOption."""
     if _CONSUMER.fullmatch(name) is None:
         raise BadOption(
             "consumer", name, "letters, digits, '.', '_' and '-' only, at most 100, not a sign first"
@@ -209,7 +210,7 @@ def _position(values: Mapping[str, str], which: str, words: tuple[str, ...]) -> 
 
 
 def _by_uuid(value: str) -> dict[str, int] | None:
-    """Offsets by journal; None if that is not what it says."""
+    """Return offsets by journal; None if that is not what it says."""
     try:
         return {str(uuid): int(offset) for uuid, offset in json.loads(value).items()}
     except (ValueError, TypeError, AttributeError):
@@ -239,7 +240,7 @@ def _either(values: Mapping[str, str], name: str, other: str) -> int | None:
 
 
 def _duration_s(option: str, value: str | None) -> float:
-    """Seconds of a time as Spark's Kafka source takes it."""
+    """Return the seconds of a time as Spark's Kafka source takes it."""
     if value is None:
         return TRIGGER_DELAY_S
     found = _DURATION.fullmatch(value.strip().lower())
@@ -249,7 +250,7 @@ def _duration_s(option: str, value: str | None) -> float:
 
 
 def _moment(option: str, value: str) -> int:
-    """Microseconds since 1970."""
+    """Return the microseconds since 1970 of a moment."""
     if value.isdecimal():
         return int(value) * 1000
     try:

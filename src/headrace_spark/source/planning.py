@@ -40,7 +40,7 @@ class RangeReader:
         self.selection = options.selection
 
     def plan(self, journal: JournalReader, start: int, end: int, tasks: int) -> list[InputPartition]:
-        """Partitions of the segments in [start, end) that may have what is selected."""
+        """Return partitions of the segments in [start, end) that may have what is selected."""
         if self.options.schema != _SHOWN:
             require_all_tenants(journal, f"schema={self.options.schema}")
         start = readable_from(journal, start, self.options.fail_on_data_loss)
@@ -66,7 +66,7 @@ class RangeReader:
         return split(start, end, parts, self.options.task_records_min)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Runs on a worker."""
+        """Yield the rows of a partition. Runs on a worker."""
         if isinstance(partition, JournalPartition):  # Spark makes one of its own for an empty plan
             cache = self.options.cache if self.is_indexed else None
             schema = arrow_schema(self.columns)
@@ -74,7 +74,7 @@ class RangeReader:
 
 
 def offset_of(journal: JournalReader, position: Position, option: str, options: SourceOptions) -> int:
-    """A position as an offset of this journal. Raises BadOption for one behind its end."""
+    """Return a position as an offset of this journal. Raises BadOption for one behind its end."""
     if position.word == EARLIEST:
         return journal.complete_offset()
     if position.word == LATEST:

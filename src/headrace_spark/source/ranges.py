@@ -27,7 +27,8 @@ class JournalOffset:
     offset: int
 
     def as_dict(self, **about: int) -> dict[str, Any]:
-        """Return it for Spark, which compares offsets as JSON text: where nothing moved, hand back what Spark gave."""
+        """Return the offset for Spark, which compares offsets as JSON text: where nothing moved, hand back what Spark
+        gave."""
         return {"uuid": self.uuid, "epoch": self.epoch, "offset": self.offset, **about}
 
     @classmethod
@@ -41,7 +42,7 @@ class JournalOffset:
 
     @classmethod
     def from_json(cls, text: str) -> JournalOffset:
-        """Read it as Spark's progress reports it."""
+        """Read an offset as Spark's progress reports it."""
         return cls.from_dict(json.loads(text))
 
 
@@ -74,7 +75,7 @@ class StreamOffset:
 
 
 def shares(wanted: Sequence[int], limit: int) -> list[int]:
-    """`limit` shared out in proportion to what each one wants; whoever wants anything gets at least 1."""
+    """Return `limit` shared out in proportion to what each one wants; whoever wants anything gets at least 1."""
     total = sum(wanted)
     return [min(want, max(1, limit * want // total)) if want else 0 for want in wanted]
 
@@ -90,7 +91,7 @@ class SegmentRange(Protocol):
 
 
 def bytes_between(segments: Iterable[SegmentRange], start: int, end: int) -> int:
-    """Estimated bytes of the records in [start, end): within a segment, records count as equally long."""
+    """Return the estimated bytes of the records in [start, end): within a segment, records count as equally long."""
     total = 0
     for segment in segments:
         records = segment.end_offset - segment.base_offset
@@ -101,7 +102,8 @@ def bytes_between(segments: Iterable[SegmentRange], start: int, end: int) -> int
 
 
 def end_within(segments: Iterable[SegmentRange], start: int, end: int, bytes_max: int) -> int:
-    """The largest offset up to `end` so that [start, offset) has about `bytes_max` bytes; always at least one record."""
+    """Return the largest offset up to `end` so that [start, offset) has about `bytes_max` bytes; always at least one
+    record."""
     left = bytes_max
     for segment in segments:
         records = segment.end_offset - segment.base_offset
@@ -118,7 +120,7 @@ def end_within(segments: Iterable[SegmentRange], start: int, end: int, bytes_max
 def overlapping(
     segments: Iterable[SegmentRange], start: int, end: int, times: TimeRange
 ) -> list[tuple[int, int]]:
-    """The parts of [start, end) in segments that may have records of that time; neighbours are joined."""
+    """Return the parts of [start, end) in segments that may have records of that time; neighbours are joined."""
     runs: list[tuple[int, int]] = []
     for segment in segments:
         first, last = max(start, segment.base_offset), min(end, segment.end_offset)
@@ -131,7 +133,7 @@ def overlapping(
 
 
 def split_at(bases: Iterable[int], start: int, end: int, parts_max: int) -> list[tuple[int, int]]:
-    """[start, end) in at most `parts_max` ranges that meet where segments begin, as equal as that allows."""
+    """Return [start, end) in at most `parts_max` ranges that meet where segments begin, as equal as that allows."""
     inner = [base for base in bases if start < base < end]
     even = [start + (end - start) * part // parts_max for part in range(1, parts_max)]
     cuts = sorted({min(inner, key=lambda base: abs(base - cut)) for cut in even}) if inner else []
@@ -139,7 +141,7 @@ def split_at(bases: Iterable[int], start: int, end: int, parts_max: int) -> list
 
 
 def split(start: int, end: int, parts_max: int, records_min: int = TASK_RECORDS_MIN) -> list[tuple[int, int]]:
-    """[start, end) in at most `parts_max` nearly equal ranges, none below `records_min` if there are several."""
+    """Return [start, end) in at most `parts_max` nearly equal ranges, none below `records_min` if there are several."""
     records = end - start
     if records <= 0:
         return []

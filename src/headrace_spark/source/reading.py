@@ -46,7 +46,8 @@ def read_partition(
     schema: pa.Schema,
     cache: Path | None,
 ) -> Iterator[pa.RecordBatch]:
-    """`cache`: where topic indexes are kept; None to do without. Raises DataLoss, ForeignOffset."""
+    """Yield the rows of a partition. `cache`: where topic indexes are kept; None to do without. Raises DataLoss,
+    ForeignOffset."""
     journal, start = opened(partition, options.token, options.fail_on_data_loss)
     if start < partition.end:
         for chunk in wanted_chunks(journal, start, partition.end, selection, cache):
@@ -57,14 +58,15 @@ def read_partition(
 
 
 def opened(partition: JournalPartition, token: str, fail_on_data_loss: bool) -> tuple[JournalReader, int]:
-    """The journal of a partition, and where there is something to read of it. Raises DataLoss, ForeignOffset."""
+    """Return the journal of a partition, and where there is something to read of it. Raises DataLoss, ForeignOffset."""
     journal = open_journal(partition.location, token)
     require_history(journal, JournalOffset(partition.uuid, partition.epoch, partition.end))
     return journal, readable_from(journal, partition.start, fail_on_data_loss)
 
 
 def all_chunks(partition: JournalPartition, token: str) -> Iterator[Chunk]:
-    """All records of a partition, for jobs that make something else of them than rows. Raises DataLoss, ForeignOffset."""
+    """Yield all records of a partition, for jobs that make something else of them than rows. Raises DataLoss,
+    ForeignOffset."""
     journal, start = opened(partition, token, True)
     require_all_tenants(journal, "this job")
     yield from scanned(journal, start, partition.end, Selection())
@@ -98,7 +100,7 @@ def scanned(journal: JournalReader, start: int, end: int, selection: Selection) 
 def indexed(
     journal: JournalReader, base_offset: int, selection: Selection, folder: Path
 ) -> list[Chunk] | None:
-    """The wanted records of a finished segment by its topic index; None if a scan is to be made instead.
+    """Return the wanted records of a finished segment by its topic index; None if a scan is to be made instead.
 
     All of them, because an index that turns out stale must not have given rows before.
     """

@@ -96,7 +96,7 @@ class Address:
 
     @classmethod
     def parse(cls, location: str) -> Address:
-        """Raises BadOption."""
+        """Return the address that a location names. Raises BadOption."""
         form = "a broker is given as headrace://HOST:PORT, or headraces:// over TLS"
         try:
             parts = urlsplit(location)
@@ -145,11 +145,11 @@ class Endpoint:
         self._problem = ""
 
     def another(self) -> Endpoint:
-        """The same over a connection of its own, for another thread."""
+        """Return the same endpoint over a connection of its own, for another thread."""
         return Endpoint(self.location, self._token, self._patience)
 
     def get(self, path: str, first: int = 0, length: int = 0) -> tuple[bytes, HTTPMessage]:
-        """The body, or up to `length` bytes of it from `first` on, and the headers."""
+        """Return the body, or up to `length` bytes of it from `first` on, and the headers."""
         if not length:
             return self.request("GET", path, {})
         headers = {"Range": f"bytes={first}-{first + length - 1}"}
@@ -179,7 +179,7 @@ class Endpoint:
     def _try(
         self, method: str, path: str, headers: dict[str, str], body: bytes | None
     ) -> tuple[bytes, HTTPMessage] | None:
-        """One attempt; None if another one may help, and why is in `_problem`."""
+        """Make one attempt at a request; None if another one may help, and why is in `_problem`."""
         try:
             self._connection.request(method, _ROOT + path, body, self._headers | headers)
             answer = self._connection.getresponse()
@@ -216,7 +216,8 @@ class Endpoint:
 
 
 def _whole(asked: str, headers: HTTPMessage, data: bytes) -> bytes:
-    """The bytes of the file that an answer says it has. Raises HTTPException where it has others, or says nothing."""
+    """Return the bytes of the file that an answer says it has. Raises HTTPException where it has others, or says
+    nothing."""
     span = _SPAN.fullmatch(headers.get("Content-Range", ""))
     if span is None or not asked.startswith(f"bytes={span[1]}-"):
         raise HTTPException(f"{asked} was asked for, and not answered")
@@ -232,7 +233,7 @@ def _whole(asked: str, headers: HTTPMessage, data: bytes) -> bytes:
 
 
 def _detail(data: bytes) -> str:
-    """What the problem document says, or what came instead."""
+    """Return what the problem document says, or what came instead."""
     try:
         return str(json.loads(data)["detail"])
     except (ValueError, KeyError, TypeError):
@@ -319,7 +320,7 @@ class Spare:
 
 
 class _RemoteFile:
-    """Opening fetches the beginning, which tells the size. Raises FileNotFoundError.
+    """A file of a journal behind HTTP. Opening fetches the beginning, which tells the size. Raises FileNotFoundError.
 
     Holds the bytes from `_begin` on; when a large read goes on where the one before did, what follows is asked for
     before it is wanted, in `_ahead`.
@@ -383,7 +384,7 @@ class _RemoteFile:
             self._asked += length
 
     def _get(self, endpoint: Endpoint, position: int, wanted: int) -> bytes:
-        """Return these bytes; the broker answers in parts of its own size."""
+        """Return these bytes of the file; the broker answers in parts of its own size."""
         parts: list[bytes] = []
         while wanted > 0:
             part, headers = endpoint.get(self._route, position, wanted)
@@ -398,7 +399,7 @@ class _RemoteFile:
 
 
 class RemoteConsumers:
-    """Positions of registered consumers at a running broker."""
+    """The positions of registered consumers at a running broker."""
 
     def __init__(self, endpoint: Endpoint) -> None:
         self._endpoint = endpoint
@@ -417,7 +418,7 @@ class RemoteConsumers:
         return ConsumerPosition(**found)
 
     def list(self) -> builtins.list[ConsumerPosition]:
-        """Return them by name; none where the broker is an older one, which does not say."""
+        """Return the positions by name; none where the broker is an older one, which does not say."""
         try:
             found = json.loads(self._endpoint.get("/consumers")[0])["consumers"]
         except FileNotFoundError:

@@ -60,7 +60,7 @@ class Selection:
         )
 
     def pushed(self, filters: Iterable[Filter]) -> Selection:
-        """Narrowed by what can be used of the filters, which hold all together."""
+        """Return the selection narrowed by what can be used of the filters, which hold all together."""
         narrowed = self
         for given in filters:
             narrow = _NARROWING.get(type(given))
@@ -116,7 +116,7 @@ def _after(value: Any) -> Any:
 
 
 def _bounded(selection: Selection, column: str, bound: Any, side: str) -> Selection:
-    """`bound` from which on, or below which, `column` lies."""
+    """Return the selection narrowed by `bound`, from which on, or below which, `column` lies."""
     if column == "journal_offset" and isinstance(bound, int):
         if side == _FROM:
             return replace(selection, start=max(selection.start, bound))

@@ -43,7 +43,8 @@ from headrace_spark.source.stream import StreamReader
 
 
 class JournalDataSource(DataSource):
-    """Registered with a session as `headrace-journal`. Made anew in every process that takes part; holds no state."""
+    """The source, which is registered with a session as `headrace-journal`. Made anew in every process that takes part;
+    holds no state."""
 
     @classmethod
     def name(cls) -> str:
@@ -62,7 +63,7 @@ class JournalDataSource(DataSource):
 
 
 class HeadraceDataSource(JournalDataSource):
-    """The same under the name that Spark finds by itself."""
+    """The source under the name that Spark finds by itself."""
 
     @classmethod
     def name(cls) -> str:
@@ -98,6 +99,7 @@ class FilteredReader(BatchReader):
     """
 
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:
-        """All of them are evaluated again by Spark: what is skipped here is skipped by segments and batches."""
+        """Take the filters over and return all of them: Spark evaluates them again, and what is skipped here is skipped
+        by segments and batches."""
         self.selection = self.selection.pushed(filters)
         return filters

@@ -68,7 +68,8 @@ class StreamReader(RangeReader, DataSourceStreamReader, SupportsTriggerAvailable
         """When a batch was planned last; the first one of a start waits for nothing, as with Kafka's source."""
 
     def initialOffset(self) -> Offset:
-        """Asked twice in the first batch, and again when a restart finds no finished batch: always the same answer."""
+        """Return where a query begins: Spark asks twice in the first batch, and again when a restart finds no finished
+        batch: always the same answer."""
         if self._initial is None:
             journals = self._open()
             begin = {uuid: self._at(journal, self._first(journal)) for uuid, journal in journals.items()}
@@ -99,7 +100,8 @@ class StreamReader(RangeReader, DataSourceStreamReader, SupportsTriggerAvailable
             self._registered.add(journal.uuid)
 
     def _begin(self, journals: Mapping[str, JournalReader], start: Offset) -> StreamOffset:
-        """`start` with a position for each journal: one that joined the query later begins as a new query does."""
+        """Return `start` with a position for each journal: one that joined the query later begins as a new query
+        does."""
         given = StreamOffset.from_dict(start)
         for uuid, position in given.positions.items():
             if uuid in journals:
@@ -126,7 +128,8 @@ class StreamReader(RangeReader, DataSourceStreamReader, SupportsTriggerAvailable
         self._targets = {uuid: journal.high_watermark() for uuid, journal in self._open().items()}
 
     def getDefaultReadLimit(self) -> ReadLimit:
-        """Spark takes one limit only; `latestOffset` applies both."""
+        """Return the limit in rows, or else the one in bytes: Spark takes one limit only; `latestOffset` applies
+        both."""
         if self.options.rows_per_trigger_max is not None:
             return ReadMaxRows(self.options.rows_per_trigger_max)
         if self.options.bytes_per_trigger_max is not None:
@@ -136,7 +139,8 @@ class StreamReader(RangeReader, DataSourceStreamReader, SupportsTriggerAvailable
         return ReadAllAvailable()
 
     def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:
-        """The end of the next batch; `bytes` (estimated) and `lag` (records) say what it takes and what it leaves."""
+        """Return the end of the next batch; `bytes` (estimated) and `lag` (records) say what it takes and what it
+        leaves."""
         journals = self._open()
         begin = self._begin(journals, start)
         fetches = {
@@ -228,5 +232,5 @@ class Fetch:
 
     @property
     def bytes(self) -> int:
-        """Estimated."""
+        """Return the estimated bytes of what a batch fetches."""
         return bytes_between(self.segments, self.start, self.end)

@@ -58,7 +58,7 @@ Entries = npt.NDArray[Any]
 
 @dataclass(frozen=True)
 class TopicIndex:
-    """The index of one segment: its directory in memory, its entries in the file."""
+    """The topic index of one segment: its directory in memory, its entries in the file."""
 
     path: Path
     entries_at: int
@@ -87,7 +87,7 @@ class TopicIndex:
         return cls(path, _HEADER.size + length, count, topics, epochs)
 
     def wanted(self, selection: Selection) -> Entries | None:
-        """The entries of the topics that are wanted, by position; None if a scan is cheaper."""
+        """Return the entries of the topics that are wanted, by position; None if a scan is cheaper."""
         bounds = np.cumsum([0] + [number for _, _, number in self.topics]).tolist()
         chosen = [
             (first, last)
@@ -107,7 +107,7 @@ class TopicIndex:
         return np.frombuffer(data[: len(data) - len(data) % size], _ENTRY)
 
     def chunks(self, segment: FinishedSegment, uuid: str, entries: Entries) -> Iterator[Chunk]:
-        """The records that these entries name. Raises StaleIndex if one is not what it was."""
+        """Yield the records that these entries name. Raises StaleIndex if one is not what it was."""
         for part in _parts(entries):
             records = [record for stretch in _stretches(part) for record in self._records(segment, stretch)]
             lengths = part["length"].astype(np.int64)
@@ -143,7 +143,7 @@ def _parts(entries: Entries) -> Iterator[Entries]:
 
 
 def _stretches(entries: Entries) -> Iterator[Entries]:
-    """Entries that lie so close together that one call reads them."""
+    """Yield entries that lie so close together that one call reads them."""
     if not len(entries):
         return
     ends = entries["position"][:-1].astype(np.int64) + entries["length"][:-1]
@@ -198,7 +198,7 @@ def _entries_of(chunk: Chunk, positions: npt.NDArray[np.int64], segment: Finishe
 
 
 def _numbered(chunk: Chunk, numbers: dict[tuple[str, str], int]) -> npt.NDArray[np.int64]:
-    """The number of each message's topic; new topics get the next one."""
+    """Return the number of each message's topic; new topics get the next one."""
     names, where = Messages(chunk).topic_pairs
     known = np.array([numbers.setdefault(name, len(numbers)) for name in names], np.int64)
     found: npt.NDArray[np.int64] = known[where]
