@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import sys
 from collections import Counter
 from collections.abc import Callable
@@ -343,11 +344,13 @@ def calls_of(work: Callable[[], object]) -> int:
         nonlocal count
         count += event == "call"
 
+    gc.disable()  # what other tests have left behind would be finalized within the count
     sys.setprofile(note)
     try:
         work()
     finally:
         sys.setprofile(None)
+        gc.enable()
     return count
 
 
