@@ -308,7 +308,6 @@ async def test_a_message_that_fails_each_time_is_set_aside(served: Served, datab
 
 @pytest.mark.asyncio
 async def test_two_that_work_on_a_message_at_a_time_do_it_once(served: Served, databases: Databases) -> None:
-    served.publish("slow", 1)
     engine = create_engine(databases.url("postgresql"))
     METADATA.create_all(engine)
     one, both = threading.Event(), threading.Event()
@@ -330,6 +329,8 @@ async def test_two_that_work_on_a_message_at_a_time_do_it_once(served: Served, d
             assert both.wait(DEADLINE_S)  # for longer than the broker waits
 
     running = [asyncio.ensure_future(consumer.run()) for consumer in consumers]
+    await until(lambda: all(consumer.connections for consumer in consumers))  # both have tried the database
+    await asyncio.to_thread(served.publish, "slow", 1)
     await until(lambda: sum(consumer.processed for consumer in consumers) == 1)
     await until(lambda: sum(consumer.repeats for consumer in consumers) >= 1)
     for consumer in consumers:
