@@ -265,6 +265,14 @@ def test_tokens_of_tenants_and_consumers_let_nothing_else_be_seen_or_moved(
     assert ask(limiting, path, "ours", "bytes=0-9").status == 401
 
 
+def test_who_sends_half_a_body_holds_up_no_other_tenant(limiting: BrokerProcess) -> None:
+    head = b"GET /v1/journal/ HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer ours\r\nContent-Length: 100\r\n"
+    with socket.create_connection(("127.0.0.1", limiting.admin_port), timeout=60) as connection:
+        connection.sendall(head + b"Expect: 100-continue\r\n\r\n")
+        assert connection.recv(100).startswith(b"HTTP/1.1 100 ")  # the body is waited for
+        assert ask(limiting, "/", "theirs").status == 200
+
+
 def test_a_range_comes_compressed_to_who_takes_that(limiting: BrokerProcess) -> None:
     path, span = "/files/00000000000000000000.log", "bytes=1000-900999"
     plain, packed = ask(limiting, path, span=span), ask(limiting, path, span=span, encoding="gzip")

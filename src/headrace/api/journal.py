@@ -232,7 +232,9 @@ class JournalRoutes:
         """
 
         async def made(request: Request, body: bytes) -> Response:
-            return await self._on_thread(self._answered, answer, request, body)
+            is_costly = request.state.grant.tenant or _takes_gzip(request.headers.get("accept-encoding", ""))
+            async with self._costly if is_costly else nullcontext():
+                return await self._on_thread(self._answered, answer, request, body)
 
         async def endpoint(request: Request) -> object:
             given = request.headers.get("authorization", "")
@@ -243,10 +245,8 @@ class JournalRoutes:
                 detail = "too many answers are on their way: ask again when one of them is there"
                 return problem(HTTPStatus.TOO_MANY_REQUESTS, detail, {"Retry-After": "1"})
             request.state.grant = grant
-            is_costly = grant.tenant or _takes_gzip(request.headers.get("accept-encoding", ""))
             try:
-                async with self._costly if is_costly else nullcontext():
-                    found = await answered(request, made)
+                found = await answered(request, made)
             except BaseException:
                 self._turns.give(given)
                 raise

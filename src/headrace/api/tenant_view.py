@@ -16,7 +16,7 @@ from time import sleep
 from typing import Final
 from zlib import crc32
 
-from headrace.core.records.record import KIND_MESSAGE
+from headrace.core.records.record import KIND_MESSAGE, MESSAGE_HEADER_SIZE
 from headrace.journal.errors import CorruptBatch
 from headrace.journal.finished import FinishedSegment
 from headrace.journal.index import OffsetIndex
@@ -35,7 +35,6 @@ _START: Final = Struct("<4sI")
 _LENGTH: Final = Struct("<I")
 _KIND_AT: Final = 4
 _TENANT_LENGTH_AT: Final = 28
-_TENANT_AT: Final = 40
 
 
 class TenantView:
@@ -119,4 +118,5 @@ def without_others(batch: bytes, seed: int, tenant: bytes) -> bytes:
 def _is_of(data: bytes, at: int, tenant: bytes) -> bool:
     if data[at + _KIND_AT] != KIND_MESSAGE or data[at + _TENANT_LENGTH_AT] != len(tenant):
         return False
-    return data[at + _TENANT_AT : at + _TENANT_AT + len(tenant)] == tenant
+    start = at + MESSAGE_HEADER_SIZE
+    return data[start : start + len(tenant)] == tenant

@@ -22,6 +22,7 @@ from headrace.errors import HeadraceError, ProtocolError
 from headrace.frames.bodies import Pulled, ack_body, cluster_body, hello_body, pull_body
 from headrace.frames.client import ClientFrames, ResponseHandler
 from headrace.frames.frame import ACK, HELLO, JOIN, LEAVE, NAMES, PING, PULL, encode_frame
+from headrace.mqtt import reason_codes as rc
 
 PORTS = {"frame": 6800, "frames": 6801}
 _CLOSE_TIMEOUT_S = 2.0
@@ -166,7 +167,9 @@ class FrameConnection(ResponseHandler):
     def _answer(self, opcode: int, value: object) -> None:
         line = self._answers.get(opcode)
         if not line:
-            self.broken(ProtocolError(0x82, f"an answer to {NAMES[opcode]} that nobody asked for"))
+            self.broken(
+                ProtocolError(rc.PROTOCOL_ERROR, f"an answer to {NAMES[opcode]} that nobody asked for")
+            )
             return
         waiting = line.popleft()
         if not waiting.done():

@@ -162,7 +162,7 @@ class Processed:
                 note.write(opened)
                 try:
                     work(opened)
-                except Exception:
+                except BaseException:  # a cancelled handler's work is not done either
                     failed = True
                     raise
                 holds = opened.in_transaction()
@@ -173,7 +173,7 @@ class Processed:
                     note.check(opened)
         except _Repeated:
             return False
-        except Exception:
+        except BaseException:
             if failed:
                 self._take_back(database, note)
             raise
@@ -223,7 +223,7 @@ class Processed:
                 await opened.run_sync(note.write)
                 try:
                     await work(opened)
-                except Exception:
+                except BaseException:  # a cancelled handler's work is not done either
                     failed = True
                     raise
                 holds = opened.in_transaction()
@@ -234,7 +234,7 @@ class Processed:
                     await opened.run_sync(note.check)
         except _Repeated:
             return False
-        except Exception:
+        except BaseException:
             if failed:
                 await self._take_back_async(database, note)
             raise

@@ -35,6 +35,7 @@ from headrace.clients.frame.errors import Closed, refused
 from headrace.errors import HeadraceError, ProtocolError
 from headrace.frames.bodies import publish_body
 from headrace.frames.frame import PUBLISH, encode_frame
+from headrace.mqtt import reason_codes as rc
 
 SEQUENCES = 1 << 32
 _LOG: Final = logging.getLogger("headrace.clients.frame")
@@ -201,7 +202,9 @@ class Producer:
 
     def _published(self, connection: FrameConnection, seq: int, code: int, message_id: bytes) -> None:
         if not self._written or self._written[0].number != seq:
-            connection.broken(ProtocolError(0x82, f"an answer to PUBLISH {seq}, which is not the next"))
+            connection.broken(
+                ProtocolError(rc.PROTOCOL_ERROR, f"an answer to PUBLISH {seq}, which is not the next")
+            )
             return
         waiting = self._written.popleft()
         waiting.copies -= 1

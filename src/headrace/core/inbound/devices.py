@@ -44,7 +44,7 @@ _LET_IN: Final = 2
 
 
 class Devices:
-    """What the connections of devices share. `journal` is "<uuid>:<epoch>", from which message ids are made."""
+    """What the connections of devices share. `journal` is what message ids are made from."""
 
     def __init__(
         self,

@@ -311,11 +311,11 @@ class Copy(Message):
         out[start + _KIND_AT] = KIND_COPY
 
 
-def copy_of(message: Message, source: int) -> Copy:
-    """Make the copy of a durable message of shard `source` for another shard."""
+def copy_of(message: Message, source: int, source_offset: int) -> Copy:
+    """Return the copy of a message that shard `source` has at this offset of its journal."""
     return Copy(
         source,
-        message.offset,
+        source_offset,
         message.timestamp_us,
         message.flags,
         message.tenant,
@@ -415,20 +415,8 @@ def decode_message(body: bytes, pos: i64, end: i64) -> Message:
 
 def decode_copy(body: bytes, pos: i64, end: i64) -> Copy:
     """Read the COPY record at `pos`. Raises `CorruptRecord` when its lengths do not add up."""
-    message = decode_message(body, pos, end)
-    return Copy(
-        message.packet_id,
-        message.incarnation,
-        message.timestamp_us,
-        message.flags,
-        message.tenant,
-        message.origin,
-        message.tenant_len,
-        message.topic,
-        message.properties,
-        message.message_expiry_s,
-        message.payload,
-    )
+    message = decode_message(body, pos, end)  # laid out alike; `record` says what stands where
+    return copy_of(message, message.packet_id, message.incarnation)
 
 
 def decode_record(body: bytes, pos: int) -> tuple[Record, int]:

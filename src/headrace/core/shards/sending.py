@@ -25,8 +25,6 @@ class Sender:
         self.slot = slot
         self.following = False
         self.live = False
-        self.dropped = 0  # messages at QoS 0 that came while it lagged
-        self.open = True
         self._source = source
         self._at: i64 = 0  # lagging: the next offset to be looked at
         self._said: i64 = 0  # everything below it the other side knows to be looked at
@@ -62,7 +60,6 @@ class Sender:
     def passes_live(self, message: Message) -> bool:
         """Send a message at QoS 0 that the other shard wants; return False when it is dropped."""
         if not self.live or self._left <= 0:
-            self.dropped += 1
             return False
         self._left -= weight_of(message)
         self.wire.say(Passed(message.of_nobody(message.topic, message.flags)))
@@ -108,4 +105,4 @@ class Sender:
     def _copy(self, message: Message) -> None:
         self._left -= weight_of(message)
         self._said = message.offset + 1
-        self.wire.say(Copied(copy_of(message, self._source)))
+        self.wire.say(Copied(copy_of(message, self._source, message.offset)))

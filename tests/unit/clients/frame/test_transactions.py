@@ -139,11 +139,42 @@ def test_what_fails_behind_a_commit_of_its_own_comes_again(engine: Engine) -> No
         db.commit()
         raise ZeroDivisionError
 
-    for work in (defines, commits):
-        with pytest.raises(ZeroDivisionError):
+    def exits(db: Any) -> None:
+        db.commit()
+        raise SystemExit
+
+    for work in (defines, commits, exits):
+        with pytest.raises((ZeroDivisionError, SystemExit)):
             processed.once(engine, ID, work)
         assert rows(engine, PROCESSED) == 0
     assert processed.once(engine, ID, lambda db: db.execute(insert(2)))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_is_cancelled_behind_a_commit_of_its_own_comes_again(kind: str, databases: Databases) -> None:
+    asyncio.run(cancelling(databases.url(kind)))
+
+
+async def cancelling(url: str) -> None:
+    engine = create_async_engine(asynchronous(url))
+    processed = Processed(b"log")
+    await processed.create_async(engine)
+    committed = asyncio.Event()
+
+    async def commits(db: AsyncConnection) -> None:
+        await db.commit()
+        committed.set()
+        await asyncio.Event().wait()
+
+    async def works(_: AsyncConnection) -> None: ...
+
+    task = asyncio.create_task(processed.once_async(engine, ID, commits))
+    await committed.wait()
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert await processed.once_async(engine, ID, works)
+    await engine.dispose()
 
 
 def test_what_fails_leaves_the_note_of_another_who_has_done_it(engine: Engine) -> None:

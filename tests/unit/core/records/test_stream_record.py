@@ -42,8 +42,7 @@ def test_positions_are_pairs(size: int) -> None:
 def test_a_copy_says_where_it_is_from() -> None:
     published = message()
     published.flags |= FLAG_RETAIN
-    published.offset = (1 << 32) + 42
-    copy = copy_of(published, 0xFE00)
+    copy = copy_of(published, 0xFE00, (1 << 32) + 42)
     assert encoded(copy).hex() == COPY
     [found] = decode_batch(bytes.fromhex(COPY), 9)
     assert isinstance(found, Copy)
@@ -56,8 +55,7 @@ def test_a_copy_says_where_it_is_from() -> None:
 def test_what_a_publisher_and_its_broker_settled_is_left_out() -> None:
     published = message(qos=2)
     published.flags |= FLAG_DUP | FLAG_PRODUCER | FLAG_FRAME
-    published.offset = 7
-    assert copy_of(published, 1).flags == FLAG_V5 | 2
+    assert copy_of(published, 1, 7).flags == FLAG_V5 | 2
 
 
 def test_a_cut_copy_is_refused() -> None:

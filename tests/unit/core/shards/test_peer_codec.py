@@ -33,8 +33,7 @@ FROM_CLIENT = (
 
 def copied() -> Copied:
     published = message(qos=2)
-    published.offset = 42
-    return Copied(copy_of(published, 3))
+    return Copied(copy_of(published, 3, 42))
 
 
 def passed() -> Passed:

@@ -15,8 +15,7 @@ from headrace.core.state.streams import Streams
 
 def copy(source: int, source_offset: int, qos: int = 1) -> Copy:
     published = message(payload=b"%d/%d" % (source, source_offset), qos=qos)
-    published.offset = source_offset
-    return copy_of(published, source)
+    return copy_of(published, source, source_offset)
 
 
 def test_a_copy_takes_effect_once_and_moves_its_own_position() -> None:
