@@ -70,6 +70,10 @@ class UnsupportedFormat(JournalError):
     retry_helps = True
 
 
+class ShardedDirectory(JournalError):
+    """The data directory holds several shards, each with a journal of its own in a directory below it."""
+
+
 class OffsetOutOfRange(JournalError):
     """The offset lies before the start (retention passed it) or at or after the end."""
 

@@ -12,7 +12,7 @@ always whole.
     40   8  durable offset: every record below it is on disk. Equal to the high watermark with
     `durability=fsync`
     48   4  epoch
-    52   1  version, 1
+    52   1  version, 1; 255 where there is no journal here, but several in the directories below (ADR 0019)
     53   3  zero
     56   8  largest timestamp of the last batch below the high watermark, microseconds since 1970
 
@@ -45,10 +45,13 @@ from struct import Struct
 from zlib import crc32
 
 from headrace.journal.disk import Disk
-from headrace.journal.errors import CorruptFile, NoJournal, UnsupportedFormat
+from headrace.journal.errors import CorruptFile, NoJournal, ShardedDirectory, UnsupportedFormat
 
 NAME = "watermark"
 VERSION = 1
+SHARDED = (
+    255  # no version will be it: what is older refuses the directory, since it is newer than it can read
+)
 FILE_SIZE = 4096
 _MAGIC = b"HRWM"
 _SLOT = Struct("<4sI56s")
@@ -135,6 +138,16 @@ def _pack_mark(magic: bytes, uuid: bytes, offset: int) -> bytes:
     return _MARK.pack(magic, crc32(rest), rest)
 
 
+def sharded_page(uuid: bytes) -> bytes:
+    """Return the file for a directory whose journals lie in directories below it, so that no headrace begins one here.
+    `uuid` names the node, 16 bytes."""
+    page = bytearray(FILE_SIZE)
+    rest = _REST.pack(0, uuid, 0, 0, 0, SHARDED, 0)
+    for at in _SLOT_POSITIONS:
+        page[at : at + _SLOT.size] = _SLOT.pack(_MAGIC, crc32(rest), rest)
+    return bytes(page)
+
+
 def _unpack(data: bytes) -> WatermarkState | None:
     if len(data) < _SLOT.size or data[:4] != _MAGIC:
         return None
@@ -142,6 +155,10 @@ def _unpack(data: bytes) -> WatermarkState | None:
     if crc32(rest) != crc:
         return None
     sequence, uuid, high_watermark, durable, epoch, version, last_us = _REST.unpack(rest)
+    if version == SHARDED:
+        raise ShardedDirectory(
+            f"it holds several shards: {NAME} and journal of each lie in shard-0, shard-1, ..."
+        )
     if version > VERSION:
         raise UnsupportedFormat(f"{NAME}: version {version}, this headrace reads up to {VERSION}")
     return WatermarkState(uuid, epoch, high_watermark, durable, last_us, sequence)
@@ -160,12 +177,16 @@ def _unpack_mark(page: bytes, position: int, magic: bytes, uuid: bytes) -> int:
 
 
 def read_slots(disk: Disk, data_dir: Path) -> list[WatermarkState]:
-    """Return the whole slots, newest first; empty if there is no file. Raises CorruptFile if none is whole."""
+    """Return the whole slots, newest first; empty if there is no file. Raises CorruptFile if none is whole,
+    ShardedDirectory, UnsupportedFormat."""
     try:
         data = disk.read_file(data_dir / NAME)
     except FileNotFoundError:
         return []
-    slots = [slot for at in _SLOT_POSITIONS if (slot := _unpack(data[at : at + _SLOT.size]))]
+    try:
+        slots = [slot for at in _SLOT_POSITIONS if (slot := _unpack(data[at : at + _SLOT.size]))]
+    except ShardedDirectory as error:
+        raise ShardedDirectory(f"{data_dir}: {error}") from None
     if not slots:
         raise CorruptFile(f"{data_dir / NAME}: neither slot passes its checksum")
     for slot in slots:

@@ -1,0 +1,1 @@
+"""Several workers on one machine: their directories on disk, their processes, and what passes between them."""

@@ -1,0 +1,60 @@
+"""Where a worker is among the workers of its machine, and which shards are its own."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """One of so many workers, which own so many shards: shard n belongs to worker n mod `workers`, always.
+
+    `runtime`: the directory of the sockets between workers, which is gone when the supervisor is. `node`: the UUID of the
+    data directory in 32 hexadecimal digits, "" where it has one shard. `run`: another number for each start of a worker
+    process under one supervisor. Raises ValueError where a worker would be left without a shard.
+    """
+
+    index: int
+    workers: int
+    shards: int
+    runtime: Path
+    node: str
+    run: int
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.index < self.workers <= self.shards:
+            raise ValueError(f"worker {self.index} of {self.workers}, with {self.shards} shards")
+
+    @classmethod
+    def alone(cls, shards: int = 1, node: str = "") -> Place:
+        """Return the place of the only worker, which owns all shards and needs no directory for sockets."""
+        return cls(0, 1, shards, Path(), node, 0)
+
+    @property
+    def is_alone(self) -> bool:
+        """Return whether there is no other worker."""
+        return self.workers == 1
+
+    def owner_of(self, shard: int) -> int:
+        """Return the index of the worker that owns a shard. Raises ValueError if there is no such shard."""
+        if not 0 <= shard < self.shards:
+            raise ValueError(f"shard {shard} of {self.shards}")
+        return shard % self.workers
+
+    def own_shards(self) -> list[int]:
+        """Return the shards of this worker, ascending: one at least."""
+        return list(range(self.index, self.shards, self.workers))
+
+    def pack(self) -> str:
+        """Return the place as JSON, for another process."""
+        return json.dumps({**asdict(self), "runtime": str(self.runtime)})
+
+    @classmethod
+    def unpack(cls, text: str) -> Place:
+        """Return what `pack` has written. Raises ValueError, TypeError for what it has not."""
+        found = json.loads(text)
+        if not isinstance(found, dict) or not isinstance(found.get("runtime"), str):
+            raise ValueError(f"{text!r} is no place of a worker")
+        return cls(**{**found, "runtime": Path(found["runtime"])})
