@@ -40,6 +40,8 @@ class ByteStream:
         self._left: i64 = UNLIMITED
         self._unfinished = False  # of a long packet, only a part was handled
         self.outcome: i64 = WHOLE
+        self.leaving = False  # the packet in hand and what follows is somebody else's to parse
+        self.unparsed = b""  # that
 
     @property
     def buffered(self) -> int:
@@ -49,6 +51,8 @@ class ByteStream:
     def receive_data(self, data: bytes) -> None:
         """Take the next bytes of the stream and call the handler for each packet they complete."""
         if self.state == CLOSED:
+            if self.leaving:
+                self.unparsed += data
             return
         self.outcome = WHOLE
         if self._rest is not None:
@@ -100,6 +104,12 @@ class ByteStream:
             self.outcome = MORE
         return not self._unfinished and not self._held and self.state != CLOSED
 
+    def leave(self) -> None:
+        """Handle nothing any more: the packet in hand and what follows is kept in `unparsed`, for somebody else to
+        parse; called by a handler."""
+        self.state = CLOSED
+        self.leaving = True
+
     def spend(self, units: i64) -> None:
         """Note that the packet in hand costs as much as so many more of them; called by a handler."""
         self._left -= units
@@ -108,6 +118,8 @@ class ByteStream:
         """Ignore what is still in the buffer and whatever comes."""
         self.state = CLOSED
         self.outcome = WHOLE
+        self.leaving = False
+        self.unparsed = b""
         self._rest = None
         self._unfinished = False
 

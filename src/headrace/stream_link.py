@@ -211,6 +211,14 @@ class StreamLink(MqttLink, Receiver):
         if self._stream.outcome != WHOLE:
             self._unfinished()
 
+    def leave(self) -> None:
+        self._stream.leave()
+        self.pause_reading()
+
+    def unparsed(self) -> bytes:
+        aside = self._aside
+        return self._stream.unparsed + (b"" if aside is None else aside[self._aside_at :])
+
     # Writing, and the end
 
     def flush(self) -> None:

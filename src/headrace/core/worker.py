@@ -75,10 +75,13 @@ class Worker(WorkerPort):
             return self.brokers[self._newcomers % len(self.brokers)] if self.brokers else None
         return self._shards.get(self.homes.of_client(tenant, client_id))
 
-    def bind_device(self, link: Link, client_id: str) -> Devices:
-        """Bind a link to the home of a device that speaks frames. Raises ProtocolError if that is not here."""
+    def bind_device(self, link: Link, client_id: str) -> Devices | None:
+        """Bind a link to the home of a device that speaks frames. None: that is another worker's, who takes the link.
+        Raises ProtocolError if nobody does."""
         home = self.home_of(self.anyone.tenant, client_id)
         if home is None:
+            if self.arrivals.leaves(link, client_id, False):
+                return None
             raise ProtocolError(rc.SERVER_UNAVAILABLE, "the shard of this device is not here")
         link.broker = home
         return home.devices

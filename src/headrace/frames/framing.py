@@ -42,6 +42,8 @@ class FrameStream(ByteStream):
                 return
             self._whole(data, pos, end)
             if self.state == CLOSED:
+                if self.leaving:
+                    self.unparsed = data[pos:]
                 return
             pos = end
             self._left -= 1

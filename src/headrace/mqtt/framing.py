@@ -93,6 +93,8 @@ class PacketStream(ByteStream):
                 return
             self._packet(data, first, pos, body, end)
             if self.state == states.CLOSED:
+                if self.leaving:
+                    self.unparsed = data[pos:]
                 return
             pos = end
             self._left -= 1

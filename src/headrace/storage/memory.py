@@ -14,6 +14,7 @@ from headrace.errors import ProtocolError
 from headrace.mqtt.codec import encode_connack, encode_disconnect
 from headrace.mqtt.protocol import ServerProtocol
 from headrace.mqtt_link import MqttLink
+from headrace.stream import ByteStream
 
 
 class MemoryJournal(JournalPort):
@@ -94,7 +95,7 @@ class MemoryLink(MqttLink):
         self.sent = b""
         self.reading = True
         self.protocol: ServerProtocol | None = None  # who words the refusals, where a test has one
-        self.parser: ServerProtocol | None = None  # who parses what its client sends, where that may be held
+        self.parser: ByteStream | None = None  # who parses what its client sends, where that may be held
 
     def flush(self) -> None:
         if self.out is not None:
@@ -133,6 +134,14 @@ class MemoryLink(MqttLink):
         self.reading = True
         if self.parser is not None:
             self.parser.release()
+
+    def leave(self) -> None:
+        self.reading = False
+        if self.parser is not None:
+            self.parser.leave()
+
+    def unparsed(self) -> bytes:
+        return b"" if self.parser is None else self.parser.unparsed
 
     def spend(self, units: i64) -> None:
         if self.parser is not None:

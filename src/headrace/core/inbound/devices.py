@@ -250,7 +250,8 @@ class Devices:
             client.link.close()
 
 
-Bind = Callable[[Link, str], Devices]  # a link goes to the shard where this client id is at home
+# A link goes to the shard where this client id is at home; None: to another worker, with all that it has sent.
+Bind = Callable[[Link, str], Devices | None]
 
 
 class DeviceLink(FrameHandler):
@@ -300,12 +301,18 @@ class DeviceLink(FrameHandler):
         """Return whether the connection has not been let in yet."""
         return self.state != _LET_IN
 
-    def _home(self, sn: bytes = b"") -> Devices:
+    def _bound(self, sn: bytes) -> Devices | None:
         """Return the devices of the shard that the connection is bound to; the first one that speaks, `sn`, decides
-        which that is. Raises ProtocolError if it is not in this process."""
+        which that is. None: it is another worker's, who takes the connection. Raises ProtocolError if nobody does."""
+        if self._devices is None:
+            self._devices = self._bind(self.link, self.name_of(sn))
+        return self._devices
+
+    def _home(self) -> Devices:
+        """Return the devices of the shard where somebody has spoken already."""
         devices = self._devices
         if devices is None:
-            devices = self._devices = self._bind(self.link, self.name_of(sn))
+            raise ProtocolError(rc.PROTOCOL_ERROR, "nobody has spoken yet")
         return devices
 
     def name_of(self, sn: bytes) -> str:
@@ -334,7 +341,10 @@ class DeviceLink(FrameHandler):
         if sn == self._sn and self.state == _LET_IN:
             return True
         if self.state != _LET_IN:
-            self._home(sn).sign_in(self, sn, None, b"", False)
+            devices = self._bound(sn)
+            if devices is None:
+                return False
+            devices.sign_in(self, sn, None, b"", False)
             if self.state == _ASKED:
                 raise ProtocolError(rc.NOT_AUTHORIZED, "HELLO comes first")
             return self.state == _LET_IN
@@ -354,8 +364,10 @@ class DeviceLink(FrameHandler):
     # FrameHandler
 
     def hello(self, sn: bytes, user: str, password: bytes) -> None:
-        anonymous = not user and not password
-        self._home(sn).sign_in(self, sn, None if anonymous else user, password, True)
+        devices = self._bound(sn)
+        if devices is not None:
+            anonymous = not user and not password
+            devices.sign_in(self, sn, None if anonymous else user, password, True)
 
     def publish(self, sn: bytes, seq: i64, topic: bytes, payload: bytes) -> None:
         if self._speaks(sn):

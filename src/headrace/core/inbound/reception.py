@@ -2,11 +2,13 @@
 
 Runs on the loop. A worker may have the brokers of several shards, and only the client id tells which of them is the home
 of a client. Until then there is no session and nothing to write into a journal: what is no MQTT is answered as the
-version knows it, and the connection ends.
+version knows it, and the connection ends. Who is at home in another worker is taken there with the connection, and
+nothing of it is counted here; if that cannot be, it is told to come later.
 """
 
 from __future__ import annotations
 
+from headrace.core.ports.elsewhere import Departing, Elsewhere, Refuser
 from headrace.core.ports.link import BrokerPort, Link, WorkerPort
 from headrace.core.ports.witness import Testimony
 from headrace.core.state.counters import Counters
@@ -16,29 +18,48 @@ from headrace.mqtt.packets import Connect
 
 
 class Reception(BrokerPort):
-    """Hands each link to the broker of its home. `counters` is of those who never came so far."""
+    """Hands each link to the broker of its home. `counters` is of those who never came so far; `elsewhere` takes those
+    who are not at home here."""
 
     def __init__(self, worker: WorkerPort, testimony: Testimony) -> None:
         self._worker = worker
         self._testimony = testimony
+        self._packets, self._frames = _OfPackets(self), _OfFrames(self)
         self.counters = Counters()
+        self.elsewhere: Elsewhere | None = None
 
     def on_connect(self, link: Link, packet: Connect) -> None:
         home = self._worker.home_of(self._worker.anyone.tenant, packet.client_id)
-        if home is None:
-            self._refuse(link, packet)
-        else:
+        if home is not None:
             home.on_connect(link, packet)
-
-    def _refuse(self, link: Link, packet: Connect) -> None:
-        """Refuse a client whose shard is not here."""
+            return
         link.version = packet.version
         link.max_packet_size = packet.properties.maximum_packet_size or 0
-        self.counters.connects_refused += 1
-        self.counters.refuse("connect", rc.SERVER_UNAVAILABLE)
+        if not self.leaves(link, packet.client_id, True):
+            self.turn_away(link, packet.client_id, "its shard is not here")
+
+    def leaves(self, link: Link, client_id: str, packets: bool) -> bool:
+        """Let the other workers take a link to where its client is at home; `packets`: it speaks MQTT, else frames.
+        False if there are none, or if one of them has brought it here."""
+        worker, elsewhere = self._worker, self.elsewhere
+        if elsewhere is None or link.arrived:
+            return False
+        shard = worker.homes.of_client(worker.anyone.tenant, client_id)
+        link.leave()
+        elsewhere.take(Departing(self._packets if packets else self._frames, link, shard, client_id))
+        return True
+
+    def turn_away(self, link: Link, client_id: str, why: str) -> None:
+        """Refuse a client that speaks MQTT and has no home that could be reached now."""
         link.reject(rc.SERVER_UNAVAILABLE)
         link.close()
-        self._testimony.refused(link, packet.client_id, rc.SERVER_UNAVAILABLE, "its shard is not here")
+        self.note_refused(link, client_id, rc.SERVER_UNAVAILABLE, why)
+
+    def note_refused(self, link: Link, client_id: str, code: int, why: str) -> None:
+        """Count a client that was refused, and tell of it."""
+        self.counters.connects_refused += 1
+        self.counters.refuse("connect", code)
+        self._testimony.refused(link, client_id, code, why)
 
     def on_protocol_error(self, link: Link, error: ProtocolError) -> None:
         self.counters.protocol_errors += 1
@@ -55,3 +76,26 @@ class Reception(BrokerPort):
     def put_out(self, link: Link, code: int, why: str) -> None:
         link.disconnect(code)
         link.close()
+
+
+class _OfPackets(Refuser):
+    """Refuses clients that speak MQTT."""
+
+    def __init__(self, reception: Reception) -> None:
+        self._reception = reception
+
+    def refuse_departing(self, departing: Departing, error: ProtocolError) -> None:
+        self._reception.turn_away(departing.link, departing.client_id, error.message)
+
+
+class _OfFrames(Refuser):
+    """Refuses devices that speak frames."""
+
+    def __init__(self, reception: Reception) -> None:
+        self._reception = reception
+
+    def refuse_departing(self, departing: Departing, error: ProtocolError) -> None:
+        link = departing.link
+        link.refuse(error)
+        link.close()
+        self._reception.note_refused(link, departing.client_id, error.reason_code, error.message)

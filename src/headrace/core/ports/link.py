@@ -207,6 +207,7 @@ class Link(ServerHandler):
         self.deferred: i64 = 0  # bytes that wait for the journal on its behalf (`commit`)
         self.fan: i64 = 0  # sessions that its last durable message went to, where they were many
         self.closed = False
+        self.arrived = False  # another worker has handed it over: it goes nowhere from here
         self.window: i64 = 0
         self.chunk: i64 = 64
         self.max_packet_size: i64 = 0
@@ -344,6 +345,14 @@ class Link(ServerHandler):
         raise NotImplementedError
 
     def release(self) -> None:
+        raise NotImplementedError
+
+    def leave(self) -> None:
+        """Handle nothing any more, the packet in hand neither: another worker is to do it."""
+        raise NotImplementedError
+
+    def unparsed(self) -> bytes:
+        """Return what was read and not handled by who has left, the packet first that was in hand then."""
         raise NotImplementedError
 
     def spend(self, units: i64) -> None:

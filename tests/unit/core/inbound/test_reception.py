@@ -6,10 +6,17 @@ import pytest
 
 from harness import Client, Harness
 from headrace.core.homes import Homes
+from headrace.core.inbound.devices import DeviceLink
+from headrace.core.ports.elsewhere import Departing, Elsewhere
 from headrace.core.ports.link import Link
+from headrace.core.ports.voice import Voice
 from headrace.core.ports.witness import Witness
 from headrace.core.worker import Worker
 from headrace.errors import ProtocolError
+from headrace.frames.bodies import hello_body
+from headrace.frames.frame import HELLO, PING, encode_frame
+from headrace.frames.serials import client_id_of
+from headrace.frames.server import ServerFrames
 from headrace.mqtt import codec
 from headrace.mqtt import reason_codes as rc
 from headrace.mqtt.packets import Connect
@@ -132,3 +139,117 @@ def test_a_device_whose_shard_is_not_here_is_refused() -> None:
     with pytest.raises(ProtocolError) as refused:
         worker.bind_device(link, f"{elsewhere:02x}")
     assert refused.value.reason_code == rc.SERVER_UNAVAILABLE
+
+
+class Others(Elsewhere):
+    """The other workers: they note whom they are to take."""
+
+    def __init__(self) -> None:
+        self.asked: list[Departing] = []
+
+    def take(self, departing: Departing) -> None:
+        self.asked.append(departing)
+
+
+def worker_among_others() -> tuple[Harness, Worker, Others]:
+    """The worker of shard 0 of 2; another one owns shard 1."""
+    harness = Harness()
+    worker = harness.worker = Worker(ManualScheduler(), harness.clock, harness.settings, Homes(2))
+    harness.journal = MemoryJournal()
+    harness.broker = worker.own(0, harness.journal)
+    others = worker.arrivals.elsewhere = Others()
+    return harness, worker, others
+
+
+def name_at(worker: Worker, shard: int) -> str:
+    names = (f"c{number}" for number in range(100))
+    return next(name for name in names if worker.homes.of_client("default", name) == shard)
+
+
+BEHIND = codec.encode_publish(4, b"t", b"early", 1, False, False, 1, b"", -1) + codec.PINGREQ
+
+
+@pytest.mark.parametrize("cut", [1, 5, 20, 10_000])
+def test_who_is_at_home_elsewhere_leaves_with_all_that_it_has_sent_however_it_was_cut(cut: int) -> None:
+    """MQTT lets packets follow CONNECT at once [MQTT-3.1.4-6]."""
+    _, worker, others = worker_among_others()
+    link, protocol = stranger(worker)
+    data = codec.encode_connect(Connect(4, name_at(worker, 1), True)) + BEHIND
+    for start in range(0, len(data), cut):
+        protocol.receive_data(data[start : start + cut])
+    (departing,) = others.asked
+    assert (departing.link, departing.shard, departing.client_id) == (link, 1, name_at(worker, 1))
+    assert link.unparsed() == data
+    assert not link.reading
+    assert (link.closed, link.out, link.sent) == (False, None, b"")
+
+
+def test_who_leaves_is_counted_nowhere_here() -> None:
+    harness, worker, _ = worker_among_others()
+    heard = worker.testimony.witness = Heard()
+    _, protocol = stranger(worker)
+    protocol.receive_data(codec.encode_connect(Connect(5, name_at(worker, 1), True)) + b"\xff\xff")
+    counters = harness.broker.fold.tenant("default").counters
+    assert (counters.connects, counters.connects_refused, counters.publishes_received) == (0, 0, 0)
+    assert (worker.arrivals.counters.connects_refused, worker.arrivals.counters.protocol_errors) == (0, 0)
+    assert harness.broker.fold.by_incarnation == {}
+    assert heard.refusals == []
+
+
+@pytest.mark.parametrize("version", [3, 4, 5])
+def test_whom_nobody_could_take_is_told_to_come_later(version: int) -> None:
+    _, worker, others = worker_among_others()
+    heard = worker.testimony.witness = Heard()
+    link, protocol = stranger(worker)
+    protocol.receive_data(codec.encode_connect(Connect(version, name_at(worker, 1), True)) + BEHIND)
+    others.asked[0].refuse(ProtocolError(rc.SERVER_UNAVAILABLE, "its worker starts again"))
+    assert link.closed
+    assert link.sent[0] == CONNACK
+    assert link.sent[3] == (rc.SERVER_UNAVAILABLE if version == 5 else rc.CONNACK_SERVER_UNAVAILABLE)
+    assert heard.refusals == [(name_at(worker, 1), rc.SERVER_UNAVAILABLE)]
+    assert worker.arrivals.counters.connects_refused == 1
+    others.asked[0].refuse(ProtocolError(rc.SERVER_UNAVAILABLE, "once is enough"))
+    assert worker.arrivals.counters.connects_refused == 1
+
+
+def test_whom_another_worker_has_brought_goes_nowhere_from_here() -> None:
+    """Else two workers that do not agree about homes would send a client to and fro."""
+    _, worker, others = worker_among_others()
+    link, protocol = stranger(worker)
+    link.arrived = True
+    protocol.receive_data(codec.encode_connect(Connect(5, name_at(worker, 1), True)))
+    assert others.asked == []
+    assert link.closed
+    assert link.sent[3] == rc.SERVER_UNAVAILABLE
+
+
+def test_who_is_at_home_here_or_brings_no_name_stays() -> None:
+    harness, worker, others = worker_among_others()
+    for name in (name_at(worker, 0), "", "", ""):
+        client = Client(harness, name, version=5, clean=True)
+        assert client.link.broker is harness.broker
+    assert others.asked == []
+    homes = {
+        worker.homes.of_client("default", name) for name in harness.broker.fold.tenant("default").sessions
+    }
+    assert homes == {0}
+
+
+@pytest.mark.parametrize("opcode", [HELLO, PING])
+def test_a_device_leaves_with_its_first_frame(opcode: int) -> None:
+    _, worker, others = worker_among_others()
+    link, _ = stranger(worker)
+    client = DeviceLink(link, Voice(), worker.bind_device)
+    frames = link.parser = ServerFrames(client, 1 << 16)
+    client.take(frames)
+    body = hello_body("u", b"p") if opcode == HELLO else b""
+    sns = (bytes([number]) for number in range(1, 64))
+    sn = next(one for one in sns if worker.homes.of_client("default", client_id_of(2, one)) == 1)
+    data = encode_frame(2, opcode, sn, body) + encode_frame(2, PING, sn, b"")
+    frames.receive_data(data[:7])
+    frames.receive_data(data[7:])
+    assert [(one.shard, one.client_id) for one in others.asked] == [(1, client_id_of(2, sn))]
+    assert link.unparsed() == data
+    others.asked[0].refuse(ProtocolError(rc.SERVER_UNAVAILABLE, "later"))
+    assert link.closed
+    assert worker.arrivals.counters.connects_refused == 1
