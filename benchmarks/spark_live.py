@@ -37,9 +37,9 @@ from benchmarks.process_tree import cpu_between, cpu_seconds, paused
 from benchmarks.spark_source import keep
 from benchmarks.telemetry import PAYLOAD_BYTES
 from demo.services import PYTHON, Service
-from headrace.journal.reader import JournalReader
 from headrace.testing.ports import free_port
 from headrace_spark.source.journal import registered_offset
+from headrace_spark.source.local import LocalJournal
 
 PATIENCE_S = 180
 POLL_S = 0.2
@@ -96,7 +96,7 @@ def load(folder: Path, target: Target, rate: int, seconds: float) -> dict[str, A
 def caught_up(data: Path) -> None:
     """Wait until the consumer has committed all that the journal has. Raises TimeoutError."""
     deadline = time.monotonic() + PATIENCE_S
-    journal = JournalReader(data)
+    journal = LocalJournal(data)
     while (registered_offset(journal, CONSUMER) or 0) < journal.high_watermark():
         if time.monotonic() > deadline:
             raise TimeoutError("the archive does not keep up with the load")

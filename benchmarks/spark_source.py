@@ -43,13 +43,13 @@ from benchmarks.telemetry import DAY_US, MIDNIGHT_US, PAYLOAD_BYTES, topic, writ
 from headrace.cli_pipeline import job_settings
 from headrace.config import load
 from headrace.journal.disk import Disk
-from headrace.journal.reader import JournalReader
 from headrace.journal.selective import TimeRange
 from headrace_spark.base.session import close_session, open_session
 from headrace_spark.base.settings import SparkSettings
 from headrace_spark.jobs import archive
 from headrace_spark.records.decode import decode_chunk
 from headrace_spark.records.schema import MESSAGES, arrow_schema
+from headrace_spark.source.local import LocalJournal
 from headrace_spark.source.reading import wanted_chunks
 from headrace_spark.source.selection import Selection
 
@@ -84,7 +84,7 @@ def timed(frame: DataFrame) -> float:
 
 def bytes_read(data_dir: Path, selection: Selection, cache: Path | None) -> int:
     disk = CountingDisk()
-    reader = JournalReader(data_dir, disk)
+    reader = LocalJournal(data_dir, disk)
     for _ in wanted_chunks(reader, 0, reader.high_watermark(), selection, cache):
         pass
     return disk.bytes
@@ -102,7 +102,7 @@ def read(folder: Path) -> dict[str, Any]:
         ("topic, 1 of 1000", by_topic),
     ):
         disk = CountingDisk()
-        reader = JournalReader(data, disk)
+        reader = LocalJournal(data, disk)
         began, rows = time.monotonic(), 0
         for chunk in wanted_chunks(reader, 0, reader.high_watermark(), selection, cache):
             for batch in decode_chunk(chunk, arrow_schema(MESSAGES), "messages", selection):

@@ -73,6 +73,7 @@ from headrace.wiring import (
     limit_users,
     log_settings,
 )
+from headrace.workers.layout import Layout
 
 TIMER_INTERVAL_S = 0.1
 BEHIND_INTERVAL_S = 0.001  # more is due than one pass of the loop should do
@@ -250,7 +251,7 @@ class Node:
             figures, process = JournalFigures(self._log), ProcessFigures()
             token_file = self.config.journal.token_file
             tokens = Path(token_file) if token_file else None
-            journal = JournalRoutes(Path(self.config.data_dir), tokens)
+            journal = JournalRoutes(Layout.open(Path(self.config.data_dir)).directories(), tokens)
             traces = TraceRoutes(self._doors.tracing, Tokens(tokens))
             clients = ClientRoutes(Laggards(self.broker.fold), Tokens(tokens))
             clusters = self.broker.devices.consuming.clusters

@@ -16,11 +16,12 @@ from broker_process import BrokerProcess
 from headrace.cli_pipeline import job_settings
 from headrace.config import load
 from headrace.journal.log import LogSettings, SegmentedLog
+from headrace.workers.layout import Layout
 from headrace_spark.base.lake_url import LakeUrl
 from headrace_spark.base.object_store import add_log_store, for_lake
 from headrace_spark.base.session import open_session
 from headrace_spark.base.settings import SparkSettings
-from spark.journals import Made
+from spark.journals import Made, of_a_shard
 
 # Small heaps and the quick compiler: the tests start several Sparks and none of them runs for long.
 QUICK = {"spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"}
@@ -55,6 +56,25 @@ class Writer:
         return self.made.rows(self.uuid, self.epoch)
 
 
+class Shards:
+    """A data directory of several shards, each with a journal, copies of others and how far its streams are."""
+
+    def __init__(self, data_dir: Path, count: int = 3) -> None:
+        self.data_dir = data_dir
+        self.writers = [Writer(directory) for directory in Layout.make(data_dir, count).directories()]
+
+    def write(self, count: int, seed: int = 1) -> None:
+        """Append about so many records to each shard."""
+        for number, writer in enumerate(self.writers):
+            source = (number + 1) % len(self.writers)
+            writer.write(of_a_shard(count, 100 * seed + number, source))
+
+    def rows(self) -> list[dict[str, Any]]:
+        """The table that an archive of all shards must give, by journal and offset."""
+        rows = [row for writer in self.writers for row in writer.rows()]
+        return sorted(rows, key=lambda row: (row["journal_uuid"], row["journal_offset"]))
+
+
 def settings_of(job: str, data_dir: Path, lake: Path, **changes: Any) -> Any:
     """What `[pipeline]` says by default, with changes."""
     sets = [f"data_dir={json.dumps(str(data_dir))}", f"pipeline.lake={json.dumps(str(lake))}"]
@@ -64,6 +84,13 @@ def settings_of(job: str, data_dir: Path, lake: Path, **changes: Any) -> Any:
 @pytest.fixture
 def journal(tmp_path: Path) -> Writer:
     return Writer(tmp_path / "data")
+
+
+@pytest.fixture
+def shards(tmp_path: Path) -> Shards:
+    made = Shards(tmp_path / "shards")
+    made.write(300)
+    return made
 
 
 @pytest.fixture(scope="module")

@@ -11,8 +11,9 @@ from typing import Any
 from librt.strings import BytesWriter
 
 from headrace.core.records.event import BROKER_STARTED, Event
-from headrace.core.records.message import Message, message_flags
-from headrace.core.records.record import ACKED, FLAG_WILL, Progress, Record
+from headrace.core.records.message import Message, copy_of, message_flags
+from headrace.core.records.record import ACKED, FLAG_WILL, KIND_MESSAGE, Progress, Record
+from headrace.core.records.stream_record import FOLLOWED, TAKEN, stream_record
 from headrace.journal.segment import Batch
 from headrace.mqtt.properties import Properties
 
@@ -54,7 +55,7 @@ class Made:
         return [
             row_of(record, uuid, epoch, base_offset + i)
             for i, record in enumerate(self.records)
-            if isinstance(record, Message)
+            if isinstance(record, Message) and record.kind == KIND_MESSAGE
         ]
 
 
@@ -143,6 +144,18 @@ def mixed(count: int, seed: int = 1, tenants: int = 2) -> Made:
             made.add(Progress(ACKED, MIDNIGHT_US + n, _numbers(draw)))
         else:
             made.add(_drawn(draw, n, tenants))
+    return made
+
+
+def of_a_shard(count: int, seed: int = 1, source: int = 1) -> Made:
+    """What `mixed` gives, and what a shard has beside it: copies of another one's messages, how far streams are."""
+    draw, made = random.Random(seed), Made()
+    for n, record in enumerate(mixed(count, seed).records):
+        made.add(record)
+        if draw.random() < 0.3:
+            made.add(copy_of(_drawn(draw, n, 2), source, n))
+        if draw.random() < 0.1:
+            made.add(stream_record(draw.choice((TAKEN, FOLLOWED)), MIDNIGHT_US + n, [(source, n)]))
     return made
 
 

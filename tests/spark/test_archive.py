@@ -20,12 +20,12 @@ from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
 from headrace.journal.consumers import ConsumerPosition
-from headrace.journal.reader import JournalReader
 from headrace_spark.archive.folder import written_below
 from headrace_spark.base.errors import JournalMissing, LakeConflict, QueryFailed
 from headrace_spark.base.progress import Progress
 from headrace_spark.jobs import archive
 from headrace_spark.lake.lake import Lake
+from headrace_spark.source.local import LocalJournal
 from spark.conftest import Writer, settings_of
 from spark.journals import mixed
 
@@ -150,7 +150,7 @@ def test_a_checkpoint_that_is_not_whole_is_not_continued(journal: Writer, tmp_pa
     (commits / "0").touch()
     lake = Lake(tmp_path / "lake")
     with pytest.raises(LakeConflict, match=r"no file `metadata`: the checkpoint is not whole. Remove it"):
-        written_below(JournalReader(journal.data_dir), lake, lake.checkpoint("archive", "archive"))
+        written_below(LocalJournal(journal.data_dir), lake, lake.checkpoint("archive", "archive"))
 
 
 def test_a_table_of_another_schema_is_refused_unharmed(bench: Bench) -> None:

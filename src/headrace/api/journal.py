@@ -9,6 +9,10 @@
     POST /v1/journal/consumers/NAME/register  {"uuid", "epoch", "offset", "owner"?}: retention waits for it from there
                                               on; 409 if it belongs to another owner
     POST /v1/journal/consumers/NAME/commit    the same: everything below is processed
+    GET  /v1/journal/shards                   {"shards"}: number, uuid, epoch and offsets of each shard's journal
+
+Of a broker with several shards everything but the last lies below `/v1/journal/shards/N`; without a number it is refused
+(409), because a reader of one journal would miss the others.
 
 Each wants `Authorization: Bearer TOKEN`, where TOKEN is one of `journal.token_file` (`tokens`); without that key
 nobody is let in. What a POST changes needs the role `operate`, all else `read`. A token of a tenant sees that tenant's
@@ -27,7 +31,7 @@ import asyncio
 import gzip
 import re
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext, suppress
 from http import HTTPStatus
@@ -100,13 +104,16 @@ class JournalFiles:
             }
             for info in self.reader.segments()
         ]
+        return self.summary() | {"segments": segments}
+
+    def summary(self) -> dict[str, object]:
+        """Return what tells this journal from others, and how far it goes."""
         return {
             "uuid": self.reader.uuid,
             "epoch": self.reader.epoch,
             "start_offset": self.reader.start_offset(),
             "complete_offset": self.reader.complete_offset(),
             "high_watermark": self.reader.high_watermark(),
-            "segments": segments,
         }
 
     def segment(self, base_offset: int, first: int, last: int, tenant: str = "") -> tuple[bytes, int, str]:
@@ -199,11 +206,16 @@ class Taken:
             self._turns.give(self._who)
 
 
+class ShardWanted(Exception):
+    """A request names no shard, and there are several."""
+
+
 class JournalRoutes:
     """The endpoints of the journal. They run on the loop and leave every file to a thread."""
 
-    def __init__(self, data_dir: Path, token_file: Path | None) -> None:
-        self._files = JournalFiles(data_dir)
+    def __init__(self, data_dirs: Sequence[Path], token_file: Path | None) -> None:
+        """Serve the journals of these data directories, one for each shard, by number."""
+        self._logs = [JournalFiles(data_dir) for data_dir in data_dirs]
         self._tokens = Tokens(token_file)
         self._turns = Turns()
         # What takes a processor, which the loop may want, is done for one at a time; others wait for none of its threads.
@@ -211,17 +223,28 @@ class JournalRoutes:
         self._threads = ThreadPoolExecutor(THREADS_MAX, "journal-http")
 
     def mount(self) -> Mount:
-        return Mount(
-            "/v1/journal",
-            routes=[
-                Route("/", self._guarded(self._catalog)),
-                Route("/watermark", self._guarded(self._watermark)),
-                Route("/files/{name}", self._guarded(self._file)),
-                Route("/consumers", self._guarded(self._consumers)),
-                Route("/consumers/{name}", self._guarded(self._consumer)),
-                Route("/consumers/{name}/{what}", self._guarded(self._move, OPERATE), methods=["POST"]),
-            ],
-        )
+        routes = [
+            Route("/", self._guarded(self._catalog)),
+            Route("/watermark", self._guarded(self._watermark)),
+            Route("/files/{name}", self._guarded(self._file)),
+            Route("/consumers", self._guarded(self._consumers)),
+            Route("/consumers/{name}", self._guarded(self._consumer)),
+            Route("/consumers/{name}/{what}", self._guarded(self._move, OPERATE), methods=["POST"]),
+        ]
+        shards = Route("/shards", self._guarded(self._shards))
+        return Mount("/v1/journal", routes=[shards, Mount("/shards/{shard:int}", routes=routes), *routes])
+
+    def _log(self, request: Request) -> JournalFiles:
+        """Return the journal that a request names. Raises FileNotFoundError, ShardWanted."""
+        shard: int | None = request.path_params.get("shard")
+        if shard is None and len(self._logs) > 1:
+            raise ShardWanted(
+                f"this broker has {len(self._logs)} shards, each with a journal: /v1/journal/shards names them. A reader "
+                "that does not know them is older than this broker"
+            )
+        if (shard or 0) >= len(self._logs):
+            raise FileNotFoundError(f"this broker has no shard {shard}")
+        return self._logs[shard or 0]
 
     def _guarded(
         self, answer: Callable[[Request, bytes], Response], role: str = READ
@@ -265,7 +288,7 @@ class JournalRoutes:
             return answer(request, body)
         except (FileNotFoundError, UnknownConsumer) as error:
             return problem(HTTPStatus.NOT_FOUND, str(error))
-        except (EpochMismatch, ConsumerTaken) as error:
+        except (EpochMismatch, ConsumerTaken, ShardWanted) as error:
             return problem(HTTPStatus.CONFLICT, str(error))
         except (ValueError, OverflowError, msgspec.MsgspecError) as error:
             return problem(HTTPStatus.BAD_REQUEST, str(error))
@@ -276,15 +299,19 @@ class JournalRoutes:
 
     def _catalog(self, request: Request, _body: bytes) -> Response:
         tenant = request.state.grant.tenant
-        return JSONResponse(self._files.catalog() | ({"tenant": tenant} if tenant else {}))
+        return JSONResponse(self._log(request).catalog() | ({"tenant": tenant} if tenant else {}))
 
-    def _watermark(self, _request: Request, _body: bytes) -> Response:
-        return Response(self._files.small(WATERMARK), media_type=_BYTES)
+    def _shards(self, _request: Request, _body: bytes) -> Response:
+        found = [{"shard": number} | log.summary() for number, log in enumerate(self._logs)]
+        return JSONResponse({"shards": found})
+
+    def _watermark(self, request: Request, _body: bytes) -> Response:
+        return Response(self._log(request).small(WATERMARK), media_type=_BYTES)
 
     def _file(self, request: Request, _body: bytes) -> Response:
-        name = request.path_params["name"]
+        log, name = self._log(request), request.path_params["name"]
         if base_offset_of(name, INDEX_SUFFIX) is not None:
-            return Response(self._files.small(name), media_type=_BYTES)
+            return Response(log.small(name), media_type=_BYTES)
         base_offset = base_offset_of(name)
         if base_offset is None:
             return problem(HTTPStatus.NOT_FOUND, f"{name} is neither a segment nor an index")
@@ -293,7 +320,7 @@ class JournalRoutes:
             return problem(HTTPStatus.BAD_REQUEST, "Range must be bytes=FIRST-LAST")
         first = int(asked[1])
         last = int(asked[2]) if asked[2] else first + RANGE_BYTES_MAX - 1
-        data, size, tag = self._files.segment(base_offset, first, last, request.state.grant.tenant)
+        data, size, tag = log.segment(base_offset, first, last, request.state.grant.tenant)
         if not data:
             status = HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE
             return problem(status, f"{name} has {size} bytes", {"Content-Range": f"bytes */{size}"})
@@ -306,18 +333,18 @@ class JournalRoutes:
         return Response(data, HTTPStatus.PARTIAL_CONTENT, headers, media_type=_BYTES)
 
     def _consumers(self, request: Request, _body: bytes) -> Response:
-        found = []
-        for name in ConsumerPosition.names(self._files.data_dir):
+        data_dir, found = self._log(request).data_dir, []
+        for name in ConsumerPosition.names(data_dir):
             if request.state.grant.names(name):
                 with suppress(UnknownConsumer):  # it has gone meanwhile
-                    found.append(_fields(ConsumerPosition.read(self._files.data_dir, name)))
+                    found.append(_fields(ConsumerPosition.read(data_dir, name)))
         return JSONResponse({"consumers": found})
 
     def _consumer(self, request: Request, _body: bytes) -> Response:
         name = request.path_params["name"]
         if not request.state.grant.names(name):
             return _not_of_this_token(name)
-        return JSONResponse(_fields(ConsumerPosition.read(self._files.data_dir, name)))
+        return JSONResponse(_fields(ConsumerPosition.read(self._log(request).data_dir, name)))
 
     def _move(self, request: Request, body: bytes) -> Response:
         name, what = request.path_params["name"], request.path_params["what"]
@@ -327,7 +354,7 @@ class JournalRoutes:
             )
         if not request.state.grant.names(name):
             return _not_of_this_token(name)
-        self._files.move(name, what, msgspec.json.decode(body, type=Position))
+        self._log(request).move(name, what, msgspec.json.decode(body, type=Position))
         return Response(status_code=HTTPStatus.NO_CONTENT)
 
 

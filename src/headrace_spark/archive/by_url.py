@@ -20,7 +20,6 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
-from headrace.journal.reader import JournalReader
 from headrace_spark.archive.position import ends_of
 from headrace_spark.archive.settings import JOB, ArchiveSettings, started, stream
 from headrace_spark.base.errors import LakeUnreachable, TableMoved
@@ -33,6 +32,7 @@ from headrace_spark.lake.lease import Lease
 from headrace_spark.lake.messages import JournalEnd, archive_id
 from headrace_spark.lake.upkeep import Upkeep
 from headrace_spark.lake.url_lake import UrlLake
+from headrace_spark.source.log_reader import LogReader
 from headrace_spark.source.ranges import JournalOffset
 
 SOURCE: Final = "headrace-journal"
@@ -40,7 +40,7 @@ SOURCE: Final = "headrace-journal"
 
 class UrlTarget:
     def __init__(
-        self, spark: SparkSession, settings: ArchiveSettings, journal: JournalReader, lake: LakeUrl
+        self, spark: SparkSession, settings: ArchiveSettings, journal: LogReader, lake: LakeUrl
     ) -> None:
         self._spark = spark
         self._settings = settings

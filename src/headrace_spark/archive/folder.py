@@ -16,7 +16,6 @@ from deltalake import DeltaTable as DeltaLog
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
-from headrace.journal.reader import JournalReader
 from headrace_spark.archive.position import ends_of
 from headrace_spark.archive.settings import JOB, ArchiveSettings, started, stream
 from headrace_spark.base.errors import LakeConflict
@@ -30,11 +29,12 @@ from headrace_spark.lake.table_files import rows_in
 from headrace_spark.lake.upkeep import FileMarks, Upkeep
 from headrace_spark.records.schema import MESSAGES
 from headrace_spark.source.file_source import FORMAT
+from headrace_spark.source.log_reader import LogReader
 from headrace_spark.source.ranges import JournalOffset
 
 
 class FolderTarget:
-    def __init__(self, spark: SparkSession, settings: ArchiveSettings, journal: JournalReader) -> None:
+    def __init__(self, spark: SparkSession, settings: ArchiveSettings, journal: LogReader) -> None:
         self._spark = spark
         self._settings = settings
         self._journal = journal
@@ -78,7 +78,7 @@ class FolderTarget:
         return self._added.rows.pop(batch, None)
 
 
-def written_below(journal: JournalReader, lake: Lake, checkpoint: Checkpoint) -> int:
+def written_below(journal: LogReader, lake: Lake, checkpoint: Checkpoint) -> int:
     """Return the offset below which the table has every message of the journal, 0 if it has none.
 
     Raises LakeConflict, ForeignOffset.

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from headrace.journal.reader import JournalReader
 from headrace_spark.base.errors import LakeConflict
 from headrace_spark.base.lake_url import Location
 from headrace_spark.lake.messages import JournalEnd, MessagesTable
 from headrace_spark.source.journal import holds_last, reaches
+from headrace_spark.source.log_reader import LogReader
 
 
-def ends_of(journal: JournalReader, table: MessagesTable) -> tuple[JournalEnd | None, JournalEnd | None]:
+def ends_of(journal: LogReader, table: MessagesTable) -> tuple[JournalEnd | None, JournalEnd | None]:
     """Return how far the table has the journal: by its rows, and by what batches have said. Raises LakeConflict where
     the journal no longer has that."""
     table.require_unrestored()
@@ -23,7 +23,7 @@ def ends_of(journal: JournalReader, table: MessagesTable) -> tuple[JournalEnd | 
     return last, said
 
 
-def _cut_back(table: Location, journal: JournalReader, end: JournalEnd) -> LakeConflict:
+def _cut_back(table: Location, journal: LogReader, end: JournalEnd) -> LakeConflict:
     return LakeConflict(
         f"table {table} has messages up to offset {end.offset}, epoch {end.epoch}, which journal "
         f"{journal.uuid} (epoch {journal.epoch}) no longer has: it was cut back since. Archive it into another lake"

@@ -9,9 +9,9 @@ from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamReader, DataStreamWriter
 
-from headrace.journal.reader import JournalReader
 from headrace_spark.base.settings import RunSettings
 from headrace_spark.source.journal import source_options
+from headrace_spark.source.log_reader import LogReader
 from headrace_spark.source.options import EARLIEST
 
 JOB: Final = "archive"
@@ -28,7 +28,7 @@ class ArchiveSettings(RunSettings):
 
 
 def stream(
-    spark: SparkSession, settings: ArchiveSettings, journal: JournalReader, kind: str, owner: str, begin: int
+    spark: SparkSession, settings: ArchiveSettings, journal: LogReader, kind: str, owner: str, begin: int
 ) -> DataStreamReader:
     """Return the journal from `begin` on, by the source `kind`; 0: from where it is complete."""
     return (
@@ -40,7 +40,7 @@ def stream(
         .option("maxBytesPerTrigger", settings.bytes_per_trigger_max)
         .option("failOnDataLoss", settings.fail_on_data_loss)
         .option("partitions", spark.sparkContext.defaultParallelism)
-        .options(**source_options(journal))
+        .options(**source_options([journal]))
     )
 
 

@@ -9,11 +9,11 @@ from typing import Protocol
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
-from headrace.journal.reader import JournalReader
 from headrace_spark.archive.by_url import UrlTarget
 from headrace_spark.archive.folder import FolderTarget
 from headrace_spark.archive.settings import ArchiveSettings
 from headrace_spark.base.lake_url import LakeUrl
+from headrace_spark.source.log_reader import LogReader
 
 
 class Target(Protocol):
@@ -40,7 +40,7 @@ class Target(Protocol):
         """Return how many rows a finished batch added, None if Spark's own count says so."""
 
 
-def target_of(spark: SparkSession, settings: ArchiveSettings, journal: JournalReader) -> Target:
+def target_of(spark: SparkSession, settings: ArchiveSettings, journal: LogReader) -> Target:
     """Return the target of an archive: a lake that only its URL names is no folder for workers, whatever they have
     mounted."""
     if isinstance(settings.lake, LakeUrl):

@@ -17,12 +17,12 @@ from time import monotonic
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.listener import StreamingQueryProgress
 
-from headrace.journal.reader import JournalReader
 from headrace_spark.archive.settings import ArchiveSettings
 from headrace_spark.archive.target import Target, target_of
 from headrace_spark.base.progress import Progress, Report
 from headrace_spark.base.query import durations_s, run_query
 from headrace_spark.source.journal import commit, journal_of, register, registered_offset
+from headrace_spark.source.log_reader import LogReader
 from headrace_spark.source.options import check_consumer
 from headrace_spark.source.ranges import JournalOffset
 
@@ -62,7 +62,7 @@ class Tracker:
     """
 
     def __init__(
-        self, settings: Settings, journal: JournalReader, written: int, target: Target, report: Report
+        self, settings: Settings, journal: LogReader, written: int, target: Target, report: Report
     ) -> None:
         self._settings = settings
         self._journal = journal

@@ -29,7 +29,6 @@ from pyspark.sql import functions as F
 
 from headrace.journal.bootstrap_file import BootstrapFile, bootstrap_path, write_bootstrap
 from headrace.journal.errors import CorruptFile
-from headrace.journal.reader import JournalReader
 from headrace_spark.base.errors import DataLoss, ForeignOffset
 from headrace_spark.base.progress import Progress, Report
 from headrace_spark.base.settings import RunSettings
@@ -38,6 +37,7 @@ from headrace_spark.lake.lake import Lake
 from headrace_spark.lake.messages import KEPT_LOG
 from headrace_spark.lake.upkeep import FileMarks, Upkeep
 from headrace_spark.source.journal import commit, journal_of, register, require_history, source_options
+from headrace_spark.source.log_reader import LogReader
 from headrace_spark.source.options import check_consumer
 from headrace_spark.source.ranges import JournalOffset
 
@@ -143,7 +143,7 @@ def is_whole(file: Path) -> bool:
     return True
 
 
-def starting_offset(journal: JournalReader, old: DataFrame | None) -> int:
+def starting_offset(journal: LogReader, old: DataFrame | None) -> int:
     """Return the checkpoint of the table, or the beginning of the journal. Raises ForeignOffset, DataLoss."""
     found = None if old is None else old.where(F.col("kind") == CHECKPOINT).first()
     start = 0
@@ -164,7 +164,7 @@ def starting_offset(journal: JournalReader, old: DataFrame | None) -> int:
     return start
 
 
-def events(spark: SparkSession, journal: JournalReader, start: int, end: int) -> DataFrame:
+def events(spark: SparkSession, journal: LogReader, start: int, end: int) -> DataFrame:
     """Return the rows of schema `events` from one offset to another."""
     return (
         spark.read.format("headrace-journal")
@@ -172,7 +172,7 @@ def events(spark: SparkSession, journal: JournalReader, start: int, end: int) ->
         .option("columns", ",".join(COLUMNS))
         .option("startingOffsets", start)
         .option("endingOffsets", end)
-        .options(**source_options(journal))
+        .options(**source_options([journal]))
         .load()
         .select(*COLUMNS)
     )

@@ -60,7 +60,7 @@ from headrace_spark.metrics.settling import FOUND, Notes, Settling
 from headrace_spark.metrics.traffic import NEWER
 from headrace_spark.metrics.usage import usage_rows
 from headrace_spark.records.schema import EVENTS, arrow_schema
-from headrace_spark.source.journal import commit, journal_of, register, registered_offset, source_options
+from headrace_spark.source.journal import commit, journal_of, register, registered_offset
 from headrace_spark.source.journal_range import JournalRange, Ranges
 from headrace_spark.source.options import check_consumer
 from headrace_spark.source.ranges import JournalOffset
@@ -181,7 +181,7 @@ class Work:
         self._range = found
         self._uuid = found.journal.uuid
         self._partitions = found.partitions(spark.sparkContext.defaultParallelism)
-        self._token = source_options(found.journal).get("token", "")
+        self._token = found.journal.token
 
     def do(self) -> None:
         """Write every table, the state last."""

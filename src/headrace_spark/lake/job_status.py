@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any, Final
 
 from headrace.journal.errors import JournalError
-from headrace.journal.reader import JournalReader
 from headrace_spark.base.errors import PipelineError
 from headrace_spark.base.figures import Lag
 from headrace_spark.lake.lake import Lake
@@ -21,6 +20,7 @@ from headrace_spark.lake.table_position import TablePosition
 from headrace_spark.lake.tables import METRICS_STATE, QUARANTINE
 from headrace_spark.source.journal_range import Ranges
 from headrace_spark.source.lag import lag_of
+from headrace_spark.source.log_reader import LogReader
 
 _PUBLISH: Final = "publish"
 _REPLAY: Final = "replay"
@@ -47,7 +47,7 @@ class Places:
     """Says where jobs read and write. `tables`: more that `publish` may read, beside those in the lake."""
 
     lake: Lake
-    journal: JournalReader
+    journal: LogReader
     tables: Sequence[Path]
     now_s: float
 

@@ -9,13 +9,13 @@ from pathlib import Path
 from time import time
 
 from headrace.journal.consumers import ConsumerPosition
-from headrace.journal.reader import JournalReader
 from headrace_spark.lake.job_status import JobStatus, Places, describe_jobs, job_statuses
 from headrace_spark.lake.lake import Lake
 from headrace_spark.lake.lake_table import LakeTable
 from headrace_spark.lake.tables import DEAD_LETTERS
 from headrace_spark.source.journal import consumers_of
 from headrace_spark.source.lag import lag_of
+from headrace_spark.source.log_reader import LogReader
 
 
 @dataclass(frozen=True)
@@ -69,7 +69,7 @@ class PipelineStatus:
     """Those that have begun to write into the lake."""
 
 
-def pipeline_status(journal: JournalReader, lake: Path | None, tables: Sequence[Path] = ()) -> PipelineStatus:
+def pipeline_status(journal: LogReader, lake: Path | None, tables: Sequence[Path] = ()) -> PipelineStatus:
     """Return how far the jobs of a pipeline are. `tables`: outside of the lake, which `publish` may read. Raises
     JournalUnreachable, JournalError, LakeConflict."""
     end, now_s = journal.high_watermark(), time()
@@ -82,7 +82,7 @@ def pipeline_status(journal: JournalReader, lake: Path | None, tables: Sequence[
     )
 
 
-def _consumer(journal: JournalReader, found: ConsumerPosition, end: int, now_s: float) -> ConsumerStatus:
+def _consumer(journal: LogReader, found: ConsumerPosition, end: int, now_s: float) -> ConsumerStatus:
     lag = lag_of(journal, found.offset, now_s)
     records = max(0, end - found.offset)
     return ConsumerStatus(found.name, found.offset, records, found.updated_us, lag.bytes, lag.seconds)

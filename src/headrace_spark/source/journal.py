@@ -6,60 +6,95 @@ What goes wrong here is said with what to do about it, because a person reads it
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 from headrace.journal.consumers import ConsumerPosition
-from headrace.journal.errors import ConsumerTaken, EpochMismatch, NoJournal, OffsetOutOfRange, UnknownConsumer
-from headrace.journal.reader import JournalReader
+from headrace.journal.errors import EpochMismatch, NoJournal, OffsetOutOfRange
 from headrace.journal.selective import TimeRange
+from headrace.workers.layout import Layout, UnusableLayout
 from headrace_spark.base.errors import (
     BadOption,
     DataLoss,
     ForeignOffset,
     JournalMissing,
     JournalRefused,
-    LakeConflict,
 )
 from headrace_spark.base.settings import RunSettings
 from headrace_spark.records.chunk import chunks
+from headrace_spark.source.local import LocalJournal
+from headrace_spark.source.log_reader import LogReader
 from headrace_spark.source.options import TOKEN_VARIABLE
 from headrace_spark.source.ranges import JournalOffset
-from headrace_spark.source.remote import PATIENT, Address, Patience, RemoteJournal, is_remote
+from headrace_spark.source.remote import PATIENT, Address, Patience, RemoteJournal, is_remote, log_locations
 from headrace_spark.source.selection import EVER
 
 
-def open_journal(location: Path | str, token: str = "", patience: Patience = PATIENT) -> JournalReader:
-    """Open a data directory, or `headrace://HOST:PORT` of a running broker. Raises JournalMissing, JournalUnreachable.
+def open_journals(location: Path | str, token: str = "", patience: Patience = PATIENT) -> list[LogReader]:
+    """Open all journals of a broker, one for each of its shards: of a data directory, or of `headrace://HOST:PORT`.
 
-    The broker may be running or not; nothing is locked.
+    The broker may be running or not; nothing is locked. Raises JournalMissing, JournalUnreachable, JournalError.
     """
-    journal: JournalReader
     if is_remote(str(location)):
-        journal = RemoteJournal(str(location), token, patience)
-    else:
-        journal = JournalReader(location)
-    try:
+        return [_opened(each, token, patience) for each in log_locations(str(location), token, patience)]
+    with _readable(location):
+        found = Layout.open(Path(location)).directories()
+    return [_opened(str(each), token, patience) for each in found]
+
+
+def open_journal(location: Path | str, token: str = "", patience: Patience = PATIENT) -> LogReader:
+    """Open the only journal at a location. Raises BadOption where there are several, and what `open_journals` does."""
+    found = open_journals(location, token, patience)
+    if len(found) > 1:
+        raise BadOption("path", str(location), f"{len(found)} shards lie there, and one journal is wanted")
+    return found[0]
+
+
+def _opened(location: str, token: str, patience: Patience) -> LogReader:
+    journal: LogReader
+    journal = RemoteJournal(location, token, patience) if is_remote(location) else LocalJournal(location)
+    with _readable(location):
         journal.high_watermark()
         journal.start_offset()
+    return journal
+
+
+@contextmanager
+def _readable(location: Path | str) -> Iterator[None]:
+    """Say what to do where a data directory cannot be read. Raises JournalMissing."""
+    try:
+        yield
     except NoJournal:
         raise JournalMissing(
             f"{location} holds no journal: give the data directory of a broker that has been started once"
         ) from None
+    except UnusableLayout as error:
+        raise JournalMissing(str(error)) from None
     except PermissionError as error:
         raise JournalMissing(
             f"{error.filename or location} may not be read by this user: give it the right to read the data "
             "directory, or read from the running broker with headrace://"
         ) from None
-    return journal
 
 
-def journal_of(settings: RunSettings, patience: Patience = PATIENT) -> JournalReader:
-    """Return the journal that a job was told to read. Raises BadOption, JournalMissing, JournalUnreachable."""
+def journals_of(settings: RunSettings, patience: Patience = PATIENT) -> list[LogReader]:
+    """Return the journals that a job was told to read, one for each shard. Raises BadOption, JournalMissing,
+    JournalUnreachable."""
     if not settings.journal:
-        return open_journal(settings.data_dir.absolute())
+        return open_journals(settings.data_dir.absolute())
     check_broker(settings.journal)
-    return open_journal(settings.journal, _token(settings.token_file), patience)
+    return open_journals(settings.journal, _token(settings.token_file), patience)
+
+
+def journal_of(settings: RunSettings, patience: Patience = PATIENT) -> LogReader:
+    """Return the journal of a job that reads one. Raises BadOption, JournalMissing, JournalUnreachable."""
+    found = journals_of(settings, patience)
+    if len(found) > 1:
+        raise BadOption(
+            "data_dir", str(settings.data_dir), f"it has {len(found)} shards, and this job reads one journal"
+        )
+    return found[0]
 
 
 def check_broker(location: str) -> None:
@@ -83,38 +118,35 @@ def _token(file: str) -> str:
         raise BadOption("pipeline.token_file", file, problem) from None
 
 
-def tenant_shown(journal: JournalReader) -> str:
-    """Return the tenant whose messages alone the token of a remote journal shows; "" if it shows everything."""
-    return journal.tenant if isinstance(journal, RemoteJournal) else ""
-
-
-def require_all_tenants(journal: JournalReader, what: str) -> None:
+def require_all_tenants(journal: LogReader, what: str) -> None:
     """Raise JournalRefused where a token shows one tenant's messages alone."""
-    if tenant := tenant_shown(journal):
+    if journal.tenant:
         raise JournalRefused(
-            f"{journal.location}: the token shows the messages of tenant {tenant} alone, and {what} needs everything"
+            f"{journal.location}: the token shows the messages of tenant {journal.tenant} alone, and {what} needs "
+            "everything"
         )
 
 
-def source_options(journal: JournalReader) -> dict[str, str]:
-    """Return the options with which the source `headrace` reads this very journal."""
-    if isinstance(journal, RemoteJournal):
-        return {"path": journal.location, "token": journal.token}
-    return {"path": journal.location}
+def source_options(journals: Sequence[LogReader]) -> dict[str, str]:
+    """Return the options with which the source `headrace` reads these very journals, which are one broker's."""
+    found = {"path": ",".join(journal.location for journal in journals)}
+    return found | ({"token": journals[0].token} if journals[0].token else {})
 
 
-def open_all(locations: Sequence[str], token: str = "") -> dict[str, JournalReader]:
-    """Open the journals of a query; return them by uuid. Raises BadOption where two locations are the same one."""
-    found: dict[str, JournalReader] = {}
+def open_all(locations: Sequence[str], token: str = "") -> dict[str, LogReader]:
+    """Open the journals of a query, of all shards; return them by uuid. Raises BadOption where two are the same one."""
+    found: dict[str, LogReader] = {}
     for location in locations:
-        journal = open_journal(location, token)
-        other = found.setdefault(journal.uuid, journal)
-        if other is not journal:
-            raise BadOption("path", ",".join(locations), f"two of them are the same journal, {journal.uuid}")
+        for journal in open_journals(location, token):
+            other = found.setdefault(journal.uuid, journal)
+            if other is not journal:
+                raise BadOption(
+                    "path", ",".join(locations), f"two of them are the same journal, {journal.uuid}"
+                )
     return found
 
 
-def offset_at(journal: JournalReader, at_us: int) -> int:
+def offset_at(journal: LogReader, at_us: int) -> int:
     """Return the offset of the first record of that time or later; the high watermark if there is none."""
     start, end = journal.complete_offset(), journal.high_watermark()
     since = TimeRange(at_us, EVER.until_us)
@@ -125,7 +157,7 @@ def offset_at(journal: JournalReader, at_us: int) -> int:
     return end
 
 
-def require_history(journal: JournalReader, position: JournalOffset) -> None:
+def require_history(journal: LogReader, position: JournalOffset) -> None:
     """Raise ForeignOffset unless `position` was taken from this journal as it is now."""
     try:
         journal.check(position.uuid, position.epoch)
@@ -136,7 +168,7 @@ def require_history(journal: JournalReader, position: JournalOffset) -> None:
         ) from None
 
 
-def readable_from(journal: JournalReader, offset: int, fail_on_data_loss: bool) -> int:
+def readable_from(journal: LogReader, offset: int, fail_on_data_loss: bool) -> int:
     """Return `offset`, or from where the journal is complete by now if retention or compaction has passed it and that
     may be.
 
@@ -153,14 +185,14 @@ def readable_from(journal: JournalReader, offset: int, fail_on_data_loss: bool) 
     return start
 
 
-def holds_last(journal: JournalReader, end: int, epoch: int) -> bool:
+def holds_last(journal: LogReader, end: int, epoch: int) -> bool:
     """Return whether the record before `end` is still the one written in `epoch`. True too if the journal has let go
     of it."""
     found = _epoch_before(journal, end)
     return found is None or found == epoch
 
 
-def reaches(journal: JournalReader, end: int, epoch: int) -> bool:
+def reaches(journal: LogReader, end: int, epoch: int) -> bool:
     """Return whether what was read up to `end` in `epoch` is still what the journal has, or had before it let go of
     it."""
     if end > journal.high_watermark():
@@ -169,7 +201,7 @@ def reaches(journal: JournalReader, end: int, epoch: int) -> bool:
     return found is None or 0 <= found <= epoch
 
 
-def _epoch_before(journal: JournalReader, end: int) -> int | None:
+def _epoch_before(journal: LogReader, end: int) -> int | None:
     """Return the epoch of the record before `end`, -1 if there is none, None if the journal has let go of it."""
     if end <= journal.complete_offset():
         return None
@@ -180,53 +212,31 @@ def _epoch_before(journal: JournalReader, end: int) -> int | None:
     return -1 if batch is None else batch.epoch
 
 
-def register(journal: JournalReader, consumer: str, offset: int, owner: str = "") -> None:
+def register(journal: LogReader, consumer: str, offset: int, owner: str = "") -> None:
     """Make retention wait for `consumer` at `offset` or below. A position that is ahead, or foreign, is replaced.
 
     Raises LakeConflict if the consumer belongs to another owner.
     """
-    uuid, epoch = journal.uuid, journal.epoch
-    if isinstance(journal, RemoteJournal):
-        journal.consumers.register(consumer, uuid, epoch, offset, owner)
-        return
-    try:
-        ConsumerPosition.register_at(journal.data_dir, consumer, uuid, epoch, offset, owner=owner)
-    except ConsumerTaken as error:
-        raise LakeConflict(str(error)) from None
+    journal.consumers.register(consumer, journal.uuid, journal.epoch, offset, owner)
 
 
-def registered_offset(journal: JournalReader, consumer: str) -> int | None:
+def registered_offset(journal: LogReader, consumer: str) -> int | None:
     """Return the committed offset of `consumer` in this journal, None if it has none."""
-    if isinstance(journal, RemoteJournal):
-        found = journal.consumers.read(consumer)
-        if found is None:
-            return None
-    else:
-        try:
-            found = ConsumerPosition.read(journal.data_dir, consumer)
-        except UnknownConsumer:
-            return None
-    return found.offset if (found.uuid, found.epoch) == (journal.uuid, journal.epoch) else None
+    found = journal.consumers.read(consumer)
+    if found is None or (found.uuid, found.epoch) != (journal.uuid, journal.epoch):
+        return None
+    return found.offset
 
 
-def consumers_of(journal: JournalReader) -> list[ConsumerPosition]:
+def consumers_of(journal: LogReader) -> list[ConsumerPosition]:
     """Return the registered consumers, by name: of a remote journal those that the token names."""
-    if isinstance(journal, RemoteJournal):
-        return journal.consumers.list()
-    return list(ConsumerPosition.list(journal.data_dir))
+    return journal.consumers.list()
 
 
-def commit(journal: JournalReader, consumer: str, position: JournalOffset, owner: str = "") -> None:
+def commit(journal: LogReader, consumer: str, position: JournalOffset, owner: str = "") -> None:
     """Note that everything below `position` is processed: retention may have it. Registers again a consumer that was
     dropped.
 
     Raises LakeConflict if the consumer belongs to another owner.
     """
-    uuid, epoch, offset = position.uuid, position.epoch, position.offset
-    if isinstance(journal, RemoteJournal):
-        journal.consumers.commit(consumer, uuid, epoch, offset, owner)
-        return
-    try:
-        ConsumerPosition.commit_or_register(journal.data_dir, consumer, uuid, epoch, offset, owner=owner)
-    except ConsumerTaken as error:
-        raise LakeConflict(str(error)) from None
+    journal.consumers.commit(consumer, position.uuid, position.epoch, position.offset, owner)

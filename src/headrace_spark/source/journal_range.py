@@ -13,10 +13,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from headrace.journal.reader import JournalReader
 from headrace_spark.base.errors import LakeConflict
 from headrace_spark.lake.lake_table import LakeTable
 from headrace_spark.source.journal import reaches, readable_from
+from headrace_spark.source.log_reader import LogReader
 from headrace_spark.source.ranges import end_within, split
 from headrace_spark.source.reading import JournalPartition
 
@@ -25,7 +25,7 @@ from headrace_spark.source.reading import JournalPartition
 class JournalRange:
     """The offsets from `start` up to `end` of one journal."""
 
-    journal: JournalReader
+    journal: LogReader
     app_id: str
     start: int
     end: int
@@ -45,7 +45,7 @@ class Ranges:
     def __init__(
         self,
         job: str,
-        journal: JournalReader,
+        journal: LogReader,
         last: LakeTable,
         others: Sequence[LakeTable],
         merged: Sequence[LakeTable] = (),

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from time import time
 
-from headrace.journal.reader import JournalReader
 from headrace_spark.base.figures import Lag
 from headrace_spark.base.settings import RunSettings
 from headrace_spark.source.journal import journal_of
+from headrace_spark.source.log_reader import LogReader
 from headrace_spark.source.ranges import bytes_between
 from headrace_spark.source.remote import IMPATIENT
 
 
-def lag_of(journal: JournalReader, offset: int, now_s: float) -> Lag:
+def lag_of(journal: LogReader, offset: int, now_s: float) -> Lag:
     """Return how far `offset` is behind the journal's end. Bytes are about right; what retention has passed counts for
     nothing. Raises JournalError, JournalUnreachable."""
     end = journal.high_watermark()
@@ -30,7 +30,7 @@ class JournalLag:
 
     def __init__(self, settings: RunSettings) -> None:
         self._settings = settings
-        self._journal: JournalReader | None = None
+        self._journal: LogReader | None = None
 
     def __call__(self, offset: int) -> Lag:
         """Return how far `offset` is behind the journal's end. Raises what cannot be helped just now: JournalError,

@@ -9,10 +9,10 @@ import pyarrow as pa
 from pyspark.sql.datasource import InputPartition
 from pyspark.sql.types import StructType
 
-from headrace.journal.reader import JournalReader
 from headrace_spark.base.errors import BadOption
 from headrace_spark.records.schema import arrow_schema, check_columns
 from headrace_spark.source.journal import offset_at, readable_from, require_all_tenants
+from headrace_spark.source.log_reader import LogReader
 from headrace_spark.source.options import (
     EARLIEST,
     KAFKA_EARLIEST,
@@ -39,7 +39,7 @@ class RangeReader:
         self.columns = schema
         self.selection = options.selection
 
-    def plan(self, journal: JournalReader, start: int, end: int, tasks: int) -> list[InputPartition]:
+    def plan(self, journal: LogReader, start: int, end: int, tasks: int) -> list[InputPartition]:
         """Return partitions of the segments in [start, end) that may have what is selected."""
         if self.options.schema != _SHOWN:
             require_all_tenants(journal, f"schema={self.options.schema}")
@@ -73,7 +73,7 @@ class RangeReader:
             yield from read_partition(partition, self.options, self.selection, schema, cache)
 
 
-def offset_of(journal: JournalReader, position: Position, option: str, options: SourceOptions) -> int:
+def offset_of(journal: LogReader, position: Position, option: str, options: SourceOptions) -> int:
     """Return a position as an offset of this journal. Raises BadOption for one behind its end."""
     if position.word == EARLIEST:
         return journal.complete_offset()

@@ -12,7 +12,6 @@ from pathlib import Path
 import pyarrow as pa
 from pyspark.sql.datasource import InputPartition
 
-from headrace.journal.reader import JournalReader
 from headrace_spark.records.chunk import Chunk, chunks
 from headrace_spark.records.decode import decode_chunk
 from headrace_spark.source.journal import (
@@ -20,8 +19,8 @@ from headrace_spark.source.journal import (
     readable_from,
     require_all_tenants,
     require_history,
-    tenant_shown,
 )
+from headrace_spark.source.log_reader import LogReader
 from headrace_spark.source.options import SourceOptions
 from headrace_spark.source.ranges import JournalOffset
 from headrace_spark.source.selection import Selection
@@ -57,7 +56,7 @@ def read_partition(
         )  # compaction says what it takes before it does
 
 
-def opened(partition: JournalPartition, token: str, fail_on_data_loss: bool) -> tuple[JournalReader, int]:
+def opened(partition: JournalPartition, token: str, fail_on_data_loss: bool) -> tuple[LogReader, int]:
     """Return the journal of a partition, and where there is something to read of it. Raises DataLoss, ForeignOffset."""
     journal = open_journal(partition.location, token)
     require_history(journal, JournalOffset(partition.uuid, partition.epoch, partition.end))
@@ -74,10 +73,10 @@ def all_chunks(partition: JournalPartition, token: str) -> Iterator[Chunk]:
 
 
 def wanted_chunks(
-    journal: JournalReader, start: int, end: int, selection: Selection, cache: Path | None
+    journal: LogReader, start: int, end: int, selection: Selection, cache: Path | None
 ) -> Iterator[Chunk]:
     """Yield at least the records of [start, end) that are wanted. Indexes are of everybody's messages."""
-    if cache is None or not selection.is_by_topic or tenant_shown(journal):
+    if cache is None or not selection.is_by_topic or journal.tenant:
         yield from scanned(journal, start, end, selection)
         return
     segments = journal.segments()
@@ -93,13 +92,11 @@ def wanted_chunks(
                 yield chunk.only((chunk.offsets >= first) & (chunk.offsets < last))
 
 
-def scanned(journal: JournalReader, start: int, end: int, selection: Selection) -> Iterator[Chunk]:
+def scanned(journal: LogReader, start: int, end: int, selection: Selection) -> Iterator[Chunk]:
     return chunks(journal.scan(start, end, times=selection.times), journal.uuid, start, end)
 
 
-def indexed(
-    journal: JournalReader, base_offset: int, selection: Selection, folder: Path
-) -> list[Chunk] | None:
+def indexed(journal: LogReader, base_offset: int, selection: Selection, folder: Path) -> list[Chunk] | None:
     """Return the wanted records of a finished segment by its topic index; None if a scan is to be made instead.
 
     All of them, because an index that turns out stale must not have given rows before.

@@ -5,7 +5,8 @@ files on a disk that is far away: same checks, same formats. Requests are repeat
 does not answer, so that a restart costs a query nothing.
 
 What else is to be known of a broker stands in its address, as with listeners: `?ca=FILE` who signed its certificate,
-`compression=gzip`, `requests=N` that are in flight when a file is read from front to back; with `&` between them.
+`compression=gzip`, `requests=N` that are in flight when a file is read from front to back, `shard=N` whose journal of
+several; with `&` between them.
 """
 
 from __future__ import annotations
@@ -60,6 +61,7 @@ _ADDRESS: Final = {
     "ca": re.compile(r".+"),
     "compression": re.compile(f"{GZIP}|{NO_COMPRESSION}"),
     "requests": re.compile(r"[1-9]|1[0-6]"),
+    "shard": re.compile(r"[0-9]{1,5}"),
 }
 _SPAN: Final = re.compile(r"bytes (\d{1,18})-(\d{1,18})/\d{1,18}")
 _GZIP_BITS: Final = 31
@@ -82,6 +84,21 @@ def is_remote(location: str) -> bool:
     return location.partition("://")[0] in SCHEMES
 
 
+def log_locations(location: str, token: str, patience: Patience = PATIENT) -> list[str]:
+    """Return where each journal of a broker is: its address alone where it has one, or names a shard."""
+    endpoint = Endpoint(location, token, patience)
+    if endpoint.address.root != _ROOT:
+        return [location]
+    try:
+        shards = json.loads(endpoint.get("/shards")[0])["shards"]
+    except FileNotFoundError:  # an older broker, which has one
+        return [location]
+    if len(shards) == 1:
+        return [location]
+    sign = "&" if "?" in location else "?"
+    return [f"{location}{sign}shard={shard['shard']}" for shard in shards]
+
+
 @dataclass(frozen=True)
 class Address:
     """A broker's admin HTTP, taken apart."""
@@ -93,6 +110,8 @@ class Address:
     """PEM of who signed the certificate; "": the system's."""
     compression: str
     requests: int
+    root: str = _ROOT
+    """Of the routes of its journal."""
 
     @classmethod
     def parse(cls, location: str) -> Address:
@@ -111,10 +130,14 @@ class Address:
         for name, value in given.items():
             if not _ADDRESS.get(name, _NOTHING).fullmatch(value) or (name == "ca" and not encrypted):
                 what = (
-                    "?ca=FILE of headraces://, compression=gzip or none, requests=1 to 16 are what it may say"
+                    "?ca=FILE of headraces://, compression=gzip or none, requests=1 to 16, shard=0 to 65535 are what "
+                    "it may say"
                 )
                 raise BadOption("path", location, f"{name}={value}: {what}")
-        return cls(parts.hostname, port, encrypted, found["ca"], found["compression"], int(found["requests"]))
+        root = f"{_ROOT}/shards/{int(given['shard'])}" if "shard" in given else _ROOT
+        return cls(
+            parts.hostname, port, encrypted, found["ca"], found["compression"], int(found["requests"]), root
+        )
 
     def connection(self, timeout_s: float) -> HTTPConnection:
         """Return a connection that is not open yet. Raises BadOption for a CA file that cannot be used."""
@@ -181,7 +204,7 @@ class Endpoint:
     ) -> tuple[bytes, HTTPMessage] | None:
         """Make one attempt at a request; None if another one may help, and why is in `_problem`."""
         try:
-            self._connection.request(method, _ROOT + path, body, self._headers | headers)
+            self._connection.request(method, self.address.root + path, body, self._headers | headers)
             answer = self._connection.getresponse()
             data = answer.read()
             if answer.status < HTTPStatus.BAD_REQUEST and "Range" in headers:

@@ -33,9 +33,9 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from headrace.journal.reader import JournalReader
 from headrace_spark.records.schema import select
 from headrace_spark.source.journal import open_all
+from headrace_spark.source.log_reader import LogReader
 from headrace_spark.source.options import SourceOptions
 from headrace_spark.source.planning import RangeReader, offset_of
 from headrace_spark.source.ranges import shares
@@ -85,7 +85,7 @@ class BatchReader(RangeReader, DataSourceReader):
             for partition in self.plan(journal, *ranges[uuid], share)
         ]
 
-    def _range(self, journal: JournalReader) -> tuple[int, int]:
+    def _range(self, journal: LogReader) -> tuple[int, int]:
         start = offset_of(journal, self.options.starting, "startingOffsets", self.options)
         if self.options.ending is None:
             return start, journal.high_watermark()

@@ -23,7 +23,6 @@ from pyspark.sql.streaming.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from headrace.journal.reader import JournalReader
 from headrace_spark.base.errors import BadOption, ForeignOffset
 from headrace_spark.source.journal import (
     commit,
@@ -33,6 +32,7 @@ from headrace_spark.source.journal import (
     registered_offset,
     require_history,
 )
+from headrace_spark.source.log_reader import LogReader
 from headrace_spark.source.options import EARLIEST, LATEST, SourceOptions
 from headrace_spark.source.planning import RangeReader, offset_of
 from headrace_spark.source.ranges import (
@@ -76,14 +76,14 @@ class StreamReader(RangeReader, DataSourceStreamReader, SupportsTriggerAvailable
             self._initial = StreamOffset(begin).as_dict()
         return self._initial
 
-    def _open(self) -> dict[str, JournalReader]:
+    def _open(self) -> dict[str, LogReader]:
         return open_all(self.options.locations, self.options.token)
 
     @staticmethod
-    def _at(journal: JournalReader, offset: int) -> JournalOffset:
+    def _at(journal: LogReader, offset: int) -> JournalOffset:
         return JournalOffset(journal.uuid, journal.epoch, offset)
 
-    def _first(self, journal: JournalReader) -> int:
+    def _first(self, journal: LogReader) -> int:
         """Return where the query begins with a journal; registers the consumer there."""
         starting = self.options.starting
         known = registered_offset(journal, self.consumer) if starting.word == LATEST else None
@@ -94,12 +94,12 @@ class StreamReader(RangeReader, DataSourceStreamReader, SupportsTriggerAvailable
             if starting.word != EARLIEST or journal.complete_offset() <= offset:
                 return offset
 
-    def _register(self, journal: JournalReader, offset: int) -> None:
+    def _register(self, journal: LogReader, offset: int) -> None:
         if journal.uuid not in self._registered:
             register(journal, self.consumer, offset, self.options.owner)
             self._registered.add(journal.uuid)
 
-    def _begin(self, journals: Mapping[str, JournalReader], start: Offset) -> StreamOffset:
+    def _begin(self, journals: Mapping[str, LogReader], start: Offset) -> StreamOffset:
         """Return `start` with a position for each journal: one that joined the query later begins as a new query
         does."""
         given = StreamOffset.from_dict(start)
@@ -166,7 +166,7 @@ class StreamReader(RangeReader, DataSourceStreamReader, SupportsTriggerAvailable
             return False
         return monotonic() - self._planned_s < self.options.trigger_delay_s
 
-    def _fetch(self, journal: JournalReader, offset: int) -> Fetch:
+    def _fetch(self, journal: LogReader, offset: int) -> Fetch:
         high_watermark = journal.high_watermark()
         target = high_watermark
         if self._targets is not None:

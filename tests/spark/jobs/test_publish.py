@@ -19,12 +19,12 @@ from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
 from broker_process import BrokerProcess, wait_until
-from headrace.journal.reader import JournalReader
 from headrace_spark.base.errors import BadOption, LakeConflict
 from headrace_spark.jobs import publish as job
 from headrace_spark.lake.lake_table import LakeTable
 from headrace_spark.lake.status import describe, pipeline_status
 from headrace_spark.lake.tables import DEAD_LETTERS
+from headrace_spark.source.local import LocalJournal
 from spark.conftest import Writer, settings_of
 from spark.device_clients import received, subscribe
 from spark.journals import mixed
@@ -213,7 +213,7 @@ def test_rows_that_cannot_be_sent_are_put_aside_and_the_others_go_on(
         if n % 10 in (3, 5, 6, 7)
     }
     journal.write(mixed(1))
-    said = describe(pipeline_status(JournalReader(journal.data_dir), bench.lake))
+    said = describe(pipeline_status(LocalJournal(journal.data_dir), bench.lake))
     assert "dead_letters  rows 16: 8 'that is no topic name', 4 'Not authorized (0x87)'" in said
 
 

@@ -12,12 +12,12 @@ import pyarrow as pa
 import pytest
 from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 
-from headrace.journal.reader import JournalReader
 from headrace_spark.lake.job_status import JobStatus, Places, describe_jobs, job_statuses, left_to_replay
 from headrace_spark.lake.lake import Lake
 from headrace_spark.lake.lake_table import LakeTable
 from headrace_spark.lake.messages import archive_id
 from headrace_spark.lake.tables import METRICS_STATE, QUARANTINE
+from headrace_spark.source.local import LocalJournal
 from spark.conftest import Writer
 from spark.journals import mixed
 from spark.lake.test_lake import append
@@ -35,7 +35,7 @@ def statuses(journal: Writer, lake: Lake) -> Statuses:
     journal.write(mixed(300))
 
     def look(*tables: Path) -> dict[str, JobStatus]:
-        places = Places(lake, JournalReader(journal.data_dir), tables, time() + 60)
+        places = Places(lake, LocalJournal(journal.data_dir), tables, time() + 60)
         return {status.job: status for status in job_statuses(places)}
 
     return look

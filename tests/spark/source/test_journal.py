@@ -24,6 +24,7 @@ from headrace_spark.source.journal import (
     registered_offset,
     require_history,
 )
+from headrace_spark.source.log_reader import LogReader
 from headrace_spark.source.options import SourceOptions
 from headrace_spark.source.ranges import JournalOffset
 from headrace_spark.source.reading import JournalPartition, all_chunks
@@ -33,7 +34,7 @@ from spark.journals import mixed
 
 
 @pytest.fixture
-def reader(journal: Writer) -> JournalReader:
+def reader(journal: Writer) -> LogReader:
     journal.write(mixed(300))
     return open_journal(journal.data_dir)
 
@@ -43,7 +44,7 @@ def test_no_journal(tmp_path: Path) -> None:
         open_journal(tmp_path)
 
 
-def test_history(reader: JournalReader) -> None:
+def test_history(reader: LogReader) -> None:
     require_history(reader, JournalOffset(reader.uuid, reader.epoch, 5))
     for foreign in (
         JournalOffset(reader.uuid, reader.epoch + 1, 5),
@@ -53,7 +54,7 @@ def test_history(reader: JournalReader) -> None:
             require_history(reader, foreign)
 
 
-def test_retention(reader: JournalReader, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_retention(reader: LogReader, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(JournalReader, "complete_offset", lambda _self: 100)
     assert readable_from(reader, 100, True) == 100
     assert readable_from(reader, 20, False) == 100
@@ -87,7 +88,7 @@ def test_what_compaction_has_passed_is_not_read_as_if_it_were_all(journal: Write
 
 
 def test_whether_the_journal_still_has_what_a_table_has(
-    reader: JournalReader, monkeypatch: pytest.MonkeyPatch
+    reader: LogReader, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert holds_last(reader, 300, reader.epoch)
     assert holds_last(reader, 1, reader.epoch)
@@ -100,7 +101,7 @@ def test_whether_the_journal_still_has_what_a_table_has(
 
 
 def test_whether_what_was_read_is_still_the_journal_s(
-    reader: JournalReader, monkeypatch: pytest.MonkeyPatch
+    reader: LogReader, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The epoch says when it was read; the record before it may have been written in an older one."""
     assert reaches(reader, 300, reader.epoch)
@@ -112,7 +113,7 @@ def test_whether_what_was_read_is_still_the_journal_s(
     assert not reaches(reader, 101, -1)
 
 
-def test_registering_never_leaves_the_position_ahead(reader: JournalReader) -> None:
+def test_registering_never_leaves_the_position_ahead(reader: LogReader) -> None:
     assert registered_offset(reader, "c") is None
     register(reader, "c", 50)
     register(reader, "c", 70)
@@ -121,19 +122,19 @@ def test_registering_never_leaves_the_position_ahead(reader: JournalReader) -> N
     assert registered_offset(reader, "c") == 10
 
 
-def test_a_position_of_another_journal_is_replaced(reader: JournalReader) -> None:
-    ConsumerPosition.register(reader.data_dir, "c", "0" * 32, 9, 5)
+def test_a_position_of_another_journal_is_replaced(reader: LogReader) -> None:
+    ConsumerPosition.register(Path(reader.location), "c", "0" * 32, 9, 5)
     assert registered_offset(reader, "c") is None
     register(reader, "c", 40)
     assert registered_offset(reader, "c") == 40
 
 
-def test_commits_move_forward_and_register_again_what_was_dropped(reader: JournalReader) -> None:
+def test_commits_move_forward_and_register_again_what_was_dropped(reader: LogReader) -> None:
     register(reader, "c", 0)
     commit(reader, "c", JournalOffset(reader.uuid, reader.epoch, 30))
     commit(reader, "c", JournalOffset(reader.uuid, reader.epoch, 20))
     assert registered_offset(reader, "c") == 30
-    ConsumerPosition.remove(reader.data_dir, "c")
+    ConsumerPosition.remove(Path(reader.location), "c")
     commit(reader, "c", JournalOffset(reader.uuid, reader.epoch, 40))
     assert registered_offset(reader, "c") == 40
 

@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 from deltalake import CommitProperties, Transaction, write_deltalake
 
-from headrace.journal.reader import JournalReader
 from headrace_spark.base.errors import LakeConflict
 from headrace_spark.lake.lake_table import LakeTable
 from headrace_spark.lake.tables import DELIVERIES, DEVICES, METRICS_STATE, TRAFFIC
 from headrace_spark.source.journal_range import Ranges
+from headrace_spark.source.local import LocalJournal
 from spark.conftest import Writer
 from spark.journals import mixed
 
@@ -20,7 +20,7 @@ from spark.journals import mixed
 class Bench:
     def __init__(self, journal: Writer, lake: Path) -> None:
         journal.write(mixed(300))
-        self.journal = JournalReader(journal.data_dir)
+        self.journal = LocalJournal(journal.data_dir)
         self.state, self.traffic, self.deliveries = (
             LakeTable(lake, definition) for definition in (METRICS_STATE, TRAFFIC, DELIVERIES)
         )

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from headrace.journal.reader import JournalReader
 from headrace_spark.source.lag import JournalLag, lag_of
+from headrace_spark.source.local import LocalJournal
 from spark.conftest import Writer, settings_of
 from spark.journals import mixed
 
@@ -11,7 +11,7 @@ from spark.journals import mixed
 def test_records_bytes_and_the_age_of_the_oldest(journal: Writer) -> None:
     made = mixed(200)
     journal.write(made, records_per_batch=1)
-    reader = JournalReader(journal.data_dir)
+    reader = LocalJournal(journal.data_dir)
     since_s = made.records[150].timestamp_us / 1e6
     lag = lag_of(reader, 150, since_s + 60)
     assert (lag.messages, round(lag.seconds)) == (50, 60)

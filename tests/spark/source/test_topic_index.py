@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from headrace.journal.log import LogSettings
-from headrace.journal.reader import JournalReader
 from headrace.journal.snapshot import SnapshotWriter
 from headrace_spark.source import topic_index
+from headrace_spark.source.local import LocalJournal
 from headrace_spark.source.reading import indexed, scanned, wanted_chunks
 from headrace_spark.source.selection import Selection
 from headrace_spark.source.topic_index import TopicIndex
@@ -28,7 +28,7 @@ def records(topics: int = 20, count: int = 3000) -> Made:
     return made
 
 
-def found(journal: JournalReader, selection: Selection, cache: Path | None) -> list[int]:
+def found(journal: LocalJournal, selection: Selection, cache: Path | None) -> list[int]:
     offsets = [
         int(offset)
         for chunk in wanted_chunks(journal, 0, journal.high_watermark(), selection, cache)
@@ -43,13 +43,13 @@ def rare_offsets(journal: Writer) -> list[int]:
 
 
 @pytest.fixture
-def reader(journal: Writer) -> JournalReader:
+def reader(journal: Writer) -> LocalJournal:
     journal.write(records())
-    return JournalReader(journal.data_dir)
+    return LocalJournal(journal.data_dir)
 
 
 def test_the_first_read_makes_it_and_later_ones_use_it(
-    reader: JournalReader, journal: Writer, tmp_path: Path
+    reader: LocalJournal, journal: Writer, tmp_path: Path
 ) -> None:
     for _ in range(2):
         assert found(reader, RARE, tmp_path) == rare_offsets(journal)
@@ -63,7 +63,7 @@ def test_the_first_read_makes_it_and_later_ones_use_it(
     }
 
 
-def test_records_by_the_index_are_the_records(reader: JournalReader, tmp_path: Path) -> None:
+def test_records_by_the_index_are_the_records(reader: LocalJournal, tmp_path: Path) -> None:
     base = reader.segments()[-3].base_offset
     chunks = indexed(reader, base, RARE, tmp_path)
     assert chunks
@@ -77,7 +77,7 @@ def test_records_by_the_index_are_the_records(reader: JournalReader, tmp_path: P
 
 
 def test_chunks_stay_small(
-    reader: JournalReader, journal: Writer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    reader: LocalJournal, journal: Writer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     found(reader, RARE, tmp_path)
     monkeypatch.setattr(topic_index, "CHUNK_BYTES_MAX", 200)
@@ -89,7 +89,7 @@ def test_chunks_stay_small(
 
 
 def test_indexes_of_segments_that_are_gone_go_too(
-    reader: JournalReader, journal: Writer, tmp_path: Path
+    reader: LocalJournal, journal: Writer, tmp_path: Path
 ) -> None:
     gone = tmp_path / journal.uuid / f"{7:020d}-5f.topics"
     gone.parent.mkdir()
@@ -98,7 +98,7 @@ def test_indexes_of_segments_that_are_gone_go_too(
     assert not gone.exists()
 
 
-def test_a_damaged_index_is_made_again(reader: JournalReader, journal: Writer, tmp_path: Path) -> None:
+def test_a_damaged_index_is_made_again(reader: LocalJournal, journal: Writer, tmp_path: Path) -> None:
     found(reader, RARE, tmp_path)
     paths = sorted((tmp_path / journal.uuid).iterdir())
     for at in (5, 25, -3):
@@ -112,7 +112,7 @@ def test_a_damaged_index_is_made_again(reader: JournalReader, journal: Writer, t
 
 
 def test_a_record_that_is_not_what_it_was_leads_to_a_scan(
-    reader: JournalReader, journal: Writer, tmp_path: Path
+    reader: LocalJournal, journal: Writer, tmp_path: Path
 ) -> None:
     base = reader.segments()[-3].base_offset
     assert indexed(reader, base, RARE, tmp_path / "cache")
@@ -135,6 +135,6 @@ def test_a_segment_that_compaction_rewrote_is_scanned(tmp_path: Path, journal: W
         for segment in log.compactable():
             live = {o for o in rare_offsets(journal) if segment.base_offset <= o < segment.end_offset}
             log.adopt(log.rewrite_sparse(segment, live))
-    reader = JournalReader(journal.data_dir)
+    reader = LocalJournal(journal.data_dir)
     assert indexed(reader, 0, RARE, tmp_path) is None
     assert set(found(reader, RARE, tmp_path)) >= set(rare_offsets(journal))

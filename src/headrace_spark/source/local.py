@@ -1,0 +1,52 @@
+"""The journal in a data directory, as a log of the pipeline."""
+
+from __future__ import annotations
+
+import builtins
+from pathlib import Path
+from typing import Final
+
+from headrace.journal.consumers import ConsumerPosition
+from headrace.journal.disk import DISK, Disk
+from headrace.journal.errors import ConsumerTaken, UnknownConsumer
+from headrace.journal.reader import JournalReader
+from headrace_spark.base.errors import LakeConflict
+
+
+class LocalConsumers:
+    """The positions of registered consumers in a data directory."""
+
+    def __init__(self, data_dir: Path) -> None:
+        self._data_dir = data_dir
+
+    def register(self, name: str, uuid: str, epoch: int, offset: int, owner: str = "") -> None:
+        try:
+            ConsumerPosition.register_at(self._data_dir, name, uuid, epoch, offset, owner=owner)
+        except ConsumerTaken as error:
+            raise LakeConflict(str(error)) from None
+
+    def commit(self, name: str, uuid: str, epoch: int, offset: int, owner: str = "") -> None:
+        try:
+            ConsumerPosition.commit_or_register(self._data_dir, name, uuid, epoch, offset, owner=owner)
+        except ConsumerTaken as error:
+            raise LakeConflict(str(error)) from None
+
+    def read(self, name: str) -> ConsumerPosition | None:
+        try:
+            return ConsumerPosition.read(self._data_dir, name)
+        except UnknownConsumer:
+            return None
+
+    def list(self) -> builtins.list[ConsumerPosition]:
+        return list(ConsumerPosition.list(self._data_dir))
+
+
+class LocalJournal(JournalReader):
+    """Does what `JournalReader` does, and knows the consumers beside the journal."""
+
+    token: Final = ""
+    tenant: Final = ""
+
+    def __init__(self, data_dir: Path | str, disk: Disk = DISK) -> None:
+        super().__init__(data_dir, disk)
+        self.consumers = LocalConsumers(self.data_dir)
