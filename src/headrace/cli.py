@@ -20,6 +20,7 @@ from headrace.cli_storage import (
     data_dir_options,
     ends_with_its_reader,
     repair_command,
+    reshard_command,
     restore_command,
 )
 from headrace.config import Config, PipelineConfig, examine, load, show, without_secrets
@@ -351,6 +352,7 @@ journal.add_command(repair_command)
 cli.add_command(consumer)
 cli.add_command(backup_command)
 cli.add_command(restore_command)
+cli.add_command(reshard_command)
 
 
 # session

@@ -1,4 +1,5 @@
-"""Commands that keep and mend a data directory: `headrace journal repair`, `headrace backup`, `headrace restore`."""
+"""Commands that keep and mend a data directory: `headrace journal repair`, `headrace backup`, `headrace restore`,
+`headrace reshard`."""
 
 from __future__ import annotations
 
@@ -118,3 +119,20 @@ def restore_command(directory: Path, data_dir: Path, to_offset: int | None) -> N
     click.echo(
         f"journal {made.uuid}, epoch {made.epoch}: offsets {made.start_offset} up to {made.high_watermark} in {data_dir}"
     )
+
+
+@click.command("reshard")
+@data_dir_options
+@click.option("--to", "target", type=_PATH, required=True, help="the new data directory: empty or absent")
+@click.option("--shards", type=click.IntRange(min=2), required=True, help="shards of the new one")
+def reshard_command(data_dir: Path, target: Path, shards: int) -> None:
+    """Make a data directory of several shards from one that is one shard, which stays as it is.
+
+    No broker may run. Sessions, backlogs, what is in flight, retained messages, wills and topic queues are compared when
+    they are there. Refuses while a registered consumer has not read all: the new journals begin where the old one ends.
+    """
+    from headrace.resharding import reshard
+
+    with ended_by_signals():
+        reshard(data_dir, target, shards, click.echo)
+    click.echo(f"{target} has {shards} shards; {data_dir} is as it was, and no broker should go on with it")

@@ -24,12 +24,21 @@ ID_PROPERTY: Final = b"message-id"
 class JournalName:
     """What ids call a journal, "<uuid>:<epoch>": a message has the epoch that it was written in."""
 
-    def __init__(self, uuid: str = "", epochs: list[tuple[int, int]] | None = None) -> None:
+    def __init__(
+        self,
+        uuid: str = "",
+        epochs: list[tuple[int, int]] | None = None,
+        origin: tuple[str, int] | None = None,
+    ) -> None:
         """Name the messages of a journal. `epochs`: offset from which on an epoch holds, and the epoch; in ascending
-        order, the first from the beginning."""
+        order, the first from the beginning. `origin`: the uuid of another journal, of whose records those below an
+        offset, at which an epoch begins, are copies."""
         found = epochs or [(0, 0)]
+        before, end = origin or ("", 0)
         self._starts = [start for start, _ in found]
-        self._heads = [f"journal:{uuid}:{epoch}:".encode() for _, epoch in found]
+        self._heads = [
+            f"journal:{before if start < end else uuid}:{epoch}:".encode() for start, epoch in found
+        ]
 
     def id_of(self, message: Message) -> bytes:
         """Return the 16 bytes of a message that has its offset."""

@@ -21,6 +21,7 @@ REPEAT_WINDOW_US: Final = 300_000_000
 SEEN_MAX: Final = 200_000  # messages that are remembered
 NEVER: Final = -1
 _PER_ENTRY: Final = 1000
+_NUMBER_BYTES: Final = 4  # of the sequence number, behind the client id in a key
 _FORGOTTEN_AT_ONCE: Final = 2  # with each new one: so that none of them waits for many
 _REPLACED_AT_ONCE: Final = 8  # places in the line of those that were replaced
 _SHORTENED_AT: Final = 1000  # places of what was forgotten
@@ -112,22 +113,22 @@ class DeviceRoster:
 
     # Snapshots
 
-    def entries(self, position: int) -> Iterator[list[list[object]]]:
+    def entries(self, position: int) -> Iterator[tuple[list[list[object]], list[list[object]]]]:
         """Yield two lists, some at a time: rows of client id and user, and rows of key, offset, content and time of
         messages below `position`; those behind it are in the journal that is replayed."""
         owners = list(self.owners.items())
         for start in range(0, len(owners), _PER_ENTRY):
-            yield [[list(row) for row in owners[start : start + _PER_ENTRY]], []]
+            yield [list(row) for row in owners[start : start + _PER_ENTRY]], []
         seen = list(self._seen.items())
         for start in range(0, len(seen), _PER_ENTRY):
-            yield [
+            yield (
                 [],
                 [
                     [key, one.offset, one.content, one.time_us]
                     for key, one in seen[start : start + _PER_ENTRY]
                     if one.offset < position
                 ],
-            ]
+            )
 
     def restore(self, key: bytes, offset: int, content: int, time_us: int) -> None:
         self._add(Seen(key, content, time_us, offset))
@@ -150,6 +151,13 @@ def _key(message: FrameMessage) -> bytes:
     out.write(message.origin[message.tenant_len :])
     write_i32_be(out, i32(sequence - 0x100000000 if sequence > 0x7FFFFFFF else sequence))
     return out.getvalue()
+
+
+def client_of_device(row: list[object]) -> str:
+    """Return the client id of a message in a row of `DeviceRoster.entries`."""
+    key = row[0]
+    assert isinstance(key, bytes)
+    return key[:-_NUMBER_BYTES].decode("utf-8")
 
 
 def _content(message: FrameMessage) -> int:

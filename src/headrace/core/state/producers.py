@@ -118,6 +118,13 @@ def is_sequenced(properties: bytes) -> bool:
     return SEQUENCE_MARK in properties and user_property(properties, ID_PROPERTY) is not None
 
 
+def client_of_producer(tenant: str, row: list[object]) -> str:
+    """Return the client id of a row of `Producers.entries`."""
+    key = row[0]
+    assert isinstance(key, bytes)
+    return key[len(tenant.encode("utf-8")) : key.index(b"\0")].decode("utf-8")
+
+
 def _key(message: Message) -> bytes | None:
     """Return the key of a message: tenant, client and producer id; None where a message lacks one of the two
     properties."""

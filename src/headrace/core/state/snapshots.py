@@ -7,6 +7,7 @@ An entry is one MessagePack array; an unknown one is passed over:
     ["devices", tenant, [[client id, user], ...], [[key, offset, content, time], ...]]    those of frames (`devices`)
     ["topic", tenant, topic, number, applied, fields of the index, clusters]    a topic queue (`topic_queues`)
     ["streams", [[shard, offset], ...], [[shard, offset], ...]]    as of the snapshot's position (`streams`)
+    ["origin", uuid, offset]    the journal of whose records those below the offset are copies (`origin`)
     ["gone", incarnations, [[tenant, topic], ...]]    sessions that ended, topics without a retained message
 
 Recovery loads them and replays the journal from the snapshot's position; what `applied` says is already in one changes
@@ -169,6 +170,8 @@ class Restoring:
             _restore_topic(self._fold, value)
         elif value[0] == "streams":
             self._fold.streams.restore(cast(list[list[list[int]]], value[1:]))
+        elif value[0] == "origin":
+            self._fold.origin = (cast(str, value[1]), cast(int, value[2]))
 
     def _producers(self, value: list[object]) -> None:
         producers = self._fold.tenant(cast(str, value[1])).producers
@@ -193,14 +196,19 @@ class Restoring:
         self._fold.tenant(message.tenant).retained.apply(message)
 
 
-def entries_of_producers(tenant: Tenant) -> Iterator[bytes]:
-    for rows in tenant.producers.entries():
-        yield _encoder.encode(["producers", tenant.name, rows])
+def entry_of_producers(tenant: str, rows: list[list[object]]) -> bytes:
+    """Return the entry of some producers, in rows of `Producers.entries`."""
+    return _encoder.encode(["producers", tenant, rows])
 
 
-def entries_of_devices(tenant: Tenant, position: int) -> Iterator[bytes]:
-    for owners, seen in tenant.devices.entries(position):
-        yield _encoder.encode(["devices", tenant.name, owners, seen])
+def entry_of_devices(tenant: str, owners: list[list[object]], seen: list[list[object]]) -> bytes:
+    """Return the entry of some devices and their messages, in rows of `DeviceRoster.entries`."""
+    return _encoder.encode(["devices", tenant, owners, seen])
+
+
+def entry_of_origin(origin: tuple[str, int]) -> bytes:
+    """Return the entry that says of which journal the oldest records are copies."""
+    return _encoder.encode(["origin", *origin])
 
 
 def entry_of_topic(queue: TopicQueue, position: int) -> bytes:
@@ -370,13 +378,15 @@ class SnapshotPass:
     def _steps(self) -> Iterator[None]:
         if any(self._streams):
             self._add(_encoder.encode(["streams", *self._streams]))
+        if self._fold.origin is not None:
+            self._add(entry_of_origin(self._fold.origin))
         for tenant in list(self._fold.tenants.values()):
             yield from self._retained(tenant)
-            for entry in entries_of_producers(tenant):
-                self._add(entry)
+            for rows in tenant.producers.entries():
+                self._add(entry_of_producers(tenant.name, rows))
                 yield
-            for entry in entries_of_devices(tenant, self.position):
-                self._add(entry)
+            for owners, seen in tenant.devices.entries(self.position):
+                self._add(entry_of_devices(tenant.name, owners, seen))
                 yield
         for group in list(self._fold.groups.values()):
             self._refers_to(group.lowest_offset())  # draws may stay with a session when the group is gone

@@ -63,6 +63,9 @@ class Fold:
         self.roster = Roster()
         self.queues = TopicQueues(pages)
         self.streams = Streams()
+        self.origin: tuple[str, int] | None = (
+            None  # records below the offset are copies of those of this journal
+        )
         self.wanted: Wanted | None = None  # where there are other shards
         self.groups: dict[int, Group] = {}
         # Draws in a snapshot whose member was opened behind it: group, serial, packet id, PUBREC seen.

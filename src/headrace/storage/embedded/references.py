@@ -123,6 +123,11 @@ class References:
         if self._start <= offset < self._end:
             self._marks[offset - self._start] = 1
 
+    def first(self) -> int:
+        """Return the lowest reference; the end of the stretch if there is none."""
+        found = self._marks.find(1)
+        return self._end if found < 0 else self._start + found
+
     def between(self, start: int, end: int) -> set[int]:
         """Return the references in a part of the stretch. Takes its time: not for the loop."""
         marks = self._marks[start - self._start : end - self._start]

@@ -1,0 +1,361 @@
+"""`headrace reshard`: a data directory of several shards, made from one that is one shard. No broker runs meanwhile.
+
+Each shard gets a snapshot with what is at home there, and a journal that is what compaction would have made of the old
+one: the records that its sessions, retained messages and topic queues still refer to, at the offsets that they had. So
+no reference changes, and each new journal goes on where the old one ends. It has a uuid of its own and is complete from
+there on: what readers of the old one have read, they do not find again.
+
+A shard is written, opened as a broker would open it, and compared with the old journal before the next one is begun.
+Everything is made in `<target>/reshard.tmp`, and moved up when all of it is right; `shards.json` comes last.
+"""
+
+from __future__ import annotations
+
+import shutil
+import time
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from dataclasses import dataclass
+from functools import partial
+from hashlib import sha256
+from itertools import zip_longest
+from pathlib import Path
+from uuid import uuid4
+
+from headrace.core.homes import Homes
+from headrace.core.records.event import BrokerStarted
+from headrace.core.state.devices import client_of_device
+from headrace.core.state.producers import client_of_producer
+from headrace.core.state.snapshots import (
+    entry_of_devices,
+    entry_of_origin,
+    entry_of_producers,
+    entry_of_retained,
+    entry_of_session,
+    entry_of_topic,
+)
+from headrace.core.state.state import Fold
+from headrace.core.state.tenant import Tenant
+from headrace.errors import HeadraceError
+from headrace.journal.active import SegmentFile, create_segment
+from headrace.journal.catalog import Segment
+from headrace.journal.compaction import SparseWriter
+from headrace.journal.consumers import ConsumerPosition
+from headrace.journal.copying import Likeness, give_to_owner, sync_directories
+from headrace.journal.disk import DISK
+from headrace.journal.errors import OffsetOutOfRange
+from headrace.journal.log import DIRECTORY, LogSettings, SegmentedLog
+from headrace.journal.segment import Batch, SegmentHeader, seed_of, split_records
+from headrace.journal.snapshot import SnapshotWriter, newest_chain
+from headrace.journal.watermark import NAME as WATERMARK
+from headrace.journal.watermark import WatermarkState
+from headrace.storage.embedded.local import LocalJournal
+from headrace.storage.embedded.recovery import load
+from headrace.storage.embedded.references import References
+from headrace.workers.layout import NAME as LAYOUT
+from headrace.workers.layout import Layout
+
+MAKING = "reshard.tmp"
+_PASSED_OVER = {"lost+found"}
+_FEW = 3  # names in a message
+_PER_ENTRY = 1000
+
+Report = Callable[[str], None]
+
+
+class NotResharded(HeadraceError):
+    """The directory cannot be divided, or what was made of it is not what it was; nothing but `reshard.tmp` is there."""
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """What a shard got."""
+
+    shard: int
+    uuid: str
+    sessions: int
+    retained: int
+    records: int  # that they refer to
+
+
+class Old:
+    """The data directory as it is: its journal, and the state that the next start of its broker would begin with."""
+
+    def __init__(self, log: SegmentedLog, report: Report) -> None:
+        """Recover the state. Raises CorruptFile, CorruptBatch."""
+        self.log = log
+        self.end = log.high_watermark
+        self.fold = folded(log, report)
+        # Whoever was connected is not any more. In the new journals nothing says so again of these sessions.
+        started = BrokerStarted.at(time.time_ns() // 1000)
+        started.offset = self.end
+        self.fold.started(started)
+
+
+def entries(fold: Fold, homes: Homes, shard: int, end: int, origin: tuple[str, int]) -> Iterator[bytes]:
+    """Yield the snapshot entries of what is at home in a shard, as everything below `end` has made it."""
+    yield entry_of_origin(origin)
+    for tenant in fold.tenants.values():
+        for message in tenant.retained.messages():
+            if homes.of_topic(tenant.name, message.topic.decode("utf-8")) == shard:
+                yield entry_of_retained(message)
+        yield from _producers(tenant, homes, shard)
+        yield from _devices(tenant, homes, shard, end)
+    for session in fold.by_incarnation.values():
+        if homes.of_client(session.tenant.name, session.client_id) == shard:
+            session.settle()
+            yield entry_of_session(session, end)
+    for queue in fold.queues.by_id.values():
+        if homes.of_topic(queue.tenant, queue.topic.decode("utf-8")) == shard:
+            yield entry_of_topic(queue, end)
+
+
+def _producers(tenant: Tenant, homes: Homes, shard: int) -> Iterator[bytes]:
+    rows = [row for part in tenant.producers.entries() for row in part]
+    own = [row for row in rows if homes.of_client(tenant.name, client_of_producer(tenant.name, row)) == shard]
+    for at in range(0, len(own), _PER_ENTRY):
+        yield entry_of_producers(tenant.name, own[at : at + _PER_ENTRY])
+
+
+def _devices(tenant: Tenant, homes: Homes, shard: int, end: int) -> Iterator[bytes]:
+    owners: list[list[object]] = []
+    seen: list[list[object]] = []
+    for some_owners, some_seen in tenant.devices.entries(end):
+        owners += [row for row in some_owners if homes.of_client(tenant.name, str(row[0])) == shard]
+        seen += [row for row in some_seen if homes.of_client(tenant.name, client_of_device(row)) == shard]
+    for at in range(0, max(len(owners), len(seen)), _PER_ENTRY):
+        yield entry_of_devices(tenant.name, owners[at : at + _PER_ENTRY], seen[at : at + _PER_ENTRY])
+
+
+def reshard(data_dir: Path, target: Path, shards: int, report: Report) -> list[Share]:
+    """Make `target`, which is empty or not there, with the state of `data_dir` in so many shards. Returns what each got.
+
+    Raises NotResharded, JournalLocked where a broker runs, CorruptJournal, CorruptFile, OSError.
+    """
+    if shards < 2:
+        raise NotResharded(f"{shards} shards: a data directory is divided into two or more")
+    if Layout.open(data_dir).shards > 1:
+        raise NotResharded(f"{data_dir} has several shards already, which cannot be divided again")
+    if not DISK.names(data_dir / DIRECTORY):
+        raise NotResharded(f"{data_dir} holds no journal")
+    _clear(target)
+    with closing(SegmentedLog.open(data_dir, LogSettings(), report)) as log:
+        _check_consumers(log)
+        old = Old(log, report)
+        _check_groups(old.fold)
+        made = Layout.make(target / MAKING, shards)
+        shares = [Division(old, made, shard, report).run() for shard in range(shards)]
+    likeness = Likeness.of(data_dir)
+    likeness.give(target / MAKING)
+    give_to_owner(data_dir, target)
+    _move_up(target)
+    return shares
+
+
+def _clear(target: Path) -> None:
+    """Remove what an interrupted run has left. Raises NotResharded where there is anything else."""
+    names = set(DISK.names(target)) - _PASSED_OVER
+    if MAKING in names and LAYOUT not in names:
+        for name in sorted(names - {MAKING}):
+            path = target / name
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
+        shutil.rmtree(target / MAKING)  # last: it is the mark of an interrupted run
+    elif names:
+        raise NotResharded(
+            f"{target} is not empty ({', '.join(sorted(names)[:_FEW])}): reshard makes a data directory of its own"
+        )
+
+
+def _move_up(target: Path) -> None:
+    """Move what was made up, and last what says how many shards there are: without it nothing opens the directory."""
+    made = target / MAKING
+    sync_directories(DISK, made)
+    for name in sorted((path.name for path in made.iterdir()), key=lambda name: name == LAYOUT):
+        if name == LAYOUT:
+            DISK.fsync_directory(target)
+        DISK.rename(made / name, target / name)
+    DISK.fsync_directory(target)
+    made.rmdir()
+    DISK.fsync_directory(target.absolute().parent)
+
+
+def _check_consumers(log: SegmentedLog) -> None:
+    """Refuse while somebody registered has not read all: what is left would be in no journal that is read on. Raises
+    NotResharded."""
+    behind = [
+        f"{found.name} ({log.high_watermark - found.offset} records)"
+        for found in ConsumerPosition.list(log.data_dir)
+        if (found.uuid, found.epoch, found.offset) != (log.uuid, log.epoch, log.high_watermark)
+    ]
+    if behind:
+        raise NotResharded(
+            f"consumers have not read all of the journal: {', '.join(behind)}. Let them read on, without a broker, until "
+            "they are at its end, or remove who will not (`headrace consumer remove`)"
+        )
+
+
+def _check_groups(fold: Fold) -> None:
+    names = [group.carrier.client_id for group in fold.all_groups()]
+    if names:
+        raise NotResharded(
+            f"there are shared subscriptions ({', '.join(names[:_FEW])}), which are not divided yet: let their members "
+            "unsubscribe, or end"
+        )
+
+
+def folded(log: SegmentedLog, report: Report) -> Fold:
+    """Return the state of an open journal. Raises CorruptFile, CorruptBatch."""
+    fold = Fold(LocalJournal(log, OffsetOutOfRange, report))
+    load(fold, newest_chain(log.directory, report), log.scan, log.start_offset, report)
+    return fold
+
+
+class Division:
+    """Makes one shard of the old journal, and compares it."""
+
+    def __init__(self, old: Old, made: Layout, shard: int, report: Report) -> None:
+        self._old = old
+        self._homes = Homes(made.shards)
+        self._shard = shard
+        self._directory = made.directory(shard)
+        self._journal = self._directory / DIRECTORY
+        self._uuid = uuid4()
+        self._epoch = old.log.epoch + 1
+        self._report = report
+
+    def run(self) -> Share:
+        """Write the shard and compare it. Raises NotResharded, OSError."""
+        old = self._old
+        DISK.make_directory(self._journal)
+        self._write_state()
+        live = self._references()
+        begins, records = self._write_records(live)
+        state = WatermarkState(
+            self._uuid.bytes, self._epoch, old.end, old.end, start_offset=begins, complete_offset=old.end
+        )
+        DISK.replace(self._directory / WATERMARK, state.pack_page())
+        share = self._compared(records, live)
+        self._report(
+            f"shard {share.shard}: {share.sessions} sessions, {share.retained} retained messages, "
+            f"{share.records} records that they refer to"
+        )
+        return share
+
+    def _entries(self, fold: Fold) -> Iterator[bytes]:
+        return entries(fold, self._homes, self._shard, self._old.end, (self._old.log.uuid, self._old.end))
+
+    def _write_state(self) -> None:
+        writer = SnapshotWriter(self._journal, self._old.end)
+        for entry in self._entries(self._old.fold):
+            writer.add(entry)
+        writer.commit()
+
+    def _references(self) -> References:
+        """Return what the shard refers to in the old journal, by what was written of it."""
+        log = self._old.log
+        fold = Fold(LocalJournal(log, OffsetOutOfRange, self._report))
+        load(fold, newest_chain(self._journal), partial(log.scan, end=self._old.end), self._old.end, _quietly)
+        found = References(fold, log.start_offset, self._old.end)
+        for walk in (found.retained(), found.owners()):
+            for _ in walk:
+                pass
+        return found
+
+    def _live(self, references: References, batch: Batch) -> set[int]:
+        return references.between(max(batch.base_offset, self._old.log.start_offset), batch.end_offset)
+
+    def _write_records(self, references: References) -> tuple[int, _Records]:
+        """Copy what is referred to; returns where the journal begins, and what was copied."""
+        log, end, records = self._old.log, self._old.end, _Records()
+        files = _Segments(self._journal, self._uuid.bytes, self._epoch, log.settings.segment_bytes_max)
+        first = references.first()
+        for batch in log.scan(first, end) if first < end else ():
+            live = self._live(references, batch)
+            files.add(batch, live)
+            records.add(batch, live)
+        files.close()
+        header = SegmentHeader(self._uuid.bytes, self._epoch, end, time.time_ns() // 1000)
+        create_segment(DISK, self._journal, header, 0).close()
+        return end if files.begins < 0 else files.begins, records
+
+    def _compared(self, written: _Records, references: References) -> Share:
+        """Open the shard as its broker will, and compare state and records with the old ones. Raises NotResharded."""
+        with closing(SegmentedLog.open(self._directory, LogSettings(reserve_bytes=0), self._report)) as log:
+            fold = folded(log, _quietly)
+            for old, new in zip_longest(self._entries(self._old.fold), self._entries(fold)):
+                if old != new:
+                    raise NotResharded(
+                        f"shard {self._shard} does not hold what it should: {old!r}, but {new!r}"
+                    )
+            found = _Records()
+            for batch in log.scan(log.start_offset, self._old.end):
+                found.add(batch, self._live(references, batch))
+        if found.value() != written.value():
+            raise NotResharded(f"shard {self._shard} does not hold the records that were written into it")
+        retained = sum(len(tenant.retained.messages()) for tenant in fold.tenants.values())
+        sessions = len(fold.by_incarnation)
+        return Share(self._shard, str(self._uuid), sessions, retained, found.count)
+
+
+def _quietly(line: str) -> None:
+    """Say nothing: the same was said of the old journal."""
+
+
+class _Records:
+    """Counts records and digests them."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self._digest = sha256()
+
+    def add(self, batch: Batch, live: set[int]) -> None:
+        """Add the records of a batch that are referred to."""
+        if not live:
+            return
+        records = split_records(batch.body)
+        for offset in sorted(live):
+            self._digest.update(offset.to_bytes(8, "little") + records[offset - batch.base_offset])
+        self.count += len(live)
+
+    def value(self) -> tuple[int, bytes]:
+        """Return count and digest."""
+        return self.count, self._digest.digest()
+
+
+class _Segments:
+    """The finished segments of a shard. `begins`: the offset of the first one, -1 as long as there is none."""
+
+    def __init__(self, directory: Path, uuid: bytes, epoch: int, bytes_max: int) -> None:
+        self.begins = -1
+        self._directory = directory
+        self._uuid = uuid
+        self._epoch = epoch
+        self._bytes_max = bytes_max
+        self._file: SegmentFile | None = None
+        self._writer: SparseWriter | None = None
+
+    def add(self, batch: Batch, live: set[int]) -> None:
+        """Add a batch, of which the records in `live` are kept. Raises OSError."""
+        if self._file is not None and self._file.segment.size >= self._bytes_max:
+            self.close()
+        if self._writer is None:
+            self._writer = self._opened(batch)
+        self._writer.add(batch, live)
+
+    def _opened(self, batch: Batch) -> SparseWriter:
+        segment = Segment(self._directory, batch.base_offset)
+        if self.begins < 0:
+            self.begins = segment.base_offset
+        header = SegmentHeader(self._uuid, self._epoch, segment.base_offset, time.time_ns() // 1000)
+        self._file = SegmentFile(DISK, segment, DISK.create(segment.path), 0, 0)
+        DISK.write_fully(self._file.fd, [header.pack()], 0)
+        return SparseWriter(self._file, seed_of(self._uuid), batch.epoch)
+
+    def close(self) -> None:
+        """Finish the segment that was begun, if any. Raises OSError."""
+        if self._file is None or self._writer is None:
+            return
+        self._writer.flush()
+        self._file.seal(seed_of(self._uuid))
+        self._file.close()
+        self._file = self._writer = None

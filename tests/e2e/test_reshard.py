@@ -1,0 +1,140 @@
+"""`headrace reshard`: all that a directory of one shard holds is in the shards of the new one, or it is refused."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from broker_process import BrokerProcess, headrace, make_broker
+from e2e.raw import RawClient
+from e2e.wire import NEVER, PUBLISH, PUBREC, SESSION_EXPIRY
+from headrace.core.homes import Homes
+from headrace.journal.consumers import ConsumerPosition
+from headrace.journal.reader import JournalReader
+from headrace.resharding import MAKING
+from headrace.services.sessions import details
+from headrace.storage.embedded.recovery import folded
+
+Brokers = Callable[..., BrokerProcess]
+CLIENTS = [f"device-{n}" for n in range(24)]
+SHARDS = 3
+SETTINGS: dict[str, object] = {"journal.segment_bytes_max": 65536, "session.page_messages": 16}
+PERSISTENT: dict[str, Any] = {"clean": False, "properties": {SESSION_EXPIRY: NEVER}}
+
+
+def lines(data_dir: Path) -> list[str]:
+    done = headrace("session", "dump", "--data-dir", str(data_dir))
+    assert done.returncode == 0, done.stderr
+    return done.stdout.splitlines()
+
+
+def sessions(data_dir: Path) -> dict[str, dict[str, object]]:
+    """Everything about each session, with what is in flight and how much waits, by client id."""
+    return {found.client_id: details(found) for found in folded(data_dir).by_incarnation.values()}
+
+
+def reshard(data_dir: Path, target: Path, shards: int = SHARDS) -> subprocess.CompletedProcess[str]:
+    return headrace("reshard", "--data-dir", str(data_dir), "--to", str(target), "--shards", str(shards))
+
+
+@pytest.fixture(scope="module")
+def filled(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A data directory with backlogs of several pages, retained messages, wills, and QoS 2 in the middle."""
+    broker = make_broker(tmp_path_factory.mktemp("filled"), SETTINGS).start()
+    try:
+        fill(broker)
+        broker.stop()
+    finally:
+        broker.end()
+    return broker.data_dir
+
+
+@pytest.fixture
+def old(brokers: Brokers, filled: Path) -> BrokerProcess:
+    """A broker that has stopped, over a copy of that directory."""
+    broker = brokers(SETTINGS)
+    shutil.copytree(filled, broker.data_dir)
+    return broker
+
+
+def fill(broker: BrokerProcess) -> None:
+    with RawClient(broker.address, "publisher", version=5) as publisher:
+        publisher.connect(**PERSISTENT)
+        for client_id in CLIENTS:
+            with RawClient(broker.address, client_id, version=5) as client:
+                client.connect(**PERSISTENT, will=(f"gone/{client_id}", b"bye"))
+                client.subscribe(f"to/{client_id}", ("all", 2), qos=1)
+                client.deliver(f"kept/{client_id}", b"state", 1, retain=True)
+                client.disconnect()
+        for n in range(100):
+            publisher.deliver(f"to/{CLIENTS[n % 5]}", b"%d " % n * 300, 1)
+            publisher.deliver("all", b"all %d" % n, 2)
+        with RawClient(broker.address, CLIENTS[0], version=5) as client:
+            client.connect(**PERSISTENT)
+            first = client.receive()
+            client.ack(PUBREC if first.qos == 2 else PUBLISH, first.packet_id)
+            client.abort()
+        publisher.publish("half", b"QoS 2 without PUBREL", 2, packet_id=77)
+        publisher.expect_ack(PUBREC, 77)
+
+
+def test_everything_is_in_the_new_shards(old: BrokerProcess, tmp_path: Path) -> None:
+    before = lines(old.data_dir)
+    done = reshard(old.data_dir, tmp_path / "new")
+    assert done.returncode == 0, done.stderr
+    shards = [tmp_path / "new" / f"shard-{n}" for n in range(SHARDS)]
+    assert sorted(line for shard in shards for line in lines(shard)) == before
+    found = [sessions(shard) for shard in shards]
+    homes = Homes(SHARDS)
+    for client_id, session in sessions(old.data_dir).items():
+        assert found[homes.of_client("default", client_id)].pop(client_id) == session
+    assert not any(found)
+    assert lines(old.data_dir) == before
+    was = JournalReader(old.data_dir)
+    for shard in shards:
+        reader = JournalReader(shard)
+        assert reader.uuid != was.uuid
+        assert reader.complete_offset() >= was.high_watermark()
+    assert not (tmp_path / "new" / MAKING).exists()
+
+
+def test_who_has_not_read_all_is_named(old: BrokerProcess, tmp_path: Path) -> None:
+    reader = JournalReader(old.data_dir)
+    ConsumerPosition.register(old.data_dir, "archive", reader.uuid, reader.epoch, 5)
+    done = reshard(old.data_dir, tmp_path / "new")
+    assert done.returncode == 1
+    assert f"archive ({reader.high_watermark() - 5} records)" in done.stderr
+    assert not (tmp_path / "new").exists()
+    ConsumerPosition.commit(old.data_dir, "archive", reader.uuid, reader.epoch, reader.high_watermark())
+    assert reshard(old.data_dir, tmp_path / "new").returncode == 0
+
+
+def test_what_cannot_be_divided_is_refused(old: BrokerProcess, tmp_path: Path) -> None:
+    full = tmp_path / "full"
+    full.mkdir()
+    (full / "mine").write_text("a file of somebody")
+    assert "is not empty (mine)" in reshard(old.data_dir, full).stderr
+    assert "holds no journal" in reshard(tmp_path / "nothing", tmp_path / "new").stderr
+    assert reshard(old.data_dir, tmp_path / "new", shards=1).returncode == 2
+    old.start()
+    assert "another process" in reshard(old.data_dir, tmp_path / "new").stderr
+    old.stop()
+    assert reshard(old.data_dir, tmp_path / "new").returncode == 0
+    assert "several shards already" in reshard(tmp_path / "new", tmp_path / "newer").stderr
+    assert (full / "mine").read_text() == "a file of somebody"
+
+
+def test_an_interrupted_one_is_begun_anew(old: BrokerProcess, tmp_path: Path) -> None:
+    assert reshard(old.data_dir, tmp_path / "whole").returncode == 0
+    cut = tmp_path / "cut"
+    (cut / MAKING).mkdir(parents=True)
+    shutil.copytree(tmp_path / "whole" / "shard-0", cut / "shard-0")
+    shutil.copytree(tmp_path / "whole" / "shard-1", cut / MAKING / "shard-1")
+    assert reshard(old.data_dir, cut).returncode == 0
+    names = sorted(path.name for path in cut.iterdir())
+    assert names == sorted(path.name for path in (tmp_path / "whole").iterdir())
