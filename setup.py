@@ -50,6 +50,10 @@ COMPILED = (
     "clients/tally.py",
     "services/ticks.py",
     "services/watchdog.py",
+    "workers/channel.py",
+    "workers/peer_frames.py",
+    "workers/peer_link.py",
+    "workers/wires.py",
 )
 
 

@@ -14,7 +14,7 @@ from typing import Final
 # the journal; flush: a write to a connection; read: packets that were kept back; timer; expiry; events: of `$events/`;
 # sweep; unread: reads that are tried
 # again; close: of a connection that failed; system: `$SYS`; housekeeping; log: of how connections begin and end;
-# latencies: what counts them.
+# latencies: what counts them; peer: what passes between workers.
 PLACES: Final = (
     "journal",
     "apply",
@@ -35,6 +35,7 @@ PLACES: Final = (
     "housekeeping",
     "log",
     "latencies",
+    "peer",
 )
 
 Tell = Callable[[str, str, BaseException], None]

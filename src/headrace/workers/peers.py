@@ -1,0 +1,321 @@
+"""The other workers of this node: links to them, the wires of the streams on those, and channels of bytes.
+
+Runs on the loop. A worker listens on `<runtime>/peer-<index>.sock`; of two workers the one with the smaller index dials,
+for ever, with pauses that grow. When a link is up, each shard of this worker follows each shard of the other one; a wire
+that has ended is opened again, on a link on which the other worker is heard. Between two shards of this worker wires are
+local.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+import struct
+from collections.abc import Callable
+from contextlib import suppress
+from typing import cast
+
+from headrace.backoff import Backoff
+from headrace.core.shards.neighbours import NOT_BEGUN, Neighbours
+from headrace.core.worker import Worker
+from headrace.workers.channel import Channel
+from headrace.workers.peer_frames import BrokenLink, Greeting
+from headrace.workers.peer_link import FRAME_BYTES_MAX, REASONS, TICK_S, LinkOwner, PeerLink
+from headrace.workers.place import Place
+from headrace.workers.wires import Exchange, LinkWire, ShardWire
+
+SHORTEST_S, LONGEST_S = 0.05, 2.0  # between two attempts
+STRANGERS_MAX = 64  # connections that have not said who they are
+NODE_BYTES = 16
+EXPECTED = {"closed", "stopped", "replaced"}  # ends of links that nobody need look into
+
+Accept = Callable[[Channel, bytes], None]
+
+
+class Follower:
+    """The attempts of one shard of this worker to follow another shard."""
+
+    def __init__(self, near: Neighbours, source: int) -> None:
+        self.near = near
+        self.source = source
+        self.due_s = 0.0
+        self._backoff = Backoff(SHORTEST_S, LONGEST_S)
+        self._tried_s = 0.0
+
+    def tried(self, now_s: float) -> None:
+        """Note that a wire was opened now: the next one follows later, the sooner the longer the one before lasted."""
+        self._backoff.lasted(now_s - self._tried_s)
+        self._tried_s = now_s
+        self.due_s = now_s + self._backoff.next_s()
+
+
+class Peers(LinkOwner):
+    """All links of one worker. `accept` takes the channels of bytes that others open; without it they are closed.
+
+    `counts` holds how many links have ended, by `peer_link.REASONS`; `report` is told a line when a link to a worker
+    comes up, when it ends, and for the first of each kind that was refused.
+    """
+
+    def __init__(
+        self, place: Place, worker: Worker, loop: asyncio.AbstractEventLoop, report: Callable[[str], None]
+    ) -> None:
+        super().__init__()
+        self.accept: Accept | None = None
+        self.counts = dict.fromkeys(REASONS, 0)
+        self._place = place
+        self._worker = worker
+        self._loop = loop
+        self._report = report
+        node = bytes.fromhex(place.node) if place.node else bytes(NODE_BYTES)
+        self._greeting = Greeting(place.index, place.workers, place.shards, place.run, node)
+        self._owned: dict[int, Neighbours] = {}
+        self._followers: list[Follower] = []
+        self._links: dict[int, PeerLink] = {}  # by worker: those that are up
+        self._strangers: set[PeerLink] = set()
+        self._told: set[str] = set()
+        self._exchange = Exchange(loop.call_soon)
+        self._unfollowed = True
+        self._server: asyncio.AbstractServer | None = None
+        self._dialling: list[asyncio.Task[None]] = []
+        self._ends: dict[int, asyncio.Event] = {}  # by worker that is dialled: its link has ended
+        self._timer: asyncio.TimerHandle | None = None
+
+    @property
+    def path(self) -> str:
+        """Return where this worker listens."""
+        return self._path_of(self._place.index)
+
+    @property
+    def links_up(self) -> int:
+        """Return to how many other workers there is a link."""
+        return len(self._links)
+
+    async def start(self) -> None:
+        """Begin when all shards of this worker have begun: listen, dial, follow. Raises OSError."""
+        for broker in self._worker.brokers:
+            if broker.neighbours is not None:
+                self._owned[broker.shard] = broker.neighbours
+        self._followers = [Follower(near, source) for near in self._owned.values() for source in near.others]
+        if not self._place.is_alone:
+            await self._listen()
+            others = range(self._place.index + 1, self._place.workers)
+            self._dialling = [self._loop.create_task(self._keep_dialling(other)) for other in others]
+        self._tick()
+
+    async def stop(self) -> None:
+        """Close all links; nobody is dialled any more."""
+        server = self._server
+        self._server = None
+        self._end_timer()
+        for task in self._dialling:
+            task.cancel()
+        await asyncio.gather(*self._dialling, return_exceptions=True)
+        self._end_links()
+        if server is not None:
+            server.close()
+            with suppress(FileNotFoundError):
+                os.unlink(self.path)
+        await asyncio.sleep(0)  # the transports close in the next pass
+
+    def abandon(self) -> None:
+        """Let go of everything at once: the start has failed, or the program has cancelled the task."""
+        self._end_timer()
+        for task in self._dialling:
+            task.cancel()
+        if self._server is not None:
+            self._server.close()
+        self._end_links()
+
+    def open_channel(self, worker: int, opening: bytes) -> Channel | None:
+        """Open a channel of bytes to another worker; None while there is no link to it, or it is not heard."""
+        link = self._links.get(worker)
+        return None if link is None or link.quiet else link.open_channel(opening)
+
+    def _end_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _end_links(self) -> None:
+        for link in [*self._links.values(), *self._strangers]:
+            link.end("stopped")
+
+    # Listening and dialling
+
+    def _path_of(self, worker: int) -> str:
+        return str(self._place.runtime / f"peer-{worker}.sock")
+
+    async def _listen(self) -> None:
+        with suppress(FileNotFoundError):
+            os.unlink(self.path)  # of a worker that is dead: there is one of this index at a time
+        listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        try:
+            listening.bind(self.path)
+            listening.setblocking(False)
+            self._server = await self._loop.create_unix_server(self._accepted, sock=listening)
+        except OSError as error:
+            listening.close()
+            raise OSError(error.errno, f"{self.path}: {error.strerror or error}") from None
+
+    def _accepted(self) -> asyncio.Protocol:
+        return self._protocol(-1)
+
+    def _protocol(self, dialled: int) -> asyncio.Protocol:
+        link = PeerLink(self, self._greeting, dialled, FRAME_BYTES_MAX, self._worker, self._loop.call_soon)
+        self._strangers.add(link)
+        return cast("asyncio.Protocol", link)
+
+    async def _keep_dialling(self, other: int) -> None:
+        """Dial a worker whenever there is no link to it."""
+        backoff = Backoff(SHORTEST_S, LONGEST_S)
+        ended = self._ends[other] = asyncio.Event()
+        while True:
+            began = self._loop.time()
+            ended.clear()
+            with suppress(OSError):
+                await self._loop.create_unix_connection(lambda: self._protocol(other), self._path_of(other))
+                await ended.wait()
+            backoff.lasted(self._loop.time() - began)
+            await asyncio.sleep(backoff.next_s())
+
+    # Links
+
+    def admit(self, link: PeerLink, transport: asyncio.Transport) -> None:
+        """Let a connection of our own user say who it is, unless too many do. Raises BrokenLink."""
+        uid = user_of(transport.get_extra_info("socket").fileno())
+        if uid not in (None, os.geteuid()):
+            raise BrokenLink("user", f"it runs as user {uid}")
+        if len(self._strangers) > STRANGERS_MAX:
+            raise BrokenLink("greeting", "too many connections have not said who they are")
+
+    def check(self, link: PeerLink, theirs: Greeting) -> None:
+        """Check who is at the other side. Raises BrokenLink."""
+        mine = self._greeting
+        if theirs.node != mine.node:
+            raise BrokenLink(
+                "cluster", f"it belongs to node {theirs.node.hex()}, this worker to {mine.node.hex()}"
+            )
+        if (theirs.workers, theirs.shards) != (mine.workers, mine.shards):
+            of = f"{theirs.workers} workers with {theirs.shards} shards"
+            raise BrokenLink("worker", f"it is one of {of}, here there are {mine.workers} with {mine.shards}")
+        expected = link.dialled == theirs.worker if link.dialled >= 0 else theirs.worker < mine.worker
+        if not expected:
+            raise BrokenLink("worker", f"worker {theirs.worker} does not belong there")
+
+    def opened(self, link: PeerLink) -> None:
+        """Begin to use a link; it replaces one that there is to the same worker."""
+        self._strangers.discard(link)
+        before = self._links.get(link.peer)
+        if before is not None:
+            before.end("replaced")
+        self._links[link.peer] = link
+        self._told.clear()
+        self._report(f"linked to worker {link.peer}")
+        for follower in self._followers:
+            if self._place.owner_of(follower.source) == link.peer:
+                follower.due_s = 0.0
+        self._follow()
+
+    def ended(self, link: PeerLink, reason: str, why: str) -> None:
+        """Forget a link."""
+        self.counts[reason] += 1
+        self._strangers.discard(link)
+        self._unfollowed = True
+        if link.dialled in self._ends:
+            self._ends[link.dialled].set()
+        of = f"worker {link.peer}"
+        if self._links.get(link.peer) is link:
+            del self._links[link.peer]
+        elif reason in EXPECTED or reason in self._told:
+            return
+        else:
+            of = f"worker {link.dialled}" if link.dialled >= 0 else "somebody who has dialled"
+            self._told.add(reason)
+        if reason != "stopped":
+            self._report(f"the link to {of} has ended ({reason}){': ' if why else ''}{why}")
+
+    # Wires
+
+    def _follow(self) -> None:
+        """Let shards of this worker follow those that they do not follow now, as far as that is possible."""
+        now_s = self._loop.time()
+        self._unfollowed = False
+        for follower in self._followers:
+            if follower.near.follows(follower.source):
+                continue
+            if follower.due_s > now_s or not self._connect(follower):
+                self._unfollowed = True
+            else:
+                follower.tried(now_s)
+
+    def _connect(self, follower: Follower) -> bool:
+        """Open a wire, if there is somebody to talk to."""
+        near, source = follower.near, follower.source
+        if near.epoch == NOT_BEGUN:
+            return False
+        local = self._owned.get(source)
+        if local is not None:
+            near.connect(source, self._exchange.pair(self, near, local))
+            return True
+        link = self._links.get(self._place.owner_of(source))
+        if link is None or link.quiet:
+            return False
+        wire = LinkWire(self, near, source, True, link, link.number())
+        link.open_wire(wire)
+        near.connect(source, wire)
+        return True
+
+    def follow(self, link: PeerLink, number: int, follower: int, source: int) -> LinkWire | None:
+        """Return our side of a wire on which a shard of another worker follows one of ours. Raises BrokenLink."""
+        place = self._place
+        near = self._owned.get(source)
+        if near is None or follower >= place.shards or place.owner_of(follower) != link.peer:
+            raise BrokenLink(
+                "garbage", f"shard {follower} of worker {link.peer} cannot follow shard {source} here"
+            )
+        if near.epoch == NOT_BEGUN:
+            return None
+        return LinkWire(self, near, follower, False, link, number)
+
+    def wire_ended(self, wire: ShardWire) -> None:
+        """Open a wire again later, if it was one on which a shard of this worker follows."""
+        if wire.follows:
+            self._unfollowed = True
+
+    def take_channel(self, channel: Channel, opening: bytes) -> None:
+        """Hand on a channel of bytes that another worker has opened."""
+        if self.accept is None:
+            channel.close()
+            return
+        try:
+            self.accept(channel, opening)
+        except Exception as error:  # noqa: BLE001  it costs this channel and nobody else
+            self.failed(error)
+            channel.abort()
+
+    def failed(self, error: Exception) -> None:
+        """Note what was raised where nothing should be."""
+        self._worker.failures.note("peer", "", error)
+
+    # Time
+
+    def _tick(self) -> None:
+        self._timer = self._loop.call_later(TICK_S, self._tick)
+        try:
+            for link in [*self._links.values(), *self._strangers]:
+                link.tick()
+            if self._unfollowed:
+                self._follow()
+        except Exception as error:  # noqa: BLE001  the next tick comes
+            self.failed(error)
+
+
+def user_of(descriptor: int) -> int | None:
+    """Return the user who runs the process at the other side of a Unix socket; None where the system does not tell."""
+    option = getattr(socket, "SO_PEERCRED", None)
+    if option is None:
+        return None
+    with socket.socket(fileno=os.dup(descriptor)) as copy:
+        _, uid, _ = struct.unpack("iII", copy.getsockopt(socket.SOL_SOCKET, option, 12))
+    return int(uid)
