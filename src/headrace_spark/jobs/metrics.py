@@ -2,20 +2,21 @@
 `backlog`.
 
 It works through ranges of the journal (`headrace_spark.source.journal_range`). Parts are appended once, by Delta's
-transaction; `devices` and `connections` are merged by key and compared by offset, never added to; `backlog` and
-the job's own `metrics_state` are replaced. `metrics_state` comes last: what it holds is what the next range
-starts from, so a range that was cut off anywhere is done again from the same state to the same end.
+transaction; `devices` and `connections` are merged by key and compared by offset, never added to; `backlog` is
+replaced. The job's own `metrics_state` comes last, and gets what the range changed (`headrace_spark.metrics.remembered`):
+what it holds is what the next range starts from, so a range that was cut off anywhere is done again from the same state
+to the same end.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from threading import Event
 from time import monotonic
-from typing import Any, Final
+from typing import Final
 
 import pyarrow as pa
 from py4j.protocol import Py4JJavaError
@@ -43,19 +44,19 @@ from headrace_spark.lake.tables import (
     USAGE,
     TableDefinition,
 )
-from headrace_spark.lake.upkeep import FileMarks, Upkeep
+from headrace_spark.lake.upkeep import FileMarks, Upkeep, compact
 from headrace_spark.metrics.counting import Counting, Events
-from headrace_spark.metrics.deliveries import Waiting
 from headrace_spark.metrics.packing import PACKED
+from headrace_spark.metrics.queues import Followed
+from headrace_spark.metrics.remembered import remembered
 from headrace_spark.metrics.session_rows import (
     backlog_rows,
     connection_rows,
     followed_of,
     in_us,
-    state_of,
     state_rows,
 )
-from headrace_spark.metrics.sessions import EVENTS_READ, KINDS, Connection, Sessions
+from headrace_spark.metrics.sessions import EVENTS_READ, KINDS, Sessions
 from headrace_spark.metrics.settling import FOUND, Notes, Settling
 from headrace_spark.metrics.traffic import NEWER
 from headrace_spark.metrics.usage import usage_rows
@@ -66,6 +67,9 @@ from headrace_spark.source.options import check_consumer
 from headrace_spark.source.ranges import JournalOffset
 
 JOB: Final = "metrics"
+STATE_FILES_MAX: Final = 128
+_STATE_FILE_BYTES: Final = 32 << 20
+_EVENTS_TOGETHER: Final = 10_000
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -143,8 +147,19 @@ def run(spark: SparkSession, settings: Settings, stop: Event, report: Report) ->
             rows, now = progress.rows + found.end - found.start, monotonic()
             progress = Progress(rows, found.end, lag, now - began, (now - at,))
             report(progress)
+            tend_state(spark, settings, tables, journal.uuid)
             upkeep.tend()
         return progress
+
+
+def tend_state(spark: SparkSession, settings: Settings, tables: Tables, journal_uuid: str) -> None:
+    """Make the files of the state few again: every range adds some, and the next one reads them all."""
+    if len(tables.state.files(journal_uuid)) > STATE_FILES_MAX:
+        compact(
+            spark,
+            tables.state.path,
+            replace(settings.upkeep, file_bytes=_STATE_FILE_BYTES, small_files_max=0),
+        )
 
 
 def count(
@@ -186,55 +201,58 @@ class Work:
     def do(self) -> None:
         """Write every table, the state last."""
         files = self._tables.state.files(self._uuid)
-        sessions = Sessions(state_of(files))
-        for row in self._events():
-            sessions.apply(row)
-        found = self._settled(sessions, files).persist(StorageLevel.MEMORY_AND_DISK)
+        sessions = Sessions(remembered(files))
+        for rows in self._events().to_batches(_EVENTS_TOGETHER):
+            for row in rows.to_pylist():
+                sessions.apply(row)
+        followed, whole = followed_of(sessions), sessions.remembered.is_mostly_out_of_date
+        found = self._settled(followed, files, whole).persist(StorageLevel.MEMORY_AND_DISK)
         try:
             notes = Notes()
-            for (note,) in found.where("note is not null").select("note").collect():
-                notes.add(note)
-            self._write(sessions, notes, found.where("note is null").drop("note"))
+            for note, waiting in found.where("note is not null").select("note", "waiting").collect():
+                notes.add(note, waiting)
+            last = found.where("note is null").drop("note", "waiting")
+            self._write(sessions, followed, notes, last, whole)
         finally:
             found.unpersist()
 
-    def _events(self) -> list[dict[str, Any]]:
+    def _events(self) -> pa.Table:
         """Return the events in journal order, times in microseconds."""
         schema = StructType([EVENTS[name] for name in EVENTS_READ])
         read = Events(self._partitions, self._token, arrow_schema(schema))
         rows = self._numbers(len(self._partitions)).mapInArrow(read, schema)
         found = rows.where(F.col("kind").isin(*KINDS)).toArrow()
         ordered = found.sort_by([("journal_offset", "ascending"), ("item", "ascending")])
-        events: list[dict[str, Any]] = in_us(ordered, "event_timestamp").to_pylist()
-        return events
+        return in_us(ordered, "event_timestamp")
 
     def _numbers(self, count: int) -> DataFrame:
         """Return a frame of so many numbers, with a task for each."""
         return self._spark.range(0, count, 1, count)
 
-    def _settled(self, sessions: Sessions, state_files: list[Path]) -> DataFrame:
+    def _settled(self, followed: Followed, state_files: list[Path], whole: bool) -> DataFrame:
         """Return what one pass over the range, with one shuffle, finds: `settling.FOUND`."""
-        settings, followed = self._settings, followed_of(sessions)
+        settings, tasks = self._settings, self._spark.sparkContext.defaultParallelism
         paths = [str(path) for path in state_files]
+        groups = [group for first in range(tasks) if (group := paths[first::tasks])]
         counting = Counting(
-            self._partitions, paths, self._token, followed, settings.window_s, settings.topic_levels
+            self._partitions, groups, self._token, followed, settings.window_s, settings.topic_levels
         )
         settling = Settling(
-            settings.folder.absolute(), followed, settings.window_s, self._uuid, self._range.end
+            settings.folder.absolute(), followed, settings.window_s, self._uuid, self._range.end, whole
         )
-        packed = self._numbers(len(self._partitions) + len(paths)).mapInArrow(counting, PACKED)
+        packed = self._numbers(len(self._partitions) + len(groups)).mapInArrow(counting, PACKED)
         # More tasks than processors: what has much in it is not known before.
-        tasks = 2 * self._spark.sparkContext.defaultParallelism
-        together = packed.repartition(tasks, "family", "key").sortWithinPartitions(*PACKED.names[:4])
+        together = packed.repartition(2 * tasks, "family", "key").sortWithinPartitions(*PACKED.names[:4])
         return together.mapInArrow(settling, FOUND)
 
-    def _write(self, sessions: Sessions, notes: Notes, last: DataFrame) -> None:
+    def _write(
+        self, sessions: Sessions, followed: Followed, notes: Notes, last: DataFrame, whole: bool
+    ) -> None:
         """Write the tables, the state last; the others at once, each of which costs Spark more planning than work."""
-        tables, uuid, end = self._tables, self._uuid, self._range.end
-        waiting = [Waiting(**each) for each in notes.waiting]
-        changed = [one for one in sessions.connections if one.is_new or one.disconnected_us is not None]
-        used = [usage_rows(notes, sessions.connections, uuid, end)]
-        backlog = [backlog_rows(sessions, waiting, notes.newest_us, uuid)]
+        tables, uuid, end, waiting = self._tables, self._uuid, self._range.end, notes.all_waiting
+        changed = connection_rows(sessions, uuid)
+        used = [usage_rows(notes, changed, uuid, end)]
+        backlog = [backlog_rows(followed, waiting, notes.newest_us, uuid)]
         writes = [
             lambda: self._merge(tables.devices, last, ("tenant", "client_id", "topic"), NEWER),
             lambda: self._connect(changed),
@@ -246,19 +264,20 @@ class Work:
         with ThreadPoolExecutor(len(writes)) as pool:
             for write in [pool.submit(write) for write in writes]:
                 write.result()
-        state = self._files(METRICS_STATE, state_rows(sessions, waiting, uuid))
-        self._replace(tables.state, [*state, *notes.files[METRICS_STATE.name]], self._ranges.notes())
+        state = self._files(METRICS_STATE, state_rows(sessions, waiting, uuid, end, whole))
+        add = self._replace if whole else self._append
+        add(tables.state, [*state, *notes.files[METRICS_STATE.name]], self._ranges.notes())
 
-    def _append(self, table: LakeTable, actions: list[str]) -> None:
-        table.add_files(self._spark, actions, self._range.app_id, self._range.end)
+    def _append(self, table: LakeTable, actions: list[str], also: Mapping[str, int] | None = None) -> None:
+        table.add_files(self._spark, actions, self._range.app_id, self._range.end, None, also)
 
     def _replace(self, table: LakeTable, actions: list[str], also: Mapping[str, int] | None = None) -> None:
         table.add_files(self._spark, actions, self._range.app_id, self._range.end, self._uuid, also)
 
-    def _connect(self, changed: list[Connection]) -> None:
+    def _connect(self, changed: pa.RecordBatch) -> None:
         """Write the connections that began or ended."""
-        if changed:
-            rows = self._spark.createDataFrame(pa.Table.from_batches([connection_rows(changed, self._uuid)]))
+        if changed.num_rows:
+            rows = self._spark.createDataFrame(pa.Table.from_batches([changed]))
             key = ("journal_uuid", "connected_offset", "tenant", "date")
             self._merge(self._tables.connections, rows, key)
 

@@ -294,7 +294,7 @@ BACKLOG: Final = TableDefinition(
 METRICS_STATE: Final = TableDefinition(
     "metrics_state",
     "What the job metrics remembers from one range of the journal to the next: sessions, subscriptions, and messages "
-    "on their way. For the job itself.",
+    "on their way. A range adds what it changed; now and then one writes all of it anew. For the job itself.",
     StructType(
         [
             column(
@@ -318,10 +318,17 @@ METRICS_STATE: Final = TableDefinition(
             column("serial", LongType(), "entry"),
             column("publish_timestamp", TimestampType(), "entry"),
             column("payload_bytes", LongType(), "entry"),
+            column(
+                "up_to_offset",
+                LongType(),
+                "end of the range of the journal that wrote the row: of several about one thing the newest counts",
+            ),
+            column("gone", BooleanType(), "what the row is about is no longer there"),
         ]
     ),
     ("journal_uuid",),
     ("kind", "incarnation"),
+    added=frozenset({"up_to_offset", "gone"}),
 )
 DEAD_LETTERS: Final = TableDefinition(
     "dead_letters",

@@ -28,6 +28,8 @@ from headrace.core.records.record import (
 from headrace_spark.metrics.packing import (
     ACKNOWLEDGED,
     DRAWN,
+    DRAWN_GONE,
+    GONE,
     KNOWN,
     KNOWN_ENTRY,
     LAST,
@@ -45,7 +47,7 @@ from headrace_spark.metrics.packing import (
     pack_tables,
     pack_time,
 )  # fmt: skip
-from headrace_spark.metrics.queues import Followed, Queues
+from headrace_spark.metrics.queues import UNKNOWN, Followed, Queues
 from headrace_spark.metrics.traffic import LAST_READ, SECOND_US, counted, last_of, last_rows
 from headrace_spark.records import event_rows
 from headrace_spark.records.message_columns import Messages
@@ -67,8 +69,8 @@ class Counting:
     told travels with it."""
 
     partitions: Sequence[JournalPartition]
-    state_files: Sequence[str]
-    """Of `metrics_state`: read like partitions, with the numbers behind them."""
+    state_files: Sequence[Sequence[str]]
+    """Of `metrics_state`: groups that are read like partitions, with the numbers behind them."""
     token: str
     followed: Followed
     window_s: int
@@ -82,7 +84,8 @@ class Counting:
                 if number < len(self.partitions):
                     yield from self._journal(self.partitions[number])
                 else:
-                    yield from self._state(self.state_files[number - len(self.partitions)])
+                    for file in self.state_files[number - len(self.partitions)]:
+                        yield from self._state(file)
 
     def _journal(self, partition: JournalPartition) -> Iterator[pa.RecordBatch]:
         queues, newest, last = Queues(self.followed), NO_TIME, LastMessages()
@@ -114,20 +117,21 @@ class Counting:
         return pack_tables(TRAFFIC, keys[bounds[:-1]], at, tables)
 
     def _by_client(self, rows: Rows, part: int, at: int) -> pa.RecordBatch:
-        return pack_rows(self.followed.clients_of(rows["incarnation"]), part, at, rows)
+        return pack_rows(self.followed.keys_of(rows["incarnation"]), part, at, rows)
 
     def _state(self, file: str) -> Iterator[pa.RecordBatch]:
-        columns = ["kind", "incarnation", "serial", "publish_timestamp", "payload_bytes"]
-        for at, batch in enumerate(pq.ParquetFile(file).iter_batches(_STATE_ROWS, columns=columns)):
-            wanted = batch.filter(pc.is_in(batch["kind"], pa.array(["entry", "draw"])))
-            if wanted.num_rows:
-                rows = np.empty(wanted.num_rows, KNOWN_ENTRY)
-                rows["incarnation"], rows["serial"] = wanted["incarnation"], wanted["serial"]
-                published = wanted["publish_timestamp"].cast(pa.timestamp("us")).cast(pa.int64())
-                rows["publish_us"] = published.fill_null(NO_TIME)
-                rows["payload_bytes"] = wanted["payload_bytes"].fill_null(0)
-                rows["payload_bytes"][pc.equal(wanted["kind"], "draw").to_numpy(False)] = DRAWN
-                yield self._by_client(rows, KNOWN, at)
+        columns = ["kind", "incarnation", "serial", "publish_timestamp", "payload_bytes", "gone"]
+        with pq.ParquetFile(file) as opened:
+            there = [
+                name for name in columns if name in opened.schema_arrow.names
+            ]  # an older one has no `gone`
+            for at, batch in enumerate(opened.iter_batches(_STATE_ROWS, columns=there)):
+                rows = known_entries(batch)
+                # Entries of a session that has ended went with it.
+                of_sessions = self.followed.sessions_of(rows["incarnation"]) != UNKNOWN
+                rows = rows[of_sessions | np.isin(rows["payload_bytes"], (DRAWN, DRAWN_GONE))]
+                if len(rows):
+                    yield self._by_client(rows, KNOWN, at)
 
 
 class LastMessages:
@@ -178,6 +182,22 @@ class Events:
                     events = chunk.only(chunk.kinds == KIND_EVENT)
                     if len(events.at):
                         yield from event_rows.record_batches(events, self.schema)
+
+
+def known_entries(state: pa.RecordBatch) -> Rows:
+    """Return KNOWN_ENTRY rows of the entries and draws among rows of `metrics_state`."""
+    wanted = state.filter(pc.is_in(state["kind"], pa.array(["entry", "draw"])))
+    rows = np.empty(wanted.num_rows, KNOWN_ENTRY)
+    rows["incarnation"], rows["serial"] = wanted["incarnation"], wanted["serial"]
+    published = wanted["publish_timestamp"].cast(pa.timestamp("us")).cast(pa.int64())
+    rows["publish_us"] = published.fill_null(NO_TIME)
+    rows["payload_bytes"] = wanted["payload_bytes"].fill_null(0)
+    drawn = pc.equal(wanted["kind"], "draw").to_numpy(False)
+    rows["payload_bytes"][drawn] = DRAWN
+    if "gone" in wanted.schema.names:
+        gone = wanted["gone"].fill_null(False).to_numpy(False)
+        rows["payload_bytes"][gone] = np.where(drawn[gone], DRAWN_GONE, GONE)
+    return rows
 
 
 def outcomes(progress: Entries) -> Rows:

@@ -20,6 +20,8 @@ from headrace.core.records.record import DROP_REASONS, DROP_SESSION_ENDED
 from headrace_spark.metrics.packing import (
     ACKNOWLEDGED,
     DRAWN,
+    DRAWN_GONE,
+    GONE,
     KNOWN_ENTRY,
     NO_TIME,
     NOT_DRAWN,
@@ -27,6 +29,7 @@ from headrace_spark.metrics.packing import (
     OUT_OF_GROUP,
     TO_MEMBER,
     UNNAMED,
+    WAITING,
     Rows,
     edges,
 )
@@ -51,24 +54,16 @@ _GROUPS: Final = ["window_us", "client", "outcome", "step"]
 
 
 @dataclass(frozen=True)
-class Waiting:
-    """Knows of one session the number of its next message, how many wait for it, and since when (None: not known)."""
-
-    incarnation: int
-    next_serial: int
-    messages: int
-    oldest_us: int | None
-
-
-@dataclass(frozen=True)
 class Settled:
     """What is known of deliveries after a range. `delivered`: window_us, tenant, client_id, outcome, latency_ms,
-    messages, payload_bytes; `left`: KNOWN_ENTRY rows for the next range; `waiting`: of the sessions that had anything
-    in their queues."""
+    messages, payload_bytes; `left`: KNOWN_ENTRY rows for the next range; `changes`: those of them that are new, and GONE
+    or DRAWN_GONE for what is known and not left; `waiting`: WAITING rows of the sessions that had anything in their
+    queues."""
 
     delivered: pa.Table
     left: Rows
-    waiting: list[Waiting]
+    changes: Rows
+    waiting: Rows
 
 
 @dataclass(frozen=True)
@@ -121,6 +116,7 @@ class Queues:
 
 def settle(followed: Followed, known: Rows, new: Rows, outcomes: Rows, window_s: int) -> Settled:
     """Settle all that there is of some clients: rows of KNOWN_ENTRY, NEW_ENTRY and OUTCOME."""
+    known = standing(known)
     given = [np.unique(rows["incarnation"]) for rows in (known, new, outcomes)]
     queues = Queues(followed, np.unique(np.concatenate(given)))
     numbered = queues.numbered(new)
@@ -164,7 +160,56 @@ def settle(followed: Followed, known: Rows, new: Rows, outcomes: Rows, window_s:
     in_flight = Queued(
         in_flight.sessions, in_flight.serials, in_flight.times_us, np.full(len(in_flight.serials), DRAWN)
     )
-    return Settled(delivered, _rows(queues, _joined(left, in_flight)), _waiting(queues, left))
+    rows = _rows(queues, _joined(left, in_flight))
+    return Settled(delivered, rows, _changes(followed, known, rows), _waiting(queues, left))
+
+
+def standing(known: Rows) -> Rows:
+    """Return entries that nothing has taken away, each once: the state may have them twice, and in any order."""
+    is_gone = np.isin(known["payload_bytes"], (GONE, DRAWN_GONE))
+    if not is_gone.any():
+        return known
+    order = _by_entry(known, ~is_gone)
+    first = edges(_runs(known[order]))[:-1]
+    kept = order[first]
+    return known[np.sort(kept[~is_gone[kept]])]
+
+
+def _changes(followed: Followed, known: Rows, left: Rows) -> Rows:
+    """Return what a state needs that has the known entries, to have those that are left. Sessions that end take their
+    entries with them, but not what members of a group have in flight."""
+    both = np.concatenate([known, left])
+    is_left = np.arange(len(both)) >= len(known)
+    order = _by_entry(both, is_left)
+    runs = _runs(both[order])
+    bounds = edges(runs)
+    alone = order[bounds[:-1]][np.diff(bounds) == 1]
+    new, gone = both[alone[is_left[alone]]], both[alone[~is_left[alone]]]
+    was_drawn = gone["payload_bytes"] == DRAWN
+    sessions = followed.sessions_of(gone["incarnation"])
+    stays = sessions != UNKNOWN
+    stays[stays] = followed.ended_us[sessions[stays]] == NO_TIME
+    gone["payload_bytes"] = np.where(was_drawn, DRAWN_GONE, GONE)
+    return np.concatenate([new, gone[stays | was_drawn]])
+
+
+def _by_entry(rows: Rows, then: Mask) -> Integers:
+    """Return the order in which rows of one entry come together."""
+    order: Integers = np.lexsort((then, _of_draws(rows), rows["serial"], rows["incarnation"]))
+    return order
+
+
+def _runs(rows: Rows) -> Integers:
+    """Return the number of the entry that each row is about."""
+    is_first: Mask = np.zeros(len(rows), np.bool_)
+    for values in (rows["incarnation"], rows["serial"], _of_draws(rows)):
+        is_first[1:] |= values[1:] != values[:-1]
+    numbers: Integers = np.cumsum(is_first)
+    return numbers
+
+
+def _of_draws(rows: Rows) -> Mask:
+    return np.isin(rows["payload_bytes"], (DRAWN, DRAWN_GONE))
 
 
 def _each(queues: Queues, outcomes: Rows) -> Queued:
@@ -275,7 +320,7 @@ def _rows(queues: Queues, left: Queued) -> Rows:
     return made
 
 
-def _waiting(queues: Queues, left: Queued) -> list[Waiting]:
+def _waiting(queues: Queues, left: Queued) -> Rows:
     counts = np.bincount(left.sessions, minlength=len(queues.incarnations))
     latest = np.iinfo(np.int64).max
     oldest = np.full(len(queues.incarnations), latest)
@@ -283,9 +328,9 @@ def _waiting(queues: Queues, left: Queued) -> list[Waiting]:
     if len(bounds):
         times = np.where(left.times_us == NO_TIME, latest, left.times_us)
         oldest[left.sessions[bounds]] = np.minimum.reduceat(times, bounds)
-    columns = (queues.incarnations, queues.next_serials, counts, oldest)
-    rows = zip(*(column[queues.which != UNKNOWN].tolist() for column in columns), strict=True)
-    return [
-        Waiting(incarnation, serial, count, None if at == latest else at)
-        for incarnation, serial, count, at in rows
-    ]
+    found: Rows = np.empty(len(counts), WAITING)
+    found["incarnation"], found["next_serial"] = queues.incarnations, queues.next_serials
+    found["messages"], found["oldest_us"] = counts, np.where(oldest == latest, NO_TIME, oldest)
+    is_followed: Mask = queues.which != UNKNOWN
+    followed: Rows = found[is_followed]
+    return followed

@@ -37,11 +37,12 @@ whose time is `at`."""
 KNOWN, NEW, OUTCOMES = range(3)
 """Parts of QUEUE, and how their rows look."""
 NO_TIME: Final = -(1 << 63)
-DRAWN: Final = -1
+DRAWN, GONE, DRAWN_GONE = -1, -2, -3
+"""Instead of `payload_bytes`: an entry of a group that a member has had; and what takes either away."""
 KNOWN_ENTRY: Final = np.dtype(
     [("incarnation", "<i8"), ("serial", "<i8"), ("publish_us", "<i8"), ("payload_bytes", "<i8")]
 )
-"""An entry that an earlier range left; `payload_bytes` is DRAWN for one of a group that a member has had."""
+"""An entry that an earlier range left, or that a later one has taken away."""
 NEW_ENTRY: Final = np.dtype(
     [
         ("incarnation", "<i8"),
@@ -57,6 +58,10 @@ OUTCOME: Final = np.dtype(
 )
 """What became of `count` entries: `what` is a reason of `DROP_REASONS`, or one of these."""
 ACKNOWLEDGED, OUT_OF_GROUP, TO_MEMBER, UNNAMED, NOT_DRAWN, NOT_RECORDED = 0, -1, -2, -3, -4, -5
+WAITING: Final = np.dtype(
+    [("incarnation", "<i8"), ("next_serial", "<i8"), ("messages", "<i8"), ("oldest_us", "<i8")]
+)
+"""Of one session: the number of its next message, how many wait for it, and since when; NO_TIME is not known."""
 LAYOUTS: Final = {KNOWN: KNOWN_ENTRY, NEW: NEW_ENTRY, OUTCOMES: OUTCOME}
 _SCHEMA: Final = arrow_schema(PACKED)
 

@@ -1,11 +1,11 @@
-"""Which queues the messages of a chunk went into: subscriptions as a tree of topic levels, asked once for each topic.
+"""Which queues the messages of a chunk went into: filters that match are looked up once for each topic.
 
 Runs on Spark's Python workers.
 """
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -14,6 +14,7 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from headrace_spark.metrics.packing import NEW_ENTRY, Rows, edges
 from headrace_spark.records.chunk import Integers
@@ -22,8 +23,11 @@ from headrace_spark.records.message_columns import Messages
 UNKNOWN: Final = -1
 """The client of sessions that are not followed."""
 # What is remembered of topics, and worked on at once: some ten megabytes.
-_REMEMBERED_MAX: Final = 2_000_000
+_REMEMBERED_MAX: Final = 500_000
 _HITS_MAX: Final = 500_000
+_KEYS_MAX: Final = 1024
+_SHAPES_MAX: Final = 16
+_NONE: Final = np.empty(0, np.int64)
 
 
 @dataclass(frozen=True)
@@ -40,7 +44,11 @@ class Followed:
     """NO_TIME for sessions that are left at the end."""
     names: pa.Table
     """tenant, client_id."""
-    filters: pa.Array
+    filters: pa.StringArray
+    """Each once for a tenant."""
+    filter_tenants: pa.StringArray
+    firsts: Integers
+    """By filter: the first of its subscriptions, which come after each other; and the end of all."""
     subscribers: Integers
     """By subscription: which session."""
     begins: Integers
@@ -63,9 +71,47 @@ class Followed:
             np.where(sessions == UNKNOWN, UNKNOWN, self.clients[sessions]) if len(self.clients) else sessions
         )
 
+    def keys_of(self, incarnations: Integers) -> Integers:
+        """Return by what the rows of these sessions come together: their client, or some clients where there are
+        many."""
+        clients, count = self.clients_of(incarnations), self.names.num_rows
+        return clients if count <= _KEYS_MAX else clients * _KEYS_MAX // count
+
+
+@dataclass(frozen=True)
+class Shape:
+    """Says which levels of a filter are wildcards: of one shape there is one filter that has a topic."""
+
+    levels: int
+    """Without `#`."""
+    plus: tuple[int, ...]
+    is_open: bool
+    """Whether it ends with `#`."""
+
+    @classmethod
+    def of(cls, topic_filter: str) -> Shape:
+        names = topic_filter.split("/")
+        is_open = names[-1] == "#"
+        plus = tuple(place for place, name in enumerate(names) if name == "+")
+        return cls(len(names) - is_open, plus, is_open)
+
+    def filter_for(self, names: Sequence[str]) -> str | None:
+        """Return the filter of this shape that has the topic of these levels, None if there can be none (section 4.7 of
+        the specification)."""
+        if len(names) < self.levels or (len(names) > self.levels and not self.is_open):
+            return None
+        wanted = list(names[: self.levels])
+        for place in self.plus:
+            wanted[place] = "+"
+        if self.is_open:
+            wanted.append("#")
+        if names[0].startswith("$") and wanted[0] in ("+", "#"):  # [MQTT-4.7.2-1]
+            return None
+        return "/".join(wanted)
+
 
 class Level:
-    """A node of the tree: the subscriptions that end here, those that end here with `#`, and what follows."""
+    """A node of the tree: the filters that end here, those that end here with `#`, and what follows."""
 
     __slots__ = ("following", "here", "many")
 
@@ -76,20 +122,28 @@ class Level:
 
 
 class Queues:
-    """The queues that each message of a chunk is put into."""
+    """The queues that each message of a chunk is put into.
+
+    Most filters have one of a few shapes, and are looked up; those of rare shapes are a tree of topic levels.
+    """
 
     def __init__(self, followed: Followed) -> None:
         self._followed = followed
         self._roots: defaultdict[str | None, Level] = defaultdict(Level)
+        self._filters: defaultdict[str | None, dict[str, int]] = defaultdict(dict)
         self._found: dict[tuple[str, str], Integers] = {}
         self._remembered = 0
-        clients = followed.clients[followed.subscribers]
-        tenants = followed.names["tenant"].take(pa.array(clients)).to_pylist()
-        self._client_ids = followed.names["client_id"].take(pa.array(clients)).to_pylist()
-        for number, (tenant, topic_filter) in enumerate(
-            zip(tenants, followed.filters.to_pylist(), strict=True)
+        shapes, is_common = common_shapes(followed.filters)
+        self._shapes = shapes
+        tenants = followed.filter_tenants.dictionary_encode("encode")
+        names = tenants.dictionary.to_pylist()
+        for number, (tenant, topic_filter, common) in enumerate(
+            zip(tenants.indices.tolist(), followed.filters.to_pylist(), is_common.tolist(), strict=True)
         ):
-            self._add(self._roots[tenant], topic_filter.split("/"), number)
+            if common:
+                self._filters[names[tenant]][topic_filter] = number
+            else:
+                self._add(self._roots[names[tenant]], topic_filter.split("/"), number)
 
     @staticmethod
     def _add(level: Level, names: Sequence[str], number: int) -> None:
@@ -101,11 +155,13 @@ class Queues:
         level.here.append(number)
 
     def subscriptions(self, tenant: str, topic: str) -> Integers:
-        """Return the subscriptions whose filter matches (section 4.7 of the specification)."""
+        """Return the subscriptions whose filter matches."""
         key = tenant, topic
         found = self._found.get(key)
         if found is None:
-            found = np.array(self._match(tenant, topic), np.int64)
+            numbers, firsts = self.filters(tenant, topic), self._followed.firsts
+            parts = [np.arange(firsts[number], firsts[number + 1]) for number in numbers]
+            found = np.concatenate(parts) if parts else _NONE
             self._remembered += 1 + len(found)
             if self._remembered > _REMEMBERED_MAX:
                 self._found.clear()
@@ -113,7 +169,19 @@ class Queues:
             self._found[key] = found
         return found
 
+    def filters(self, tenant: str, topic: str) -> list[int]:
+        """Return the filters that match."""
+        found = self._match(tenant, topic)
+        if known := self._filters.get(tenant):
+            names = topic.split("/")
+            for shape in self._shapes:
+                wanted = shape.filter_for(names)
+                if wanted is not None and (number := known.get(wanted)) is not None:
+                    found.append(number)
+        return found
+
     def _match(self, tenant: str, topic: str) -> list[int]:
+        """Return the filters of rare shapes that match (section 4.7 of the specification)."""
         if tenant not in self._roots:
             return []
         found: list[int] = []
@@ -158,7 +226,8 @@ class Queues:
         local = np.flatnonzero(wanted & followed.no_local[subscriptions])
         if len(local):
             publishers = messages.client_ids.take(pa.array(rows[local])).to_pylist()
-            own = [self._client_ids[n] for n in subscriptions[local].tolist()]
+            clients = followed.clients[followed.subscribers[subscriptions[local]]]
+            own = followed.names["client_id"].take(pa.array(clients)).to_pylist()
             wanted[local] = [one != other for one, other in zip(publishers, own, strict=True)]
         rows, sessions = rows[wanted], followed.subscribers[subscriptions[wanted]]
         order = np.argsort(_small(sessions), kind="stable")
@@ -172,6 +241,19 @@ class Queues:
         made["publish_us"] = messages.timestamps_us[rows]
         made["payload_bytes"] = messages.payload_lengths[rows]
         return made
+
+
+def common_shapes(filters: pa.StringArray) -> tuple[list[Shape], npt.NDArray[np.bool_]]:
+    """Return the most common shapes, and which filters have one of them."""
+    outlines = pc.replace_substring_regex(filters, "[^/+#]+", "x").dictionary_encode()
+    where = outlines.indices.to_numpy()
+    shapes = list(map(Shape.of, outlines.dictionary.to_pylist()))
+    counts: Counter[Shape] = Counter()
+    for shape, count in zip(shapes, np.bincount(where, minlength=len(shapes)).tolist(), strict=True):
+        counts[shape] += count
+    common = [shape for shape, _ in counts.most_common(_SHAPES_MAX)]
+    is_common = np.array([shape in common for shape in shapes], np.bool_)
+    return common, is_common[where]
 
 
 def _small(numbers: Integers) -> npt.NDArray[Any]:

@@ -10,20 +10,30 @@ Sessions that began before the first range that was read are not followed. Runs 
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping
+from collections import Counter, defaultdict
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
 from headrace.mqtt.topics import SHARE_PREFIX, split_share
+from headrace_spark.metrics.remembered import Remembered
+from headrace_spark.records.chunk import Integers
 
 FOREVER: Final = (1 << 63) - 1
+BEFORE: Final = -1
+"""Where subscriptions begin that are older than the range."""
 EVENTS_READ: Final = (
     "kind", "tenant", "client_id", "incarnation", "topic_filter", "qos", "no_local", "event_timestamp",
     "journal_offset", "item", "session_expiry_s",
 )  # fmt: skip
 
 Row = Mapping[str, Any]
+Group = tuple[str | None, str]
+"""Tenant and `$share/<name>/<filter>`."""
 
 
 def group_of(group_id: int) -> int:
@@ -76,45 +86,57 @@ class Connection:
 
 
 class Sessions:
-    """The sessions of one range: they begin as the rows of `metrics_state` tell of them, then `apply` what happened."""
+    """The sessions of one range: they begin as earlier ranges left them, then `apply` what happened.
 
-    def __init__(self, state: Iterable[Row]) -> None:
-        self.all: dict[int, Session] = {}
-        """Those that were there at any time in this range, by incarnation."""
+    Only sessions that an event is about become objects (`met`); the others stay columns, however many they are.
+    """
+
+    def __init__(self, remembered: Remembered) -> None:
+        self.remembered = remembered
+        self.met: dict[int, Session] = {}
+        """Those that an event of this range is about, by incarnation."""
         self.connections: list[Connection] = []
-        """All that were there at any time in this range."""
+        """All that these had at any time in this range."""
         self.subscriptions: list[Subscription] = []
-        """All of this range, those of before from offset -1 on."""
+        """All that these had in this range, those of before from offset -1 on."""
         self.retained: list[tuple[int, int, int]] = []
         """Retained messages put into queues: incarnation, offset and item of the event."""
+        self.cut_off: list[tuple[Integers, int]] = []
+        """Places of sessions that were online when the broker started again, and when that was."""
+        self._is_online = remembered.is_online.copy()
         self._online: dict[int, Connection] = {}
         self._subscribed: defaultdict[int, dict[str, Subscription]] = defaultdict(dict)
-        self._members: defaultdict[tuple[str | None, str], set[int]] = defaultdict(set)
-        self._groups: dict[tuple[str | None, str | None], int] = {}
-        rows = list(state)
-        for row in rows:
-            if row["kind"] == "session":
-                self._load(row)
-        for row in rows:
-            if row["kind"] == "subscription":
-                self._subscribe(row["incarnation"], row["topic_filter"], bool(row["no_local"]), -1, 0)
+        self._members = members_of(remembered)
+        self._groups = groups_of(remembered)
 
-    def _load(self, row: Row) -> None:
-        incarnation, offset = row["incarnation"], row["connected_offset"]
-        serial = row["next_serial"]
-        self.all[incarnation] = Session(row["tenant"], row["client_id"], abs(serial), serial < 0)
-        if incarnation < 0:
-            self._groups[row["tenant"], row["client_id"]] = incarnation
-        if offset is not None:
-            at_us = row["connected_timestamp"]
-            self._connect(
-                Connection(row["tenant"], row["client_id"], incarnation, offset, at_us, is_new=False)
-            )
+    def session(self, incarnation: int) -> Session | None:
+        """Return a session as it is now, None if it is not followed."""
+        found = self.met.get(incarnation)
+        if found is None and (row := self.remembered.row_of(incarnation)) is not None:
+            found = self._recall(row)
+        return found
+
+    def _recall(self, row: int) -> Session:
+        """Make a session that an earlier range left an object, with its connection and its subscriptions."""
+        known = self.remembered
+        incarnation, serial = int(known.incarnations[row]), int(known.next_serials[row])
+        tenant, client_id = known.tenants[row].as_py(), known.client_ids[row].as_py()
+        session = self.met[incarnation] = Session(tenant, client_id, abs(serial), serial < 0)
+        if self._is_online[row]:
+            offset, at_us = int(known.connected_offsets[row]), int(known.connected_us[row])
+            self._connect(Connection(tenant, client_id, incarnation, offset, at_us, is_new=False))
+            self._is_online[row] = False
+        for at in known.subscriptions_of(incarnation):
+            topic_filter = known.filters[at].as_py()
+            subscription = Subscription(incarnation, topic_filter, bool(known.no_local[at]), BEFORE)
+            self._subscribed[incarnation][topic_filter] = subscription
+            self.subscriptions.append(subscription)
+        return session
 
     @property
     def left(self) -> dict[int, Session]:
-        """Return the sessions that are there at the end."""
-        return {incarnation: session for incarnation, session in self.all.items() if session.ended_us is None}
+        """Return those of `met` that are there at the end."""
+        return {incarnation: session for incarnation, session in self.met.items() if session.ended_us is None}
 
     def online(self, incarnation: int) -> Connection | None:
         """Return whether the session is connected at the end."""
@@ -131,15 +153,19 @@ class Sessions:
         for connection in self._online.values():
             connection.disconnected_us, connection.end = row["event_timestamp"], row["kind"]
         self._online.clear()
+        rows = np.flatnonzero(self._is_online)
+        if len(rows):
+            self.cut_off.append((rows, row["event_timestamp"]))
+            self._is_online[:] = False
 
     def _opened(self, row: Row) -> None:
-        self.all[row["incarnation"]] = Session(row["tenant"], row["client_id"], 1)
+        self.met[row["incarnation"]] = Session(row["tenant"], row["client_id"], 1)
         self._connected(row)
 
     def _connected(self, row: Row) -> None:
         incarnation = row["incarnation"]
         self._disconnect(row)
-        session = self.all.get(incarnation)
+        session = self.session(incarnation)
         if session is not None:
             session.is_transient = row["session_expiry_s"] == 0
         tenant, client_id = row["tenant"], row["client_id"]
@@ -153,6 +179,7 @@ class Sessions:
         self._online[connection.incarnation] = connection
 
     def _disconnect(self, row: Row) -> None:
+        self.session(row["incarnation"])
         connection = self._online.pop(row["incarnation"], None)
         if connection is not None:
             connection.disconnected_us = row["event_timestamp"]
@@ -163,7 +190,7 @@ class Sessions:
         self._end(row["incarnation"], row["journal_offset"], row["event_timestamp"])
 
     def _end(self, incarnation: int, offset: int, at_us: int) -> None:
-        session = self.all.get(incarnation)
+        session = self.session(incarnation)
         if session is None or session.ended_us is not None:
             return
         session.ended_us = at_us
@@ -172,33 +199,35 @@ class Sessions:
 
     def _subscribed_to(self, row: Row) -> None:
         incarnation, topic_filter, offset = row["incarnation"], row["topic_filter"], row["journal_offset"]
-        session = self.all.get(incarnation)
+        session = self.session(incarnation)
         if session is None or session.ended_us is not None:
             return
         # A member of a group may take QoS 0: the group has a queue all the same.
         if row["qos"] > 0 or topic_filter.startswith(SHARE_PREFIX):
-            self._subscribe(incarnation, topic_filter, bool(row["no_local"]), offset, row["item"])
+            self._subscribe(session, incarnation, topic_filter, bool(row["no_local"]), offset, row["item"])
         else:
             self._unsubscribe(incarnation, topic_filter, offset, row["event_timestamp"])
 
-    def _subscribe(self, incarnation: int, topic_filter: str, no_local: bool, begin: int, item: int) -> None:
+    def _subscribe(
+        self, session: Session, incarnation: int, topic_filter: str, no_local: bool, begin: int, item: int
+    ) -> None:
         subscription = Subscription(incarnation, topic_filter, no_local, begin)
         before = self._subscribed[incarnation].get(topic_filter)
         if before is not None:
             before.until = begin
         self._subscribed[incarnation][topic_filter] = subscription
         self.subscriptions.append(subscription)
-        if subscription.is_shared:
-            self._join(incarnation, topic_filter, begin, item)
+        if subscription.is_shared and before is None:
+            self._join((session.tenant, topic_filter), begin, item)
 
-    def _join(self, incarnation: int, topic_filter: str, begin: int, item: int) -> None:
-        group = self.all[incarnation].tenant, topic_filter
-        if not self._members[group] and begin >= 0:
+    def _join(self, group: Group, begin: int, item: int) -> None:
+        """Count a member of a group; with the first one the group begins."""
+        self._members[group] += 1
+        if self._members[group] == 1:
             number = group_of((begin << 16) + item)
             self._groups[group] = number
-            self.all[number] = Session(*group, 1)
-            self._subscribe(number, split_share(topic_filter)[1], False, begin, 0)
-        self._members[group].add(incarnation)
+            session = self.met[number] = Session(*group, 1)
+            self._subscribe(session, number, split_share(group[1])[1], False, begin, 0)
 
     def _unsubscribed_from(self, row: Row) -> None:
         self._unsubscribe(
@@ -206,19 +235,44 @@ class Sessions:
         )
 
     def _unsubscribe(self, incarnation: int, topic_filter: str, offset: int, at_us: int) -> None:
+        session = self.session(incarnation)
         subscription = self._subscribed[incarnation].pop(topic_filter, None)
         if subscription is None:
             return
         subscription.until = offset
-        if subscription.is_shared:
-            group = self.all[incarnation].tenant, topic_filter
-            self._members[group].discard(incarnation)
+        if subscription.is_shared and session is not None:
+            group = session.tenant, topic_filter
+            self._members[group] -= 1
             if not self._members[group] and group in self._groups:
                 self._end(self._groups.pop(group), offset, at_us)
 
     def _queued(self, row: Row) -> None:
-        if row["qos"] > 0 and row["incarnation"] in self.all:
+        if row["qos"] > 0 and self.session(row["incarnation"]) is not None:
             self.retained.append((row["incarnation"], row["journal_offset"], row["item"]))
+
+
+def members_of(remembered: Remembered) -> Counter[Group]:
+    """Return how many members each group has."""
+    shared = np.flatnonzero(pc.starts_with(remembered.filters, SHARE_PREFIX).to_numpy(zero_copy_only=False))
+    sessions = np.searchsorted(remembered.incarnations, remembered.subscribers[shared])
+    columns = {
+        "tenant": remembered.tenants.take(pa.array(sessions)),
+        "filter": remembered.filters.take(pa.array(shared)),
+    }
+    groups = (
+        pa.table(columns).group_by(["tenant", "filter"], use_threads=False).aggregate([([], "count_all")])
+    )
+    return Counter({(row["tenant"], row["filter"]): row["count_all"] for row in groups.to_pylist()})
+
+
+def groups_of(remembered: Remembered) -> dict[Group, int]:
+    """Return the incarnation of each group."""
+    numbers = remembered.incarnations[: np.searchsorted(remembered.incarnations, 0)].tolist()
+    names = zip(remembered.tenants[: len(numbers)], remembered.client_ids[: len(numbers)], strict=True)
+    return {
+        (tenant.as_py(), client_id.as_py()): number
+        for number, (tenant, client_id) in zip(numbers, names, strict=True)
+    }
 
 
 _ACTIONS: Final[dict[str, Callable[[Sessions, Row], None]]] = {

@@ -10,14 +10,14 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyspark.sql.types import StringType, StructField, StructType
+from pyspark.sql.types import BinaryType, StringType, StructField, StructType
 
 from headrace_spark.lake.table_files import TableFiles
 from headrace_spark.lake.tables import DELIVERIES, METRICS_STATE, TableDefinition, as_dates, as_times
@@ -25,6 +25,8 @@ from headrace_spark.lake.tables import TRAFFIC as TRAFFIC_TABLE
 from headrace_spark.metrics.deliveries import settle
 from headrace_spark.metrics.packing import (
     DRAWN,
+    DRAWN_GONE,
+    GONE,
     KNOWN,
     LAST,
     NEW,
@@ -33,6 +35,7 @@ from headrace_spark.metrics.packing import (
     OUTCOMES,
     QUEUE,
     TRAFFIC,
+    WAITING,
     Rows,
     unpack_rows,
     unpack_tables,
@@ -41,8 +44,14 @@ from headrace_spark.metrics.queues import Followed
 from headrace_spark.metrics.traffic import LAST_READ, last_rows, summed
 from headrace_spark.records.schema import MESSAGES, arrow_schema
 
-FOUND: Final = StructType([StructField("note", StringType()), *(MESSAGES[name] for name in LAST_READ)])
-"""A note, or a row of `devices`."""
+FOUND: Final = StructType(
+    [
+        StructField("note", StringType()),
+        StructField("waiting", BinaryType()),
+        *(MESSAGES[name] for name in LAST_READ),
+    ]
+)
+"""A note with WAITING rows, or a row of `devices`."""
 HOUR_US: Final = 3_600_000_000
 _BYTES_MAX: Final = 64 << 20
 _ROWS_MAX: Final = 5_000
@@ -58,23 +67,26 @@ class Notes:
     """`add` actions by table."""
     used: Counter[tuple[int, str | None, str]] = field(default_factory=Counter)
     """By hour, tenant and measure of `usage`."""
-    waiting: list[dict[str, Any]] = field(default_factory=list)
-    """`deliveries.Waiting`."""
+    waiting: list[Rows] = field(default_factory=list)
+    """WAITING rows, which stand beside the text."""
     newest_us: int = NO_TIME
 
-    def add(self, note: str) -> None:
+    def add(self, note: str, waiting: bytes) -> None:
         other = json.loads(note)
         for table, actions in other["files"].items():
             self.files.setdefault(table, []).extend(actions)
         for hour_us, tenant, measure, value in other["used"]:
             self.used[hour_us, tenant, measure] += value
-        self.waiting += other["waiting"]
+        self.waiting.append(np.frombuffer(waiting, WAITING))
         self.newest_us = max(self.newest_us, other["newest_us"])
 
     def as_json(self) -> str:
         used = [[*key, value] for key, value in self.used.items()]
-        rest = {"files": self.files, "waiting": self.waiting, "newest_us": self.newest_us}
-        return json.dumps({"used": used} | rest)
+        return json.dumps({"used": used, "files": self.files, "newest_us": self.newest_us})
+
+    @property
+    def all_waiting(self) -> Rows:
+        return np.concatenate([np.empty(0, WAITING), *self.waiting])
 
 
 @dataclass(frozen=True)
@@ -86,6 +98,8 @@ class Settling:
     window_s: int
     journal_uuid: str
     up_to_offset: int
+    whole: bool
+    """Whether the state is written as a whole; otherwise what changed."""
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         files = {table.name: TableFiles(self.lake / table.name, table.layout) for table in _WRITTEN}
@@ -109,7 +123,8 @@ class Settling:
             for table in files.values():
                 table.abandon()
             raise
-        yield _filled({"note": pa.array([notes.as_json()])}, 1)
+        waiting = pa.array([notes.all_waiting.tobytes()], pa.binary())
+        yield _filled({"note": pa.array([notes.as_json()]), "waiting": waiting}, 1)
 
     def _traffic(self, packed: pa.Table, files: dict[str, TableFiles], notes: Notes) -> None:
         rows = summed(unpack_tables(packed))
@@ -119,14 +134,17 @@ class Settling:
     def _queues(self, packed: pa.Table, files: dict[str, TableFiles], notes: Notes) -> None:
         known, new, outcomes = (unpack_rows(packed, part) for part in (KNOWN, NEW, OUTCOMES))
         settled = settle(self.followed, known, new, outcomes, self.window_s)
-        notes.waiting += map(asdict, settled.waiting)
+        notes.waiting.append(settled.waiting)
         if settled.delivered.num_rows:
             out = pc.is_in(settled.delivered["outcome"], _OUT)
             _use(notes, settled.delivered.filter(out), messages_out="messages", bytes_out="payload_bytes")
             _use(notes, settled.delivered.filter(pc.invert(out)), messages_dropped="messages")
             self._write(files, DELIVERIES, settled.delivered)
-        if len(settled.left):
-            files[METRICS_STATE.name].add(METRICS_STATE.rows(self.journal_uuid, **_state(settled.left)))
+        entries = settled.left if self.whole else settled.changes
+        if len(entries):
+            written = pa.array(np.full(len(entries), self.up_to_offset))
+            rows = METRICS_STATE.rows(self.journal_uuid, **_state(entries), up_to_offset=written)
+            files[METRICS_STATE.name].add(rows)
 
     def _write(self, files: dict[str, TableFiles], table: TableDefinition, rows: pa.Table) -> None:
         """Write parts with their window as a time, and where they come from."""
@@ -169,14 +187,17 @@ def _last_begin(before: pa.RecordBatch, batch: pa.RecordBatch) -> int | None:
     return int(begins[-1]) if len(begins) else None
 
 
-def _state(left: Rows) -> dict[str, pa.Array]:
-    drawn = left["payload_bytes"] == DRAWN
+def _state(entries: Rows) -> dict[str, pa.Array]:
+    drawn = np.isin(entries["payload_bytes"], (DRAWN, DRAWN_GONE))
+    gone = np.isin(entries["payload_bytes"], (GONE, DRAWN_GONE))
+    untimed = drawn | gone | (entries["publish_us"] == NO_TIME)
     return {
         "kind": pa.array(["entry", "draw"]).take(pa.array(drawn.astype(np.int8))),
-        "incarnation": pa.array(np.ascontiguousarray(left["incarnation"])),
-        "serial": pa.array(np.ascontiguousarray(left["serial"])),
-        "publish_timestamp": as_times(left["publish_us"], drawn | (left["publish_us"] == NO_TIME)),
-        "payload_bytes": pa.array(left["payload_bytes"], mask=drawn),
+        "incarnation": pa.array(np.ascontiguousarray(entries["incarnation"])),
+        "serial": pa.array(np.ascontiguousarray(entries["serial"])),
+        "publish_timestamp": as_times(entries["publish_us"], untimed),
+        "payload_bytes": pa.array(entries["payload_bytes"], mask=drawn | gone),
+        "gone": pa.array(gone),
     }
 
 

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
 
 from headrace_spark.lake.tables import USAGE, as_dates, as_times
-from headrace_spark.metrics.sessions import Connection
 from headrace_spark.metrics.settling import HOUR_US, Notes
 
 MEASURES: Final = (
@@ -25,17 +23,21 @@ MEASURES: Final = (
 
 
 def usage_rows(
-    notes: Notes, connections: Iterable[Connection], journal_uuid: str, up_to_offset: int
+    notes: Notes, connections: pa.RecordBatch, journal_uuid: str, up_to_offset: int
 ) -> pa.RecordBatch:
-    """Return the rows of `usage`. Connections count when they have ended, in the hour of their end."""
+    """Return the rows of `usage`. Connections (rows of that table) count when they have ended, in the hour of their
+    end."""
     used: dict[tuple[int, str | None], dict[str, Any]] = {}
     for (hour_us, tenant, measure), value in notes.used.items():
         _add(used, hour_us, tenant, **{measure: value})
-    for one in connections:
-        if one.disconnected_us is not None:
-            hour_us = one.disconnected_us // HOUR_US * HOUR_US
-            seconds = (one.disconnected_us - one.connected_us) / 1_000_000
-            _add(used, hour_us, one.tenant, connections=1, connected_s=seconds)
+    for row in _ended(connections).to_pylist():
+        _add(
+            used,
+            row["hour_us"],
+            row["tenant"],
+            connections=row["count_all"],
+            connected_s=row["us_sum"] / 1_000_000,
+        )
     hours = np.array([hour_us for hour_us, _ in used], np.int64)
     measures = {name: pa.array([row.get(name, 0) for row in used.values()]) for name in MEASURES}
     return USAGE.rows(
@@ -46,6 +48,16 @@ def usage_rows(
         date=as_dates(hours),
         **measures,
     )
+
+
+def _ended(connections: pa.RecordBatch) -> pa.Table:
+    """Return hour_us, tenant, count_all, us_sum of the connections that have ended."""
+    rows = connections.filter(connections["disconnected_timestamp"].is_valid())
+    until = rows["disconnected_timestamp"].cast(pa.int64()).to_numpy()
+    since = rows["connected_timestamp"].cast(pa.int64()).to_numpy()
+    columns = {"hour_us": until // HOUR_US * HOUR_US, "tenant": rows["tenant"], "us": until - since}
+    groups = pa.table(columns).group_by(["hour_us", "tenant"], use_threads=False)
+    return groups.aggregate([([], "count_all"), ("us", "sum")])
 
 
 def _add(

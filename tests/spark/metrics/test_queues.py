@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from itertools import product
 
+import pyarrow as pa
 import pytest
 
 from headrace.mqtt.topics import matches
 from headrace_spark.metrics.queues import Queues
+from headrace_spark.metrics.remembered import LOADED, STATE, of_rows
 from headrace_spark.metrics.session_rows import followed_of
 from headrace_spark.metrics.sessions import Sessions
 from headrace_spark.records.chunk import chunks
@@ -36,7 +39,8 @@ def subscribed(*subscriptions: tuple[int, str, bool]) -> Sessions:
         {"kind": "subscription", "incarnation": n, "topic_filter": topic_filter, "no_local": no_local}
         for n, topic_filter, no_local in subscriptions
     ]
-    return Sessions([*sessions, *rows])
+    made = [dict.fromkeys(LOADED) | row for row in (*sessions, *rows)]
+    return Sessions(of_rows(pa.Table.from_pylist(made, STATE)))
 
 
 def entries(sessions: Sessions, *messages: tuple[str, str, str, int]) -> list[tuple[int, int]]:
@@ -53,13 +57,16 @@ def entries(sessions: Sessions, *messages: tuple[str, str, str, int]) -> list[tu
     ]
 
 
-def test_every_filter_and_every_topic() -> None:
+@pytest.mark.parametrize("shapes", [0, 5, 1000])
+def test_every_filter_and_every_topic(monkeypatch: pytest.MonkeyPatch, shapes: int) -> None:
+    monkeypatch.setattr("headrace_spark.metrics.queues._SHAPES_MAX", shapes)
     followed = followed_of(subscribed(*((1, topic_filter, False) for topic_filter in FILTERS)))
     queues = Queues(followed)
     filters = followed.filters.to_pylist()
     assert sorted(filters) == sorted(FILTERS)
     for topic in TOPICS:
-        found = sorted(filters[number] for number in queues.subscriptions("default", topic).tolist())
+        numbers = queues.subscriptions("default", topic).tolist()
+        found = sorted(filters[bisect_right(followed.firsts.tolist(), number) - 1] for number in numbers)
         assert found == sorted(one for one in FILTERS if matches(one, topic)), topic
         assert not len(queues.subscriptions("nobody", topic))
 

@@ -19,9 +19,16 @@ from headrace_spark.lake.delta_commit import paths_of
 from headrace_spark.lake.table_files import TableFiles
 from headrace_spark.lake.tables import METRICS_STATE
 from headrace_spark.metrics.counting import Counting, Events
-from headrace_spark.metrics.deliveries import Waiting
 from headrace_spark.metrics.packing import PACKED
-from headrace_spark.metrics.session_rows import backlog_rows, followed_of, in_us, state_of, state_rows
+from headrace_spark.metrics.queues import Followed
+from headrace_spark.metrics.remembered import remembered
+from headrace_spark.metrics.session_rows import (
+    backlog_rows,
+    connection_rows,
+    followed_of,
+    in_us,
+    state_rows,
+)
 from headrace_spark.metrics.sessions import EVENTS_READ, KINDS, Sessions
 from headrace_spark.metrics.settling import Notes, Settling, whole_keys
 from headrace_spark.metrics.usage import MEASURES, usage_rows
@@ -55,21 +62,23 @@ class Counted:
             for bounds in ((start, cut), (cut, end))
             if bounds[0] < bounds[1]
         ]
-        sessions = Sessions(state_of(self.state))
+        sessions = Sessions(remembered(self.state))
         for row in in_us(events_of(partitions), "event_timestamp").to_pylist():
             if row["kind"] in KINDS:
                 sessions.apply(row)
         followed, files = followed_of(sessions), [str(path) for path in self.state]
-        counting = Counting(partitions, files, "", followed, WINDOW_S, 2)
-        settling = Settling(self.lake, followed, WINDOW_S, reader.uuid, end)
+        whole = self.draw.random() < 0.2
+        groups = [group for group in (files[::2], files[1::2]) if group]
+        counting = Counting(partitions, groups, "", followed, WINDOW_S, 2)
+        settling = Settling(self.lake, followed, WINDOW_S, reader.uuid, end, whole)
         notes = Notes()
-        for task in self.shuffled(counting, len(partitions) + len(files)):
+        for task in self.shuffled(counting, len(partitions) + len(groups)):
             for found in settling(iter(task)):
                 self.take(found, notes)
         for name, actions in notes.files.items():
             for path in paths_of(self.lake / name, actions):
                 self.rows.setdefault(name, []).extend(pq.read_table(path, partitioning=None).to_pylist())
-        self.finish(sessions, notes, reader.uuid, end)
+        self.finish(sessions, followed, notes, reader.uuid, end, whole)
 
     def shuffled(self, counting: Counting, tasks: int) -> Iterator[list[pa.RecordBatch]]:
         """As Spark does: each key to one of two tasks, in order, cut into batches somewhere."""
@@ -86,23 +95,26 @@ class Counted:
     def take(self, found: pa.RecordBatch, notes: Notes) -> None:
         for row in found.to_pylist():
             if row["note"] is not None:
-                notes.add(row["note"])
+                notes.add(row["note"], row["waiting"])
             else:
                 self.last[row["tenant"], row["client_id"], row["topic"]] = row["payload"]
 
-    def finish(self, sessions: Sessions, notes: Notes, uuid: str, end: int) -> None:
-        waiting = [Waiting(**each) for each in notes.waiting]
-        self.backlog = backlog_rows(sessions, waiting, notes.newest_us, uuid).to_pylist()
-        self.rows.setdefault("usage", []).extend(
-            usage_rows(notes, sessions.connections, uuid, end).to_pylist()
-        )
-        for one in sessions.connections:
-            self.connections[one.connected_offset] = one.tenant, one.client_id, one.end
+    def finish(
+        self, sessions: Sessions, followed: Followed, notes: Notes, uuid: str, end: int, whole: bool
+    ) -> None:
+        waiting = notes.all_waiting
+        self.backlog = backlog_rows(followed, waiting, notes.newest_us, uuid).to_pylist()
+        changed = connection_rows(sessions, uuid)
+        self.rows.setdefault("usage", []).extend(usage_rows(notes, changed, uuid, end).to_pylist())
+        for row in changed.to_pylist():
+            self.connections[row["connected_offset"]] = row["tenant"], row["client_id"], row["end"]
         files = TableFiles(self.lake / METRICS_STATE.name, METRICS_STATE.layout)
-        for rows in state_rows(sessions, waiting, uuid):
+        for rows in state_rows(sessions, waiting, uuid, end, whole):
             files.add(rows)
         actions = [*files.finish(), *notes.files[METRICS_STATE.name]]
-        self.state = paths_of(self.lake / METRICS_STATE.name, actions)
+        added = paths_of(self.lake / METRICS_STATE.name, actions)
+        self.state = added if whole else [*self.state, *added]
+        self.draw.shuffle(self.state)
 
 
 def ids(number: int) -> pa.RecordBatch:
@@ -129,7 +141,7 @@ def test_what_happened(journal: Writer, tmp_path: Path, seed: int) -> None:
     journal.write(history.made)
     counted = Counted(tmp_path / "lake", journal.data_dir, draw)
     end = len(history.made.records)
-    cuts = sorted({0, end, *(draw.randrange(end) for _ in range(draw.randrange(4)))})
+    cuts = sorted({0, end, *(draw.randrange(end) for _ in range(draw.randrange(8)))})
     for first, last in itertools.pairwise(cuts):
         counted.count(first, last)
 
