@@ -18,7 +18,7 @@ QUICK ?=
 PEER ?=
 SENDERS ?=
 
-.PHONY: help setup deb site test check unit spark fuzz demo bench bench-spark bench-neighbours bench-frames bench-curves soak counts torture \
+.PHONY: help setup deb site test check unit spark fuzz demo bench bench-spark bench-neighbours bench-frames bench-shards bench-curves soak counts torture \
 	torture-faults torture-clock torture-spark bucket s3 clean
 
 help:  ## print the targets
@@ -66,6 +66,9 @@ bench-neighbours: setup  ## what one client can do to two others: every flood, a
 
 bench-frames: setup  ## thousands of devices at once over frames, beside ActiveMQ Classic and a plain server, in 12 minutes (SENDERS=2000: fewer)
 	@$(PY) -m benchmarks.frames $(if $(SENDERS),--most $(SENDERS) --rounds 1,--record)
+
+bench-shards: setup  ## CPU time a message with two, four and eight workers beside one, in 15 minutes (ROWS=apart-w1,shared)
+	@$(PY) -m benchmarks.shards $(if $(ROWS),--only "$(ROWS)",--record)
 
 bench-curves: setup  ## what one more costs, from ten to a million of everything, and where a cliff is (QUICK=1, ROWS=topics,members)
 	@$(PY) -m benchmarks.curves $(if $(QUICK),--most 10000,$(if $(ROWS),,--record)) --only "$(ROWS)"
