@@ -47,6 +47,7 @@ from headrace.core.records.queue_record import QueueRecord
 from headrace.core.records.record import (
     FLAG_PRODUCER,
     FLAG_QOS,
+    FLAG_RETAIN,
     KIND_COPY,
     KIND_EVENT,
     KIND_MESSAGE,
@@ -128,6 +129,7 @@ class Broker(BatchListener):
         )
         self.neighbours = self.router.others = self.subscribing.neighbours = neighbours
         self.forwarding.hold_all()
+        self.fold.spread(self.worker.homes, self.shard)
         return neighbours
 
     def bridging(self) -> Bridging:
@@ -275,6 +277,10 @@ class Broker(BatchListener):
         if not self.fold.streams.takes(copy):
             return 1
         tenant = self.fold.tenant(copy.tenant)
+        if copy.flags & FLAG_RETAIN:
+            self.router.keep(tenant, copy)
+        if copy.flags & FLAG_QOS == 0:  # in order with what comes live of its shard
+            return self.router.route(tenant, copy.of_nobody(copy.topic, copy.flags), None)
         if tenant.queues:
             try:
                 self.clusters.arrived(tenant, copy)

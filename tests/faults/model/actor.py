@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 # Draws of a group use the upper packet ids from the bottom, direct entries from the top; no history needs half of them.
 SHARED_IDS = range(49_152, 57_344)
+CLEARED = -1_000_000  # stands for every message that has no payload
 NO, MAYBE, YES = "no", "maybe", "yes"
 
 
@@ -384,9 +385,9 @@ class Actor:
         if self.version == 5:
             at += 1 + body[at]
         payload = body[at:]
-        if payload.startswith(b"w"):
+        if not payload or payload.startswith(b"w"):
             if qos:
-                self._take_will(packet_id, qos, -1 - int(payload[1:]), dup)
+                self._take_will(packet_id, qos, -1 - int(payload[1:]) if payload else CLEARED, dup)
             return
         publication = self.reference.publications.get(int(payload))
         if publication is None or publication.topic != topic:
@@ -433,7 +434,7 @@ class Actor:
         publication = self.reference.publications.get(number)
         if known and publication is not None and (publication.sends > 1 or publication.retain):
             self.unplaced.add(packet_id)  # its acknowledgement was lost, or another copy has that id now
-        elif dup and not known and self.reference.limited:
+        elif dup and not known and (self.reference.limited or (publication and publication.expires)):
             self.unplaced.add(packet_id)  # a crash took back that it was dropped, what is behind it has come
         else:
             self.unplaced.discard(packet_id)

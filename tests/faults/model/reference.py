@@ -20,6 +20,7 @@ class Publication:
         self.qos = qos
         self.retain = retain
         self.expires = expires
+        self.clears = False  # its payload is empty: what is retained goes
         self.sends = 0
         self.acked = False
         self.wants: dict[str, int] = {}
@@ -27,7 +28,7 @@ class Publication:
 
     @property
     def payload(self) -> bytes:
-        return b"%d" % self.number
+        return b"" if self.clears else b"%d" % self.number
 
 
 class LastWill:

@@ -4,8 +4,8 @@
     python -m faults.model.shard_history --crashes 100000    as many as it takes
 
 The promises are those of one broker (`actor`): nothing acknowledged is lost (P1, P2), nothing comes twice at QoS 2, each
-publisher's messages on a topic come in order (P3), what is in flight comes back (P4), and what is published anywhere
-after SUBACK comes (P11).
+publisher's messages on a topic come in order (P3), what is in flight comes back (P4), what is retained is what the
+journal of the topic's home says (P6), and what is published anywhere after SUBACK comes (P11).
 """
 
 from __future__ import annotations
@@ -73,8 +73,12 @@ class ShardReference(Reference):
 class ShardHistory:
     """One seed: its shards, its clients, its steps."""
 
-    def __init__(self, seed: int, steps: int, shards: int = SHARDS) -> None:
+    def __init__(self, seed: int, steps: int, shards: int = SHARDS, retained: bool = True) -> None:
         self.rng = rng = Random(seed)
+        self.retained = retained  # some messages are
+        self.habits = Random(
+            seed + 1_000_000_007
+        )  # of what is retained, apart: the others stay what they are
         settings, streams = BrokerSettings(), StreamSettings()
         settings.inflight_max = rng.choice((1, 3, 20))
         settings.page_messages = rng.choice((1, 2, 256))
@@ -156,8 +160,14 @@ class ShardHistory:
     def _publish(self, actor: Actor, topic: str) -> None:
         subscribers = {a.name: (a.epoch, a.subscriptions) for a in self.actors}
         qos = self.rng.choice((0, 1, 1, 2))
-        made = self.reference.publish(actor.name, topic, qos, False, False, subscribers)
-        self.done[-1] += f" {made.number}:{made.topic} q{qos}"
+        retain = self.retained and self.habits.random() < 0.3
+        expires = retain and self.habits.random() < 0.1
+        made = self.reference.publish(actor.name, topic, qos, retain, expires, subscribers)
+        if retain and not expires and self.habits.random() < 0.2:
+            made.clears = True
+            made.wants.clear()
+        kind = "clears" if made.clears else "expires" if expires else "retained" if retain else ""
+        self.done[-1] += f" {made.number}:{made.topic} q{qos} {kind}"
         actor.publish(made)
 
     def step_subscribe(self) -> None:
@@ -262,6 +272,7 @@ class ShardHistory:
         self.cluster.bury()
         self.cluster.set_clocks()
         self.check_journals()
+        self._check_kept(shard)
 
     def step_replace(self) -> None:
         """Another owner begins; some clients stay with the one before."""
@@ -360,6 +371,7 @@ class ShardHistory:
         self.check_journals()
         self.check_deliveries()
         self.check_streams()
+        self.check_retained()
 
     def heal(self) -> None:
         """Every shard follows every other one's owner, and all that was said is heard."""
@@ -383,6 +395,7 @@ class ShardHistory:
         for publication in self.reference.publications.values():
             for actor in self.actors:
                 wanted = publication.acked and publication.wants.get(actor.name) == actor.epoch
+                wanted = wanted and not publication.expires
                 if wanted and publication.number not in actor.fresh:
                     raise Violation(f"P2: {actor.name} never got {publication.number}")
         for actor in self.actors:
@@ -408,6 +421,41 @@ class ShardHistory:
                         f"shard {shard.number} has {offset} of {source}, its position is {taken[source]}"
                     )
 
+    def check_retained(self) -> None:
+        """P6: what is retained is at its home alone, where the order of that journal decides; and everything that was
+        published so is in it."""
+        for shard in self.cluster.shards:
+            self._check_kept(shard)
+            self._check_taken(shard)
+
+    def _check_kept(self, shard: Shard) -> None:
+        homes = shard.worker.homes
+        last: dict[bytes, bytes] = {}
+        for message in shard.journal.messages():
+            if message.retain and homes.of_retained(b"default", message.topic) == shard.number:
+                last[message.topic] = message.payload
+        kept = shard.broker.fold.tenant(DEFAULT_TENANT).retained
+        found = {m.topic: m.payload for m in kept.messages()}
+        for topic, payload in list(last.items()):
+            if not payload or self.reference.publications[int(payload)].expires:
+                del last[topic]
+                if payload:
+                    found.pop(topic, None)
+        if last != found:
+            raise Violation(f"P6: shard {shard.number} keeps {found}, its journal says {last}")
+
+    def _check_taken(self, home: Shard) -> None:
+        homes = home.worker.homes
+        copies = [m for m in home.journal.messages() if isinstance(m, Copy)]
+        taken = {(copy.source, copy.source_offset) for copy in copies}
+        for shard in self.cluster.shards:
+            for message in shard.journal.messages():
+                if isinstance(message, Copy) or not message.retain or shard is home:
+                    continue
+                at_home = homes.of_retained(b"default", message.topic) == home.number
+                if at_home and (shard.number, message.offset) not in taken:
+                    raise Violation(f"P6: {message.offset} of {shard.number} never came to {home.number}")
+
 
 def name_at_home(shard: int, shards: int, number: int) -> str:
     """A client id whose home is this shard, another one for each number."""
@@ -416,9 +464,9 @@ def name_at_home(shard: int, shards: int, number: int) -> str:
     return next(name for name in names if homes.of_client(DEFAULT_TENANT, name) == shard)
 
 
-def run(seed: int, steps: int, shards: int = SHARDS) -> ShardHistory:
+def run(seed: int, steps: int, shards: int = SHARDS, retained: bool = True) -> ShardHistory:
     """Run one seed; raises what it finds, with the seed and the last steps in it."""
-    history = ShardHistory(seed, steps, shards)
+    history = ShardHistory(seed, steps, shards, retained)
     try:
         history.run()
     except Exception as error:

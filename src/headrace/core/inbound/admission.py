@@ -55,15 +55,11 @@ class Admission:
         return 0
 
     def keeps(self, tenant: Commons, topic: bytes, size: int, payload_size: int) -> bool:
-        """Return whether there is room for a retained message of `size` bytes. A delete always has."""
-        if payload_size == 0:
-            return True
-        settings, store = self._settings, tenant.retained
-        most = settings.retained_messages_max
-        if most and store.topics_soon(topic) > most and store.get(topic) is None:
-            return False
-        return (
-            not settings.retained_bytes_max or store.memory_soon(topic, size) <= settings.retained_bytes_max
+        """Return whether there is room for a retained message of `size` bytes. A delete always has, and of one that
+        is at home in another shard that one decides."""
+        settings = self._settings
+        return tenant.retained.has_room_for(
+            topic, size, payload_size, settings.retained_messages_max, settings.retained_bytes_max
         )
 
     def is_too_deep(self, topic: bytes) -> bool:

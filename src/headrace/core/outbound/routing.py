@@ -71,12 +71,13 @@ class Router(Offering):
         """Apply a message that is durable: keep it if it is retained, give it to every matched session. `publisher` is
         None when it is no longer connected. Returns the work, or UNFINISHED."""
         if message.flags & FLAG_RETAIN:
-            self._keep(tenant, message)
+            self.keep(tenant, message)
         if self.others is not None:
             self.others.passed(message)
         return self.route(tenant, message, publisher)
 
-    def _keep(self, tenant: Commons, message: Message) -> None:
+    def keep(self, tenant: Commons, message: Message) -> None:
+        """Keep a retained message, if it is at home in this shard."""
         try:
             tenant.retained.apply(message)
         except Exception as error:  # noqa: BLE001  who is subscribed gets it all the same

@@ -19,12 +19,12 @@ from headrace.core.outbound.routing import Passing, Router
 from headrace.core.ports.journal import JournalPort
 from headrace.core.ports.link import WorkerPort
 from headrace.core.records.message import Copy, Message
-from headrace.core.records.record import DROP_QOS0_SLOW, FLAG_QOS
+from headrace.core.records.record import DROP_QOS0_SLOW, FLAG_QOS, FLAG_RETAIN
 from headrace.core.records.stream_record import FOLLOWED, stream_record
 from headrace.core.shards import peer
 from headrace.core.shards.peer import Frame, Hello, Wire, weight_of
 from headrace.core.shards.routes import Routes
-from headrace.core.shards.sending import Sender
+from headrace.core.shards.sending import Sender, home_of
 from headrace.core.shards.taking import Taker
 from headrace.core.state.state import Fold
 from headrace.core.state.wanted import Wanted, WantedListener
@@ -96,7 +96,13 @@ class Neighbours(Passing):
         settings = self._settings
         for other in self.others:
             self._takers[other] = Taker(
-                other, self._fold, self._commit, self._router, settings.window_bytes, settings.note_step
+                other,
+                self._fold,
+                self._commit,
+                self._router,
+                settings.window_bytes,
+                settings.note_step,
+                self._worker.settings,
             )
 
     # Wires
@@ -151,7 +157,7 @@ class Neighbours(Passing):
             before = self._by_shard.get(hello.shard)
             if before is not None:
                 self._close(before)
-            sender = Sender(wire, self.shard, hello.shard, self.routes.open())
+            sender = Sender(wire, self.shard, hello.shard, self.routes.open(), self._worker.homes)
             self._senders[sender.slot] = sender
             self._by_shard[hello.shard] = sender
 
@@ -243,19 +249,31 @@ class Neighbours(Passing):
     # What is published here, and what of others takes effect here
 
     def passed(self, message: Message) -> None:
-        """Send a message that is durable and takes effect here to whoever follows and wants it."""
-        if message.flags & FLAG_QOS == 0:
+        """Send a message that is durable and takes effect here to whoever follows and wants it. Of what is retained
+        everybody gets a copy, at QoS 0 too: whoever comes later is told that it has come."""
+        if message.flags & (FLAG_QOS | FLAG_RETAIN) == 0:
             self.passed_live(message)
             return
         try:
-            for slot in self.routes.match(message.tenant, message.topic):
-                sender = self._senders.get(slot)
-                if sender is not None:
-                    sender.passes(message)
+            for sender in self._wanting(message):
+                sender.passes(message)
         except Exception as error:  # noqa: BLE001  whoever has not got it reads it from the journal
             self._worker.contain("apply", None, error)
             for sender in self._senders.values():
                 sender.fall_back(message.offset)
+
+    def _wanting(self, message: Message) -> list[Sender]:
+        """Return the senders to the shards that want a message, that of its home among them if it is retained."""
+        found: list[Sender] = []
+        for slot in self.routes.match(message.tenant, message.topic):
+            sender = self._senders.get(slot)
+            if sender is not None:
+                found.append(sender)
+        if message.flags & FLAG_RETAIN:
+            home = self._by_shard.get(home_of(message, self._worker.homes))
+            if home is not None and home not in found:
+                found.append(home)
+        return found
 
     def passed_live(self, message: Message) -> None:
         """Send a message at QoS 0 to whoever follows, wants it and keeps up; for the others it is dropped, and

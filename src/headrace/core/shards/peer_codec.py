@@ -133,11 +133,16 @@ def _decode_message(data: bytes, kind: int) -> Frame:
     record, end = decode_record(data, 1)
     if end != len(data):
         raise CorruptRecord(f"{len(data) - end} bytes behind a record")
-    if kind == COPIED and isinstance(record, Copy) and record.qos in (1, 2):
+    if kind == COPIED and isinstance(record, Copy) and _is_copied(record):
         return Copied(record)
     if kind == PASSED and isinstance(record, Message) and record.kind == KIND_MESSAGE and record.qos == 0:
         return Passed(record)
     raise CorruptRecord(f"a frame of kind {kind} with a record of kind {record.kind}")
+
+
+def _is_copied(copy: Copy) -> bool:
+    """Return whether a message is one that is copied: at QoS 0 what is retained alone."""
+    return copy.qos in (1, 2) or (copy.qos == 0 and copy.retain)
 
 
 def _decode_filters(data: bytes, kind: int) -> Frame:

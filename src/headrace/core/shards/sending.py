@@ -9,9 +9,10 @@ from __future__ import annotations
 
 from mypy_extensions import i64
 
+from headrace.core.homes import Homes
 from headrace.core.ports.journal import NOT_NOW, JournalPort
 from headrace.core.records.message import Message, copy_of
-from headrace.core.records.record import FLAG_QOS, KIND_MESSAGE
+from headrace.core.records.record import FLAG_QOS, FLAG_RETAIN, KIND_MESSAGE
 from headrace.core.shards.peer import Copied, Looked, Passed, Wire, weight_of
 from headrace.core.shards.routes import Routes
 
@@ -19,8 +20,9 @@ from headrace.core.shards.routes import Routes
 class Sender:
     """The stream to one shard, on one wire. `slot` holds the routes that were announced on it."""
 
-    def __init__(self, wire: Wire, source: int, shard: int, slot: int) -> None:
+    def __init__(self, wire: Wire, source: int, shard: int, slot: int, homes: Homes) -> None:
         self.wire = wire
+        self._homes = homes
         self.shard = shard
         self.slot = slot
         self.following = False
@@ -84,8 +86,10 @@ class Sender:
 
     def _wants(self, message: Message, routes: Routes) -> bool:
         """Return whether a record of the journal is a message that was published here, for the other shard."""
-        if message.kind != KIND_MESSAGE or message.flags & FLAG_QOS == 0:
+        if message.kind != KIND_MESSAGE or message.flags & (FLAG_QOS | FLAG_RETAIN) == 0:
             return False
+        if message.flags & FLAG_RETAIN and home_of(message, self._homes) == self.shard:
+            return True
         return self.slot in routes.match(message.tenant, message.topic)
 
     def fall_back(self, offset: i64) -> None:
@@ -106,3 +110,8 @@ class Sender:
         self._left -= weight_of(message)
         self._said = message.offset + 1
         self.wire.say(Copied(copy_of(message, self._source, message.offset)))
+
+
+def home_of(message: Message, homes: Homes) -> int:
+    """Return the shard that keeps a retained message."""
+    return homes.of_retained(message.tenant.encode("utf-8"), message.topic)

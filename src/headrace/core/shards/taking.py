@@ -13,7 +13,9 @@ from mypy_extensions import i64
 
 from headrace.core.commit import Deferred, GroupCommit
 from headrace.core.outbound.routing import Router
+from headrace.core.ports.settings import BrokerSettings
 from headrace.core.records.message import Copy, Message
+from headrace.core.records.record import DROP_RETAINED_LIMIT, FLAG_RETAIN
 from headrace.core.records.stream_record import TAKEN, stream_record
 from headrace.core.shards.peer import Announced, Durable, Follow, Granted, Hello, Wanted, Wire, weight_of
 from headrace.core.state.state import Fold
@@ -25,11 +27,18 @@ class Taker:
     """The stream from one shard, over all the wires that it comes on, one after another."""
 
     def __init__(
-        self, source: int, fold: Fold, commit: GroupCommit, router: Router, window: i64, step: i64
+        self,
+        source: int,
+        fold: Fold,
+        commit: GroupCommit,
+        router: Router,
+        window: i64,
+        step: i64,
+        limits: BrokerSettings,
     ) -> None:
         """Take the stream of the shard `source`. `window`: bytes that may be on their way to take effect; `step`: how
         many offsets of the other journal may hold nothing for this shard before the position is journaled all the
-        same."""
+        same; `limits`: of what is retained."""
         self.source = source
         self.wire: Wire | None = None
         self.confirmed = 0  # the number of the last filter that the other side looks for
@@ -42,6 +51,7 @@ class Taker:
         self._router = router
         self._window: i64 = window
         self._step: i64 = step
+        self._limits = limits
         self._noted: i64 = self.position  # as the journal has it, or will have
         self._told: i64 = 0  # the durable position that the other side knows
         self._pending = 0  # copies and messages that have not taken effect
@@ -94,7 +104,15 @@ class Taker:
         offset: i64 = copy.source_offset
         if offset < self.position:
             return
+        retained = self._fold.tenant(copy.tenant).retained
+        if copy.flags & FLAG_RETAIN and not retained.has_room(
+            copy, self._limits.retained_messages_max, self._limits.retained_bytes_max
+        ):
+            copy.flags &= ~FLAG_RETAIN  # as its publisher's home does with its own: delivered, not kept
+            self._fold.tenant(copy.tenant).count_drop(DROP_RETAINED_LIMIT, 1)
         self._commit.append(copy)
+        if copy.flags & FLAG_RETAIN:
+            retained.arrive(copy)
         self.position = self._noted = offset + 1
         self._pending += 1
         self._taking += weight

@@ -150,8 +150,14 @@ class Replay:
 
     def _copy(self, copy: Copy) -> None:
         """Apply a message of another shard, unless it is here already."""
-        if self._fold.streams.takes(copy):
-            self._route(self._fold.tenant(copy.tenant), copy, copy.flags & FLAG_QOS)
+        if not self._fold.streams.takes(copy):
+            return
+        tenant = self._fold.tenant(copy.tenant)
+        qos = copy.flags & FLAG_QOS
+        if qos:
+            self._route(tenant, copy, qos)
+        if copy.flags & FLAG_RETAIN:
+            tenant.retained.apply(copy)
 
     def _route(self, tenant: Tenant, message: Message, qos: int) -> None:
         """Put a message of QoS 1 or 2 behind what waits for the sessions, the groups and the queue of its topic."""

@@ -6,6 +6,7 @@ import heapq
 from typing import Final
 
 from headrace.core.records.message import Message
+from headrace.core.state.retained_homes import RetainedHome
 from headrace.core.state.retained_tree import RetainedTree, RetainedWalk
 
 # Of a topic's levels LEVELS_FREE are thought to be part of its message; what there is beyond takes memory of its own.
@@ -29,6 +30,9 @@ class RetainedStore:
         self._arriving_bytes = 0
         self.touched: set[bytes] = set()  # set, replaced or removed since the newest snapshot
         self.bytes = 0
+        self.home: RetainedHome | None = (
+            None  # where there are other shards: only what is at home here is kept
+        )
 
     def __len__(self) -> int:
         return len(self._by_topic)
@@ -40,9 +44,31 @@ class RetainedStore:
         """Return the retained message with this journal offset, while it is the one of its topic."""
         return self._by_offset.get(offset)
 
+    def is_home(self, topic: bytes) -> bool:
+        """Return whether the retained message of a topic is kept in this shard."""
+        return self.home is None or self.home.has(topic)
+
+    def has_room(self, message: Message, messages_max: int, bytes_max: int) -> bool:
+        """Return whether a message may be kept within these limits, 0 is none; that is for its home to say."""
+        return self.has_room_for(message.topic, message.size, len(message.payload), messages_max, bytes_max)
+
+    def has_room_for(
+        self, topic: bytes, size: int, payload_size: int, messages_max: int, bytes_max: int
+    ) -> bool:
+        """Return whether a retained message of `size` bytes may be kept. A delete always may."""
+        if payload_size == 0 or not self.is_home(topic):
+            return True
+        if messages_max and self.topics_soon(topic) > messages_max and topic not in self._by_topic:
+            return False
+        return not bytes_max or self.memory_soon(topic, size) <= bytes_max
+
     def arrive(self, message: Message) -> None:
         """Note that a retained message was appended, which `apply` gets when it is durable."""
         topic = message.topic
+        home = self.home
+        if home is not None and not home.has(topic):
+            home.passes(message)
+            return
         if not message.payload:
             self._leaving[topic] = self._leaving.get(topic, 0) + 1
             return
@@ -95,6 +121,8 @@ class RetainedStore:
 
     def keep(self, message: Message) -> None:
         """Keep a message that `apply` was called for and failed with: whatever it had done, all of it is done then."""
+        if not self.is_home(message.topic):
+            return
         self.touched.add(message.topic)
         old = self._by_topic.get(message.topic)
         if old is not None and old.offset > message.offset:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 from mypy_extensions import i64
 
+from headrace.core.homes import Homes
 from headrace.core.ports.journal import PageReader
 from headrace.core.records.event import (
     BrokerStarted,
@@ -29,6 +30,7 @@ from headrace.core.records.record import (
 from headrace.core.state.groups import Group, draws_of, give_back, groups_of
 from headrace.core.state.packet_ids import PacketIds
 from headrace.core.state.queue import reference
+from headrace.core.state.retained_homes import RecentRetained, RetainedHome
 from headrace.core.state.roster import Roster
 from headrace.core.state.session import Commons, Session, Subscription
 from headrace.core.state.streams import Streams
@@ -67,6 +69,9 @@ class Fold:
             None  # records below the offset are copies of those of this journal
         )
         self.wanted: Wanted | None = None  # where there are other shards
+        self.recent = RecentRetained(0)
+        self._homes: Homes | None = None  # where there are other shards
+        self._shard = 0
         self.groups: dict[int, Group] = {}
         # Draws in a snapshot whose member was opened behind it: group, serial, packet id, PUBREC seen.
         self.unbound: dict[int, list[tuple[Group, int, int, bool]]] = {}
@@ -87,8 +92,22 @@ class Fold:
             tenant = Tenant(name, self._pages, self._ids)
             tenant.drops = {} if self._collects_drops else None
             tenant.queues = self.queues.of_tenant(name)
+            self._house(tenant)
             self.tenants[name] = tenant
         return tenant
+
+    def spread(self, homes: Homes, shard: int) -> None:
+        """Be the state of one shard of several, before any record is applied: of retained messages it keeps those that
+        are at home here."""
+        self._homes = homes
+        self._shard = shard
+        self.recent = RecentRetained(shard)
+        for tenant in self.tenants.values():
+            self._house(tenant)
+
+    def _house(self, tenant: Tenant) -> None:
+        if self._homes is not None:
+            tenant.retained.home = RetainedHome(self._homes, self._shard, tenant.name_utf8, self.recent)
 
     def tenant_of(self, link: Link) -> Tenant:
         """Return the tenant that a connection belongs to."""

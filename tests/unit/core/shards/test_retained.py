@@ -1,0 +1,171 @@
+"""Retained messages of several shards: who keeps them."""
+
+from __future__ import annotations
+
+import pytest
+
+from headrace.core.ports.identity import DEFAULT_TENANT
+from headrace.core.ports.settings import BrokerSettings
+from headrace.core.records.message import Copy
+from headrace.core.records.record import DROP_RETAINED_LIMIT
+from headrace.core.shards.neighbours import StreamSettings
+from headrace.mqtt.packets import Will
+from shard_wires import WiredShards, received
+
+
+def copies(shards: WiredShards, number: int) -> list[Copy]:
+    return [record for record in shards[number].journal.records if isinstance(record, Copy)]
+
+
+@pytest.mark.parametrize("qos", [0, 1, 2])
+def test_a_retained_message_is_kept_at_its_home_alone(qos: int) -> None:
+    shards = WiredShards()
+    writer = shards[0].client("w", version=5)
+    topics = [shards.topic_in(home) for home in range(3)]
+    for topic in topics:
+        writer.publish(topic, b"x", qos, retain=True)
+    shards.carry()
+    kept = [shards[home].retained() for home in range(3)]
+    assert kept == [{topic.encode(): b"x"} for topic in topics]
+    assert [len(copies(shards, home)) for home in range(3)] == [0, 1, 1]
+
+
+@pytest.mark.parametrize("qos", [0, 1, 2])
+def test_the_home_takes_what_replaces_and_what_deletes(qos: int) -> None:
+    shards = WiredShards()
+    topic = shards.topic_in(2)
+    first, second = shards[0].client("w", version=5), shards[1].client("w", version=5)
+    first.publish(topic, b"1", qos, retain=True)
+    shards.carry()
+    second.publish(topic, b"2", qos, retain=True)
+    shards.carry()
+    assert shards[2].retained() == {topic.encode(): b"2"}
+    first.publish(topic, b"", qos, retain=True)
+    shards.carry()
+    assert [shard.retained() for shard in shards.shards] == [{}, {}, {}]
+
+
+def test_what_is_not_retained_goes_to_no_home() -> None:
+    shards = WiredShards()
+    shards[0].client("w", version=5).publish(shards.topic_in(1), b"x", 1)
+    shards.carry()
+    assert copies(shards, 1) == []
+
+
+def test_it_expires_at_its_home() -> None:
+    shards = WiredShards()
+    topic = shards.topic_in(1)
+    shards[0].client("w", version=5).publish(topic, b"x", 1, retain=True, expiry_s=5)
+    shards.carry()
+    assert shards[1].retained() == {topic.encode(): b"x"}
+    shards.advance(6)
+    shards.advance(1)
+    assert shards[1].retained() == {}
+    shards.crash(1)
+    assert shards[1].retained() == {}
+
+
+def test_nothing_is_lost_while_the_home_is_away() -> None:
+    """At QoS 0 too: what one shard alone would keep waits in the journal."""
+    shards = WiredShards()
+    topics = [shards.topic_in(1, prefix) for prefix in ("a/", "b/", "c/")]
+    shards.isolate(1)
+    writer = shards[0].client("w", version=5)
+    for qos, topic in enumerate(topics):
+        writer.publish(topic, b"x", qos, retain=True)
+    shards.carry()
+    assert shards[1].retained() == {}
+    shards.crash(0)
+    shards.crash(1)
+    shards.connect_all()
+    for _ in range(3):
+        shards.advance(1)
+    assert shards[1].retained() == {topic.encode(): b"x" for topic in topics}
+    assert shards[0].retained() == {}
+
+
+def test_a_start_keeps_what_was_kept() -> None:
+    shards = WiredShards()
+    topic = shards.topic_in(1)
+    shards[0].client("w", version=5).publish(topic, b"x", 0, retain=True)
+    shards.carry()
+    for number in (0, 1):
+        shards.crash(number)
+    assert (shards[0].retained(), shards[1].retained()) == ({}, {topic.encode(): b"x"})
+    shards[1].take_snapshot()
+    shards.crash(1)
+    assert shards[1].retained() == {topic.encode(): b"x"}
+
+
+def test_a_will_that_is_retained_is_kept_at_its_home() -> None:
+    shards = WiredShards()
+    topic = shards.topic_in(2)
+    client = shards[0].client("w", version=5, will=Will(topic, b"gone", 1, True, b"", 0, -1))
+    client.link.closed = True
+    client.link.broker.on_connection_lost(client.link)
+    shards.carry()
+    assert [shard.retained() for shard in shards.shards] == [{}, {}, {topic.encode(): b"gone"}]
+
+
+@pytest.mark.parametrize("qos", [0, 1])
+def test_subscribers_of_all_shards_get_it_as_published(qos: int) -> None:
+    shards = WiredShards()
+    topic = shards.topic_in(2)
+    readers = [shard.client("r", version=5) for shard in shards.shards]
+    for reader in readers:
+        reader.subscribe(topic, 1, retain_as_published=1)
+    shards.carry()
+    for reader in readers:
+        reader.take()
+    shards[0].client("w", version=5).publish(topic, b"x", qos, retain=True)
+    shards.carry()
+    assert [[first & 1 for first, _ in reader.take() if first >> 4 == 3] for reader in readers] == [[1]] * 3
+
+
+def test_a_message_at_qos_0_keeps_its_place_behind_a_retained_one() -> None:
+    shards = WiredShards()
+    topic = shards.topic_in(1)
+    reader = shards[1].client("r", version=5)
+    reader.subscribe("#", 1)
+    shards.carry()
+    writer = shards[0].client("w", version=5)
+    for number in range(6):
+        writer.publish(topic, b"%d" % number, 0, retain=number % 2 == 0, sync=False)
+    shards.carry()
+    assert received(reader) == [b"%d" % number for number in range(6)]
+
+
+def test_the_home_holds_to_its_limit_and_the_message_is_delivered() -> None:
+    settings = BrokerSettings()
+    settings.retained_messages_max = 1
+    shards = WiredShards(settings=settings)
+    reader = shards[1].client("r", version=5)
+    reader.subscribe("#", 1)
+    shards.carry()
+    writer = shards[0].client("w", version=5)
+    topics = [shards.topic_in(1, prefix) for prefix in ("a/", "b/")]
+    for topic in topics:
+        writer.publish(topic, b"x", 1, retain=True)
+        assert (4 << 4, 0) in [(first, len(body) > 2 and body[2]) for first, body in writer.take()]
+    shards.carry()
+    assert received(reader) == [b"x", b"x"]
+    assert shards[1].retained() == {topics[0].encode(): b"x"}
+    counters = shards[1].broker.fold.tenant(DEFAULT_TENANT).counters
+    assert counters.dropped == {DROP_RETAINED_LIMIT: 1}
+    shards.crash(1)
+    assert shards[1].retained() == {topics[0].encode(): b"x"}
+
+
+def test_a_home_that_lags_takes_it_from_the_journal() -> None:
+    streams = StreamSettings()
+    streams.window_bytes = 1
+    streams.read_at_once = 1
+    shards = WiredShards(streams=streams)
+    writer = shards[0].client("w", version=5)
+    topics = [shards.topic_in(1, prefix) for prefix in ("a/", "b/", "c/")]
+    for topic in topics:
+        writer.publish(topic, b"x", 0, retain=True, sync=False)
+    for _ in range(5):
+        shards.carry()
+        shards.advance(1)
+    assert shards[1].retained() == {topic.encode(): b"x" for topic in topics}
