@@ -48,7 +48,7 @@ from headrace.journal.retention import (
 from headrace.journal.segment import Batch, file_name, seed_of
 from headrace.journal.snapshot import discard_beyond, positions
 from headrace.journal.synced_disk import SYNCED_DISK
-from headrace.journal.watermark import Watermark
+from headrace.journal.watermark import STREAMS_VERSION, Watermark
 from headrace.journal.writer import FSYNC, NONE, OS, GroupWriter
 
 if TYPE_CHECKING:
@@ -68,7 +68,8 @@ class LogSettings:
     `retention_*` bind everything, `consumer_retention_*` bind what a registered consumer may hold beyond
     that. `reserve_bytes`: what is kept back for a full disk, less on a small one.
     `verified_bytes`: of finished segments that are read through when the log is opened: 0.2 s, or 2 s if every
-    message is a batch of its own.
+    message is a batch of its own. `streams`: it is the journal of one of several shards, and holds records that a
+    headrace without streams does not know and must refuse.
     """
 
     durability: str = FSYNC
@@ -81,6 +82,7 @@ class LogSettings:
     index_interval_bytes: int = 16 << 10
     reserve_bytes: int = 16 << 20
     verified_bytes: int = 256 << 20
+    streams: bool = False
 
     def __post_init__(self) -> None:
         if self.durability not in (FSYNC, OS, NONE):
@@ -168,6 +170,8 @@ class SegmentedLog:
         )
         found = recovery.run(uuid4().bytes)
         state = found.state
+        if settings.streams:
+            state.version = STREAMS_VERSION
         self.uuid = str(UUID(bytes=state.uuid))
         self.epoch = state.epoch
         self.next_offset = state.high_watermark

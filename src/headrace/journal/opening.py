@@ -201,6 +201,7 @@ class Recovery:
         state = WatermarkState(
             header.uuid, epoch, durable, durable, newest.last_timestamp_us, newest.sequence
         )
+        state.version = newest.version
         if end < newest.high_watermark:
             self._raise_epoch(state, end, newest.high_watermark)
         return state

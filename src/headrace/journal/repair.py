@@ -118,6 +118,7 @@ class Repair:
         newest = self.report.state or WatermarkState(self._uuid, 0, 0, 0)
         last_us, sequence, start = newest.last_timestamp_us, newest.sequence, newest.start_offset
         state = WatermarkState(self._uuid, self._epoch, end, end, last_us, sequence, start)
+        state.version = newest.version
         if self.report.state is None:
             self._keep(self.data_dir / WATERMARK)
         self._disk.replace(self.data_dir / WATERMARK, state.pack_page())

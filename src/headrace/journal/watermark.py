@@ -12,7 +12,8 @@ always whole.
     40   8  durable offset: every record below it is on disk. Equal to the high watermark with
     `durability=fsync`
     48   4  epoch
-    52   1  version, 1; 255 where there is no journal here, but several in the directories below (ADR 0019)
+    52   1  version, 1; 2 once it has been one of several shards, whose journals hold records of streams between them;
+            255 where there is no journal here, but several in the directories below (ADR 0019)
     53   3  zero
     56   8  largest timestamp of the last batch below the high watermark, microseconds since 1970
 
@@ -49,6 +50,7 @@ from headrace.journal.errors import CorruptFile, NoJournal, ShardedDirectory, Un
 
 NAME = "watermark"
 VERSION = 1
+STREAMS_VERSION = 2  # a headrace that knows no streams refuses the journal
 SHARDED = (
     255  # no version will be it: what is older refuses the directory, since it is newer than it can read
 )
@@ -76,6 +78,7 @@ class WatermarkState:
         "sequence",
         "start_offset",
         "uuid",
+        "version",
     )
 
     def __init__(
@@ -88,6 +91,7 @@ class WatermarkState:
         sequence: int = 0,
         start_offset: int = UNKNOWN,
         complete_offset: int = UNKNOWN,
+        version: int = VERSION,
     ) -> None:
         self.uuid = uuid
         self.epoch = epoch
@@ -97,6 +101,7 @@ class WatermarkState:
         self.sequence = sequence
         self.start_offset = start_offset
         self.complete_offset = complete_offset
+        self.version = version
 
     def pack(self) -> bytes:
         rest = _REST.pack(
@@ -105,7 +110,7 @@ class WatermarkState:
             self.high_watermark,
             self.durable_offset,
             self.epoch,
-            VERSION,
+            self.version,
             self.last_timestamp_us,
         )
         return _SLOT.pack(_MAGIC, crc32(rest), rest)
@@ -159,9 +164,9 @@ def _unpack(data: bytes) -> WatermarkState | None:
         raise ShardedDirectory(
             f"it holds several shards: {NAME} and journal of each lie in shard-0, shard-1, ..."
         )
-    if version > VERSION:
-        raise UnsupportedFormat(f"{NAME}: version {version}, this headrace reads up to {VERSION}")
-    return WatermarkState(uuid, epoch, high_watermark, durable, last_us, sequence)
+    if version > STREAMS_VERSION:
+        raise UnsupportedFormat(f"{NAME}: version {version}, this headrace reads up to {STREAMS_VERSION}")
+    return WatermarkState(uuid, epoch, high_watermark, durable, last_us, sequence, version=version)
 
 
 def _unpack_mark(page: bytes, position: int, magic: bytes, uuid: bytes) -> int:

@@ -120,6 +120,15 @@ def test_a_clean_stop_leaves_files_without_a_preallocated_rest(tmp_path: Path) -
     assert (tmp_path / "journal" / f"{0:020d}.log").stat().st_size == 64 + 57 + 64
 
 
+def test_the_journal_of_a_shard_stays_one_that_older_brokers_refuse(tmp_path: Path) -> None:
+    versions = []
+    for streams in (False, True, False):
+        log = opened(tmp_path, replace(SMALL, streams=streams))
+        log.close()
+        versions.append((tmp_path / "watermark").read_bytes()[52])
+    assert versions == [1, 2, 2]
+
+
 def test_retention_waits_for_the_floor(tmp_path: Path) -> None:
     filled(tmp_path, [KILOBYTE] * 20)
     log = opened(tmp_path, replace(SMALL, retention_bytes=8_000))

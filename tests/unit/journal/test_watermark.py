@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from headrace.journal.disk import DISK
-from headrace.journal.errors import CorruptFile, NoJournal
+from headrace.journal.errors import CorruptFile, NoJournal, UnsupportedFormat
 from headrace.journal.watermark import FILE_SIZE, UNKNOWN, Watermark, WatermarkState, read_slots, read_state
 
 UUID = bytes(range(16))
@@ -47,6 +47,17 @@ def test_no_file_and_no_whole_slot(tmp_path: Path) -> None:
         read_state(DISK, tmp_path)
     (tmp_path / "watermark").write_bytes(bytes(FILE_SIZE))
     with pytest.raises(CorruptFile):
+        read_state(DISK, tmp_path)
+
+
+def test_a_version_is_kept_and_a_newer_one_refused(tmp_path: Path) -> None:
+    for version in (1, 2):
+        page = WatermarkState(UUID, 1, 0, 0, version=version).pack_page()
+        assert page[52] == version
+        (tmp_path / "watermark").write_bytes(page)
+        assert read_state(DISK, tmp_path).version == version
+    (tmp_path / "watermark").write_bytes(WatermarkState(UUID, 1, 0, 0, version=3).pack_page())
+    with pytest.raises(UnsupportedFormat, match="reads up to 2"):
         read_state(DISK, tmp_path)
 
 

@@ -93,6 +93,7 @@ class Neighbours(Passing):
         """Begin as the newest owner of the shard, which `epoch` says: its state is recovered, and there may be wires."""
         self.epoch = epoch
         self._wanted.listener = _Announcer(self)
+        self._followed_noted = dict(self._fold.streams.followed)
         settings = self._settings
         for other in self.others:
             self._takers[other] = Taker(
@@ -110,6 +111,7 @@ class Neighbours(Passing):
     def connect(self, source: int, wire: Wire) -> None:
         """Follow a shard on a new wire to its owner."""
         self._attempt += 1
+        wire.far = source
         hello = Hello(self.shard, self.epoch, self._attempt)
         announced = self._wanted.filters() + list(self._withdrawing)
         self._takers[source].begin(wire, hello, announced, self._number)
@@ -136,14 +138,13 @@ class Neighbours(Passing):
         if isinstance(frame, Hello):
             self._greeted(wire, frame)
             return
-        for taker in self._takers.values():
-            if taker.wire is wire:
-                self._of_source(taker, frame)
-                return
-        for sender in self._by_shard.values():
-            if sender.wire is wire:
-                self._of_follower(sender, frame)
-                return
+        taker = self._takers.get(wire.far)
+        if taker is not None and taker.wire is wire:
+            self._of_source(taker, frame)
+            return
+        sender = self._by_shard.get(wire.far)
+        if sender is not None and sender.wire is wire:
+            self._of_follower(sender, frame)
 
     def _greeted(self, wire: Wire, hello: Hello) -> None:
         """Let somebody follow who has said HELLO: the newest owner of a shard is believed, on its newest wire."""
@@ -154,6 +155,7 @@ class Neighbours(Passing):
             wire.cut()  # it is of an owner that was replaced, or a wire that was given up
         else:
             self._newest[hello.shard] = newest
+            wire.far = hello.shard
             before = self._by_shard.get(hello.shard)
             if before is not None:
                 self._close(before)

@@ -110,7 +110,9 @@ class Confirmed(Frame):
 @mypyc_attr(allow_interpreted_subclasses=True)
 class Wire:
     """One side of a conversation. Whoever carries it tells the shard what comes (`heard`) and that it broke (`broken`),
-    neither of them from within `say` or `cut`."""
+    neither of them from within `say` or `cut`. `far`: the shard at its other side, which the near one notes."""
+
+    far: int = -1
 
     def say(self, frame: Frame) -> None:
         """Say something on the wire, behind what was said before. Does nothing once the wire has broken."""

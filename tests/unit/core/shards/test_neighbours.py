@@ -294,6 +294,25 @@ def test_positions_are_journaled_over_long_stretches_and_told() -> None:
     assert len(pair.source.journal.records) + len(pair.follower.journal.records) <= before + 4
 
 
+def test_what_the_journal_says_of_a_follower_is_not_journaled_again_after_a_start() -> None:
+    streams = StreamSettings()
+    streams.note_step = 10
+    pair = Pair(streams)
+    writer = pair.source.client("w")
+    for _ in range(30):
+        writer.publish("a", b"x")
+    for _ in range(4):
+        pair.advance(1)
+    noted = pair.source.stream_records(FOLLOWED)
+    pair.source.crash()
+    pair.source.neighbours.begin(len(pair.source.journal.records))
+    pair.connect()
+    for _ in range(4):
+        pair.advance(1)
+    assert len(noted) == 1
+    assert pair.source.stream_records(FOLLOWED) == noted
+
+
 def test_a_stream_goes_on_where_the_follower_has_appended() -> None:
     pair = Pair()
     reader, writer = pair.follower.client("r", version=5), pair.source.client("w")
