@@ -19,6 +19,7 @@ from headrace.stream_link import PENDING_BYTES_MAX, StreamLink
 
 if TYPE_CHECKING:
     import asyncio
+    import socket
     from collections.abc import Callable
 
     from headrace.errors import ProtocolError
@@ -61,6 +62,7 @@ class Connection(StreamLink):
         self._stream = self.make_stream()
         self._since_ms = worker.clock.mono_ms
         self.made = False
+        self._plain = False  # its bytes are the socket's
         self._cut = ""  # why we cut it off
         self._charged: i64 = 0  # bytes of an unfinished CONNECT that count against all strangers
         self._below: i64 = 0  # of them, those that the transport holds
@@ -82,6 +84,7 @@ class Connection(StreamLink):
     def connection_made(self, transport: PlainTransport | asyncio.Transport) -> None:
         super().connection_made(transport)
         self.made = True
+        self._plain = isinstance(transport, PlainTransport)
         self._set.add(self)
         try:
             self.certificate_name = self._set.identity_of(transport)
@@ -182,6 +185,14 @@ class Connection(StreamLink):
     def why_cut(self) -> str:
         return self._cut
 
+    def descriptor(self) -> int:
+        """Return the descriptor of the socket that the client's bytes come from as they are; -1 if there is TLS or a
+        WebSocket between."""
+        transport = self._transport
+        if not self._plain or transport is None:
+            return -1
+        return cast("socket.socket", transport.get_extra_info("socket")).fileno()
+
     def hung_up(self) -> bool:
         transport = self._transport
         return transport is None or has_hung_up(transport.get_extra_info("socket"))
@@ -235,7 +246,8 @@ class ConnectionSet:
         return room if self.parent is None else min(room, self.parent.room())
 
     def add(self, connection: Connection) -> None:
-        self.accepted += 1
+        if not connection.arrived:  # else another worker has accepted it
+            self.accepted += 1
         self.open.add(connection)
         if self.parent is not None:
             self.parent.add(connection)

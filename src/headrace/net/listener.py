@@ -267,6 +267,24 @@ class Listener:
         self.opening.add(task)
         task.add_done_callback(self.opening.discard)
 
+    def take_over(self, accepted: socket.socket, source: str, sent: bytes) -> None:
+        """Go on with a client that another worker has accepted: what it has sent is handled as if it came now."""
+        self.connections.note_pending(1)
+        connection: Connection | None = None
+        try:
+            if self._poller is None:
+                raise ValueError("a descriptor for a listener that is not plain")
+            accepted.setblocking(False)
+            connection = self._make(self.connections, source)
+            connection.arrived = True
+            self.connections.strangers.came(connection, accepted)
+            PlainTransport(self._poller, accepted, connection).open()
+        except Exception as error:  # noqa: BLE001
+            self._refuse(accepted, connection, error)
+            return
+        connection.worker.bytes_received -= len(sent)  # the other worker has counted them
+        connection.data_received(sent)
+
     def _set_up(self, accepted: socket.socket) -> None:
         accepted.setblocking(False)
         if self._address.scheme != "unix":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
@@ -216,6 +217,16 @@ class Doors:
         if connection.is_revoked():
             return "certificate_revoked"
         return "" if self._access is None else self._access.must_go(connection)
+
+    def take_over(self, url: str, accepted: socket.socket, source: str, sent: bytes) -> None:
+        """Go on with a client that another worker has accepted at the listener of this URL; `sent` is what it has sent.
+        The socket is the connection's from now on, and closed where there is no such listener."""
+        listener = next((one for one in self._listeners if one.url == url), None)
+        if listener is None:
+            accepted.close()
+            self.report("a connection from another worker came in at no listener of ours", url)
+        else:
+            listener.take_over(accepted, source, sent)
 
     def stop_accepting(self) -> None:
         for listener in self._listeners:

@@ -1,0 +1,155 @@
+"""Several workers of a machine on one loop: real sockets, journals in memory, between them all as between processes.
+
+Worker n owns shard n. All have the listeners of the first one, by name; each has its own port, where a client comes in.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+from collections.abc import Callable, Coroutine
+from pathlib import Path
+
+import uvloop
+
+from headrace.core.homes import Homes
+from headrace.core.ports.clock import Clock, Scheduler
+from headrace.core.ports.settings import BrokerSettings
+from headrace.core.worker import Worker
+from headrace.mqtt import codec
+from headrace.mqtt.packets import Connect
+from headrace.net.tls import TlsFiles
+from headrace.services.doors import Doors, DoorSettings
+from headrace.storage.memory import MemoryJournal
+from headrace.workers.handover import HandOver
+from headrace.workers.place import Place
+
+NO_FILES = TlsFiles("", "", "", "none")
+SETTINGS = DoorSettings(1000, 20.0, 1 << 20, NO_FILES)
+Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
+
+
+class LoopTicks(Scheduler):
+    """Ends a tick in the next pass, and makes everything durable at once."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        super().__init__()
+        self._loop = loop
+        self.worker: Worker | None = None
+        self.journals: list[MemoryJournal] = []
+
+    def request_tick(self) -> None:
+        self._loop.call_soon(self._tick)
+
+    def _tick(self) -> None:
+        assert self.worker is not None
+        self.worker.end_tick()
+        for broker, journal in zip(self.worker.brokers, self.journals, strict=True):
+            if not broker.idle:
+                journal.durable = len(journal.records)
+                broker.commit.on_high_watermark(journal.durable)
+                self.request_tick()
+
+
+class OneWorker:
+    """One worker with its listeners and its hand-over."""
+
+    def __init__(self, place: Place, urls: list[str], settings: DoorSettings, told: list[str]) -> None:
+        loop = asyncio.get_running_loop()
+        ticks = LoopTicks(loop)
+        self.worker = ticks.worker = Worker(ticks, Clock(), BrokerSettings(), Homes(place.shards))
+        for shard in place.own_shards():
+            journal = MemoryJournal()
+            ticks.journals.append(journal)
+            self.worker.own(shard, journal).sessions.start()
+        self.broker = self.worker.brokers[0]
+        self.doors = Doors(self.worker, settings, None, lambda what, **more: told.append(f"{what} {more}"))
+        for url in urls:
+            self.doors.open(url)
+        self.ports = [listener.url.partition("?")[0].rpartition(":")[2] for listener in self.doors.listeners]
+        self.handover = HandOver(place, self.doors, loop, told.append)
+        self.worker.arrivals.elsewhere = self.handover
+
+    @property
+    def open(self) -> int:
+        """How many connections it has."""
+        return sum(len(one.connections.open) for one in self.doors.listeners)
+
+    @property
+    def accepted(self) -> int:
+        return self.doors.accepted()
+
+    def close(self) -> None:
+        self.doors.stop_accepting()
+        self.handover.close()
+        self.doors.close()
+
+
+class Machine:
+    """So many workers. `told` is what they say in the log."""
+
+    def __init__(
+        self, runtime: Path, urls: list[str], count: int = 2, settings: DoorSettings = SETTINGS
+    ) -> None:
+        self.told: list[str] = []
+        self._runtime = runtime
+        self._urls, self._count, self._settings = urls, count, settings
+        self.workers = [self._make(index) for index in range(count)]
+        self._name_listeners()
+
+    def _make(self, index: int) -> OneWorker:
+        place = Place(index, self._count, self._count, self._runtime, "", 1)
+        urls = [url.replace("INDEX", str(index)) for url in self._urls]
+        return OneWorker(place, urls, self._settings, self.told)
+
+    def _name_listeners(self) -> None:
+        """As if the others had inherited the listeners of the first one."""
+        names = self.workers[0].doors.urls
+        for one in self.workers[1:]:
+            for listener, name in zip(one.doors.listeners, names, strict=True):
+                listener.url = listener.connections.url = name
+
+    def open(self) -> None:
+        for one in self.workers:
+            one.handover.open()
+
+    def close(self) -> None:
+        for one in self.workers:
+            one.close()
+
+    def name_at(self, index: int, prefix: str = "c") -> str:
+        """A client id that is at home in this worker."""
+        homes = self.workers[0].worker.homes
+        names = (f"{prefix}{number}" for number in range(10_000))
+        return next(name for name in names if homes.of_client("default", name) == index)
+
+
+def run(test: Callable[[], Coroutine[None, None, None]]) -> None:
+    """On the loop of the node."""
+    uvloop.run(test())
+
+
+async def until(condition: Callable[[], object]) -> None:
+    async with asyncio.timeout(60):
+        while not condition():
+            await asyncio.sleep(0.001)
+
+
+async def settled(descriptors: set[int]) -> None:
+    """Wait until this process has no other sockets than these."""
+    await until(lambda: open_descriptors() <= descriptors)
+
+
+def open_descriptors() -> set[int]:
+    """The sockets of this process; what else it opens is the loop's."""
+    found = set()
+    for name in os.listdir("/proc/self/fd"):
+        with contextlib.suppress(OSError):  # the descriptor of this very listing
+            if os.readlink(f"/proc/self/fd/{name}").startswith("socket:"):
+                found.add(int(name))
+    return found
+
+
+def connect_packet(client_id: str, version: int = 4, clean: bool = True, keep_alive_s: int = 0) -> bytes:
+    return codec.encode_connect(Connect(version, client_id, clean, keep_alive_s))
