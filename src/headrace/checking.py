@@ -35,6 +35,9 @@ from headrace.services.acl import read_acl
 from headrace.services.doors import connections_allowed
 from headrace.services.passwords import read_hashes
 from headrace.wiring import door_settings
+from headrace.workers.claim import Wish
+from headrace.workers.layout import NAME as SHARDS
+from headrace.workers.layout import Layout
 
 _MARKS = {SEGMENTS, "watermark", LOCK, "reserve"}
 _UNPRIVILEGED_PORT = 1024
@@ -154,6 +157,9 @@ def _data_dir(config: Config, running: bool) -> Iterator[str]:
         yield from _could_be_made(path)
         return
     names = set(os.listdir(path)) if os.access(path, os.R_OK) else set()
+    if SHARDS in names:
+        yield from _shards(config, path, running)
+        return
     if names - {"lost+found"} and not names & _MARKS:
         yield f"data_dir: {path} holds other files and no journal: {sorted(names)[0]}"
     try:
@@ -161,6 +167,25 @@ def _data_dir(config: Config, running: bool) -> Iterator[str]:
         _check_formats(path)
         if not running and LOCK in names:
             yield from _in_use(path)
+    except JournalError as error:
+        yield f"data_dir: {error}"
+    except OSError as error:
+        yield f"data_dir: {error.filename or path}: {error.strerror}"
+
+
+def _shards(config: Config, path: Path, running: bool) -> Iterator[str]:
+    """Look at a data directory of several shards, and at each of them."""
+    try:
+        layout = Layout.open(path)
+        Wish(shards=config.shards).of(layout)
+        check_access(DISK, path)
+        for directory in layout.directories():
+            check_access(DISK, directory)
+            _check_formats(directory)
+        if not running and (path / LOCK).exists():
+            yield from _in_use(path)
+    except ConfigError as error:
+        yield str(error)
     except JournalError as error:
         yield f"data_dir: {error}"
     except OSError as error:

@@ -19,50 +19,35 @@ from pathlib import Path
 
 import structlog
 import uvloop
-from prometheus_client.registry import Collector
+from starlette.applications import Starlette
 
 from headrace import __version__
 from headrace.api.admin import Admin
-from headrace.api.app import application, bind
-from headrace.api.journal import JournalRoutes
-from headrace.api.operations import ClientRoutes, ClusterRoutes, TraceRoutes
+from headrace.api.app import bind
 from headrace.api.server import CONNECTIONS_MAX, Bounds
-from headrace.api.tokens import Tokens
 from headrace.build import PURE, build
 from headrace.config import Config, endpoint
+from headrace.core.homes import Homes
 from headrace.core.ports.clock import Clock
-from headrace.core.records.message_id import JournalName
 from headrace.core.worker import Worker
-from headrace.journal.errors import FULL_REASONS, OffsetOutOfRange, reason_of
-from headrace.journal.log import SegmentedLog
-from headrace.journal.snapshot import newest_chain
+from headrace.endpoints import Parts, site
 from headrace.naming import keys_named
 from headrace.net.address import parse as parse_listener
 from headrace.net.tls import server_context
 from headrace.reloading import Reloading
 from headrace.services.access import FileAccess
-from headrace.services.audit import AuditCollector
-from headrace.services.bridges import BridgeCollector, Bridges
-from headrace.services.cluster_rows import ClusterRows
-from headrace.services.device_metrics import DeviceCollector
+from headrace.services.bridges import Bridges
 from headrace.services.doors import Doors
 from headrace.services.failures import FailureLog
 from headrace.services.histogram import Histogram
-from headrace.services.journal_metrics import JournalCollector, JournalFigures, Limits
-from headrace.services.laggards import Laggards
-from headrace.services.latencies import HistogramCollector, LatencyHistograms
-from headrace.services.metrics import BuildCollector, ReadsCollector, registry
+from headrace.services.journal_metrics import Limits
+from headrace.services.latencies import LatencyHistograms
 from headrace.services.notify import Notifier
-from headrace.services.process_metrics import ProcessFigures
-from headrace.services.repeating import Repeating, repeat
+from headrace.services.repeating import Repeating
 from headrace.services.sys_topics import SystemPublisher
 from headrace.services.ticks import LoopScheduler, Stalls
 from headrace.services.watchdog import Watchdog
-from headrace.storage.embedded.local import LocalJournal
-from headrace.storage.embedded.recovery import load
-from headrace.storage.embedded.snapshotting import Snapshotting
-from headrace.storage.embedded.upkeep import Upkeep
-from headrace.syscalls import Syncer
+from headrace.shard import OwnedShard, Surroundings, settle
 from headrace.wiring import (
     access_is_needed,
     access_settings,
@@ -71,15 +56,16 @@ from headrace.wiring import (
     broker_settings,
     door_settings,
     limit_users,
-    log_settings,
+    shard_settings,
 )
+from headrace.workers.claim import Claim, Wish
 from headrace.workers.layout import Layout
+from headrace.workers.peers import Peers
+from headrace.workers.place import Place
 
 TIMER_INTERVAL_S = 0.1
 BEHIND_INTERVAL_S = 0.001  # more is due than one pass of the loop should do
-HOUSEKEEPING_INTERVAL_S = 1.0
 SWITCH_INTERVAL_S = 0.0005
-DRAIN_TIMEOUT_S = 10.0
 # The collector looks at what is new, a millisecond's worth at a time, and never again at what has outlived that: 200 000
 # retained messages would take it 160 ms. Nothing of ours needs it; connections, sessions and scrapes leave no cycles.
 GC_THRESHOLDS = (10_000, 1_000_000, 100)
@@ -88,11 +74,16 @@ log = structlog.get_logger("headrace")
 
 
 class Node:
-    """One broker with all that belongs to it. With `owns_process` false it is a part of somebody else's program, whose
-    signals and garbage collector it leaves alone."""
+    """The shards of one worker with all that belongs to them. With `owns_process` false it is a part of somebody else's
+    program, whose signals and garbage collector it leaves alone. `place`: where it is among the workers of a supervisor,
+    None where it is alone."""
 
     def __init__(
-        self, config: Config, owns_process: bool = True, reread: Callable[[], Config] | None = None
+        self,
+        config: Config,
+        owns_process: bool = True,
+        reread: Callable[[], Config] | None = None,
+        place: Place | None = None,
     ) -> None:
         self.config = config
         self.ready = asyncio.Event()
@@ -101,9 +92,7 @@ class Node:
         self.clock = Clock()
         self._loop = asyncio.get_running_loop()
         self._stopping = asyncio.Event()
-        self._failure: BaseException | None = None
         self._not_ready = "starting"
-        self._full = ""
         self._rounds: list[Repeating] = []
         self._tick_clock()
         self._audit = audit_log(config)
@@ -111,28 +100,25 @@ class Node:
             self._access = self._access_control()
         self._check_certificates()
         with keys_named(config, "data_dir"):
-            self._log = SegmentedLog.open(Path(config.data_dir), log_settings(config), self._report)
-        self._journal = LocalJournal(self._log, OffsetOutOfRange, self._report)
+            self._claim_data(place)
         self.watchdog = Watchdog()
         scheduler = LoopScheduler(self._loop, self.watchdog)
-        self.worker = Worker(scheduler, self.clock, broker_settings(config))
+        self.worker = Worker(scheduler, self.clock, broker_settings(config), Homes(self.place.shards))
         limit_users(self.worker.anyone.limits, config)
-        self.broker = self.worker.own(0, self._journal)
-        self.broker.devices.name_journal(JournalName(self._log.uuid, self._log.epochs()))
         scheduler.end_tick = self.worker.end_tick
         self._synced = Histogram("headrace_journal_sync_duration_seconds", "Write and fdatasync of a batch")
         self.worker.latencies = self._latencies = LatencyHistograms()
         self.worker.failures.tell = FailureLog(log.error).report
-        self.broker.journal_failed = self._fail
-        self._on_high_watermark = self.watchdog.watched("apply", self.broker.commit.on_high_watermark)
         self._on_timer = self.watchdog.watched("timer", self.worker.on_timer)
-        journal = config.journal
-        interval_bytes, interval_s = journal.snapshot_interval_bytes, journal.snapshot_interval_s
-        snapshots = Snapshotting(self.broker, self._log, interval_bytes, interval_s, self.watchdog)
-        self._upkeep = Upkeep(self.broker, self._log, snapshots, self.watchdog)
-        self._bridges = Bridges(self.worker, self._log.uuid, log.info, log.warning)
+        self.shards: list[OwnedShard] = []
+        with keys_named(config, "data_dir"):
+            self._own_shards()
+        name = self.place.node or self.shards[0].log.uuid
+        self._bridges = Bridges(self.worker, name, log.info, log.warning)
         with keys_named(config, "limits"):
             self._doors = Doors(self.worker, door_settings(config), self._access, log.warning, self._audit)
+        several = self.place.shards > 1
+        self.peers = Peers(self.place, self.worker, self._loop, self._report) if several else None
         self._admin = Admin(self._admin_context)
         self._reloading = Reloading(
             config, reread, self.worker, self._doors, self._access, self._bridges, self._admin
@@ -157,7 +143,48 @@ class Node:
             self._admin_context()
 
     def _report(self, line: str) -> None:
-        log.warning("journal", detail=line)
+        log.info("workers", detail=line)
+
+    def _claim_data(self, place: Place | None) -> None:
+        """Open the data directory, or make it. Under a supervisor that has been done. Raises ConfigError, JournalError,
+        OSError."""
+        path = Path(self.config.data_dir)
+        self._claim = None
+        if place is not None:
+            self.place, self.layout = place, Layout.open(path)
+            return
+        self._claim = claim = Claim(path, Wish(shards=self.config.shards))
+        self.layout = claim.layout
+        self.place = Place.alone(claim.layout.shards, claim.layout.node)
+
+    def _own_shards(self) -> None:
+        """Open the journals of our shards. Raises JournalError, OSError, and then holds none of them."""
+        around = Surroundings(self.worker, self.watchdog, self._synced.observe, self._stopping.set, log)
+        settings = shard_settings(self.config)
+        try:
+            for number in self.place.own_shards():
+                directory = self.layout.directory(number)
+                patient = not self.place.is_alone
+                self.shards.append(OwnedShard(number, directory, settings, around, patient))
+        except BaseException:
+            self._give_up_data()
+            raise
+
+    def _give_up_data(self) -> None:
+        for shard in self.shards:
+            shard.close()
+        if self._claim is not None:
+            self._claim.close()
+
+    @property
+    def trouble(self) -> str:
+        """Return why it is not ready, and which shard; "" when it is."""
+        return self._not_ready or next((shard.trouble for shard in self.shards if shard.trouble), "")
+
+    @property
+    def failed(self) -> bool:
+        """Return whether a journal takes nothing more."""
+        return any(shard.failure is not None for shard in self.shards)
 
     def _tick_clock(self) -> None:
         self.clock.now_us = time.time_ns() // 1000
@@ -181,13 +208,18 @@ class Node:
     async def _serve(self) -> int:
         if self._owns_process and threading.current_thread() is threading.main_thread():
             self._take_signals()
-        self._recover()
-        self._start_log()
-        self.broker.sessions.start()
-        self.broker.devices.consuming.start()
+        for shard in self.shards:
+            shard.recover(freeze=self._owns_process)
+        for shard in self.shards:
+            shard.name_sources(self.shards)
+            shard.start(self._doors.poller)
         tcp_keep_alive_s = self.config.limits.tcp_keep_alive_s
         self._bridges.open([bridge_settings(bridge, tcp_keep_alive_s) for bridge in self.config.bridge])
-        await self._settle()
+        await settle(self.worker, self.shards)
+        for shard in self.shards:
+            shard.begin()
+        if self.peers is not None:
+            await self.peers.start()
         await self._listen()
         self._tick_clock()
         self._stalls = Stalls(self.clock)
@@ -197,12 +229,9 @@ class Node:
         self._bridges.start()
         self._not_ready = ""
         self._announce()
-        upkeep = repeat(self.worker.failures, self._upkeep.turn, HOUSEKEEPING_INTERVAL_S, _not_kept)
-        housekeeping = self._loop.create_task(upkeep)
-        try:
-            await self._stopping.wait()
-        finally:
-            housekeeping.cancel()
+        for shard in self.shards:
+            shard.keep_small()
+        await self._stopping.wait()
         return await self._stop()
 
     def _take_signals(self) -> None:
@@ -211,79 +240,37 @@ class Node:
             self._loop.add_signal_handler(number, self._stopping.set)
         self._loop.add_signal_handler(signal.SIGHUP, self._reloading.run)
 
-    def _recover(self) -> None:
-        started = time.monotonic()
-        chain = newest_chain(self._log.directory, self._report)
-        replayed = load(
-            self.broker.fold, chain, self._log.scan, self._log.start_offset, self._report_progress
-        )
-        if self._owns_process:
-            gc.freeze()  # what was recovered is there to stay
-        log.info(
-            "recovered",
-            snapshot=chain[-1].position if chain else None,
-            replayed=replayed,
-            sessions=len(self.broker.fold.by_incarnation),
-            high_watermark=self._log.high_watermark,
-            seconds=round(time.monotonic() - started, 3),
-        )
-
-    def _start_log(self) -> None:
-        syncer = None
-        if self._doors.poller is not None:
-            syncer = Syncer()
-            self._doors.poller.watch_signal(syncer.fd, self._on_synced)
-        on_synced = self._synced.observe
-        self._log.start(self._on_durable, self._on_failure, self._on_full, syncer, on_synced)
-
-    def _on_synced(self) -> None:
-        self._log.finish_write()
-        self._on_high_watermark(self._log.high_watermark)
-
-    def _report_progress(self, line: str) -> None:
-        log.info(line)
-
     async def _listen(self) -> None:
         with keys_named(self.config, "listeners"):
             for url in self.config.listeners:
                 self._doors.open(url)
         if self.config.admin:
-            figures, process = JournalFigures(self._log), ProcessFigures()
-            token_file = self.config.journal.token_file
-            tokens = Path(token_file) if token_file else None
-            journal = JournalRoutes(Layout.open(Path(self.config.data_dir)).directories(), tokens)
-            traces = TraceRoutes(self._doors.tracing, Tokens(tokens))
-            clients = ClientRoutes(Laggards(self.broker.fold), Tokens(tokens))
-            clusters = self.broker.devices.consuming.clusters
-            rows = ClusterRows(self.broker.fold, clusters, self._journal, self.clock)
-            queues = ClusterRoutes(rows, Tokens(tokens))
-            routes = [journal.mount(), *traces.routes(), *clients.routes(), *queues.routes()]
-            more = [process, *self._collectors(figures)]
-            collectors = registry(self.worker, self._doors, self.watchdog, *more)
-            refresh = (figures.refresh, process.refresh)
-            app = application(lambda: self._not_ready or self._full, collectors, routes, refresh)
             bounds = Bounds(min(CONNECTIONS_MAX, self._doors.admin_max))
+            app = self._site()
             with keys_named(self.config, "admin"):
                 at = endpoint("admin", self.config.admin, "http", "https")
                 bound = bind(self.config.admin, at.host, at.port)
                 url = f"{at.scheme}://{at.shown_host}:{bound.getsockname()[1]}"
                 await self._admin.open(bound, url, app, self._doors.report, bounds)
 
-    def _collectors(self, figures: JournalFigures) -> list[Collector]:
-        """Return what /metrics tells beside the broker and its listeners."""
+    def _site(self) -> Starlette:
+        """Return what the admin address serves."""
         journal = self.config.journal
+        tokens = Path(journal.token_file) if journal.token_file else None
         limits = Limits(journal.retention_bytes, journal.consumer_retention_bytes, journal.reserve_bytes)
-        found = [
-            BuildCollector(__version__, build()),
-            BridgeCollector(self._bridges),
-            ReadsCollector(self._journal),
-            DeviceCollector(self.broker),
-            JournalCollector(figures, limits),
-            HistogramCollector(self._synced, self._latencies.puback, self._latencies.delivery),
-        ]
-        if self._access is not None:
-            found.append(AuditCollector(self._audit, self._access.verifying))
-        return found
+        parts = Parts(
+            self.worker,
+            self.shards,
+            self.layout.directories(),
+            self._doors,
+            self._bridges,
+            self.watchdog,
+            self._access,
+            self._audit,
+            self._synced,
+            self._latencies,
+        )
+        return site(parts, tokens, limits, lambda: self.trouble)
 
     def _admin_context(self) -> ssl.SSLContext | None:
         """Return the TLS context of the admin address, if it has one. Raises UnusableCertificate."""
@@ -318,44 +305,6 @@ class Node:
         self._notifier.alive()
         return self._notifier.watchdog_s
 
-    # The journal's thread calls these; the loop does the work
-
-    def _on_durable(self, high_watermark: int) -> None:
-        self._loop.call_soon_threadsafe(self._on_high_watermark, high_watermark)
-
-    def _on_failure(self, error: BaseException) -> None:
-        self._loop.call_soon_threadsafe(self._fail, error)
-
-    def _on_full(self, reason: str) -> None:
-        self._loop.call_soon_threadsafe(self._set_full, reason)
-
-    def _set_full(self, reason: str) -> None:
-        """Note that nothing can be written for want of space, or of descriptors, or that it can again (reason "").
-        Subscribers drain; publishers wait (decision 22)."""
-        what = "the journal's disk is full" if reason in FULL_REASONS else "the journal cannot be written now"
-        self._full = f"{what}: {reason}" if reason else ""
-        self.broker.set_storage_full(bool(reason))
-        if reason:
-            publishers = self.config.journal.full_disk
-            log.error("nothing new is acknowledged", reason=self._full, publishers=publishers)
-        else:
-            log.warning("the journal is written again")
-
-    def _fail(self, error: BaseException) -> None:
-        """Acknowledge nothing, stop, exit non-zero: nothing can be made durable any more (decision 21)."""
-        self._failure = error
-        self._not_ready = f"journal failed: {error}"
-        self.broker.commit.on_failure(error)
-        log.error("journal failed, stopping: nothing is acknowledged any more", error=str(error))
-        self._stopping.set()
-
-    async def _settle(self) -> None:
-        """Wait until the journal has everything."""
-        self.worker.end_tick()
-        deadline = time.monotonic() + DRAIN_TIMEOUT_S
-        while not self.worker.idle and self._failure is None and time.monotonic() < deadline:
-            await asyncio.sleep(0.001)
-
     # While it runs
 
     def _time(self) -> float:
@@ -385,22 +334,27 @@ class Node:
     # Stop
 
     async def _stop(self) -> int:
+        for shard in self.shards:
+            shard.rest()
         self._not_ready = "stopping"
         self._notifier.stopping()
-        log.info("stopping", connections=self.broker.sessions.connected)
+        connections = sum(broker.sessions.connected for broker in self.worker.brokers)
+        log.info("stopping", connections=connections)
         self._doors.stop_accepting()
         await self._bridges.stop()
-        if self._failure is None:
-            self.broker.sessions.stop()
-            self.broker.devices.stop()
-            await self._settle()
-            await self._last_snapshot()
+        if self.peers is not None:
+            await self.peers.stop()
+        for shard in self.shards:
+            shard.close_sessions()
+        await settle(self.worker, self.shards)
+        for shard in self.shards:
+            await shard.snapshot()
         self._doors.close()
         await self._admin.close()
-        self._log.close()
+        self._give_up_data()
         self._end_rounds()
-        log.info("stopped", clean=self._failure is None)
-        return 0 if self._failure is None else 1
+        log.info("stopped", clean=not self.failed)
+        return 1 if self.failed else 0
 
     def _abandon(self) -> None:
         """Give up ports, files and the lock: the start has failed, or the program has cancelled the task."""
@@ -408,22 +362,14 @@ class Node:
         if self._not_ready != "stopping":
             self._doors.stop_accepting()
             self._doors.close()
+        if self.peers is not None:
+            self.peers.abandon()
         self._admin.end()
-        self._log.close()
+        self._give_up_data()
 
     def _end_rounds(self) -> None:
         for repeating in self._rounds:
             repeating.stop()
-
-    async def _last_snapshot(self) -> None:
-        try:
-            await self._upkeep.snapshot(compact=False)
-        except (OSError, MemoryError) as error:
-            log.error("no snapshot at the stop; the next start replays the journal", error=reason_of(error))
-
-
-def _not_kept(error: OSError) -> None:
-    log.error("housekeeping failed; the journal keeps what it needs", error=str(error))
 
 
 def run(config: Config, reread: Callable[[], Config] | None = None) -> int:

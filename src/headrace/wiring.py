@@ -21,6 +21,7 @@ from headrace.net.tls import TlsFiles
 from headrace.services.access import AccessSettings
 from headrace.services.audit import Audit
 from headrace.services.doors import DoorSettings
+from headrace.shard import ShardSettings
 
 # Limits that nobody keeps where access control is off.
 OF_ACCESS = ("messages_per_s", "user_messages_per_s", "user_connections_max", "user_subscriptions_max")
@@ -93,6 +94,14 @@ def log_settings(config: Config) -> LogSettings:
         consumer_retention_bytes=journal.consumer_retention_bytes,
         consumer_retention_s=journal.consumer_retention_s,
         reserve_bytes=journal.reserve_bytes,
+    )
+
+
+def shard_settings(config: Config) -> ShardSettings:
+    """Return what each shard is told of its journal."""
+    journal = config.journal
+    return ShardSettings(
+        log_settings(config), journal.snapshot_interval_bytes, journal.snapshot_interval_s, journal.full_disk
     )
 
 

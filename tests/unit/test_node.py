@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import AsyncExitStack
 from pathlib import Path
 
+import aiomqtt
 import pytest
 
+from headrace.address import locate
 from headrace.config import Config
+from headrace.core.homes import Homes
 from headrace.errors import ConfigError
+from headrace.journal.log import LogSettings, SegmentedLog
 from headrace.node import Node
+from headrace.workers.layout import Layout
 
 
 def config(data_dir: Path, *listeners: str) -> Config:
@@ -28,6 +34,50 @@ def test_it_serves_until_it_is_stopped(tmp_path: Path) -> None:
         assert asyncio.run(life()) == 0
 
 
+def test_it_serves_several_shards(tmp_path: Path) -> None:
+    async def life() -> tuple[int, list[int]]:
+        node = Node(
+            Config(data_dir=str(tmp_path), shards=3, listeners=("tcp://127.0.0.1:0",)), owns_process=False
+        )
+        running = asyncio.create_task(node.run())
+        await node.ready.wait()
+        watermarks = [shard.log.high_watermark for shard in node.shards]
+        node.stop()
+        return await running, watermarks
+
+    for start in range(1, 3):
+        assert asyncio.run(life()) == (0, [start] * 3)
+    assert sorted(path.name for path in tmp_path.glob("shard*")) == [
+        "shard-0",
+        "shard-1",
+        "shard-2",
+        "shards.json",
+    ]
+
+
+def test_a_shard_that_cannot_be_opened_gives_up_the_others(tmp_path: Path) -> None:
+    layout = Layout.make(tmp_path, 2)
+    (layout.directory(1) / "journal").write_text("in the way")
+
+    async def fail() -> None:
+        Node(Config(data_dir=str(tmp_path), listeners=("tcp://127.0.0.1:0",)), owns_process=False)
+
+    for _ in range(2):
+        with pytest.raises(OSError, match=r"data_dir: .*shard-1/journal"):
+            asyncio.run(fail())
+    SegmentedLog.open(layout.directory(0), LogSettings(), print).close()
+
+
+def test_another_number_of_shards_is_refused(tmp_path: Path) -> None:
+    Layout.make(tmp_path, 2)
+
+    async def fail() -> None:
+        Node(Config(data_dir=str(tmp_path), shards=3), owns_process=False)
+
+    with pytest.raises(ConfigError, match=r"^shards: 3, but"):
+        asyncio.run(fail())
+
+
 def test_a_start_that_fails_gives_up_the_data_directory(tmp_path: Path) -> None:
     async def fail() -> None:
         nowhere = f"unix://{tmp_path}/no/such/folder/socket"
@@ -36,3 +86,34 @@ def test_a_start_that_fails_gives_up_the_data_directory(tmp_path: Path) -> None:
     for _ in range(2):  # the second one would not get a lock that is held
         with pytest.raises((OSError, ConfigError), match="listeners"):
             asyncio.run(fail())
+
+
+def test_a_message_reaches_a_client_of_another_shard(tmp_path: Path) -> None:
+    """Publisher and subscribers are at home in different shards of one worker."""
+
+    async def life(names: list[str]) -> list[object]:
+        node = Node(
+            Config(data_dir=str(tmp_path), shards=3, listeners=("tcp://127.0.0.1:0",)), owns_process=False
+        )
+        running = asyncio.create_task(node.run())
+        await node.ready.wait()
+        location = locate(node._doors.urls[0], {"tcp": 0})
+        got: list[object] = []
+        async with asyncio.timeout(60), AsyncExitStack() as stack:
+            clients = [
+                await stack.enter_async_context(aiomqtt.Client(location.host, location.port, identifier=name))
+                for name in names
+            ]
+            for client in clients:
+                await client.subscribe("plant/+", qos=1)
+            await clients[0].publish("plant/boiler", b"71.5", qos=1)
+            got += [(await anext(aiter(client.messages))).payload for client in clients]
+        node.stop()
+        await running
+        return got
+
+    homes = Homes(3)
+    names = [
+        next(f"c{n}" for n in range(99) if homes.of_client("default", f"c{n}") == home) for home in range(3)
+    ]
+    assert asyncio.run(life(names)) == [b"71.5"] * 3

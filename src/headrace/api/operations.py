@@ -27,7 +27,7 @@ from headrace.api.problem import problem
 from headrace.api.tokens import OPERATE, READ, Answer, Tokens, guarded
 from headrace.mqtt.topics import filter_error
 from headrace.services.cluster_rows import LIMIT_MAX as ROWS_MAX
-from headrace.services.cluster_rows import ClusterRows, Place, Wanted
+from headrace.services.cluster_rows import Place, ShardRows, Wanted
 from headrace.services.laggards import LIMIT_MAX, Laggards
 from headrace.services.tracing import InvalidTrace, Tracing
 
@@ -100,7 +100,7 @@ class ClientRoutes:
 class ClusterRoutes:
     """The endpoint that lists topic queues and consumer clusters."""
 
-    def __init__(self, rows: ClusterRows, tokens: Tokens) -> None:
+    def __init__(self, rows: ShardRows, tokens: Tokens) -> None:
         self._rows = rows
         self._tokens = tokens
 
@@ -140,10 +140,14 @@ def _wanted(request: Request) -> Wanted:
 def _place(request: Request) -> Place:
     """Return the place at which a page is to begin. Raises ValueError, with the name of the parameter."""
     given = request.query_params.get("from", "0.-1")
-    queue, _, cluster = given.partition(".")
-    if not _is_number(queue) or not (cluster == "-1" or _is_number(cluster)):
+    parts = given.split(".")
+    if len(parts) == 2:  # of the first shard
+        parts.insert(0, "0")
+    numbers = parts[:-1] if parts[-1] == "-1" else parts
+    if len(parts) != 3 or not all(_is_number(number) for number in numbers):
         raise ValueError(f"from: {given} is not the `next` of a page")
-    return Place(int(queue), int(cluster))
+    shard, queue, cluster = map(int, parts)
+    return Place(queue, cluster, shard)
 
 
 def _is_number(text: str) -> bool:

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import asyncio
 from bisect import bisect_left
-from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, replace
 from typing import Final
 
 from headrace.core.outbound.clusters import Clusters
@@ -65,13 +65,38 @@ class Wanted:
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """The place where a page goes on: the queue of this number or the next one there is; in it, behind this cluster."""
+    """The place where a page goes on: the queue of this number or the next one there is; in it, behind this cluster.
+    Queues are numbered in each shard."""
 
     queue: int = 0
     cluster: int = -1
+    shard: int = 0
 
     def __str__(self) -> str:
-        return f"{self.queue}.{self.cluster}"
+        shard = f"{self.shard}." if self.shard else ""
+        return f"{shard}{self.queue}.{self.cluster}"
+
+
+class ShardRows:
+    """Lists the queues and clusters of all shards of a worker, one shard after the other. Runs on the loop."""
+
+    def __init__(self, shards: Mapping[int, ClusterRows]) -> None:
+        self._shards = shards
+
+    async def page(
+        self, wanted: Wanted, limit: int, place: Place
+    ) -> tuple[list[dict[str, object]], Place | None]:
+        """Return (at most `limit` rows from `place` on, where the next page goes on or None), as `ClusterRows.page`."""
+        numbers = sorted(number for number in self._shards if number >= place.shard)
+        for at, number in enumerate(numbers):
+            begun = place if number == place.shard else Place()
+            rows, following = await self._shards[number].page(wanted, limit, begun)
+            if following is not None:
+                return rows, replace(following, shard=number)
+            if rows:
+                behind = numbers[at + 1 :]
+                return rows, Place(shard=behind[0]) if behind else None
+        return [], None
 
 
 class ClusterRows:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from typing import Final
 
 from prometheus_client.core import GaugeMetricFamily
@@ -19,37 +20,47 @@ CLUSTERS_TOLD: Final = 100
 class DeviceCollector(Collector):
     """Connections that speak frames, what topic queues hold, how far clusters are behind."""
 
-    def __init__(self, broker: Broker) -> None:
-        self._broker = broker
+    def __init__(self, brokers: Sequence[Broker]) -> None:
+        """Begin to look at the brokers of all shards of a worker."""
+        self._brokers = brokers
 
     def collect(self) -> Iterator[Metric]:
-        queues = self._broker.fold.queues
+        queues = [queue for broker in self._brokers for queue in broker.fold.queues.by_id.values()]
+        clusters = [cluster for broker in self._brokers for cluster in broker.fold.queues.clusters.values()]
         yield GaugeMetricFamily(
             "headrace_device_connections",
             "Connections that speak frames and were let in",
-            value=len(self._broker.devices.clients),
+            value=sum(len(broker.devices.clients) for broker in self._brokers),
         )
         owned = GaugeMetricFamily(
             "headrace_owned_devices", "Devices (SNs) that belong to a user", labels=["tenant"]
         )
-        for tenant in self._broker.fold.tenants.values():
-            owned.add_metric([tenant.name], len(tenant.devices.owners))
+        for name, count in self._owned().items():
+            owned.add_metric([name], count)
         yield owned
-        yield GaugeMetricFamily("headrace_topic_queues", "Topics that have a queue", value=len(queues.by_id))
+        yield GaugeMetricFamily("headrace_topic_queues", "Topics that have a queue", value=len(queues))
         yield GaugeMetricFamily(
             "headrace_topic_queue_messages",
             "Messages that topic queues keep, read or not",
-            value=sum(queue.count for queue in queues.by_id.values()),
+            value=sum(queue.count for queue in queues),
         )
         family = GaugeMetricFamily(
             "headrace_cluster_lag_messages",
             f"Messages that a consumer cluster has not finished, of the {CLUSTERS_TOLD} that are furthest behind",
             labels=["tenant", "topic", "cluster"],
         )
-        for cluster in heapq.nlargest(CLUSTERS_TOLD, list(queues.clusters.values()), key=_lag):
+        for cluster in heapq.nlargest(CLUSTERS_TOLD, clusters, key=_lag):
             topic, name = cluster.queue.topic.decode("utf-8"), cluster.name.decode("utf-8")
             family.add_metric([cluster.queue.tenant, topic, name], _lag(cluster))
         yield family
+
+    def _owned(self) -> Counter[str]:
+        """Return how many devices belong to users of each tenant."""
+        found: Counter[str] = Counter()
+        for broker in self._brokers:
+            for tenant in broker.fold.tenants.values():
+                found[tenant.name] += len(tenant.devices.owners)
+        return found
 
 
 def _lag(cluster: Cluster) -> int:

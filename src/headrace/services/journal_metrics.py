@@ -7,7 +7,7 @@ samples, on the loop.
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -58,10 +58,12 @@ class ConsumerLag:
 
 
 class JournalFigures:
-    """Holds the figures of disk and journal as of the last `refresh`. What cannot be found out then is left out."""
+    """Holds the figures of disk and journal as of the last `refresh`. What cannot be found out then is left out. `shard`
+    is the number of the shard that they are of, "" where there is one."""
 
-    def __init__(self, log: Log) -> None:
+    def __init__(self, log: Log, shard: str = "") -> None:
         self._log = log
+        self.shard = shard
         self.consumers: list[ConsumerLag] = []
         self.disk: tuple[int, int] | None = None  # bytes in all, bytes that are free to us
         self.journal: tuple[int, int, int] | None = None  # bytes, segments, oldest offset
@@ -93,24 +95,39 @@ class JournalFigures:
 
 
 class JournalCollector(Collector):
-    """Bytes on the disk and what limits them, and how far behind each consumer is."""
+    """Bytes on the disk and what limits them, and how far behind each consumer is; of each shard where there are
+    several, whose data may lie on disks of their own."""
 
-    def __init__(self, figures: JournalFigures, limits: Limits) -> None:
+    def __init__(self, figures: Sequence[JournalFigures], limits: Limits) -> None:
         self._figures = figures
         self._limits = limits
+        self._labels = ["shard"] if any(one.shard for one in figures) else []
 
     def collect(self) -> Iterator[Metric]:
         yield from self._journal()
         yield from self._disk()
         yield from self._consumers()
 
+    def _family(
+        self, name: str, text: str, values: Sequence[tuple[JournalFigures, float]]
+    ) -> Iterator[Metric]:
+        """Return a metric with a value for each shard of which it is known; none at all where it is of no shard."""
+        family = GaugeMetricFamily(name, text, labels=self._labels)
+        for figures, value in values:
+            family.add_metric([figures.shard] if self._labels else [], value)
+        if values:
+            yield family
+
     def _journal(self) -> Iterator[Metric]:
-        if self._figures.journal is not None:
-            size, segments, start = self._figures.journal
-            yield GaugeMetricFamily("headrace_journal_size_bytes", "Bytes of all segments", value=size)
-            yield GaugeMetricFamily("headrace_journal_segments", "Segments of the journal", value=segments)
-            yield GaugeMetricFamily(
-                "headrace_journal_start_offset", "The oldest offset there is", value=start
+        columns = (
+            ("size_bytes", "Bytes of all segments"),
+            ("segments", "Segments of the journal"),
+            ("start_offset", "The oldest offset there is"),
+        )
+        known = [(one, one.journal) for one in self._figures if one.journal is not None]
+        for at, (name, text) in enumerate(columns):
+            yield from self._family(
+                f"headrace_journal_{name}", text, [(one, found[at]) for one, found in known]
             )
         limits = self._limits
         for name, text, value in (
@@ -122,13 +139,15 @@ class JournalCollector(Collector):
             ),
             ("reserve", "Bytes that are kept back for a full disk", limits.reserve_bytes),
         ):
-            yield GaugeMetricFamily(f"headrace_journal_{name}_bytes", text, value=value)
+            each = [(one, value) for one in self._figures]
+            yield from self._family(f"headrace_journal_{name}_bytes", text, each)
 
     def _disk(self) -> Iterator[Metric]:
-        if self._figures.disk is not None:
-            size, free = self._figures.disk
-            yield GaugeMetricFamily("headrace_disk_size_bytes", "Size of the data's file system", value=size)
-            yield GaugeMetricFamily("headrace_disk_free_bytes", "Bytes of it that may be used", value=free)
+        known = [(one, one.disk) for one in self._figures if one.disk is not None]
+        size = [(one, float(disk[0])) for one, disk in known]
+        free = [(one, float(disk[1])) for one, disk in known]
+        yield from self._family("headrace_disk_size_bytes", "Size of the data's file system", size)
+        yield from self._family("headrace_disk_free_bytes", "Bytes of it that may be used", free)
 
     def _consumers(self) -> Iterator[Metric]:
         columns = (
@@ -138,7 +157,9 @@ class JournalCollector(Collector):
             ("silent_seconds", "Time since its position last moved or its lease was renewed", "silent_s"),
         )
         for name, text, attribute in columns:
-            family = GaugeMetricFamily(f"headrace_consumer_{name}", text, labels=["consumer"])
-            for lag in self._figures.consumers:
-                family.add_metric([lag.name], getattr(lag, attribute))
+            family = GaugeMetricFamily(f"headrace_consumer_{name}", text, labels=["consumer", *self._labels])
+            for one in self._figures:
+                for lag in one.consumers:
+                    shard = [one.shard] if self._labels else []
+                    family.add_metric([lag.name, *shard], getattr(lag, attribute))
             yield family

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import heapq
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from itertools import chain
 
 from headrace.core.state.session import Session
 from headrace.core.state.state import Fold
@@ -33,15 +35,16 @@ class Laggard:
 
 
 class Laggards:
-    """Finds the laggards of one broker. Runs on the loop."""
+    """Finds the laggards of all shards of a worker. Runs on the loop."""
 
-    def __init__(self, fold: Fold) -> None:
-        self._fold = fold
+    def __init__(self, folds: Sequence[Fold]) -> None:
+        self._folds = folds
 
     async def worst(self, limit: int) -> list[dict[str, object]]:
         """Return at most `limit` rows: those with the most bytes first, and before all the ones whose socket is full."""
         found: list[tuple[bool, int, int, int, Laggard]] = []
-        for seen, session in enumerate(self._fold.roster.walk(), 1):
+        sessions = chain.from_iterable(fold.roster.walk() for fold in self._folds)
+        for seen, session in enumerate(sessions, 1):
             if session is not None and not session.ended:
                 _weigh(found, seen, session, limit)
             if seen % LOOKED_AT == 0:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import platform
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Protocol
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, InfoMetricFamily, Metric
 from prometheus_client.registry import Collector, CollectorRegistry
 
+from headrace.core.broker import Broker
 from headrace.core.records.record import DROP_REASONS
 from headrace.core.state.counters import Counters
 from headrace.core.state.tenant import Tenant
@@ -83,33 +84,37 @@ class BrokerCollector(Collector):
             yield CounterMetricFamily(f"headrace_network_{way}_bytes", text, value=count)
 
     def _journal(self) -> Iterator[Metric]:
-        brokers = self._worker.brokers
-        commits = [broker.commit for broker in brokers]
-        yield GaugeMetricFamily(
-            "headrace_journal_high_watermark",
-            "Offset below which all is durable",
-            value=sum(int(commit.high_watermark) for commit in commits),
+        columns: tuple[
+            tuple[type[CounterMetricFamily | GaugeMetricFamily], str, str, Callable[[Broker], int]], ...
+        ] = (
+            (GaugeMetricFamily, "high_watermark", "Offset below which all is durable", _high_watermark),
+            (GaugeMetricFamily, "pending_bytes", "Bytes that wait for a batch", _pending_bytes),
+            (
+                GaugeMetricFamily,
+                "full",
+                "1 while the disk is full and publishers wait or are refused",
+                _is_full,
+            ),
+            (
+                CounterMetricFamily,
+                "batches",
+                "Batches handed to the journal",
+                lambda broker: broker.commit.batches,
+            ),
+            (
+                CounterMetricFamily,
+                "bytes",
+                "Record bytes handed to the journal",
+                lambda broker: broker.commit.bytes,
+            ),
         )
-        yield GaugeMetricFamily(
-            "headrace_journal_pending_bytes",
-            "Bytes that wait for a batch",
-            value=sum(int(commit.pending_bytes) for commit in commits),
-        )
-        yield GaugeMetricFamily(
-            "headrace_journal_full",
-            "1 while the disk is full and publishers wait or are refused",
-            value=int(any(broker.publishing.storage_full for broker in brokers)),
-        )
-        yield CounterMetricFamily(
-            "headrace_journal_batches",
-            "Batches handed to the journal",
-            value=sum(commit.batches for commit in commits),
-        )
-        yield CounterMetricFamily(
-            "headrace_journal_bytes",
-            "Record bytes handed to the journal",
-            value=sum(commit.bytes for commit in commits),
-        )
+        worker = self._worker
+        labels = ["shard"] if worker.homes.shards > 1 else []
+        for kind, name, text, value in columns:
+            family = kind(f"headrace_journal_{name}", text, labels=labels)
+            for broker in worker.brokers:
+                family.add_metric([str(broker.shard)] if labels else [], value(broker))
+            yield family
         yield CounterMetricFamily(
             "headrace_ticks", "Passes of the event loop with work", value=self._worker.ticks
         )
@@ -147,6 +152,18 @@ class BrokerCollector(Collector):
         for place, count in self._worker.failures.counts.items():
             failures.add_metric([place], count)
         yield failures
+
+
+def _high_watermark(broker: Broker) -> int:
+    return int(broker.commit.high_watermark)
+
+
+def _pending_bytes(broker: Broker) -> int:
+    return int(broker.commit.pending_bytes)
+
+
+def _is_full(broker: Broker) -> int:
+    return int(broker.publishing.storage_full)
 
 
 def _dropped(tenants: dict[str, list[Counters]]) -> Metric:
@@ -195,24 +212,27 @@ class Reads(Protocol):
 
 
 class ReadsCollector(Collector):
-    """What was read back from the journal for a backlog."""
+    """What was read back from the journals of all shards for backlogs."""
 
-    def __init__(self, reads: Reads) -> None:
+    def __init__(self, reads: Sequence[Reads]) -> None:
         self._reads = reads
+
+    def _sum(self, name: str) -> int:
+        return sum(getattr(one, name) for one in self._reads)
 
     def collect(self) -> Iterator[Metric]:
         yield CounterMetricFamily(
-            "headrace_journal_disk_reads", "Batches read back from the disk", value=self._reads.disk_reads
+            "headrace_journal_disk_reads", "Batches read back from the disk", value=self._sum("disk_reads")
         )
         yield CounterMetricFamily(
             "headrace_journal_damaged_reads",
             "Messages or pages that could not be read back",
-            value=self._reads.damaged_reads,
+            value=self._sum("damaged_reads"),
         )
         yield CounterMetricFamily(
             "headrace_journal_failed_reads",
             "Reads that failed for the moment; whoever needs the message waits",
-            value=self._reads.failed_reads,
+            value=self._sum("failed_reads"),
         )
 
 

@@ -20,7 +20,7 @@ def test_the_clusters_that_are_furthest_behind_are_told_one_by_one() -> None:
     for first in range(1, 151):
         queues.made(queues.by_id[7], b"c%d" % first, 100 + first, first)
     registry = CollectorRegistry(auto_describe=False)
-    registry.register(DeviceCollector(broker))
+    registry.register(DeviceCollector([broker]))
     lines = generate_latest(registry).decode().splitlines()
     assert "headrace_device_connections 0.0" in lines
     assert "headrace_topic_queues 1.0" in lines

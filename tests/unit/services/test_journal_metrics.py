@@ -26,7 +26,7 @@ def log(tmp_path: Path) -> SegmentedLog:
 def samples(figures: JournalFigures) -> dict[str, float]:
     """Name, and the consumer's in braces -> value."""
     found = {}
-    for family in JournalCollector(figures, LIMITS).collect():
+    for family in JournalCollector([figures], LIMITS).collect():
         for sample in family.samples:
             consumer = sample.labels.get("consumer")
             found[sample.name + (f"{{{consumer}}}" if consumer else "")] = sample.value

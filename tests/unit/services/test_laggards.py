@@ -18,7 +18,7 @@ def harness() -> Harness:
 
 
 def worst(harness: Harness, limit: int = 10) -> list[dict[str, object]]:
-    return asyncio.run(Laggards(harness.broker.fold).worst(limit))
+    return asyncio.run(Laggards([harness.broker.fold]).worst(limit))
 
 
 def away(harness: Harness, client_id: str, messages: int) -> None:
@@ -78,7 +78,7 @@ def test_sessions_come_and_go_meanwhile(harness: Harness, monkeypatch: pytest.Mo
         away(harness, str(number), 1)
 
     async def while_others_work() -> list[dict[str, object]]:
-        looking = asyncio.create_task(Laggards(harness.broker.fold).worst(10))
+        looking = asyncio.create_task(Laggards([harness.broker.fold]).worst(10))
         await asyncio.sleep(0)
         for client_id in ("0", "4"):
             harness.broker.sessions.end(harness.broker.fold.tenant("default").sessions[client_id], "test")

@@ -50,10 +50,10 @@ def test_what_was_read_back() -> None:
     class Journal:
         disk_reads, damaged_reads, failed_reads = 7, 2, 3
 
-    found = lines(ReadsCollector(Journal()))
-    assert "headrace_journal_disk_reads_total 7.0" in found
-    assert "headrace_journal_damaged_reads_total 2.0" in found
-    assert "headrace_journal_failed_reads_total 3.0" in found
+    found = lines(ReadsCollector([Journal(), Journal()]))
+    assert "headrace_journal_disk_reads_total 14.0" in found
+    assert "headrace_journal_damaged_reads_total 4.0" in found
+    assert "headrace_journal_failed_reads_total 6.0" in found
 
 
 def test_which_build_runs() -> None:
@@ -73,8 +73,11 @@ def test_shards_are_counted_together_with_who_came_to_none_of_them() -> None:
     assert 'headrace_sessions{tenant="default"} 30.0' in found
     assert "headrace_connections 30.0" in found
     assert 'headrace_protocol_errors_total{tenant="default"} 1.0' in found
-    watermarks = sum(broker.commit.high_watermark for broker in shards.brokers)
-    assert f"headrace_journal_high_watermark {watermarks}.0" in found
+    for broker in shards.brokers:
+        watermark = (
+            f'headrace_journal_high_watermark{{shard="{broker.shard}"}} {broker.commit.high_watermark}.0'
+        )
+        assert watermark in found
 
 
 def test_refusals_have_a_packet_and_a_reason() -> None:

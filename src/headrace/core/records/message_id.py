@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from headrace.core.records.message import Message
+from headrace.core.records.message import Copy, Message
 from headrace.mqtt.publish import user_property
 
 try:  # Python's own: to begin a digest of OpenSSL costs several times what a digest of so few bytes does
@@ -39,6 +39,11 @@ class JournalName:
         self._heads = [
             f"journal:{before if start < end else uuid}:{epoch}:".encode() for start, epoch in found
         ]
+        self._sources: dict[int, JournalName] = {}
+
+    def add_source(self, shard: int, name: JournalName) -> None:
+        """Have copies of what another shard holds called what they are called there: it is one message."""
+        self._sources[shard] = name
 
     def id_of(self, message: Message) -> bytes:
         """Return the 16 bytes of a message that has its offset."""
@@ -46,9 +51,17 @@ class JournalName:
         if own is not None:
             text = _text_of(message, own)
         else:
-            text = self._head_at(message.offset) + str(message.offset).encode()
+            text = self._place_of(message)
         found: bytes = _md5(text, usedforsecurity=False).digest()
         return found
+
+    def _place_of(self, message: Message) -> bytes:
+        """Return where a message was published to, and its offset there."""
+        name, offset = self, message.offset
+        if isinstance(message, Copy):
+            name = self._sources.get(message.source, self)
+            offset = message.source_offset
+        return name._head_at(offset) + str(offset).encode()
 
     def _head_at(self, offset: int) -> bytes:
         starts = self._starts

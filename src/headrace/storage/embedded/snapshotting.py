@@ -17,6 +17,7 @@ from collections.abc import Callable
 from headrace.core.broker import Broker
 from headrace.core.commit import Barrier, GroupCommit
 from headrace.core.state.snapshots import SnapshotPass
+from headrace.core.state.streams import NOBODY
 from headrace.journal.log import SegmentedLog
 from headrace.journal.snapshot import SnapshotWriter
 from headrace.services.watchdog import Watchdog
@@ -46,6 +47,13 @@ async def durable(commit: GroupCommit, log: SegmentedLog | None = None) -> None:
                 raise OSError("the journal waits for space")
 
 
+def followed(broker: Broker) -> int:
+    """Return the offset from which on another shard may still ask for what it has not; behind the end of every journal
+    where there is no other."""
+    neighbours = broker.neighbours
+    return NOBODY if neighbours is None else broker.fold.streams.floor(neighbours.others)
+
+
 class Snapshotting:
     """Takes the snapshots of a broker, one at a time."""
 
@@ -60,6 +68,7 @@ class Snapshotting:
     ) -> None:
         self._clock = clock
         self._watchdog = watchdog
+        self._broker = broker
         self._fold = broker.fold
         self._commit = broker.commit
         self._log = log
@@ -112,7 +121,7 @@ class Snapshotting:
         )
         await self._write(walk, writer)
         self._note(writer, is_full)
-        self._log.set_floor(min(walk.position, walk.lowest_offset))
+        self._log.set_floor(min(walk.position, walk.lowest_offset, followed(self._broker)))
 
     async def _write(self, walk: SnapshotPass, writer: SnapshotWriter) -> None:
         try:

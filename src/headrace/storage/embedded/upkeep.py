@@ -21,7 +21,7 @@ from headrace.errors import NotReadableNow
 from headrace.journal.compaction import is_worth_it
 from headrace.journal.errors import CorruptBatch
 from headrace.storage.embedded.references import References
-from headrace.storage.embedded.snapshotting import durable
+from headrace.storage.embedded.snapshotting import durable, followed
 
 if TYPE_CHECKING:
     from headrace.core.broker import Broker
@@ -110,7 +110,10 @@ class Upkeep:
 
     async def _compact(self) -> None:
         """Free the disk from what lies between old records that a session still refers to."""
-        segments = self._journal.compactable()
+        needed = followed(
+            self._broker
+        )  # by a shard that has not read it: it looks for messages that nobody refers to
+        segments = [segment for segment in self._journal.compactable() if segment.end_offset <= needed]
         while segments:
             start = segments[0].base_offset
             stretch = [segment for segment in segments if segment.end_offset - start <= COMPACTED_OFFSETS]

@@ -1,0 +1,256 @@
+"""One shard of a worker: its journal, the broker that is folded from it, and what keeps the journal small.
+
+Runs on the loop. At a start the node opens it (which repairs the tail), then calls `recover`, `start` and `begin`; at a
+stop `rest`, `close_sessions`, `snapshot` and `close`. A shard whose journal fails acknowledges nothing more; the node
+stops then.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from headrace.core.records.message_id import JournalName
+from headrace.core.shards.neighbours import StreamSettings
+from headrace.core.shards.routes import Routes
+from headrace.core.worker import Worker
+from headrace.journal.errors import FULL_REASONS, JournalLocked, OffsetOutOfRange, reason_of
+from headrace.journal.log import LogSettings, SegmentedLog
+from headrace.journal.snapshot import newest_chain
+from headrace.services.journal_metrics import JournalFigures
+from headrace.services.repeating import repeat
+from headrace.services.watchdog import Watchdog
+from headrace.sockets.poller import Poller
+from headrace.storage.embedded.local import LocalJournal
+from headrace.storage.embedded.recovery import load
+from headrace.storage.embedded.snapshotting import Snapshotting
+from headrace.storage.embedded.upkeep import Upkeep
+from headrace.syscalls import Syncer
+
+HOUSEKEEPING_INTERVAL_S = 1.0
+DRAIN_TIMEOUT_S = 10.0
+LOCKED_S = 15.0  # for so long the worker of before may take to end
+LOCKED_INTERVAL_S = 0.05
+
+
+@dataclass(frozen=True, slots=True)
+class ShardSettings:
+    """What a shard is told. `snapshot_interval_*`: when a snapshot is due, in bytes of records and in seconds.
+    `full_disk` is what publishers get while the disk is full, for the log."""
+
+    log: LogSettings
+    snapshot_interval_bytes: int
+    snapshot_interval_s: float
+    full_disk: str
+
+
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """What the shards of a worker share: `failed` is called once one of their journals has failed."""
+
+    worker: Worker
+    watchdog: Watchdog
+    synced: Callable[[float], None]
+    failed: Callable[[], None]
+    logger: Any
+
+
+class OwnedShard:
+    """One shard of this worker. `failure` is why its journal takes nothing more; `trouble` is why it is not ready, ""
+    when it is."""
+
+    def __init__(
+        self,
+        number: int,
+        directory: Path,
+        settings: ShardSettings,
+        around: Surroundings,
+        patient: bool = False,
+    ) -> None:
+        """Open the journal, with its lock. `patient`: wait for the lock, which another worker is about to leave. Raises
+        JournalError, OSError."""
+        self.number = number
+        self._around = around
+        self._settings = settings
+        self._is_one_of_many = around.worker.homes.shards > 1
+        self.logger = around.logger.bind(shard=number) if self._is_one_of_many else around.logger
+        self.failure: BaseException | None = None
+        self._full = ""
+        self._loop = asyncio.get_running_loop()
+        self._housekeeping: asyncio.Task[None] | None = None
+        self.log = self._opened(directory, LOCKED_S if patient else 0.0)
+        self.journal = LocalJournal(self.log, OffsetOutOfRange, self._report)
+        self.broker = around.worker.own(number, self.journal)
+        if self._is_one_of_many:
+            self.broker.join(self.journal, Routes(), StreamSettings())
+        self.name = JournalName()
+        self.broker.journal_failed = self._fail
+        self._on_high_watermark = around.watchdog.watched("apply", self.broker.commit.on_high_watermark)
+        snapshots = Snapshotting(
+            self.broker,
+            self.log,
+            settings.snapshot_interval_bytes,
+            settings.snapshot_interval_s,
+            around.watchdog,
+        )
+        self._upkeep = Upkeep(self.broker, self.log, snapshots, around.watchdog)
+        self.figures = JournalFigures(self.log, str(number) if self._is_one_of_many else "")
+        self._epoch = 0  # of its streams: the offset of the record of this start
+
+    def name_sources(self, shards: Sequence[OwnedShard]) -> None:
+        """Call copies of what other shards hold what they are called there. All of them have recovered."""
+        for other in shards:
+            if other is not self:
+                self.name.add_source(other.number, other.name)
+
+    def _opened(self, directory: Path, patience_s: float) -> SegmentedLog:
+        settings = replace(self._settings.log, streams=self._is_one_of_many)
+        until = time.monotonic() + patience_s
+        while True:
+            try:
+                return SegmentedLog.open(directory, settings, self._report)
+            except JournalLocked:
+                if time.monotonic() >= until:
+                    raise
+                time.sleep(LOCKED_INTERVAL_S)
+
+    def _report(self, line: str) -> None:
+        self.logger.warning("journal", detail=line)
+
+    @property
+    def trouble(self) -> str:
+        if self.failure is not None:
+            return self._named(f"journal failed: {self.failure}")
+        return self._named(self._full) if self._full else ""
+
+    def _named(self, what: str) -> str:
+        return f"shard {self.number}: {what}" if self._is_one_of_many else what
+
+    # Start
+
+    def recover(self, freeze: bool) -> None:
+        """Make the state of the journal. `freeze`: what was recovered is there to stay, so the collector need not look
+        at it. Raises JournalError, OSError."""
+        started = time.monotonic()
+        chain = newest_chain(self.log.directory, self._report)
+        fold = self.broker.fold
+        replayed = load(fold, chain, self.log.scan, self.log.start_offset, self.logger.info)
+        if freeze:
+            gc.freeze()
+        self.name = JournalName(self.log.uuid, self.log.epochs(), fold.origin)
+        self.broker.devices.name_journal(self.name)
+        self.logger.info(
+            "recovered",
+            snapshot=chain[-1].position if chain else None,
+            replayed=replayed,
+            sessions=len(fold.by_incarnation),
+            high_watermark=self.log.high_watermark,
+            seconds=round(time.monotonic() - started, 3),
+        )
+
+    def start(self, poller: Poller | None) -> None:
+        """Start the journal's threads, and close the sessions that a crash left open."""
+        syncer = None
+        if poller is not None:
+            syncer = Syncer()
+            poller.watch_signal(syncer.fd, self._on_synced)
+        self.log.start(self._on_durable, self._on_failure, self._on_full, syncer, self._around.synced)
+        self._epoch = self.log.next_offset
+        self.broker.sessions.start()
+        self.broker.devices.consuming.start()
+
+    def begin(self) -> None:
+        """Begin to speak to other shards: the record of this start is durable."""
+        if self.broker.neighbours is not None:
+            self.broker.neighbours.begin(self._epoch)
+
+    def keep_small(self) -> None:
+        """Keep the journal small from now on, until `rest`."""
+        turns = repeat(
+            self._around.worker.failures, self._upkeep.turn, HOUSEKEEPING_INTERVAL_S, self._not_kept
+        )
+        self._housekeeping = self._loop.create_task(turns)
+
+    def _not_kept(self, error: OSError) -> None:
+        self.logger.error("housekeeping failed; the journal keeps what it needs", error=str(error))
+
+    def _on_synced(self) -> None:
+        self.log.finish_write()
+        self._on_high_watermark(self.log.high_watermark)
+
+    # The journal's thread calls these; the loop does the work
+
+    def _on_durable(self, high_watermark: int) -> None:
+        self._loop.call_soon_threadsafe(self._on_high_watermark, high_watermark)
+
+    def _on_failure(self, error: BaseException) -> None:
+        self._loop.call_soon_threadsafe(self._fail, error)
+
+    def _on_full(self, reason: str) -> None:
+        self._loop.call_soon_threadsafe(self._set_full, reason)
+
+    def _set_full(self, reason: str) -> None:
+        """Note that nothing can be written for want of space, or of descriptors, or that it can again (reason "").
+        Subscribers drain; publishers wait (decision 22)."""
+        what = "the journal's disk is full" if reason in FULL_REASONS else "the journal cannot be written now"
+        self._full = f"{what}: {reason}" if reason else ""
+        self.broker.set_storage_full(bool(reason))
+        if reason:
+            publishers = self._settings.full_disk
+            self.logger.error("nothing new is acknowledged", reason=self._full, publishers=publishers)
+        else:
+            self.logger.warning("the journal is written again")
+
+    def _fail(self, error: BaseException) -> None:
+        """Acknowledge nothing: nothing can be made durable any more (decision 21)."""
+        self.failure = error
+        self.broker.commit.on_failure(error)
+        self.logger.error("journal failed, stopping: nothing is acknowledged any more", error=str(error))
+        self._around.failed()
+
+    # Stop
+
+    @property
+    def is_settled(self) -> bool:
+        """Return whether the journal has everything, or takes nothing more."""
+        return self.broker.idle or self.failure is not None
+
+    def rest(self) -> None:
+        """Keep the journal small no more."""
+        if self._housekeeping is not None:
+            self._housekeeping.cancel()
+
+    def close_sessions(self) -> None:
+        """Say goodbye to the clients, and note exactly what was sent to them."""
+        if self.failure is None:
+            self.broker.sessions.stop()
+            self.broker.devices.stop()
+
+    async def snapshot(self) -> None:
+        """Write the state down, so that the next start replays nothing."""
+        if self.failure is not None:
+            return
+        try:
+            await self._upkeep.snapshot(compact=False)
+        except (OSError, MemoryError) as error:
+            self.logger.error(
+                "no snapshot at the stop; the next start replays the journal", error=reason_of(error)
+            )
+
+    def close(self) -> None:
+        """Give up the journal and its lock."""
+        self.rest()
+        self.log.close()
+
+
+async def settle(worker: Worker, shards: Sequence[OwnedShard]) -> None:
+    """Wait until the journals have everything."""
+    worker.end_tick()
+    deadline = time.monotonic() + DRAIN_TIMEOUT_S
+    while not all(shard.is_settled for shard in shards) and time.monotonic() < deadline:
+        await asyncio.sleep(0.001)

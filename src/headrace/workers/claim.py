@@ -1,0 +1,101 @@
+"""Who may use a data directory, and how many workers with how many shards it is to be."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from headrace.errors import ConfigError
+from headrace.journal.disk import DISK, Disk
+from headrace.journal.lock import lock_data_dir
+from headrace.workers.layout import Layout, is_new
+
+AUTO: Final = "auto"
+
+
+def cores() -> int:
+    """Return how many processors this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """What the configuration says. `workers`: a number or AUTO, which is one for each of `cores` as far as there are
+    shards. `shards` 0: what the directory has, in a new one the number of workers."""
+
+    workers: int | str = 1
+    shards: int = 0
+    cores: int = 1
+
+    def of_new(self) -> tuple[int, int]:
+        """Return workers and shards for a directory without data. Raises ConfigError, with the key."""
+        if self.workers == AUTO:
+            shards = self.shards or self.cores
+            return min(self.cores, shards), shards
+        workers = int(self.workers)
+        shards = self.shards or workers
+        if workers > shards:
+            raise ConfigError(
+                f"workers: {workers} workers for {shards} shards, and each owns one at least: leave out `shards`, or set "
+                f"it to {workers} or more"
+            )
+        return workers, shards
+
+    def of(self, layout: Layout) -> int:
+        """Return the workers for a directory with data. Raises ConfigError, with the key and what to do."""
+        if self.shards and self.shards != layout.shards:
+            raise ConfigError(
+                f"shards: {self.shards}, but {layout.path} was made with {layout.shards}, for good: leave out the key"
+                f"{_or_reshard(layout, self.shards)}"
+            )
+        if self.workers == AUTO:
+            return min(self.cores, layout.shards)
+        if int(self.workers) > layout.shards:
+            raise ConfigError(
+                f"workers: {self.workers}, but {layout.path} has {layout.shards} "
+                f"{'shard' if layout.shards == 1 else 'shards'}, and each worker owns one at least: start with "
+                f"{layout.shards}{_or_reshard(layout, int(self.workers))}"
+            )
+        return int(self.workers)
+
+
+def _or_reshard(layout: Layout, shards: int) -> str:
+    """Return the other way out, where there is one: a directory of several shards stays what it is."""
+    if layout.shards > 1:
+        return ""
+    return f", or make another directory of it by `headrace reshard --data-dir {layout.path} --to NEW --shards {shards}`"
+
+
+class Claim:
+    """A data directory that is ours: of several shards under the lock of the whole, of one under that of its journal,
+    which whoever opens it takes. `workers` and `layout` are what came of a wish."""
+
+    def __init__(self, path: Path, wish: Wish, disk: Disk = DISK) -> None:
+        """Open the directory; make its shards if it has no data yet. Raises ConfigError with the key, JournalLocked,
+        NotOurs, OSError."""
+        self._disk = disk
+        self._fd = -1
+        shards = wish.of_new()[1] if is_new(path, disk) else Layout.open(path, disk).shards
+        if shards > 1:
+            disk.make_directory(path)
+            self._fd = lock_data_dir(disk, path)
+        try:
+            self.workers, self.layout = self._settle(path, wish)
+        except BaseException:
+            self.close()
+            raise
+
+    def _settle(self, path: Path, wish: Wish) -> tuple[int, Layout]:
+        if is_new(path, self._disk):  # now that nobody else makes it
+            workers, shards = wish.of_new()
+            return workers, Layout.make(path, shards, self._disk)
+        layout = Layout.open(path, self._disk)
+        return wish.of(layout), layout
+
+    def close(self) -> None:
+        """Let others have the directory."""
+        if self._fd >= 0:
+            self._disk.close(self._fd)
+            self._fd = -1

@@ -1,0 +1,182 @@
+"""A shard over its journal on disk: it recovers what it was told, names itself in trouble, and keeps what others need."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+from collections.abc import Callable
+from pathlib import Path
+from threading import Timer
+from typing import Any
+
+import pytest
+import structlog
+from structlog.testing import LogCapture
+
+from harness import message
+from headrace.core.homes import Homes
+from headrace.core.ports.clock import Clock
+from headrace.core.ports.settings import BrokerSettings
+from headrace.core.records.message import copy_of
+from headrace.core.records.stream_record import FOLLOWED, stream_record
+from headrace.core.worker import Worker
+from headrace.journal.disk import DISK
+from headrace.journal.errors import JournalLocked
+from headrace.journal.lock import lock_data_dir
+from headrace.journal.log import LogSettings
+from headrace.services.ticks import LoopScheduler
+from headrace.services.watchdog import Watchdog
+from headrace.shard import OwnedShard, ShardSettings, Surroundings, settle
+from headrace.storage.memory import ManualScheduler
+
+SETTINGS = ShardSettings(LogSettings(segment_bytes_max=4096), 1 << 40, 3600.0, "hold")
+
+
+def logger(capture: LogCapture) -> Any:
+    """A logger of its own: the one of all is what the program has made it."""
+    return structlog.wrap_logger(None, processors=[capture], wrapper_class=structlog.BoundLogger)
+
+
+class Holding:
+    """A worker with so many shards, all of them here."""
+
+    def __init__(self, folder: Path, count: int, capture: LogCapture) -> None:
+        clock = Clock()
+        clock.now_us = 1_790_000_000_000_000
+        watchdog = Watchdog()
+        scheduler = LoopScheduler(asyncio.get_running_loop(), watchdog)
+        self.worker = Worker(scheduler, clock, BrokerSettings(), Homes(count))
+        scheduler.end_tick = self.worker.end_tick
+        self.stopped = 0
+        around = Surroundings(self.worker, watchdog, lambda _: None, self.stop, logger(capture))
+        self.shards = [OwnedShard(n, folder / f"shard-{n}", SETTINGS, around) for n in range(count)]
+        for shard in self.shards:
+            shard.recover(freeze=False)
+        for shard in self.shards:
+            shard.name_sources(self.shards)
+            shard.start(None)
+
+    def stop(self) -> None:
+        self.stopped += 1
+
+    async def end(self) -> None:
+        for shard in self.shards:
+            shard.rest()
+            shard.close_sessions()
+        await settle(self.worker, self.shards)
+        for shard in self.shards:
+            await shard.snapshot()
+            shard.close()
+
+
+def run(folder: Path, count: int, look: Callable[[Holding], None]) -> list[dict[str, object]]:
+    """Own shards, look at them, and stop; returns what was logged."""
+
+    capture = LogCapture()
+
+    async def life() -> None:
+        holding = Holding(folder, count, capture)
+        await settle(holding.worker, holding.shards)
+        for shard in holding.shards:
+            shard.begin()
+        look(holding)
+        await settle(holding.worker, holding.shards)
+        await holding.end()
+
+    asyncio.run(life())
+    return [dict(line) for line in capture.entries]
+
+
+def test_each_shard_recovers_what_it_was_told(tmp_path: Path) -> None:
+    def tell(holding: Holding) -> None:
+        for shard in holding.shards:
+            for _ in range(shard.number + 1):
+                shard.broker.commit.append(message())
+
+    found: list[int] = []
+    run(tmp_path, 3, tell)
+    lines = run(tmp_path, 3, lambda holding: found.extend(s.log.high_watermark for s in holding.shards))
+    assert found == [3, 4, 5]  # and a record for each of two starts
+    recovered = [line for line in lines if line["event"] == "recovered"]
+    assert [line["shard"] for line in recovered] == [0, 1, 2]
+
+
+def test_one_shard_alone_is_named_nowhere(tmp_path: Path) -> None:
+    def look(holding: Holding) -> None:
+        [shard] = holding.shards
+        assert shard.broker.neighbours is None
+        assert shard.figures.shard == ""
+        shard._fail(OSError(errno.EIO, "no such luck"))
+        assert shard.trouble == "journal failed: [Errno 5] no such luck"
+
+    assert not any("shard" in line for line in run(tmp_path, 1, look))
+
+
+def test_who_is_in_trouble_is_named_and_the_others_go_on(tmp_path: Path) -> None:
+    def look(holding: Holding) -> None:
+        first, second = holding.shards
+        assert (first.trouble, second.trouble) == ("", "")
+        second._set_full("No space left on device")
+        assert second.trouble == "shard 1: the journal's disk is full: No space left on device"
+        assert second.broker.publishing.storage_full
+        assert not first.broker.publishing.storage_full
+        second._set_full("")
+        assert second.trouble == ""
+        second._fail(OSError(errno.EIO, "no such luck"))
+        assert second.trouble == "shard 1: journal failed: [Errno 5] no such luck"
+        assert (first.trouble, holding.stopped) == ("", 1)
+        first.broker.commit.append(message())
+
+    ends: list[int] = []
+    run(tmp_path, 2, look)
+    run(tmp_path, 2, lambda holding: ends.append(holding.shards[0].log.high_watermark))
+    assert ends == [3]
+
+
+def test_a_shard_keeps_what_another_one_has_not_read(tmp_path: Path) -> None:
+    floors: list[int] = []
+
+    async def life() -> None:
+        holding = Holding(tmp_path, 2, LogCapture())
+        shard = holding.shards[0]
+        for _ in range(20):
+            shard.broker.commit.append(message(payload=b"x" * 500))
+        await settle(holding.worker, holding.shards)
+        await shard.snapshot()
+        floors.append(shard.log._floor)
+        shard.broker.commit.append(stream_record(FOLLOWED, 1, [(1, 7)]))
+        await settle(holding.worker, holding.shards)
+        await shard.snapshot()
+        floors.append(shard.log._floor)
+        await holding.end()
+
+    asyncio.run(life())
+    assert floors == [0, 7]
+
+
+def test_a_copy_has_the_message_id_of_the_shard_it_came_from(tmp_path: Path) -> None:
+    def look(holding: Holding) -> None:
+        first, second = holding.shards
+        original = message()
+        original.offset = 5
+        copy = copy_of(original, 0, 5)
+        copy.offset = 99
+        assert second.name.id_of(copy) == first.name.id_of(original)
+        assert second.name.id_of(original) != first.name.id_of(original)
+
+    run(tmp_path, 2, look)
+
+
+def test_the_lock_of_a_worker_that_ends_is_waited_for(tmp_path: Path) -> None:
+    async def own(patient: bool) -> None:
+        worker = Worker(ManualScheduler(), Clock(), BrokerSettings(), Homes(2))
+        around = Surroundings(worker, Watchdog(), lambda _: None, lambda: None, logger(LogCapture()))
+        OwnedShard(1, tmp_path, SETTINGS, around, patient).close()
+
+    fd = lock_data_dir(DISK, tmp_path)
+    with pytest.raises(JournalLocked):
+        asyncio.run(own(patient=False))
+    timer = Timer(0.2, DISK.close, (fd,))
+    timer.start()
+    asyncio.run(own(patient=True))
+    timer.join()
