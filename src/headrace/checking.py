@@ -177,7 +177,7 @@ def _shards(config: Config, path: Path, running: bool) -> Iterator[str]:
     """Look at a data directory of several shards, and at each of them."""
     try:
         layout = Layout.open(path)
-        Wish(shards=config.shards).of(layout)
+        Wish(shards=config.shards, durability=config.durability).of(layout)
         check_access(DISK, path)
         for directory in layout.directories():
             check_access(DISK, directory)

@@ -153,7 +153,7 @@ class Node:
         if place is not None:
             self.place, self.layout = place, Layout.open(path)
             return
-        self._claim = claim = Claim(path, Wish(shards=self.config.shards))
+        self._claim = claim = Claim(path, Wish(shards=self.config.shards, durability=self.config.durability))
         self.layout = claim.layout
         self.place = Place.alone(claim.layout.shards, claim.layout.node)
 
@@ -269,6 +269,7 @@ class Node:
             self._audit,
             self._synced,
             self._latencies,
+            self.peers,
         )
         return site(parts, tokens, limits, lambda: self.trouble)
 

@@ -10,6 +10,7 @@ from typing import Final
 from headrace.errors import ConfigError
 from headrace.journal.disk import DISK, Disk
 from headrace.journal.lock import lock_data_dir
+from headrace.journal.writer import FSYNC
 from headrace.workers.layout import Layout, is_new
 
 AUTO: Final = "auto"
@@ -23,16 +24,19 @@ def cores() -> int:
 @dataclass(frozen=True, slots=True)
 class Wish:
     """What the configuration says. `workers`: a number or AUTO, which is one for each of `cores` as far as there are
-    shards. `shards` 0: what the directory has, in a new one the number of workers."""
+    shards. `shards` 0: what the directory has, in a new one the number of workers. `durability` is what an
+    acknowledgement means: several shards need `fsync`."""
 
     workers: int | str = 1
     shards: int = 0
     cores: int = 1
+    durability: str = FSYNC
 
     def of_new(self) -> tuple[int, int]:
         """Return workers and shards for a directory without data. Raises ConfigError, with the key."""
         if self.workers == AUTO:
             shards = self.shards or self.cores
+            self._check_durability(shards)
             return min(self.cores, shards), shards
         workers = int(self.workers)
         shards = self.shards or workers
@@ -41,10 +45,12 @@ class Wish:
                 f"workers: {workers} workers for {shards} shards, and each owns one at least: leave out `shards`, or set "
                 f"it to {workers} or more"
             )
+        self._check_durability(shards)
         return workers, shards
 
     def of(self, layout: Layout) -> int:
         """Return the workers for a directory with data. Raises ConfigError, with the key and what to do."""
+        self._check_durability(layout.shards)
         if self.shards and self.shards != layout.shards:
             raise ConfigError(
                 f"shards: {self.shards}, but {layout.path} was made with {layout.shards}, for good: leave out the key"
@@ -59,6 +65,14 @@ class Wish:
                 f"{layout.shards}{_or_reshard(layout, int(self.workers))}"
             )
         return int(self.workers)
+
+    def _check_durability(self, shards: int) -> None:
+        """Refuse a journal that a power cut may shorten where others follow it by offsets (ADR 0016)."""
+        if shards > 1 and self.durability != FSYNC:
+            raise ConfigError(
+                f"durability: {self.durability!r} with {shards} shards: after a power cut one would give new messages "
+                f"the offsets of lost ones, and the others would pass them over; set {FSYNC!r}, or have one shard"
+            )
 
 
 def _or_reshard(layout: Layout, shards: int) -> str:

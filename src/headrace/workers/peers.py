@@ -73,6 +73,7 @@ class Peers(LinkOwner):
         self._followers: list[Follower] = []
         self._links: dict[int, PeerLink] = {}  # by worker: those that are up
         self._strangers: set[PeerLink] = set()
+        self._sent_bytes = self._received_bytes = 0  # by links that have ended
         self._told: set[str] = set()
         self._exchange = Exchange(loop.call_soon)
         self._unfollowed = True
@@ -90,6 +91,12 @@ class Peers(LinkOwner):
     def links_up(self) -> int:
         """Return to how many other workers there is a link."""
         return len(self._links)
+
+    def carried(self) -> tuple[int, int]:
+        """Return how many bytes all links have sent and received."""
+        links = [*self._links.values(), *self._strangers]
+        sent = self._sent_bytes + sum(int(link.sent_bytes) for link in links)
+        return sent, self._received_bytes + sum(int(link.received_bytes) for link in links)
 
     async def start(self) -> None:
         """Begin when all shards of this worker have begun: listen, dial, follow. Raises OSError."""
@@ -220,6 +227,8 @@ class Peers(LinkOwner):
     def ended(self, link: PeerLink, reason: str, why: str) -> None:
         """Forget a link."""
         self.counts[reason] += 1
+        self._sent_bytes += int(link.sent_bytes)
+        self._received_bytes += int(link.received_bytes)
         self._strangers.discard(link)
         self._unfollowed = True
         if link.dialled in self._ends:

@@ -81,6 +81,19 @@ def test_what_does_not_fit_is_refused_with_the_key_and_the_way_out(
     begin(tmp_path, 2) if not shards else claimed(tmp_path, Wish())  # nothing is held, nothing was made
 
 
+@pytest.mark.parametrize("durability", ["os", "none"])
+def test_several_shards_need_fsync(tmp_path: Path, durability: str) -> None:
+    assert claimed(tmp_path / "one", Wish(durability=durability)) == (1, 1)
+    for wish in (Wish(2, durability=durability), Wish(AUTO, 0, 2, durability)):
+        with pytest.raises(ConfigError, match=r"^durability: .* set 'fsync'"):
+            Claim(tmp_path / "new", wish)
+        assert not (tmp_path / "new").exists()
+    begin(tmp_path / "two", 2)
+    with pytest.raises(ConfigError, match=r"^durability: "):
+        Claim(tmp_path / "two", Wish(durability=durability))
+    assert claimed(tmp_path / "two", Wish()) == (1, 2)
+
+
 def test_two_starts_on_one_directory_exclude_each_other(tmp_path: Path) -> None:
     first = Claim(tmp_path, Wish(2))
     with pytest.raises(JournalLocked, match="another process"):

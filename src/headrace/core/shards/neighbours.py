@@ -77,6 +77,7 @@ class Neighbours(Passing):
         self._worker = worker
         self._settings = settings
         self._attempt = 0
+        self._sent_before = 0  # copies, on wires that have ended
         self._number = 0  # of the filter that was announced last
         self._takers: dict[int, Taker] = {}
         self._newest: dict[int, tuple[int, int]] = {}  # by shard: epoch and attempt of its newest hello
@@ -121,6 +122,29 @@ class Neighbours(Passing):
         """Return whether there is a wire on which it follows a shard."""
         taker = self._takers.get(source)
         return taker is not None and taker.wire is not None
+
+    def is_followed(self, shard: int) -> bool:
+        """Return whether another shard follows this one now."""
+        sender = self._by_shard.get(shard)
+        return sender is not None and sender.following
+
+    def came_to(self, shard: int) -> int:
+        """Return the offset in the journal of this shard that its stream to another one has come to: what it has looked
+        at, or, while that one does not follow, what is known to be durable there."""
+        sender = self._by_shard.get(shard)
+        if sender is not None and sender.following:
+            return int(sender.position(self._commit.high_watermark))
+        return max(self._followed.get(shard, 0), self._fold.streams.followed.get(shard, 0))
+
+    @property
+    def copies_sent(self) -> int:
+        """Return how many copies of messages of this shard were sent to others."""
+        return self._sent_before + sum([sender.copies for sender in self._senders.values()])
+
+    @property
+    def copies_taken(self) -> int:
+        """Return how many copies of messages of others this shard has appended."""
+        return sum([taker.copies for taker in self._takers.values()])
 
     def broken(self, wire: Wire) -> None:
         """Note that a wire has ended."""
@@ -167,6 +191,7 @@ class Neighbours(Passing):
         """Send nothing more on a wire, and look no more for what was announced on it."""
         del self._senders[sender.slot]
         del self._by_shard[sender.shard]
+        self._sent_before += sender.copies
         self.routes.close(sender.slot)
         sender.wire.cut()
 

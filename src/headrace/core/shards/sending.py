@@ -27,6 +27,7 @@ class Sender:
         self.slot = slot
         self.following = False
         self.live = False
+        self.copies = 0  # sent
         self._source = source
         self._at: i64 = 0  # lagging: the next offset to be looked at
         self._said: i64 = 0  # everything below it the other side knows to be looked at
@@ -98,10 +99,14 @@ class Sender:
             self.live = False
             self._at = offset
 
+    def position(self, end: i64) -> i64:
+        """Return the offset that the sender has come to. `end`: that of what has taken effect, where a live one is."""
+        return end if self.live else self._at
+
     def look(self, end: i64) -> None:
         """Say how far the sender has looked, if that is further than what was said. `end`: how far a live sender
         has."""
-        looked: i64 = end if self.live else self._at
+        looked = self.position(end)
         if self.following and looked > self._said:
             self._said = looked
             self.wire.say(Looked(looked))
@@ -109,6 +114,7 @@ class Sender:
     def _copy(self, message: Message) -> None:
         self._left -= weight_of(message)
         self._said = message.offset + 1
+        self.copies += 1
         self.wire.say(Copied(copy_of(message, self._source, message.offset)))
 
 

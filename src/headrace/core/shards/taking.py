@@ -45,6 +45,7 @@ class Taker:
         self.asked_ms: i64 = (
             -1
         )  # when the oldest filter that it has not confirmed was announced; -1: there is none
+        self.copies = 0  # appended
         self.position: i64 = fold.streams.taken.get(source, 0)
         self._fold = fold
         self._commit = commit
@@ -114,6 +115,7 @@ class Taker:
         if copy.flags & FLAG_RETAIN:
             retained.arrive(copy)
         self.position = self._noted = offset + 1
+        self.copies += 1
         self._pending += 1
         self._taking += weight
 
