@@ -8,8 +8,9 @@ restored), and two archives of one journal into one lake.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from deltalake import DeltaTable as DeltaLog
@@ -20,7 +21,7 @@ from headrace_spark.archive.position import ends_of
 from headrace_spark.archive.settings import JOB, ArchiveSettings, started, stream
 from headrace_spark.base.errors import LakeConflict
 from headrace_spark.lake.checkpoint import Checkpoint
-from headrace_spark.lake.delta_commit import append_files, has_version, remove_files
+from headrace_spark.lake.delta_commit import Step, append_files, append_rows, has_version, remove_files
 from headrace_spark.lake.durable import SyncedTable
 from headrace_spark.lake.lake import Lake
 from headrace_spark.lake.lake_table import rows_of_files
@@ -30,17 +31,17 @@ from headrace_spark.lake.upkeep import FileMarks, Upkeep
 from headrace_spark.records.schema import MESSAGES
 from headrace_spark.source.file_source import FORMAT
 from headrace_spark.source.log_reader import LogReader
-from headrace_spark.source.ranges import JournalOffset
+from headrace_spark.source.ranges import JournalOffset, StreamOffset
 
 
 class FolderTarget:
-    def __init__(self, spark: SparkSession, settings: ArchiveSettings, journal: LogReader) -> None:
+    def __init__(self, spark: SparkSession, settings: ArchiveSettings, journals: Sequence[LogReader]) -> None:
         self._spark = spark
         self._settings = settings
-        self._journal = journal
+        self._journals = journals
         self._lake = Lake(settings.folder)
         self._checkpoint = self._lake.checkpoint(JOB, settings.consumer)
-        self._written = 0
+        self._written: Mapping[str, int] = {}
         self._added = Added(self._lake, self._checkpoint)
 
     @property
@@ -49,14 +50,18 @@ class FolderTarget:
 
     @contextmanager
     def held(self) -> Iterator[None]:
-        with self._lake.archiving(self._journal.uuid):
+        with ExitStack() as held:
+            for uuid in sorted(journal.uuid for journal in self._journals):
+                held.enter_context(self._lake.archiving(uuid))
             yield
 
     def require_held(self) -> None:
         """Do nothing: a lock is not lost."""
 
-    def open(self) -> int:
-        self._written = written_below(self._journal, self._lake, self._checkpoint)
+    def open(self) -> Mapping[str, int]:
+        self._written = {
+            journal.uuid: written_below(journal, self._lake, self._checkpoint) for journal in self._journals
+        }
         self._lake.table.create(self._spark)
         return self._written
 
@@ -66,9 +71,9 @@ class FolderTarget:
 
     def start(self) -> StreamingQuery:
         files = (
-            stream(self._spark, self._settings, self._journal, FORMAT, self.owner, self._written)
+            stream(self._spark, self._settings, self._journals, FORMAT, self.owner, self._written)
             .option("table", str(self._lake.messages))
-            .option("writtenBelow", self._written)
+            .option("writtenBelow", json.dumps(self._written))
             .load()
         )
         writer = files.writeStream.foreachBatch(self._added.batch)
@@ -99,12 +104,14 @@ def require_together(lake: Lake, checkpoint: Checkpoint, uuid: str, written: int
     passed, done = checkpoint.passed(), checkpoint.last_batch
     if passed is None:
         return
-    position = JournalOffset.from_dict(passed)
-    if written is None:
+    positions = StreamOffset.from_dict(passed).positions
+    position = positions.get(uuid, JournalOffset(uuid, 0, 0))
+    if written is None and len(positions) == 1:
+        position = next(iter(positions.values()))
         batch = lake.table.last_batch(str(checkpoint.query_id))
         is_ahead = done is not None and (batch is None or batch < done)
     else:
-        is_ahead = position.uuid == uuid and position.offset > written
+        is_ahead = position.offset > (written or 0)
     if is_ahead:
         raise LakeConflict(
             f"checkpoint {checkpoint.path} has read up to offset {position.offset}, but table {lake.messages} does not "
@@ -125,22 +132,32 @@ class Added:
         """By batch; Spark sees files in the place of rows."""
 
     def batch(self, files: DataFrame, batch: int) -> None:
-        end = JournalOffset.from_dict(self._checkpoint.end(batch))
-        app_id = archive_id(end.uuid, end.epoch)
-        if not has_version(DeltaLog(self._lake.messages), app_id, end.offset):
+        ends = StreamOffset.from_dict(self._checkpoint.end(batch)).positions.values()
+        table = DeltaLog(self._lake.messages)
+        steps = [
+            Step(app_id, end.offset, table.transaction_version(app_id))
+            for end in ends
+            if not has_version(table, app_id := archive_id(end.uuid, end.epoch), end.offset)
+        ]
+        if steps:
             actions = [row.action for row in files.collect()]  # the workers write them now
-            self._append(files.sparkSession, actions, app_id, end.offset, batch)
+            self._append(files.sparkSession, actions, steps, batch)
             self.rows[batch] = sum(rows_in(action) for action in actions)
         self._synced.sync()  # before Spark calls the batch finished, and the consumer's position moves
 
-    def _append(self, spark: SparkSession, actions: list[str], app_id: str, version: int, batch: int) -> None:
+    def _append(self, spark: SparkSession, actions: list[str], steps: list[Step], batch: int) -> None:
+        """Add all journals' rows of a batch in one commit: a batch is in the table or it is not."""
         table: Path = self._lake.messages
+        first = steps[0]
         if self._lake.table.is_plain():
-            query = {str(self._checkpoint.query_id): batch}  # by which an older headrace goes on
-            append_files(spark, table, actions, app_id, version, also=query)
+            also = {step.app_id: step.version for step in steps[1:]}
+            also[str(self._checkpoint.query_id)] = batch  # by which an older headrace goes on
+            append_files(spark, table, actions, first.app_id, first.version, also=also)
             return
         rows = rows_of_files(spark, table, actions, MESSAGES)
-        rows.write.format("delta").mode("append").option("txnAppId", app_id).option(
-            "txnVersion", version
-        ).save(str(table))
+        if len(steps) > 1:
+            append_rows(spark, table, rows, steps)
+        else:
+            writer = rows.write.format("delta").mode("append")
+            writer.option("txnAppId", first.app_id).option("txnVersion", first.version).save(str(table))
         remove_files(table, actions)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Protocol
 
@@ -22,14 +22,15 @@ class Target(Protocol):
         """Return the owner of the consumer's position, once it is open."""
 
     def held(self) -> AbstractContextManager[None]:
-        """Keep the place for this journal until the block ends: nobody else archives it there. Raises LakeConflict."""
+        """Keep the place for these journals until the block ends: nobody else archives them there. Raises
+        LakeConflict."""
 
     def require_held(self) -> None:
         """Check that this process still holds the target. Raises LakeConflict if somebody else does by now."""
 
-    def open(self) -> int:
-        """Make the table if it is missing; -> the offset below which it has every message of the journal. Raises
-        LakeConflict, ForeignOffset."""
+    def open(self) -> Mapping[str, int]:
+        """Make the table if it is missing; -> for each journal the offset below which it has every message, 0 if none.
+        Raises LakeConflict, ForeignOffset."""
 
     def upkeep(self) -> Callable[[], None]:
         """Return what tends the table between batches."""
@@ -40,9 +41,9 @@ class Target(Protocol):
         """Return how many rows a finished batch added, None if Spark's own count says so."""
 
 
-def target_of(spark: SparkSession, settings: ArchiveSettings, journal: LogReader) -> Target:
+def target_of(spark: SparkSession, settings: ArchiveSettings, journals: Sequence[LogReader]) -> Target:
     """Return the target of an archive: a lake that only its URL names is no folder for workers, whatever they have
     mounted."""
     if isinstance(settings.lake, LakeUrl):
-        return UrlTarget(spark, settings, journal, settings.lake)
-    return FolderTarget(spark, settings, journal)
+        return UrlTarget(spark, settings, journals, settings.lake)
+    return FolderTarget(spark, settings, journals)

@@ -45,11 +45,11 @@ class Lag:
 class JobFigures(Collector):
     """Counts for the life of the process, however often the job begins anew in it.
 
-    `measure` finds out how far behind an offset is; it is asked on a scrape's thread and may raise OSError or a
+    `measure` finds out how far behind the job is; it is asked on a scrape's thread and may raise OSError or a
     PipelineError: then nothing is said of the lag. Without it the job's own reports say it.
     """
 
-    def __init__(self, job: str, measure: Callable[[int], Lag] | None = None) -> None:
+    def __init__(self, job: str, measure: Callable[[Progress], Lag] | None = None) -> None:
         self.waits_for = STARTING
         """Why the job does not work just now, "" if it does."""
         self._job = job
@@ -88,7 +88,7 @@ class JobFigures(Collector):
                 self._lag = (last.lag, last.lag_bytes, last.lag_s)
             else:
                 with suppress(Exception):  # a broker that is away, a journal that is being replaced
-                    lag = self._measure(last.offset)
+                    lag = self._measure(last)
                     self._lag = (lag.messages, lag.bytes, lag.seconds)
         finally:
             self._measuring.release()

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import sys
 from collections import deque
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from time import monotonic
 from types import TracebackType
 from typing import Final, Self
@@ -37,6 +37,9 @@ class Progress:
     lag_s: float | None = None
     """The age of the oldest that `lag` counts. None: it is not known here, as with a job that reads a journal, or nothing
     is due, as with a replay."""
+
+    ends: Mapping[str, int] = field(default_factory=dict)
+    """Where a job reads journals: by uuid the next offset to read, of which `offset` is the sum."""
 
     @property
     def rows_written(self) -> int:

@@ -86,8 +86,9 @@ def _run(spark: SparkSession, settings: Settings, stop: Event, report: Report) -
         if file != said:
             print(file, flush=True)
         said = file
-        lag = journal_of(settings).high_watermark() - end
-        progress = Progress(rows, end, lag, monotonic() - began, (monotonic() - at,))
+        journal = journal_of(settings)
+        lag, ends = journal.high_watermark() - end, {journal.uuid: end}
+        progress = Progress(rows, end, lag, monotonic() - began, (monotonic() - at,), ends=ends)
         report(progress)
         upkeep.tend()
         if not settings.follow or stop.wait(settings.trigger_s):

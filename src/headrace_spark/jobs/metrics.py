@@ -121,7 +121,7 @@ def run(spark: SparkSession, settings: Settings, stop: Event, report: Report) ->
         start = ranges.position()
         owner = Lake(settings.folder).owner(JOB, tables.state.path)
         register(journal, settings.consumer, journal.complete_offset() if start is None else start, owner)
-        progress = Progress(0, start or 0, 0, 0.0)
+        progress = Progress(0, start or 0, 0, 0.0, ends={journal.uuid: start or 0})
         upkeep = Upkeep(
             spark,
             settings.upkeep,
@@ -145,7 +145,8 @@ def run(spark: SparkSession, settings: Settings, stop: Event, report: Report) ->
             commit(journal, settings.consumer, JournalOffset(journal.uuid, journal.epoch, found.end), owner)
             lag = max(0, journal.high_watermark() - found.end)
             rows, now = progress.rows + found.end - found.start, monotonic()
-            progress = Progress(rows, found.end, lag, now - began, (now - at,))
+            ends = {journal.uuid: found.end}
+            progress = Progress(rows, found.end, lag, now - began, (now - at,), ends=ends)
             report(progress)
             tend_state(spark, settings, tables, journal.uuid)
             upkeep.tend()

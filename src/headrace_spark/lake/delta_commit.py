@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from time import time_ns
 from typing import Any, Final
@@ -62,28 +63,37 @@ def append_files(
     _commit(jvm, transaction, _listed(jvm, (*marks, *removed, *actions)), mode, app_id, version)
 
 
-def append_rows(
-    spark: SparkSession, table: Location, rows: DataFrame, app_id: str, version: int, after: int | None
-) -> None:
-    """Add rows, written by Delta, under the transaction (application, version), if the table stands at version `after` of
-    that application, None being none. Raises TableMoved.
+@dataclass(frozen=True)
+class Step:
+    """Takes one application of Delta's transactions from version `after`, None being none, to `version`."""
+
+    app_id: str
+    version: int
+    after: int | None
+
+
+def append_rows(spark: SparkSession, table: Location, rows: DataFrame, steps: Sequence[Step]) -> None:
+    """Add rows, written by Delta, in one commit that takes each application a step, if the table stands where all of them
+    begin. Raises TableMoved.
 
     Of two drivers that go on from the same place one commits; the other finds the table elsewhere, before it writes or,
     by Delta's own check, when it commits. So no lock has to hold.
     """
     jvm: Any = spark._jvm
     transaction = delta_log(spark, table).startTransaction()
-    found = int(transaction.txnVersion(app_id))  # and asked, so that Delta refuses the commit if it changes
-    if found != (_NONE if after is None else after):
-        raise TableMoved(
-            f"{table} is at version {found} of {app_id}, not at {after}: another process writes it"
-        )
-    actions = _listed(jvm, [_mark(app_id, version)])
+    for step in steps:
+        found = int(
+            transaction.txnVersion(step.app_id)
+        )  # and asked, so that Delta refuses the commit if it changes
+        if found != (_NONE if step.after is None else step.after):
+            raise TableMoved(
+                f"{table} is at version {found} of {step.app_id}, not at {step.after}: another process writes it"
+            )
+    actions = _listed(jvm, [_mark(step.app_id, step.version) for step in steps])
     converters = jvm.scala.jdk.javaapi.CollectionConverters
     actions.addAll(converters.asJava(transaction.writeFiles(rows._jdf)))
-    _commit(
-        jvm, transaction, actions, jvm.org.apache.spark.sql.streaming.OutputMode.Append(), app_id, version
-    )
+    mode = jvm.org.apache.spark.sql.streaming.OutputMode.Append()
+    _commit(jvm, transaction, actions, mode, steps[0].app_id, steps[0].version)
 
 
 def _listed(jvm: Any, actions: Iterable[str]) -> Any:

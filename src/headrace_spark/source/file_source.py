@@ -1,16 +1,17 @@
 """`headrace-journal-files`: the journal as a stream of Parquet files, written by the workers that read it.
 
 Takes the options of `headrace-journal` for a stream of `messages`, and two of its own: `table`, the folder of the Delta
-table that the files are for, under the same path on driver and workers; and `writtenBelow`, the offset below which that
-table has the journal already, whatever the checkpoint says. Its rows are Delta's `add` actions, one for each file
-(`headrace_spark.lake.table_files`); whoever runs the query commits them (`headrace_spark.lake.delta_commit`). So the
-messages themselves never pass through the JVM. Offsets, and with them the checkpoint, are those of `headrace-journal`.
+table that the files are for, under the same path on driver and workers; and `writtenBelow`, JSON of journal uuids and the
+offsets below which that table has them already, whatever the checkpoint says. Its rows are Delta's `add` actions, one for
+each file (`headrace_spark.lake.table_files`); whoever runs the query commits them (`headrace_spark.lake.delta_commit`).
+So the messages themselves never pass through the JVM. Offsets, and the checkpoint, are those of `headrace-journal`.
 """
 
 # ruff: noqa: N802  (the names of methods are Spark's)
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Final
@@ -51,7 +52,7 @@ class FileReader(StreamReader):
         if not options.get(_TABLE):
             raise BadOption(_TABLE, "", "the folder of a Delta table is needed")
         self.table = Path(options[_TABLE])
-        self.written_below = int(options.get(_WRITTEN, 0))
+        self.written_below = json.loads(options.get(_WRITTEN, "{}"))
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the rows of a partition, which are made only when every file is whole. Runs on a worker."""

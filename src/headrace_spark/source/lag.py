@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from time import time
 
 from headrace_spark.base.figures import Lag
+from headrace_spark.base.progress import Progress
 from headrace_spark.base.settings import RunSettings
-from headrace_spark.source.journal import journal_of
+from headrace_spark.source.journal import journals_of
 from headrace_spark.source.log_reader import LogReader
 from headrace_spark.source.ranges import bytes_between
 from headrace_spark.source.remote import IMPATIENT
@@ -25,16 +27,30 @@ def lag_of(journal: LogReader, offset: int, now_s: float) -> Lag:
     return Lag(end - start, size, max(0.0, age_s))
 
 
+def lag_of_all(positions: Iterable[tuple[LogReader, int]], now_s: float) -> Lag:
+    """Return how far offsets of several journals are behind their ends: the sums, and the age of the oldest record.
+    Raises JournalError, JournalUnreachable."""
+    found = [lag_of(journal, offset, now_s) for journal, offset in positions]
+    return Lag(
+        sum(lag.messages for lag in found),
+        sum(lag.bytes for lag in found),
+        max((lag.seconds for lag in found), default=0.0),
+    )
+
+
 class JournalLag:
-    """Measures how far behind a job's offset is, with a reader of its own: on another thread than the job's."""
+    """Measures how far behind a job is, with a reader of its own: on another thread than the job's."""
 
     def __init__(self, settings: RunSettings) -> None:
         self._settings = settings
-        self._journal: LogReader | None = None
+        self._journals: list[LogReader] = []
 
-    def __call__(self, offset: int) -> Lag:
-        """Return how far `offset` is behind the journal's end. Raises what cannot be helped just now: JournalError,
-        PipelineError, OSError."""
-        if self._journal is None:
-            self._journal = journal_of(self._settings, IMPATIENT)
-        return lag_of(self._journal, offset, time())
+    def __call__(self, progress: Progress) -> Lag:
+        """Return how far a job is behind the ends of its journals: the sums, and the age of the oldest record. Raises
+        what cannot be helped just now: JournalError, PipelineError, OSError."""
+        if not self._journals:
+            self._journals = journals_of(self._settings, IMPATIENT)
+        now_s = time()
+        return lag_of_all(
+            [(journal, progress.ends.get(journal.uuid, 0)) for journal in self._journals], now_s
+        )

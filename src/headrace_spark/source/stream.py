@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from time import monotonic
+from types import MappingProxyType
 from typing import Any
 
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
@@ -48,8 +49,8 @@ Offset = dict[str, Any]
 
 
 class StreamReader(RangeReader, DataSourceStreamReader, SupportsTriggerAvailableNow):
-    written_below = 0
-    """Records below it are passed over, though the checkpoint names them: who reads has them."""
+    written_below: Mapping[str, int] = MappingProxyType({})
+    """Records below this offset, by journal, are passed over, though the checkpoint names them: who reads has them."""
 
     def __init__(self, options: SourceOptions, schema: StructType) -> None:
         super().__init__(options, schema)
@@ -171,7 +172,9 @@ class StreamReader(RangeReader, DataSourceStreamReader, SupportsTriggerAvailable
         target = high_watermark
         if self._targets is not None:
             target = min(target, self._targets.get(journal.uuid, target))
-        first = readable_from(journal, max(offset, self.written_below), self.options.fail_on_data_loss)
+        first = readable_from(
+            journal, max(offset, self.written_below.get(journal.uuid, 0)), self.options.fail_on_data_loss
+        )
         segments = journal.segments() if first < target else []
         return Fetch(segments, first, max(first, target), high_watermark)
 
@@ -205,7 +208,7 @@ class StreamReader(RangeReader, DataSourceStreamReader, SupportsTriggerAvailable
             ranges.append((journal, start_at.offset, position.offset))
         tasks = shares([stop - begun for _, begun, stop in ranges], self.options.partitions)
         for (journal, begun, stop), share in zip(ranges, tasks, strict=True):
-            begin = max(begun, self.written_below)
+            begin = max(begun, self.written_below.get(journal.uuid, 0))
             if begin < stop:
                 planned += self.plan(journal, begin, stop, share)
         return planned

@@ -22,7 +22,7 @@ from headrace_spark.base.errors import LakeConflict, QueryFailed, TableMoved
 from headrace_spark.base.lake_url import LakeUrl
 from headrace_spark.base.progress import Progress
 from headrace_spark.jobs import archive
-from headrace_spark.lake.delta_commit import append_rows
+from headrace_spark.lake.delta_commit import Step, append_rows
 from headrace_spark.lake.hadoop_files import HadoopFiles
 from headrace_spark.lake.url_lake import UrlLake
 from spark.conftest import Writer, settings_of
@@ -110,10 +110,10 @@ def test_a_batch_from_elsewhere_than_the_table_stands_is_refused(bench: Bench) -
     bench.journal.write(mixed(50, 8))
     bench.lake.table.create(bench.spark)
     rows = bench.spark.read.format("headrace").load(str(bench.journal.data_dir))
-    append_rows(bench.spark, bench.lake.messages, rows, "archive-u-0", 50, None)
+    append_rows(bench.spark, bench.lake.messages, rows, [Step("archive-u-0", 50, None)])
     for after in (None, 40, 60):
         with pytest.raises(TableMoved, match="is at version 50 of archive-u-0"):
-            append_rows(bench.spark, bench.lake.messages, rows, "archive-u-0", 90, after)
+            append_rows(bench.spark, bench.lake.messages, rows, [Step("archive-u-0", 90, after)])
     assert bench.offsets() == bench.expected()
 
 
@@ -125,7 +125,7 @@ def test_of_two_that_go_on_from_one_place_one_commits(bench: Bench) -> None:
 
     def commit(_number: int) -> bool:
         try:
-            append_rows(bench.spark, bench.lake.messages, rows, "archive-u-0", 50, None)
+            append_rows(bench.spark, bench.lake.messages, rows, [Step("archive-u-0", 50, None)])
         except (TableMoved, Py4JJavaError, PySparkException):
             return False
         return True

@@ -45,8 +45,8 @@ def test_rows_and_batches_are_counted_over_a_new_beginning_of_the_job() -> None:
 def test_the_lag_is_measured_at_the_scrape_and_left_out_when_that_fails() -> None:
     asked: list[int] = []
 
-    def measure(offset: int) -> Lag:
-        asked.append(offset)
+    def measure(progress: Progress) -> Lag:
+        asked.append(progress.offset)
         if len(asked) > 1:
             raise OSError
         return Lag(3, 400, 2.5)
@@ -93,7 +93,7 @@ def test_what_is_logged_with_a_reason_is_an_error() -> None:
 
 
 def test_promtool_finds_nothing_to_say() -> None:
-    figures = JobFigures("archive", lambda _offset: Lag(1, 2, 3.0))
+    figures = JobFigures("archive", lambda _progress: Lag(1, 2, 3.0))
     figures.report(Progress(1, 1, 1, 1.0, (1.0,)))
     figures.refresh()
     registry = CollectorRegistry()

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from headrace_spark.base.progress import Progress
 from headrace_spark.source.lag import JournalLag, lag_of
 from headrace_spark.source.local import LocalJournal
-from spark.conftest import Writer, settings_of
+from spark.conftest import Shards, Writer, settings_of
 from spark.journals import mixed
 
 
@@ -24,6 +25,16 @@ def test_records_bytes_and_the_age_of_the_oldest(journal: Writer) -> None:
 def test_a_job_is_measured_by_its_settings(journal: Writer) -> None:
     journal.write(mixed(30))
     measure = JournalLag(settings_of("archive", journal.data_dir, journal.data_dir / "lake"))
-    assert measure(10).messages == 20
+    at = Progress(0, 10, 0, 0.0, ends={journal.uuid: 10})
+    assert measure(at).messages == 20
     journal.write(mixed(5))
-    assert measure(10).messages == 25
+    assert measure(at).messages == 25
+
+
+def test_of_several_shards_it_is_the_sum_and_the_oldest(shards: Shards) -> None:
+    ends = {writer.uuid: len(writer.made.records) - number for number, writer in enumerate(shards.writers)}
+    measure = JournalLag(settings_of("archive", shards.data_dir, shards.data_dir / "lake"))
+    found = measure(Progress(0, sum(ends.values()), 0, 0.0, ends=ends))
+    assert found.messages == 0 + 1 + 2
+    assert found.seconds > 0
+    assert measure(Progress(0, 0, 0, 0.0)).messages == sum(len(w.made.records) for w in shards.writers)

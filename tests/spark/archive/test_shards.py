@@ -1,0 +1,147 @@
+"""An archive of several shards: one query, and a batch is in the table for all journals or for none, whoever goes on."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+from threading import Event
+from typing import Any
+
+import pytest
+from deltalake import DeltaTable
+from pyspark.sql import SparkSession
+
+from headrace.journal.consumers import ConsumerPosition
+from headrace_spark.archive.settings import ArchiveSettings
+from headrace_spark.base.errors import LakeConflict
+from headrace_spark.base.lake_url import LakeUrl
+from headrace_spark.base.progress import Progress
+from headrace_spark.jobs import archive
+from headrace_spark.lake.lake import Lake
+from headrace_spark.lake.messages import archive_id
+from spark.conftest import Shards, settings_of
+
+pytestmark = pytest.mark.spark
+WAIT_S = 120
+
+
+class Bench:
+    """A broker of several shards, and a lake in a folder or behind a URL."""
+
+    def __init__(self, spark: SparkSession, shards: Shards, lake: Path, by_url: bool) -> None:
+        self.spark = spark
+        self.shards = shards
+        self.lake = lake
+        self.by_url = by_url
+
+    def archive(self, **changes: Any) -> Progress:
+        settings: ArchiveSettings = settings_of("archive", self.shards.data_dir, self.lake, **changes)
+        if self.by_url:
+            settings = replace(settings, lake=LakeUrl(f"file:{self.lake}"))
+        return archive.run(self.spark, settings, Event(), lambda _: None)
+
+    def rows(self) -> list[dict[str, Any]]:
+        table = DeltaTable(self.lake / "messages").to_pyarrow_table().select(list(self.shards.rows()[0]))
+        ordered = table.sort_by([("journal_uuid", "ascending"), ("journal_offset", "ascending")])
+        found: list[dict[str, Any]] = ordered.to_pylist()
+        return found
+
+
+@pytest.fixture(params=[False, True], ids=["folder", "url"])
+def bench(request: pytest.FixtureRequest, spark: SparkSession, shards: Shards, tmp_path: Path) -> Bench:
+    return Bench(spark, shards, tmp_path / "lake", request.param)
+
+
+def test_the_table_equals_all_journals_and_the_consumer_is_at_each_end(bench: Bench) -> None:
+    progress = bench.archive(records_per_trigger_max=500)
+    assert bench.rows() == bench.shards.rows()
+    ends = {writer.uuid: len(writer.made.records) for writer in bench.shards.writers}
+    assert (progress.ends, progress.offset, progress.lag) == (ends, sum(ends.values()), 0)
+    log = DeltaTable(bench.lake / "messages")
+    for writer in bench.shards.writers:
+        assert ConsumerPosition.read(writer.data_dir, "archive").offset == ends[writer.uuid]
+        assert log.transaction_version(archive_id(writer.uuid, writer.epoch)) == ends[writer.uuid]
+    bench.shards.write(60, seed=2)
+    bench.archive()
+    assert bench.rows() == bench.shards.rows()
+
+
+def test_a_lost_checkpoint_repeats_nothing(bench: Bench) -> None:
+    bench.archive(records_per_trigger_max=500)
+    shutil.rmtree(bench.lake / "_checkpoints")
+    bench.shards.write(60, seed=2)
+    bench.archive(records_per_trigger_max=500)
+    assert bench.rows() == bench.shards.rows()
+
+
+def test_an_older_checkpoint_loses_nothing(bench: Bench, tmp_path: Path) -> None:
+    bench.archive(records_per_trigger_max=400)
+    checkpoints = bench.lake / "_checkpoints"
+    shutil.copytree(checkpoints, tmp_path / "before")
+    bench.shards.write(60, seed=2)
+    bench.archive()
+    shutil.rmtree(checkpoints)
+    shutil.copytree(tmp_path / "before", checkpoints)
+    bench.shards.write(60, seed=3)
+    bench.archive()
+    assert bench.rows() == bench.shards.rows()
+
+
+def test_one_shard_that_is_archived_keeps_all_out(
+    spark: SparkSession, shards: Shards, tmp_path: Path
+) -> None:
+    bench = Bench(spark, shards, tmp_path / "lake", by_url=False)
+    uuid = shards.writers[1].uuid
+    with Lake(bench.lake).archiving(uuid), pytest.raises(LakeConflict, match=f"archiving journal {uuid}"):
+        bench.archive()
+
+
+def test_a_constraint_leaves_it_one_commit(spark: SparkSession, shards: Shards, tmp_path: Path) -> None:
+    bench = Bench(spark, shards, tmp_path / "lake", by_url=False)
+    bench.archive()
+    spark.sql(
+        f"alter table delta.`{bench.lake / 'messages'}` add constraint some check (journal_offset >= 0)"
+    )
+    before = DeltaTable(bench.lake / "messages").version()
+    shards.write(60, seed=2)
+    bench.archive()
+    assert bench.rows() == shards.rows()
+    assert DeltaTable(bench.lake / "messages").version() == before + 1
+
+
+def test_kill_9_in_the_middle_costs_no_row_and_doubles_none(shards: Shards, tmp_path: Path) -> None:
+    """Small batches, so that the kill finds one unfinished; killed twice, then run to the end."""
+    command = [
+        sys.executable,
+        "-P",
+        "-m",
+        "headrace",
+        "pipeline",
+        "archive",
+        "--data-dir",
+        str(shards.data_dir),
+    ]
+    command += ["--lake", str(tmp_path / "lake"), "--max-records", "120", "--master", "local[2]"]
+    log = tmp_path / "lake" / "messages" / "_delta_log"
+    for versions in (2, 5):
+        job = subprocess.Popen(command, start_new_session=True, stderr=subprocess.DEVNULL)
+        until = time.monotonic() + WAIT_S
+        while not (log / f"{versions:020}.json").exists():
+            assert job.poll() is None, "it ended before it was killed"
+            assert time.monotonic() < until
+            time.sleep(0.02)
+        os.killpg(job.pid, signal.SIGKILL)
+        job.wait()
+    assert subprocess.run(command, check=False, capture_output=True, timeout=WAIT_S).returncode == 0
+    table = DeltaTable(tmp_path / "lake" / "messages").to_pyarrow_table()
+    found = table.select(["journal_uuid", "journal_offset"]).to_pylist()
+    found.sort(key=lambda row: (row["journal_uuid"], row["journal_offset"]))
+    assert found == [
+        {name: row[name] for name in ("journal_uuid", "journal_offset")} for row in shards.rows()
+    ]
