@@ -12,7 +12,7 @@ import pytest
 
 from broker_process import BrokerProcess, headrace, make_broker
 from e2e.raw import RawClient
-from e2e.wire import NEVER, PUBLISH, PUBREC, SESSION_EXPIRY
+from e2e.wire import NEVER, PUBACK, PUBCOMP, PUBREC, PUBREL, SESSION_EXPIRY, USER_PROPERTY
 from headrace.core.homes import Homes
 from headrace.journal.consumers import ConsumerPosition
 from headrace.journal.reader import JournalReader
@@ -77,7 +77,7 @@ def fill(broker: BrokerProcess) -> None:
         with RawClient(broker.address, CLIENTS[0], version=5) as client:
             client.connect(**PERSISTENT)
             first = client.receive()
-            client.ack(PUBREC if first.qos == 2 else PUBLISH, first.packet_id)
+            client.ack(PUBREC if first.qos == 2 else PUBACK, first.packet_id)
             client.abort()
         publisher.publish("half", b"QoS 2 without PUBREL", 2, packet_id=77)
         publisher.expect_ack(PUBREC, 77)
@@ -101,6 +101,49 @@ def test_everything_is_in_the_new_shards(old: BrokerProcess, tmp_path: Path) -> 
         assert reader.uuid != was.uuid
         assert reader.complete_offset() >= was.high_watermark()
     assert not (tmp_path / "new" / MAKING).exists()
+
+
+def drained(broker: BrokerProcess, client_id: str) -> list[tuple[str, bytes, int, bool, int, str]]:
+    """What a session gets up to the last message of `fill`: topic, payload, QoS, DUP, packet id, message id."""
+    found = []
+    with RawClient(broker.address, client_id, version=5) as client:
+        asks = {SESSION_EXPIRY: NEVER, USER_PROPERTY: [("headrace-message-id", "")]}
+        assert client.connect(clean=False, properties=asks).session_present
+        done = False
+        while not done:
+            packet = client.read(60)
+            if packet.kind == PUBREL:
+                client.ack(PUBCOMP, packet.packet_id)
+                continue
+            properties = dict(packet.properties[USER_PROPERTY])
+            row = (packet.topic, packet.payload, packet.qos, packet.dup, packet.packet_id)
+            found.append((*row, properties["headrace-message-id"]))
+            client.ack(PUBREC if packet.qos == 2 else PUBACK, packet.packet_id)
+            done = packet.payload == b"all 99"
+        client.disconnect()
+    return found
+
+
+def test_sessions_go_on_where_they_were(old: BrokerProcess, brokers: Brokers, tmp_path: Path) -> None:
+    new = brokers(SETTINGS)
+    assert reshard(old.data_dir, new.data_dir).returncode == 0
+    old.start()
+    new.start()
+    for client_id in CLIENTS[:6]:
+        was = drained(old, client_id)
+        assert len(was) >= 100
+        assert drained(new, client_id) == was
+    with RawClient(new.address, "publisher", version=5) as publisher:
+        publisher.connect(**PERSISTENT)
+        publisher.ack(PUBREL, 77)
+        publisher.expect_ack(PUBCOMP, 77)
+    new.restart()
+    assert len(sessions_of(new)) == len(CLIENTS) + 1
+
+
+def sessions_of(broker: BrokerProcess) -> list[str]:
+    shards = [broker.data_dir / f"shard-{n}" for n in range(SHARDS)]
+    return [client_id for shard in shards for client_id in sessions(shard)]
 
 
 def test_who_has_not_read_all_is_named(old: BrokerProcess, tmp_path: Path) -> None:
