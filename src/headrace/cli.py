@@ -22,6 +22,7 @@ from headrace.cli_storage import (
     repair_command,
     reshard_command,
     restore_command,
+    shards_of,
 )
 from headrace.config import Config, PipelineConfig, examine, load, show, without_secrets
 from headrace.core.ports.identity import DEFAULT_TENANT
@@ -259,37 +260,55 @@ def journal() -> None:
 @data_dir_options
 @ends_with_its_reader
 def journal_verify(data_dir: Path) -> None:
-    """Check every batch; exit 1 if something is damaged."""
+    """Check every batch, of all shards; exit 1 if something is damaged."""
     from headrace.journal.inspect import verify
 
-    report = verify(_existing(data_dir))
-    for line in report.lines():
-        click.echo(line)
-    sys.exit(0 if report.ok else 1)
+    is_whole = True
+    for label, directory in _existing(data_dir):
+        report = verify(directory)
+        for line in report.lines():
+            click.echo(f"{label}{line}")
+        is_whole = is_whole and report.ok
+    sys.exit(0 if is_whole else 1)
 
 
 @journal.command("dump")
 @data_dir_options
 @click.option("--from", "start", type=int, help="first offset  [default: the oldest]")
 @click.option("--to", "end", type=int, help="offset to stop before  [default: the high watermark]")
+@click.option("--shard", type=int, help="of several shards this one alone  [default: one after the other]")
 @ends_with_its_reader
-def journal_dump(data_dir: Path, start: int | None, end: int | None) -> None:
-    """Print the records as JSON lines."""
+def journal_dump(data_dir: Path, start: int | None, end: int | None, shard: int | None) -> None:
+    """Print the records as JSON lines; of several shards each line names its own."""
+    shards = _existing(data_dir)
+    if shard is not None and not 0 <= shard < len(shards):
+        raise click.BadParameter(f"there are {len(shards)} shards, from 0 on", param_hint="--shard")
+    if len(shards) > 1 and shard is None and (start, end) != (None, None):
+        raise click.BadParameter("offsets are of one shard: name it by --shard", param_hint="--from, --to")
+    for number, (_, directory) in enumerate(shards):
+        if shard in (None, number):
+            _dump(directory, start, end, {"shard": number} if len(shards) > 1 else {})
+
+
+def _dump(data_dir: Path, start: int | None, end: int | None, about: dict[str, object]) -> None:
     from headrace.journal.reader import JournalReader
 
-    reader = JournalReader(_existing(data_dir))
+    reader = JournalReader(data_dir)
     first = reader.start_offset() if start is None else start
     last = reader.high_watermark() if end is None else end
     for batch in reader.scan(first, last):
         for row in _rows(bytes(batch.body), batch.base_offset):
             if first <= int(str(row["offset"])) < last:
-                click.echo(json.dumps(row))
+                click.echo(json.dumps(about | row))
 
 
-def _existing(data_dir: Path) -> Path:
-    if not (data_dir / "journal").is_dir():
-        raise click.BadParameter(f"{data_dir} holds no journal", param_hint="--data-dir")
-    return data_dir
+def _existing(data_dir: Path) -> list[tuple[str, Path]]:
+    """Return the data directory of each shard, with what is put before a line about it. Raises BadParameter."""
+    shards = shards_of(data_dir)
+    for _, directory in shards:
+        if not (directory / "journal").is_dir():
+            raise click.BadParameter(f"{directory} holds no journal", param_hint="--data-dir")
+    return shards
 
 
 def _rows(body: bytes, base_offset: int) -> Iterator[dict[str, object]]:
@@ -372,14 +391,12 @@ def session_list(data_dir: Path, as_json: bool) -> None:
     from headrace.services.sessions import summary
     from headrace.storage.embedded.recovery import folded
 
-    for found in folded(_existing(data_dir)).by_incarnation.values():
-        row = summary(found)
-        if as_json:
-            click.echo(json.dumps(row))
-        else:
-            click.echo(
-                "{tenant}/{client_id}\t{type}\t{state}\tinflight={inflight}\tbacklog={backlog}".format(**row)
-            )
+    line = "{tenant}/{client_id}\t{type}\t{state}\tinflight={inflight}\tbacklog={backlog}"
+    shards = _existing(data_dir)
+    for shard, (_, directory) in enumerate(shards):
+        for found in folded(directory, shard, len(shards)).by_incarnation.values():
+            row = summary(found)
+            click.echo(json.dumps(row) if as_json else line.format(**row))
 
 
 @session.command("show")
@@ -389,13 +406,17 @@ def session_list(data_dir: Path, as_json: bool) -> None:
 @ends_with_its_reader
 def session_show(data_dir: Path, tenant: str, client_id: str) -> None:
     """Print everything about one session, as JSON. Exit 1 if there is none."""
+    from headrace.core.homes import Homes
     from headrace.services.sessions import details
     from headrace.storage.embedded.recovery import folded
 
-    found = folded(_existing(data_dir)).tenant(tenant).sessions.get(client_id)
+    shards = _existing(data_dir)
+    shard = Homes(len(shards)).of_client(tenant, client_id)
+    found = folded(shards[shard][1], shard, len(shards)).tenant(tenant).sessions.get(client_id)
     if found is None:
         raise click.ClickException(f"tenant {tenant} has no session {client_id!r}")
-    click.echo(json.dumps(details(found), indent=2))
+    about = {"shard": shard} if len(shards) > 1 else {}
+    click.echo(json.dumps(about | details(found), indent=2))
 
 
 @session.command("dump")
@@ -406,5 +427,7 @@ def session_dump(data_dir: Path) -> None:
     from headrace.services.state import lines
     from headrace.storage.embedded.recovery import folded
 
-    for line in lines(folded(_existing(data_dir))):
-        click.echo(line)
+    shards = _existing(data_dir)
+    for shard, (_, directory) in enumerate(shards):
+        for line in lines(folded(directory, shard, len(shards))):
+            click.echo(line)

@@ -16,8 +16,12 @@ import click
 
 from headrace.config import load
 from headrace.journal.backup import backup
+from headrace.journal.manifest import Manifest
 from headrace.journal.repair import DAMAGED, Repair
 from headrace.journal.restore import MAKING, is_interrupted, restore
+from headrace.workers.backup import backup_shards, holds_shards, restore_shards
+from headrace.workers.backup import is_interrupted as is_interrupted_of_shards
+from headrace.workers.layout import SHARD_NAME, Layout
 
 _PATH = click.Path(path_type=Path)
 Command = TypeVar("Command", bound=Callable[..., Any])
@@ -35,6 +39,24 @@ def data_dir_options(command: Command) -> Command:
     named = click.option("--data-dir", type=_PATH, help="where the journal lies  [default: ./headrace-data]")
     configured = click.option("--config", "config_file", type=_PATH, help="TOML file that names it")
     return cast(Command, configured(named(located)))
+
+
+def shards_of(data_dir: Path) -> list[tuple[str, Path]]:
+    """Return the data directory of each shard, with what is put before a line about it: "" where there is one. Raises
+    UnusableLayout."""
+    layout = Layout.open(data_dir)
+    if layout.shards == 1:
+        return [("", data_dir)]
+    return [(f"shard {shard}: ", directory) for shard, directory in enumerate(layout.directories())]
+
+
+def require_whole(data_dir: Path) -> None:
+    """Refuse a directory that is one of several shards: alone it fits nothing. Raises BadParameter."""
+    if (data_dir / SHARD_NAME).exists():
+        raise click.BadParameter(
+            f"{data_dir} is one shard of several, which are copied together: name {data_dir.parent}",
+            param_hint="--data-dir",
+        )
 
 
 def ends_with_its_reader(command: Command) -> Command:
@@ -77,32 +99,51 @@ def ended_by_signals() -> Iterator[None]:
 def repair_command(data_dir: Path, dry_run: bool) -> None:
     """Make a damaged journal readable again. Lists every offset that is lost; keeps the damaged files. Refuses while a
     broker is running."""
+    is_damaged = [_repair(directory, label, dry_run) for label, directory in shards_of(data_dir)]
+    if dry_run and any(is_damaged):
+        sys.exit(1)
+
+
+def _repair(data_dir: Path, label: str, dry_run: bool) -> bool:
+    """Repair one journal; returns whether it was damaged."""
     with Repair(data_dir) as repair:
         found = repair.plan()
         for line in found:
-            click.echo(line)
+            click.echo(f"{label}{line}")
         if not found:
-            click.echo("nothing is damaged")
+            click.echo(f"{label}nothing is damaged")
         elif dry_run:
-            click.echo(f"{repair.lost_records} records would be lost; nothing was changed")
-            sys.exit(1)
+            click.echo(f"{label}{repair.lost_records} records would be lost; nothing was changed")
         else:
             for line in repair.run():
-                click.echo(line)
-            click.echo(f"{repair.lost_records} records lost; the damaged files are in {data_dir / DAMAGED}")
+                click.echo(f"{label}{line}")
+            lost = f"{repair.lost_records} records lost"
+            click.echo(f"{label}{lost}; the damaged files are in {data_dir / DAMAGED}")
+        return bool(found)
 
 
 @click.command("backup")
 @click.argument("directory", type=_PATH)
 @data_dir_options
 def backup_command(directory: Path, data_dir: Path) -> None:
-    """Copy everything acknowledged so far to DIRECTORY, which must be empty or absent. A broker may be running."""
+    """Copy everything acknowledged so far to DIRECTORY, which must be empty or absent. A broker may be running.
+
+    Of several shards all are copied, each up to where the others' notes of it are true.
+    """
+    require_whole(data_dir)
+    shards = shards_of(data_dir)
     with ended_by_signals():
-        made = backup(data_dir, directory)
-    size = sum(size for size, _ in made.files.values())
-    click.echo(
-        f"journal {made.uuid}, epoch {made.epoch}: offsets {made.start_offset} up to {made.high_watermark}, {size} bytes"
-    )
+        if len(shards) > 1:
+            made = backup_shards(Layout.open(data_dir), directory)
+        else:
+            made = [backup(data_dir, directory)]
+    for (label, _), one in zip(shards, made, strict=True):
+        size = sum(size for size, _ in one.files.values())
+        click.echo(f"{label}{_described(one)}, {size} bytes")
+
+
+def _described(made: Manifest) -> str:
+    return f"journal {made.uuid}, epoch {made.epoch}: offsets {made.start_offset} up to {made.high_watermark}"
 
 
 @click.command("restore")
@@ -112,13 +153,17 @@ def backup_command(directory: Path, data_dir: Path) -> None:
 def restore_command(directory: Path, data_dir: Path, to_offset: int | None) -> None:
     """Make a data directory, which must be empty or absent, from the backup in DIRECTORY. The epoch rises: offsets
     remembered elsewhere count no more."""
-    if is_interrupted(data_dir):
+    of_shards = holds_shards(directory)
+    if of_shards and to_offset is not None:
+        raise click.BadParameter(
+            "offsets of several shards have no order; all go back to the backup", param_hint="--to-offset"
+        )
+    if (is_interrupted_of_shards if of_shards else is_interrupted)(data_dir):
         click.echo(f"removing what an interrupted restore left in {data_dir / MAKING}", err=True)
     with ended_by_signals():
-        made = restore(directory, data_dir, to_offset)
-    click.echo(
-        f"journal {made.uuid}, epoch {made.epoch}: offsets {made.start_offset} up to {made.high_watermark} in {data_dir}"
-    )
+        made = restore_shards(directory, data_dir) if of_shards else [restore(directory, data_dir, to_offset)]
+    for (label, _), one in zip(shards_of(data_dir), made, strict=True):
+        click.echo(f"{label}{_described(one)} in {data_dir}")
 
 
 @click.command("reshard")

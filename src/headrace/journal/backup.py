@@ -13,8 +13,8 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Iterator
-from contextlib import suppress
-from dataclasses import replace
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
 from pathlib import Path
 from time import monotonic, time, time_ns
 from typing import Literal, Self
@@ -105,29 +105,64 @@ def backup(data_dir: Path, target: Path, disk: Disk = DISK) -> Manifest:
     FileExistsError. Whatever is raised, `target` is as it was then."""
     reader = JournalReader(data_dir, disk)
     likeness = Likeness.of(data_dir)
-    is_new = _make_empty(target)
-    try:
+    with emptied(target) as is_new:
         with Hold(data_dir, reader, disk) as hold:
-            copied = _copy(data_dir, target, reader, hold, disk)
-        manifest = replace(copied, files=checksums(target))
-        likeness.give(target)
-        disk.replace(target / MANIFEST, manifest.pack())
-        (target / MANIFEST).chmod(likeness.file_mode)
+            copying = Copying(data_dir, target, reader, hold, disk)
+            copying.snapshots()
+            copied = copying.records(reader.high_watermark())
+        manifest = complete(target, copied, likeness, disk)
         if is_new:
             target.chmod(likeness.directory_mode)
         disk.fsync_directory(target.absolute().parent)
-    except BaseException:
-        _clear(target, is_new)
-        raise
     return manifest
 
 
-def _copy(data_dir: Path, target: Path, reader: JournalReader, hold: Hold, disk: Disk) -> Manifest:
-    """Copy all but the manifest, which is returned without its files."""
+def complete(target: Path, copied: Manifest, likeness: Likeness, disk: Disk = DISK) -> Manifest:
+    """Write the manifest of what was copied, which makes it a backup; returns it with its files."""
+    manifest = replace(copied, files=checksums(target))
+    likeness.give(target)
+    disk.replace(target / MANIFEST, manifest.pack())
+    (target / MANIFEST).chmod(likeness.file_mode)
+    return manifest
+
+
+@contextmanager
+def emptied(target: Path) -> Iterator[bool]:
+    """Make an empty directory, for nobody else to read, and give whether it was not there; whatever is raised within, it
+    is as it was then. Raises FileExistsError."""
+    is_new = _make_empty(target)
+    try:
+        yield is_new
+    except BaseException:
+        _clear(target, is_new)
+        raise
+
+
+@dataclass(frozen=True)
+class Copying:
+    """Copies one data directory that is held: its snapshots, and then what is published."""
+
+    data_dir: Path
+    target: Path
+    reader: JournalReader
+    hold: Hold
+    disk: Disk = DISK
+
+    def snapshots(self) -> None:
+        """Copy the snapshots that are whole, before the end of the records is chosen: none is ahead of it then."""
+        self.disk.make_directory(self.target / DIRECTORY)
+        _copy_snapshots(self.disk, self.data_dir / DIRECTORY, self.target / DIRECTORY, self.hold)
+
+    def records(self, end: int) -> Manifest:
+        """Copy all else, the records below `end`; returns the manifest, without its files, that is still to be
+        written."""
+        return _copy_records(self.data_dir, self.target, self.reader, self.hold, end, self.disk)
+
+
+def _copy_records(
+    data_dir: Path, target: Path, reader: JournalReader, hold: Hold, end: int, disk: Disk
+) -> Manifest:
     uuid, epoch = reader.uuid, reader.epoch
-    disk.make_directory(target / DIRECTORY)
-    _copy_snapshots(disk, data_dir / DIRECTORY, target / DIRECTORY, hold)
-    end = reader.high_watermark()
     copy_consumers(disk, data_dir, target)
     writer = SegmentWriter(disk, target / DIRECTORY, uuid, epoch)
     segments = reader.segments()

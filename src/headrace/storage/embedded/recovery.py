@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable
 from functools import partial
 from pathlib import Path
 
+from headrace.core.homes import Homes
 from headrace.core.ports.journal import DAMAGED, GONE, OTHER_RECORD, Absent, PageReader
 from headrace.core.records.record import KIND_PROGRESS, SHORT_HEADER_SIZE
 from headrace.core.state.replay import Replay
@@ -91,12 +92,14 @@ class PublishedPages(PageReader):
         return bytes(record[SHORT_HEADER_SIZE:]) if record[4] == KIND_PROGRESS else OTHER_RECORD
 
 
-def folded(data_dir: Path) -> Fold:
-    """Return the state at the published high watermark. Reads only; a broker may be running."""
+def folded(data_dir: Path, shard: int = 0, shards: int = 1) -> Fold:
+    """Return the state at the published high watermark, of that shard of so many. Reads only; a broker may be running."""
     reader = JournalReader(data_dir)
     while True:
         end = reader.high_watermark()
         fold = Fold(PublishedPages(reader))
+        if shards > 1:
+            fold.spread(Homes(shards), shard)
         chain = newest_chain(data_dir / "journal")
         try:
             load(fold, chain, partial(reader.scan, end=end), reader.start_offset(), _quietly)

@@ -1,0 +1,114 @@
+"""Where journals that are still written may be cut: nobody is ahead of its source, or behind what is said of it."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from headrace.core.records.record import Record
+from headrace.core.records.stream_record import FOLLOWED, TAKEN
+from headrace.journal.reader import DIRECTORY, JournalReader
+from headrace.journal.snapshot import SnapshotWriter
+from headrace.workers.positions import Positions, consistent_ends
+from unit.workers.journals import copy, followed, made, message, taken
+
+
+def positions(tmp_path: Path, *shards: list[Record]) -> tuple[list[Positions], list[int]]:
+    layout = made(tmp_path / "d", shards)
+    readers = [JournalReader(directory) for directory in layout.directories()]
+    ends = [reader.high_watermark() for reader in readers]
+    return [Positions.read(reader, end) for reader, end in zip(readers, ends, strict=True)], ends
+
+
+def test_what_a_journal_says_of_streams_is_read(tmp_path: Path) -> None:
+    found, ends = positions(
+        tmp_path,
+        [message("a"), copy(1, 4), message("b"), taken(1, 9), followed(1, 2)],
+        [message("c")],
+    )
+    assert ends == [5, 1]
+    steps = found[0].taken[1]
+    assert (steps.records, steps.positions) == ([1, 3], [5, 9])
+    assert [steps.below(end) for end in (0, 1, 2, 3, 4)] == [0, 0, 5, 5, 9]
+    assert (found[0].followed[1].positions, found[1].taken) == ([2], {})
+
+
+def test_a_snapshot_says_what_lies_before_it(tmp_path: Path) -> None:
+    layout = made(tmp_path, [[copy(1, 4), message("a"), copy(1, 5)], [message("b")] * 7])
+    snapshot = SnapshotWriter(layout.directory(0) / DIRECTORY, 2)
+    snapshot.add(msgspec.msgpack.encode(["session", 1]))
+    snapshot.add(msgspec.msgpack.encode(["streams", [[1, 5]], [[1, 2]]]))
+    snapshot.commit()
+    found = Positions.read(JournalReader(layout.directory(0)), 3)
+    assert (found.taken[1].records, found.taken[1].positions) == ([-1, 2], [5, 6])
+    assert found.followed[1].positions == [2]
+
+
+def test_nothing_is_cut_where_every_note_is_true(tmp_path: Path) -> None:
+    found, ends = positions(
+        tmp_path, [message("a"), copy(1, 0), followed(1, 1)], [message("b"), copy(0, 0), taken(0, 3)]
+    )
+    assert consistent_ends(found, ends) == ends
+
+
+def test_who_is_ahead_of_its_source_is_cut(tmp_path: Path) -> None:
+    found, ends = positions(tmp_path, [message("a")], [copy(0, 0), message("b"), copy(0, 1), message("c")])
+    assert consistent_ends(found, ends) == [1, 2]
+
+
+def test_who_is_said_to_have_taken_more_than_it_has_cuts_what_says_so(tmp_path: Path) -> None:
+    found, ends = positions(tmp_path, [message("a"), followed(1, 1), message("b")], [message("c")])
+    assert consistent_ends(found, ends) == [1, 1]
+
+
+def test_a_cut_cuts_others(tmp_path: Path) -> None:
+    """Shard 0 lacks what 1 has a copy of; without its tail 1 lacks what 2 has a copy of."""
+    found, ends = positions(
+        tmp_path,
+        [message("a")],
+        [copy(0, 1), message("b")],
+        [message("c"), copy(1, 1), message("d")],
+    )
+    assert consistent_ends(found, ends) == [1, 0, 1]
+
+
+class World:
+    """Shards that publish, take from each other and say what they have made durable, in one true order."""
+
+    def __init__(self, seed: int, shards: int) -> None:
+        self.draw = random.Random(seed)
+        self.lengths = [0] * shards
+        self.taken = [[0] * shards for _ in range(shards)]
+        self.notes = [Positions() for _ in range(shards)]
+
+    def step(self) -> None:
+        shard, other = self.draw.sample(range(len(self.lengths)), 2)
+        kind = self.draw.choice(["publish", "take", "follow"])
+        if kind == "take" and self.taken[shard][other] < self.lengths[other]:
+            self.taken[shard][other] = self.draw.randint(self.taken[shard][other] + 1, self.lengths[other])
+            self.notes[shard].note(TAKEN, other, self.lengths[shard], self.taken[shard][other])
+        elif kind == "follow":
+            self.notes[shard].note(FOLLOWED, other, self.lengths[shard], self.taken[other][shard])
+        self.lengths[shard] += 1
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_ends_that_are_read_one_after_the_other_lose_nothing_of_before(seed: int) -> None:
+    world = World(seed, 4)
+    for _ in range(200):
+        world.step()
+    before, ends = list(world.lengths), []
+    for shard in range(4):
+        ends.append(world.lengths[shard])
+        for _ in range(10):
+            world.step()
+    found = consistent_ends(world.notes, ends)
+    assert all(first <= end <= last for first, end, last in zip(before, found, ends, strict=True))
+    for shard, notes in enumerate(world.notes):
+        assert all(steps.below(found[shard]) <= found[other] for other, steps in notes.taken.items())
+        for other, steps in notes.followed.items():
+            of_us = world.notes[other].taken.get(shard)
+            assert steps.below(found[shard]) <= (of_us.below(found[other]) if of_us else 0)
