@@ -75,6 +75,7 @@ class Peers(LinkOwner):
         self._strangers: set[PeerLink] = set()
         self._sent_bytes = self._received_bytes = 0  # by links that have ended
         self._told: set[str] = set()
+        self._told_ahead: set[tuple[int, int]] = set()
         self._exchange = Exchange(loop.call_soon)
         self._unfollowed = True
         self._server: asyncio.AbstractServer | None = None
@@ -309,6 +310,17 @@ class Peers(LinkOwner):
 
     # Time
 
+    def _tell_ahead(self) -> None:
+        """Tell once of each shard that has taken more of one of ours than there is."""
+        for near in self._owned.values():
+            for other, offset in near.ahead.items():
+                if (near.shard, other) not in self._told_ahead:
+                    self._told_ahead.add((near.shard, other))
+                    self._report(
+                        f"shard {other} gets nothing of shard {near.shard}: it has taken that one's journal up to "
+                        f"{offset}, and it ends before; restore all shards from one backup"
+                    )
+
     def _tick(self) -> None:
         self._timer = self._loop.call_later(TICK_S, self._tick)
         try:
@@ -316,6 +328,7 @@ class Peers(LinkOwner):
                 link.tick()
             if self._unfollowed:
                 self._follow()
+            self._tell_ahead()
         except Exception as error:  # noqa: BLE001  the next tick comes
             self.failed(error)
 

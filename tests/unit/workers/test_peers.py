@@ -10,6 +10,7 @@ import socket
 import tempfile
 from collections.abc import Callable, Coroutine
 from pathlib import Path
+from random import Random
 
 import pytest
 import uvloop
@@ -395,6 +396,69 @@ async def test_four_workers_with_two_shards_each_follow_all_others(town: Town) -
 
     await town.until(complete)
     assert [crew.peers.links_up for crew in crews] == [3, 3, 3, 3]
+
+
+@in_town
+async def test_a_shard_that_is_ahead_of_another_is_told_once(town: Town) -> None:
+    first, second = await town.pair()
+    first.broker.neighbours.ahead[1] = 70  # type: ignore[union-attr]
+    told = "shard 1 gets nothing of shard 0: it has taken that one's journal up to 70"
+    await town.until(lambda: any(line.startswith(told) for line in first.lines))
+    await town.settle(200)
+    assert len([line for line in first.lines if line.startswith(told)]) == 1
+    assert second.lines == ["linked to worker 0"]
+
+
+@in_town
+async def test_whatever_breaks_meanwhile_nothing_is_lost_and_nothing_comes_twice(town: Town) -> None:
+    """Links and wires end again and again, while clients of all shards publish for each other."""
+    rng = Random(7)
+    crews = [await town.open(town.place(index, 3, 3)) for index in range(3)]
+    readers = [crew.client_in(shard, "r", version=5) for shard, crew in enumerate(crews)]
+    for reader in readers:
+        reader.subscribe("load/#", 1)
+    await town.until(lambda: all(suback(reader) for reader in readers))
+    writers = [crew.client_in(shard, "w") for shard, crew in enumerate(crews)]
+    found: list[list[bytes]] = [[], [], []]
+    for number in range(150):
+        for shard, writer in enumerate(writers):
+            writer.publish(f"load/{shard}", b"%d/%d" % (shard, number))
+        if number % 5 == 0:
+            await town.settle(rng.randrange(1, 8))
+            break_something(rng, rng.choice(crews))
+        for reader, kept in zip(readers, found, strict=True):
+            kept += [payload for _, payload, _, _ in acknowledged(reader)]
+
+    def complete() -> bool:
+        for reader, kept in zip(readers, found, strict=True):
+            kept += [payload for _, payload, _, _ in acknowledged(reader)]
+        return all(len(kept) >= 450 for kept in found)
+
+    await town.until(complete)
+    for kept in found:
+        by_shard = [[one for one in kept if one.startswith(b"%d/" % shard)] for shard in range(3)]
+        assert by_shard == [[b"%d/%d" % (shard, number) for number in range(150)] for shard in range(3)]
+    assert sum(crew.peers.counts["closed"] for crew in crews) >= 3
+
+
+def acknowledged(client: Client) -> list[tuple[int, bytes, bool, int]]:
+    """What was delivered, acknowledged."""
+    packets = client.publishes()
+    for packet_id, _, _, _ in packets:
+        client.ack(packet_id)
+    return packets
+
+
+def break_something(rng: Random, crew: Crew) -> None:
+    links = list(crew.peers._links.values())
+    if links and rng.random() < 0.4:
+        rng.choice(links).end("closed")
+        return
+    neighbours = crew.broker.neighbours
+    assert neighbours is not None
+    for taker in neighbours._takers.values():
+        if rng.random() < 0.5:
+            taker.end()
 
 
 def test_the_loop_of_the_standard_library_serves_as_well() -> None:

@@ -69,6 +69,7 @@ class Neighbours(Passing):
         self.routes = routes
         self.epoch = NOT_BEGUN
         self.others = [other for other in range(worker.homes.shards) if other != shard]
+        self.ahead: dict[int, int] = {}  # followers that have taken more than there is, and up to where
         self.cuts = 0  # streams that were cut because the other side did not answer
         self._fold = fold
         self._commit = commit
@@ -201,12 +202,7 @@ class Neighbours(Passing):
             for tenant, topic_filter in frame.filters:
                 routes.add(slot, tenant, topic_filter)
         elif isinstance(frame, peer.Follow):
-            if frame.offset < self._fold.streams.followed.get(sender.shard, 0):
-                self._close(
-                    sender
-                )  # it is of an owner that was replaced: the newest one has made more durable
-            else:
-                sender.follow(frame.offset, frame.granted)
+            self._follow(sender, frame)
         elif isinstance(frame, peer.Wanted):
             routes.add(slot, frame.tenant, frame.topic_filter)
             sender.wire.say(peer.Confirmed(frame.number))
@@ -217,6 +213,18 @@ class Neighbours(Passing):
         elif isinstance(frame, peer.Durable):
             known = self._followed.get(sender.shard, 0)
             self._followed[sender.shard] = max(known, int(frame.offset))
+
+    def _follow(self, sender: Sender, frame: peer.Follow) -> None:
+        """Begin a stream where the follower asks for it. One that has taken more than there is would pass over what is
+        written next: this journal has lost its end, or was restored from another backup than that one's."""
+        if frame.offset < self._fold.streams.followed.get(sender.shard, 0):
+            self._close(sender)  # it is of an owner that was replaced: the newest one has made more durable
+        elif frame.offset > self._commit.high_watermark:
+            self.ahead[sender.shard] = int(frame.offset)
+            self._close(sender)
+        else:
+            self.ahead.pop(sender.shard, None)
+            sender.follow(frame.offset, frame.granted)
 
     def _of_source(self, taker: Taker, frame: Frame) -> None:
         if isinstance(frame, peer.Copied):

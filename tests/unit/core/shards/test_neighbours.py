@@ -313,6 +313,22 @@ def test_what_the_journal_says_of_a_follower_is_not_journaled_again_after_a_star
     assert pair.source.stream_records(FOLLOWED) == noted
 
 
+def test_a_follower_that_is_ahead_of_a_journal_that_lost_its_end_gets_nothing() -> None:
+    pair = Pair()
+    reader, writer = pair.follower.client("r", version=5), pair.source.client("w")
+    reader.subscribe("a", 1)
+    pair.carry()
+    writer.publish("a", b"1")
+    pair.carry()
+    taken = pair.follower.broker.fold.streams.taken[0]
+    pair.source = Shard(0, pair.settings)  # restored from an older backup, say
+    assert pair.source.broker.commit.high_watermark < taken
+    pair.connect()
+    assert pair.source.neighbours.ahead == {1: taken}
+    assert not pair.source.neighbours.is_followed(1)
+    assert pair.far.is_cut
+
+
 def test_a_stream_goes_on_where_the_follower_has_appended() -> None:
     pair = Pair()
     reader, writer = pair.follower.client("r", version=5), pair.source.client("w")
