@@ -7,7 +7,7 @@ carries the place in `messages` behind the batch as Delta's transaction, so that
 of a batch that the tables may have are left out by their place in the journal (`headrace_spark.clean.continuity`).
 
 A repeat is recognised by its message id among the rows whose broker's date is at most `repeat_days` before
-the oldest row of the batch: so much is looked through, and so long ago may the first copy be.
+the oldest row of the batch: so long ago may the first copy be (`headrace_spark.clean.known_ids`).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import json
 import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from datetime import date, timedelta
+from datetime import timedelta
 from functools import reduce
 from pathlib import Path
 from threading import Event
@@ -44,6 +44,7 @@ from headrace_spark.clean.cleaning import (
     repeat_rows,
 )
 from headrace_spark.clean.continuity import Continuity
+from headrace_spark.clean.known_ids import KnownIds
 from headrace_spark.clean.topic_schemas import TopicSchema, has_grown, load_topic_schemas
 from headrace_spark.lake.checkpoint import Checkpoint
 from headrace_spark.lake.lake import Lake
@@ -88,14 +89,6 @@ class Tables:
             table.read(spark).where(F.col("date") >= F.lit(since[0])).select(*PLACE) for table in self.all
         ]
         return messages.join(reduce(DataFrame.unionByName, places), list(PLACE), "left_anti")
-
-    def known(self, spark: SparkSession, since: date) -> DataFrame:
-        """Return the ids that publishers chose, and the places of their rows, of that day and later."""
-        recent = [
-            table.read(spark).where(F.col("date") >= F.lit(since)).select("message_id", *PLACE)
-            for table in (self.clean, self.quarantine)
-        ]
-        return recent[0].unionByName(recent[1]).where(F.col("message_id").startswith(CHOSEN_ID))
 
 
 def check(settings: Settings) -> None:
@@ -204,6 +197,7 @@ class Cleaner:
         self._schemas = schemas
         self._tables = tables
         self._together = together
+        self._known = KnownIds((tables.clean, tables.quarantine))
         self.rows = 0
         """Read so far, by this process. Spark would count a row once for each look at it."""
 
@@ -251,7 +245,7 @@ class Cleaner:
         if oldest is None:
             return rows, judged.withColumn("repeat", F.lit(False))
         since = oldest - timedelta(days=self._settings.repeat_days)
-        return rows, mark_repeats(judged, messages, self._tables.known(messages.sparkSession, since))
+        return rows, mark_repeats(judged, messages, self._known.among(messages, since))
 
 
 def start_query(spark: SparkSession, settings: Settings, cleaner: Cleaner) -> StreamingQuery:
