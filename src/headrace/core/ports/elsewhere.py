@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from headrace.errors import ProtocolError
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class Refuser:
     """Refuses a client whom no worker can take now."""
 
