@@ -53,6 +53,7 @@ COMPILED = (
     "workers/channel.py",
     "workers/peer_frames.py",
     "workers/peer_link.py",
+    "workers/relay.py",
     "workers/wires.py",
 )
 

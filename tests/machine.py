@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import time
 from collections.abc import Callable, Coroutine
 from pathlib import Path
 
@@ -23,6 +24,7 @@ from headrace.net.tls import TlsFiles
 from headrace.services.doors import Doors, DoorSettings
 from headrace.storage.memory import MemoryJournal
 from headrace.workers.handover import HandOver
+from headrace.workers.peers import Peers
 from headrace.workers.place import Place
 
 NO_FILES = TlsFiles("", "", "", "none")
@@ -68,11 +70,15 @@ class OneWorker:
         for url in urls:
             self.doors.open(url)
         self.ports = [listener.url.partition("?")[0].rpartition(":")[2] for listener in self.doors.listeners]
-        self.handover = HandOver(place, self.doors, loop, told.append)
+        self.peers = Peers(place, self.worker, loop, told.append)
+        self.handover = HandOver(place, self.doors, self.peers.open_channel, loop, told.append)
+        self.peers.accept = self.handover.accept
         self.worker.arrivals.elsewhere = self.handover
+        self._loop = loop
+        self._time()
 
     @property
-    def open(self) -> int:
+    def clients(self) -> int:
         """How many connections it has."""
         return sum(len(one.connections.open) for one in self.doors.listeners)
 
@@ -80,10 +86,28 @@ class OneWorker:
     def accepted(self) -> int:
         return self.doors.accepted()
 
-    def close(self) -> None:
+    @property
+    def relayed(self) -> int:
+        """How many it has the socket of, and another worker the client."""
+        return sum(len(one.connections.relayed) for one in self.doors.listeners)
+
+    def _time(self) -> None:
+        clock = self.worker.clock
+        clock.mono_ms, clock.now_us = time.monotonic_ns() // 1_000_000, time.time_ns() // 1000
+        self.worker.on_timer()
+        self._timer = self._loop.call_later(0.02, self._time)
+
+    async def open(self) -> None:
+        self.handover.open()
+        await self.peers.start()
+
+    async def close(self) -> None:
         self.doors.stop_accepting()
         self.handover.close()
+        await self.peers.stop()
         self.doors.close()
+        self._timer.cancel()
+        await asyncio.sleep(0.01)
 
 
 class Machine:
@@ -110,13 +134,14 @@ class Machine:
             for listener, name in zip(one.doors.listeners, names, strict=True):
                 listener.url = listener.connections.url = name
 
-    def open(self) -> None:
+    async def open(self) -> None:
         for one in self.workers:
-            one.handover.open()
+            await one.open()
+        await until(lambda: all(one.peers.links_up == self._count - 1 for one in self.workers))
 
-    def close(self) -> None:
+    async def close(self) -> None:
         for one in self.workers:
-            one.close()
+            await one.close()
 
     def name_at(self, index: int, prefix: str = "c") -> str:
         """A client id that is at home in this worker."""
@@ -126,8 +151,9 @@ class Machine:
 
 
 def run(test: Callable[[], Coroutine[None, None, None]]) -> None:
-    """On the loop of the node."""
-    uvloop.run(test())
+    """On the loop of the node, which ends with the test, whatever became of it."""
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(test())
 
 
 async def until(condition: Callable[[], object]) -> None:

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Final, cast
 
 from mypy_extensions import i64, mypyc_attr
 
-from headrace.core.ports.link import WorkerPort
+from headrace.core.ports.link import BrokerPort, WorkerPort
 from headrace.core.ports.timers import Timer
 from headrace.mqtt.protocol import ServerHandler, ServerProtocol
 from headrace.net.remote import has_hung_up, peer_of
 from headrace.sockets.plain import PlainTransport
-from headrace.stream import ByteStream
+from headrace.stream import UNLIMITED, ByteStream
 from headrace.stream_link import PENDING_BYTES_MAX, StreamLink
 
 if TYPE_CHECKING:
@@ -63,6 +63,7 @@ class Connection(StreamLink):
         self._since_ms = worker.clock.mono_ms
         self.made = False
         self._plain = False  # its bytes are the socket's
+        self.relayed = False  # its client is at home in another worker, and the socket stays here
         self._cut = ""  # why we cut it off
         self._charged: i64 = 0  # bytes of an unfinished CONNECT that count against all strangers
         self._below: i64 = 0  # of them, those that the transport holds
@@ -77,7 +78,7 @@ class Connection(StreamLink):
 
     def is_stranger(self) -> bool:
         """Return whether nobody has been let in yet."""
-        return self.session is None
+        return self.session is None and not self.relayed
 
     # asyncio.Protocol
 
@@ -87,7 +88,8 @@ class Connection(StreamLink):
         self._plain = isinstance(transport, PlainTransport)
         self._set.add(self)
         try:
-            self.certificate_name = self._set.identity_of(transport)
+            if not self.arrived:  # else the worker that has the socket has said it
+                self.certificate_name = self._set.identity_of(transport)
         except Exception as error:  # noqa: BLE001  without a name it must not be let in
             self.failed(error)
         deadline = _ConnectDeadline(self)
@@ -193,13 +195,33 @@ class Connection(StreamLink):
             return -1
         return cast("socket.socket", transport.get_extra_info("socket")).fileno()
 
+    def stream_version(self) -> int:
+        """Return the version of its protocol, 0 until that is known."""
+        return int(self._stream.version)
+
+    def relay(self, stream: ByteStream, broker: BrokerPort) -> None:
+        """Give what comes to `stream` from now on, and the rest to `broker`: the client, who has left, is at home in
+        another worker, and no stranger here any more."""
+        self._stream.stop()
+        self._stream = stream
+        self._aside = None
+        self.broker = broker
+        self.relayed = True
+        self._pending_bytes_max = (
+            UNLIMITED  # what its home has sent, within the window of the channel: that counts there
+        )
+        self._stop_timer()
+        self._set.relay(self)
+
     def hung_up(self) -> bool:
         transport = self._transport
+        if self.arrived and not self._plain:
+            return self.closed  # the socket is another worker's, which closes the channel
         return transport is None or has_hung_up(transport.get_extra_info("socket"))
 
     def is_revoked(self) -> bool:
         """Return whether the client's certificate has been revoked since it connected."""
-        return self._transport is not None and self._set.is_revoked(self._transport)
+        return self._transport is not None and not self.arrived and self._set.is_revoked(self._transport)
 
     def peer(self) -> str:
         transport = self._transport
@@ -229,6 +251,7 @@ class ConnectionSet:
         self.messages_per_s = 0
         self.subscriptions_max = 0
         self.open: set[Connection] = set()
+        self.relayed: set[Connection] = set()  # whose client is another worker's: open there
         self.pending = 0
         self.accepted = 0
         self.strangers_bytes: i64 = 0  # counted at the node's set alone
@@ -242,7 +265,7 @@ class ConnectionSet:
 
     def room(self) -> int:
         """Return how many more there may be, here and in all; negative while those that made room for others end."""
-        room = self.connections_max - len(self.open) - self.pending
+        room = self.connections_max - len(self.open) - len(self.relayed) - self.pending
         return room if self.parent is None else min(room, self.parent.room())
 
     def add(self, connection: Connection) -> None:
@@ -252,8 +275,16 @@ class ConnectionSet:
         if self.parent is not None:
             self.parent.add(connection)
 
+    def relay(self, connection: Connection) -> None:
+        """Note that a connection keeps its socket here, and that its client is at home in another worker."""
+        self.open.discard(connection)
+        self.relayed.add(connection)
+        if self.parent is not None:
+            self.parent.relay(connection)
+
     def discard(self, connection: Connection) -> None:
         self.open.discard(connection)
+        self.relayed.discard(connection)
         if self.parent is not None:
             self.parent.discard(connection)
 

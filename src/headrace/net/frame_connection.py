@@ -37,7 +37,7 @@ class FrameConnection(Connection):
         return frames
 
     def is_stranger(self) -> bool:
-        return self.client is None or self.client.is_stranger
+        return not self.relayed and (self.client is None or self.client.is_stranger)
 
     def let_in(self) -> None:
         client = self.client

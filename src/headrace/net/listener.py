@@ -93,7 +93,7 @@ class ListenerSet(ConnectionSet):
 
     def make_room(self) -> bool:
         """Have the oldest stranger go: of this listener where this one is full, else of the one that has most of them."""
-        if len(self.open) + self.pending >= self.connections_max or not self.all_of_node:
+        if len(self.open) + len(self.relayed) + self.pending >= self.connections_max or not self.all_of_node:
             return self.strangers.give_up_oldest()
         most = sorted(self.all_of_node, key=lambda one: len(one.strangers), reverse=True)
         return any(one.strangers.give_up_oldest() for one in most)
@@ -104,6 +104,12 @@ class ListenerSet(ConnectionSet):
         if refusal:
             self.turn_away(refusal)
         return bool(refusal)
+
+    def relay(self, connection: Connection) -> None:
+        super().relay(connection)
+        self.strangers.gone(connection)
+        if self.went is not None:
+            self.went(connection)
 
     def discard(self, connection: Connection) -> None:
         super().discard(connection)
@@ -284,6 +290,16 @@ class Listener:
             return
         connection.worker.bytes_received -= len(sent)  # the other worker has counted them
         connection.data_received(sent)
+
+    def take_relayed(self, source: str, name: str | None) -> Connection:
+        """Make the connection of a client whose socket another worker keeps. `name` is that of its certificate. The
+        transport is the caller's to make."""
+        connection = self._make(self.connections, source)
+        self.connections.note_pending(1)
+        connection.arrived = True
+        connection.certificate_name = name
+        self.connections.strangers.came(connection, None)
+        return connection
 
     def _set_up(self, accepted: socket.socket) -> None:
         accepted.setblocking(False)

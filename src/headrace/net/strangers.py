@@ -21,17 +21,18 @@ _FORGOTTEN: Final = (
 
 
 class Strangers:
-    """Keeps the strangers of one listener, each with its socket, which must outlive it here."""
+    """Keeps the strangers of one listener, each with its socket, which must outlive it here; None: another worker has
+    it."""
 
     def __init__(self) -> None:
         # A plain dictionary would look again and again at the places of those who have gone from its front.
-        self._waiting: OrderedDict[Connection, socket.socket] = OrderedDict()
+        self._waiting: OrderedDict[Connection, socket.socket | None] = OrderedDict()
 
     def __len__(self) -> int:
         """Return how many strangers there may be: some have said CONNECT meanwhile."""
         return len(self._waiting)
 
-    def came(self, connection: Connection, accepted: socket.socket) -> None:
+    def came(self, connection: Connection, accepted: socket.socket | None) -> None:
         for other in list(islice(self._waiting, _FORGOTTEN)):
             if not _is_stranger(other):
                 del self._waiting[other]
@@ -48,7 +49,7 @@ class Strangers:
             if not _is_stranger(connection):
                 continue
             connection.turn_away(CROWDED_OUT)
-            if not connection.made:
+            if not connection.made and accepted is not None:
                 with contextlib.suppress(OSError):
                     accepted.shutdown(socket.SHUT_RDWR)  # whoever reads the handshake sees its end
             return True

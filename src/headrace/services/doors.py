@@ -207,7 +207,7 @@ class Doors:
         except (ConfigError, OSError) as error:
             failed.append("bans")
             self._warn("bans not reloaded, the old ones stay", error=str(error))
-        self._evicting.begin(list(self._all.open))
+        self._evicting.begin([*self._all.open, *self._all.relayed])
         return failed
 
     def _judge(self, connection: Connection) -> str:
@@ -221,12 +221,24 @@ class Doors:
     def take_over(self, url: str, accepted: socket.socket, source: str, sent: bytes) -> None:
         """Go on with a client that another worker has accepted at the listener of this URL; `sent` is what it has sent.
         The socket is the connection's from now on, and closed where there is no such listener."""
-        listener = next((one for one in self._listeners if one.url == url), None)
+        listener = self._listener(url)
         if listener is None:
             accepted.close()
-            self.report("a connection from another worker came in at no listener of ours", url)
         else:
             listener.take_over(accepted, source, sent)
+
+    def take_relayed(self, url: str, source: str, name: str | None) -> Connection | None:
+        """Return a new connection for a client whose socket another worker keeps, which came in at the listener of this
+        URL; None if there is no such listener. `name` is that of its certificate."""
+        listener = self._listener(url)
+        return None if listener is None else listener.take_relayed(source, name)
+
+    def _listener(self, url: str) -> Listener | None:
+        """Return the listener of a URL that another worker has named; None, and a line in the log, if there is none."""
+        listener = next((one for one in self._listeners if one.url == url), None)
+        if listener is None:
+            self.report("a connection from another worker came in at no listener of ours", url)
+        return listener
 
     def stop_accepting(self) -> None:
         for listener in self._listeners:
@@ -234,7 +246,7 @@ class Doors:
 
     def close(self) -> None:
         """Cut the connections that are still open."""
-        for connection in list(self._all.open):
+        for connection in [*self._all.open, *self._all.relayed]:
             connection.abort()
         if self.poller is not None:
             self.poller.close()

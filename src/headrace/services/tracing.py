@@ -195,8 +195,9 @@ class Tracing:
             self._consider(connection)
 
     def went(self, connection: Connection) -> None:
-        if self._taps:
-            self._taps.pop(connection, None)
+        tap = self._taps.pop(connection, None)
+        if tap is not None and not connection.closed:  # it goes on, for another worker
+            tap.detach()
 
     def named(self, connection: Connection) -> None:
         """Note that a traced connection has said its client id: now it is known whether anybody wants it."""

@@ -78,6 +78,11 @@ class Channel:
         """Return how many bytes wait for the other side to take more."""
         return len(self._waiting)
 
+    @property
+    def over(self) -> bool:
+        """Return whether the other side has closed, or the link has ended: what came before may wait to be handed out."""
+        return self._ended
+
     def send(self, data: bytes) -> bool:
         """Send bytes. Returns False if nothing more should be sent until `on_writable`; what is sent anyway waits."""
         if self.closed or self._closing:

@@ -1,7 +1,8 @@
 """Connections find their home: what the other workers of this machine take, and what they bring.
 
 Runs on the loop. A connection is accepted by any worker; when its client is known, it goes to the worker that owns its
-shard, which handles CONNECT as if it had accepted the connection itself. Plain sockets pass as descriptors (`passing`).
+shard, which handles CONNECT as if it had accepted the connection itself. Plain sockets pass as descriptors (`passing`);
+what is behind TLS or a WebSocket is relayed over a channel of the link between the two workers (`relay`).
 """
 
 from __future__ import annotations
@@ -9,20 +10,52 @@ from __future__ import annotations
 import asyncio
 import socket
 from collections.abc import Callable
+from dataclasses import replace
+from typing import TYPE_CHECKING, cast
 
 from headrace.core.ports.elsewhere import Departing, Elsewhere
+from headrace.net.connection import Connection
 from headrace.services.doors import Doors
-from headrace.workers.departures import Departures
-from headrace.workers.parcel import Parcel
+from headrace.workers.channel import Channel
+from headrace.workers.departures import Departures, NotNow, Road, parcel_of
+from headrace.workers.parcel import BadParcel, Parcel, decode
 from headrace.workers.passing import Arrivals, DescriptorRoad, path_of
 from headrace.workers.place import Place
+from headrace.workers.relay import ChannelTransport, Relay
+
+if TYPE_CHECKING:
+    from headrace.sockets.plain import PlainTransport
+
+OpenChannel = Callable[
+    [int, bytes], Channel | None
+]  # to a worker, with what it begins with; `Peers.open_channel`
+
+
+class RelayRoad(Road):
+    """Opens a channel for each connection to one other worker."""
+
+    def __init__(self, worker: int, open_channel: OpenChannel) -> None:
+        self._worker = worker
+        self._open_channel = open_channel
+
+    def send(self, link: Connection) -> None:
+        channel = self._open_channel(self._worker, replace(parcel_of(link), sent=b"").encode())
+        if channel is None:
+            raise NotNow("there is no link to its worker")
+        Relay(link, channel).begin()
 
 
 class HandOver(Elsewhere):
-    """The connections that one worker sends to the others, and gets from them. `report` takes a line for the log."""
+    """The connections that one worker sends to the others, and gets from them. `report` takes a line for the log;
+    `relayed_here` and `refused_here` count the channels that others have opened."""
 
     def __init__(
-        self, place: Place, doors: Doors, loop: asyncio.AbstractEventLoop, report: Callable[[str], None]
+        self,
+        place: Place,
+        doors: Doors,
+        open_channel: OpenChannel,
+        loop: asyncio.AbstractEventLoop,
+        report: Callable[[str], None],
     ) -> None:
         super().__init__()
         self._place = place
@@ -34,6 +67,9 @@ class HandOver(Elsewhere):
             worker: Departures(DescriptorRoad(path_of(place.runtime, worker), loop), loop)
             for worker in others
         }
+        self.relaying = {worker: Departures(RelayRoad(worker, open_channel), loop) for worker in others}
+        self.relayed_here = 0
+        self.refused_here = 0
 
     def open(self) -> None:
         """Take connections from now on, once the listeners are there. Raises OSError."""
@@ -42,15 +78,37 @@ class HandOver(Elsewhere):
     def close(self) -> None:
         """Take none, and refuse those who wait."""
         self.arrivals.close()
-        for departures in self.passing.values():
+        for departures in (*self.passing.values(), *self.relaying.values()):
             departures.close()
 
     def take(self, departing: Departing) -> None:
         self._loop.call_soon(self._depart, departing)
 
     def _depart(self, departing: Departing) -> None:
-        self.passing[self._place.owner_of(departing.shard)].add(departing)
+        link = departing.link
+        plain = isinstance(link, Connection) and link.descriptor() >= 0
+        ways = self.passing if plain else self.relaying
+        ways[self._place.owner_of(departing.shard)].add(departing)
 
     def _arrived(self, descriptor: int, parcel: Parcel) -> None:
         accepted = socket.socket(fileno=descriptor)
         self._doors.take_over(parcel.listener, accepted, parcel.source, parcel.sent)
+
+    def accept(self, channel: Channel, opening: bytes) -> None:
+        """Take a channel that another worker has opened for a client who is at home here."""
+        connection = self._expected(opening)
+        if connection is None:
+            self.refused_here += 1
+            channel.abort()
+            return
+        self.relayed_here += 1
+        transport = ChannelTransport(channel, connection, self._loop.call_soon)
+        connection.connection_made(cast("PlainTransport", transport))  # as much of one as is used
+
+    def _expected(self, opening: bytes) -> Connection | None:
+        """Return a new connection for the client that a channel opens with; None if it opens with something else."""
+        try:
+            parcel = decode(opening)
+        except BadParcel:
+            return None
+        return self._doors.take_relayed(parcel.listener, parcel.source, parcel.name)

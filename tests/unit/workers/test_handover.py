@@ -44,7 +44,7 @@ class Heard(Witness):
 def test_a_client_is_served_at_home_with_what_it_sent_behind_connect(tmp_path: Path, cut: int) -> None:
     async def body() -> None:
         machine = Machine(tmp_path, ["tcp://127.0.0.1:0"])
-        machine.open()
+        await machine.open()
         first, second = machine.workers
         heard = second.worker.testimony.witness = Heard()
         name = machine.name_at(1)
@@ -57,7 +57,7 @@ def test_a_client_is_served_at_home_with_what_it_sent_behind_connect(tmp_path: P
         assert await reader.readexactly(10) in (CONNACK + PUBACK_1 + PINGRESP, CONNACK + PINGRESP + PUBACK_1)
         host, port = writer.get_extra_info("sockname")
         assert heard.connects == [(name, f"{host}:{port}", first.doors.urls[0])]
-        await until(lambda: (first.open, second.open) == (0, 1))
+        await until(lambda: (first.clients, second.clients) == (0, 1))
         assert (first.accepted, second.accepted) == (1, 0)  # once, where it came in
         assert first.worker.bytes_received + second.worker.bytes_received == len(data)
         assert (first.handover.passing[1].sent, second.handover.arrivals.taken) == (1, 1)
@@ -68,8 +68,8 @@ def test_a_client_is_served_at_home_with_what_it_sent_behind_connect(tmp_path: P
         writer.write(codec.PINGREQ)
         assert await reader.readexactly(2) == PINGRESP
         writer.close()
-        await until(lambda: second.open == 0)
-        machine.close()
+        await until(lambda: second.clients == 0)
+        await machine.close()
 
     run(body)
 
@@ -77,13 +77,13 @@ def test_a_client_is_served_at_home_with_what_it_sent_behind_connect(tmp_path: P
 def test_the_descriptor_is_closed_where_it_was_passed_from(tmp_path: Path) -> None:
     async def body() -> None:
         machine = Machine(tmp_path, ["tcp://127.0.0.1:0"])
-        machine.open()
+        await machine.open()
         first, second = machine.workers
         warm = await asyncio.open_connection("127.0.0.1", int(first.ports[0]))
         warm[1].write(connect_packet(machine.name_at(1, "warm")))  # the socket between the workers stays
         await warm[0].readexactly(4)
         warm[1].close()
-        await until(lambda: second.open == 0)
+        await until(lambda: second.clients == 0)
         await asyncio.sleep(0)
         before = open_descriptors()
         streams = [await asyncio.open_connection("127.0.0.1", int(first.ports[0])) for _ in range(50)]
@@ -91,12 +91,12 @@ def test_the_descriptor_is_closed_where_it_was_passed_from(tmp_path: Path) -> No
             writer.write(connect_packet(machine.name_at(1, f"c{number}-")))
         for reader, _ in streams:
             assert await reader.readexactly(4) == CONNACK
-        await until(lambda: first.open == 0)
+        await until(lambda: first.clients == 0)
         assert len(open_descriptors() - before) <= 100  # both ends of each, and no third
         for _, writer in streams:
             writer.close()
         await settled(before)
-        machine.close()
+        await machine.close()
 
     run(body)
 
@@ -106,7 +106,7 @@ def test_many_reconnects_at_once_lose_nobody_and_no_descriptor(tmp_path: Path) -
 
     async def body() -> None:
         machine = Machine(tmp_path, ["tcp://127.0.0.1:0"], count=3)
-        machine.open()
+        await machine.open()
         before = open_descriptors()
         steady = await asyncio.open_connection("127.0.0.1", int(machine.workers[0].ports[0]))
         steady[1].write(connect_packet(machine.name_at(0, "steady")))
@@ -128,8 +128,8 @@ def test_many_reconnects_at_once_lose_nobody_and_no_descriptor(tmp_path: Path) -
         assert sent == taken > 300
         assert sum(each.accepted for each in machine.workers) == 601
         steady[1].close()
-        await until(lambda: all(each.open == 0 for each in machine.workers))
-        machine.close()
+        await until(lambda: all(each.clients == 0 for each in machine.workers))
+        await machine.close()
         await settled(before)
 
     run(body)
@@ -138,7 +138,7 @@ def test_many_reconnects_at_once_lose_nobody_and_no_descriptor(tmp_path: Path) -
 def test_a_takeover_by_one_that_came_in_elsewhere(tmp_path: Path) -> None:
     async def body() -> None:
         machine = Machine(tmp_path, ["tcp://127.0.0.1:0"])
-        machine.open()
+        await machine.open()
         name = machine.name_at(1)
         ports = [int(each.ports[0]) for each in machine.workers]
         held = await asyncio.open_connection("127.0.0.1", ports[0])
@@ -151,9 +151,9 @@ def test_a_takeover_by_one_that_came_in_elsewhere(tmp_path: Path) -> None:
             assert await held[0].read() == b""  # [MQTT-3.1.4-3]
             held[1].close()
             held = following
-        await until(lambda: (machine.workers[0].open, machine.workers[1].open) == (0, 1))
+        await until(lambda: (machine.workers[0].clients, machine.workers[1].clients) == (0, 1))
         held[1].close()
-        machine.close()
+        await machine.close()
 
     run(body)
 
@@ -178,8 +178,8 @@ def test_who_waits_for_a_worker_that_does_not_come_is_told_to_come_later(
         assert heard.refusals == [(name, rc.SERVER_UNAVAILABLE)]
         assert first.handover.passing[1].refused == 1
         writer.close()
-        await until(lambda: first.open == 0)
-        machine.close()
+        await until(lambda: first.clients == 0)
+        await machine.close()
 
     run(body)
 
@@ -202,7 +202,7 @@ def test_who_waits_is_served_when_the_worker_is_back(tmp_path: Path) -> None:
         assert await gone[0].readexactly(4) == CONNACK
         gone[1].close()
         writer.close()
-        machine.close()
+        await machine.close()
 
     run(body)
 
@@ -219,7 +219,7 @@ def test_a_node_that_stops_refuses_those_who_wait(tmp_path: Path) -> None:
         first.handover.close()
         assert (await reader.read())[3] == rc.CONNACK_SERVER_UNAVAILABLE
         writer.close()
-        machine.close()
+        await machine.close()
         await settled(before)
 
     run(body)
@@ -228,7 +228,7 @@ def test_a_node_that_stops_refuses_those_who_wait(tmp_path: Path) -> None:
 def test_a_large_connect_goes_in_parts(tmp_path: Path) -> None:
     async def body() -> None:
         machine = Machine(tmp_path, ["tcp://127.0.0.1:0"])
-        machine.open()
+        await machine.open()
         first = machine.workers[0]
         reader, writer = await asyncio.open_connection("127.0.0.1", int(first.ports[0]))
         packet = Connect(5, machine.name_at(1), True)
@@ -239,7 +239,7 @@ def test_a_large_connect_goes_in_parts(tmp_path: Path) -> None:
         assert (await reader.readexactly(4))[3] == 0
         assert first.handover.passing[1].sent == 1
         writer.close()
-        machine.close()
+        await machine.close()
 
     run(body)
 
@@ -247,7 +247,7 @@ def test_a_large_connect_goes_in_parts(tmp_path: Path) -> None:
 def test_a_client_behind_a_balancer_keeps_its_address(tmp_path: Path) -> None:
     async def body() -> None:
         machine = Machine(tmp_path, ["tcp://127.0.0.1:0?proxy=required"])
-        machine.open()
+        await machine.open()
         heard = machine.workers[1].worker.testimony.witness = Heard()
         reader, writer = await asyncio.open_connection("127.0.0.1", int(machine.workers[0].ports[0]))
         name = machine.name_at(1)
@@ -255,7 +255,7 @@ def test_a_client_behind_a_balancer_keeps_its_address(tmp_path: Path) -> None:
         assert await reader.readexactly(4) == CONNACK
         assert [peer for _, peer, _ in heard.connects] == ["198.51.100.7:5555"]
         writer.close()
-        machine.close()
+        await machine.close()
 
     run(body)
 
@@ -264,7 +264,7 @@ def test_clients_of_a_unix_socket_and_devices_of_frames_are_passed_too(tmp_path:
     async def body() -> None:
         urls = [f"unix://{tmp_path}/mqtt-INDEX.sock", "frame://127.0.0.1:0"]
         machine = Machine(tmp_path, urls)
-        machine.open()
+        await machine.open()
         first, second = machine.workers
         reader, writer = await asyncio.open_unix_connection(f"{tmp_path}/mqtt-0.sock")
         writer.write(connect_packet(machine.name_at(1)))
@@ -279,11 +279,11 @@ def test_clients_of_a_unix_socket_and_devices_of_frames_are_passed_too(tmp_path:
         answers = b""
         while not answers.endswith(pong):
             answers += await device[0].read(1000)
-        await until(lambda: (first.open, second.open) == (0, 2))
+        await until(lambda: (first.clients, second.clients) == (0, 2))
         assert [client.link.client_id for client in second.broker.devices.clients] == [sn.decode()]
         for one in (writer, device[1]):
             one.close()
-        machine.close()
+        await machine.close()
 
     run(body)
 
@@ -307,8 +307,8 @@ def test_who_hangs_up_while_it_waits_costs_nothing(tmp_path: Path) -> None:
             sock.close()
         second.handover.open()
         await until(lambda: len(first.handover.passing[1]) == 0)
-        await until(lambda: (first.open, second.open) == (0, 0))
-        machine.close()
+        await until(lambda: (first.clients, second.clients) == (0, 0))
+        await machine.close()
         await settled(before)
         assert os.listdir(tmp_path) == []
 
