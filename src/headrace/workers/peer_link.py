@@ -159,8 +159,8 @@ class PeerLink(Carrier):
         self._refresh()
         try:
             self.split(data)
-        except BrokenLink as error:
-            self.end(error.reason, str(error))
+        except BrokenLink as broken:
+            self.end(broken.reason, str(broken))
         except Exception as error:  # noqa: BLE001  it must not cost the others
             self._owner.failed(error)
             self.end("error", repr(error))
