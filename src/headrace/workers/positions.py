@@ -79,10 +79,12 @@ class Positions:
         return found
 
     def _restore(self, entry: bytes) -> None:
-        if not entry.startswith(_STREAMS):
+        if entry[1 : 1 + len(_STREAMS)] != _STREAMS:
             return
-        _, taken, followed = msgspec.msgpack.decode(entry, type=tuple[str, list[list[int]], list[list[int]]])
-        for subkind, rows in ((TAKEN, taken), (FOLLOWED, followed)):
+        fields: list[list[list[int]]] = msgspec.msgpack.decode(entry)[1:]
+        for subkind, rows in zip(
+            (TAKEN, FOLLOWED), fields, strict=False
+        ):  # what is behind them is of later versions
             for shard, position in rows:
                 self.note(subkind, shard, -1, position)
 
@@ -96,7 +98,7 @@ class Positions:
                 self.note(said.subkind, shard, offset, position)
 
 
-_STREAMS: Final = msgspec.msgpack.encode(["streams", [], []])[:8]
+_STREAMS: Final = msgspec.msgpack.encode("streams")  # behind the byte that says how many fields there are
 
 
 def consistent_ends(shards: Sequence[Positions], ends: Sequence[int]) -> list[int]:

@@ -36,11 +36,12 @@ def test_what_a_journal_says_of_streams_is_read(tmp_path: Path) -> None:
     assert (found[0].followed[1].positions, found[1].taken) == ([2], {})
 
 
-def test_a_snapshot_says_what_lies_before_it(tmp_path: Path) -> None:
+@pytest.mark.parametrize("more", [[], [[[1, 7]]]], ids=["as it is", "of a later version"])
+def test_a_snapshot_says_what_lies_before_it(tmp_path: Path, more: list[list[list[int]]]) -> None:
     layout = made(tmp_path, [[copy(1, 4), message("a"), copy(1, 5)], [message("b")] * 7])
     snapshot = SnapshotWriter(layout.directory(0) / DIRECTORY, 2)
     snapshot.add(msgspec.msgpack.encode(["session", 1]))
-    snapshot.add(msgspec.msgpack.encode(["streams", [[1, 5]], [[1, 2]]]))
+    snapshot.add(msgspec.msgpack.encode(["streams", [[1, 5]], [[1, 2]], *more]))
     snapshot.commit()
     found = Positions.read(JournalReader(layout.directory(0)), 3)
     assert (found.taken[1].records, found.taken[1].positions) == ([-1, 2], [5, 6])
