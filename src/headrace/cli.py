@@ -313,7 +313,7 @@ def _existing(data_dir: Path) -> list[tuple[str, Path]]:
 
 def _rows(body: bytes, base_offset: int) -> Iterator[dict[str, object]]:
     from headrace.core.records.event import Event
-    from headrace.core.records.message import Copy, Message, decode_batch
+    from headrace.core.records.message import Copy, Given, Message, decode_batch
     from headrace.core.records.record import Progress
     from headrace.core.records.stream_record import StreamRecord
 
@@ -338,9 +338,10 @@ def _rows(body: bytes, base_offset: int) -> Iterator[dict[str, object]]:
             row |= {"kind": "progress", "subkind": record.subkind, "values": list(record.values())}
         elif isinstance(record, StreamRecord):
             row |= {"kind": "stream", "subkind": record.subkind, "positions": record.positions()}
-        if isinstance(record, Copy):
+        if isinstance(record, (Copy, Given)):
             del row["packet_id"]
-            row |= {"kind": "copy", "source_shard": record.source, "source_offset": record.source_offset}
+            kind = "copy" if isinstance(record, Copy) else "given"
+            row |= {"kind": kind, "source_shard": record.source, "source_offset": record.source_offset}
         yield row
 
 

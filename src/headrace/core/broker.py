@@ -50,6 +50,7 @@ from headrace.core.records.record import (
     FLAG_RETAIN,
     KIND_COPY,
     KIND_EVENT,
+    KIND_GIVEN,
     KIND_MESSAGE,
     KIND_NONE,
     KIND_QUEUE,
@@ -125,9 +126,18 @@ class Broker(BatchListener):
     def join(self, journal: JournalPort, routes: Routes, settings: StreamSettings) -> Neighbours:
         """Be one of several shards; to be called before the state is recovered. `routes` is one table a worker."""
         neighbours = Neighbours(
-            self.shard, self.fold, self.commit, self.router, journal, self.worker, routes, settings
+            self.shard,
+            self.fold,
+            self.commit,
+            self.router,
+            self.delivery,
+            journal,
+            self.worker,
+            routes,
+            settings,
         )
         self.neighbours = self.router.others = self.subscribing.neighbours = neighbours
+        self.retained.others = neighbours.asking
         self.forwarding.hold_all()
         self.fold.spread(self.worker.homes, self.shard)
         return neighbours
@@ -222,7 +232,7 @@ class Broker(BatchListener):
             return self._apply_copy(cast(Copy, record))
         if record.kind == KIND_QUEUE:
             self.fold.queues.apply(cast(QueueRecord, record))
-        else:
+        elif record.kind != KIND_GIVEN:
             self.fold.streams.apply(cast(StreamRecord, record))
         return 0
 

@@ -21,6 +21,7 @@ from headrace.core.records.record import (
     DROPPED,
     KIND_COPY,
     KIND_EVENT,
+    KIND_GIVEN,
     KIND_MESSAGE,
     KIND_NONE,
     PROGRESS_SUBKINDS,
@@ -397,7 +398,9 @@ class GroupCommit:
         body = self._body.getvalue()  # what wants memory comes first: if it raises, nothing has happened yet
         # Only messages are asked for again; an event in memory is ten times its bytes.
         records: list[object] = [
-            record if record.kind == KIND_MESSAGE or record.kind == KIND_COPY else None
+            record
+            if record.kind == KIND_MESSAGE or record.kind == KIND_COPY or record.kind == KIND_GIVEN
+            else None
             for record in batch
             if record.kind != KIND_NONE
         ]

@@ -241,6 +241,7 @@ class Actor:
             self.reference.left(self.name, topic_filter)
         packet_id = self._free_id()
         self._asked[packet_id] = (topic_filter, qos)
+        self.reference.asked(self, packet_id, topic_filter)
         request = SubscriptionRequest(topic_filter, qos, False, False, 0)
         self.feed(codec.encode_subscribe(self.version, packet_id, [request], Properties()))
 
@@ -345,6 +346,8 @@ class Actor:
         subscriptions = self._asked
         self._forget()
         self._asked = subscriptions
+        for packet_id, (topic_filter, _) in subscriptions.items():
+            self.reference.asked(self, packet_id, topic_filter)
         for publication in pending:
             if not publication.acked:
                 self.publish(publication)
@@ -358,6 +361,7 @@ class Actor:
             self.reference.group_members[self.name] = 1
         elif (topic_filter, 0) not in self._asked.values():  # else it is on its way to be QoS 0 already
             self.subscriptions[topic_filter] = qos
+            self.reference.granted(self, packet_id, topic_filter, qos)
 
     def _on_acknowledgement(self, kind: int, packet_id: int) -> None:
         if kind == 6:  # PUBREL
@@ -472,6 +476,7 @@ class Actor:
                     self.fail(f"QoS 2 message {number} was delivered twice in the group")
                 once.add(number)
             return
+        self.reference.arrived(self, publication, qos, retained)
         if retained:
             self.fresh.setdefault(number, 0)
             return
@@ -490,7 +495,8 @@ class Actor:
 
     def _in_order(self, publication: Publication) -> tuple[int, ...]:
         """Order is promised to whoever was subscribed when the message was first sent."""
-        wanted = publication.qos == 0 or publication.wants.get(self.name) == self.epoch
+        live = publication.qos == 0 and (not publication.retain or self.reference.qos0_in_order)
+        wanted = live or publication.wants.get(self.name) == self.epoch
         if (self.reference.limited or publication.expires) and publication.sends > 1:
             wanted = False  # the first copy may have been dropped, and counted
         return (publication.number,) if wanted else ()

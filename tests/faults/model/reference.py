@@ -65,6 +65,7 @@ class Reference:
     """The publications of a history and the promises about them."""
 
     def __init__(self, limited: bool) -> None:
+        self.qos0_in_order = True  # what is retained at QoS 0 too
         self.limited = limited  # backlogs are short: what is missing must have been counted
         self.publications: dict[int, Publication] = {}
         self.wills: dict[LastWill, str] = {}  # whose
@@ -99,6 +100,15 @@ class Reference:
         for publication in self.publications.values():
             if not publication.acked and matches(topic_filter, publication.topic):
                 publication.wants.pop(name, None)
+
+    def asked(self, actor: object, packet_id: int, topic_filter: str) -> None:
+        """A client sends SUBSCRIBE."""
+
+    def granted(self, actor: object, packet_id: int, topic_filter: str, qos: int) -> None:
+        """A client has SUBACK."""
+
+    def arrived(self, actor: object, publication: Publication, qos: int, retained: bool) -> None:
+        """A client was given something new."""
 
     def group_left(self, name: str) -> None:
         """A member leaves or its session ends: the queue may go with the last one, QoS 2 in flight goes with it."""

@@ -17,13 +17,13 @@ from itertools import count
 from random import Random
 
 from faults.model.actor import NO, Actor
-from faults.model.reference import Reference
+from faults.model.reference import Publication, Reference
 from faults.model.shards import Cluster, End, Owner, Shard
-from faults.model.world import Violation
+from faults.model.world import Violation, World
 from headrace.core.homes import Homes
 from headrace.core.ports.identity import DEFAULT_TENANT
 from headrace.core.ports.settings import BrokerSettings
-from headrace.core.records.message import Copy
+from headrace.core.records.message import Copy, Given
 from headrace.core.shards.neighbours import StreamSettings
 from headrace.mqtt.topics import matches
 
@@ -58,16 +58,86 @@ STEPS = (
 )
 
 
+class Due:
+    """A subscription that was acknowledged, and what of its topics was retained and acknowledged before it was sent."""
+
+    def __init__(self, actor: Actor, topic_filter: str, acked: set[int], late: int) -> None:
+        self.actor = actor
+        self.epoch = actor.epoch
+        self.topic_filter = topic_filter
+        self.acked = acked
+        self.late = late
+
+
 class ShardReference(Reference):
-    """Knows the clients: who leaves a subscription may miss what has been acknowledged and is still on its way."""
+    """Knows the clients: who leaves a subscription may miss what has been acknowledged and is still on its way. Each
+    SUBSCRIBE may bring one copy of a message, retained or as something new; and what one publisher has published comes
+    in order, retained or not."""
 
     actors: list[Actor]
 
+    def __init__(self) -> None:
+        super().__init__(False)
+        self.qos0_in_order = False  # a copy of what is older than a subscription may come after a crash
+        self.dues: list[Due] = []
+        self._asks: dict[
+            str, list[str]
+        ] = {}  # filters, by client: what ends a session may be lost in a crash
+        self._acked: dict[tuple[str, int, int], tuple[set[int], int]] = {}  # when it was asked, by packet
+        self._came: dict[tuple[str, int, int], int] = {}
+        self._newest: dict[tuple[object, ...], int] = {}
+        self.retained: dict[
+            tuple[str, int], int
+        ] = {}  # how often it came with RETAIN, by client and publication
+
+    def asked(self, actor: Actor, packet_id: int, topic_filter: str) -> None:  # type: ignore[override]
+        self._asks.setdefault(actor.name, []).append(topic_filter)
+        acked = {p.number for p in self.publications.values() if p.retain and p.acked}
+        before = self._acked.get(
+            (actor.name, actor.epoch - 1, packet_id)
+        )  # sent before CONNACK told of a new session
+        self._acked[actor.name, actor.epoch, packet_id] = before or (acked, _late(actor.world))
+
+    def granted(self, actor: Actor, packet_id: int, topic_filter: str, qos: int) -> None:  # type: ignore[override]
+        found = self._acked.get((actor.name, actor.epoch, packet_id))
+        straggler = actor.link is None or actor.link.worker is not actor.world.worker
+        if qos and found is not None and not actor.transient and not straggler:
+            self.dues.append(Due(actor, topic_filter, *found))
+
+    def crashed(self, shard: Shard, late: int) -> None:
+        """An owner is gone that has sent `late` SUBACKs without an answer: what is due to those may be lost."""
+        self.dues = [due for due in self.dues if due.actor.world is not shard or due.late == late]
+        for due in self.dues:
+            if due.actor.world is shard:
+                due.late = 0
+
+    def arrived(self, actor: Actor, publication: Publication, qos: int, retained: bool) -> None:  # type: ignore[override]
+        number, topic = publication.number, publication.topic
+        session = (actor.name, actor.epoch)
+        came = self._came[(*session, number)] = self._came.get((*session, number), 0) + 1
+        asks = sum(matches(topic_filter, topic) for topic_filter in self._asks.get(actor.name, ()))
+        if came > asks + publication.sends - 1:
+            actor.fail(f"P2: {number} came {came} times, {asks} SUBSCRIBE asked for it")
+        if retained:
+            self.retained[actor.name, number] = self.retained.get((actor.name, number), 0) + 1
+        if publication.sends > 1:
+            return
+        key = (*session, publication.publisher, topic, publication.qos, qos)
+        if self._newest.get(key, 0) > number:
+            actor.fail(f"P6: {number} {retained=} came behind {self._newest[key]} of {topic}")
+        if retained or publication.retain:
+            self._newest[key] = number
+
     def left(self, name: str, topic_filter: str) -> None:
+        self.dues = [d for d in self.dues if (d.actor.name, d.topic_filter) != (name, topic_filter)]
         fresh = next(actor.fresh for actor in self.actors if actor.name == name)
         for publication in self.publications.values():
             if publication.number not in fresh and matches(topic_filter, publication.topic):
                 publication.wants.pop(name, None)
+
+
+def _late(world: World) -> int:
+    return world.broker.neighbours.asking.late if world.broker.neighbours else 0
 
 
 class ShardHistory:
@@ -89,7 +159,7 @@ class ShardHistory:
         streams.read_at_once = rng.choice((1, 5, 500))
         streams.withdraw_after_ms = rng.choice((0, 1000, 60_000))
         self.cluster = Cluster(shards, rng, settings, streams)
-        self.reference = ShardReference(False)
+        self.reference = ShardReference()
         self.actors = [
             Actor(self.cluster.shards[at % shards], self.reference, name_at_home(at % shards, shards, at))
             for at in range(CLIENTS)
@@ -255,15 +325,18 @@ class ShardHistory:
         for actor in self._at_home(shard):
             if self.rng.random() < 0.5:
                 actor.read()
+        self.reference.crashed(shard, _late(shard))
         shard.crash()
         self._begun_anew(shard)
 
     def step_stop(self) -> None:
         shard = self._shard()
+        before = shard.owner.neighbours.asking
         shard.stop()
         for actor in self._at_home(shard):
             if self.rng.random() < 0.5:
                 actor.read()
+        self.reference.crashed(shard, before.late)
         self._begun_anew(shard)
 
     def _begun_anew(self, shard: Shard) -> None:
@@ -277,6 +350,7 @@ class ShardHistory:
     def step_replace(self) -> None:
         """Another owner begins; some clients stay with the one before."""
         shard = self._shard()
+        self.reference.crashed(shard, _late(shard))
         shard.replace()
         for actor in self._at_home(shard):
             if self.rng.random() < 0.5:
@@ -358,6 +432,20 @@ class ShardHistory:
             if actor.exists != NO or actor.link is None:
                 actor.read()
                 actor.connect(self.rng.choice((4, 5)), False, 10, -1)
+        self._take_all()
+        self.check_journals()
+        self.check_deliveries()
+        self.check_dues()
+        self.reference.retained.clear()
+        for actor in self.actors:
+            actor.subscribe("#", 2)
+        self._take_all()
+        self.check_streams()
+        self.check_retained()
+        self.check_new_subscribers()
+
+    def _take_all(self) -> None:
+        """Everybody takes everything, until nothing comes any more."""
         quiet = 0
         while quiet < 3:
             self.cluster.advance(1)
@@ -368,10 +456,6 @@ class ShardHistory:
                 while actor.answer(0):
                     moved += 1
             quiet = 0 if moved else quiet + 1
-        self.check_journals()
-        self.check_deliveries()
-        self.check_streams()
-        self.check_retained()
 
     def heal(self) -> None:
         """Every shard follows every other one's owner, and all that was said is heard."""
@@ -428,10 +512,57 @@ class ShardHistory:
             self._check_kept(shard)
             self._check_taken(shard)
 
+    def check_new_subscribers(self) -> None:
+        """P6: whoever subscribes to everything gets what all homes keep, each once."""
+        kept: dict[str, set[int]] = {actor.name: set() for actor in self.actors}
+        for shard in self.cluster.shards:
+            for message in shard.broker.fold.tenant(DEFAULT_TENANT).retained.messages():
+                for name, numbers in kept.items():
+                    if not message.expired(shard.now_us):
+                        numbers.add(int(message.payload))
+                        if self.reference.retained.get((name, int(message.payload)), 0) != 1:
+                            raise Violation(f"P6: {name} was not given {message.payload!r} once")
+        for name, number in self.reference.retained:
+            if number not in kept[name] and not self.reference.publications[number].expires:
+                raise Violation(f"P6: {name} was given {number}, which nobody keeps")
+
+    def check_dues(self) -> None:
+        """P6: an acknowledged subscription has got the newest retained message of each topic, or a newer one."""
+        orders = {topic: self._order(topic) for topic in TOPICS}
+        for due in self.reference.dues:
+            actor = due.actor
+            if due.epoch != actor.epoch:
+                continue
+            for topic in TOPICS:
+                if not matches(due.topic_filter, topic):
+                    continue
+                order = orders[topic]
+                known = [at for at, made in enumerate(order) if made.number in due.acked]
+                newer = order[max(known) :] if known else []
+                if any(made.clears or made.expires or made.qos == 0 for made in newer):
+                    continue
+                if newer and not any(made.number in actor.fresh for made in newer):
+                    raise Violation(
+                        f"P6: {actor.name} asked for {due.topic_filter}, never got {newer[0].number}"
+                    )
+
+    def _order(self, topic: str) -> list[Publication]:
+        """What was published as retained on a topic, in the order of its home's journal."""
+        home = self.cluster.shards[self.cluster.shards[0].worker.homes.of_topic(DEFAULT_TENANT, topic)]
+        cleared = Publication(0, "", topic, 0, True, False)
+        cleared.clears = True
+        return [
+            self.reference.publications[int(m.payload)] if m.payload else cleared
+            for m in home.journal.messages()
+            if m.retain and m.topic == topic.encode() and not isinstance(m, Given)
+        ]
+
     def _check_kept(self, shard: Shard) -> None:
         homes = shard.worker.homes
         last: dict[bytes, bytes] = {}
         for message in shard.journal.messages():
+            if isinstance(message, Given):
+                continue
             if message.retain and homes.of_retained(b"default", message.topic) == shard.number:
                 last[message.topic] = message.payload
         kept = shard.broker.fold.tenant(DEFAULT_TENANT).retained
@@ -450,7 +581,7 @@ class ShardHistory:
         taken = {(copy.source, copy.source_offset) for copy in copies}
         for shard in self.cluster.shards:
             for message in shard.journal.messages():
-                if isinstance(message, Copy) or not message.retain or shard is home:
+                if isinstance(message, (Copy, Given)) or not message.retain or shard is home:
                     continue
                 at_home = homes.of_retained(b"default", message.topic) == home.number
                 if at_home and (shard.number, message.offset) not in taken:

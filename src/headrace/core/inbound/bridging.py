@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from headrace.core.commit import Answer, Deferred, GroupCommit
-from headrace.core.outbound.retained_replay import RetainedReplay, first_page, sizes_of
+from headrace.core.outbound.retained_replay import Inquiry, RetainedReplay, first_page, sizes_of
 from headrace.core.records.event import (
     SessionClosed,
     SessionName,
@@ -101,9 +101,13 @@ class Bridging:
     def send_retained(self, link: Link, session: Session) -> None:
         """Send the retained messages at QoS 0 again: they do not wait in the queue, and the other broker gets the
         current ones."""
-        direct = self._retained.direct(session, link, self._commit.high_watermark)
+        below = self._commit.high_watermark
+        inquiry = self._retained.inquiry(session, link, below)
+        direct = self._retained.direct(session, link, below, inquiry=inquiry)
         for subscription in (session.subscriptions or {}).values():
             direct.add(subscription)
+            if inquiry is not None:
+                inquiry.add(subscription)
         direct.run()
 
     def resumed(self, link: Link, session: Session) -> None:
@@ -158,7 +162,8 @@ class Bridging:
         event = Subscribed.at(self._clock.now_us, SessionName(session.incarnation), rows, listed, sizes)
         below = self._commit.next_offset
         self._commit.append(event)
-        self._commit.defer(_Subscribed(self._retained, session, fresh, below, set(listed[::3])))
+        inquiry = self._retained.inquiry(session, None, below)
+        self._commit.defer(_Subscribed(self._retained, session, fresh, below, set(listed[::3]), inquiry))
 
     def _unsubscribe(self, session: Session, filters: list[str]) -> None:
         if filters:
@@ -182,8 +187,10 @@ class _Subscribed(Deferred):
         fresh: list[Subscription],
         below: int,
         listed: set[int],
+        inquiry: Inquiry | None,
     ) -> None:
         super().__init__()
+        self._inquiry = inquiry
         self._retained = retained
         self._session = session
         self._fresh = fresh
@@ -191,9 +198,11 @@ class _Subscribed(Deferred):
         self._listed = listed
 
     def run(self) -> None:
-        queued = self._retained.queued(self._session, self._below, self._listed, _Queued())
+        queued = self._retained.queued(self._session, self._below, self._listed, _Queued(), self._inquiry)
         for subscription in self._fresh:
             queued.add(subscription)
+            if self._inquiry is not None:
+                self._inquiry.add(subscription)
         queued.run()
 
 

@@ -11,6 +11,7 @@ from headrace.core.outbound.delivery import Delivery
 from headrace.core.outbound.retained_replay import (
     SUBSCRIPTION_BYTES,
     DirectRetained,
+    Inquiry,
     RetainedReplay,
     first_page,
     sizes_of,
@@ -20,7 +21,8 @@ from headrace.core.ports.link import Link, WorkerPort
 from headrace.core.ports.settings import BrokerSettings
 from headrace.core.ports.witness import Testimony
 from headrace.core.records.event import Subscribed, SubscriptionRow, Unsubscribed
-from headrace.core.shards.neighbours import Held, Neighbours
+from headrace.core.shards.holding import Held
+from headrace.core.shards.neighbours import Neighbours
 from headrace.core.state.session import Session, Subscription, session_of
 from headrace.core.state.subscription_tree import memory_of
 from headrace.core.state.subscriptions import subscription_from
@@ -102,11 +104,23 @@ class Subscribing:
         if rows:
             sizes = sizes_of(session, listed) if listed else None
             self.commit.append(Subscribed.at(self.clock.now_us, session.named(), rows, listed, sizes))
+        inquiry = self._retained.inquiry(session, link, below) if fresh else None
         room.begin()
         toll = toll_of(session, fresh) if fresh else 0
         self.commit.defer(
             _Subscribed(
-                self._retained, self.neighbours, link, session, fresh, held, listed, below, answer, room, toll
+                self._retained,
+                self.neighbours,
+                link,
+                session,
+                fresh,
+                held,
+                listed,
+                below,
+                answer,
+                room,
+                toll,
+                inquiry,
             )
         )
         if toll:
@@ -334,6 +348,7 @@ class _Subscribed(Deferred):
         answer: _Answer,
         room: _Room,
         toll: i64,
+        inquiry: Inquiry | None,
     ) -> None:
         super().__init__(link, ENTRY_BYTES + _memory_of([subscription.filter for subscription in fresh]))
         self._retained = retained
@@ -347,6 +362,7 @@ class _Subscribed(Deferred):
         self._answer = answer
         self._room = room
         self._toll: i64 = toll
+        self._inquiry = inquiry
 
     def work(self) -> i64:
         return 1 + len(self._fresh) // _ADDED
@@ -354,13 +370,16 @@ class _Subscribed(Deferred):
     def run(self) -> None:
         self._room.end()
         retained, link, session, below = self._retained, self._link, self._session, self._below
-        direct = retained.direct(session, link, below, self._toll)
+        inquiry = self._inquiry
+        direct = retained.direct(session, link, below, self._toll, inquiry)
         then = _Suback(retained.delivery, self._neighbours, link, self._answer, direct)
-        queued = retained.queued(session, below, set(self._listed[::3]), then)
+        queued = retained.queued(session, below, set(self._listed[::3]), then, inquiry)
         for subscription in self._fresh:
             if subscription.retain_handling == 1 and subscription.filter in self._held.found:
                 continue  # [MQTT-3.3.1-10]
             direct.add(subscription)
+            if inquiry is not None:
+                inquiry.add(subscription)
             if session.persistent:
                 queued.add(subscription)
         queued.run()

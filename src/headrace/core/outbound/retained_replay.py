@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 PAGE_MESSAGES: Final = 256
 SUBSCRIPTION_BYTES: Final = 300  # of memory that a subscription takes, about, beside its filter
 _LOOKED_AT_ONCE: Final = 64  # subscriptions that find nothing
-_PAGE_BYTES: Final = 256 << 10
+PAGE_BYTES: Final = 256 << 10
 # What a SUBSCRIBE counts against its client's share until the last of its pages has gone: one in four of the messages
 # that a page may look at, so that the pages of one client do not fill a batch, for which all others wait.
 _TOLL_MESSAGES_MAX: Final = PAGE_MESSAGES // 4
@@ -45,13 +45,17 @@ def wanted(session: Session, subscription: Subscription, message: Message, now_u
 
 def first_page(session: Session, subscriptions: list[Subscription], now_us: int) -> list[int]:
     """Return the first page of the retained entries that a `subscribed` record lists: offset, QoS, subscription
-    identifier, flat. As many as are found in one piece of a walk; the others follow in pages."""
+    identifier, flat. As many as are found in one piece of a walk; the others follow in pages, and what is about to be
+    replaced with them."""
     listed: list[int] = []
     visits = 0
+    retained = session.tenant.retained
     for subscription in subscriptions:
-        walk = session.tenant.retained.walk(subscription.filter)
+        walk = retained.walk(subscription.filter)
         for message in walk.take(PAGE_MESSAGES - len(listed) // 3):
             qos = effective_qos(message, subscription)
+            if retained.is_arriving(message.topic):
+                continue
             if qos and wanted(session, subscription, message, now_us):
                 listed += [message.offset, qos, subscription.subscription_id]
         visits += walk.visits
@@ -120,6 +124,35 @@ class Pages:
         return page
 
 
+class Inquiry:
+    """What some subscriptions of a session are given of retained messages that are at home in other shards."""
+
+    def add(self, subscription: Subscription) -> None:
+        raise NotImplementedError
+
+    def stored(self, then: Deferred) -> None:
+        """Put what a persistent session gets at QoS 1 and 2 into its queue, then run `then`, at once for any other
+        session; sooner where a home is away or does not answer."""
+        raise NotImplementedError
+
+    def live(self, link: Link) -> None:
+        """Send the rest to the connection."""
+        raise NotImplementedError
+
+    def end(self) -> None:
+        """Ask for nothing more."""
+        raise NotImplementedError
+
+
+class OtherHomes:
+    """Whoever asks other shards for retained messages."""
+
+    def inquire(self, session: Session, link: Link | None, below: int) -> Inquiry:
+        """Begin to ask on behalf of subscriptions whose record has just got the offset `below`: what is newer comes to
+        them on its own. `link` is the connection that has subscribed, if any."""
+        raise NotImplementedError
+
+
 class RetainedReplay:
     """What it takes to send retained messages to a new subscription, and the two ways to do it."""
 
@@ -128,16 +161,32 @@ class RetainedReplay:
         self.delivery = delivery
         self.system = system
         self.clock = clock
+        self.others: OtherHomes | None = None  # where there are other shards
 
-    def queued(self, session: Session, below: int, listed: set[int], then: Deferred) -> QueuedRetained:
+    def inquiry(self, session: Session, link: Link | None, below: int) -> Inquiry | None:
+        """Return what the other shards are to be asked, to be begun when `below` is given to the record; None where
+        there are none."""
+        others = self.others
+        return None if others is None else others.inquire(session, link, below)
+
+    def queued(
+        self,
+        session: Session,
+        below: int,
+        listed: set[int],
+        then: Deferred,
+        inquiry: Inquiry | None = None,
+    ) -> QueuedRetained:
         """Return the work that sends retained messages through the queue of a persistent session; then `then` runs.
         `listed`: offsets that are in its record."""
-        return QueuedRetained(self, session, below, listed, then)
+        return QueuedRetained(self, session, below, listed, then, inquiry)
 
-    def direct(self, session: Session, link: Link, below: int, toll: i64 = 0) -> DirectRetained:
+    def direct(
+        self, session: Session, link: Link, below: int, toll: i64 = 0, inquiry: Inquiry | None = None
+    ) -> DirectRetained:
         """Return the work that sends retained messages straight to a connection. `toll`: bytes that its SUBSCRIBE was
         charged, which are given back at the end."""
-        return DirectRetained(self, session, link, below, toll)
+        return DirectRetained(self, session, link, below, toll, inquiry)
 
 
 class QueuedRetained(Deferred):
@@ -153,8 +202,10 @@ class QueuedRetained(Deferred):
         below: int,
         listed: set[int],
         then: Deferred,
+        inquiry: Inquiry | None,
     ) -> None:
         super().__init__(then.payer, 64 * len(listed))
+        self._inquiry = inquiry
         self._commit = parts.commit
         self._clock = parts.clock
         self._session = session
@@ -173,7 +224,10 @@ class QueuedRetained(Deferred):
     def run(self) -> None:
         self._work = 1
         if self._session.ended or self._pages.done:
-            self._then.run()
+            if self._inquiry is None:
+                self._then.run()
+            else:
+                self._inquiry.stored(self._then)
             return
         queued = self._page()
         if queued:
@@ -187,7 +241,7 @@ class QueuedRetained(Deferred):
         self._work += len(messages)
         subscription = self._pages.subscription
         queued: list[int] = []
-        if not messages or subscription is None or not _holds(self._session, subscription):
+        if not messages or subscription is None or not holds(self._session, subscription):
             return queued
         retained = self._session.tenant.retained
         for message in messages:
@@ -199,7 +253,7 @@ class QueuedRetained(Deferred):
         return queued
 
 
-def _holds(session: Session, subscription: Subscription) -> bool:
+def holds(session: Session, subscription: Subscription) -> bool:
     """Return whether the session still has the subscription: False once it is unsubscribed [MQTT-3.10.4-2]."""
     return session.subscriptions is not None and subscription.filter in session.subscriptions
 
@@ -217,8 +271,10 @@ class DirectRetained(Deferred):
         link: Link,
         below: int,
         toll: i64,
+        inquiry: Inquiry | None,
     ) -> None:
         super().__init__(link)
+        self._inquiry = inquiry
         self._toll: i64 = toll
         self._work: i64 = 1
         self._delivery = parts.delivery
@@ -247,6 +303,8 @@ class DirectRetained(Deferred):
         link = self._link
         self._work = 1
         if link.closed or self._session.link is not link:
+            if self._inquiry is not None:
+                self._inquiry.end()
             return
         if link.paused:
             self._commit.when_writable(link, self)
@@ -258,10 +316,12 @@ class DirectRetained(Deferred):
             if self._pages.done:
                 link.deferred -= self._toll
                 self._toll = 0
+                if self._inquiry is not None:
+                    self._inquiry.live(link)
                 return
             self._page, self._at = self._pages.next(), 0
             self._page_of = self._pages.subscription
-            if self._page_of is None or not _holds(self._session, self._page_of):
+            if self._page_of is None or not holds(self._session, self._page_of):
                 self._page = []
         self._send(link)
         self._commit.defer(self)
@@ -269,7 +329,7 @@ class DirectRetained(Deferred):
     def _send(self, link: Link) -> None:
         """Send what fits of the page."""
         subscription = self._page_of
-        while subscription is not None and self._at < len(self._page) and link.buffered() <= _PAGE_BYTES:
+        while subscription is not None and self._at < len(self._page) and link.buffered() <= PAGE_BYTES:
             message = self._page[self._at]
             self._at += 1
             self._work += 1

@@ -24,6 +24,7 @@ from headrace.core.records.record import (
     FLAG_V5,
     KIND_COPY,
     KIND_EVENT,
+    KIND_GIVEN,
     KIND_MESSAGE,
     KIND_PROGRESS,
     KIND_QUEUE,
@@ -311,6 +312,44 @@ class Copy(Message):
         out[start + _KIND_AT] = KIND_COPY
 
 
+@mypyc_attr(acyclic=True)
+class Given(Message):
+    """A message that another shard retains, in the journal of this one, where a session was given it. As in a `Copy`,
+    `packet_id` is the shard that it was published to and `incarnation` its offset there."""
+
+    def __init__(self, copy: Message) -> None:
+        super().__init__(
+            copy.timestamp_us,
+            copy.flags,
+            copy.packet_id,
+            copy.incarnation,
+            copy.tenant,
+            copy.origin,
+            copy.tenant_len,
+            copy.topic,
+            copy.properties,
+            copy.message_expiry_s,
+            copy.payload,
+        )
+        self.kind = KIND_GIVEN
+        self.waits = True  # nobody has it yet: it is fetched by its offset
+
+    @property
+    def source(self) -> int:
+        """Return the shard that the message was published to."""
+        return self.packet_id
+
+    @property
+    def source_offset(self) -> int:
+        """Return the message's offset in the journal of that shard."""
+        return self.incarnation
+
+    def encode_into(self, out: BytesWriter) -> None:
+        start: i64 = len(out)
+        super().encode_into(out)
+        out[start + _KIND_AT] = KIND_GIVEN
+
+
 def copy_of(message: Message, source: int, source_offset: int) -> Copy:
     """Return the copy of a message that shard `source` has at this offset of its journal."""
     return Copy(
@@ -433,6 +472,8 @@ def decode_record(body: bytes, pos: int) -> tuple[Record, int]:
         return decode_queue_record(body, pos, end), end
     if kind == KIND_COPY:
         return decode_copy(body, pos, end), end
+    if kind == KIND_GIVEN:
+        return Given(decode_message(body, pos, end)), end
     if kind == KIND_STREAM:
         return decode_stream_record(body, pos, end), end
     raise CorruptRecord(f"unknown record kind {kind}")

@@ -37,6 +37,9 @@ routed here and never further; who wants each message once reads kind 1 alone.
 
 kind 6, STREAM: positions of the streams between shards (`stream_record`).
 
+kind 7, GIVEN: a retained message of another shard that one session of this shard was given, laid out as kind 5: it moves
+no position and is routed to nobody. A RETAINED_QUEUED event behind it names its offset.
+
 A new kind or subkind raises the journal's format version; a field is never given another meaning. Vectors of every
 released form are in `tests/vectors`.
 """
@@ -59,6 +62,7 @@ KIND_PROGRESS: Final = 3
 KIND_QUEUE: Final = 4
 KIND_COPY: Final = 5
 KIND_STREAM: Final = 6
+KIND_GIVEN: Final = 7
 
 # PROGRESS subkinds
 ACKED: Final = 1

@@ -9,12 +9,12 @@ or nothing is taken from that shard any more: a stream that was cut begins again
 
 from __future__ import annotations
 
-from collections import deque
 from typing import Final
 
 from mypy_extensions import i64
 
-from headrace.core.commit import Deferred, GroupCommit
+from headrace.core.commit import GroupCommit
+from headrace.core.outbound.delivery import Delivery
 from headrace.core.outbound.routing import Passing, Router
 from headrace.core.ports.journal import JournalPort
 from headrace.core.ports.link import WorkerPort
@@ -22,7 +22,11 @@ from headrace.core.records.message import Copy, Message
 from headrace.core.records.record import DROP_QOS0_SLOW, FLAG_QOS, FLAG_RETAIN
 from headrace.core.records.stream_record import FOLLOWED, stream_record
 from headrace.core.shards import peer
+from headrace.core.shards.answering import Answering
+from headrace.core.shards.asking import Asking
+from headrace.core.shards.holding import Held, Holding
 from headrace.core.shards.peer import Frame, Hello, Wire, weight_of
+from headrace.core.shards.retained_frames import Answered, RetainedFrame, Sought
 from headrace.core.shards.routes import Routes
 from headrace.core.shards.sending import Sender, home_of
 from headrace.core.shards.taking import Taker
@@ -43,14 +47,6 @@ class StreamSettings:
         self.answer_within_ms = 3000  # or the stream is cut, for which SUBACKs wait
 
 
-class Held(Deferred):
-    """An answer that waits for other shards."""
-
-    def finish(self) -> None:
-        """Give the answer that has waited for other shards."""
-        raise NotImplementedError
-
-
 class Neighbours(Passing):
     """The other shards, as shard `shard` sees them."""
 
@@ -60,6 +56,7 @@ class Neighbours(Passing):
         fold: Fold,
         commit: GroupCommit,
         router: Router,
+        delivery: Delivery,
         journal: JournalPort,
         worker: WorkerPort,
         routes: Routes,
@@ -79,13 +76,16 @@ class Neighbours(Passing):
         self._settings = settings
         self._attempt = 0
         self._sent_before = 0  # copies, on wires that have ended
-        self._number = 0  # of the filter that was announced last
         self._takers: dict[int, Taker] = {}
+        self._holding = Holding(self._takers, commit, worker)
+        self.asking = Asking(
+            shard, fold, commit, delivery, worker, self._takers, self._holding, settings.answer_within_ms
+        )
+        self._answering = Answering(shard, fold, self._takers, worker.clock)
         self._newest: dict[int, tuple[int, int]] = {}  # by shard: epoch and attempt of its newest hello
         self._senders: dict[int, Sender] = {}  # by slot
         self._by_shard: dict[int, Sender] = {}
         self._withdrawing: dict[tuple[str, str], int] = {}  # announced, and wanted by nobody: until when
-        self._held: deque[tuple[int, Held]] = deque()
         self._followed: dict[int, int] = {}  # what followers have said is durable there
         self._followed_noted: dict[int, int] = {}
         self._wanted = Wanted()
@@ -116,8 +116,8 @@ class Neighbours(Passing):
         wire.far = source
         hello = Hello(self.shard, self.epoch, self._attempt)
         announced = self._wanted.filters() + list(self._withdrawing)
-        self._takers[source].begin(wire, hello, announced, self._number)
-        self._release()
+        self._takers[source].begin(wire, hello, announced, self._holding.number)
+        self._holding.release()
 
     def follows(self, source: int) -> bool:
         """Return whether there is a wire on which it follows a shard."""
@@ -155,7 +155,7 @@ class Neighbours(Passing):
         for sender in list(self._senders.values()):
             if sender.wire is wire:
                 self._close(sender)
-        self._release()
+        self._holding.release()
 
     def heard(self, wire: Wire, frame: Frame) -> None:
         """Go on with what was said on a wire. What comes on one that was cut means nothing any more."""
@@ -194,6 +194,7 @@ class Neighbours(Passing):
         del self._by_shard[sender.shard]
         self._sent_before += sender.copies
         self.routes.close(sender.slot)
+        self._answering.forget(sender.slot)
         sender.wire.cut()
 
     def _of_follower(self, sender: Sender, frame: Frame) -> None:
@@ -205,6 +206,7 @@ class Neighbours(Passing):
             self._follow(sender, frame)
         elif isinstance(frame, peer.Wanted):
             routes.add(slot, frame.tenant, frame.topic_filter)
+            self._look(sender)  # whatever it did not look for with this filter is below
             sender.wire.say(peer.Confirmed(frame.number))
         elif isinstance(frame, peer.Unwanted):
             routes.remove(slot, frame.tenant, frame.topic_filter)
@@ -213,13 +215,27 @@ class Neighbours(Passing):
         elif isinstance(frame, peer.Durable):
             known = self._followed.get(sender.shard, 0)
             self._followed[sender.shard] = max(known, int(frame.offset))
+        elif isinstance(frame, Sought):
+            self._look(sender)
+        elif isinstance(frame, RetainedFrame):
+            self._answering.heard(slot, sender.wire, frame)
+
+    def _look(self, sender: Sender) -> None:
+        """Say how far a sender has looked now."""
+        sender.look(self._passed_by())
+
+    def _passed_by(self) -> i64:
+        """Return the offset below which everything has passed by the senders that are live: a message that has reached
+        only some of its sessions did so when it began."""
+        end: i64 = self._commit.high_watermark
+        return end + 1 if self._commit.unfinished else end
 
     def _follow(self, sender: Sender, frame: peer.Follow) -> None:
         """Begin a stream where the follower asks for it. One that has taken more than there is would pass over what is
         written next: this journal has lost its end, or was restored from another backup than that one's."""
         if frame.offset < self._fold.streams.followed.get(sender.shard, 0):
             self._close(sender)  # it is of an owner that was replaced: the newest one has made more durable
-        elif frame.offset > self._commit.high_watermark:
+        elif frame.offset > self._passed_by():
             self.ahead[sender.shard] = int(frame.offset)
             self._close(sender)
         else:
@@ -233,14 +249,16 @@ class Neighbours(Passing):
             except Exception as error:  # noqa: BLE001  it is asked for again, on another wire
                 self._worker.contain("apply", None, error)
                 taker.end()
-                self._release()
+                self._holding.release()
         elif isinstance(frame, peer.Passed):
             taker.passed(frame.message)
         elif isinstance(frame, peer.Looked):
             taker.looked(frame.offset)
         elif isinstance(frame, peer.Confirmed):
-            taker.confirm(frame.number, self._number, self._worker.clock.mono_ms)
-            self._release()
+            taker.confirm(frame.number, self._holding.number, self._worker.clock.mono_ms)
+            self._holding.release()
+        elif isinstance(frame, Answered):
+            self.asking.answered(taker.source, frame)
 
     # What the sessions here want
 
@@ -248,8 +266,8 @@ class Neighbours(Passing):
         """Announce a filter, unless it was not withdrawn yet."""
         if self._withdrawing.pop((tenant, topic_filter), None) is not None:
             return  # it is announced
-        self._number += 1
-        frame = peer.Wanted(self._number, tenant, topic_filter)
+        self._holding.number += 1
+        frame = peer.Wanted(self._holding.number, tenant, topic_filter)
         for taker in self._takers.values():
             taker.ask(frame, self._worker.clock.mono_ms)
 
@@ -260,26 +278,7 @@ class Neighbours(Passing):
 
     def hold(self, held: Held) -> bool:
         """Keep an answer back until all that is wanted by now is looked for; False if it is."""
-        if self._is_looked_for(self._number):
-            return False
-        self._held.append((self._number, held))
-        payer = held.payer
-        if payer is not None:
-            self._commit.deferred_bytes += held.weight
-            self._commit.charge(payer, held.weight)
-        return True
-
-    def _is_looked_for(self, number: int) -> bool:
-        return all(taker.has(number) for taker in self._takers.values())
-
-    def _release(self) -> None:
-        while self._held and self._is_looked_for(self._held[0][0]):
-            _, held = self._held.popleft()
-            self._commit.ran(held)
-            try:
-                held.finish()
-            except Exception as error:  # noqa: BLE001  the others are answered
-                self._worker.contain("deferred", held.payer, error)
+        return self._holding.hold(held)
 
     # What is published here, and what of others takes effect here
 
@@ -328,6 +327,7 @@ class Neighbours(Passing):
         """Note that a copy takes effect here."""
         taker = self._takers.get(copy.source)
         if taker is not None:
+            taker.applies()
             taker.took(weight_of(copy))
 
     # Passes of the loop, and time
@@ -348,6 +348,8 @@ class Neighbours(Passing):
                 more = True
         for taker in self._takers.values():
             taker.tell()
+        more = self._answering.go_on() or more
+        self.asking.go_on()
         if more:
             self._worker.request_tick()
 
@@ -367,7 +369,8 @@ class Neighbours(Passing):
             if sender.reads:
                 self._worker.request_tick()
         self._note_followed(clock.now_us)
-        self._release()
+        self._holding.release()
+        self.asking.on_timer()
 
     def _withdraw(self, now_ms: int) -> None:
         due: list[tuple[str, str]] = []

@@ -8,6 +8,7 @@ One frame is a kind and its fields; whoever carries it says where it ends. Integ
      4 Wanted     u64 number, filter   5 Unwanted  filter
      6 Granted    u64                  7 Durable   u64      8 Looked  u64      9 Confirmed  u64
     10 Copied     a COPY record        11 Passed   a MESSAGE record at QoS 0 (`record`)
+    32 to 36      what is asked and answered about retained messages (`retained_frames`)
 
 A frame that is none of these, or whose fields do not fill it, is refused: the connection is of no use any more.
 """
@@ -34,6 +35,12 @@ from headrace.core.shards.peer import (
     Passed,
     Unwanted,
     Wanted,
+)
+from headrace.core.shards.retained_frames import (
+    RetainedFrame,
+    decode_retained,
+    encode_retained,
+    is_about_retained,
 )
 from headrace.errors import CorruptRecord
 
@@ -72,6 +79,8 @@ def encode(frame: Frame) -> bytes:
         return _kind(WANTED) + _NUMBER.pack(frame.number) + _filter(frame.tenant, frame.topic_filter)
     if isinstance(frame, Unwanted):
         return _kind(UNWANTED) + _filter(frame.tenant, frame.topic_filter)
+    if isinstance(frame, RetainedFrame):
+        return encode_retained(frame)
     return _encode_number(frame)
 
 
@@ -109,6 +118,8 @@ def decode(data: bytes) -> Frame:
     try:
         if kind in (COPIED, PASSED):
             return _decode_message(data, kind)
+        if is_about_retained(kind):
+            return decode_retained(data)
         if kind == HELLO:
             shard, epoch, attempt = _HELLO.unpack(data[1:])
             return Hello(shard, _checked(epoch), _checked(attempt))
@@ -133,6 +144,9 @@ def _decode_message(data: bytes, kind: int) -> Frame:
     record, end = decode_record(data, 1)
     if end != len(data):
         raise CorruptRecord(f"{len(data) - end} bytes behind a record")
+    if isinstance(record, Message):
+        _checked(record.timestamp_us)
+        _checked(record.incarnation)
     if kind == COPIED and isinstance(record, Copy) and _is_copied(record):
         return Copied(record)
     if kind == PASSED and isinstance(record, Message) and record.kind == KIND_MESSAGE and record.qos == 0:

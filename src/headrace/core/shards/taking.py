@@ -7,6 +7,7 @@ from that one, after a wire has broken from the appended one.
 
 from __future__ import annotations
 
+from collections import deque
 from typing import Final
 
 from mypy_extensions import i64
@@ -56,6 +57,7 @@ class Taker:
         self._noted: i64 = self.position  # as the journal has it, or will have
         self._told: i64 = 0  # the durable position that the other side knows
         self._pending = 0  # copies and messages that have not taken effect
+        self._coming: deque[int] = deque()  # the offsets of the copies among them
         self._taking: i64 = 0  # their bytes, on this wire and before
         self._received: i64 = 0  # bytes that came on this wire
         self._granted: i64 = 0
@@ -114,6 +116,7 @@ class Taker:
         self._commit.append(copy)
         if copy.flags & FLAG_RETAIN:
             retained.arrive(copy)
+        self._coming.append(copy.source_offset)
         self.position = self._noted = offset + 1
         self.copies += 1
         self._pending += 1
@@ -138,6 +141,16 @@ class Taker:
         """Give a message at QoS 0 to its sessions."""
         return self._router.route(self._fold.tenant(message.tenant), message, None)
 
+    @property
+    def settled(self) -> i64:
+        """Return the offset in the other journal below which all that is for this shard has taken effect."""
+        return self._coming[0] if self._coming else self.position
+
+    def applies(self) -> None:
+        """Note that the oldest copy on its way takes effect."""
+        if self._coming:
+            self._coming.popleft()
+
     def took(self, weight: i64) -> None:
         """Note that a copy or a message has taken effect."""
         self._pending -= 1
@@ -153,11 +166,16 @@ class Taker:
             self._granted = granted
             wire.say(Granted(granted))
 
+    def mark(self, now_us: int) -> None:
+        """Journal the position, if the journal does not say it."""
+        if self.position > self._noted:
+            self._noted = self.position
+            self._commit.append(stream_record(TAKEN, now_us, [(self.source, self.position)]))
+
     def note(self, now_us: int) -> None:
         """Journal the position over a long stretch that held nothing, and tell the other side of what is durable."""
         if self.position >= self._noted + self._step:
-            self._noted = self.position
-            self._commit.append(stream_record(TAKEN, now_us, [(self.source, self.position)]))
+            self.mark(now_us)
         wire = self.wire
         durable: i64 = self._fold.streams.taken.get(self.source, 0)
         if wire is not None and durable >= self._told + self._step:

@@ -40,6 +40,7 @@ from headrace.core.records.record import (
     FLAG_RETAIN,
     KIND_COPY,
     KIND_EVENT,
+    KIND_GIVEN,
     KIND_MESSAGE,
     KIND_PROGRESS,
     KIND_QUEUE,
@@ -145,7 +146,7 @@ class Replay:
             self._progress(cast(Progress, record))
         elif record.kind == KIND_COPY:
             self._copy(cast(Copy, record))
-        else:
+        elif record.kind != KIND_GIVEN:
             self._fold.streams.apply(cast(StreamRecord, record))
 
     def _copy(self, copy: Copy) -> None:

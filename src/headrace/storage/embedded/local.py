@@ -16,6 +16,7 @@ from headrace.core.ports.journal import DAMAGED, GONE, NOT_NOW, OTHER_RECORD, Ab
 from headrace.core.records.message import Message, decode_copy, decode_message
 from headrace.core.records.record import (
     KIND_COPY,
+    KIND_GIVEN,
     KIND_MESSAGE,
     KIND_PROGRESS,
     SHORT_HEADER_SIZE,
@@ -74,7 +75,7 @@ class _Frames:
         kind = self.body[start + 4]
         if kind == KIND_COPY:
             message: Message = decode_copy(self.body, start, self.starts[index + 1])
-        elif kind == KIND_MESSAGE:
+        elif kind in (KIND_MESSAGE, KIND_GIVEN):
             message = decode_message(self.body, start, self.starts[index + 1])
         else:
             return OTHER_RECORD

@@ -1,0 +1,159 @@
+"""A home gives other shards the retained messages that they ask for, a page at a time.
+
+It answers when it has taken from every shard what the asking one has: what is missing in the answer comes to the new
+subscription on its own. Whoever asks for another page has room for it, so nothing is held here but a walk.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from headrace.core.ports.clock import Clock
+from headrace.core.records.message import Copy, Message, copy_of
+from headrace.core.records.record import FLAG_QOS
+from headrace.core.shards.peer import Wire
+from headrace.core.shards.retained_frames import ALL, STORED, Answered, Asked, More, RetainedFrame, Sought
+from headrace.core.shards.taking import Taker
+from headrace.core.state.retained_tree import RetainedWalk
+from headrace.core.state.state import Fold
+
+PAGE_MESSAGES: Final = 64
+PAGE_BYTES: Final = 256 << 10
+FILTERS_AT_ONCE: Final = 64  # that find nothing, or little
+PAGES_AT_ONCE: Final = 4  # in one pass of the loop, for all who ask
+
+
+class _Walk:
+    """What one shard asks for: where it has come to."""
+
+    def __init__(self, wire: Wire, asked: Asked) -> None:
+        self.wire = wire
+        self.number = asked.number
+        self.part = asked.part
+        self.tenant = asked.tenant
+        self.rows = asked.rows
+        self.positions = asked.positions
+        self.waits = True  # a page is wanted
+        self.sought = False  # the shards that it waits for were asked how far they are
+        self._at = 0
+        self._walk: RetainedWalk | None = None
+        self._left: list[Message] = []  # found, and too much for a page
+        # Shards that are away before all was taken that the asking one has: there may be newer messages of theirs. What
+        # was published to them comes behind the rest, when they are back.
+        self.missing: set[int] = set()
+        self._only: set[int] = set()  # behind the rest: what of these shards
+
+    def page(self, fold: Fold, shard: int, now_us: int) -> Answered | None:
+        """Return the next page, None if nothing was found as yet."""
+        entries: list[tuple[int, Copy]] = []
+        for _ in range(FILTERS_AT_ONCE):
+            if self._at < len(self.rows):
+                self._take(self._left or self._next(fold), entries, shard, now_us)
+            if self._left or self._walk is not None or len(entries) >= PAGE_MESSAGES:
+                break
+            self._at += 1
+        last = self._at >= len(self.rows)
+        if last and self.missing:
+            self._at, self._only, self.missing, last = 0, self.missing, set(), False
+        return Answered(self.number, last, entries) if entries or last else None
+
+    @property
+    def behind(self) -> bool:
+        """Return whether all but what was missing has been given."""
+        return len(self._only) > 0
+
+    def _is_among(self, message: Copy) -> bool:
+        if self._only:
+            return message.source in self._only
+        return message.source not in self.missing
+
+    def _take(self, found: list[Message], entries: list[tuple[int, Copy]], shard: int, now_us: int) -> None:
+        """Put what was found into the page, as far as it fits."""
+        self._left = []
+        index, size = self._at, 0
+        for at, message in enumerate(found):
+            if size > PAGE_BYTES:
+                self._left = found[at:]
+                return
+            effective = min(message.flags & FLAG_QOS, self.rows[index][0])
+            if self.part != ALL and (self.part == STORED) != (effective > 0):
+                continue
+            copy = message if isinstance(message, Copy) else copy_of(message, shard, message.offset)
+            if not message.expired(now_us) and self._is_among(copy):
+                entries.append((index, copy))
+                size += message.size
+
+    def _next(self, fold: Fold) -> list[Message]:
+        """Return what the walk finds for the filter of now; it is None when there is no more for that one."""
+        walk = self._walk
+        if walk is None:
+            walk = fold.tenant(self.tenant).retained.walk(self.rows[self._at][1])
+        found = walk.take(PAGE_MESSAGES)
+        self._walk = None if walk.done else walk
+        return found
+
+
+class Answering:
+    """Answers what other shards ask."""
+
+    def __init__(self, shard: int, fold: Fold, takers: dict[int, Taker], clock: Clock) -> None:
+        self._shard = shard
+        self._fold = fold
+        self._takers = takers
+        self._clock = clock
+        self._walks: dict[tuple[int, int], _Walk] = {}  # by slot of the wire, and number
+
+    def heard(self, slot: int, wire: Wire, frame: RetainedFrame) -> None:
+        """Take what a shard says on its wire."""
+        key = (slot, frame.number)
+        if isinstance(frame, Asked):
+            self._walks[key] = _Walk(wire, frame)
+        elif isinstance(frame, More):
+            walk = self._walks.get(key)
+            if walk is not None:
+                walk.positions = frame.positions
+                walk.waits = True
+                walk.sought = False
+        else:
+            self._walks.pop(key, None)
+
+    def forget(self, slot: int) -> None:
+        """Forget what was asked on a wire that has ended."""
+        for key in [key for key in self._walks if key[0] == slot]:
+            del self._walks[key]
+
+    def go_on(self) -> bool:
+        """Give some of the pages that are wanted; True if more can be given now."""
+        pages = 0
+        for key, walk in list(self._walks.items()):
+            if not walk.waits or not self._has_taken(walk):
+                continue
+            if pages == PAGES_AT_ONCE:
+                return True
+            pages += 1
+            answered = walk.page(self._fold, self._shard, self._clock.now_us)
+            del self._walks[key]  # to be put behind the others
+            if answered is None:
+                self._walks[key] = walk
+                continue
+            walk.waits = False
+            walk.wire.say(answered)
+            if not answered.last:
+                self._walks[key] = walk
+        return any(walk.waits and self._has_taken(walk) for walk in self._walks.values())
+
+    def _has_taken(self, walk: _Walk) -> bool:
+        """Return whether all that the other shard has is here. Whoever is waited for is asked how far it is, once."""
+        complete = True
+        for shard, offset in walk.positions:
+            taker = self._takers.get(shard)
+            if taker is None or taker.settled >= offset:
+                continue
+            if taker.wire is None and not walk.behind:
+                walk.missing.add(shard)
+                continue
+            complete = False
+            if not walk.sought and taker.wire is not None:
+                taker.wire.say(Sought(0))
+        walk.sought = walk.sought or not complete
+        return complete
