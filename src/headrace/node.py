@@ -59,6 +59,7 @@ from headrace.wiring import (
     shard_settings,
 )
 from headrace.workers.claim import Claim, Wish
+from headrace.workers.handover import HandOver
 from headrace.workers.layout import Layout
 from headrace.workers.peers import Peers
 from headrace.workers.place import Place
@@ -119,6 +120,7 @@ class Node:
             self._doors = Doors(self.worker, door_settings(config), self._access, log.warning, self._audit)
         several = self.place.shards > 1
         self.peers = Peers(self.place, self.worker, self._loop, self._report) if several else None
+        self.handover = self._hand_over()
         self._admin = Admin(self._admin_context)
         self._reloading = Reloading(
             config, reread, self.worker, self._doors, self._access, self._bridges, self._admin
@@ -129,6 +131,15 @@ class Node:
         if not access_is_needed(self.config):
             return None
         return FileAccess(access_settings(self.config), self._audit, self._loop)
+
+    def _hand_over(self) -> HandOver | None:
+        """Return what takes clients to the workers where they are at home, None where there is no other worker."""
+        if self.peers is None or self.place.is_alone:
+            return None
+        handover = HandOver(self.place, self._doors, self.peers.open_channel, self._loop, self._report)
+        self.peers.accept = handover.accept
+        self.worker.arrivals.elsewhere = handover
+        return handover
 
     def _check_certificates(self) -> None:
         """Check the certificates, which are read again when a listener opens: what is wrong is said before anything
@@ -244,6 +255,8 @@ class Node:
         with keys_named(self.config, "listeners"):
             for url in self.config.listeners:
                 self._doors.open(url)
+        if self.handover is not None:
+            self.handover.open()
         if self.config.admin:
             bounds = Bounds(min(CONNECTIONS_MAX, self._doors.admin_max))
             app = self._site()
@@ -342,11 +355,14 @@ class Node:
         connections = sum(broker.sessions.connected for broker in self.worker.brokers)
         log.info("stopping", connections=connections)
         self._doors.stop_accepting()
+        if self.handover is not None:
+            self.handover.close()
         await self._bridges.stop()
-        if self.peers is not None:
-            await self.peers.stop()
         for shard in self.shards:
             shard.close_sessions()
+        self.worker.flush()  # what is said to clients whose sockets other workers have goes over the links
+        if self.peers is not None:
+            await self.peers.stop()
         await settle(self.worker, self.shards)
         for shard in self.shards:
             await shard.snapshot()
@@ -363,6 +379,8 @@ class Node:
         if self._not_ready != "stopping":
             self._doors.stop_accepting()
             self._doors.close()
+        if self.handover is not None:
+            self.handover.close()
         if self.peers is not None:
             self.peers.abandon()
         self._admin.end()

@@ -62,6 +62,7 @@ class Channel:
         self.on_writable: Callable[[], None] = _nothing
         self.on_closed: Callable[[], None] = _nothing
         self.closed = False  # nothing is sent, and nothing handed out, any more
+        self.broken = False  # the link has ended, and the other side has not said that it closes
         self._carrier = carrier
         self._credit: i64 = WINDOW_BYTES  # bytes that the other side will take
         self._waiting = bytearray()  # sent, and beyond the credit
@@ -187,6 +188,7 @@ class Channel:
     def lost(self) -> None:
         """Note that the link has ended."""
         if not self.closed:
+            self.broken = not self._ended
             self._ended = True
             self._aside = []
             self._end()

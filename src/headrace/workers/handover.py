@@ -102,7 +102,7 @@ class HandOver(Elsewhere):
             channel.abort()
             return
         self.relayed_here += 1
-        transport = ChannelTransport(channel, connection, self._loop.call_soon)
+        transport = ChannelTransport(channel, connection, self._loop)
         connection.connection_made(cast("PlainTransport", transport))  # as much of one as is used
 
     def _expected(self, opening: bytes) -> Connection | None:

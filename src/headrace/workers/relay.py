@@ -7,7 +7,6 @@ down to the client's socket. Bytes are counted where the client's socket is. Run
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 from headrace.core.ports.link import BrokerPort, Link, WorkerPort
@@ -17,9 +16,12 @@ from headrace.stream import WHOLE, ByteStream
 from headrace.workers.channel import Channel
 
 if TYPE_CHECKING:
+    import asyncio
+
     from headrace.errors import ProtocolError
 
 _LOOK_MS: Final = 5000
+_GRACE_S: Final = 1.0
 
 
 class Onward(ByteStream):
@@ -124,18 +126,15 @@ class ChannelTransport:
     """The transport of a connection at home whose socket is another worker's: what asyncio's transports promise, as far
     as it is used."""
 
-    def __init__(
-        self, channel: Channel, link: Connection, later: Callable[[Callable[[], None]], object]
-    ) -> None:
-        """Begin without bytes; `later` calls in a later pass of the loop."""
+    def __init__(self, channel: Channel, link: Connection, loop: asyncio.AbstractEventLoop) -> None:
         self._channel = channel
         self._link: Connection | None = link
         self._worker: WorkerPort = link.worker
-        self._later = later
+        self._loop = loop
         self._full = False
         channel.on_bytes = self._came
         channel.on_writable = self._writable
-        channel.on_closed = self._lose
+        channel.on_closed = self._ended
 
     # What the channel calls
 
@@ -150,6 +149,14 @@ class ChannelTransport:
         if self._full and link is not None:
             self._full = False
             link.resume_writing()
+
+    def _ended(self) -> None:
+        """End the connection. Where the link has gone with it, all workers may be about to stop: then this one says so
+        to its sessions, and no will is due."""
+        if self._channel.broken:
+            self._loop.call_later(_GRACE_S, self._lose)
+        else:
+            self._lose()
 
     def _lose(self) -> None:
         """Tell the connection that it has ended, once."""
@@ -185,11 +192,11 @@ class ChannelTransport:
         """Read no more, send what waits, then end; a client that does not read has the time that all have to linger."""
         self._channel.close()
         if self._channel.closed:
-            self._later(self._lose)
+            self._loop.call_soon(self._lose)
 
     def abort(self) -> None:
         self._channel.abort()
-        self._later(self._lose)
+        self._loop.call_soon(self._lose)
 
     def is_closing(self) -> bool:
         return self._link is None or self._channel.closed
