@@ -34,6 +34,7 @@ from headrace.syscalls import Syncer
 
 HOUSEKEEPING_INTERVAL_S = 1.0
 DRAIN_TIMEOUT_S = 10.0
+WINDOW_BYTES_LEAST = 256 << 10  # of a stream: some milliseconds of a fast one
 LOCKED_S = 15.0  # for so long the worker of before may take to end
 LOCKED_INTERVAL_S = 0.05
 
@@ -87,7 +88,7 @@ class OwnedShard:
         self.journal = LocalJournal(self.log, OffsetOutOfRange, self._report)
         self.broker = around.worker.own(number, self.journal)
         if self._is_one_of_many:
-            self.broker.join(self.journal, Routes(), StreamSettings())
+            self.broker.join(self.journal, Routes(), _streams(around.worker.homes.shards - 1))
         self.name = JournalName()
         self.broker.journal_failed = self._fail
         self._on_high_watermark = around.watchdog.watched("apply", self.broker.commit.on_high_watermark)
@@ -246,6 +247,13 @@ class OwnedShard:
         """Give up the journal and its lock."""
         self.rest()
         self.log.close()
+
+
+def _streams(others: int) -> StreamSettings:
+    """Return the settings of streams with so many other shards: together they may have as much on its way as one."""
+    settings = StreamSettings()
+    settings.window_bytes = max(WINDOW_BYTES_LEAST, settings.window_bytes // others)
+    return settings
 
 
 async def settle(worker: Worker, shards: Sequence[OwnedShard]) -> None:

@@ -188,6 +188,8 @@ class Broker(BatchListener):
     def set_storage_full(self, full: bool) -> None:
         """Note that the journal's disk is full, or that it has space again."""
         self.publishing.set_storage_full(full)
+        if self.neighbours is not None:
+            self.neighbours.set_storage_full(full)
 
     # Acknowledgements of a subscriber: `acknowledging`
 

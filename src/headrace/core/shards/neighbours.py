@@ -75,6 +75,7 @@ class Neighbours(Passing):
         self._worker = worker
         self._settings = settings
         self._attempt = 0
+        self._full = False
         self._sent_before = 0  # copies, on wires that have ended
         self._takers: dict[int, Taker] = {}
         self._holding = Holding(self._takers, commit, worker)
@@ -107,6 +108,16 @@ class Neighbours(Passing):
                 settings.note_step,
                 self._worker.settings,
             )
+            self._takers[other].full = self._full
+
+    def set_storage_full(self, full: bool) -> None:
+        """Note that the journal's disk is full, or that it has space again. While it is full, other shards may send what
+        they were granted and no more: what is left of the disk is for what frees it."""
+        self._full = full
+        for taker in self._takers.values():
+            taker.full = full
+        if not full:
+            self._worker.request_tick()
 
     # Wires
 

@@ -47,6 +47,7 @@ class Taker:
             -1
         )  # when the oldest filter that it has not confirmed was announced; -1: there is none
         self.copies = 0  # appended
+        self.full = False  # the disk is: nothing more is granted
         self.position: i64 = fold.streams.taken.get(source, 0)
         self._fold = fold
         self._commit = commit
@@ -69,7 +70,7 @@ class Taker:
         self.confirmed = number
         self._received = 0
         self._told = 0
-        self._granted = max(0, self._window - self._taking)
+        self._granted = 0 if self.full else max(0, self._window - self._taking)
         wire.say(hello)
         for at in range(0, len(filters), ANNOUNCED_AT_ONCE):
             wire.say(Announced(filters[at : at + ANNOUNCED_AT_ONCE]))
@@ -161,6 +162,8 @@ class Taker:
     def tell(self) -> None:
         """Grant what has taken effect, once it is much of the window."""
         wire = self.wire
+        if self.full:
+            return
         granted: i64 = self._received + max(0, self._window - self._taking)
         if wire is not None and granted - self._granted >= max(1, self._window // 4):
             self._granted = granted

@@ -329,6 +329,33 @@ def test_a_follower_that_is_ahead_of_a_journal_that_lost_its_end_gets_nothing() 
     assert pair.far.is_cut
 
 
+def test_a_shard_with_a_full_disk_grants_nothing_more() -> None:
+    streams = StreamSettings()
+    streams.window_bytes = 2000
+    pair = Pair(streams)
+    reader, writer = pair.follower.client("r"), pair.source.client("w")
+    reader.subscribe("#", 1)
+    pair.carry()
+    pair.follower.broker.set_storage_full(True)
+    for number in range(50):
+        writer.publish("a", b"%d" % number)
+        pair.carry()
+    taken = len(received(reader))
+    assert 0 < taken < 20  # what was granted before
+    pair.connect()
+    pair.advance(1)
+    assert received(reader) == [], "a new wire grants nothing either"
+    pair.follower.broker.set_storage_full(False)
+    pair.advance(1)
+    found: list[bytes] = []
+    while packets := reader.publishes():
+        for packet_id, payload, _, _ in packets:
+            found.append(payload)
+            reader.ack(packet_id)
+        pair.advance(1)
+    assert found == [b"%d" % number for number in range(taken, 50)]
+
+
 def test_a_stream_goes_on_where_the_follower_has_appended() -> None:
     pair = Pair()
     reader, writer = pair.follower.client("r", version=5), pair.source.client("w")
