@@ -34,7 +34,13 @@ LOADED: Final = (
 _BEFORE: Final = -1  # `up_to_offset` of rows of an older headrace, which wrote all of them each time
 _ROWS: Final = 100_000
 _OUT_OF_DATE_MAX: Final = 100_000
-_OF_SESSIONS: Final = pa.array(["session", "subscription"])
+_COLUMNS: Final = {
+    "session": [
+        "incarnation", "tenant", "client_id", "next_serial", "connected_offset", "connected_timestamp",
+        "up_to_offset", "gone",
+    ],
+    "subscription": ["incarnation", "topic_filter", "no_local", "up_to_offset", "gone"],
+}  # fmt: skip
 _US: Final = pa.timestamp("us", "UTC")
 
 
@@ -83,26 +89,39 @@ class Remembered:
 
 def remembered(files: Iterable[Path]) -> Remembered:
     """Return what files of `metrics_state` tell."""
-    found, stored, entries = [STATE.empty_table()], 0, 0
+    found: dict[str, list[pa.RecordBatch]] = {kind: [] for kind in _COLUMNS}
+    stored = entries = 0
     for file in files:
         for rows in _rows(file):
-            is_wanted = pc.is_in(rows["kind"], _OF_SESSIONS)
-            found.append(pa.Table.from_batches([rows.filter(is_wanted)]))
-            others = rows.filter(pc.invert(is_wanted))["gone"]
+            for kind, columns in _COLUMNS.items():
+                some = rows.filter(pc.equal(rows["kind"], kind))
+                if some.num_rows:
+                    found[kind].append(some.select(columns))
+            others = rows.filter(pc.invert(pc.is_in(rows["kind"], pa.array(list(_COLUMNS)))))["gone"]
             stored += rows.num_rows
             entries += len(others) - 2 * (pc.sum(others).as_py() or 0)
-    return of_rows(pa.concat_tables(found).combine_chunks(), entries, stored)
-
-
-def of_rows(rows: pa.Table, entries: int = 0, rows_stored: int = 0) -> Remembered:
-    """Return what rows with the columns LOADED tell, times in microseconds."""
-    sessions = _newest(rows.filter(pc.equal(rows["kind"], "session")))
-    subscriptions = _newest(rows.filter(pc.equal(rows["kind"], "subscription")))
-    incarnations = _integers(sessions, "incarnation")
-    # A session that has ended took its subscriptions with it.
-    subscriptions = subscriptions.filter(
-        pa.array(np.isin(_integers(subscriptions, "incarnation"), incarnations))
+    sessions, subscriptions = (
+        pa.Table.from_batches(found[kind], pa.schema(map(STATE.field, columns)))
+        for kind, columns in _COLUMNS.items()
     )
+    return _of(sessions, subscriptions, entries, stored)
+
+
+def of_rows(rows: pa.Table) -> Remembered:
+    """Return what rows with the columns LOADED tell, times in microseconds."""
+    sessions, subscriptions = (
+        rows.filter(pc.equal(rows["kind"], kind)).select(columns) for kind, columns in _COLUMNS.items()
+    )
+    return _of(sessions, subscriptions, 0, rows.num_rows)
+
+
+def _of(sessions: pa.Table, subscriptions: pa.Table, entries: int, rows_stored: int) -> Remembered:
+    sessions, subscriptions = _newest(sessions), _newest(subscriptions)
+    incarnations, subscribers = _integers(sessions, "incarnation"), _integers(subscriptions, "incarnation")
+    # A session that has ended took its subscriptions with it.
+    stays = np.isin(subscribers, incarnations)
+    if not stays.all():
+        subscriptions, subscribers = subscriptions.filter(pa.array(stays)), subscribers[stays]
     return Remembered(
         incarnations,
         _array(sessions, "tenant"),
@@ -110,7 +129,7 @@ def of_rows(rows: pa.Table, entries: int = 0, rows_stored: int = 0) -> Remembere
         _integers(sessions, "next_serial"),
         _integers(sessions, "connected_offset", OFFLINE),
         _integers(sessions, "connected_timestamp"),
-        _integers(subscriptions, "incarnation"),
+        subscribers,
         _array(subscriptions, "topic_filter"),
         _array(subscriptions, "no_local").fill_null(False).to_numpy(zero_copy_only=False),
         entries,
@@ -132,13 +151,17 @@ def _rows(file: Path) -> Iterator[pa.RecordBatch]:
 def _newest(rows: pa.Table) -> pa.Table:
     """Return the newest row of each incarnation and topic filter, if it is not gone, ordered by incarnation."""
     incarnations, written = _integers(rows, "incarnation"), _integers(rows, "up_to_offset", _BEFORE)
-    filters = _array(rows, "topic_filter").dictionary_encode("encode").indices.to_numpy()
+    filters = np.zeros(len(incarnations), np.int32)
+    if "topic_filter" in rows.column_names:
+        filters = _array(rows, "topic_filter").dictionary_encode("encode").indices.to_numpy()
     order = np.lexsort((written, filters, incarnations))
     one, other = incarnations[order], filters[order]
     is_last = np.ones(len(order), np.bool_)
     is_last[:-1] = (one[1:] != one[:-1]) | (other[1:] != other[:-1])
-    newest = rows.take(pa.array(order[is_last]))
-    return newest.filter(pc.invert(newest["gone"].fill_null(False)))
+    gone = _array(rows, "gone").fill_null(False).to_numpy(zero_copy_only=False)
+    wanted = order[is_last & ~gone[order]]
+    is_whole = len(wanted) == len(order) and (wanted[1:] > wanted[:-1]).all()
+    return rows if is_whole else rows.take(pa.array(wanted))
 
 
 def _array(rows: pa.Table, name: str) -> pa.Array:
