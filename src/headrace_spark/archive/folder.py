@@ -26,7 +26,7 @@ from headrace_spark.lake.durable import SyncedTable
 from headrace_spark.lake.lake import Lake
 from headrace_spark.lake.lake_table import rows_of_files
 from headrace_spark.lake.messages import archive_id
-from headrace_spark.lake.table_files import rows_in
+from headrace_spark.lake.table_files import CODEC, CODEC_KEY, rows_in
 from headrace_spark.lake.upkeep import FileMarks, Upkeep
 from headrace_spark.records.schema import MESSAGES
 from headrace_spark.source.file_source import FORMAT
@@ -74,6 +74,7 @@ class FolderTarget:
             stream(self._spark, self._settings, self._journals, FORMAT, self.owner, self._written)
             .option("table", str(self._lake.messages))
             .option("writtenBelow", json.dumps(self._written))
+            .option("codec", self._spark.conf.get(CODEC_KEY) or CODEC)
             .load()
         )
         writer = files.writeStream.foreachBatch(self._added.batch)

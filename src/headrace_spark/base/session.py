@@ -26,7 +26,7 @@ from headrace_spark.base.errors import EngineMissing
 from headrace_spark.base.jars import PACKAGES, SPARK_VERSION, jar_files, missing_jars
 from headrace_spark.base.settings import SparkSettings
 from headrace_spark.devices.sink import MqttDataSource
-from headrace_spark.lake.table_files import MESSAGES_LAYOUT
+from headrace_spark.lake.table_files import CODEC, CODEC_KEY, MESSAGES_LAYOUT, ZSTD_LEVEL
 from headrace_spark.source.file_source import JournalFiles
 from headrace_spark.source.source import JournalDataSource
 
@@ -48,8 +48,9 @@ _SPARK: Final = {
 }
 # Every value of these columns is another one: a dictionary of them is built only to be thrown away.
 _PARQUET: Final = {
-    f"spark.hadoop.parquet.enable.dictionary#{column}": "false" for column in MESSAGES_LAYOUT.unique
-}
+    CODEC_KEY: CODEC,
+    "spark.hadoop.parquet.compression.codec.zstd.level": str(ZSTD_LEVEL),
+} | {f"spark.hadoop.parquet.enable.dictionary#{column}": "false" for column in MESSAGES_LAYOUT.unique}
 # A journal is one ordered log: a few tasks a batch, not the hundreds that Spark plans for by default.
 _SMALL_MACHINE: Final = {
     "spark.sql.shuffle.partitions": "4",

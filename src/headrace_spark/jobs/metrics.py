@@ -33,7 +33,7 @@ from headrace_spark.base.settings import RunSettings
 from headrace_spark.lake.durable import SyncedTable
 from headrace_spark.lake.lake import Lake
 from headrace_spark.lake.lake_table import LakeTable
-from headrace_spark.lake.table_files import TableFiles
+from headrace_spark.lake.table_files import CODEC, CODEC_KEY, TableFiles
 from headrace_spark.lake.tables import (
     BACKLOG,
     CONNECTIONS,
@@ -196,6 +196,7 @@ class Work:
         self._tables = tables
         self._range = found
         self._uuid = found.journal.uuid
+        self._codec = spark.conf.get(CODEC_KEY) or CODEC
         self._partitions = found.partitions(spark.sparkContext.defaultParallelism)
         self._token = found.journal.token
 
@@ -239,7 +240,13 @@ class Work:
             self._partitions, groups, self._token, followed, settings.window_s, settings.topic_levels
         )
         settling = Settling(
-            settings.folder.absolute(), followed, settings.window_s, self._uuid, self._range.end, whole
+            settings.folder.absolute(),
+            followed,
+            settings.window_s,
+            self._uuid,
+            self._range.end,
+            whole,
+            self._codec,
         )
         packed = self._numbers(len(self._partitions) + len(groups)).mapInArrow(counting, PACKED)
         # More tasks than processors: what has much in it is not known before.
@@ -292,7 +299,8 @@ class Work:
 
     def _files(self, definition: TableDefinition, batches: Iterable[pa.RecordBatch]) -> list[str]:
         """Write rows into files and return their actions. Written here: rows of sessions and tenants are few."""
-        files = TableFiles(self._settings.folder.absolute() / definition.name, definition.layout)
+        layout = definition.layout.compressed(self._codec)
+        files = TableFiles(self._settings.folder.absolute() / definition.name, layout)
         for batch in batches:
             if batch.num_rows:
                 files.add(batch)

@@ -1,6 +1,6 @@
 """Rows into the Parquet files of a Delta table, on the workers; nothing is in the table until its log names a file.
 
-    <table>/tenant=default/date=2026-11-22/part-<uuid>.snappy.parquet
+    <table>/tenant=default/date=2026-11-22/part-<uuid>.zstd.parquet
 
 Types, partitions, compression and statistics are those of Spark's own writer, so that files of both lie side by side
 (`tests/spark/lake/test_table_files.py` compares them). What an attempt that was cut off leaves behind is no part of the
@@ -13,7 +13,7 @@ import json
 import os
 import time
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
@@ -24,6 +24,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from headrace_spark.base.errors import BadOption
 from headrace_spark.lake.durable import sync_path
 
 # What a task holds before it writes a row group.
@@ -42,6 +43,33 @@ _LAST: Final = "\U0010ffff"
 
 
 @dataclass(frozen=True)
+class Codec:
+    """Says how pages are compressed, as Arrow names it, and what a file's name says of it."""
+
+    name: str
+    suffix: str
+    level: int | None = None
+
+
+CODEC_KEY: Final = "spark.sql.parquet.compression.codec"
+"""Spark's own key: its writer and this one compress alike."""
+CODEC: Final = "zstd"
+ZSTD_LEVEL: Final = 1
+"""A fifth of the bytes of snappy for JSON, a tenth more time to write (see benchmarks/results/lake-codecs-500000.json);
+higher levels cost more and save next to nothing."""
+CODECS: Final = {
+    "zstd": Codec("zstd", ".zstd", ZSTD_LEVEL),
+    "snappy": Codec("snappy", ".snappy"),
+    "gzip": Codec("gzip", ".gz"),
+    "brotli": Codec("brotli", ".br"),
+    "lz4_raw": Codec("lz4", ".lz4raw"),
+    "uncompressed": Codec("none", ""),
+    "none": Codec("none", ""),
+}
+"""By the names of Spark."""
+
+
+@dataclass(frozen=True)
 class FileLayout:
     """Says how the files of a table are laid out."""
 
@@ -49,6 +77,13 @@ class FileLayout:
     statistics: tuple[str, ...]
     unique: tuple[str, ...]
     """Columns whose every value is another one: a dictionary of them would only be thrown away."""
+    codec: Codec = CODECS[CODEC]
+
+    def compressed(self, codec: str) -> FileLayout:
+        """Return the layout with the pages compressed so, by a name of CODECS. Raises BadOption."""
+        if codec.lower() not in CODECS:
+            raise BadOption(CODEC_KEY, codec, f"the archive writes {', '.join(CODECS)}")
+        return replace(self, codec=CODECS[codec.lower()])
 
 
 MESSAGES_LAYOUT: Final = FileLayout(
@@ -99,7 +134,7 @@ class TableFiles:
         named = zip(self._layout.partitioned_by, map(_partition_value, values), strict=True)
         partition = dict(named)
         folder = "/".join(f"{name}={_folder(value)}" for name, value in partition.items())
-        name = f"{folder}/part-{uuid4()}.snappy.parquet"
+        name = f"{folder}/part-{uuid4()}{self._layout.codec.suffix}.parquet"
         path = self._table / name
         path.parent.mkdir(parents=True, exist_ok=True)
         self._paths.append(path)
@@ -116,6 +151,7 @@ class TableFile:
         self, path: Path, name: str, partition: dict[str, str | None], schema: pa.Schema, layout: FileLayout
     ) -> None:
         self._path = path
+        self._codec = layout.codec
         self._name = name
         self._partition = partition
         self._schema = schema
@@ -149,7 +185,8 @@ class TableFile:
         return pq.ParquetWriter(
             self._path,
             self._schema,
-            compression="snappy",
+            compression=self._codec.name,
+            compression_level=self._codec.level,
             use_dictionary=self._dictionaries,
             store_schema=False,
         )

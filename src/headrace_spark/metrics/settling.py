@@ -19,7 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql.types import BinaryType, StringType, StructField, StructType
 
-from headrace_spark.lake.table_files import TableFiles
+from headrace_spark.lake.table_files import CODEC, TableFiles
 from headrace_spark.lake.tables import DELIVERIES, METRICS_STATE, TableDefinition, as_dates, as_times
 from headrace_spark.lake.tables import TRAFFIC as TRAFFIC_TABLE
 from headrace_spark.metrics.deliveries import settle
@@ -100,9 +100,13 @@ class Settling:
     up_to_offset: int
     whole: bool
     """Whether the state is written as a whole; otherwise what changed."""
+    codec: str = CODEC
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        files = {table.name: TableFiles(self.lake / table.name, table.layout) for table in _WRITTEN}
+        files = {
+            table.name: TableFiles(self.lake / table.name, table.layout.compressed(self.codec))
+            for table in _WRITTEN
+        }
         notes = Notes()
         try:
             for rows in whole_keys(batches):

@@ -9,16 +9,20 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
 
+import duckdb
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
+from headrace_spark.base.errors import BadOption
+from headrace_spark.base.session import session_configuration
+from headrace_spark.base.settings import SparkSettings
 from headrace_spark.lake import table_files as module
-from headrace_spark.lake.delta_commit import append_files
+from headrace_spark.lake.delta_commit import append_files, paths_of
 from headrace_spark.lake.lake import Lake
-from headrace_spark.lake.table_files import MESSAGES_LAYOUT, FileLayout, TableFiles, rows_in
+from headrace_spark.lake.table_files import CODEC_KEY, MESSAGES_LAYOUT, FileLayout, TableFiles, rows_in
 from headrace_spark.records.decode import decode
 from headrace_spark.records.schema import MESSAGES, arrow_schema
 from spark.journals import MIDNIGHT_US, Made, message, mixed
@@ -92,6 +96,36 @@ def test_they_are_as_spark_would_have_written_them(spark: SparkSession, tmp_path
         for lake in (ours, theirs)
     ]
     assert read[0] == read[1]
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize("codec", ["zstd", "snappy", "gzip", "uncompressed"])
+def test_they_are_compressed_as_spark_compresses(spark: SparkSession, tmp_path: Path, codec: str) -> None:
+    batches = rows_of(mixed(300, 3))
+    paths = paths_of(tmp_path, write(tmp_path, batches, MESSAGES_LAYOUT.compressed(codec)))
+    frame = spark.createDataFrame(pa.Table.from_batches(batches)).coalesce(1)
+    frame.write.option("compression", codec).parquet(str(tmp_path / "theirs"))
+    theirs = next((tmp_path / "theirs").glob("*.parquet"))
+    found = {pq.ParquetFile(path).metadata.row_group(0).column(0).compression for path in (*paths, theirs)}
+    assert found == {codec.upper()}
+    assert {"".join(path.suffixes[-2:]) for path in paths} == {"".join(theirs.suffixes[-2:])}
+    names = ", ".join(f"'{path}'" for path in paths)
+    for rows in (spark.read.parquet(*map(str, paths)).count(), duckdb_rows(names)):
+        assert rows == sum(batch.num_rows for batch in batches)
+
+
+def duckdb_rows(names: str) -> int:
+    found = duckdb.connect().execute(f"select count(payload) from read_parquet([{names}])").fetchone()
+    assert found is not None
+    return int(found[0])
+
+
+def test_zstd_unless_spark_is_told_otherwise(tmp_path: Path) -> None:
+    about = session_configuration(SparkSettings())
+    assert (about[CODEC_KEY], MESSAGES_LAYOUT.codec.name) == ("zstd", "zstd")
+    assert session_configuration(SparkSettings(extra={CODEC_KEY: "snappy"}))[CODEC_KEY] == "snappy"
+    with pytest.raises(BadOption, match="lzo"):
+        MESSAGES_LAYOUT.compressed("lzo")
 
 
 def letters(letter: str | None, *numbers: int | None) -> pa.RecordBatch:
