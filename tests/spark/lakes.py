@@ -24,7 +24,7 @@ def fill(lake: Path, definition: TableDefinition, *rows: dict[str, Any]) -> None
     common = {"date": NOW.date(), "journal_uuid": "u", "up_to_offset": 1, "tenant": "default"}
     schema = arrow_schema(definition.columns)
     whole = [{name: (common | row).get(name) for name in schema.names} for row in rows]
-    write_deltalake(table.path, pa.Table.from_pylist(whole, schema), mode="append")
+    write_deltalake(table.folder, pa.Table.from_pylist(whole, schema), mode="append")
 
 
 def small_lake(tmp_path: Path) -> Path:

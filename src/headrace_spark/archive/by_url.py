@@ -22,15 +22,14 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from headrace_spark.archive.position import ends_of
 from headrace_spark.archive.settings import JOB, ArchiveSettings, started, stream
-from headrace_spark.base.errors import LakeUnreachable, TableMoved
+from headrace_spark.base.errors import TableMoved
 from headrace_spark.base.lake_url import LakeUrl
-from headrace_spark.base.logs import LOG
 from headrace_spark.lake.checkpoint import Checkpoint
 from headrace_spark.lake.delta_commit import Step, append_rows
 from headrace_spark.lake.hadoop_files import said_plainly
+from headrace_spark.lake.lake_of import tending
 from headrace_spark.lake.lease import Lease
 from headrace_spark.lake.messages import JournalEnd, archive_id
-from headrace_spark.lake.upkeep import Upkeep
 from headrace_spark.lake.url_lake import UrlLake
 from headrace_spark.source.log_reader import LogReader
 from headrace_spark.source.ranges import JournalOffset, StreamOffset
@@ -73,21 +72,7 @@ class UrlTarget:
         return self._written
 
     def upkeep(self) -> Callable[[], None]:
-        lake = self._lake
-        settings, marks = self._settings.upkeep, lake.marks()
-        with said_plainly(lake.messages):
-            upkeep = Upkeep(self._spark, settings, marks, [lake.messages], opened=lake.tables)
-
-        def tend() -> None:
-            """Tend the table; upkeep that another commit or the store has foiled is done the next time."""
-            try:
-                with said_plainly(lake.messages):
-                    upkeep.tend()
-            except LakeUnreachable as error:
-                marks.touch_here(lake.messages.name)
-                LOG.warning("upkeep: %s", error)
-
-        return tend
+        return tending(self._spark, self._settings.upkeep, self._lake, [self._lake.messages])
 
     def start(self) -> StreamingQuery:
         """Begin where the table is: what Spark had planned before it failed is of no account."""

@@ -7,30 +7,72 @@ somebody has put an older copy, or another table, in its place.
 
 A checkpoint may be lost, or restored from an older copy: its next batches have rows that the tables hold already, and
 those are left out by their place in the journal.
+
+Behind a URL there is no checkpoint to lose: `clean` has the plan of each batch (`headrace_spark.lake.table_plan`).
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from headrace_spark.base.errors import LakeConflict
+from headrace_spark.base.lake_url import Location
 from headrace_spark.lake.checkpoint import Checkpoint
 from headrace_spark.lake.lake_table import LakeTable
+from headrace_spark.lake.table_plan import TablePlan
 from headrace_spark.lake.table_position import TablePosition, commit_of, is_there
 
+_AGAIN: Final = "again"
 REMEDY: Final = (
     "Remove the checkpoint, and the job goes through `messages` once more and leaves out what its tables have"
 )
 
 
+class Together(Protocol):
+    """Says what a batch of the job `clean` may be, of the lake that it is in."""
+
+    is_planned: bool
+    """Whether `clean` has the plan of a batch before its rows: then these are written last."""
+
+    @property
+    def app_id(self) -> str:
+        """Return the application of Delta's transactions by which the tables take a batch once."""
+
+    @property
+    def is_unfinished(self) -> bool:
+        """Return whether a batch was begun and is not done."""
+
+    def require(self) -> None:
+        """Check that the query can go on. Raises LakeConflict, ForeignOffset if it cannot."""
+
+    def start(self) -> Checkpoint:
+        """Return the checkpoint of the query, before it starts. Raises LakeConflict."""
+
+    def plan(self, batch: int) -> None:
+        """Note that a batch begins. Raises TableMoved."""
+
+    def end(self, batch: int) -> TablePosition:
+        """Return the place in `messages` behind a batch."""
+
+    def repeats(self, batch: int) -> bool:
+        """Return whether rows of the batch may be in the tables."""
+
+    def note(self, batch: int) -> str:
+        """Return what is remembered with the rows of a batch."""
+
+    def position(self) -> TablePosition | None:
+        """Return the place below which everything is done; None before the first batch. Raises LakeConflict."""
+
+
 class Continuity:
     """Watches one lake: `clean` is the table that every batch writes, `others` are the ones that some batches do."""
 
+    is_planned = False
+
     def __init__(
-        self, checkpoint: Checkpoint, messages: Path, clean: LakeTable, others: Sequence[LakeTable]
+        self, checkpoint: Checkpoint, messages: Location, clean: LakeTable, others: Sequence[LakeTable]
     ) -> None:
         self._checkpoint = checkpoint
         self._messages = messages
@@ -69,7 +111,9 @@ class Continuity:
             if log is not None and log.version() < note.get(table.definition.name, 0):
                 raise self._conflict(f"table {table.path} was replaced, or restored from an older copy")
         source = note.get("messages")
-        if source is not None and not is_there(self._messages, source["version"], source["commit"]):
+        if source is not None and not is_there(
+            self._clean.tables, self._messages, source["version"], source["commit"]
+        ):
             raise self._conflict(
                 f"table {self._messages} was replaced, or restored from an older copy: it has not the version "
                 f"{source['version']} that was read"
@@ -78,14 +122,26 @@ class Continuity:
     def _conflict(self, problem: str) -> LakeConflict:
         return LakeConflict(f"checkpoint {self._checkpoint.path} cannot be gone on with: {problem}. {REMEDY}")
 
+    @property
+    def is_unfinished(self) -> bool:
+        return self._checkpoint.unfinished
+
+    def start(self) -> Checkpoint:
+        return self._checkpoint
+
+    def plan(self, batch: int) -> None:
+        """Do nothing: the checkpoint has planned it."""
+
+    def position(self) -> TablePosition | None:
+        passed = self._checkpoint.passed()
+        return None if passed is None else TablePosition.from_dict(passed)
+
     def begin(self) -> None:
         """Remember, before the query starts, whether its first look at `messages` finds rows that the tables have."""
         if self._checkpoint.last_planned is not None:
             return
         self._again.parent.mkdir(parents=True, exist_ok=True)
-        if any(
-            (log := table.log()) is not None and log.version() > 0 for table in (self._clean, *self._others)
-        ):
+        if any(map(_version, (self._clean, *self._others))):
             self._again.touch()
         else:
             self._again.unlink(missing_ok=True)
@@ -110,9 +166,67 @@ class Continuity:
     def note(self, batch: int) -> str:
         """Return what is remembered with the rows of a batch: who wrote them, and how far everything was before."""
         version = max(0, self.end(batch).read_version)
-        source = {"version": version, "commit": commit_of(self._messages, version)}
+        source = {"version": version, "commit": commit_of(self._clean.tables, self._messages, version)}
         versions = {table.definition.name: _version(table) for table in self._others}
         return json.dumps({"query": self._checkpoint.query_id, "batch": batch, "messages": source} | versions)
+
+
+class PlannedContinuity:
+    """Watches one lake behind a URL."""
+
+    is_planned = True
+
+    def __init__(
+        self, plan: TablePlan, messages: Location, clean: LakeTable, others: Sequence[LakeTable]
+    ) -> None:
+        self._plan = plan
+        self._messages = messages
+        self._clean = clean
+        self._others = others
+        self._again = plan.newest() is None and any(map(_version, (clean, *others)))
+
+    @property
+    def app_id(self) -> str:
+        return f"clean-{self._plan.query_id}"
+
+    @property
+    def is_unfinished(self) -> bool:
+        newest = self._plan.newest()
+        return newest is not None and (self._clean.last_version(self.app_id) or -1) < newest.end.number
+
+    def require(self) -> None:
+        self._plan.newest()
+        for table in self._others:
+            if _version(table) < (self._plan.noted(table.definition.name) or 0):
+                raise LakeConflict(
+                    f"table {table.path} was replaced, or restored from an older copy than table {self._clean.path}. "
+                    "Restore both as they were at one time, or use another lake"
+                )
+
+    def start(self) -> Checkpoint:
+        return self._plan.restore(is_finished=not self.is_unfinished)
+
+    def position(self) -> TablePosition | None:
+        newest = self._plan.newest()
+        return None if newest is None else newest.begin if self.is_unfinished else newest.end
+
+    def plan(self, batch: int) -> None:
+        versions = {table.definition.name: _version(table) for table in self._others}
+        again = self._again or bool(self._plan.noted(_AGAIN))
+        self._plan.add(batch, {**versions, _AGAIN: int(again)})
+
+    def end(self, batch: int) -> TablePosition:
+        return TablePosition.from_dict(self._plan.checkpoint.end(batch))
+
+    def repeats(self, batch: int) -> bool:
+        begin = self._plan.begin
+        if (begin is None or begin.is_first_look) and self._plan.noted(_AGAIN):
+            return True
+        below = -1 if begin is None else begin.number
+        return any((table.last_version(self.app_id) or -1) > below for table in (self._clean, *self._others))
+
+    def note(self, batch: int) -> str:
+        return json.dumps({"query": self._plan.query_id, "batch": batch})
 
 
 def _version(table: LakeTable) -> int:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Final
 
 import pyarrow as pa
@@ -17,9 +16,11 @@ from pyspark import StorageLevel
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
+from headrace_spark.base.lake_url import Location
 from headrace_spark.devices.outgoing import PRODUCER, SEQUENCE
 from headrace_spark.devices.sink import SinkOptions, publish
 from headrace_spark.lake.lake_table import LakeTable
+from headrace_spark.lake.table_log import Tables
 from headrace_spark.lake.tables import DEAD_LETTERS
 
 _FOUND: Final = f"{PRODUCER} string, {SEQUENCE} long, reason string"
@@ -49,11 +50,11 @@ class Sender:
 class DeadLetters:
     """The table `dead_letters` of one lake."""
 
-    def __init__(self, lake: Path) -> None:
-        self._table = LakeTable(lake, DEAD_LETTERS)
+    def __init__(self, lake: Location, tables: Tables | None = None) -> None:
+        self._table = LakeTable(lake, DEAD_LETTERS, tables)
 
     @property
-    def path(self) -> Path:
+    def path(self) -> Location:
         return self._table.path
 
     def publish(self, rows: DataFrame, options: SinkOptions, query: str, batch: int) -> int:

@@ -19,6 +19,7 @@ from typing import Any, Final
 from headrace_spark.base.errors import LakeConflict
 from headrace_spark.lake.checkpoint import Checkpoint
 from headrace_spark.lake.durable import sync_path
+from headrace_spark.lake.table_log import Folders
 from headrace_spark.lake.table_position import TablePosition, commit_of, is_there
 
 _FOLDER: Final = "_plans"
@@ -56,7 +57,9 @@ class Plans:
         version = max(0, TablePosition.from_dict(end).read_version)
         _, plans = self._read()
         plans = [plan for plan in plans if plan.batch < batch][-_EARLIER:]
-        plans.append(Plan(batch, end, commit_of(self._source, version), self._checkpoint.settings_of(batch)))
+        plans.append(
+            Plan(batch, end, commit_of(Folders(), self._source, version), self._checkpoint.settings_of(batch))
+        )
         self._path.parent.mkdir(parents=True, exist_ok=True)
         new = self._path.with_suffix(".new")
         listed = [astuple(plan) for plan in plans]
@@ -100,7 +103,7 @@ class Plans:
 
     def _go_on(self, query: str, plans: Sequence[Plan]) -> None:
         last = plans[-1]
-        if not is_there(self._source, max(0, last.position.read_version), last.commit):
+        if not is_there(Folders(), self._source, max(0, last.position.read_version), last.commit):
             raise self._conflict(
                 f"table {self._source} was replaced, or restored from an older copy: it has not the version "
                 f"{last.position.read_version} that was read"

@@ -13,11 +13,10 @@ the oldest row of the batch: so long ago may the first copy be (`headrace_spark.
 from __future__ import annotations
 
 import json
-import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
-from functools import reduce
+from functools import partial, reduce
 from pathlib import Path
 from threading import Event
 from time import monotonic, time
@@ -30,6 +29,7 @@ from pyspark.sql.streaming.listener import StreamingQueryProgress
 from pyspark.sql.streaming.query import StreamingQuery
 
 from headrace_spark.base.errors import BadOption, LakeConflict
+from headrace_spark.base.lake_url import LakeUrl
 from headrace_spark.base.progress import Progress, Report
 from headrace_spark.base.query import durations_s, run_query
 from headrace_spark.base.settings import RunSettings
@@ -43,18 +43,20 @@ from headrace_spark.clean.cleaning import (
     quarantine_rows,
     repeat_rows,
 )
-from headrace_spark.clean.continuity import Continuity
+from headrace_spark.clean.continuity import Continuity, PlannedContinuity, Together
 from headrace_spark.clean.known_ids import KnownIds
 from headrace_spark.clean.topic_schemas import TopicSchema, has_grown, load_topic_schemas
-from headrace_spark.lake.checkpoint import Checkpoint
 from headrace_spark.lake.lake import Lake
+from headrace_spark.lake.lake_of import AnyLake, lake_of, tending
 from headrace_spark.lake.lake_table import LakeTable
+from headrace_spark.lake.notes import NoteFiles
 from headrace_spark.lake.table_backlog import TableBacklog
+from headrace_spark.lake.table_plan import TablePlan
 from headrace_spark.lake.table_position import TablePosition
 from headrace_spark.lake.tables import CLEAN, QUARANTINE, REPEATS
-from headrace_spark.lake.upkeep import FileMarks, Upkeep
 
 JOB: Final = "clean"
+_SCHEMAS: Final = "clean-messages-topic-schemas.toml"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,10 +73,10 @@ class Settings(RunSettings):
 class Tables:
     """The three tables of one lake that the job `clean` writes."""
 
-    def __init__(self, lake: Path) -> None:
-        self.clean = LakeTable(lake, CLEAN)
-        self.quarantine = LakeTable(lake, QUARANTINE)
-        self.repeats = LakeTable(lake, REPEATS)
+    def __init__(self, lake: AnyLake) -> None:
+        self.clean = lake.table_of(CLEAN)
+        self.quarantine = lake.table_of(QUARANTINE)
+        self.repeats = lake.table_of(REPEATS)
         self.others = (self.repeats, self.quarantine)
         self.all = (*self.others, self.clean)
 
@@ -96,41 +98,66 @@ def check(settings: Settings) -> None:
     if not settings.topic_schemas:
         raise BadOption("pipeline.clean.topic_schemas", "", "name the file that says which topics carry what")
     schemas = load_topic_schemas(Path(settings.topic_schemas))
-    lake, tables = Lake(settings.folder), Tables(settings.folder)
-    if lake.table.state() is None:
-        raise LakeConflict(f"{lake.messages} is no Delta table yet: run the job archive into this lake first")
+    if isinstance(settings.lake, LakeUrl):
+        return  # it is looked at by Spark
+    lake = Lake(settings.lake)
+    tables = Tables(lake)
+    require_archive(lake)
     require_columns(tables.clean, schemas)
-    checkpoint = lake.checkpoint(JOB, "messages")
-    continuity(lake, tables, checkpoint).require()
-    Pinned(checkpoint).require(Path(settings.topic_schemas))
+    together = continuity(lake, tables)
+    together.require()
+    Pinned(lake.notes, together.is_unfinished).require(Path(settings.topic_schemas))
 
 
-def continuity(lake: Lake, tables: Tables, checkpoint: Checkpoint) -> Continuity:
-    return Continuity(checkpoint, lake.messages, tables.clean, tables.others)
+def require_archive(lake: AnyLake) -> None:
+    """Raise LakeConflict unless there is something to clean."""
+    if lake.table.log() is None:
+        raise LakeConflict(f"{lake.messages} is no Delta table yet: run the job archive into this lake first")
+
+
+def continuity(lake: Lake, tables: Tables) -> Continuity:
+    return Continuity(lake.checkpoint(JOB, "messages"), lake.messages, tables.clean, tables.others)
+
+
+def together_in(spark: SparkSession, settings: Settings, lake: AnyLake, tables: Tables) -> Together:
+    """Make what is missing of the tables and return what says where they are. Raises what `check` does."""
+    check(settings)
+    if isinstance(lake, Lake):
+        for table in tables.all:
+            table.create()
+        together = continuity(lake, tables)
+        together.begin()
+        return together
+    require_archive(lake)
+    require_columns(tables.clean, load_topic_schemas(Path(settings.topic_schemas)))
+    for table in tables.all:
+        table.create()
+    plan = TablePlan(spark, lake, JOB, tables.clean.path, lake.messages)
+    planned = PlannedContinuity(plan, lake.messages, tables.clean, tables.others)
+    planned.require()
+    Pinned(lake.notes, planned.is_unfinished).require(Path(settings.topic_schemas))
+    return planned
 
 
 def run(spark: SparkSession, settings: Settings, stop: Event, report: Report) -> Progress:
     """Run the job until it has done its work or is to stop. Raises PipelineError."""
-    lake = Lake(settings.folder)
+    lake = lake_of(spark, settings.lake)
     with lake.holding(JOB):
-        check(settings)
-        tables, checkpoint = Tables(settings.folder), lake.checkpoint(JOB, "messages")
-        for table in tables.all:
-            table.create()
-        Pinned(checkpoint).keep(Path(settings.topic_schemas))
-        together = continuity(lake, tables, checkpoint)
-        together.begin()
+        tables = Tables(lake)
+        together = together_in(spark, settings, lake, tables)
+        Pinned(lake.notes, together.is_unfinished).keep(Path(settings.topic_schemas))
         cleaner = Cleaner(settings, load_topic_schemas(Path(settings.topic_schemas)), tables, together)
-        tracker = Tracker(cleaner, lake.messages, checkpoint, report)
-        upkeep = Upkeep(
-            spark, settings.upkeep, FileMarks(lake.checkpoints), [table.path for table in tables.all]
-        )
+        tracker = Tracker(cleaner, TableBacklog(lake.messages, lake.tables), together.position(), report)
+        written = [table.path for table in tables.all]
+        tend = tending(spark, settings.upkeep, lake, written)
 
         def observe(finished: list[StreamingQueryProgress]) -> None:
             tracker.observe(finished)
-            upkeep.tend()
+            lake.require_held()
+            tend()
 
-        run_query(lambda: start_query(spark, settings, cleaner), observe, stop, settings.restarts_max)
+        begin = partial(start_query, spark, settings, lake, cleaner, together)
+        run_query(begin, observe, stop, settings.restarts_max)
         return tracker.progress
 
 
@@ -158,40 +185,37 @@ class Pinned:
     Half of the batch may be written already: the other half must be decided alike.
     """
 
-    def __init__(self, checkpoint: Checkpoint) -> None:
-        self._checkpoint = checkpoint
-        self._copy = checkpoint.path.with_name(f"{checkpoint.path.name}-topic-schemas.toml")
+    def __init__(self, notes: NoteFiles, is_unfinished: bool) -> None:
+        self._notes = notes
+        self._is_unfinished = is_unfinished
 
     def require(self, file: Path) -> None:
         """Check that the schemas are those with which an unfinished batch was begun. Raises LakeConflict if a batch is
         unfinished and `file`, or what it names, has changed since it was begun."""
-        if not (self._checkpoint.unfinished and self._copy.exists()):
+        if not self._is_unfinished or self._notes.read(_SCHEMAS) is None:
             return
         for source, copy in self._copies(file).items():
-            if not copy.exists() or copy.read_bytes() != source.read_bytes():
+            if self._notes.read(copy) != source.read_bytes():
                 raise LakeConflict(
                     f"a batch is unfinished that was begun with other topic schemas than {source}: run the job once "
-                    f"with {self._copy}, then change them"
+                    f"with {self._notes.at(_SCHEMAS)}, then change them"
                 )
 
     def keep(self, file: Path) -> None:
-        self._copy.parent.mkdir(parents=True, exist_ok=True)
         for source, copy in self._copies(file).items():
-            part = copy.with_suffix(".part")
-            shutil.copyfile(source, part)
-            part.replace(copy)
+            self._notes.write(copy, source.read_bytes())
 
-    def _copies(self, file: Path) -> dict[Path, Path]:
-        """Return the files of the schemas and where they are kept; the one that names the others comes last."""
+    def _copies(self, file: Path) -> dict[Path, str]:
+        """Return the files of the schemas and the names of their copies; the one that names the others comes last."""
         named = {schema.file for schema in load_topic_schemas(file) if schema.file}
-        return {file.parent / name: self._copy.parent / name for name in sorted(named)} | {file: self._copy}
+        return {file.parent / name: name for name in sorted(named)} | {file: _SCHEMAS}
 
 
 class Cleaner:
     """Cleans one micro-batch after the other."""
 
     def __init__(
-        self, settings: Settings, schemas: Sequence[TopicSchema], tables: Tables, together: Continuity
+        self, settings: Settings, schemas: Sequence[TopicSchema], tables: Tables, together: Together
     ) -> None:
         self._settings = settings
         self._schemas = schemas
@@ -203,6 +227,7 @@ class Cleaner:
 
     def write(self, messages: DataFrame, batch: int) -> None:
         """Write a batch. Called by Spark on a thread of its own, one batch after the other."""
+        self._together.plan(batch)
         app_id, version = self._together.app_id, self._together.end(batch).number
         is_repeated = self._together.repeats(batch)
         if is_repeated:
@@ -210,12 +235,20 @@ class Cleaner:
         clean = self._tables.clean
         rows, marked = self._marked(messages)
         others = rows
-        if (clean.last_version(app_id) or -1) < version:
+        if self._together.is_planned:
+            self._write_planned(marked, app_id, version, batch)
+            others = 0
+        elif (clean.last_version(app_id) or -1) < version:
             clean.append(clean_rows(marked), app_id, version, self._together.note(batch))
             others = rows if is_repeated else rows - clean.rows_added()
         if others:
             self._write_others(marked, app_id, version)
         self.rows += rows
+
+    def _write_planned(self, marked: DataFrame, app_id: str, version: int, batch: int) -> None:
+        """Write `clean` last: with that the batch is done."""
+        self._write_others(marked, app_id, version)
+        self._tables.clean.append(clean_rows(marked), app_id, version, self._together.note(batch))
 
     def _write_others(self, marked: DataFrame, app_id: str, version: int) -> None:
         """Write the rows that are not clean, which are usually few or none: worth a second look at the batch, not a
@@ -248,8 +281,9 @@ class Cleaner:
         return rows, mark_repeats(judged, messages, self._known.among(messages, since))
 
 
-def start_query(spark: SparkSession, settings: Settings, cleaner: Cleaner) -> StreamingQuery:
-    lake = Lake(settings.folder)
+def start_query(
+    spark: SparkSession, settings: Settings, lake: AnyLake, cleaner: Cleaner, together: Together
+) -> StreamingQuery:
     rows = (
         spark.readStream.format("delta")
         .option("maxBytesPerTrigger", settings.bytes_per_trigger_max)
@@ -261,7 +295,7 @@ def start_query(spark: SparkSession, settings: Settings, cleaner: Cleaner) -> St
     writer = (
         rows.writeStream.foreachBatch(write)
         .queryName(JOB)
-        .option("checkpointLocation", str(lake.checkpoint(JOB, "messages").path))
+        .option("checkpointLocation", f"file:{together.start().path}")
     )
     if settings.follow:
         return writer.trigger(processingTime=f"{round(settings.trigger_s * 1000)} milliseconds").start()
@@ -271,12 +305,13 @@ def start_query(spark: SparkSession, settings: Settings, cleaner: Cleaner) -> St
 class Tracker:
     """Knows where the job stands, from what Spark reports and what the cleaner counted. Its lag is rows of `messages`."""
 
-    def __init__(self, cleaner: Cleaner, messages: Path, checkpoint: Checkpoint, report: Report) -> None:
+    def __init__(
+        self, cleaner: Cleaner, backlog: TableBacklog, position: TablePosition | None, report: Report
+    ) -> None:
         self._cleaner = cleaner
         self._report = report
-        self._backlog = TableBacklog(messages)
-        passed = checkpoint.passed()
-        self._position = None if passed is None else TablePosition.from_dict(passed)
+        self._backlog = backlog
+        self._position = position
         self._began = monotonic()
         self.progress = Progress(0, 0, 0, 0.0)
 

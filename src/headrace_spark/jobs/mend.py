@@ -16,12 +16,15 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from headrace_spark.base.errors import LakeConflict
+from headrace_spark.base.lake_url import LakeUrl
 from headrace_spark.base.progress import Progress, Report
 from headrace_spark.clean.cleaning import MESSAGES_READ, PLACE, clean_rows, judge
+from headrace_spark.clean.continuity import Together
 from headrace_spark.clean.topic_schemas import load_topic_schemas
 from headrace_spark.jobs import clean
 from headrace_spark.jobs.clean import Settings, Tables
 from headrace_spark.lake.lake import Lake
+from headrace_spark.lake.lake_of import AnyLake, lake_of
 
 __all__ = ["Settings", "check", "run"]
 
@@ -32,19 +35,28 @@ _KEY: Final = ("date", *PLACE)
 def check(settings: Settings) -> None:
     """Check that the job can run. Raises BadOption, BadTopicSchema, LakeConflict."""
     clean.check(settings)
-    checkpoint = Lake(settings.folder).checkpoint(clean.JOB, "messages")
-    if checkpoint.unfinished:
+    if not isinstance(settings.lake, LakeUrl):
+        lake = Lake(settings.lake)
+        _require_finished(clean.continuity(lake, Tables(lake)))
+
+
+def _require_finished(together: Together) -> None:
+    if together.is_unfinished:
         raise LakeConflict(f"a batch of the job {clean.JOB} is unfinished: run that first, then mend")
 
 
 def run(spark: SparkSession, settings: Settings, stop: Event, report: Report) -> Progress:  # noqa: ARG001
     """Move what can be decoded. It ends by itself, with `follow` too. Raises PipelineError."""
     began = monotonic()
-    lake, tables = Lake(settings.folder), Tables(settings.folder)
+    lake = lake_of(spark, settings.lake)
+    tables = Tables(lake)
     with lake.holding(clean.JOB):
         check(settings)
+        clean.require_archive(lake)
         if tables.quarantine.log() is None or tables.clean.log() is None:
             return Progress(0, 0, 0, monotonic() - began)
+        if not isinstance(lake, Lake):
+            _require_finished(clean.together_in(spark, settings, lake, tables))
         remove_moved(spark, tables)
         rows = add_mended(spark, settings, lake, tables)
         remove_moved(spark, tables)
@@ -55,7 +67,7 @@ def run(spark: SparkSession, settings: Settings, stop: Event, report: Report) ->
     return progress
 
 
-def add_mended(spark: SparkSession, settings: Settings, lake: Lake, tables: Tables) -> int:
+def add_mended(spark: SparkSession, settings: Settings, lake: AnyLake, tables: Tables) -> int:
     """Add what can be decoded to `clean`, once for each version of `quarantine`; return how many rows."""
     log = tables.quarantine.log()
     assert log is not None  # `run` has seen it; taking rows out has made a version more

@@ -129,7 +129,7 @@ def run(spark: SparkSession, settings: Settings, stop: Event, report: Report) ->
             [table.path for table in tables.all],
         )
         report(progress)
-        on_disk = [SyncedTable(table.path) for table in tables.all]
+        on_disk = [SyncedTable(table.folder) for table in tables.all]
         while not stop.is_set():
             found = ranges.next(
                 settings.records_per_trigger_max, settings.bytes_per_trigger_max, settings.fail_on_data_loss
@@ -160,6 +160,7 @@ def tend_state(spark: SparkSession, settings: Settings, tables: Tables, journal_
             spark,
             tables.state.path,
             replace(settings.upkeep, file_bytes=_STATE_FILE_BYTES, small_files_max=0),
+            tables.state.tables,
         )
 
 

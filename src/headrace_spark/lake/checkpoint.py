@@ -101,9 +101,16 @@ class Checkpoint:
         except LakeConflict as problem:
             raise LakeConflict(f"{problem}: the checkpoint is not whole. {remedy}") from None
 
-    def move(self, query_id: str, ends: Mapping[int, Mapping[str, Any]], settings: str) -> None:
-        """Make the checkpoint say that the last of these batches was begun and those before it are done. Raises
-        OSError.
+    def begin(self, query_id: str) -> None:
+        """Make the checkpoint that of a query which has done nothing yet. Raises OSError."""
+        self.path.mkdir(parents=True, exist_ok=True)
+        self._write("metadata", json.dumps({"id": query_id}))
+
+    def move(
+        self, query_id: str, ends: Mapping[int, Mapping[str, Any]], settings: str, is_finished: bool = False
+    ) -> None:
+        """Make the checkpoint say that the last of these batches was begun, and done if it `is_finished`, and that those
+        before it are done. Raises OSError.
 
         `ends`: the offset behind each; Spark needs that of the one before the last, too. `settings`: what
         `settings_of` gave for one of these batches.
@@ -117,7 +124,7 @@ class Checkpoint:
         self._write("metadata", json.dumps({"id": query_id}))
         for number, end in sorted(ends.items()):
             self._write(f"offsets/{number}", f"{_VERSION}\n{settings}\n{json.dumps(end)}")
-            if number < last:
+            if number < last or is_finished:
                 self._write(f"commits/{number}", f'{_VERSION}\n{{"nextBatchWatermarkMs":0}}')
 
     def _write(self, name: str, text: str) -> None:

@@ -80,20 +80,37 @@ def append_rows(spark: SparkSession, table: Location, rows: DataFrame, steps: Se
     by Delta's own check, when it commits. So no lock has to hold.
     """
     jvm: Any = spark._jvm
-    transaction = delta_log(spark, table).startTransaction()
-    for step in steps:
-        found = int(
-            transaction.txnVersion(step.app_id)
-        )  # and asked, so that Delta refuses the commit if it changes
-        if found != (_NONE if step.after is None else step.after):
-            raise TableMoved(
-                f"{table} is at version {found} of {step.app_id}, not at {step.after}: another process writes it"
-            )
+    transaction = _begun_at(spark, table, steps)
     actions = _listed(jvm, [_mark(step.app_id, step.version) for step in steps])
     converters = jvm.scala.jdk.javaapi.CollectionConverters
     actions.addAll(converters.asJava(transaction.writeFiles(rows._jdf)))
     mode = jvm.org.apache.spark.sql.streaming.OutputMode.Append()
     _commit(jvm, transaction, actions, mode, steps[0].app_id, steps[0].version)
+
+
+def append_marks(spark: SparkSession, table: Location, step: Step, also: Mapping[str, int]) -> None:
+    """Go a step without any rows, and set the versions of further applications. Raises TableMoved.
+
+    A compare-and-set as `append_rows` is one.
+    """
+    jvm: Any = spark._jvm
+    transaction = _begun_at(spark, table, [step])
+    marks = _listed(jvm, [_mark(*each) for each in {**also, step.app_id: step.version}.items()])
+    mode = jvm.org.apache.spark.sql.streaming.OutputMode.Append()
+    _commit(jvm, transaction, marks, mode, step.app_id, step.version)
+
+
+def _begun_at(spark: SparkSession, table: Location, steps: Sequence[Step]) -> Any:
+    """Return a transaction of Delta's on a table that stands where the steps begin. Raises TableMoved."""
+    transaction = delta_log(spark, table).startTransaction()
+    for step in steps:
+        # And asked, so that Delta refuses the commit if it changes.
+        found = int(transaction.txnVersion(step.app_id))
+        if found != (_NONE if step.after is None else step.after):
+            raise TableMoved(
+                f"{table} is at version {found} of {step.app_id}, not at {step.after}: another process writes it"
+            )
+    return transaction
 
 
 def _listed(jvm: Any, actions: Iterable[str]) -> Any:

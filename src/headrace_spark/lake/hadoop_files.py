@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from pathlib import Path
 from time import time
 from typing import Any, Final
 
@@ -18,7 +19,6 @@ from pyspark.sql import SparkSession
 from headrace_spark.base.errors import LakeUnreachable
 from headrace_spark.base.lake_url import LakeUrl
 
-_UTF8: Final = "UTF-8"
 _LOOKS: Final = 3
 _REFUSED: Final = "Status Code: 412"
 _CLASS_MISSING: Final = "ClassNotFoundException"
@@ -32,28 +32,37 @@ class HadoopFiles:
 
     def read(self, url: LakeUrl) -> str | None:
         """Return the text of a file, None where there is none. Raises LakeUnreachable."""
+        found = self.read_bytes(url)
+        return None if found is None else found.decode()
+
+    def read_bytes(self, url: LakeUrl) -> bytes | None:
+        """Return what a file holds, None where there is none. Raises LakeUnreachable."""
         with said_plainly(url):
             for _ in range(_LOOKS - 1):
                 with suppress(Py4JJavaError):  # it was written anew, or removed, between two looks at it
                     return self._read(url)
             return self._read(url)
 
-    def _read(self, url: LakeUrl) -> str | None:
+    def _read(self, url: LakeUrl) -> bytes | None:
         files, path = self._at(url)
         if not files.exists(path):
             return None
         opened = files.open(path)
         try:
-            return str(self._jvm.org.apache.commons.io.IOUtils.toString(opened, _UTF8))
+            return bytes(self._jvm.org.apache.commons.io.IOUtils.toByteArray(opened))
         finally:
             opened.close()
 
     def write(self, url: LakeUrl, text: str) -> None:
         """Put a file in the place of what is there. Raises LakeUnreachable."""
+        self.write_bytes(url, text.encode())
+
+    def write_bytes(self, url: LakeUrl, data: bytes) -> None:
+        """Put a file in the place of what is there. Raises LakeUnreachable."""
         with said_plainly(url):
             files, path = self._at(url)
             out = files.create(path, True)
-            out.write(bytearray(text.encode()))
+            out.write(bytearray(data))
             out.close()
 
     def remove(self, url: LakeUrl) -> None:
@@ -61,6 +70,25 @@ class HadoopFiles:
         with said_plainly(url):
             files, path = self._at(url)
             files.delete(path, False)
+
+    def names(self, folder: LakeUrl) -> list[str]:
+        """Return the names in a folder, none where there is no such folder. Raises LakeUnreachable."""
+        with said_plainly(folder):
+            files, path = self._at(folder)
+            found = files.listStatus(path) if files.exists(path) else []
+            return sorted(str(each.getPath().getName()) for each in found)
+
+    def fetch(self, url: LakeUrl, to: Path) -> None:
+        """Copy a file to this machine. Raises LakeUnreachable."""
+        with said_plainly(url):
+            files, path = self._at(url)
+            files.copyToLocalFile(False, path, self._jvm.org.apache.hadoop.fs.Path(to.as_uri()), True)
+
+    def put(self, file: Path, url: LakeUrl) -> None:
+        """Copy a file of this machine to the place of what is there. Raises LakeUnreachable."""
+        with said_plainly(url):
+            files, path = self._at(url)
+            files.copyFromLocalFile(False, True, self._jvm.org.apache.hadoop.fs.Path(file.as_uri()), path)
 
     def age_s(self, url: LakeUrl) -> float | None:
         """Return how long ago a file was written, None where there is none. Raises LakeUnreachable."""

@@ -19,8 +19,14 @@ from pathlib import Path
 from deltalake import DeltaTable as DeltaLog
 
 from headrace_spark.base.errors import LakeConflict
+from headrace_spark.base.lake_url import Location
 from headrace_spark.lake.checkpoint import Checkpoint
+from headrace_spark.lake.lake_table import LakeTable
 from headrace_spark.lake.messages import MessagesTable
+from headrace_spark.lake.notes import FolderNotes
+from headrace_spark.lake.table_log import Folders
+from headrace_spark.lake.tables import TableDefinition
+from headrace_spark.lake.upkeep import FileMarks
 
 
 class Lake:
@@ -28,15 +34,26 @@ class Lake:
         self.root = root.absolute()
         self.messages = self.root / "messages"
         self.table = MessagesTable(self.messages)
+        self.tables = Folders()
         self.checkpoints = self.root / "_checkpoints"
+        self.notes = FolderNotes(self.checkpoints)
+
+    def table_of(self, definition: TableDefinition) -> LakeTable:
+        return LakeTable(self.root, definition)
+
+    def marks(self) -> FileMarks:
+        return FileMarks(self.checkpoints)
+
+    def require_held(self) -> None:
+        """Do nothing: a lock is not lost."""
 
     def checkpoint(self, job: str, consumer: str) -> Checkpoint:
         return Checkpoint(self.checkpoints / f"{job}-{consumer}")
 
-    def owner(self, job: str, table: Path) -> str:
+    def owner(self, job: str, table: Location) -> str:
         """Return the owner of a consumer's position, which is that of a table: the same wherever the lake is moved
         to."""
-        return f"{job}:{DeltaLog(table).metadata().id} in {table}"
+        return f"{job}:{DeltaLog(str(table)).metadata().id} in {table}"
 
     @contextmanager
     def archiving(self, uuid: str) -> Iterator[None]:

@@ -11,14 +11,14 @@ from urllib.parse import unquote
 import pyarrow as pa
 from delta.tables import DeltaTable
 from deltalake import DeltaTable as DeltaLog
-from deltalake import Schema
 from pyspark.sql import DataFrame, DataFrameWriter, SparkSession
 from pyspark.sql.types import DataType, StructType
 
 from headrace_spark.base.errors import LakeConflict
+from headrace_spark.base.lake_url import Location
 from headrace_spark.lake.delta_commit import append_files, has_version, paths_of, remove_files
 from headrace_spark.lake.messages import KEPT_LOG, is_plain
-from headrace_spark.lake.table_log import add_columns, open_log, types_of
+from headrace_spark.lake.table_log import Folders, NewTable, TableLog, Tables, types_of
 from headrace_spark.lake.tables import TableDefinition
 
 _NOTED_WITHIN: Final = 100
@@ -26,16 +26,20 @@ _NOTED_WITHIN: Final = 100
 
 
 class LakeTable:
-    """The Delta table `<lake>/<name>`. What is asked about it is read from the Delta log, without Spark."""
+    """The Delta table `<lake>/<name>`. What is asked about it is read from the Delta log; in a folder without Spark.
 
-    def __init__(self, lake: Path, definition: TableDefinition) -> None:
+    `tables`: how the log is read.
+    """
+
+    def __init__(self, lake: Location, definition: TableDefinition, tables: Tables | None = None) -> None:
         self.definition = definition
-        self.path = lake.absolute() / definition.name
+        self.path = (lake.absolute() if isinstance(lake, Path) else lake) / definition.name
+        self.tables = tables or Folders()
 
-    def log(self) -> DeltaLog | None:
+    def log(self) -> TableLog | None:
         """Return the table's log, None where there is no such table. Raises LakeConflict if it has another schema
         than its definition."""
-        log = open_log(self.path)
+        log = self.tables.open(self.path)
         if log is None:
             return None
         found = types_of(log)
@@ -69,22 +73,15 @@ class LakeTable:
         return int(metrics["numOutputRows"])
 
     def create(self) -> None:
-        """Create the table if it is missing, without Spark; one of an older headrace gets the columns that are new.
-        Raises LakeConflict."""
-        log = self.log()
-        if log is not None:
-            if self.definition.added:
-                add_columns(log, self.definition.columns)
-            return
+        """Create the table if it is missing; one of an older headrace gets the columns that are new. Raises
+        LakeConflict, LakeUnreachable."""
         what = self.definition
-        DeltaLog.create(
-            self.path,
-            Schema.from_json(what.columns.json()),
-            mode="ignore",
-            partition_by=list(what.partitioned_by),
-            description=what.about,
-            configuration=_ours(what),
-        )
+        if self.log() is None:
+            self.tables.create(
+                self.path, NewTable(what.columns, what.partitioned_by, what.about, _ours(what))
+            )
+        elif what.added:
+            self.tables.add_columns(self.path, what.columns)
 
     def read(self, spark: SparkSession) -> DataFrame:
         return spark.read.format("delta").load(str(self.path))
@@ -103,8 +100,16 @@ class LakeTable:
         log = self.log()
         rows = [] if log is None else pa.table(log.get_add_actions(flatten=True)).to_pylist()
         return [
-            self.path / unquote(row["path"]) for row in rows if row["partition.journal_uuid"] == journal_uuid
+            self.folder / unquote(row["path"])
+            for row in rows
+            if row["partition.journal_uuid"] == journal_uuid
         ]
+
+    @property
+    def folder(self) -> Path:
+        """Return the folder of a table that is in one."""
+        assert isinstance(self.path, Path)
+        return self.path
 
     def add_files(
         self,
@@ -120,19 +125,19 @@ class LakeTable:
         `instead_of`: the journal whose files go for them, of a table that is partitioned by it. `also`: versions of
         further applications, which a table does not get that Spark writes.
         """
-        if has_version(DeltaLog(self.path), app_id, version):
-            remove_files(self.path, actions)
+        if has_version(DeltaLog(self.folder), app_id, version):
+            remove_files(self.folder, actions)
         elif self.is_plain():
             partition = None if instead_of is None else {"journal_uuid": instead_of}
-            append_files(spark, self.path, actions, app_id, version, partition, also)
+            append_files(spark, self.folder, actions, app_id, version, partition, also)
         else:
             # A feature of Delta that somebody has switched on asks more of a writer: Spark writes the same rows anew.
-            rows = rows_of_files(spark, self.path, actions, self.definition.columns)
+            rows = rows_of_files(spark, self.folder, actions, self.definition.columns)
             if instead_of is None:
                 self.append(rows, app_id, version)
             else:
                 self.replace(rows, f"journal_uuid = '{instead_of}'", app_id, version)
-            remove_files(self.path, actions)
+            remove_files(self.folder, actions)
 
     def last_note(self) -> dict[str, Any]:
         """Return what was noted with the last `append` that noted anything; empty if the log no longer says."""

@@ -5,17 +5,19 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from datetime import date
 from typing import Any, Final
 from urllib.parse import unquote
 
 import pyarrow as pa
 from delta.tables import DeltaTable
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
-from headrace_spark.base.lake_url import Location
-from headrace_spark.lake.hadoop_files import said_plainly
-from headrace_spark.lake.table_log import missing_in
+from headrace_spark.base.lake_url import LakeUrl, Location
+from headrace_spark.lake.hadoop_files import HadoopFiles, said_plainly
+from headrace_spark.lake.table_log import DATE, NewTable, commit_name, missing_in
 
 _BOUNDS: Final = (("min", "minValues"), ("max", "maxValues"), ("null_count", "nullCount"))
 
@@ -44,8 +46,11 @@ class Schema:
 class SparkTables:
     """Opens tables wherever Spark has a client for the store."""
 
+    look_s = 5.0
+
     def __init__(self, spark: SparkSession) -> None:
         self._spark = spark
+        self._files = HadoopFiles(spark)
 
     def open(self, table: Location, version: int | None = None) -> SparkLog | None:
         """Return the newest or that version, None where there is no table. Raises LakeUnreachable."""
@@ -67,6 +72,27 @@ class SparkTables:
         with said_plainly(table):
             found: pa.Table = self._spark.read.parquet(f"{table}/{unquote(file)}").select(*columns).toArrow()
             return found
+
+    def scan(self, table: Location, columns: Sequence[str], since: date | None = None) -> pa.Table:
+        """Return columns of all rows, or of those with that `date` and later. Raises LakeUnreachable."""
+        with said_plainly(table):
+            rows = self._spark.read.format("delta").load(str(table))
+            if since is not None:
+                rows = rows.where(F.col(DATE) >= F.lit(since))
+            found: pa.Table = rows.select(*columns).toArrow()
+            return found
+
+    def commit(self, table: Location, version: int) -> bytes | None:
+        """Return a commit as it is written, None where there is none. Raises LakeUnreachable."""
+        return self._files.read_bytes(LakeUrl(str(table)) / commit_name(version))
+
+    def create(self, table: Location, new: NewTable) -> None:
+        """Make a table unless there is one. Raises LakeUnreachable."""
+        with said_plainly(table):
+            builder = DeltaTable.createIfNotExists(self._spark).location(str(table)).addColumns(new.columns)
+            for key, value in new.properties.items():
+                builder = builder.property(key, value)
+            builder.comment(new.about).partitionedBy(*new.partitioned_by).execute()
 
     def add_columns(self, table: Location, columns: StructType) -> None:
         """Add columns to a table. Raises LakeUnreachable."""

@@ -102,7 +102,7 @@ def _dead_letters(lake: Path) -> DeadLettersStatus | None:
     log = table.log()
     if log is None:
         return None
-    found = log.to_pyarrow_table(columns=["reason"])["reason"].value_counts().to_pylist()
+    found = table.tables.scan(table.path, ["reason"])["reason"].value_counts().to_pylist()
     ordered = sorted(found, key=lambda each: (-each["counts"], each["values"]))
     reasons = {each["values"]: each["counts"] for each in ordered}
     return DeadLettersStatus(str(table.path), sum(reasons.values()), reasons)

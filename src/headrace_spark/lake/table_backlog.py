@@ -9,13 +9,15 @@ import json
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from itertools import chain
-from pathlib import Path
+from time import monotonic
 from typing import Any
 
 import pyarrow as pa
-from deltalake import DeltaTable as DeltaLog
 
+from headrace_spark.base.errors import LakeConflict
 from headrace_spark.base.figures import Lag
+from headrace_spark.base.lake_url import Location
+from headrace_spark.lake.table_log import Folders, TableLog, Tables
 from headrace_spark.lake.table_position import TablePosition
 
 
@@ -29,10 +31,15 @@ class Added:
 
 
 class TableBacklog:
-    """Looks at one table again and again: a commit is read once. Commits that take rows away count for nothing."""
+    """Looks at one table again and again: a commit is read once. Commits that take rows away count for nothing.
 
-    def __init__(self, table: Path) -> None:
+    `tables`: how the table's log is read; new commits are looked for at most every `look_s` of it.
+    """
+
+    def __init__(self, table: Location, tables: Tables | None = None) -> None:
         self._table = table
+        self._tables = tables or Folders()
+        self._looked = float("-inf")  # on the monotonic clock
         self._added: dict[int, list[Added]] = {}
         """Version -> the files that it added, in the order of its log."""
         self._first_look: tuple[int, list[Added]] = (-1, [])
@@ -50,7 +57,7 @@ class TableBacklog:
 
     def _files(self, position: TablePosition | None) -> list[Added]:
         if position is None:
-            return _snapshot(DeltaLog(self._table))
+            return _snapshot(self._log())
         self._follow(position.version)
         left = self._at(position)[max(0, position.index + 1) :]
         later = [files for version, files in self._added.items() if version > position.version]
@@ -61,20 +68,28 @@ class TableBacklog:
         if not position.is_first_look:
             return self._added.get(position.version, [])
         if self._first_look[0] != position.version:
-            log = DeltaLog(self._table, version=position.version)
-            self._first_look = position.version, _snapshot(log)
+            self._first_look = position.version, _snapshot(self._log(position.version))
         return self._first_look[1]
 
     def _follow(self, since: int) -> None:
         self._added = {version: files for version, files in self._added.items() if version >= since}
+        if monotonic() < self._looked + self._tables.look_s:
+            return
+        self._looked = monotonic()
         version = max(self._added, default=since - 1) + 1
-        while (commit := self._table / "_delta_log" / f"{version:020}.json").exists():
+        while (commit := self._tables.commit(self._table, version)) is not None:
             self._added[version] = _added(commit)
             version += 1
 
+    def _log(self, version: int | None = None) -> TableLog:
+        log = self._tables.open(self._table, version)
+        if log is None:
+            raise LakeConflict(f"table {self._table} is gone")
+        return log
 
-def _added(commit: Path) -> list[Added]:
-    actions = [json.loads(line) for line in commit.read_text(encoding="utf-8").splitlines()]
+
+def _added(commit: bytes) -> list[Added]:
+    actions = [json.loads(line) for line in commit.decode().splitlines()]
     if any(action["remove"].get("dataChange") for action in actions if "remove" in action):
         return []
     adds = [action["add"] for action in actions if "add" in action]
@@ -86,7 +101,7 @@ def _file(add: dict[str, Any]) -> Added:
     return Added(rows, add["size"], add["modificationTime"])
 
 
-def _snapshot(log: DeltaLog) -> list[Added]:
+def _snapshot(log: TableLog) -> list[Added]:
     """Return the files of a version, in the order in which a stream reads them at first."""
     files = pa.table(log.get_add_actions(flatten=True)).to_pylist()
     ordered = sorted(files, key=lambda file: (file["modification_time"], file["path"]))

@@ -8,11 +8,15 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import date
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 from urllib.parse import unquote
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from deltalake import DeltaTable as DeltaLog
 from deltalake import Schema
@@ -22,6 +26,9 @@ from pyspark.sql.types import StructType
 from headrace_spark.base.errors import LakeConflict
 from headrace_spark.base.lake_url import Location
 from headrace_spark.lake.log_check import require_written
+
+DATE: Final = "date"
+"""The column by which tables are partitioned that people look at by the day."""
 
 
 class TableLog(Protocol):
@@ -49,8 +56,21 @@ class TableLog(Protocol):
         ..."""
 
 
+@dataclass(frozen=True)
+class NewTable:
+    """What a table is made with: its columns, what they are for, and Delta's properties."""
+
+    columns: StructType
+    partitioned_by: tuple[str, ...]
+    about: str
+    properties: Mapping[str, str]
+
+
 class Tables(Protocol):
     """Opens the logs of tables in one kind of place."""
+
+    look_s: float
+    """So long may an answer be used again that is only shown to people, in seconds."""
 
     def open(self, table: Location, version: int | None = None) -> TableLog | None:
         """Return the newest or that version, None where there is no table. Raises LakeConflict if it is not whole."""
@@ -61,12 +81,23 @@ class Tables(Protocol):
     def read(self, table: Location, file: str, columns: Sequence[str]) -> pa.Table:
         """Return columns of a file, by the path in its action."""
 
+    def scan(self, table: Location, columns: Sequence[str], since: date | None = None) -> pa.Table:
+        """Return columns of all rows, or of those with that `date` and later."""
+
+    def commit(self, table: Location, version: int) -> bytes | None:
+        """Return a commit as it is written; None where it is no longer in the log, or not yet."""
+
+    def create(self, table: Location, new: NewTable) -> None:
+        """Make a table unless there is one."""
+
     def add_columns(self, table: Location, columns: StructType) -> None:
         """Give a table the columns that it lacks; its rows have null in them. Raises LakeConflict."""
 
 
 class Folders:
     """Opens the logs of tables in folders of this machine."""
+
+    look_s = 0.0
 
     def open(self, table: Location, version: int | None = None) -> TableLog | None:
         folder = Path(str(table))
@@ -78,9 +109,34 @@ class Folders:
     def read(self, table: Location, file: str, columns: Sequence[str]) -> pa.Table:
         return pq.ParquetFile(Path(str(table)) / unquote(file)).read(list(columns))
 
+    def scan(self, table: Location, columns: Sequence[str], since: date | None = None) -> pa.Table:
+        kept = None if since is None else pc.field(DATE) >= pa.scalar(since)
+        dataset = DeltaLog(Path(str(table))).to_pyarrow_dataset()
+        return dataset.to_table(columns=list(columns), filter=kept)
+
+    def commit(self, table: Location, version: int) -> bytes | None:
+        with suppress(FileNotFoundError):
+            return (Path(str(table)) / commit_name(version)).read_bytes()
+        return None
+
+    def create(self, table: Location, new: NewTable) -> None:
+        DeltaLog.create(
+            Path(str(table)),
+            Schema.from_json(new.columns.json()),
+            mode="ignore",
+            partition_by=list(new.partitioned_by),
+            description=new.about,
+            configuration=dict(new.properties),
+        )
+
     def add_columns(self, table: Location, columns: StructType) -> None:
         if (log := open_log(Path(str(table)))) is not None:
             add_columns(log, columns)
+
+
+def commit_name(version: int) -> str:
+    """Return the place of a commit in the folder of its table."""
+    return f"_delta_log/{version:020}.json"
 
 
 def types_of(log: TableLog) -> dict[str, str]:

@@ -10,12 +10,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from hashlib import sha256
-from pathlib import Path
 from typing import Any, Final
 
-from deltalake import DeltaTable as DeltaLog
-
 from headrace_spark.base.errors import ForeignOffset
+from headrace_spark.base.lake_url import Location
+from headrace_spark.lake.table_log import Tables
 
 _INDEX_BITS: Final = 32
 _INDEX_MAX: Final = (1 << _INDEX_BITS) - 1
@@ -46,6 +45,23 @@ class TablePosition:
                 f"the checkpoint holds {dict(given)!r}, which is no offset of a Delta table"
             ) from None
 
+    @classmethod
+    def from_number(cls, number: int, table_id: str, first_look: int) -> TablePosition:
+        """Return the position of a `number`. `first_look`: the version that the table had at first, of which the stream
+        reads what it holds."""
+        version, index = number >> _INDEX_BITS, (number & _INDEX_MAX) - _BEFORE_FIRST
+        return cls(table_id, version, index, version == first_look)
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the offset as Delta writes it."""
+        return {
+            "sourceVersion": 1,
+            "reservoirId": self.table_id,
+            "reservoirVersion": self.version,
+            "index": self.index,
+            "isStartingVersion": self.is_first_look,
+        }
+
     @property
     def number(self) -> int:
         """Return a number that grows as the stream goes on: what a transaction of the table that is written says."""
@@ -58,15 +74,16 @@ class TablePosition:
         return self.version if begun else self.version - 1
 
 
-def commit_of(table: Path, version: int) -> str | None:
+def commit_of(tables: Tables, table: Location, version: int) -> str | None:
     """Return what tells a commit from another one of the same version; None where it is no longer in the log, or not
     yet."""
-    try:
-        return sha256((table / "_delta_log" / f"{version:020}.json").read_bytes()).hexdigest()[:32]
-    except FileNotFoundError:
-        return None
+    written = tables.commit(table, version)
+    return None if written is None else sha256(written).hexdigest()[:32]
 
 
-def is_there(table: Path, version: int, commit: str | None) -> bool:
+def is_there(tables: Tables, table: Location, version: int, commit: str | None) -> bool:
     """Return whether a table still has the version of which `commit_of` said this, as far as its log tells."""
-    return DeltaLog(table).version() >= version and commit_of(table, version) in (None, commit)
+    log = tables.open(table)
+    return (
+        log is not None and log.version() >= version and commit_of(tables, table, version) in (None, commit)
+    )

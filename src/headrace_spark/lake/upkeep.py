@@ -102,14 +102,12 @@ class Upkeep:
         return age_s is not None and age_s >= self._settings.interval_s and self._opened.exists(table)
 
 
-def limit_log(
-    spark: SparkSession, table: Location, settings: UpkeepSettings, opened: Tables | None = None
-) -> None:
+def limit_log(spark: SparkSession, table: Location, settings: UpkeepSettings, opened: Tables) -> None:
     """Set how long the log is kept, unless somebody has done so by hand. No query may be writing the table.
 
     Raises LakeConflict.
     """
-    log = (opened or Folders()).open(table)
+    log = opened.open(table)
     if log is None:
         return
     found = log.metadata().configuration.get(LOG_RETENTION)
@@ -119,11 +117,9 @@ def limit_log(
         spark.sql(f"ALTER TABLE delta.`{name}` SET TBLPROPERTIES ('{LOG_RETENTION}' = '{wanted}')")
 
 
-def compact(
-    spark: SparkSession, table: Location, settings: UpkeepSettings, opened: Tables | None = None
-) -> int:
+def compact(spark: SparkSession, table: Location, settings: UpkeepSettings, opened: Tables) -> int:
     """Rewrite the partitions that have many small files; -> how many there were."""
-    log = (opened or Folders()).open(table)
+    log = opened.open(table)
     partitions = [] if log is None else list(_crowded(log, settings))
     if partitions:
         spark.conf.set(_SIZE, settings.file_bytes)

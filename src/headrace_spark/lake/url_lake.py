@@ -2,6 +2,7 @@
 
     <lake>/messages                              Delta table (`headrace_spark.lake.messages`)
     <lake>/_checkpoints/<journal uuid>.lease     who archives that journal into this lake
+    <lake>/_checkpoints/<job>.lease              who runs that job on this lake
     <lake>/_checkpoints/upkeep-<table>           when it was last compacted and vacuumed: the file's time
 
 There is no checkpoint of Spark's: how far a job is stands in the table itself, as the version of a transaction.
@@ -9,6 +10,10 @@ There is no checkpoint of Spark's: how far a job is stands in the table itself, 
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from time import monotonic
 from typing import Final
 from uuid import uuid4
@@ -19,9 +24,12 @@ from headrace_spark.base.errors import LakeUnreachable
 from headrace_spark.base.lake_url import LakeUrl
 from headrace_spark.base.object_store import LOG_STORE, LOG_STORE_KEY
 from headrace_spark.lake.hadoop_files import HadoopFiles
+from headrace_spark.lake.lake_table import LakeTable
 from headrace_spark.lake.lease import BEAT_S, LEASE_S, Lease
 from headrace_spark.lake.messages import MessagesTable
+from headrace_spark.lake.notes import UrlNotes
 from headrace_spark.lake.spark_log import SparkTables
+from headrace_spark.lake.tables import TableDefinition
 
 
 class UrlLake:
@@ -30,9 +38,31 @@ class UrlLake:
         self.messages = root / "messages"
         self.tables = SparkTables(spark)
         self.table = MessagesTable(self.messages, self.tables)
+        self.files = HadoopFiles(spark)
+        self.notes = UrlNotes(self.files, root / "_checkpoints")
         self._spark = spark
-        self._files = HadoopFiles(spark)
         self._checkpoints = root / "_checkpoints"
+        self._lease: Lease | None = None
+        self.scratch = Path()
+        """A folder of this process, while the lake is held."""
+
+    def table_of(self, definition: TableDefinition) -> LakeTable:
+        return LakeTable(self.root, definition, self.tables)
+
+    @contextmanager
+    def holding(self, job: str) -> Iterator[None]:
+        """Hold the tables of one job, of which only one process may run. Raises LakeConflict, LakeUnreachable."""
+        self.require_safe()
+        doing = f"running job {job} on {self.root}"
+        lease = Lease(self.files, self._checkpoints / f"{job}.lease", doing, LEASE_S, BEAT_S)
+        with TemporaryDirectory(prefix=f"headrace-{job}-") as scratch, lease.held():
+            self._lease, self.scratch = lease, Path(scratch)
+            yield
+
+    def require_held(self) -> None:
+        """Check that this process still holds the lake. Raises LakeConflict if somebody else does by now."""
+        if self._lease is not None:
+            self._lease.require()
 
     def require_safe(self) -> None:
         """Raise LakeUnreachable unless two drivers can never write the same version of a table.
@@ -41,7 +71,7 @@ class UrlLake:
         """
         if self.root.scheme != "s3a" or self._spark.conf.get(LOG_STORE_KEY, "") != LOG_STORE:
             return
-        if not self._files.keeps_the_first(self._checkpoints / f"trial-{uuid4()}"):
+        if not self.files.keeps_the_first(self._checkpoints / f"trial-{uuid4()}"):
             raise LakeUnreachable(
                 f"{self.root}: this S3 server overwrites an object although it is told not to (If-None-Match), so two "
                 "drivers could lose each other's rows. Use a server that knows conditional writes, or another log store "
@@ -51,7 +81,7 @@ class UrlLake:
     def lease(self, uuid: str) -> Lease:
         """Return the lease of whoever archives that journal into this lake."""
         doing = f"archiving journal {uuid} into {self.root}"
-        return Lease(self._files, self._checkpoints / f"{uuid}.lease", doing, LEASE_S, BEAT_S)
+        return Lease(self.files, self._checkpoints / f"{uuid}.lease", doing, LEASE_S, BEAT_S)
 
     def owner(self, job: str, table: LakeUrl) -> str:
         """Return the owner of a consumer's position, which is that of a table: the same wherever the lake is moved
@@ -60,7 +90,7 @@ class UrlLake:
         return f"{job}:{'' if log is None else log.metadata().id} in {table}"
 
     def marks(self) -> UrlMarks:
-        return UrlMarks(self._files, self._checkpoints)
+        return UrlMarks(self.files, self._checkpoints)
 
 
 class UrlMarks:

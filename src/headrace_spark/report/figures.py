@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 from typing import Any, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from headrace_spark.base.lake_url import Location
 from headrace_spark.lake.lake_table import LakeTable
-from headrace_spark.lake.table_log import types_of
+from headrace_spark.lake.table_log import Tables, types_of
 from headrace_spark.lake.tables import (
     BACKLOG,
     CONNECTIONS,
@@ -95,7 +95,7 @@ class Usage:
 class Figures:
     """Everything that the page of the report shows. A part is None where its table is missing."""
 
-    lake: Path
+    lake: Location
     since: datetime
     until: datetime
     window: timedelta
@@ -109,14 +109,17 @@ class Figures:
     quarantine: Counts | None = None
 
 
-def collect(lake: Path, days: int, window_s: int, now: datetime | None = None) -> Figures:
-    """Return the figures of the last `days` days, today included, UTC. Raises LakeConflict."""
+def collect(
+    lake: Location, days: int, window_s: int, now: datetime | None = None, tables: Tables | None = None
+) -> Figures:
+    """Return the figures of the last `days` days, today included, UTC. `tables`: how tables are read. Raises
+    LakeConflict."""
     until = now or datetime.now(UTC)
     midnight = until.replace(hour=0, minute=0, second=0, microsecond=0)
     figures = Figures(lake, midnight - timedelta(days=days - 1), until, timedelta(seconds=window_s))
 
     def rows(definition: TableDefinition, dated: bool = True) -> pa.Table | None:
-        found = _rows(lake, definition, figures.since if dated else None)
+        found = _rows(LakeTable(lake, definition, tables), figures.since if dated else None)
         if found is None:
             figures.missing.append(definition.name)
         return found
@@ -138,13 +141,13 @@ def collect(lake: Path, days: int, window_s: int, now: datetime | None = None) -
     return figures
 
 
-def _rows(lake: Path, definition: TableDefinition, since: datetime | None) -> pa.Table | None:
-    log = LakeTable(lake, definition).log()
+def _rows(table: LakeTable, since: datetime | None) -> pa.Table | None:
+    log = table.log()
     if log is None:
         return None
-    columns = [name for name in types_of(log) if name in definition.columns.names and name != "payload"]
-    kept = None if since is None else pc.field("date") >= pa.scalar(since.date())
-    return log.to_pyarrow_dataset().to_table(columns=columns, filter=kept)
+    known = table.definition.columns.names
+    columns = [name for name in types_of(log) if name in known and name != "payload"]
+    return table.tables.scan(table.path, columns, None if since is None else since.date())
 
 
 def _total(column: pa.ChunkedArray) -> int:

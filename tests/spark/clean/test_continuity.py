@@ -58,7 +58,7 @@ def nothing(
     table: LakeTable, mark: tuple[str, int] | None = None, note: dict[str, Any] | None = None
 ) -> None:
     """A commit without rows."""
-    log = DeltaTable(table.path)
+    log = DeltaTable(table.folder)
     marks = None if mark is None else [Transaction(*mark)]
     write_deltalake(
         log,

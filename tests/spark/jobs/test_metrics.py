@@ -199,6 +199,6 @@ def test_what_does_not_fit_is_refused(spark: SparkSession, tmp_path: Path) -> No
     metrics.check(settings)
     tables = metrics.Tables(tmp_path / "lake")
     tables.backlog.create()
-    tables.backlog.path.rename(tables.state.path)
+    tables.backlog.folder.rename(tables.state.folder)
     with pytest.raises(LakeConflict, match="another schema"):
         metrics.check(settings)

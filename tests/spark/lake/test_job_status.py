@@ -70,7 +70,7 @@ def test_jobs_that_read_the_journal(statuses: Statuses, journal: Writer, lake: L
     transaction(DeltaTable(lake.messages), archive_id(journal.uuid, journal.epoch), 120)
     state = LakeTable(lake.root, METRICS_STATE)
     state.create()
-    transaction(DeltaTable(state.path), f"metrics-{journal.uuid}-{journal.epoch}", 250)
+    transaction(DeltaTable(state.folder), f"metrics-{journal.uuid}-{journal.epoch}", 250)
     write_deltalake(
         lake.root / "event_snapshot",
         pa.table(

@@ -30,10 +30,10 @@ def test_rows_are_added_once_for_each_transaction(spark: SparkSession, tmp_path:
     )
     for version in (3, 3, 4, 2):
         table.append(rows, "app", version)
-    assert (DeltaTable(table.path).to_pyarrow_table().num_rows, table.last_version("app")) == (2, 4)
+    assert (DeltaTable(table.folder).to_pyarrow_table().num_rows, table.last_version("app")) == (2, 4)
     assert (table.rows_added(), table.read(spark).count()) == (1, 2)
     table.create()
-    assert DeltaTable(table.path).metadata().description == REPEATS.about
+    assert DeltaTable(table.folder).metadata().description == REPEATS.about
 
 
 @pytest.mark.spark
@@ -48,12 +48,12 @@ def test_files_take_the_place_of_those_of_their_journal_once(
     assert table.is_plain() == is_plain
 
     def written(journal: str, messages: int) -> list[str]:
-        files = TableFiles(table.path, BACKLOG.layout)
+        files = TableFiles(table.folder, BACKLOG.layout)
         files.add(BACKLOG.rows(journal, messages=pa.array([messages])))
         return files.finish()
 
     def held() -> list[tuple[str, int]]:
-        rows = DeltaTable(table.path).to_pyarrow_table().to_pylist()
+        rows = DeltaTable(table.folder).to_pyarrow_table().to_pylist()
         assert {path.parent.name for path in table.files("u")} <= {"journal_uuid=u"}
         return sorted((row["journal_uuid"], row["messages"]) for row in rows)
 

@@ -6,7 +6,7 @@ import shutil
 from pathlib import Path
 
 import pytest
-from deltalake import CommitProperties, Transaction, write_deltalake
+from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 
 from headrace_spark.base.errors import LakeConflict
 from headrace_spark.lake.lake_table import LakeTable
@@ -34,8 +34,7 @@ class Bench:
 
     def done(self, table: LakeTable, end: int) -> None:
         """An append of nothing, as of a range up to `end`."""
-        log = table.log()
-        assert log is not None
+        log = DeltaTable(table.folder)
         marks = [Transaction(self.ranges().app_id(self.journal.epoch), end)]
         if table is self.state:
             marks += [Transaction(*note) for note in self.ranges().notes().items()]
@@ -104,14 +103,14 @@ def test_a_table_without_an_end_of_its_own_is_recognised_by_its_log(
     bench: Bench, tmp_path: Path, harm: str
 ) -> None:
     bench.range_done(100)
-    shutil.copytree(bench.devices.path, tmp_path / "older")
+    shutil.copytree(bench.devices.folder, tmp_path / "older")
     bench.range_done(200)
     bench.ranges().require_together(200)
     bench.done(bench.devices, 300)  # a range that was cut off
     bench.ranges().require_together(200)
-    shutil.rmtree(bench.devices.path)
+    shutil.rmtree(bench.devices.folder)
     if harm == "older":
-        shutil.copytree(tmp_path / "older", bench.devices.path)
+        shutil.copytree(tmp_path / "older", bench.devices.folder)
     bench.devices.create()
     with pytest.raises(LakeConflict, match=r"devices is not the one that .*metrics_state was written with"):
         bench.ranges().require_together(200)
@@ -121,7 +120,7 @@ def test_a_state_that_is_gone_is_made_again_only_from_a_journal_that_is_whole(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     bench.range_done(200)
-    shutil.rmtree(bench.state.path)
+    shutil.rmtree(bench.state.folder)
     bench.state.create()
     bench.ranges().require_together(200)
     assert bench.next() == (0, 200)
