@@ -34,8 +34,7 @@ from headrace.net.validity import complaints
 from headrace.services.acl import read_acl
 from headrace.services.doors import connections_allowed
 from headrace.services.passwords import read_hashes
-from headrace.wiring import door_settings
-from headrace.workers.claim import Wish
+from headrace.wiring import door_settings, wish
 from headrace.workers.layout import NAME as SHARDS
 from headrace.workers.layout import Layout
 
@@ -177,7 +176,7 @@ def _shards(config: Config, path: Path, running: bool) -> Iterator[str]:
     """Look at a data directory of several shards, and at each of them."""
     try:
         layout = Layout.open(path)
-        Wish(shards=config.shards, durability=config.durability).of(layout)
+        wish(config).of(layout)
         check_access(DISK, path)
         for directory in layout.directories():
             check_access(DISK, directory)

@@ -132,6 +132,11 @@ def _say(message: str, command: str = "headrace") -> None:
 @click.option("--config", "config_file", type=click.Path(path_type=Path), help="TOML file")
 @click.option("--data-dir", help="where the journal lies  [default: ./headrace-data]")
 @click.option("--listen", "listeners", multiple=True, help="tcp://HOST:PORT, may be repeated")
+@click.option(
+    "--workers",
+    metavar="N|auto",
+    help="processes that serve the shards; auto: one for each processor  [default: 1]",
+)
 @click.option("--admin", help="http[s]://HOST:PORT for /healthz, /readyz, /metrics")
 @click.option(
     "--bootstrap",
@@ -144,6 +149,7 @@ def serve(
     config_file: Path | None,
     data_dir: str | None,
     listeners: tuple[str, ...],
+    workers: str | None,
     admin: str | None,
     snapshot: Path | None,
     sets: tuple[str, ...],
@@ -154,15 +160,33 @@ def serve(
         options.append(f"data_dir={json.dumps(data_dir)}")
     if listeners:
         options.append(f"listeners={json.dumps(list(listeners))}")
+    if workers is not None:
+        options.append(f"workers={workers}")
     if admin is not None:
         options.append(f"admin={json.dumps(admin)}")
     config = load(config_file, options)
     set_up_logs(config)
     if snapshot is not None:
         _bootstrap(snapshot, Path(config.data_dir))
-    from headrace.node import run
+    from headrace.serving import serve as run
 
     sys.exit(run(config, lambda: load(config_file, options)))
+
+
+@cli.command("worker", hidden=True)
+@click.option("--config", "config_file", type=click.Path(path_type=Path), required=True)
+@click.option("--place", "place", required=True)
+@click.option("--control", type=int, required=True)
+@click.option("--bound", type=int, multiple=True)
+def worker(config_file: Path, place: str, control: int, bound: tuple[int, ...]) -> None:
+    """Run one worker of a supervisor, which alone starts this."""
+    from headrace.serving import reread, work
+    from headrace.workers.place import Place
+
+    found = Place.unpack(place)
+    config = reread(config_file)
+    set_up_logs(config, found.index)
+    sys.exit(work(config, lambda: reread(config_file), found, control, bound))
 
 
 def _bootstrap(snapshot: Path, data_dir: Path) -> None:
@@ -172,8 +196,8 @@ def _bootstrap(snapshot: Path, data_dir: Path) -> None:
     click.echo(f"headrace: {data_dir} made from {snapshot}: {count} records", err=True)
 
 
-def set_up_logs(config: Config) -> None:
-    """Send logs to stderr, as JSON or text as `log.format` says."""
+def set_up_logs(config: Config, worker: int | None = None) -> None:
+    """Send logs to stderr, as JSON or text as `log.format` says; those of a worker with its number."""
     renderer: structlog.typing.Processor = (
         structlog.processors.JSONRenderer()
         if config.log.format == "json"
@@ -183,6 +207,7 @@ def set_up_logs(config: Config) -> None:
         processors=[
             structlog.processors.add_log_level,
             structlog.processors.TimeStamper(fmt="iso", utc=True),
+            *([] if worker is None else [_named(worker)]),
             renderer,
         ],
         wrapper_class=structlog.make_filtering_bound_logger(
@@ -190,6 +215,14 @@ def set_up_logs(config: Config) -> None:
         ),
         logger_factory=structlog.WriteLoggerFactory(file=sys.stderr),
     )
+
+
+def _named(worker: int) -> structlog.typing.Processor:
+    def name(_: object, __: str, event: structlog.typing.EventDict) -> structlog.typing.EventDict:
+        event.setdefault("worker", worker)
+        return event
+
+    return name
 
 
 # config

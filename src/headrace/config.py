@@ -335,6 +335,8 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     data_dir: Annotated[str, msgspec.Meta(min_length=1)] = "./headrace-data"
     # How many shards a data directory has is decided when it is made; 0: what it has, in a new one one for each worker.
     shards: Annotated[int, msgspec.Meta(ge=0, le=1024)] = 0
+    # Processes, each of which owns at least one shard; auto: one for each processor, as far as there are shards.
+    workers: Annotated[int, msgspec.Meta(ge=1, le=1024)] | Literal["auto"] = 1
     listeners: Annotated[tuple[str, ...], msgspec.Meta(min_length=1)] = ("tcp://127.0.0.1:1883",)
     admin: str = ""
     allow_anonymous: bool = True

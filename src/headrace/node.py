@@ -14,8 +14,11 @@ import ssl
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
+from dataclasses import replace
+from itertools import zip_longest
 from pathlib import Path
+from typing import Any
 
 import structlog
 import uvloop
@@ -23,10 +26,10 @@ from starlette.applications import Starlette
 
 from headrace import __version__
 from headrace.api.admin import Admin
-from headrace.api.app import bind
+from headrace.api.app import bind, bind_unix
 from headrace.api.server import CONNECTIONS_MAX, Bounds
 from headrace.build import PURE, build
-from headrace.config import Config, endpoint
+from headrace.config import Config, InvalidKey, endpoint
 from headrace.core.homes import Homes
 from headrace.core.ports.clock import Clock
 from headrace.core.worker import Worker
@@ -57,10 +60,14 @@ from headrace.wiring import (
     door_settings,
     limit_users,
     shard_settings,
+    wish,
 )
-from headrace.workers.claim import Claim, Wish
+from headrace.workers.claim import AUTO, Claim
+from headrace.workers.control import PREPARED, READY, STOPPING
 from headrace.workers.handover import HandOver
 from headrace.workers.layout import Layout
+from headrace.workers.membership import Membership
+from headrace.workers.overview import socket_of
 from headrace.workers.peers import Peers
 from headrace.workers.place import Place
 
@@ -76,20 +83,22 @@ log = structlog.get_logger("headrace")
 
 class Node:
     """The shards of one worker with all that belongs to them. With `owns_process` false it is a part of somebody else's
-    program, whose signals and garbage collector it leaves alone. `place`: where it is among the workers of a supervisor,
-    None where it is alone."""
+    program, whose signals and garbage collector it leaves alone. `membership`: how it belongs to the workers of a
+    supervisor, None where it is alone; `place` alone: where it is among workers that nobody supervises."""
 
     def __init__(
         self,
         config: Config,
         owns_process: bool = True,
         reread: Callable[[], Config] | None = None,
+        membership: Membership | None = None,
         place: Place | None = None,
     ) -> None:
         self.config = config
         self.ready = asyncio.Event()
         self._owns_process = owns_process
-        self._notifier = Notifier(os.environ if owns_process else {})
+        self._membership = membership
+        self._notifier = Notifier(os.environ if owns_process and membership is None else {})
         self.clock = Clock()
         self._loop = asyncio.get_running_loop()
         self._stopping = asyncio.Event()
@@ -101,7 +110,7 @@ class Node:
             self._access = self._access_control()
         self._check_certificates()
         with keys_named(config, "data_dir"):
-            self._claim_data(place)
+            self._claim_data(place if membership is None else membership.place)
         self.watchdog = Watchdog()
         scheduler = LoopScheduler(self._loop, self.watchdog)
         self.worker = Worker(scheduler, self.clock, broker_settings(config), Homes(self.place.shards))
@@ -164,7 +173,11 @@ class Node:
         if place is not None:
             self.place, self.layout = place, Layout.open(path)
             return
-        self._claim = claim = Claim(path, Wish(shards=self.config.shards, durability=self.config.durability))
+        if self.config.workers not in (1, AUTO) and not self._owns_process:
+            raise InvalidKey(
+                "workers", "a broker inside a program is one worker; a process of its own may have several"
+            )
+        self._claim = claim = Claim(path, replace(wish(self.config), workers=1))
         self.layout = claim.layout
         self.place = Place.alone(claim.layout.shards, claim.layout.node)
 
@@ -175,7 +188,7 @@ class Node:
         try:
             for number in self.place.own_shards():
                 directory = self.layout.directory(number)
-                patient = not self.place.is_alone
+                patient = self.place.shards > 1  # workers whose supervisor was killed may still be ending
                 self.shards.append(OwnedShard(number, directory, settings, around, patient))
         except BaseException:
             self._give_up_data()
@@ -231,6 +244,8 @@ class Node:
             shard.begin()
         if self.peers is not None:
             await self.peers.start()
+        if not await self._may_serve():
+            return await self._stop()
         await self._listen()
         self._tick_clock()
         self._stalls = Stalls(self.clock)
@@ -251,13 +266,30 @@ class Node:
             self._loop.add_signal_handler(number, self._stopping.set)
         self._loop.add_signal_handler(signal.SIGHUP, self._reloading.run)
 
+    async def _may_serve(self) -> bool:
+        """Wait until the other workers are prepared too. False if it is to stop instead."""
+        if self._membership is None:
+            return True
+        control = self._membership.control
+        control.tell(PREPARED)
+        waiting = [self._loop.create_task(event.wait()) for event in (control.may_serve, self._stopping)]
+        await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+        for task in waiting:
+            task.cancel()
+        return not self._stopping.is_set()
+
     async def _listen(self) -> None:
+        given = () if self._membership is None else self._membership.bound
         with keys_named(self.config, "listeners"):
-            for url in self.config.listeners:
-                self._doors.open(url)
+            for url, listening in zip_longest(self.config.listeners, given):
+                self._doors.open(url, listening)
         if self.handover is not None:
             self.handover.open()
-        if self.config.admin:
+        if self.config.admin and self._membership is not None:
+            bounds = Bounds(min(CONNECTIONS_MAX, self._doors.admin_max))
+            path = socket_of(self.place.runtime, self.place.index)
+            await self._admin.open(bind_unix(path), str(path), self._site(), self._doors.report, bounds)
+        elif self.config.admin:
             bounds = Bounds(min(CONNECTIONS_MAX, self._doors.admin_max))
             app = self._site()
             with keys_named(self.config, "admin"):
@@ -288,16 +320,16 @@ class Node:
 
     def _admin_context(self) -> ssl.SSLContext | None:
         """Return the TLS context of the admin address, if it has one. Raises UnusableCertificate."""
-        if not self.config.admin.startswith("https:"):
+        if not self.config.admin.startswith("https:") or self._membership is not None:
             return None
         return server_context(door_settings(self.config).tls, "http/1.1")
 
     def _announce(self) -> None:
-        promise = {
-            "fsync": "acknowledged = on disk (fdatasync)",
-            "os": "acknowledged = written to the operating system; a power cut may lose it",
-            "none": "acknowledged = received; a crash may lose it",
-        }[self.config.durability]
+        if self._membership is not None:
+            self._membership.control.tell(READY)
+            log.info("worker ready", shards=self.place.own_shards())
+            self.ready.set()
+            return
         if build() == PURE:
             log.warning("this is the pure Python build, a ninth as fast as the compiled one")
         log.info(
@@ -308,7 +340,7 @@ class Node:
             admin=self._admin.url or None,
             data_dir=self.config.data_dir,
             durability=self.config.durability,
-            promise=promise,
+            promise=promise_of(self.config.durability),
         )
         self._notifier.ready(f"accepts clients on {', '.join(self._doors.urls)}")
         if self._notifier.watchdog_s:
@@ -351,6 +383,8 @@ class Node:
         for shard in self.shards:
             shard.rest()
         self._not_ready = "stopping"
+        if self._membership is not None:
+            self._membership.control.tell(STOPPING)
         self._notifier.stopping()
         connections = sum(broker.sessions.connected for broker in self.worker.brokers)
         log.info("stopping", connections=connections)
@@ -391,16 +425,30 @@ class Node:
             repeating.stop()
 
 
+def promise_of(durability: str) -> str:
+    """Return what an acknowledgement means."""
+    return {
+        "fsync": "acknowledged = on disk (fdatasync)",
+        "os": "acknowledged = written to the operating system; a power cut may lose it",
+        "none": "acknowledged = received; a crash may lose it",
+    }[durability]
+
+
 def run(config: Config, reread: Callable[[], Config] | None = None) -> int:
     """Run a node on uvloop in this thread; returns the exit status. `reread` gives the configuration of now, at SIGHUP.
 
     Raises JournalError, OSError at start.
     """
-    # The journal's writer must get the interpreter soon after its system call returns (decision 23: switch interval).
-    sys.setswitchinterval(SWITCH_INTERVAL_S)
-    gc.set_threshold(*GC_THRESHOLDS)
 
     async def main() -> int:
         return await Node(config, reread=reread).run()
 
-    return uvloop.run(main())
+    return run_on_loop(main())
+
+
+def run_on_loop(main: Coroutine[Any, Any, int]) -> int:
+    """Run a program of a node on uvloop in this thread; returns its exit status."""
+    # The journal's writer must get the interpreter soon after its system call returns (decision 23: switch interval).
+    sys.setswitchinterval(SWITCH_INTERVAL_S)
+    gc.set_threshold(*GC_THRESHOLDS)
+    return uvloop.run(main)

@@ -22,6 +22,7 @@ from headrace.services.access import AccessSettings
 from headrace.services.audit import Audit
 from headrace.services.doors import DoorSettings
 from headrace.shard import ShardSettings
+from headrace.workers.claim import Wish, cores
 
 # Limits that nobody keeps where access control is off.
 OF_ACCESS = ("messages_per_s", "user_messages_per_s", "user_connections_max", "user_subscriptions_max")
@@ -95,6 +96,11 @@ def log_settings(config: Config) -> LogSettings:
         consumer_retention_s=journal.consumer_retention_s,
         reserve_bytes=journal.reserve_bytes,
     )
+
+
+def wish(config: Config) -> Wish:
+    """Return how many workers and shards the configuration asks for."""
+    return Wish(config.workers, config.shards, cores(), config.durability)
 
 
 def shard_settings(config: Config) -> ShardSettings:

@@ -83,6 +83,12 @@ TESTED_TOGETHER = {
         "headrace/mosquitto/security.py",
         "headrace/mosquitto/without.py",
     ],
+    "tests/unit/workers/test_supervisor.py": ["headrace/workers/member.py"],
+    "tests/e2e/test_workers.py": [
+        "headrace/serving.py",
+        "headrace/workers/membership.py",
+        "headrace/workers/overview.py",
+    ],
     "tests/e2e/test_mistakes.py": ["headrace/checking.py", "headrace/naming.py"],
     "tests/unit/journal/test_merging.py": ["headrace/journal/overlap.py"],
     "tests/unit/net/test_revocation.py": ["headrace/net/der.py"],

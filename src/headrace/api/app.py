@@ -5,6 +5,7 @@ from __future__ import annotations
 import socket
 from collections.abc import Callable, Sequence
 from http import HTTPStatus
+from pathlib import Path
 
 from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import CollectorRegistry
@@ -56,6 +57,19 @@ async def _refused(_: Request, error: Exception) -> Response:
 async def _failed(_: Request, error: Exception) -> Response:
     """Answer that there is a defect of ours; what it is stands in the log."""
     return problem(HTTPStatus.INTERNAL_SERVER_ERROR, type(error).__name__)
+
+
+def bind_unix(path: Path) -> socket.socket:
+    """Return the bound Unix socket of a worker's admin HTTP, in a directory that is nobody else's; what a worker of
+    before has left there goes. Raises OSError."""
+    path.unlink(missing_ok=True)
+    bound = socket.socket(socket.AF_UNIX)
+    try:
+        bound.bind(str(path))
+    except OSError:
+        bound.close()
+        raise
+    return bound
 
 
 def bind(url: str, host: str, port: int) -> socket.socket:

@@ -149,7 +149,10 @@ class Listener:
         report: Report,
         poller: Poller | None,
         keep_alive_s: int = 0,
+        bound: socket.socket | None = None,
     ) -> None:
+        """Listen on `address`; on `bound` where another process has bound it, which several may share. Raises OSError
+        that names the address, UnusableCertificate."""
         self._address = address
         self._keep_alive_s = 0 if address.scheme == "unix" else keep_alive_s
         self._proxied = address.options.proxy != "off"
@@ -168,7 +171,8 @@ class Listener:
         self.opening: set[asyncio.Task[None]] = set()
         connections.takes_identity = address.options.identity == "cn"
         connections.report = report
-        self._socket = bind(address)
+        self._is_shared = bound is not None
+        self._socket = bind(address) if bound is None else bound
         port = 0 if address.scheme == "unix" else self._socket.getsockname()[1]
         self.url = connections.url = address.url(port)
         self._loop.add_reader(self._socket, self._accept)
@@ -195,7 +199,10 @@ class Listener:
         if self._paused is not None:
             self._paused.cancel()
         self._loop.remove_reader(self._socket)
-        release(self._address, self._socket)
+        if self._is_shared:
+            self._socket.close()  # whoever has bound it goes on
+        else:
+            release(self._address, self._socket)
         for task in self.opening:
             task.cancel()
 

@@ -86,17 +86,17 @@ class ShardRows:
     async def page(
         self, wanted: Wanted, limit: int, place: Place
     ) -> tuple[list[dict[str, object]], Place | None]:
-        """Return (at most `limit` rows from `place` on, where the next page goes on or None), as `ClusterRows.page`."""
+        """Return (at most `limit` rows from `place` on, where the next page goes on or None), as `ClusterRows.page`.
+        A page is of one shard."""
         numbers = sorted(number for number in self._shards if number >= place.shard)
-        for at, number in enumerate(numbers):
-            begun = place if number == place.shard else Place()
-            rows, following = await self._shards[number].page(wanted, limit, begun)
-            if following is not None:
-                return rows, replace(following, shard=number)
-            if rows:
-                behind = numbers[at + 1 :]
-                return rows, Place(shard=behind[0]) if behind else None
-        return [], None
+        if not numbers:
+            return [], None
+        number = numbers[0]
+        begun = place if number == place.shard else Place()
+        rows, following = await self._shards[number].page(wanted, limit, begun)
+        if following is not None:
+            return rows, replace(following, shard=number)
+        return rows, Place(shard=numbers[1]) if len(numbers) > 1 else None
 
 
 class ClusterRows:

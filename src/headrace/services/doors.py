@@ -118,8 +118,9 @@ class Doors:
     def listeners(self) -> list[Listener]:
         return list(self._listeners)
 
-    def open(self, url: str) -> None:
-        """Listen on every address. Raises OSError that names the address, UnusableCertificate."""
+    def open(self, url: str, bound: socket.socket | None = None) -> None:
+        """Listen on an address; on `bound` where the supervisor of several workers has bound it. Raises OSError that
+        names the address, UnusableCertificate."""
         address = parse(url)
         options, settings = address.options, self._settings
         connections = ListenerSet(
@@ -143,6 +144,7 @@ class Doors:
                 report,
                 self.poller,
                 settings.tcp_keep_alive_s,
+                bound,
             )
         )
         self._sets.append(connections)

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import os
+import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 from headrace.errors import ConfigError
 from headrace.journal.disk import DISK, Disk
+from headrace.journal.errors import JournalLocked
 from headrace.journal.lock import lock_data_dir
 from headrace.journal.writer import FSYNC
 from headrace.workers.layout import Layout, is_new
 
 AUTO: Final = "auto"
+PATIENCE_S: Final = 30.0  # with the workers of before
+INTERVAL_S: Final = 0.02
 
 
 def cores() -> int:
@@ -107,6 +111,20 @@ class Claim:
             return workers, Layout.make(path, shards, self._disk)
         layout = Layout.open(path, self._disk)
         return wish.of(layout), layout
+
+    def wait_for_workers(self, patience_s: float = PATIENCE_S) -> None:
+        """Wait until workers whose supervisor was killed have ended: they hold the shards, and the ports. Raises
+        JournalLocked, NotOurs, OSError."""
+        until = time.monotonic() + patience_s
+        for directory in self.layout.directories():
+            while True:
+                try:
+                    self._disk.close(lock_data_dir(self._disk, directory))
+                    break
+                except JournalLocked:
+                    if time.monotonic() >= until:
+                        raise
+                time.sleep(INTERVAL_S)
 
     def close(self) -> None:
         """Let others have the directory."""

@@ -1,0 +1,102 @@
+"""What a worker and its supervisor say to each other, over a socket that keeps messages apart (SOCK_SEQPACKET).
+
+    worker -> supervisor    {"state": STATE, "trouble": "why it is not ready, or empty"}, now and every HEARTBEAT_S
+    supervisor -> worker    b"go": all workers are prepared, clients may come
+
+Each message says everything, so one that is lost costs nothing. The end of the socket is the end of the other side: a
+worker without a supervisor stops cleanly, since nobody would end it and the next start needs its locks.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import socket
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from typing import Final
+
+HEARTBEAT_S: Final = 1.0
+MESSAGE_BYTES_MAX: Final = 4096
+TROUBLE_CHARACTERS_MAX: Final = 500
+GO: Final = b"go"
+
+AWAY: Final = "away"  # there is no process
+STARTING: Final = "starting"  # it reads its configuration and opens its journals
+RECOVERING: Final = "recovering"  # configuration and journals are good
+PREPARED: Final = "prepared"  # it has recovered, and waits for the others
+READY: Final = "ready"
+STOPPING: Final = "stopping"
+STATES: Final = (STARTING, RECOVERING, PREPARED, READY, STOPPING)
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """What a worker says of itself."""
+
+    state: str
+    trouble: str = ""
+
+    def pack(self) -> bytes:
+        return json.dumps({**asdict(self), "trouble": self.trouble[:TROUBLE_CHARACTERS_MAX]}).encode()
+
+    @classmethod
+    def unpack(cls, data: bytes) -> Report:
+        """Return what `pack` has written. Raises ValueError for what it has not."""
+        found = json.loads(data)
+        if not isinstance(found, dict) or found.get("state") not in STATES:
+            raise ValueError(f"{data!r} is no report of a worker")
+        return cls(found["state"], str(found.get("trouble", "")))
+
+
+class Control:
+    """The worker's end. Runs on the loop, so that a loop which hangs is silent. `may_serve` is set once clients may come;
+    `trouble` says why the worker is not ready, `lost` is called when the supervisor is gone."""
+
+    def __init__(self, end: socket.socket) -> None:
+        self.may_serve = asyncio.Event()
+        self.is_lost = False
+        self.trouble: Callable[[], str] = str
+        self.lost: Callable[[], None] = self.may_serve.set
+        self._end = end
+        self._state = STARTING
+        self._loop = asyncio.get_running_loop()
+        self._next: asyncio.TimerHandle | None = None
+        end.setblocking(False)
+        self._loop.add_reader(end, self._read)
+        self._beat()
+
+    def tell(self, state: str) -> None:
+        """Tell the supervisor how far this worker is."""
+        self._state = state
+        self._say()
+
+    def close(self) -> None:
+        """Say nothing more; the supervisor sees the end."""
+        if self._next is not None:
+            self._next.cancel()
+        self._loop.remove_reader(self._end)
+        self._end.close()
+
+    def _beat(self) -> None:
+        self._say()
+        self._next = self._loop.call_later(HEARTBEAT_S, self._beat)
+
+    def _say(self) -> None:
+        with suppress(OSError):  # one that does not read is told later; of one that is gone we hear
+            self._end.send(Report(self._state, self.trouble()).pack())
+
+    def _read(self) -> None:
+        try:
+            data = self._end.recv(MESSAGE_BYTES_MAX)
+        except (BlockingIOError, InterruptedError):
+            return
+        except OSError:
+            data = b""
+        if data == GO:
+            self.may_serve.set()
+        elif not data:
+            self._loop.remove_reader(self._end)
+            self.is_lost = True
+            self.lost()

@@ -1,0 +1,373 @@
+"""A node of several worker processes: it starts, serves over all of them, survives the death of any, and stops."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator
+from contextlib import AsyncExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+import aiomqtt
+import pytest
+
+from headrace.core.homes import Homes
+from headrace.testing.ports import free_port
+
+PATIENCE_S = 60.0
+
+
+def until(condition: Callable[[], object], what: str) -> None:
+    """Wait for it."""
+    end = time.monotonic() + PATIENCE_S
+    while not condition():
+        assert time.monotonic() < end, f"{what}: not within {PATIENCE_S} s"
+        time.sleep(0.05)
+
+
+def serve(folder: Path, *options: str) -> subprocess.Popen[bytes]:
+    """Start `headrace serve` in a folder of its own; its log is `log` there."""
+    folder.mkdir(exist_ok=True)
+    command = [sys.executable, "-m", "headrace", "serve", "--data-dir", str(folder / "data"), *options]
+    with (folder / "log").open("ab") as log:
+        return subprocess.Popen(command, stderr=log, stdout=log)
+
+
+class Workers:
+    """A node with workers, which a test may kill in parts."""
+
+    def __init__(self, folder: Path, *options: str) -> None:
+        self.folder, self.options = folder, options
+        self.port, self.admin_port = free_port(), free_port()
+        self.unix = folder / "s"
+        self.process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        self.begin()
+        until(lambda: self.lines("ready ", "promise=") or self.over(), "ready")
+        assert not self.over(), self.log
+
+    def begin(self) -> None:
+        self.seen = len(self.log)
+        addresses = ["--listen", f"tcp://127.0.0.1:{self.port}", "--listen", f"unix://{self.unix}"]
+        admin = ["--admin", f"http://127.0.0.1:{self.admin_port}"]
+        self.process = serve(self.folder, *addresses, *admin, *self.options)
+
+    @property
+    def log(self) -> str:
+        file = self.folder / "log"
+        return file.read_text() if file.exists() else ""
+
+    def lines(self, *words: str) -> list[str]:
+        """The lines of the newest life that hold all of these words."""
+        said = self.log[self.seen :].splitlines()
+        return [line for line in said if all(word in line for word in words)]
+
+    def over(self) -> bool:
+        assert self.process is not None
+        return self.process.poll() is not None
+
+    @property
+    def pids(self) -> dict[int, int]:
+        """The pid of each worker that there is."""
+        assert self.process is not None
+        children = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children").read_text().split()
+        found = {}
+        for pid in children:
+            place = re.search(r'"index": ([0-9]+)', Path(f"/proc/{pid}/cmdline").read_bytes().decode())
+            if place:
+                found[int(place[1])] = int(pid)
+        return found
+
+    def get(self, path: str) -> str:
+        """What the admin address answers: the body, or of an error its detail."""
+        try:
+            with urllib.request.urlopen(
+                f"http://127.0.0.1:{self.admin_port}{path}", timeout=PATIENCE_S
+            ) as found:
+                return str(found.read().decode())
+        except urllib.error.HTTPError as error:
+            return str(json.loads(error.read())["detail"])
+
+    def ask(self, path: str, body: bytes | None = None) -> Any:
+        """What the admin address answers to who has a token. Raises HTTPError."""
+        asked = urllib.request.Request(
+            f"http://127.0.0.1:{self.admin_port}{path}", body, {"Authorization": "Bearer secret"}
+        )
+        with urllib.request.urlopen(asked, timeout=PATIENCE_S) as found:
+            return json.loads(found.read())
+
+    def send(self, number: signal.Signals) -> None:
+        assert self.process is not None
+        self.process.send_signal(number)
+
+    def stop(self) -> int:
+        assert self.process is not None
+        self.send(signal.SIGTERM)
+        return self.process.wait(PATIENCE_S)
+
+    def end(self) -> None:
+        """Whatever is left of it goes."""
+        if self.process is None:
+            return
+        pids = [] if self.over() else list(self.pids.values())
+        self.process.kill()
+        self.process.wait()
+        until(lambda: all(is_dead(pid) for pid in pids), "the end of its workers")
+
+
+def is_dead(pid: int) -> bool:
+    """Whether a process that nobody has waited for has ended."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
+    except FileNotFoundError:
+        return True
+
+
+@contextmanager
+def workers(folder: Path, *options: str) -> Iterator[Workers]:
+    node = Workers(folder, *options)
+    try:
+        yield node
+    finally:
+        node.end()
+
+
+def accepts(port: int) -> bool:
+    try:
+        with socket.create_connection(("127.0.0.1", port), timeout=PATIENCE_S):
+            return True
+    except ConnectionRefusedError:
+        return False
+
+
+def test_workers_start_answer_for_one_node_and_stop(tmp_path: Path) -> None:
+    with workers(tmp_path, "--workers", "2") as node:
+        node.start()
+        assert sorted(node.pids) == [0, 1]
+        assert accepts(node.port)
+        assert node.get("/readyz") == "ready\n"
+        metrics = node.get("/metrics")
+        for number in range(2):
+            assert f'headrace_journal_high_watermark{{shard="{number}"}}' in metrics
+            assert f'headrace_worker_up{{worker="{number}"}} 1.0' in metrics
+            assert f'process_open_fds{{worker="{number}"}}' in metrics
+            assert node.lines("worker ready", f"shards=[{number}]", f"worker={number}")
+        assert metrics.count("headrace_build_info{") == 1
+        pids = node.pids
+        assert node.stop() == 0
+        assert all(is_dead(pid) for pid in pids.values())
+        assert not node.unix.exists()
+        assert not accepts(node.port)
+        assert len(node.lines("stopped", "clean=True")) == 3
+        node.start()  # the same data, ports and socket
+        assert node.stop() == 0
+
+
+def test_a_worker_that_is_killed_comes_back_while_the_others_go_on(tmp_path: Path) -> None:
+    with workers(tmp_path, "--workers", "2") as node:
+        node.start()
+        before = node.pids
+        os.kill(before[1], signal.SIGKILL)
+        until(
+            lambda: node.lines("a worker has ended; it is started again", "worker=1", "status=-9"), "the end"
+        )
+        assert accepts(node.port)
+        until(lambda: node.pids.get(1, before[1]) != before[1], "another process")
+        assert node.pids[0] == before[0]
+        until(lambda: node.get("/readyz") == "ready\n", "ready again")
+        assert 'headrace_worker_restarts_total{worker="1"} 1.0' in node.get("/metrics")
+        assert node.stop() == 0
+
+
+async def connected(node: Workers, name: str, stack: AsyncExitStack) -> aiomqtt.Client:
+    """A client with a session that stays, once the worker of its home is there."""
+    end = time.monotonic() + PATIENCE_S
+    options: dict[str, Any] = {"clean_session": False, "protocol": aiomqtt.ProtocolVersion.V311}
+    while True:
+        client = aiomqtt.Client("127.0.0.1", node.port, identifier=name, **options)
+        try:
+            return await stack.enter_async_context(client)
+        except aiomqtt.MqttError:
+            assert time.monotonic() < end, f"{name} cannot connect"
+            await asyncio.sleep(0.1)
+
+
+async def got(client: aiomqtt.Client, count: int) -> list[object]:
+    messages = aiter(client.messages)
+    return [(await anext(messages)).payload for _ in range(count)]
+
+
+def test_every_client_comes_to_its_home_wherever_it_connects(tmp_path: Path) -> None:
+    """Publisher and subscriber in all pairs of two workers; then one worker dies, and its sessions go on."""
+    homes = Homes(2)
+    names = [
+        [f"c{n}" for n in range(40) if homes.of_client("default", f"c{n}") == home][:3] for home in range(2)
+    ]
+
+    async def before(node: Workers) -> None:
+        async with asyncio.timeout(PATIENCE_S), AsyncExitStack() as stack:
+            clients = [await connected(node, name, stack) for name in (*names[0], *names[1])]
+            for client in clients:
+                await client.subscribe("plant/+", qos=1)
+            for number, client in enumerate(clients):
+                await client.publish(f"plant/{number}", f"m{number}", qos=1)
+            for client in clients:
+                assert sorted(str(one) for one in await got(client, 6)) == [f"b'm{n}'" for n in range(6)]
+
+    async def after(node: Workers) -> None:
+        async with asyncio.timeout(PATIENCE_S), AsyncExitStack() as stack:
+            publisher = await connected(node, names[0][0], stack)
+            await publisher.publish("plant/late", "late", qos=1)
+            for name in (*names[0][1:], *names[1]):
+                assert await got(await connected(node, name, stack), 1) == [b"late"]
+
+    with workers(tmp_path, "--workers", "2") as node:
+        node.start()
+        asyncio.run(before(node))
+        os.kill(node.pids[1], signal.SIGKILL)
+        asyncio.run(after(node))
+        assert node.stop() == 0
+
+
+def test_a_node_that_waits_for_a_worker_says_for_which(tmp_path: Path) -> None:
+    with workers(tmp_path, "--workers", "2") as node:
+        node.start()
+        lock = node.folder / "data/shard-1/journal"
+        os.kill(node.pids[1], signal.SIGKILL)
+        lock.rename(lock.with_name("away"))
+        lock.write_text("in the way")  # what is started again cannot open its journal
+        until(lambda: "worker 1: " in node.get("/readyz"), "not ready")
+        assert 'headrace_worker_up{worker="1"} 0.0' in node.get("/metrics")
+        assert accepts(node.port)
+        until(lambda: len(node.lines("a worker has ended", "status=1", "worker=1")) >= 2, "tried again")
+        lock.unlink()
+        lock.with_name("away").rename(lock)
+        until(lambda: node.get("/readyz") == "ready\n", "ready again")
+        assert node.stop() == 0
+
+
+def test_workers_end_with_their_supervisor_and_the_next_start_waits_for_them(tmp_path: Path) -> None:
+    with workers(tmp_path, "--workers", "2") as node:
+        node.start()
+        pids = node.pids
+        assert node.process is not None
+        os.kill(node.process.pid, signal.SIGKILL)
+        node.process.wait()
+        node.start()  # at once, on the same data, ports and socket
+        assert all(is_dead(pid) for pid in pids.values())
+        assert node.stop() == 0
+        assert (
+            len([line for line in node.log.splitlines() if "stopped" in line and "clean=True" in line]) == 5
+        )
+
+
+def test_a_supervisor_that_stood_still_ends_nobody(tmp_path: Path) -> None:
+    with workers(tmp_path, "--workers", "2") as node:
+        node.start()
+        pids = node.pids
+        node.send(signal.SIGSTOP)
+        time.sleep(7.0)  # longer than it takes to notice
+        node.send(signal.SIGCONT)
+        assert node.get("/readyz") == "ready\n"
+        time.sleep(2.0)  # it has looked at its workers
+        assert node.pids == pids
+        assert node.stop() == 0
+
+
+def test_signals_reach_all_workers(tmp_path: Path) -> None:
+    with workers(tmp_path, "--workers", "2") as node:
+        node.start()
+        node.send(signal.SIGHUP)
+        until(lambda: len(node.lines("reloaded")) == 2, "both have read again")
+        node.send(signal.SIGINT)
+        assert node.process is not None
+        assert node.process.wait(PATIENCE_S) == 0
+
+
+def test_the_admin_address_answers_for_all_workers(tmp_path: Path) -> None:
+    (tmp_path / "tokens").write_text("secret\n")
+    tokens = f"journal.token_file={tmp_path / 'tokens'}"
+    with workers(tmp_path, "--workers", "2", "--set", tokens, "--set", "shards=4") as node:
+        node.start()
+        assert node.ask("/v1/clients/behind") == {"clients": []}
+        assert [shard["shard"] for shard in node.ask("/v1/journal/shards")["shards"]] == [0, 1, 2, 3]
+        place, pages = "0.-1", 0
+        while place:
+            page = node.ask(f"/v1/clusters?from={place}")
+            assert page["rows"] == []
+            place, pages = page["next"], pages + 1
+        assert pages == 4
+        body = json.dumps({"kind": "client", "pattern": "*", "seconds": 5}).encode()
+        trace = node.ask("/v1/traces", body)["id"]
+        found = node.ask(f"/v1/traces/{trace}")
+        assert (found["rows"], found["left_out"], found["over"]) == ([], 0, False)
+        assert "token" in node.get("/v1/clients/behind")
+        with pytest.raises(urllib.error.HTTPError, match="400"):
+            node.ask("/v1/clients/behind?limit=0")
+        assert node.stop() == 0
+
+
+def test_port_0_is_one_port_for_all_workers(tmp_path: Path) -> None:
+    with workers(tmp_path, "--workers", "2", "--listen", "tcp://127.0.0.1:0") as node:
+        node.start()
+        [line] = node.lines("ready ", "promise=", "shards=2", "workers=2")
+        ports = [int(port) for port in re.findall(r"tcp://127\.0\.0\.1:([0-9]+)", line)]
+        assert len(ports) == 2
+        assert all(accepts(port) for port in ports)
+        assert node.stop() == 0
+
+
+@pytest.mark.parametrize(
+    ("made", "options", "said"),
+    [
+        (["--workers", "2"], ["--workers", "3"], "headrace: workers: 3, but "),
+        (["--workers", "2"], ["--set", "shards=3"], "headrace: shards: 3, but "),
+        ([], ["--workers", "2"], "headrace reshard --data-dir"),
+        ([], ["--workers", "0"], "headrace: workers: "),
+        ([], ["--workers", "two"], "headrace: workers: "),
+        ([], ["--set", "shards=-1"], "headrace: shards: "),
+    ],
+)
+def test_what_does_not_fit_is_refused_with_its_key(
+    tmp_path: Path, made: list[str], options: list[str], said: str
+) -> None:
+    with workers(tmp_path, *made) as node:
+        if made:
+            node.start()
+        else:
+            node.begin()
+            until(lambda: node.lines("ready ", "promise="), "ready")
+        assert node.stop() == 0
+    process = serve(tmp_path, "--listen", "tcp://127.0.0.1:0", *options)
+    assert process.wait(PATIENCE_S) == 2
+    assert said in (tmp_path / "log").read_text().splitlines()[-1]
+
+
+def test_two_supervisors_exclude_each_other(tmp_path: Path) -> None:
+    with workers(tmp_path, "--workers", "2") as node:
+        node.start()
+        process = serve(tmp_path, "--listen", "tcp://127.0.0.1:0", "--workers", "2")
+        assert process.wait(PATIENCE_S) == 1
+        assert f"(pid {node.process.pid if node.process else 0}) has this data directory open" in node.log
+        assert node.get("/readyz") == "ready\n"
+        assert node.stop() == 0
+
+
+def test_a_worker_that_cannot_begin_ends_the_start(tmp_path: Path) -> None:
+    options = ["--workers", "2", "--set", "access.password_file=nowhere"]
+    process = serve(tmp_path, "--listen", "tcp://127.0.0.1:0", *options)
+    assert process.wait(PATIENCE_S) == 2
+    log = (tmp_path / "log").read_text()
+    assert "headrace: access.password_file: " in log
+    assert log.count("headrace: access.password_file: ") == 1

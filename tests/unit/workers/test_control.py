@@ -1,0 +1,89 @@
+"""A worker and its supervisor hear each other, and each hears the end of the other."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+
+import pytest
+
+from headrace.workers.control import GO, PREPARED, READY, STARTING, TROUBLE_CHARACTERS_MAX, Control, Report
+
+
+def pair() -> tuple[socket.socket, socket.socket]:
+    return socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+
+
+def test_a_report_says_everything() -> None:
+    report = Report(READY, "shard 1: the journal's disk is full")
+    assert Report.unpack(report.pack()) == report
+    assert len(Report.unpack(Report(READY, "x" * 9999).pack()).trouble) == TROUBLE_CHARACTERS_MAX
+
+
+@pytest.mark.parametrize("data", [b"", b"{}", b"[]", b'{"state": "asleep"}', b"\xff", b'{"state": 3}'])
+def test_what_is_no_report_is_refused(data: bytes) -> None:
+    with pytest.raises(ValueError, match=r"."):
+        Report.unpack(data)
+
+
+def test_a_worker_tells_how_far_it_is_and_may_serve_when_told() -> None:
+    async def life() -> list[Report]:
+        ours, theirs = pair()
+        control = Control(theirs)
+        control.trouble = lambda: "why not"
+        control.tell(PREPARED)
+        ours.send(b"what a later supervisor may say")
+        ours.send(GO)
+        async with asyncio.timeout(60):
+            await control.may_serve.wait()
+        control.tell(READY)
+        found = [Report.unpack(ours.recv(4096)) for _ in range(3)]
+        control.close()
+        assert ours.recv(4096) == b""
+        ours.close()
+        return found
+
+    assert asyncio.run(life()) == [Report(STARTING), Report(PREPARED, "why not"), Report(READY, "why not")]
+
+
+def test_it_is_heard_again_and_again() -> None:
+    async def life() -> None:
+        ours, theirs = pair()
+        control = Control(theirs)
+        ours.setblocking(False)
+        loop = asyncio.get_running_loop()
+        async with asyncio.timeout(60):
+            for _ in range(3):
+                assert Report.unpack(await loop.sock_recv(ours, 4096)).state == STARTING
+        control.close()
+        ours.close()
+
+    asyncio.run(life())
+
+
+def test_a_supervisor_that_reads_nothing_stops_nobody() -> None:
+    async def life() -> None:
+        ours, theirs = pair()
+        control = Control(theirs)
+        for _ in range(10_000):
+            control.tell(READY)
+        control.close()
+        ours.close()
+
+    asyncio.run(life())
+
+
+def test_the_end_of_the_supervisor_is_noticed() -> None:
+    async def life() -> None:
+        ours, theirs = pair()
+        control = Control(theirs)
+        lost = asyncio.Event()
+        control.lost = lost.set
+        ours.close()
+        async with asyncio.timeout(60):
+            await lost.wait()
+        assert control.is_lost
+        control.tell(READY)  # to nobody
+        control.close()
+
+    asyncio.run(life())

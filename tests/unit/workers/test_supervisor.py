@@ -1,0 +1,225 @@
+"""The supervisor starts workers in order, starts dead ones again, ends those that hang, and stops with them all."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+import structlog
+from structlog.testing import LogCapture
+
+from headrace.workers.control import PREPARED, READY, RECOVERING, Report
+from headrace.workers.member import HUNG_S, Member
+from headrace.workers.supervisor import Supervisor
+
+# A worker that says what it is told to: one letter a state, `!` ends it with status 3, `-` waits for ever.
+SCRIPT = """
+import os, signal, socket, sys, time
+end = socket.socket(fileno=int(sys.argv[1]))
+signal.signal(signal.SIGTERM, lambda *_: sys.exit(int(sys.argv[3])))
+for letter in sys.argv[2]:
+    if letter == "!":
+        sys.exit(3)
+    if letter == "g":
+        assert end.recv(99) == b"go"
+    else:
+        state = {"o": b"recovering", "p": b"prepared", "r": b"ready"}[letter.lower()]
+        end.send(b'{"state": "%s", "trouble": "%s"}' % (state, b"too late" if letter.isupper() else b""))
+while True:
+    signal.pause()
+"""
+
+
+class Crew:
+    """Workers that say what `scripts` has for them: of each index the first, then the second, ... and the last again."""
+
+    def __init__(self, *scripts: list[str], status: int = 0) -> None:
+        self.scripts, self.status = scripts, status
+        self.started: list[int] = []
+        self.now_s = 0.0
+        self.capture = LogCapture()
+        self.heard: list[str] = []
+        self.members = [Member(index, self.spawn, lambda: self.now_s) for index in range(len(scripts))]
+
+    def spawn(self, index: int, run: int, end: socket.socket) -> subprocess.Popen[bytes]:
+        told = self.scripts[index]
+        script = told[min(self.started.count(index), len(told) - 1)]
+        self.started.append(index)
+        command = [sys.executable, "-S", "-c", SCRIPT, str(end.fileno()), script, str(self.status)]
+        return subprocess.Popen(command, pass_fds=[end.fileno()])
+
+    def run(self, look: Callable[[Supervisor], Coroutine[Any, Any, None]]) -> int:
+        logger = structlog.wrap_logger(None, processors=[self.capture], wrapper_class=structlog.BoundLogger)
+
+        async def life() -> int:
+            supervisor = Supervisor(
+                self.members, lambda: self.heard.append("ready"), lambda: self.heard.append("stop"), logger
+            )
+            looking = asyncio.create_task(look(supervisor))
+            async with asyncio.timeout(120):
+                status = await supervisor.run()
+                await looking
+            return status
+
+        return asyncio.run(life())
+
+    async def until(self, condition: Callable[[], bool]) -> None:
+        while not condition():
+            await asyncio.sleep(0.01)
+
+    def said(self, event: str) -> list[dict[str, Any]]:
+        return [dict(entry) for entry in self.capture.entries if event in entry["event"]]
+
+
+def test_clients_come_when_all_workers_have_recovered() -> None:
+    crew = Crew(["opgr"], ["opgr"])
+
+    async def look(supervisor: Supervisor) -> None:
+        assert supervisor.trouble
+        await crew.until(lambda: crew.heard == ["ready"])
+        assert supervisor.trouble == ""
+        supervisor.stop()
+        assert supervisor.trouble == "stopping"
+
+    assert crew.run(look) == 0
+    assert crew.heard == ["ready", "stop"]
+    assert crew.started == [0, 1]
+
+
+def test_the_first_one_looks_before_the_others_come() -> None:
+    crew = Crew(["!"], ["opgr"])
+
+    async def look(_: Supervisor) -> None:
+        return
+
+    assert crew.run(look) == 3
+    assert crew.started == [0]
+    assert crew.heard == ["stop"]
+
+
+def test_one_that_fails_before_all_are_ready_ends_the_node() -> None:
+    crew = Crew(["opgr"], ["o!"])
+
+    async def look(_: Supervisor) -> None:
+        return
+
+    assert crew.run(look) == 3
+    [line] = crew.said("the node does not start")
+    assert (line["worker"], line["status"]) == (1, 3)
+
+
+def test_one_that_ends_is_started_again_with_pauses_and_need_not_wait_for_others() -> None:
+    crew = Crew(["opgr"], ["opgr", "!", "o!", "opgr"])
+
+    async def look(supervisor: Supervisor) -> None:
+        await crew.until(lambda: crew.heard == ["ready"])
+        process = crew.members[1].process
+        assert process is not None
+        process.kill()
+        await crew.until(lambda: crew.members[1].starts == 4 and supervisor.trouble == "")
+        supervisor.stop()
+
+    assert crew.run(look) == 0
+    assert [line["status"] for line in crew.said("started again")] == [-9, 3, 3]
+    pauses = [line["after_s"] for line in crew.said("started again")]
+    assert pauses[0] < pauses[1] < pauses[2]
+    assert crew.members[1].restarts == 3
+    assert crew.members[0].restarts == 0
+
+
+def test_one_that_hangs_is_ended_but_not_one_that_nobody_has_listened_to() -> None:
+    crew = Crew(["opgr"], ["opgr"])
+
+    async def look(supervisor: Supervisor) -> None:
+        await crew.until(lambda: crew.heard == ["ready"])
+        before = [member.process for member in crew.members]
+        crew.now_s = HUNG_S + 1
+        supervisor._looked_s -= 3600.0  # it was stopped for an hour
+        supervisor._look()
+        assert not crew.said("does not answer")
+        assert [member.process for member in crew.members] == before
+        assert before[1] is not None
+        crew.members[0].heard_s = crew.now_s = 2 * HUNG_S + 5
+        supervisor._look()
+        await crew.until(lambda: crew.members[1].starts == 2 and supervisor.trouble == "")
+        assert crew.members[0].process is before[0]
+        supervisor.stop()
+
+    assert crew.run(look) == 0
+    assert [line["worker"] for line in crew.said("does not answer")] == [1]
+
+
+def test_the_trouble_of_a_worker_is_that_of_the_node() -> None:
+    crew = Crew(["opgr"], ["opgR"])
+
+    async def look(supervisor: Supervisor) -> None:
+        await crew.until(lambda: crew.heard == ["ready"])
+        assert supervisor.trouble == "too late"
+        supervisor.stop()
+
+    assert crew.run(look) == 0
+
+
+def test_one_that_does_not_end_well_is_told_by_the_status() -> None:
+    crew = Crew(["opgr"], ["opgr"], status=1)
+
+    async def look(supervisor: Supervisor) -> None:
+        await crew.until(lambda: crew.heard == ["ready"])
+        supervisor.stop()
+
+    assert crew.run(look) == 1
+
+
+def test_a_stop_before_all_are_ready_is_clean() -> None:
+    crew = Crew(["o"])
+
+    async def look(supervisor: Supervisor) -> None:
+        await crew.until(lambda: crew.members[0].state == RECOVERING)
+        supervisor.stop()
+
+    assert crew.run(look) == 0
+
+
+def test_signals_go_to_those_who_can_take_them() -> None:
+    crew = Crew(["opgr"], ["opgr"])
+
+    async def look(supervisor: Supervisor) -> None:
+        await crew.until(lambda: crew.heard == ["ready"])
+        supervisor.send(signal.SIGCONT)
+        crew.members[1].state = RECOVERING  # it has no handler yet: SIGHUP would end it
+        supervisor.send(signal.SIGHUP)
+        await crew.until(lambda: crew.members[0].starts == 2)
+        assert crew.members[1].starts == 1
+        crew.members[1].state = READY
+        supervisor.stop()
+
+    assert crew.run(look) == 0
+
+
+def test_what_a_worker_says_that_makes_no_sense_is_passed_over() -> None:
+    ends: list[socket.socket] = []
+
+    def spawn(index: int, run: int, end: socket.socket) -> subprocess.Popen[bytes]:
+        ends.append(socket.socket(fileno=os.dup(end.fileno())))
+        return subprocess.Popen([sys.executable, "-S", "-c", ""])
+
+    member = Member(0, spawn)
+    member.start(1)
+    [theirs] = ends
+    for data in (b"", b"nonsense", b'{"state": 7}', Report(PREPARED, "soon").pack(), b"\xff" * 4096):
+        if data:
+            theirs.send(data)
+    assert member.read()
+    assert (member.state, member.trouble) == (PREPARED, "soon")
+    theirs.close()
+    assert member.process is not None
+    assert member.process.wait(60) == 0
+    assert member.has_ended()
+    assert member.bury() == 0
+    assert (member.lives, member.end) == (False, None)
