@@ -13,7 +13,7 @@ from time import monotonic
 from typing import Protocol
 
 from headrace.core.ports.journal import DAMAGED, GONE, NOT_NOW, OTHER_RECORD, Absent, JournalPort
-from headrace.core.records.message import Message, decode_copy, decode_message
+from headrace.core.records.message import Given, Message, decode_copy, decode_message
 from headrace.core.records.record import (
     KIND_COPY,
     KIND_GIVEN,
@@ -75,8 +75,10 @@ class _Frames:
         kind = self.body[start + 4]
         if kind == KIND_COPY:
             message: Message = decode_copy(self.body, start, self.starts[index + 1])
-        elif kind in (KIND_MESSAGE, KIND_GIVEN):
+        elif kind == KIND_MESSAGE:
             message = decode_message(self.body, start, self.starts[index + 1])
+        elif kind == KIND_GIVEN:
+            message = Given(decode_message(self.body, start, self.starts[index + 1]))
         else:
             return OTHER_RECORD
         message.offset = offset

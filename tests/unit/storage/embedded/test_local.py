@@ -6,7 +6,8 @@ import pytest
 from librt.strings import BytesWriter
 
 from headrace.core.ports.journal import DAMAGED, GONE, NOT_NOW, Absent
-from headrace.core.records.message import Message, message_flags
+from headrace.core.records.message import Copy, Given, Message, copy_of, message_flags
+from headrace.core.records.record import KIND_COPY, KIND_GIVEN, KIND_MESSAGE
 from headrace.errors import CorruptRecord
 from headrace.journal.errors import UnsupportedFormat
 from headrace.storage.embedded import local
@@ -171,3 +172,26 @@ def test_a_read_that_fails_for_the_moment_says_nothing_about_the_record(error: E
     assert len(said) == 2
     log.broken.clear()
     assert payload(journal, 5) == b"5"
+
+
+def test_a_message_that_was_read_back_is_of_the_kind_that_it_was() -> None:
+    """What another shard published is not taken for a publication of this one, which would be sent on."""
+    published = message(3)
+    copy = copy_of(published, 2, 7)
+    out = BytesWriter()
+    for record in (published, copy, Given(copy)):
+        record.encode_into(out)
+
+    class Kinds(Log):
+        def read_batch(self, offset: int) -> Batch:
+            return Batch(0, out.getvalue())
+
+    journal = LocalJournal(Kinds(), Gone)
+    found = [journal.fetch(offset) for offset in range(3)]
+    assert [type(record) for record in found] == [Message, Copy, Given]
+    assert [record.kind for record in found if isinstance(record, Message)] == [
+        KIND_MESSAGE,
+        KIND_COPY,
+        KIND_GIVEN,
+    ]
+    assert [(r.source, r.source_offset) for r in found if isinstance(r, (Copy, Given))] == [(2, 7), (2, 7)]
