@@ -34,6 +34,7 @@ from headrace.core.homes import Homes
 from headrace.core.ports.clock import Clock
 from headrace.core.worker import Worker
 from headrace.endpoints import Parts, site
+from headrace.journal.watermark import NAME as WATERMARK
 from headrace.naming import keys_named
 from headrace.net.address import parse as parse_listener
 from headrace.net.tls import server_context
@@ -50,7 +51,7 @@ from headrace.services.repeating import Repeating
 from headrace.services.sys_topics import SystemPublisher
 from headrace.services.ticks import LoopScheduler, Stalls
 from headrace.services.watchdog import Watchdog
-from headrace.shard import OwnedShard, Surroundings, settle
+from headrace.shard import OwnedShard, Surroundings, name_of, settle
 from headrace.wiring import (
     access_is_needed,
     access_settings,
@@ -129,6 +130,8 @@ class Node:
             self._doors = Doors(self.worker, door_settings(config), self._access, log.warning, self._audit)
         several = self.place.shards > 1
         self.peers = Peers(self.place, self.worker, self._loop, self._report) if several else None
+        if self.peers is not None:
+            self.peers.linked = self._name_shards_of
         self.handover = self._hand_over()
         self._admin = Admin(self._admin_context)
         self._reloading = Reloading(
@@ -235,11 +238,14 @@ class Node:
         for shard in self.shards:
             shard.recover(freeze=self._owns_process)
         for shard in self.shards:
-            shard.name_sources(self.shards)
+            shard.name_sources({one.number: one.name for one in self.shards})
             shard.start(self._doors.poller)
         tcp_keep_alive_s = self.config.limits.tcp_keep_alive_s
         self._bridges.open([bridge_settings(bridge, tcp_keep_alive_s) for bridge in self.config.bridge])
         await settle(self.worker, self.shards)
+        for other in range(self.place.workers):
+            if other != self.place.index:  # what came from there before may be delivered before it is linked
+                self._name_shards_of(other)
         for shard in self.shards:
             shard.begin()
         if self.peers is not None:
@@ -265,6 +271,18 @@ class Node:
         for number in (signal.SIGTERM, signal.SIGINT):
             self._loop.add_signal_handler(number, self._stopping.set)
         self._loop.add_signal_handler(signal.SIGHUP, self._reloading.run)
+
+    def _name_shards_of(self, worker: int) -> None:
+        """Learn what the journals of a worker's shards are called, before copies of what they hold come from there."""
+        owned = [n for n in range(self.place.shards) if self.place.owner_of(n) == worker]
+        directories = {n: self.layout.directory(n) for n in owned}
+        begun = {
+            n: path for n, path in directories.items() if (path / WATERMARK).exists()
+        }  # not at the very first start
+        found = {n: name_of(path, log) for n, path in begun.items()}
+        names = {n: name for n, name in found.items() if name is not None}
+        for shard in self.shards:
+            shard.name_sources(names)
 
     async def _may_serve(self) -> bool:
         """Wait until the other workers are prepared too. False if it is to stop instead."""

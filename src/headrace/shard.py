@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -19,8 +19,10 @@ from headrace.core.records.message_id import JournalName
 from headrace.core.shards.neighbours import StreamSettings
 from headrace.core.shards.routes import Routes
 from headrace.core.worker import Worker
-from headrace.journal.errors import FULL_REASONS, JournalLocked, OffsetOutOfRange, reason_of
+from headrace.journal.epochs import published_epochs
+from headrace.journal.errors import FULL_REASONS, JournalError, JournalLocked, OffsetOutOfRange, reason_of
 from headrace.journal.log import LogSettings, SegmentedLog
+from headrace.journal.reader import JournalReader
 from headrace.journal.snapshot import newest_chain
 from headrace.services.journal_metrics import JournalFigures
 from headrace.services.repeating import repeat
@@ -103,11 +105,11 @@ class OwnedShard:
         self.figures = JournalFigures(self.log, str(number) if self._is_one_of_many else "")
         self._epoch = 0  # of its streams: the offset of the record of this start
 
-    def name_sources(self, shards: Sequence[OwnedShard]) -> None:
-        """Call copies of what other shards hold what they are called there. All of them have recovered."""
-        for other in shards:
-            if other is not self:
-                self.name.add_source(other.number, other.name)
+    def name_sources(self, names: Mapping[int, JournalName]) -> None:
+        """Call copies of what other shards hold what they are called there. `names`: of their journals, by shard."""
+        for shard, name in names.items():
+            if shard != self.number:
+                self.name.add_source(shard, name)
 
     def _opened(self, directory: Path, patience_s: float) -> SegmentedLog:
         settings = replace(self._settings.log, streams=self._is_one_of_many)
@@ -254,6 +256,16 @@ def _streams(others: int) -> StreamSettings:
     settings = StreamSettings()
     settings.window_bytes = max(WINDOW_BYTES_LEAST, settings.window_bytes // others)
     return settings
+
+
+def name_of(directory: Path, logger: Any) -> JournalName | None:
+    """Return the name of a journal that another worker writes; None, which is logged, where it cannot be read."""
+    reader = JournalReader(directory)
+    try:
+        return JournalName(reader.uuid, published_epochs(reader))
+    except (JournalError, OSError) as error:
+        logger.warning("the journal of another shard cannot be read now", detail=str(error))
+        return None
 
 
 async def settle(worker: Worker, shards: Sequence[OwnedShard]) -> None:

@@ -18,6 +18,7 @@ from headrace.core.homes import Homes
 from headrace.core.ports.clock import Clock
 from headrace.core.ports.settings import BrokerSettings
 from headrace.core.records.message import copy_of
+from headrace.core.records.message_id import JournalName
 from headrace.core.records.stream_record import FOLLOWED, stream_record
 from headrace.core.worker import Worker
 from headrace.journal.disk import DISK
@@ -26,7 +27,7 @@ from headrace.journal.lock import lock_data_dir
 from headrace.journal.log import LogSettings
 from headrace.services.ticks import LoopScheduler
 from headrace.services.watchdog import Watchdog
-from headrace.shard import OwnedShard, ShardSettings, Surroundings, settle
+from headrace.shard import OwnedShard, ShardSettings, Surroundings, name_of, settle
 from headrace.storage.memory import ManualScheduler
 
 SETTINGS = ShardSettings(LogSettings(segment_bytes_max=4096), 1 << 40, 3600.0, "hold")
@@ -53,7 +54,7 @@ class Holding:
         for shard in self.shards:
             shard.recover(freeze=False)
         for shard in self.shards:
-            shard.name_sources(self.shards)
+            shard.name_sources({one.number: one.name for one in self.shards})
             shard.start(None)
 
     def stop(self) -> None:
@@ -180,3 +181,25 @@ def test_the_lock_of_a_worker_that_ends_is_waited_for(tmp_path: Path) -> None:
     timer.start()
     asyncio.run(own(patient=True))
     timer.join()
+
+
+def test_the_journal_of_another_worker_has_the_name_that_it_gives_itself(tmp_path: Path) -> None:
+    names: list[bytes] = []
+    original = message()
+    original.offset = 0
+    run(tmp_path, 2, lambda holding: names.append(holding.shards[0].name.id_of(original)))
+    named = name_of(tmp_path / "shard-0", logger(LogCapture()))
+    assert named is not None
+    assert named.id_of(original) == names[0]
+
+
+def test_a_journal_that_cannot_be_read_has_no_name_and_its_copies_are_taken_for_nothing_else(
+    tmp_path: Path,
+) -> None:
+    capture = LogCapture()
+    assert name_of(tmp_path / "nowhere", logger(capture)) is None
+    assert len(capture.entries) == 1
+    copy, other = copy_of(message(), 1, 5), message()
+    copy.offset, other.offset = 9, 5
+    name = JournalName("u", [(0, 1)])
+    assert name.id_of(copy) != name.id_of(other)

@@ -5,7 +5,6 @@ Used by the broker. All methods run on the loop, except where they say otherwise
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -22,6 +21,7 @@ from headrace.journal.consumers import ConsumerPosition
 from headrace.journal.copying import copy_file
 from headrace.journal.damage import first_damage
 from headrace.journal.disk import Disk
+from headrace.journal.epochs import beginnings
 from headrace.journal.errors import (
     CorruptBatch,
     DiskFull,
@@ -294,15 +294,7 @@ class SegmentedLog:
         """Return (offset from which on, epoch) of all that is there, ascending; what is appended next has the last one.
 
         Reads a batch, and where the journal was restored or cut, a few more."""
-        found: list[tuple[int, int]] = []
-        at, end = self.start_offset, self.next_offset
-        while at < end and (not found or found[-1][1] < self.epoch):
-            epoch = self._epoch_at(at)
-            found.append((at, epoch))
-            at = bisect_left(range(end), True, at + 1, key=lambda offset: self._epoch_at(offset) > epoch)
-        if not found or found[-1][1] != self.epoch:
-            found.append((end, self.epoch))
-        return found
+        return beginnings(self.start_offset, self.next_offset, self.epoch, self._epoch_at)
 
     def _epoch_at(self, offset: int) -> int:
         """Return the epoch in which a record was written; for a record that cannot be read, the epoch of now. Leaves no

@@ -62,6 +62,7 @@ class Peers(LinkOwner):
     ) -> None:
         super().__init__()
         self.accept: Accept | None = None
+        self.linked: Callable[[int], None] | None = None  # told of a worker before its shards are followed
         self.counts = dict.fromkeys(REASONS, 0)
         self._place = place
         self._worker = worker
@@ -220,6 +221,8 @@ class Peers(LinkOwner):
         self._links[link.peer] = link
         self._told.clear()
         self._report(f"linked to worker {link.peer}")
+        if self.linked is not None:
+            self.linked(link.peer)
         for follower in self._followers:
             if self._place.owner_of(follower.source) == link.peer:
                 follower.due_s = 0.0

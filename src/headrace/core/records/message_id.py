@@ -56,10 +56,11 @@ class JournalName:
         return found
 
     def _place_of(self, message: Message) -> bytes:
-        """Return where a message was published to, and its offset there."""
+        """Return where a message was published to, and its offset there; of a source without a name the place of the
+        copy, which is no other message's."""
         name, offset = self, message.offset
-        if isinstance(message, Copy):
-            name = self._sources.get(message.source, self)
+        if isinstance(message, Copy) and message.source in self._sources:
+            name = self._sources[message.source]
             offset = message.source_offset
         return name._head_at(offset) + str(offset).encode()
 
