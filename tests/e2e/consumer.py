@@ -92,6 +92,10 @@ class Consumer(threading.Thread):
         self.lives += 1
         return client
 
+    def close(self) -> None:
+        """Go away before it was started: the session stays."""
+        self._client.close()
+
     def run(self) -> None:
         try:
             while not self._over.is_set():

@@ -29,6 +29,10 @@ def crew(tmp_path: Path) -> Iterator[Crew]:
         yield crew
     finally:
         crew.end()
+    traceless(crew)
+
+
+def traceless(crew: Crew) -> None:
     for worker in crew.workers:
         assert "Traceback" not in worker.stderr, worker.stderr
 
@@ -109,6 +113,49 @@ def test_kill_a_worker_under_load(crew: Crew, qos: int) -> None:
     assert [producer.reconnects for producer in producers] == [KILLS, KILLS]
     if qos == 2:
         assert [consumer.ledger.repeated(producer.name) for producer in producers] == [set(), set()]
+
+
+# Journals that roll, snapshots all the time, and nothing kept that nobody needs.
+RESTLESS: dict[str, object] = {
+    "journal.segment_bytes_max": 65_536,
+    "journal.snapshot_interval_bytes": 4_096,
+    "journal.retention_bytes": 131_072,
+    "session.page_messages": 10,
+    "session.backlog_messages_max": 65_535,
+}
+
+
+@pytest.mark.slow
+def test_kills_while_journals_roll_and_shards_of_a_worker_follow_each_other(tmp_path: Path) -> None:
+    """Four shards of two workers: a subscriber is away in one of them, another is there."""
+    crew = Crew(tmp_path, 2, 4, RESTLESS)
+    try:
+        crew.start()
+        first, second = crew.workers
+        away, name = crew.name_in(3, "away"), crew.name_in(2, "c")
+        Consumer(second, away, "load/#", 1).close()
+        consumer = Consumer(first, name, "load/#", 1)
+        consumer.start()
+        producers = [
+            Producer(crew.workers[shard % 2], crew.name_in(shard, "p"), f"load/{shard}", rate=100, padding=64)
+            for shard in range(4)
+        ]
+        for producer in producers:
+            producer.start()
+        for worker in (first, second, first):
+            for producer in producers:
+                producer.wait_acked(len(producer.acked) + 100)
+            worker.crash()
+        for producer in producers:
+            producer.wait_acked(len(producer.acked) + 100)
+        joined(consumer, producers)
+        late = Consumer(second, away, "load/#", 1, resume=True)
+        late.start()
+        joined(late, producers)
+        assert not any(one.dup for one in late.ledger.arrivals), "never sent before, so no DUP"
+    finally:
+        crew.end()
+    traceless(crew)
 
 
 def test_a_worker_that_stands_still_keeps_no_suback_of_another_and_loses_nothing(

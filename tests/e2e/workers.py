@@ -6,6 +6,7 @@ from __future__ import annotations
 import shutil
 import signal
 import tempfile
+from collections.abc import Mapping
 from pathlib import Path
 
 from broker_process import PYTHON, BrokerProcess, wait_until
@@ -35,8 +36,16 @@ sys.exit(uvloop.run(main()))
 class Worker(BrokerProcess):
     """One worker, `run` by `run`."""
 
-    def __init__(self, folder: Path, layout: Layout, index: int, workers: int, runtime: Path) -> None:
-        super().__init__(folder)
+    def __init__(
+        self,
+        folder: Path,
+        layout: Layout,
+        index: int,
+        workers: int,
+        runtime: Path,
+        settings: Mapping[str, object] | None = None,
+    ) -> None:
+        super().__init__(folder, settings)
         self.data_dir = layout.path
         self.runs = 0
         self.layout, self.index, self.workers, self.runtime = layout, index, workers, runtime
@@ -49,6 +58,7 @@ class Worker(BrokerProcess):
             f"data_dir={layout.path}",
             f"listeners=tcp://127.0.0.1:{self.port}",
             f"admin=http://127.0.0.1:{self.admin_port}",
+            *(f"{key}={value}" for key, value in self.settings.items()),
         ]
         return [PYTHON, "-c", RUN, place.pack(), *settings]
 
@@ -79,12 +89,14 @@ class Worker(BrokerProcess):
 class Crew:
     """All workers, and names that are at home where a test wants them."""
 
-    def __init__(self, folder: Path, workers: int, shards: int) -> None:
+    def __init__(
+        self, folder: Path, workers: int, shards: int, settings: Mapping[str, object] | None = None
+    ) -> None:
         self.layout = Layout.make(folder / "data", shards)
         self.homes = Homes(shards)
         self.runtime = Path(tempfile.mkdtemp(prefix="hr-"))  # short: the path of a Unix socket has 107 bytes
         self.workers = [
-            Worker(folder / f"worker-{index}", self.layout, index, workers, self.runtime)
+            Worker(folder / f"worker-{index}", self.layout, index, workers, self.runtime, settings)
             for index in range(workers)
         ]
 

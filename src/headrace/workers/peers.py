@@ -81,7 +81,7 @@ class Peers(LinkOwner):
         self._unfollowed = True
         self._server: asyncio.AbstractServer | None = None
         self._dialling: list[asyncio.Task[None]] = []
-        self._ends: dict[int, asyncio.Event] = {}  # by worker that is dialled: its link has ended
+        self._ends: dict[PeerLink, asyncio.Event] = {}  # of those that we have dialled
         self._timer: asyncio.TimerHandle | None = None
 
     @property
@@ -168,25 +168,38 @@ class Peers(LinkOwner):
             raise OSError(error.errno, f"{self.path}: {error.strerror or error}") from None
 
     def _accepted(self) -> asyncio.Protocol:
-        return self._protocol(-1)
+        return cast("asyncio.Protocol", self._begin(-1))
 
-    def _protocol(self, dialled: int) -> asyncio.Protocol:
+    def _begin(self, dialled: int) -> PeerLink:
         link = PeerLink(self, self._greeting, dialled, FRAME_BYTES_MAX, self._worker, self._loop.call_soon)
         self._strangers.add(link)
-        return cast("asyncio.Protocol", link)
+        return link
 
     async def _keep_dialling(self, other: int) -> None:
-        """Dial a worker whenever there is no link to it."""
+        """Dial a worker whenever the link that was dialled last has ended."""
         backoff = Backoff(SHORTEST_S, LONGEST_S)
-        ended = self._ends[other] = asyncio.Event()
         while True:
             began = self._loop.time()
-            ended.clear()
-            with suppress(OSError):
-                await self._loop.create_unix_connection(lambda: self._protocol(other), self._path_of(other))
-                await ended.wait()
+            await self._dial(other)
             backoff.lasted(self._loop.time() - began)
             await asyncio.sleep(backoff.next_s())
+
+    async def _dial(self, other: int) -> None:
+        """Dial a worker, and return when that link has ended, or could not be made."""
+        link = self._begin(other)
+        ended = self._ends[link] = asyncio.Event()
+        try:
+            await self._loop.create_unix_connection(
+                lambda: cast("asyncio.Protocol", link), self._path_of(other)
+            )
+            await ended.wait()
+        except OSError:
+            self._strangers.discard(link)
+        except asyncio.CancelledError:
+            link.end("stopped")
+            raise
+        finally:
+            self._ends.pop(link, None)
 
     # Links
 
@@ -235,8 +248,8 @@ class Peers(LinkOwner):
         self._received_bytes += int(link.received_bytes)
         self._strangers.discard(link)
         self._unfollowed = True
-        if link.dialled in self._ends:
-            self._ends[link.dialled].set()
+        if link in self._ends:
+            self._ends[link].set()
         of = f"worker {link.peer}"
         if self._links.get(link.peer) is link:
             del self._links[link.peer]

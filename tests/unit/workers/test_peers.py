@@ -331,6 +331,20 @@ async def test_a_worker_that_dials_as_another_one_is_refused(town: Town) -> None
 
 
 @in_town
+async def test_a_worker_that_is_not_there_yet_is_dialled_in_vain_and_nothing_is_left_of_it(
+    town: Town,
+) -> None:
+    first = await town.open(town.place(0))
+    await town.settle(500)
+    second = await town.open(town.place(1))
+    await town.until(lambda: first.follows((0, 1)) and second.follows((1, 0)))
+    assert first.peers._strangers == set()
+    await town.settle(500)
+    assert first.lines == ["linked to worker 1"]
+    assert sum(first.peers.counts.values()) == 0
+
+
+@in_town
 async def test_a_new_link_of_a_worker_replaces_the_old_one(town: Town) -> None:
     _, second = await town.pair()
     with socket.socket(socket.AF_UNIX) as other:
