@@ -59,6 +59,8 @@ bench-spark: setup  ## the Spark pipeline: archive beside Spark's Kafka source, 
 	@$(PY) -m benchmarks.spark_source skip
 	@$(PY) -m benchmarks.spark_live
 	@$(PY) -m benchmarks.spark_jobs
+	@$(PY) -m benchmarks.spark_jobs --sessions 1000000 --rounds 2
+	@$(PY) -m benchmarks.session_state
 	@$(PY) -m benchmarks.spark_chart
 
 bench-neighbours: setup  ## what one client can do to two others: every flood, and a disk that hangs, in 25 minutes (QUICK=1, ROWS=pubrel,wills)

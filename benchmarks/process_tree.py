@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 import psutil
 
@@ -23,6 +24,23 @@ def cpu_seconds(root: int) -> dict[str, float]:
 
 def cpu_between(before: dict[str, float], after: dict[str, float]) -> dict[str, float]:
     return {name: round(seconds - before.get(name, 0.0), 2) for name, seconds in sorted(after.items())}
+
+
+def begin_peaks(root: int) -> None:
+    """Let `peak_mb` begin anew: see proc(5), clear_refs."""
+    for process in members(root):
+        Path(f"/proc/{process.pid}/clear_refs").write_text("5")
+
+
+def peak_mb(root: int) -> dict[str, int]:
+    """The most memory since that a process had at any time: of the root (`driver`), and the largest by program name."""
+    found: dict[str, int] = {}
+    for process in members(root):
+        lines = Path(f"/proc/{process.pid}/status").read_text(encoding="utf-8").splitlines()
+        peak = next((int(line.split()[1]) // 1024 for line in lines if line.startswith("VmHWM")), 0)
+        name = "driver" if process.pid == root else process.name()
+        found[name] = max(found.get(name, 0), peak)
+    return found
 
 
 @contextmanager

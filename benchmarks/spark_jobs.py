@@ -1,6 +1,6 @@
 """The jobs `clean` and `metrics` over a backlog: rows a second of the two one after the other.
 
-    python -m benchmarks.spark_jobs [--messages 2000000] [--rounds 3]
+    python -m benchmarks.spark_jobs [--messages 2000000] [--rounds 3] [--sessions 1000000]
 
 The journal has 200-byte JSON payloads of 1 000 devices, ten subscribed applications and the acknowledgement of every
 message (`telemetry`). The job `archive` fills a lake from it once; then `clean` decodes every payload by a topic schema
@@ -8,6 +8,11 @@ and `metrics` counts traffic, devices, connections, deliveries and their latenci
 in a Spark of local[2] that runs already, into new tables every round. Every round is in the result: the first compiles.
 A rate is the messages by the seconds of a job from start to end; `both` is by the sum. Tables are counted afterwards
 by delta-rs: a round that lost a row fails. Writes results/spark-jobs-<messages>.json.
+
+With `--sessions` there are so many more sessions, each with a subscription of its own, opened before the first message
+and taken in by `metrics` before the first round (`opening`); every tenth message is for one of them. Memory: the peak of
+this process, which is the driver, of its JVM and of the largest Python worker. Bytes of the state are those of the files
+that the commits of `metrics` added. Writes results/spark-jobs-<messages>x<sessions>.json.
 """
 
 from __future__ import annotations
@@ -28,9 +33,9 @@ from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
 from benchmarks.machine import machine
-from benchmarks.process_tree import cpu_between, cpu_seconds
+from benchmarks.process_tree import begin_peaks, cpu_between, cpu_seconds, peak_mb
 from benchmarks.spark_source import keep
-from benchmarks.telemetry import TOPIC_SCHEMAS, write_journal
+from benchmarks.telemetry import TOPIC_SCHEMAS, write_crowd, write_messages
 from headrace.cli_pipeline import job_settings
 from headrace.config import load
 from headrace_spark.base.session import close_session, open_session
@@ -48,15 +53,22 @@ def run_job(spark: SparkSession, job: str, folder: Path) -> dict[str, Any]:
         "pipeline.clean.topic_schemas": folder / "schemas.toml",
     }
     settings = job_settings(job, load(None, [f"{key}={json.dumps(str(path))}" for key, path in keys.items()]))
+    begin_peaks(os.getpid())
     used, began = cpu_seconds(os.getpid()), time.monotonic()
     module_of(job).run(spark, settings, Event(), lambda _progress: None)
     seconds = time.monotonic() - began
-    return {"seconds": round(seconds, 2), "cpu seconds": cpu_between(used, cpu_seconds(os.getpid()))}
+    cpu = cpu_between(used, cpu_seconds(os.getpid()))
+    return {"seconds": round(seconds, 2), "cpu seconds": cpu, "peak_mb": peak_mb(os.getpid())}
 
 
 def one_round(spark: SparkSession, folder: Path, messages: int) -> dict[str, Any]:
-    found = {job: run_job(spark, job, folder) for job in JOBS}
     lake = folder / "lake"
+    shutil.copytree(folder / "opened", lake)
+    shutil.rmtree(folder / "data" / "consumers")
+    shutil.copytree(folder / "consumers", folder / "data" / "consumers")
+    run_job(spark, "archive", folder)
+    before = versions(lake / "metrics_state")
+    found = {job: run_job(spark, job, folder) for job in JOBS}
     clean = DeltaTable(lake / "clean").to_pyarrow_dataset().count_rows()
     counted = {
         name: pc.sum(DeltaTable(lake / name).to_pyarrow_table(columns=["messages"])["messages"]).as_py()
@@ -64,42 +76,76 @@ def one_round(spark: SparkSession, folder: Path, messages: int) -> dict[str, Any
     }
     if not clean == counted["traffic"] == messages:
         sys.exit(f"{messages} messages, but {clean} rows in clean, {counted} in traffic and deliveries")
-    for path in lake.iterdir():
-        if path.name not in ("messages", "_checkpoints"):
-            shutil.rmtree(path)
-    for path in (lake / "_checkpoints").glob("clean*"):
-        shutil.rmtree(path) if path.is_dir() else path.unlink()
     rates = {job: round(messages / of["seconds"]) for job, of in found.items()}
     rates["both"] = round(messages / sum(of["seconds"] for of in found.values()))
-    return {"rows a second": rates, "load": os.getloadavg()[0], **found, "deliveries": counted["deliveries"]}
+    cpu = sum(sum(of["cpu seconds"].values()) for of in found.values())
+    written = added(lake / "metrics_state", before)
+    shutil.rmtree(lake)
+    return {
+        "rows a second": rates,
+        "cpu us a row": round(cpu / messages * 1e6, 2),
+        "load": os.getloadavg()[0],
+        **found,
+        "deliveries": counted["deliveries"],
+        "state": written,
+    }
 
 
-def measure(folder: Path, messages: int, rounds: int) -> dict[str, Any]:
+def versions(table: Path) -> int:
+    """How many commits a table has."""
+    return len(list((table / "_delta_log").glob("*.json")))
+
+
+def added(table: Path, since: int) -> dict[str, int]:
+    """What the commits after the first `since` added; and what they left."""
+    found = {"commits": 0, "rows added": 0, "bytes added": 0}
+    for commit in sorted((table / "_delta_log").glob("*.json"))[since:]:
+        adds = [json.loads(line)["add"] for line in commit.read_text().splitlines() if '"add"' in line[:8]]
+        found["commits"] += 1
+        found["rows added"] += sum(json.loads(add["stats"])["numRecords"] for add in adds)
+        found["bytes added"] += sum(add["size"] for add in adds)
+    return found | {"rows in it": DeltaTable(table).to_pyarrow_dataset().count_rows()}
+
+
+def opened(spark: SparkSession, folder: Path, sessions: int) -> dict[str, Any]:
+    """A lake whose job `metrics` has taken in all sessions, kept for the rounds in `opened`."""
+    write_crowd(folder / "data", sessions)
+    found = run_job(spark, "metrics", folder) if sessions else {}
+    (folder / "lake").mkdir(exist_ok=True)
+    (folder / "lake").rename(folder / "opened")
+    (folder / "data" / "consumers").mkdir(exist_ok=True)
+    shutil.copytree(folder / "data" / "consumers", folder / "consumers")
+    return found
+
+
+def measure(folder: Path, messages: int, rounds: int, sessions: int) -> dict[str, Any]:
     (folder / "schemas.toml").write_text(TOPIC_SCHEMAS, encoding="utf-8")
     spark = open_session(SparkSettings(master="local[2]", app_name="bench"))
     spark.sparkContext.setLogLevel("ERROR")
     try:
-        run_job(spark, "archive", folder)
+        opening = opened(spark, folder, sessions)
+        write_messages(folder / "data", messages, sessions, are_acknowledged=True)
         runs = []
         for _ in range(rounds):
             runs.append(one_round(spark, folder, messages))
             print(runs[-1], flush=True)
     finally:
         close_session(spark)
-    return {"best, rows a second": max(run["rows a second"]["both"] for run in runs), "runs": runs}
+    best = max(run["rows a second"]["both"] for run in runs)
+    return {"sessions": sessions, "best, rows a second": best, "opening": opening, "runs": runs}
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--messages", type=int, default=2_000_000)
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--sessions", type=int, default=0)
     options = parser.parse_args()
     machine_before = machine()
     with tempfile.TemporaryDirectory(prefix="headrace-bench-", ignore_cleanup_errors=True) as scratch:
-        folder = Path(scratch)
-        write_journal(folder / "data", options.messages, with_sessions=True)
-        found = measure(folder, options.messages, options.rounds)
-    keep(f"spark-jobs-{options.messages}", machine_before, options.messages, found)
+        found = measure(Path(scratch), options.messages, options.rounds, options.sessions)
+    crowd = f"x{options.sessions}" if options.sessions else ""
+    keep(f"spark-jobs-{options.messages}{crowd}", machine_before, options.messages, found)
 
 
 if __name__ == "__main__":

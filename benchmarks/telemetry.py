@@ -2,13 +2,14 @@
 
 Message n comes from device n % 1000, on a topic of its own, and the messages are spread over one day. `with_sessions`
 adds what a broker writes when ten applications subscribe to a tenth of the topics each: sessions, subscriptions and the
-acknowledgement of every message, half a second after it.
+acknowledgement of every message, half a second after it. `write_crowd` opens many more sessions before the messages, each
+subscribed to the commands for one device; then every tenth message is such a command, for one session after the other.
 """
 
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Final
 
@@ -22,6 +23,8 @@ from headrace.journal.log import LogSettings, SegmentedLog
 PAYLOAD_BYTES: Final = 200
 DEVICES: Final = 1000
 APPLICATIONS: Final = 10
+COMMAND_EVERY: Final = 10
+CROWD: Final = 1 + 2 * APPLICATIONS
 BATCH: Final = 500
 DAY_US: Final = 86_400_000_000
 MIDNIGHT_US: Final = 1_790_000_000_000_000 // DAY_US * DAY_US
@@ -35,6 +38,10 @@ device = "string"
 seq = "long"
 time_ms = "timestamp_ms"
 temperature = "double"
+
+[[schema]]
+name = "command"
+topics = ["command/#"]
 """
 
 
@@ -44,18 +51,38 @@ def topic(device: int) -> str:
 
 def write_journal(data_dir: Path, messages: int, with_sessions: bool = False) -> None:
     """`messages`: a multiple of BATCH."""
-    log = SegmentedLog.open(data_dir, LogSettings(durability="none"), print)
     if with_sessions:
-        opening = list(_sessions())
-        log.append(b"".join(map(_encoded, opening)), len(opening), MIDNIGHT_US, MIDNIGHT_US)
+        write_crowd(data_dir, 0)
+    write_messages(data_dir, messages, 0, with_sessions)
+
+
+def write_crowd(data_dir: Path, count: int) -> None:
+    """Write the sessions of the applications, and so many more: number k has the incarnation CROWD + 2 * k."""
+    log = SegmentedLog.open(data_dir, LogSettings(durability="none"), print)
+    opening = _encoded_all(_sessions())
+    log.append(b"".join(opening), len(opening), MIDNIGHT_US, MIDNIGHT_US)
+    for base in range(0, count, BATCH):
+        records = _encoded_all(_crowd(range(base, min(count, base + BATCH))))
+        log.append(b"".join(records), len(records), MIDNIGHT_US, MIDNIGHT_US)
+    log.close()
+
+
+def write_messages(data_dir: Path, messages: int, crowd: int, are_acknowledged: bool) -> None:
+    """`messages`: a multiple of BATCH. `crowd`: how many sessions `write_crowd` has opened beside the applications."""
+    log = SegmentedLog.open(data_dir, LogSettings(durability="none"), print)
     devices = [Device(number) for number in range(DEVICES)]
     before: range | None = None
     for base in range(0, messages, BATCH):
         numbers = range(base, base + BATCH)
         stamps = [MIDNIGHT_US + n * DAY_US // messages for n in numbers]
-        records = [devices[n % DEVICES].record(n, stamp) for n, stamp in zip(numbers, stamps, strict=True)]
-        if with_sessions and before is not None:
-            records.append(_encoded(_acknowledged(before, stamps[-1])))
+        records = [
+            _encoded(_command(n, stamp, crowd))
+            if crowd and n % COMMAND_EVERY == 0
+            else devices[n % DEVICES].record(n, stamp)
+            for n, stamp in zip(numbers, stamps, strict=True)
+        ]
+        if are_acknowledged and before is not None:
+            records.append(_encoded(_acknowledged(before, stamps[-1], crowd)))
         log.append(b"".join(records), len(records), stamps[0], stamps[-1])
         before = numbers
     log.close()
@@ -89,6 +116,28 @@ def _encoded(record: Record) -> bytes:
     return bytes(out.getvalue())
 
 
+def _encoded_all(records: Iterable[Record]) -> list[bytes]:
+    return [_encoded(record) for record in records]
+
+
+def _crowd(numbers: range) -> Iterator[Event]:
+    for k in numbers:
+        client = {"t": "default", "c": f"crowd-{k:07}"}
+        yield Event(
+            SESSION_OPENED, MIDNIGHT_US, client | {"ty": 0, "ex": 1 << 31, "v": 5, "lim": 0, "w": None}
+        )
+        subscription = [f"command/crowd-{k:07}/#", 1, 0, 0, 0, 0]
+        incarnation = CROWD + 2 * k
+        yield Event(SUBSCRIBED, MIDNIGHT_US, client | {"inc": incarnation, "subs": [subscription], "ret": []})
+
+
+def _command(n: int, timestamp_us: int, crowd: int) -> Message:
+    """Return message n, a command: it goes to the next of the crowd."""
+    text = b"command/crowd-%07d/set" % (n // COMMAND_EVERY % crowd)
+    payload = b"%0*d" % (PAYLOAD_BYTES, n)
+    return Message(timestamp_us, 1, 7, 0, "default", b"defaultdevice-000", 7, text, b"", -1, payload)
+
+
 def _sessions() -> Iterator[Event]:
     """Application k opens the session of incarnation 1 + 2 * k and subscribes to the topics of site k."""
     yield Event(BROKER_STARTED, MIDNIGHT_US, {})
@@ -101,9 +150,14 @@ def _sessions() -> Iterator[Event]:
         yield Event(SUBSCRIBED, MIDNIGHT_US, client | {"inc": 1 + 2 * k, "subs": [subscription], "ret": []})
 
 
-def _acknowledged(numbers: range, timestamp_us: int) -> Progress:
-    """Message n is number n // APPLICATIONS + 1 of application n % APPLICATIONS."""
+def _acknowledged(numbers: range, timestamp_us: int, crowd: int) -> Progress:
+    """Message n is number n // APPLICATIONS + 1 of application n % APPLICATIONS, unless it is a command: then the
+    application with that remainder has none of them."""
     packed = array("Q")
     for n in numbers:
-        packed.extend((1 + 2 * (n % APPLICATIONS), n // APPLICATIONS + 1))
+        if crowd and n % COMMAND_EVERY == 0:
+            turn = n // COMMAND_EVERY
+            packed.extend((CROWD + 2 * (turn % crowd), turn // crowd + 1))
+        else:
+            packed.extend((1 + 2 * (n % APPLICATIONS), n // APPLICATIONS + 1))
     return Progress(ACKED, timestamp_us, packed.tobytes())
