@@ -22,6 +22,7 @@ from headrace.mqtt import codec
 from headrace.mqtt.packets import Connect
 from headrace.net.tls import TlsFiles
 from headrace.services.doors import Doors, DoorSettings
+from headrace.services.node_counts import NodeCounts
 from headrace.storage.memory import MemoryJournal
 from headrace.workers.handover import HandOver
 from headrace.workers.peers import Peers
@@ -66,7 +67,14 @@ class OneWorker:
             ticks.journals.append(journal)
             self.worker.own(shard, journal).sessions.start()
         self.broker = self.worker.brokers[0]
-        self.doors = Doors(self.worker, settings, None, lambda what, **more: told.append(f"{what} {more}"))
+        self.counts = NodeCounts(place.runtime / "counts", place.index, place.workers)
+        self.doors = Doors(
+            self.worker,
+            settings,
+            None,
+            lambda what, **more: told.append(f"{what} {more}"),
+            counts=self.counts,
+        )
         for url in urls:
             self.doors.open(url)
         self.ports = [listener.url.partition("?")[0].rpartition(":")[2] for listener in self.doors.listeners]
@@ -133,6 +141,7 @@ class Machine:
         for one in self.workers[1:]:
             for listener, name in zip(one.doors.listeners, names, strict=True):
                 listener.url = listener.connections.url = name
+                one.doors._count(listener.connections, "listener", name)
 
     async def open(self) -> None:
         for one in self.workers:

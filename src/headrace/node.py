@@ -46,6 +46,7 @@ from headrace.services.failures import FailureLog
 from headrace.services.histogram import Histogram
 from headrace.services.journal_metrics import Limits
 from headrace.services.latencies import LatencyHistograms
+from headrace.services.node_counts import NodeCounts
 from headrace.services.notify import Notifier
 from headrace.services.repeating import Repeating
 from headrace.services.sys_topics import SystemPublisher
@@ -127,7 +128,7 @@ class Node:
         name = self.place.node or self.shards[0].log.uuid
         self._bridges = Bridges(self.worker, name, log.info, log.warning)
         with keys_named(config, "limits"):
-            self._doors = Doors(self.worker, door_settings(config), self._access, log.warning, self._audit)
+            self._doors = self._make_doors()
         several = self.place.shards > 1
         self.peers = Peers(self.place, self.worker, self._loop, self._report) if several else None
         if self.peers is not None:
@@ -143,6 +144,17 @@ class Node:
         if not access_is_needed(self.config):
             return None
         return FileAccess(access_settings(self.config), self._audit, self._loop)
+
+    def _make_doors(self) -> Doors:
+        """Return the listeners to be; among other workers they count connections with those. Raises ConfigError,
+        OSError."""
+        counts = None
+        if not self.place.is_alone:
+            counts = NodeCounts(self.place.runtime / "counts", self.place.index, self.place.workers)
+            if self._access is not None:
+                self._access.counts = counts
+        settings = door_settings(self.config)
+        return Doors(self.worker, settings, self._access, log.warning, self._audit, counts)
 
     def _hand_over(self) -> HandOver | None:
         """Return what takes clients to the workers where they are at home, None where there is no other worker."""

@@ -254,24 +254,38 @@ class ConnectionSet:
         self.relayed: set[Connection] = set()  # whose client is another worker's: open there
         self.pending = 0
         self.accepted = 0
+        # Of a node of several workers: told how many there are here; says how many the others have.
+        self.tell: Callable[[int], None] | None = None
+        self.others: Callable[[], int] | None = None
         self.strangers_bytes: i64 = 0  # counted at the node's set alone
         self.turned_away: dict[str, int] = dict.fromkeys(REASONS, 0)
 
     def note_pending(self, more: int) -> None:
         """Count `more` that were accepted and still shake hands, or fewer if negative: each of them has a descriptor."""
         self.pending += more
+        self._changed()
         if self.parent is not None:
             self.parent.note_pending(more)
 
     def room(self) -> int:
         """Return how many more there may be, here and in all; negative while those that made room for others end."""
-        room = self.connections_max - len(self.open) - len(self.relayed) - self.pending
-        return room if self.parent is None else min(room, self.parent.room())
+        room = self.own_room()
+        return room if self.parent is None else min(room, self.parent.own_room())
+
+    def own_room(self) -> int:
+        """Return how many more may be in this set: over all workers, and of descriptors in this one."""
+        others = 0 if self.others is None else self.others()
+        return self.connections_max - len(self.open) - self.pending - max(others, len(self.relayed))
+
+    def _changed(self) -> None:
+        if self.tell is not None:
+            self.tell(len(self.open) + self.pending)
 
     def add(self, connection: Connection) -> None:
         if not connection.arrived:  # else another worker has accepted it
             self.accepted += 1
         self.open.add(connection)
+        self._changed()
         if self.parent is not None:
             self.parent.add(connection)
 
@@ -279,12 +293,14 @@ class ConnectionSet:
         """Note that a connection keeps its socket here, and that its client is at home in another worker."""
         self.open.discard(connection)
         self.relayed.add(connection)
+        self._changed()
         if self.parent is not None:
             self.parent.relay(connection)
 
     def discard(self, connection: Connection) -> None:
         self.open.discard(connection)
         self.relayed.discard(connection)
+        self._changed()
         if self.parent is not None:
             self.parent.discard(connection)
 

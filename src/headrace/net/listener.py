@@ -93,7 +93,7 @@ class ListenerSet(ConnectionSet):
 
     def make_room(self) -> bool:
         """Have the oldest stranger go: of this listener where this one is full, else of the one that has most of them."""
-        if len(self.open) + len(self.relayed) + self.pending >= self.connections_max or not self.all_of_node:
+        if self.own_room() <= 0 or not self.all_of_node:
             return self.strangers.give_up_oldest()
         most = sorted(self.all_of_node, key=lambda one: len(one.strangers), reverse=True)
         return any(one.strangers.give_up_oldest() for one in most)

@@ -23,6 +23,7 @@ from headrace.net.gate import BANNED, Allowance
 from headrace.net.remote import source_of
 from headrace.services.acl import READ, WRITE, Acl, Grants, read_acl
 from headrace.services.audit import Audit
+from headrace.services.node_counts import NodeCounts, key_of
 from headrace.services.passwords import REMEMBER_S, PasswordFile, read_hashes
 from headrace.services.verifying import Attempt, Loop, Verifying
 
@@ -94,6 +95,7 @@ class FileAccess(Access):
         self.verifying = Verifying(loop, settings.patience_s)
         self._connects: Allowance | None = None
         self._users: dict[tuple[str, str], _User] = {}  # who is connected, by tenant and name
+        self.counts: NodeCounts | None = None  # of the other workers
         self.limit(settings)
         self._refusals_free_at = 0.0
         self._passwords: PasswordFile | None = None
@@ -246,13 +248,25 @@ class FileAccess(Access):
             return True
         user = self._users.get((tenant, name))
         most = identity.limits.user_connections_max
-        if user is not None and most and user.connections >= most and request.user_before(tenant) != name:
+        if most and self._connections_of(tenant, name) >= most and request.user_before(tenant) != name:
             return False
         if user is None:
             user = self._users[tenant, name] = _User()
         user.connections += 1
+        self._tell(tenant, name, user.connections)
         known.user = user
         return True
+
+    def _connections_of(self, tenant: str, name: str) -> int:
+        """Return how many connections a user has, on all workers."""
+        user = self._users.get((tenant, name))
+        others = 0 if self.counts is None else self.counts.others(key_of("user", tenant, name))
+        return others if user is None else others + user.connections
+
+    def _tell(self, tenant: str, name: str, connections: int) -> None:
+        """Tell the other workers how many connections a user has here."""
+        if self.counts is not None:
+            self.counts.set(key_of("user", tenant, name), connections)
 
     def left(self, link: Link) -> None:
         known, name = link.grants, link.identity.user
@@ -262,6 +276,7 @@ class FileAccess(Access):
         user.connections -= 1
         known.let_go()
         key = link.identity.tenant, name
+        self._tell(*key, user.connections)
         if not user.connections and self._users.get(key) is user:
             del self._users[key]
 

@@ -7,6 +7,7 @@ import socket
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 from headrace.core.ports.access import Access
 from headrace.core.worker import Worker
@@ -22,6 +23,7 @@ from headrace.net.tls import TlsFiles, UnusableCertificate
 from headrace.services.audit import Audit
 from headrace.services.connection_log import ConnectionLog
 from headrace.services.evicting import Evicting
+from headrace.services.node_counts import NodeCounts, key_of
 from headrace.services.tracing import Tracing
 from headrace.sockets.poller import HAS_EPOLL, Poller
 
@@ -70,6 +72,7 @@ class Doors:
         access: Access | None,
         warn: Callable[..., object],
         audit: Audit | None = None,
+        counts: NodeCounts | None = None,
     ) -> None:
         self._worker = worker
         self._settings = settings
@@ -88,6 +91,8 @@ class Doors:
             )
         self.admin_max = reserve(descriptors) // 3  # connections of the admin HTTP: of the reserve
         self._all = ConnectionSet(self._connections_max, int(settings.connect_timeout_s * 1000))
+        self._counts = counts
+        self._count(self._all, "node")
         worker.guard(access)
         self.gate = None if settings.gate == GateSettings() else Gate(settings.gate)
         if access is not None:
@@ -148,6 +153,14 @@ class Doors:
             )
         )
         self._sets.append(connections)
+        self._count(connections, "listener", connections.url)
+
+    def _count(self, connections: ConnectionSet, *names: str) -> None:
+        """Count connections with those of the other workers."""
+        counts = self._counts
+        if counts is not None:
+            key = key_of(*names)
+            connections.tell, connections.others = partial(counts.set, key), partial(counts.others, key)
 
     def _limit(self, connections: ListenerSet, options: Options) -> None:
         """Limit what a listener lets in, and what its clients may do in a second."""
@@ -155,7 +168,9 @@ class Doors:
         connections.gate = self.gate
         connections.messages_per_s = options.messages_per_s or settings.messages_per_s
         connections.subscriptions_max = options.subscriptions_max
-        rate = options.accepts_per_s or settings.accepts_per_s
+        # Whom one worker does not accept now, another one does: each has its share of the rate.
+        workers = 1 if self._counts is None else self._counts.workers
+        rate = (options.accepts_per_s or settings.accepts_per_s) / workers
         connections.accepts = Allowance(rate, max(1.0, rate), time.monotonic) if rate else None
 
     def limit(self, settings: DoorSettings) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import socket
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -17,7 +18,7 @@ from headrace.frames.frame import HELLO, PING, RESPONSE, encode_frame
 from headrace.mqtt import codec
 from headrace.mqtt import reason_codes as rc
 from headrace.mqtt.packets import Connect
-from machine import Machine, OneWorker, connect_packet, open_descriptors, run, settled, until
+from machine import SETTINGS, Machine, OneWorker, connect_packet, open_descriptors, run, settled, until
 
 CONNACK = bytes([0x20, 2, 0, 0])
 PUBACK_1 = bytes([0x40, 2, 0, 1])
@@ -310,6 +311,54 @@ def test_who_hangs_up_while_it_waits_costs_nothing(tmp_path: Path) -> None:
         await until(lambda: (first.clients, second.clients) == (0, 0))
         await machine.close()
         await settled(before)
-        assert os.listdir(tmp_path) == []
+        assert os.listdir(tmp_path) == ["counts"]
+
+    run(body)
+
+
+@pytest.mark.parametrize("of", ["listener", "node"])
+def test_a_limit_of_connections_counts_those_of_all_workers(tmp_path: Path, of: str) -> None:
+    async def body() -> None:
+        limit = "?connections_max=4" if of == "listener" else ""
+        settings = SETTINGS if of == "listener" else replace(SETTINGS, connections_max=4)
+        machine = Machine(tmp_path, [f"tcp://127.0.0.1:0{limit}"], settings=settings)
+        await machine.open()
+        ports = [int(each.ports[0]) for each in machine.workers]
+        held = []
+        for number in range(4):
+            reader, writer = await asyncio.open_connection("127.0.0.1", ports[number % 2])
+            writer.write(connect_packet(machine.name_at(number // 2, f"{number}-")))
+            assert await reader.readexactly(4) == CONNACK
+            held.append(writer)
+        await until(lambda: [each.clients for each in machine.workers] == [2, 2])
+        for number in range(4):
+            reader, writer = await asyncio.open_connection("127.0.0.1", ports[number % 2])
+            assert await reader.read() == b""
+            writer.close()
+        turned = [
+            each.doors.listeners[0].connections.turned_away["connections_max"] for each in machine.workers
+        ]
+        assert turned == [2, 2]
+        held.pop().close()
+        await until(lambda: sum(each.clients for each in machine.workers) == 3)
+        reader, writer = await asyncio.open_connection("127.0.0.1", ports[0])
+        writer.write(connect_packet(machine.name_at(1, "late")))
+        assert await reader.readexactly(4) == CONNACK
+        for one in (*held, writer):
+            one.close()
+        await machine.close()
+
+    run(body)
+
+
+def test_each_worker_accepts_its_share_of_a_rate(tmp_path: Path) -> None:
+    async def body() -> None:
+        settings = replace(SETTINGS, accepts_per_s=10.0)
+        machine = Machine(tmp_path, ["tcp://127.0.0.1:0"], settings=settings)
+        for each in machine.workers:
+            accepts = each.doors.listeners[0].connections.accepts
+            assert accepts is not None
+            assert [accepts.take("") for _ in range(6)] == [True] * 5 + [False]
+        await machine.close()
 
     run(body)

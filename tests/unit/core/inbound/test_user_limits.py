@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ from headrace.core.ports.settings import BrokerSettings
 from headrace.mqtt import codec
 from headrace.services.access import AccessSettings, FileAccess
 from headrace.services.audit import Audit
+from headrace.services.node_counts import NodeCounts
 
 
 class Loop:
@@ -81,6 +83,22 @@ def test_connections_of_a_user_share_its_messages_a_second() -> None:
                 publish(client, 1)
                 sent += 1
     assert 1_000 <= sent <= 1_150  # a hundred saved up, ten seconds, and a portion each
+
+
+def test_a_user_has_so_many_connections_on_all_workers(tmp_path: Path) -> None:
+    both = [limited(user_connections_max=2) for _ in range(2)]
+    for worker, harness in enumerate(both):
+        access_of(harness).counts = NodeCounts(tmp_path / "counts", worker, 2)
+    first = both[0].client("a", username="ada")
+    assert not both[1].client("b", username="ada").link.closed
+    for harness in both:
+        assert harness.client("c", username="ada").link.closed
+        assert not harness.client("d", username="bob").link.closed
+    again = both[0].client("a", username="ada")
+    assert (first.link.closed, again.link.closed) == (True, False)
+    assert both[1].client("c", username="ada").link.closed
+    again.lose()
+    assert not both[1].client("c", username="ada").link.closed
 
 
 def test_a_user_has_so_many_connections_and_takes_its_own_over() -> None:

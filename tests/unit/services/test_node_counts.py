@@ -1,0 +1,82 @@
+"""Counts over all workers: several workers of one file, each with a mapping of its own."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from headrace.services import node_counts
+from headrace.services.node_counts import NodeCounts, key_of
+
+
+def crew(folder: Path, count: int = 3) -> list[NodeCounts]:
+    return [NodeCounts(folder / "counts", worker, count) for worker in range(count)]
+
+
+def test_each_worker_sees_what_the_others_have(tmp_path: Path) -> None:
+    workers = crew(tmp_path)
+    node, user = key_of("node"), key_of("user", "default", "bob")
+    for number, one in enumerate(workers):
+        one.set(node, 10 + number)
+    workers[1].set(user, 7)
+    assert [one.others(node) for one in workers] == [23, 22, 21]
+    assert [one.others(user) for one in workers] == [7, 0, 7]
+    workers[1].set(user, 0)
+    assert workers[0].others(user) == 0
+
+
+def test_a_worker_that_starts_again_has_nothing(tmp_path: Path) -> None:
+    workers = crew(tmp_path)
+    workers[1].set(5, 9)
+    assert workers[0].others(5) == 9
+    again = NodeCounts(tmp_path / "counts", 1, 3)
+    assert workers[0].others(5) == 0
+    again.set(5, 2)
+    assert (workers[0].others(5), workers[2].others(5)) == (2, 2)
+
+
+def test_a_worker_that_ends_has_nothing_and_the_others_keep_theirs(tmp_path: Path) -> None:
+    workers = crew(tmp_path)
+    for one in workers:
+        one.set(5, 1)
+    workers[2].close()
+    assert workers[0].others(5) == 1
+
+
+def test_keys_of_the_same_place_are_kept_apart(tmp_path: Path) -> None:
+    first, second = crew(tmp_path, 2)
+    keys = [7 + step * node_counts.ENTRIES for step in range(20)]
+    last = [node_counts.ENTRIES - 1 + step * node_counts.ENTRIES for step in range(3)]  # the table goes round
+    for number, key in enumerate(keys + last):
+        first.set(key, number + 1)
+    assert [second.others(key) for key in keys + last] == list(range(1, 24))
+    assert second.others(7 + 20 * node_counts.ENTRIES) == 0
+
+
+def test_users_who_have_gone_make_room_for_others(tmp_path: Path) -> None:
+    first, second = crew(tmp_path, 2)
+    first.set(1, 3)
+    for key in range(2, 3 * node_counts.ENTRIES, 3):
+        first.set(key, 1)
+        first.set(key, 0)
+    first.set(1 << 40, 4)
+    assert (second.others(1), second.others(1 << 40)) == (3, 4)
+
+
+def test_more_keys_than_there_is_room_for_are_counted_by_the_worker_alone(tmp_path: Path) -> None:
+    first, second = crew(tmp_path, 2)
+    for key in range(1, node_counts.ENTRIES + 1):
+        first.set(key, 1)
+    assert (
+        sum(second.others(key) for key in range(1, node_counts.ENTRIES + 1)) == node_counts.ENTRIES * 3 // 4
+    )
+    first.set(node_counts.ENTRIES, 1)
+    first.set(1, 5)
+    assert second.others(1) == 5
+
+
+@pytest.mark.parametrize("names", [("node",), ("listener", "tcp://[::]:1883"), ("user", "t", "Zoë")])
+def test_a_key_is_a_number_of_64_bits_that_its_names_decide(names: tuple[str, ...]) -> None:
+    assert 0 < key_of(*names) < 1 << 64
+    assert key_of(*names) == key_of(*names) != key_of(*names, "")
