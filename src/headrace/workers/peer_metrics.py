@@ -33,7 +33,7 @@ class PeerCollector(Collector):
     def _links(self) -> Iterator[Metric]:
         peers = self._peers
         links = 0 if peers is None else peers.links_up
-        yield GaugeMetricFamily("headrace_worker_links", "Other workers that this one is linked to", links)
+        yield GaugeMetricFamily("headrace_worker_links", "Ends of links between workers", links)
         ends = CounterMetricFamily(
             "headrace_worker_link_ends", "Links to workers that ended", labels=["reason"]
         )

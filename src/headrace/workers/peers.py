@@ -25,7 +25,7 @@ from headrace.workers.peer_link import FRAME_BYTES_MAX, REASONS, TICK_S, LinkOwn
 from headrace.workers.place import Place
 from headrace.workers.wires import Exchange, LinkWire, ShardWire
 
-SHORTEST_S, LONGEST_S = 0.05, 2.0  # between two attempts
+SHORTEST_S, LONGEST_S = 0.05, 0.5  # between two attempts, which cost little on one machine
 STRANGERS_MAX = 64  # connections that have not said who they are
 NODE_BYTES = 16
 EXPECTED = {"closed", "stopped", "replaced"}  # ends of links that nobody need look into
