@@ -51,6 +51,11 @@ TESTED_TOGETHER = {
         "headrace/core/shards/sending.py",
         "headrace/core/shards/taking.py",
     ],
+    "tests/unit/core/shards/test_group_members.py": [
+        "headrace/core/shards/group_homes.py",
+        "headrace/core/shards/group_loans.py",
+        "headrace/core/shards/group_wires.py",
+    ],
     "tests/unit/core/outbound/test_clusters.py": [
         "headrace/core/inbound/consuming.py",
         "headrace/core/outbound/trimming.py",

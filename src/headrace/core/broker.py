@@ -138,6 +138,8 @@ class Broker(BatchListener):
         )
         self.neighbours = self.router.others = self.subscribing.neighbours = neighbours
         self.retained.others = neighbours.asking
+        self.sharing.lending = neighbours.members
+        self.acknowledging.loans = neighbours.members.loans
         self.forwarding.hold_all()
         self.fold.spread(self.worker.homes, self.shard)
         return neighbours

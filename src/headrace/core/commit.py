@@ -253,6 +253,12 @@ class GroupCommit:
             raise
         return offset
 
+    def append_behind_progress(self, record: Record) -> None:
+        """Put a record that is no event behind all progress that is noted, as an event is always."""
+        if self._progress_pending:
+            self._take_progress()
+        self.append(record)
+
     def defer(self, deferred: Deferred) -> None:
         """Run `deferred` once everything noted and appended so far is durable and applied.
 

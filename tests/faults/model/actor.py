@@ -65,7 +65,7 @@ class Actor:
         self.will: LastWill | None = None
         self._next_id = 0
         self._deliveries = 0
-        self._in_group = False  # it may be a member, in this session or in one whose end was lost
+        self.in_group = False  # it may be a member, in this session or in one whose end was lost
         self.epoch = 0
         self._new_epoch()
 
@@ -88,7 +88,7 @@ class Actor:
         ] = {}  # packet id and publication -> when they came first, in deliveries
         self.unplaced: set[int] = set()  # packet ids of which nobody can say when they came
         self.kept_back: set[int] = set()  # packet ids that it does not answer for now
-        if self._in_group:
+        if self.in_group:
             self.reference.group_left(self.name)
 
     def fail(self, text: str) -> None:
@@ -235,7 +235,7 @@ class Actor:
     def subscribe(self, topic_filter: str, qos: int) -> None:
         if topic_filter == GROUP:
             qos = max(qos, 1)
-            self._in_group = True
+            self.in_group = True
         elif qos == 0:
             self.subscriptions.pop(topic_filter, None)
             self.reference.left(self.name, topic_filter)
@@ -247,7 +247,7 @@ class Actor:
 
     def unsubscribe(self, topic_filter: str) -> None:
         if topic_filter == GROUP:
-            self.reference.group_left(self.name)
+            self.reference.group_unsubscribed(self.name)
         self.subscriptions.pop(topic_filter, None)
         self._asked = {k: v for k, v in self._asked.items() if v[0] != topic_filter}
         self.reference.left(self.name, topic_filter)
@@ -302,7 +302,7 @@ class Actor:
             elif kind in (4, 5, 6, 7):
                 self._on_acknowledgement(kind, int.from_bytes(body[:2], "big"))
             elif kind == 9:
-                self._on_suback(int.from_bytes(body[:2], "big"))
+                self._on_suback(int.from_bytes(body[:2], "big"), body[-1])
             elif kind == 14 and body[:1] not in (b"\x8e", b"\x8b"):
                 self.fail(f"DISCONNECT {body.hex()}")
         return count
@@ -352,9 +352,9 @@ class Actor:
             if not publication.acked:
                 self.publish(publication)
 
-    def _on_suback(self, packet_id: int) -> None:
+    def _on_suback(self, packet_id: int, code: int) -> None:
         asked = self._asked.pop(packet_id, None)
-        if asked is None:
+        if asked is None or code >= 0x80:
             return
         topic_filter, qos = asked
         if topic_filter == GROUP:
@@ -487,6 +487,8 @@ class Actor:
         if self.fresh[number] > allowed:
             self.fail(f"P2: {number} (QoS {publication.qos}) was delivered {self.fresh[number]} times as new")
         if self.fresh[number] > 1 or number not in self._in_order(publication):
+            return
+        if qos == 0 and self.in_group and self.reference.has_two_ways:
             return
         key = (publication.publisher, publication.topic, publication.qos, qos)
         if self.last.get(key, 0) > number:

@@ -67,6 +67,8 @@ class Reference:
     def __init__(self, limited: bool) -> None:
         self.qos0_in_order = True  # what is retained at QoS 0 too
         self.limited = limited  # backlogs are short: what is missing must have been counted
+        # QoS 0 comes to a member from the home of its group, and to a subscriber from the shard of its publisher.
+        self.has_two_ways = False
         self.publications: dict[int, Publication] = {}
         self.wills: dict[LastWill, str] = {}  # whose
         self.group_members: dict[str, int] = {}
@@ -116,3 +118,7 @@ class Reference:
         self.group_once.clear()
         for publication in self.publications.values():
             publication.group_wants = False
+
+    def group_unsubscribed(self, name: str) -> None:
+        """A member has sent UNSUBSCRIBE; its session stays."""
+        self.group_left(name)

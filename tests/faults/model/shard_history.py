@@ -5,7 +5,9 @@
 
 The promises are those of one broker (`actor`): nothing acknowledged is lost (P1, P2), nothing comes twice at QoS 2, each
 publisher's messages on a topic come in order (P3), what is in flight comes back (P4), what is retained is what the
-journal of the topic's home says (P6), and what is published anywhere after SUBACK comes (P11).
+journal of the topic's home says (P6), and what is published anywhere after SUBACK comes (P11). A shared subscription has
+members in all shards: each message at QoS 1 comes to one of them at least, at QoS 2 to one exactly, and none is lost
+while a persistent member is there.
 """
 
 from __future__ import annotations
@@ -17,7 +19,7 @@ from itertools import count
 from random import Random
 
 from faults.model.actor import NO, Actor
-from faults.model.reference import Publication, Reference
+from faults.model.reference import GROUP, Publication, Reference
 from faults.model.shards import Cluster, End, Owner, Shard
 from faults.model.world import Violation, World
 from headrace.core.homes import Homes
@@ -36,6 +38,8 @@ STEPS = (
     ("publish", 50),
     ("subscribe", 20),
     ("unsubscribe", 3),
+    ("share", 8),
+    ("unshare", 1),
     ("seam", 15),
     ("answer", 50),
     ("read", 60),
@@ -89,6 +93,21 @@ class ShardReference(Reference):
         self.retained: dict[
             tuple[str, int], int
         ] = {}  # how often it came with RETAIN, by client and publication
+        self.has_two_ways = True
+        self._unsubscribed: set[str] = set()  # whose sessions may end with entries of the group
+
+    def group_unsubscribed(self, name: str) -> None:
+        self._unsubscribed.add(name)
+        super().group_left(name)
+
+    def group_left(self, name: str) -> None:
+        """A member's session ends: QoS 1 goes to the others, if any of them is sure to be there."""
+        wants = [p for p in self.publications.values() if p.group_wants and p.qos == 1]
+        super().group_left(name)
+        if self.group_members and name not in self._unsubscribed:
+            for publication in wants:
+                publication.group_wants = True
+        self._unsubscribed.discard(name)
 
     def asked(self, actor: Actor, packet_id: int, topic_filter: str) -> None:  # type: ignore[override]
         self._asks.setdefault(actor.name, []).append(topic_filter)
@@ -101,7 +120,8 @@ class ShardReference(Reference):
     def granted(self, actor: Actor, packet_id: int, topic_filter: str, qos: int) -> None:  # type: ignore[override]
         found = self._acked.get((actor.name, actor.epoch, packet_id))
         straggler = actor.link is None or actor.link.worker is not actor.world.worker
-        if qos and found is not None and not actor.transient and not straggler:
+        is_due = qos and topic_filter != GROUP and not actor.transient and not straggler
+        if is_due and found is not None:
             self.dues.append(Due(actor, topic_filter, *found))
 
     def crashed(self, shard: Shard, late: int) -> None:
@@ -120,7 +140,7 @@ class ShardReference(Reference):
             actor.fail(f"P2: {number} came {came} times, {asks} SUBSCRIBE asked for it")
         if retained:
             self.retained[actor.name, number] = self.retained.get((actor.name, number), 0) + 1
-        if publication.sends > 1:
+        if publication.sends > 1 or (qos == 0 and actor.in_group):
             return
         key = (*session, publication.publisher, topic, publication.qos, qos)
         if self._newest.get(key, 0) > number:
@@ -236,6 +256,9 @@ class ShardHistory:
         if retain and not expires and self.habits.random() < 0.2:
             made.clears = True
             made.wants.clear()
+            made.group_wants = False
+        if expires:
+            made.group_wants = False
         kind = "clears" if made.clears else "expires" if expires else "retained" if retain else ""
         self.done[-1] += f" {made.number}:{made.topic} q{qos} {kind}"
         actor.publish(made)
@@ -253,6 +276,17 @@ class ShardHistory:
             topic_filter = self.rng.choice(FILTERS)
             self.done[-1] += f" {topic_filter}"
             actor.unsubscribe(topic_filter)
+
+    def step_share(self) -> None:
+        """Somebody becomes a member of the group, or subscribes anew."""
+        actor = self._ready()
+        if actor is not None:
+            actor.subscribe(GROUP, self.rng.choice((1, 2, 2)))
+
+    def step_unshare(self) -> None:
+        actor = self._ready()
+        if actor is not None:
+            actor.unsubscribe(GROUP)
 
     def step_seam(self) -> None:
         """Somebody subscribes, perhaps to what was let go a while ago, and at once somebody elsewhere publishes there."""
@@ -487,6 +521,23 @@ class ShardHistory:
                 raise Violation(f"P4: {actor.name}: {actor.must_return} did not come back")
             if actor.outgoing:
                 raise Violation(f"{actor.name}: {list(actor.outgoing)} was never acknowledged")
+        self.check_group()
+
+    def check_group(self) -> None:
+        """Nothing of the group is lost, waits, or is in flight; and nobody is left who is no member."""
+        for publication in self.reference.publications.values():
+            missing = publication.number not in self.reference.group_delivered
+            if publication.acked and publication.group_wants and missing:
+                raise Violation(f"P2: the group never got {publication.number}")
+        for shard in self.cluster.shards:
+            fold = shard.broker.fold
+            for group in fold.groups.values():
+                if group.members and (group.waiting or group.drawn):
+                    raise Violation(
+                        f"shard {shard.number}: entries of the group wait, or are in flight, for ever"
+                    )
+            if fold.away is not None and fold.away.loans:
+                raise Violation(f"shard {shard.number}: {list(fold.away.loans)} were never settled")
 
     def check_streams(self) -> None:
         """No journal holds a copy twice, and a position is behind every copy."""

@@ -32,7 +32,7 @@ from headrace.core.records.event import (
 from headrace.core.records.message_id import JournalName
 from headrace.core.records.record import DROP_SESSION_ENDED
 from headrace.core.state.groups import forget_redraws, groups_of
-from headrace.core.state.session import BRIDGE_PREFIX, NEVER_EXPIRES, Session, session_of
+from headrace.core.state.session import NEVER_EXPIRES, OWN_PREFIXES, Session, session_of
 from headrace.core.state.state import Fold
 from headrace.errors import ProtocolError
 from headrace.mqtt import reason_codes as rc
@@ -185,10 +185,10 @@ class Sessions(SignInListener):
             return rc.BAD_AUTHENTICATION_METHOD
         if not packet.client_id and (packet.version == 3 or (packet.version == 4 and not packet.clean_start)):
             return rc.CLIENT_IDENTIFIER_NOT_VALID  # [MQTT-3.1.3-8]; 3.1 knows no empty one
-        if packet.client_id.startswith(BRIDGE_PREFIX):
+        if packet.client_id.startswith(OWN_PREFIXES):
             return (
                 rc.CLIENT_IDENTIFIER_NOT_VALID
-            )  # whoever took over such a session would get a bridge's messages
+            )  # whoever took over such a session would get a bridge's messages, or a member's
         if packet.will is not None:
             refused = self.admission.refusal_of_will(packet.will)
             if refused:

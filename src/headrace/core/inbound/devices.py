@@ -26,7 +26,7 @@ from headrace.core.records.message_id import JournalName
 from headrace.core.records.queue_record import DEVICE_OWNED, queue_record
 from headrace.core.records.record import DROP_NOT_ACCEPTED
 from headrace.core.state.devices import Seen, seen_of
-from headrace.core.state.session import BRIDGE_PREFIX
+from headrace.core.state.session import OWN_PREFIXES
 from headrace.core.state.state import Fold
 from headrace.core.state.tenant import Tenant
 from headrace.errors import ProtocolError
@@ -122,7 +122,7 @@ class Devices:
     def _claim(self, client_id: str, link: Link) -> int:
         """Return 0 where the device is nobody's, or of the user of this connection; one that was nobody's is the
         user's from now on. Else the reason code of a refusal."""
-        if client_id.startswith(BRIDGE_PREFIX):
+        if client_id.startswith(OWN_PREFIXES):
             return rc.CLIENT_IDENTIFIER_NOT_VALID
         tenant, user = self._fold.tenant_of(link), link.identity.user
         owner = self.owner_of(tenant.name, client_id)

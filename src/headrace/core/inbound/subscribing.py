@@ -21,7 +21,7 @@ from headrace.core.ports.link import Link, WorkerPort
 from headrace.core.ports.settings import BrokerSettings
 from headrace.core.ports.witness import Testimony
 from headrace.core.records.event import Subscribed, SubscriptionRow, Unsubscribed
-from headrace.core.shards.holding import Held
+from headrace.core.shards.group_members import Enrolment
 from headrace.core.shards.neighbours import Neighbours
 from headrace.core.state.session import Session, Subscription, session_of
 from headrace.core.state.subscription_tree import memory_of
@@ -44,6 +44,16 @@ class _Answer:
         self.filters = 0
         self.open: i64 = 0  # parts that are on their way through the journal
         self.complete = False  # the last part has come
+        self.elsewhere: list[_Elsewhere] = []
+
+
+class _Elsewhere:
+    """A shared subscription whose home, another shard, has to know of the member before SUBACK: where its code is."""
+
+    def __init__(self, at: int, topic_filter: str, is_new: bool) -> None:
+        self.at = at
+        self.filter = topic_filter
+        self.is_new = is_new  # for the session
 
 
 class Subscribing:
@@ -76,6 +86,8 @@ class Subscribing:
             code = self._grant(link, session, request, room)
             answer.codes.append(code)
             if code <= 2:
+                if self.neighbours is not None:
+                    self._note_elsewhere(self.neighbours, session, request.filter, answer)
                 row = _row(link, request, packet.subscription_id)
                 rows.append(row)
                 if _may_want_retained(request):
@@ -109,6 +121,7 @@ class Subscribing:
         toll = toll_of(session, fresh) if fresh else 0
         self.commit.defer(
             _Subscribed(
+                self.commit,
                 self._retained,
                 self.neighbours,
                 link,
@@ -125,6 +138,14 @@ class Subscribing:
         )
         if toll:
             self.commit.charge(link, toll)
+
+    def _note_elsewhere(
+        self, neighbours: Neighbours, session: Session, topic_filter: str, answer: _Answer
+    ) -> None:
+        """Note a shared subscription of which its home, another shard, does not know yet."""
+        if topic_filter.startswith(SHARE_PREFIX) and neighbours.members.elsewhere(session, topic_filter):
+            is_new = topic_filter not in (session.subscriptions or {})
+            answer.elsewhere.append(_Elsewhere(len(answer.codes) - 1, topic_filter, is_new))
 
     def _answer_to(
         self, link: Link, session: Session, answer: object | None, packet_id: int, filters: int
@@ -337,6 +358,7 @@ class _Subscribed(Deferred):
 
     def __init__(
         self,
+        commit: GroupCommit,
         retained: RetainedReplay,
         neighbours: Neighbours | None,
         link: Link,
@@ -351,6 +373,7 @@ class _Subscribed(Deferred):
         inquiry: Inquiry | None,
     ) -> None:
         super().__init__(link, ENTRY_BYTES + _memory_of([subscription.filter for subscription in fresh]))
+        self._commit = commit
         self._retained = retained
         self._neighbours = neighbours
         self._link = link
@@ -372,7 +395,7 @@ class _Subscribed(Deferred):
         retained, link, session, below = self._retained, self._link, self._session, self._below
         inquiry = self._inquiry
         direct = retained.direct(session, link, below, self._toll, inquiry)
-        then = _Suback(retained.delivery, self._neighbours, link, self._answer, direct)
+        then = _Suback(self._commit, retained.delivery, self._neighbours, link, session, self._answer, direct)
         queued = retained.queued(session, below, set(self._listed[::3]), then, inquiry)
         for subscription in self._fresh:
             if subscription.retain_handling == 1 and subscription.filter in self._held.found:
@@ -385,30 +408,61 @@ class _Subscribed(Deferred):
         queued.run()
 
 
-class _Suback(Held):
+class _Suback(Enrolment):
     """Sends SUBACK, if no part is still on its way, then the retained messages that do not go through the queue; both
-    once the other shards look for what was subscribed."""
+    once the homes of groups elsewhere know of the member, and the other shards look for what was subscribed."""
 
     def __init__(
         self,
+        commit: GroupCommit,
         delivery: Delivery,
         neighbours: Neighbours | None,
         link: Link,
+        session: Session,
         answer: _Answer,
         direct: DirectRetained,
     ) -> None:
-        super().__init__(link, len(answer.codes))
+        super().__init__(link, len(answer.codes), session)
+        self._commit = commit
         self._delivery = delivery
         self._neighbours = neighbours
         self._link = link
         self._answer = answer
         self._direct = direct
+        self._is_known = False  # at the homes of its groups
 
     def run(self) -> None:
-        if self._neighbours is None or not self._neighbours.hold(self):
+        neighbours = self._neighbours
+        if neighbours is None:
+            self._send()
+            return
+        self.keys = [found.filter for found in self._answer.elsewhere]
+        if not self.keys or not neighbours.members.hold(self):
             self.finish()
 
+    def refuse(self, keys: list[str]) -> list[str]:
+        """Answer with 0x83 for groups whose homes are out of reach. Who was no member before is none [MQTT-3.8.4-5]."""
+        gone: list[str] = []
+        for found in self._answer.elsewhere:
+            if found.filter in keys:
+                self._answer.codes[found.at] = rc.IMPLEMENTATION_SPECIFIC_ERROR
+                self.session.tenant.counters.refuse("subscribe", rc.IMPLEMENTATION_SPECIFIC_ERROR)
+                if found.is_new and found.filter in (self.session.subscriptions or {}):
+                    gone.append(found.filter)
+        if gone:
+            now_us = self._link.worker.clock.now_us
+            self._commit.append(Unsubscribed.at(now_us, self.session.named(), gone))
+        return gone
+
     def finish(self) -> None:
+        neighbours = self._neighbours
+        if not self._is_known and neighbours is not None:
+            self._is_known = True
+            if neighbours.hold(self):
+                return
+        self._send()
+
+    def _send(self) -> None:
         answer = self._answer
         answer.open -= 1
         if answer.complete and not answer.open:

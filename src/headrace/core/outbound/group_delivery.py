@@ -32,7 +32,15 @@ from headrace.core.records.record import (
 )
 from headrace.core.state.backlog import REF_OFFSET_SHIFT
 from headrace.core.state.free_ids import free_draw_id, has_free_id
-from headrace.core.state.groups import REF_MAYBE_SENT, ROUND_ROBIN, STICKY, Draw, Group, membership_of
+from headrace.core.state.groups import (
+    REF_MAYBE_SENT,
+    ROUND_ROBIN,
+    STICKY,
+    Draw,
+    Group,
+    Membership,
+    membership_of,
+)
 from headrace.core.state.queue import REF_QOS, REF_RETAIN, reference
 from headrace.core.state.session import Session
 from headrace.errors import ProtocolError
@@ -40,6 +48,18 @@ from headrace.mqtt import reason_codes as rc
 
 if TYPE_CHECKING:
     from headrace.core.ports.settings import BrokerSettings
+
+
+class Lending:
+    """Whoever brings a session the entries of groups that are at home in other shards."""
+
+    def pump(self, session: Session, link: Link) -> None:
+        """Send what has come and waits for room."""
+        raise NotImplementedError
+
+    def resumed(self, session: Session, link: Link) -> None:
+        """Go on with a client that is connected again."""
+        raise NotImplementedError
 
 
 class SharedDelivery(Sharing):
@@ -59,6 +79,7 @@ class SharedDelivery(Sharing):
         self._journal = journal
         self._clock = clock
         self._settings = settings
+        self.lending: Lending | None = None  # where there are other shards
 
     def offer(self, group: Group, message: Message) -> None:
         """Give a message to a group: one of its members has it, or it waits."""
@@ -180,8 +201,7 @@ class SharedDelivery(Sharing):
         membership = membership_of(session)
         if membership is None:
             return
-        if membership.shut and self._writable(session):
-            membership.reopen(session)
+        self._reopen(session, link, membership)
         awaiting = membership.awaiting
         left: i64 = self._settings.page_messages
         while awaiting and left > 0 and membership.looked_at < len(awaiting):
@@ -200,6 +220,13 @@ class SharedDelivery(Sharing):
             membership.looked_at = 0
         else:
             self._delivery.feed_later(session, link)
+
+    def _reopen(self, session: Session, link: Link, membership: Membership) -> None:
+        """Go on with what waits of groups elsewhere, and with groups that found the socket full."""
+        if membership.borrower is not None and self.lending is not None:
+            self.lending.pump(session, link)
+        if membership.shut and self._writable(session):
+            membership.reopen(session)
 
     def _draw_some(self, group: Group, session: Session, most: i64) -> i64:
         """Let a member draw up to so many entries of one group; returns how many it took or dropped."""
@@ -357,6 +384,8 @@ class SharedDelivery(Sharing):
                 membership.awaits(group)
             else:
                 group.free[session] = None
+        if membership.borrower is not None and self.lending is not None:
+            self.lending.resumed(session, link)
 
     def resend(self, session: Session, link: Link) -> None:
         """Send PUBLISH with DUP, or PUBREL, again, as far as the window allows [MQTT-3.3.4-9]."""

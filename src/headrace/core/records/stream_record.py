@@ -6,6 +6,11 @@ A 16-byte header (`record`), then packed u64 by subkind::
 
   1 taken (shard, offset)*: of that shard's journal, everything below the offset was taken that is for this one
   2 followed (shard, offset)*: that shard has taken, and made durable, everything of this journal below the offset
+  3 owned (shard, epoch)*: the owner of that shard with this epoch was talked to: older ones are not believed any more
+  4 lent (home, group, serial, packet id | QoS << 16, incarnation, 0)*: an entry of a group at home in that shard is the
+    session's here, under this packet id; 5 received, PUBREC seen, 6 completed, PUBCOMP seen, 7 settled, its home knows
+    that it is completed: (home, group, serial, 0)*
+  8 returned (group, serial)*: an entry of a group here was drawn for a member elsewhere, who was never sent it
 A COPY says the first of its own shard and offset; `taken` stands for stretches that held nothing for this shard.
 """
 
@@ -28,6 +33,12 @@ from headrace.errors import CorruptRecord
 
 TAKEN: Final = 1
 FOLLOWED: Final = 2
+OWNED: Final = 3
+LENT: Final = 4
+LENT_RECEIVED: Final = 5
+LENT_COMPLETED: Final = 6
+LENT_SETTLED: Final = 7
+RETURNED: Final = 8
 _PAIR_BYTES: Final = 16
 
 
@@ -44,8 +55,17 @@ class StreamRecord(Record):
         numbers = array("Q", self.packed)
         return [(numbers[at], numbers[at + 1]) for at in range(0, len(numbers), 2)]
 
+    def numbers(self) -> list[int]:
+        """Return all the numbers that the record holds."""
+        return array("Q", self.packed).tolist()
+
     def encode_into(self, out: BytesWriter) -> None:
         short_record_into(out, KIND_STREAM, self.subkind, self.timestamp_us, self.packed)
+
+
+def stream_record_of(subkind: int, timestamp_us: int, numbers: list[int]) -> StreamRecord:
+    """Return a record of these numbers, an even count of them."""
+    return StreamRecord(subkind, timestamp_us, array("Q", numbers).tobytes())
 
 
 def stream_record(subkind: int, timestamp_us: int, positions: list[tuple[int, int]]) -> StreamRecord:

@@ -13,17 +13,21 @@ from typing import Final
 
 from mypy_extensions import i64
 
-from headrace.core.commit import GroupCommit
+from headrace.core.commit import Deferred, GroupCommit
 from headrace.core.outbound.delivery import Delivery
 from headrace.core.outbound.routing import Passing, Router
 from headrace.core.ports.journal import JournalPort
 from headrace.core.ports.link import WorkerPort
 from headrace.core.records.message import Copy, Message
 from headrace.core.records.record import DROP_QOS0_SLOW, FLAG_QOS, FLAG_RETAIN
-from headrace.core.records.stream_record import FOLLOWED, stream_record
+from headrace.core.records.stream_record import FOLLOWED, OWNED, stream_record
 from headrace.core.shards import peer
 from headrace.core.shards.answering import Answering
 from headrace.core.shards.asking import Asking
+from headrace.core.shards.group_frames import GroupFrame, Meet, Welcome
+from headrace.core.shards.group_homes import GroupHomes
+from headrace.core.shards.group_members import GroupMembers
+from headrace.core.shards.group_wires import GroupWires
 from headrace.core.shards.holding import Held, Holding
 from headrace.core.shards.peer import Frame, Hello, Wire, weight_of
 from headrace.core.shards.retained_frames import Answered, RetainedFrame, Sought
@@ -91,12 +95,17 @@ class Neighbours(Passing):
         self._followed_noted: dict[int, int] = {}
         self._wanted = Wanted()
         fold.wanted = self._wanted
+        wires = _GroupWires(self)
+        self.homes = GroupHomes(fold, commit, delivery, journal, worker, self._holding, wires)
+        self.members = GroupMembers(shard, fold, commit, delivery, worker, wires, settings.answer_within_ms)
 
     def begin(self, epoch: int) -> None:
         """Begin as the newest owner of the shard, which `epoch` says: its state is recovered, and there may be wires."""
         self.epoch = epoch
         self._wanted.listener = _Announcer(self)
         self._followed_noted = dict(self._fold.streams.followed)
+        self.homes.begin()
+        self.members.begin()
         settings = self._settings
         for other in self.others:
             self._takers[other] = Taker(
@@ -123,11 +132,14 @@ class Neighbours(Passing):
 
     def connect(self, source: int, wire: Wire) -> None:
         """Follow a shard on a new wire to its owner."""
+        self.members.cut(source)
         self._attempt += 1
         wire.far = source
         hello = Hello(self.shard, self.epoch, self._attempt)
         announced = self._wanted.filters() + list(self._withdrawing)
         self._takers[source].begin(wire, hello, announced, self._holding.number)
+        if self.members.needs(source):
+            wire.say(Meet())
         self._holding.release()
 
     def follows(self, source: int) -> bool:
@@ -162,11 +174,16 @@ class Neighbours(Passing):
         """Note that a wire has ended."""
         for taker in self._takers.values():
             if taker.wire is wire:
-                taker.end()
+                self._cut(taker)
         for sender in list(self._senders.values()):
             if sender.wire is wire:
                 self._close(sender)
         self._holding.release()
+
+    def _cut(self, taker: Taker) -> None:
+        """Take nothing more from a shard on the wire there is."""
+        taker.end()
+        self.members.cut(taker.source)
 
     def heard(self, wire: Wire, frame: Frame) -> None:
         """Go on with what was said on a wire. What comes on one that was cut means nothing any more."""
@@ -187,7 +204,9 @@ class Neighbours(Passing):
         newest = (hello.epoch, hello.attempt)
         if self.epoch == NOT_BEGUN or hello.shard not in self._takers:
             wire.cut()
-        elif newest <= self._newest.get(hello.shard, (NOT_BEGUN, 0)):
+        elif newest <= self._newest.get(hello.shard, (NOT_BEGUN, 0)) or hello.epoch < self._owner(
+            hello.shard
+        ):
             wire.cut()  # it is of an owner that was replaced, or a wire that was given up
         else:
             self._newest[hello.shard] = newest
@@ -198,6 +217,50 @@ class Neighbours(Passing):
             sender = Sender(wire, self.shard, hello.shard, self.routes.open(), self._worker.homes)
             self._senders[sender.slot] = sender
             self._by_shard[hello.shard] = sender
+            self.homes.opened(hello.shard)
+            if self.homes.knows(hello.shard):
+                self._greet(sender)
+
+    def _greet(self, sender: Sender) -> None:
+        """Speak of groups to the shard of members, once its epoch is durable."""
+        if not sender.greeted:
+            sender.greeted = True
+            self._note_owner(sender.shard, self._newest[sender.shard][0])
+            self._commit.defer(_Greeting(self, sender))
+
+    def meet_home(self, home: int) -> None:
+        """Tell the home of groups that it has members here, if there is a wire."""
+        taker = self._takers.get(home)
+        if taker is not None and taker.wire is not None:
+            taker.wire.say(Meet())
+
+    def _owner(self, shard: int) -> int:
+        """Return the epoch of the newest owner of a shard that was talked to, as the journal has it."""
+        return self._fold.streams.owners.get(shard, NOT_BEGUN)
+
+    def _note_owner(self, shard: int, epoch: int) -> None:
+        """Journal the epoch of an owner, unless it is there: who came before is not believed after a crash either."""
+        if epoch > self._owner(shard):
+            self._commit.append(stream_record(OWNED, self._worker.clock.now_us, [(shard, epoch)]))
+
+    def greet(self, sender: Sender) -> None:
+        """Answer the shard of members, when its epoch is durable."""
+        if self._senders.get(sender.slot) is sender:
+            sender.wire.say(Welcome(self.epoch))
+
+    def _welcomed(self, taker: Taker, wire: Wire, epoch: int) -> None:
+        """Go on with the owner of a shard that has answered: an older one than was talked to is left alone."""
+        if epoch < self._owner(taker.source):
+            self._cut(taker)
+            self._holding.release()
+            return
+        self._note_owner(taker.source, epoch)
+        self._commit.defer(_Meeting(self, taker, wire, epoch))
+
+    def meet(self, taker: Taker, wire: Wire, epoch: int) -> None:
+        """Speak of groups to the owner of a shard, whose epoch is durable."""
+        if taker.wire is wire and epoch >= self._owner(taker.source):
+            self.members.welcomed(taker.source, wire)
 
     def _close(self, sender: Sender) -> None:
         """Send nothing more on a wire, and look no more for what was announced on it."""
@@ -207,6 +270,7 @@ class Neighbours(Passing):
         self.routes.close(sender.slot)
         self._answering.forget(sender.slot)
         sender.wire.cut()
+        self.homes.closed(sender.shard)
 
     def _of_follower(self, sender: Sender, frame: Frame) -> None:
         routes, slot = self.routes, sender.slot
@@ -230,6 +294,10 @@ class Neighbours(Passing):
             self._look(sender)
         elif isinstance(frame, RetainedFrame):
             self._answering.heard(slot, sender.wire, frame)
+        elif isinstance(frame, Meet):
+            self._greet(sender)
+        elif isinstance(frame, GroupFrame):
+            self.homes.heard(sender.shard, sender.wire, frame)
 
     def _look(self, sender: Sender) -> None:
         """Say how far a sender has looked now."""
@@ -259,7 +327,7 @@ class Neighbours(Passing):
                 taker.copied(frame.copy)
             except Exception as error:  # noqa: BLE001  it is asked for again, on another wire
                 self._worker.contain("apply", None, error)
-                taker.end()
+                self._cut(taker)
                 self._holding.release()
         elif isinstance(frame, peer.Passed):
             taker.passed(frame.message)
@@ -270,6 +338,11 @@ class Neighbours(Passing):
             self._holding.release()
         elif isinstance(frame, Answered):
             self.asking.answered(taker.source, frame)
+        elif isinstance(frame, Welcome):
+            if taker.wire is not None:
+                self._welcomed(taker, taker.wire, frame.epoch)
+        elif isinstance(frame, GroupFrame):
+            self.members.heard(taker.source, frame)
 
     # What the sessions here want
 
@@ -371,7 +444,7 @@ class Neighbours(Passing):
         for taker in self._takers.values():
             if taker.asked_ms >= 0 and clock.mono_ms - taker.asked_ms >= self._settings.answer_within_ms:
                 self.cuts += 1
-                taker.end()
+                self._cut(taker)
             taker.note(clock.now_us)
         self._withdraw(clock.mono_ms)
         end: i64 = self._commit.high_watermark
@@ -380,6 +453,7 @@ class Neighbours(Passing):
             if sender.reads:
                 self._worker.request_tick()
         self._note_followed(clock.now_us)
+        self.members.on_timer()
         self._holding.release()
         self.asking.on_timer()
 
@@ -419,3 +493,42 @@ class _Announcer(WantedListener):
 
     def unwanted(self, tenant: str, topic_filter: str) -> None:
         self._neighbours.unwanted(tenant, topic_filter)
+
+
+class _GroupWires(GroupWires):
+    """The wires, as those who speak of groups see them."""
+
+    def __init__(self, neighbours: Neighbours) -> None:
+        self._neighbours = neighbours
+
+    def end(self, wire: Wire) -> None:
+        self._neighbours.broken(wire)
+
+    def meet(self, home: int) -> None:
+        self._neighbours.meet_home(home)
+
+
+class _Greeting(Deferred):
+    """Answers the shard of members when its epoch is durable."""
+
+    def __init__(self, neighbours: Neighbours, sender: Sender) -> None:
+        super().__init__()
+        self._neighbours = neighbours
+        self._sender = sender
+
+    def run(self) -> None:
+        self._neighbours.greet(self._sender)
+
+
+class _Meeting(Deferred):
+    """Speaks of groups to the owner of a shard when its epoch is durable."""
+
+    def __init__(self, neighbours: Neighbours, taker: Taker, wire: Wire, epoch: int) -> None:
+        super().__init__()
+        self._neighbours = neighbours
+        self._taker = taker
+        self._wire = wire
+        self._epoch = epoch
+
+    def run(self) -> None:
+        self._neighbours.meet(self._taker, self._wire, self._epoch)

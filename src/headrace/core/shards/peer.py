@@ -5,6 +5,8 @@ B follows A. B opens the conversation on a wire of its own, on which what is sai
     B -> A   Hello, Announced ..., Follow, then Wanted, Unwanted, Granted, Durable
     A -> B   Copied, Looked, Passed, Confirmed
 
+and behind Hello what `group_frames` tells of, in both directions.
+
 Hello names the epoch of B's owner, which is higher with each owner, and the number of the attempt, higher with each wire
 of that owner. A talks on the wire with the newest of both and cuts the others, so that nothing late is ever believed.
 """

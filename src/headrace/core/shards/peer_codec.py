@@ -9,6 +9,7 @@ One frame is a kind and its fields; whoever carries it says where it ends. Integ
      6 Granted    u64                  7 Durable   u64      8 Looked  u64      9 Confirmed  u64
     10 Copied     a COPY record        11 Passed   a MESSAGE record at QoS 0 (`record`)
     32 to 36      what is asked and answered about retained messages (`retained_frames`)
+    48 to 59      what is said about shared subscriptions (`group_frames`)
 
 A frame that is none of these, or whose fields do not fill it, is refused: the connection is of no use any more.
 """
@@ -22,6 +23,7 @@ from librt.strings import BytesWriter
 
 from headrace.core.records.message import Copy, Message, decode_record
 from headrace.core.records.record import KIND_MESSAGE
+from headrace.core.shards.group_frames import FIRST_KIND, LAST_KIND, GroupFrame, decode_group_frame
 from headrace.core.shards.peer import (
     Announced,
     Confirmed,
@@ -81,6 +83,8 @@ def encode(frame: Frame) -> bytes:
         return _kind(UNWANTED) + _filter(frame.tenant, frame.topic_filter)
     if isinstance(frame, RetainedFrame):
         return encode_retained(frame)
+    if isinstance(frame, GroupFrame):
+        return _kind(frame.kind()) + frame.fields()
     return _encode_number(frame)
 
 
@@ -116,6 +120,8 @@ def decode(data: bytes) -> Frame:
     """Return the frame of these bytes. Raises CorruptRecord."""
     kind = data[0] if data else 0
     try:
+        if FIRST_KIND <= kind <= LAST_KIND:
+            return decode_group_frame(data)
         if kind in (COPIED, PASSED):
             return _decode_message(data, kind)
         if is_about_retained(kind):

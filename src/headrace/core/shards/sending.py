@@ -26,6 +26,7 @@ class Sender:
         self.shard = shard
         self.slot = slot
         self.following = False
+        self.greeted = False  # groups are spoken of
         self.live = False
         self.copies = 0  # sent
         self._source = source

@@ -6,7 +6,7 @@ Draws and direct entries take them from opposite ends of the range, each in turn
 from __future__ import annotations
 
 from headrace.core.records.record import UPPER_ID_FIRST, UPPER_ID_LAST
-from headrace.core.state.groups import membership_in, membership_of
+from headrace.core.state.groups import Membership, membership_in, membership_of
 from headrace.core.state.packet_ids import Bound
 from headrace.core.state.session import Session
 
@@ -24,7 +24,11 @@ def has_id_to_spare(session: Session) -> bool:
 
 def _used(session: Session) -> int:
     membership = membership_of(session)
-    used = 0 if membership is None else len(membership.draws)
+    used = 0
+    if membership is not None:
+        used = len(membership.draws)
+        if membership.borrower is not None:
+            used += membership.borrower.ids_taken()
     queue = session.queue
     if queue is not None and queue.bound is not None:
         used += len(queue.bound.ids)
@@ -54,13 +58,21 @@ def _free_id(session: Session, start: int, step: int) -> int:
     if not has_free_id(session):
         return 0
     membership = membership_of(session)
-    draws = None if membership is None else membership.draws
     queue = session.queue
     bound = None if queue is None else queue.bound
     packet_id = start if start >= UPPER_ID_FIRST else UPPER_ID_FIRST
-    while (draws is not None and packet_id in draws) or (bound is not None and packet_id in bound.serials):
+    while (membership is not None and _has_id(membership, packet_id)) or (
+        bound is not None and packet_id in bound.serials
+    ):
         packet_id = _beside(packet_id, step)
     return packet_id
+
+
+def _has_id(membership: Membership, packet_id: int) -> bool:
+    if packet_id in membership.draws:
+        return True
+    borrower = membership.borrower
+    return borrower is not None and borrower.has_id(packet_id)
 
 
 def _beside(packet_id: int, step: int) -> int:

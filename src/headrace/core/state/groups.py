@@ -69,8 +69,29 @@ class Draw:
         return self.packet_id | (self.ref & REF_QOS) << 16
 
 
+class Borrower:
+    """What a session has of groups that are at home in another shard (`away`)."""
+
+    def in_flight(self) -> i64:
+        """Return how many of its entries take a place of the client's Receive Maximum."""
+        raise NotImplementedError
+
+    def ids_taken(self) -> int:
+        """Return how many packet ids its entries have."""
+        raise NotImplementedError
+
+    def has_id(self, packet_id: int) -> bool:
+        """Return whether one of its entries has this packet id."""
+        raise NotImplementedError
+
+    def detach(self) -> None:
+        """Note that the client is connected no more."""
+        raise NotImplementedError
+
+
 class Membership(Shared):
-    """What one session has to do with groups: those that it is a member of, and its draws.
+    """What one session has to do with groups: those that it is a member of, and its draws. `borrower`: with those that
+    are at home in another shard, where there are such.
 
     While its client is connected, `awaiting` are of its groups those that found it without room, the one whose turn it
     is first, `looked_at` how many of them were looked at since one gave something, and `shut` those that found its
@@ -85,17 +106,22 @@ class Membership(Shared):
         self.looked_at: i64 = 0
         self.shut: dict[Group, None] | None = None
         self.next_id: int = 0  # the packet id of the next draw, if it is free
+        self.borrower: Borrower | None = None
 
     def in_flight(self) -> i64:
         count: i64 = len(self.draws)
         if self.redraw is not None:
             count -= len(self.redraw)
+        if self.borrower is not None:
+            count += self.borrower.in_flight()
         return count
 
     def detach(self) -> None:
         self.awaiting = None
         self.looked_at = 0
         self.shut = None
+        if self.borrower is not None:
+            self.borrower.detach()
 
     def takes(self, ref: int, size: int) -> bool:
         return False  # they are the session's own
@@ -320,6 +346,17 @@ class Group:
         self.put_back(draw.serial, draw.full_ref | REF_MAYBE_SENT)
         self.drawn.pop(draw.serial, None)
         _forget(draw)
+
+    def take_back(self, serial: int) -> bool:
+        """Take an entry back from a member elsewhere who was never sent it; False: nobody has it."""
+        draw = self.drawn.pop(serial, None)
+        if draw is None:
+            return False
+        if draw.had is not None:
+            self.had[serial] = draw.had
+        self.put_back(serial, draw.full_ref)
+        _forget(draw)
+        return True
 
     def dissolve(self) -> int:
         """Dissolve the group, whose last member has left: what waits is dropped, what is in flight completes. Returns

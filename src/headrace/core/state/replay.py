@@ -57,7 +57,7 @@ from headrace.core.records.record import (
     Record,
     record_end,
 )
-from headrace.core.records.stream_record import StreamRecord
+from headrace.core.records.stream_record import LENT, RETURNED, StreamRecord
 from headrace.core.state.backlog import Page
 from headrace.core.state.devices import seen_of
 from headrace.core.state.groups import group_of
@@ -147,7 +147,20 @@ class Replay:
         elif record.kind == KIND_COPY:
             self._copy(cast(Copy, record))
         elif record.kind != KIND_GIVEN:
-            self._fold.streams.apply(cast(StreamRecord, record))
+            self._stream(cast(StreamRecord, record))
+
+    def _stream(self, record: StreamRecord) -> None:
+        """Apply positions of streams, or what became of entries of groups between shards."""
+        if record.subkind == RETURNED:
+            numbers = record.numbers()
+            for at in range(0, len(numbers), 2):
+                group = self._fold.groups.get(numbers[at])
+                if group is not None and group.applied < record.offset:
+                    group.take_back(numbers[at + 1])
+        elif record.subkind < LENT:
+            self._fold.streams.apply(record)
+        elif self._fold.away is not None:
+            self._fold.away.replay(record)
 
     def _copy(self, copy: Copy) -> None:
         """Apply a message of another shard, unless it is here already."""

@@ -8,6 +8,8 @@ An entry is one MessagePack array; an unknown one is passed over:
     ["topic", tenant, topic, number, applied, fields of the index, clusters]    a topic queue (`topic_queues`)
     ["streams", [[shard, offset], ...], [[shard, offset], ...]]    as of the snapshot's position (`streams`)
     ["origin", uuid, offset]    the journal of whose records those below the offset are copies (`origin`)
+    ["owners", [[shard, epoch], ...], 0]    of other shards, as far as they were talked to (`streams`)
+    ["loans", [[home, group, serial, incarnation, packet id, how far], ...], 0]    QoS 2 of groups elsewhere (`away`)
     ["gone", incarnations, [[tenant, topic], ...]]    sessions that ended, topics without a retained message
 
 Recovery loads them and replays the journal from the snapshot's position; what `applied` says is already in one changes
@@ -44,6 +46,7 @@ SLICE_WORK: Final = 2000
 ENTRY_WORK: Final = 10
 BYTES_WORK: Final = 500
 GONE_ENTRIES: Final = 1000
+LOAN_ENTRIES: Final = 1000
 RETAINED_AT_ONCE: Final = 100
 
 _encoder: Final = msgspec.msgpack.Encoder()
@@ -172,6 +175,10 @@ class Restoring:
             self._fold.streams.restore(cast(list[list[list[int]]], value[1:]))
         elif value[0] == "origin":
             self._fold.origin = (cast(str, value[1]), cast(int, value[2]))
+        elif value[0] == "owners":
+            self._fold.streams.restore_owners(cast(list[list[int]], value[1]))
+        elif value[0] == "loans" and self._fold.away is not None:
+            self._fold.away.restore(cast(list[list[int]], value[1]))
 
     def _producers(self, value: list[object]) -> None:
         producers = self._fold.tenant(cast(str, value[1])).producers
@@ -406,10 +413,19 @@ class SnapshotPass:
             self._add(entry_of_topic(queue, self._commit.high_watermark))
             self._refers_to(queue.lowest_offset())
             yield
+        yield from self._loans()
         if not self._full:
             for at in range(0, len(self._gone), GONE_ENTRIES):
                 self._add(_encoder.encode(["gone", self._gone[at : at + GONE_ENTRIES], []]))
                 yield
+
+    def _loans(self) -> Iterator[None]:
+        if self._fold.streams.owners:
+            self._add(_encoder.encode(["owners", self._fold.streams.owner_rows(), 0]))
+        loans = [] if self._fold.away is None else self._fold.away.rows()
+        for at in range(0, len(loans), LOAN_ENTRIES):
+            self._add(_encoder.encode(["loans", loans[at : at + LOAN_ENTRIES], 0]))
+            yield
 
     def _retained(self, tenant: Tenant) -> Iterator[None]:
         retained = tenant.retained

@@ -27,6 +27,7 @@ from headrace.core.records.message import encode_varint
 from headrace.core.records.record import (
     DROP_SESSION_ENDED,
 )
+from headrace.core.state.away import Away
 from headrace.core.state.groups import Group, draws_of, give_back, groups_of
 from headrace.core.state.packet_ids import PacketIds
 from headrace.core.state.queue import reference
@@ -72,6 +73,7 @@ class Fold:
         self.recent = RecentRetained(0)
         self._homes: Homes | None = None  # where there are other shards
         self._shard = 0
+        self.away: Away | None = None  # where there are other shards
         self.groups: dict[int, Group] = {}
         # Draws in a snapshot whose member was opened behind it: group, serial, packet id, PUBREC seen.
         self.unbound: dict[int, list[tuple[Group, int, int, bool]]] = {}
@@ -173,6 +175,8 @@ class Fold:
         self._depart(session)
         for topic_filter in list(session.subscriptions or {}):
             self.unsubscribe(session, topic_filter, at)
+        if self.away is not None:
+            self.away.ended(session)
 
     def leave(self, session: Session) -> None:
         """Do as `ended`, when the record is appended. Its subscriptions are left for `sweep`: whoever routes live
@@ -184,7 +188,8 @@ class Fold:
         for group in groups:
             if session.subscriptions is not None:
                 session.subscriptions.pop(group.carrier.client_id, None)
-        if groups or draws_of(session) or session.subscribing:
+        borrows = self.away is not None and self.away.set_aside(session)
+        if groups or draws_of(session) or session.subscribing or borrows:
             self.departing[session.incarnation] = session
         if session.subscriptions:
             self._leaving.append(session)
@@ -201,6 +206,8 @@ class Fold:
         groups = groups_of(session)
         for group in groups:
             self._leave(session, group.carrier.client_id, at)
+        if self.away is not None:
+            self.away.ended(session)
         return groups
 
     def changed_departing(self, event: SessionEvent) -> None:
@@ -212,7 +219,7 @@ class Fold:
         if isinstance(event, Unsubscribed):
             for topic_filter in event.filters:
                 group = self._whole(session.tenant).groups.get(topic_filter)
-                if group is not None and session in group.members:
+                if group is None or session in group.members:
                     self._leave(session, topic_filter, event.offset)
         elif isinstance(event, Subscribed):
             for at, row in enumerate(event.subscriptions):
@@ -285,6 +292,8 @@ class Fold:
             if session.queue is not None:
                 session.queue.settle()
         self.queues.restart()
+        if self.away is not None:
+            self.away.started(self.by_incarnation)
         dissolved, self._dissolved, self.replaying = self._dissolved, [], False
         for group in dissolved:
             self._discard(group)
@@ -335,18 +344,24 @@ class Fold:
             group = Group(tenant, name, inner, group_id)
             tenant.groups[key] = group
             self.groups.setdefault(group_id, group)  # a snapshot may have it further on, and dissolved
+            if self.wanted is not None:
+                self.wanted.add(tenant.name, inner)
             # Not as every subscription is: whoever gives messages to sessions passes it on, as one with No Local.
             carried = Subscription(group.carrier, inner, 2, True, True, 2, 0, b"")
             tenant.shared_tree.add(inner, carried)
         return group
 
     def _join(self, session: Session, subscription: Subscription, group_id: int) -> None:
+        if self.away is not None and self.away.join(session, subscription.filter):
+            return
         group = self.group(self._whole(session.tenant), subscription.filter, group_id)
         group.join(session, subscription)
 
     def _leave(self, session: Session, topic_filter: str, at: int) -> None:
         """Remove a member from a group: what it has in flight completes with it; the last member takes the queue
         along."""
+        if self.away is not None and self.away.leave(session, topic_filter):
+            return
         group = self._whole(session.tenant).groups.get(topic_filter)
         if group is None:
             return
@@ -362,6 +377,8 @@ class Fold:
         tenant = self._whole(group.tenant)
         del tenant.groups[group.carrier.client_id]
         tenant.shared_tree.remove(group.filter, group.carrier)
+        if self.wanted is not None:
+            self.wanted.remove(tenant.name, group.filter)
         if self.replaying:
             self._dissolved.append(group)
         else:

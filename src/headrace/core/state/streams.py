@@ -1,8 +1,9 @@
 """How far the streams between shards have come: a part of the fold, empty where there is one shard.
 
 `taken` is by source shard the offset in its journal below which everything that is for this shard is in this journal;
-`followed` is by following shard the offset in this journal below which that one needs nothing any more. Both only grow,
-so a record that comes a second time changes nothing, and a copy below `taken` is one that is here already.
+`followed` is by following shard the offset in this journal below which that one needs nothing any more; `owners` is by
+shard the newest epoch of those of its owners that were talked to. All of them only grow, so a record that comes a second
+time changes nothing, and a copy below `taken` is one that is here already.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from typing import Final
 from mypy_extensions import i64
 
 from headrace.core.records.message import Copy
-from headrace.core.records.stream_record import FOLLOWED, TAKEN, StreamRecord
+from headrace.core.records.stream_record import FOLLOWED, OWNED, TAKEN, StreamRecord
 
 NOBODY: Final = 1 << 62  # behind the end of every journal: nobody follows
 
@@ -23,6 +24,7 @@ class Streams:
     def __init__(self) -> None:
         self.taken: dict[int, int] = {}
         self.followed: dict[int, int] = {}
+        self.owners: dict[int, int] = {}
 
     def takes(self, copy: Copy) -> bool:
         """Return whether a copy is to take effect; from then on the position is behind it."""
@@ -43,6 +45,8 @@ class Streams:
     def _of(self, subkind: int) -> dict[int, int] | None:
         if subkind == TAKEN:
             return self.taken
+        if subkind == OWNED:
+            return self.owners
         return self.followed if subkind == FOLLOWED else None
 
     def floor(self, others: list[int]) -> int:
@@ -59,3 +63,11 @@ class Streams:
         """Put back what `fields` gave."""
         self.taken = {row[0]: row[1] for row in fields[0]}
         self.followed = {row[0]: row[1] for row in fields[1]}
+
+    def owner_rows(self) -> list[list[int]]:
+        """Return rows of a shard and the newest epoch of its owners."""
+        return [list(row) for row in sorted(self.owners.items())]
+
+    def restore_owners(self, rows: list[list[int]]) -> None:
+        """Put back what `owner_rows` gave."""
+        self.owners = {row[0]: row[1] for row in rows}

@@ -1,6 +1,6 @@
 """The filters that the sessions of this shard have, each with how many have it: what other shards are told of.
 
-Kept where there are other shards. Shared subscriptions are not among them: their messages come to a group's home.
+Kept where there are other shards. The filter of a shared subscription is among them at the home of its group, once.
 """
 
 from __future__ import annotations

@@ -40,9 +40,11 @@ def test_sessions_are_counted_until_their_subscriptions_are_gone() -> None:
     one.subscribe("$share/g/c", 1)
     two.subscribe("a/b", 0)
     one.feed(codec.encode_unsubscribe(4, 9, ["a/b"]))
-    assert wanted.filters() == [("default", "a/b")]
+    assert wanted.filters() == [("default", "a/b"), ("default", "c")]
     two.lose()
     harness.client("two", clean=True)
     harness.sync()
     harness.sync()
+    assert wanted.filters() == [("default", "c")]
+    one.feed(codec.encode_unsubscribe(4, 10, ["$share/g/c"]))
     assert wanted.filters() == []

@@ -1,0 +1,371 @@
+"""What the home of shared subscriptions and the shard of a member say to each other about them.
+
+M, the member's shard, says it on the wire on which it follows H, the home, and H on the same wire:
+
+    M -> H   Meet, if it has members there
+    H -> M   Welcome, if it was said or H has members of M; then Enrolled, Asked, Drawn, Settled
+    M -> H   Enrol ..., Enlisted, then Enrol, Present, Absent, Granted, Finished
+
+Each of them has the other's epoch in its journal before it says anything else: neither ever again listens to an owner
+that was replaced, after a crash neither. A member is its incarnation in M, and each connection of its client a number
+that is used once; *granted* counts from the beginning of that connection. A draw is named by group, serial and the packet
+id of the member's stand-in at H, which is another one each time that the entry is drawn.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import Final
+
+from librt.strings import BytesWriter
+from mypy_extensions import i64
+
+from headrace.core.records.event import SubscriptionRow
+from headrace.core.records.message import Message, decode_record
+from headrace.core.records.record import KIND_MESSAGE
+from headrace.core.shards.peer import Frame
+from headrace.errors import CorruptRecord
+
+FIRST_KIND: Final = 48
+WELCOME: Final = 48
+ENROLLED: Final = 49
+DRAWN: Final = 50
+SETTLED: Final = 51
+ENROL: Final = 52
+ENLISTED: Final = 53
+PRESENT: Final = 54
+ABSENT: Final = 55
+GRANTED: Final = 56
+FINISHED: Final = 57
+ASKED: Final = 58
+MEET: Final = 59
+LAST_KIND: Final = 59
+
+# What an Enrol says of the session itself.
+LIVES: Final = 0
+ENDED: Final = 1
+HAS_NOTHING: Final = 2  # it lives, is no member here, and was never sent what was drawn for it
+
+# What became of a draw.
+DONE: Final = 0  # acknowledged, refused or dropped: finished
+UNSENT: Final = 1  # given back: the client was never sent it, and has no room for it now
+NOT_ALLOWED: Final = 2  # given back: the client may not read its topic
+
+_NUMBER_MAX: Final = (1 << 63) - 1
+_ONE: Final = struct.Struct("<Q")
+_TWO: Final = struct.Struct("<QQ")
+_THREE: Final = struct.Struct("<QQQ")
+_ENROL: Final = struct.Struct("<QQBB")
+_ROW: Final = struct.Struct("<BIH")
+_PRESENT: Final = struct.Struct("<QQQBI")
+_DRAWN: Final = struct.Struct("<QQQQHBH")
+_FINISHED: Final = struct.Struct("<QQQQQHB")
+
+
+class GroupFrame(Frame):
+    """One thing that is said about shared subscriptions."""
+
+    def fields(self) -> bytes:
+        """Return what stands behind the kind."""
+        raise NotImplementedError
+
+    def kind(self) -> int:
+        """Return the number that the frame begins with."""
+        raise NotImplementedError
+
+
+class Meet(GroupFrame):
+    """M has members of groups at H. Empty."""
+
+    def kind(self) -> int:
+        return MEET
+
+    def fields(self) -> bytes:
+        return b""
+
+
+class Welcome(GroupFrame):
+    """H has noted M's epoch, and this is its own: u64."""
+
+    def __init__(self, epoch: int) -> None:
+        self.epoch = epoch
+
+    def kind(self) -> int:
+        return WELCOME
+
+    def fields(self) -> bytes:
+        return _ONE.pack(self.epoch)
+
+
+class Enrolled(GroupFrame):
+    """What Enrol said under this number is durable at H, and messages are looked for everywhere: u64."""
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+
+    def kind(self) -> int:
+        return ENROLLED
+
+    def fields(self) -> bytes:
+        return _ONE.pack(self.number)
+
+
+class Settled(GroupFrame):
+    """H has in its journal that this draw at QoS 2 is finished: u64 group, u64 serial."""
+
+    def __init__(self, group: int, serial: int) -> None:
+        self.group = group
+        self.serial = serial
+
+    def kind(self) -> int:
+        return SETTLED
+
+    def fields(self) -> bytes:
+        return _TWO.pack(self.group, self.serial)
+
+
+class Enrol(GroupFrame):
+    """All that one session of M is subscribed to at H: u64 number, u64 incarnation, u8 how it is, u8 length of the
+    tenant and the tenant, then rows: u8 QoS and 4 for Retain As Published, u32 identifier, u16 length and the filter."""
+
+    def __init__(
+        self, number: int, incarnation: int, life: int, tenant: str, rows: list[SubscriptionRow]
+    ) -> None:
+        self.number = number
+        self.incarnation = incarnation
+        self.life = life
+        self.tenant = tenant
+        self.rows = rows
+
+    def kind(self) -> int:
+        return ENROL
+
+    def fields(self) -> bytes:
+        tenant = self.tenant.encode("utf-8")
+        out = [_ENROL.pack(self.number, self.incarnation, self.life, len(tenant)), tenant]
+        for row in self.rows:
+            name = row.filter.encode("utf-8")
+            options = row.qos | (4 if row.retain_as_published else 0)
+            out += [_ROW.pack(options, row.subscription_id, len(name)), name]
+        return b"".join(out)
+
+
+class Asked(GroupFrame):
+    """M has not told of a session that H knows: what has become of it? u64 incarnation."""
+
+    def __init__(self, incarnation: int) -> None:
+        self.incarnation = incarnation
+
+    def kind(self) -> int:
+        return ASKED
+
+    def fields(self) -> bytes:
+        return _ONE.pack(self.incarnation)
+
+
+class Enlisted(GroupFrame):
+    """M has told of all its sessions that have to do with groups at H; H asks about the others. Empty."""
+
+    def kind(self) -> int:
+        return ENLISTED
+
+    def fields(self) -> bytes:
+        return b""
+
+
+class Present(GroupFrame):
+    """The client of a session is connected: u64 incarnation, u64 connection, u64 granted, u8 version, u32 Maximum Packet
+    Size."""
+
+    def __init__(
+        self, incarnation: int, connection: int, granted: int, version: int, max_packet_size: int
+    ) -> None:
+        self.incarnation = incarnation
+        self.connection = connection
+        self.granted = granted
+        self.version = version
+        self.max_packet_size = max_packet_size
+
+    def kind(self) -> int:
+        return PRESENT
+
+    def fields(self) -> bytes:
+        return _PRESENT.pack(
+            self.incarnation, self.connection, self.granted, self.version, self.max_packet_size
+        )
+
+
+class Absent(GroupFrame):
+    """The client is connected no more: u64 incarnation, u64 connection."""
+
+    def __init__(self, incarnation: int, connection: int) -> None:
+        self.incarnation = incarnation
+        self.connection = connection
+
+    def kind(self) -> int:
+        return ABSENT
+
+    def fields(self) -> bytes:
+        return _TWO.pack(self.incarnation, self.connection)
+
+
+class Granted(GroupFrame):
+    """So many entries may be lent on this connection in all: u64 incarnation, u64 connection, u64 granted."""
+
+    def __init__(self, incarnation: int, connection: int, granted: int) -> None:
+        self.incarnation = incarnation
+        self.connection = connection
+        self.granted = granted
+
+    def kind(self) -> int:
+        return GRANTED
+
+    def fields(self) -> bytes:
+        return _THREE.pack(self.incarnation, self.connection, self.granted)
+
+
+class Finished(GroupFrame):
+    """What became of a draw: u64 incarnation, u64 connection, u64 granted, u64 group, u64 serial, u16 packet id, u8 an
+    outcome, and 4 for QoS 2."""
+
+    def __init__(
+        self,
+        incarnation: int,
+        connection: int,
+        granted: int,
+        group: int,
+        serial: int,
+        draw: int,
+        outcome: int,
+        qos: int,
+    ) -> None:
+        self.incarnation = incarnation
+        self.connection = connection
+        self.granted = granted
+        self.group = group
+        self.serial = serial
+        self.draw = draw
+        self.outcome = outcome
+        self.qos = qos
+
+    def kind(self) -> int:
+        return FINISHED
+
+    def fields(self) -> bytes:
+        outcome = self.outcome | (4 if self.qos == 2 else 0)
+        numbers = (self.incarnation, self.connection, self.granted, self.group, self.serial)
+        return _FINISHED.pack(*numbers, self.draw, outcome)
+
+
+class Drawn(GroupFrame):
+    """An entry for a member: u64 incarnation, u64 connection, u64 group, u64 serial, u16 packet id, u8 first byte of its
+    PUBLISH, u16 length and the encoded Subscription Identifiers, then a MESSAGE record. At QoS 0 it is of no group."""
+
+    def __init__(
+        self,
+        incarnation: int,
+        connection: int,
+        group: int,
+        serial: int,
+        draw: int,
+        first: int,
+        ids: bytes,
+        message: Message,
+    ) -> None:
+        self.incarnation = incarnation
+        self.connection = connection
+        self.group = group
+        self.serial = serial
+        self.draw = draw
+        self.first = first
+        self.ids = ids
+        self.message = message
+
+    def kind(self) -> int:
+        return DRAWN
+
+    def fields(self) -> bytes:
+        out = BytesWriter()
+        numbers = (self.incarnation, self.connection, self.group, self.serial)
+        out.write(_DRAWN.pack(*numbers, self.draw, self.first, len(self.ids)))
+        out.write(self.ids)
+        self.message.encode_into(out)
+        return out.getvalue()
+
+
+def decode_group_frame(data: bytes) -> GroupFrame:
+    """Return the frame of these bytes. Raises CorruptRecord, ValueError, struct.error."""
+    kind = data[0]
+    if kind == DRAWN:
+        return _decode_drawn(data)
+    if kind == FINISHED:
+        inc, connection, granted, group, serial, draw, outcome = _FINISHED.unpack(data[1:])
+        _check([inc, connection, granted, group, serial])
+        qos = 2 if outcome & 4 else 1
+        return Finished(inc, connection, granted, group, serial, draw, outcome & 3, qos)
+    if kind == ENROL:
+        return _decode_enrol(data)
+    if kind == PRESENT:
+        inc, connection, granted, version, size = _PRESENT.unpack(data[1:])
+        _check([inc, connection, granted])
+        return Present(inc, connection, granted, version, size)
+    return _decode_numbers(data, kind)
+
+
+def _decode_numbers(data: bytes, kind: int) -> GroupFrame:
+    if kind in (ENLISTED, MEET) and len(data) == 1:
+        return Meet() if kind == MEET else Enlisted()
+    layout = _THREE if kind == GRANTED else _TWO if kind in (ABSENT, SETTLED) else _ONE
+    numbers: list[int] = list(layout.unpack(data[1:]))
+    _check(numbers)
+    if kind == GRANTED:
+        return Granted(numbers[0], numbers[1], numbers[2])
+    if kind == ABSENT:
+        return Absent(numbers[0], numbers[1])
+    if kind == SETTLED:
+        return Settled(numbers[0], numbers[1])
+    if kind == ENROLLED:
+        return Enrolled(numbers[0])
+    if kind == ASKED:
+        return Asked(numbers[0])
+    if kind == WELCOME:
+        return Welcome(numbers[0])
+    raise CorruptRecord(f"a frame of kind {kind} and {len(data)} bytes")
+
+
+def _check(numbers: list[int]) -> None:
+    """Raise ValueError for a number above what an offset may be."""
+    for number in numbers:
+        if number > _NUMBER_MAX:
+            raise ValueError(f"{number} is too large")
+
+
+def _decode_enrol(data: bytes) -> Enrol:
+    number, incarnation, life, tenant_len = _ENROL.unpack_from(data, 1)
+    at = 1 + _ENROL.size
+    tenant, at = _text(data, at, tenant_len)
+    rows: list[SubscriptionRow] = []
+    while at < len(data):
+        options, identifier, length = _ROW.unpack_from(data, at)
+        name, at = _text(data, at + _ROW.size, length)
+        rows.append(SubscriptionRow(name, options & 3, False, options & 4 != 0, 2, identifier))
+    _check([number, incarnation])
+    return Enrol(number, incarnation, life, tenant, rows)
+
+
+def _text(data: bytes, at: int, length: int) -> tuple[str, int]:
+    end = at + length
+    if end > len(data):
+        raise CorruptRecord(f"a name runs past its frame by {end - len(data)} bytes")
+    return data[at:end].decode("utf-8"), end
+
+
+def _decode_drawn(data: bytes) -> Drawn:
+    inc, connection, group, serial, draw, first, ids_len = _DRAWN.unpack_from(data, 1)
+    _check([inc, connection, group, serial])
+    at: i64 = 1 + _DRAWN.size
+    begin: i64 = at + ids_len
+    record, end = decode_record(data, begin)
+    if end != len(data) or not isinstance(record, Message) or record.kind != KIND_MESSAGE:
+        raise CorruptRecord(f"a frame of kind {DRAWN} with a record of kind {record.kind}")
+    return Drawn(inc, connection, group, serial, draw, first, data[at:begin], record)

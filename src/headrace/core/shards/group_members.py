@@ -1,0 +1,332 @@
+"""Members of shared subscriptions that are at home in other shards, as the shard of the members sees them.
+
+Runs on the loop. What a session is subscribed to here, durably, is told to the homes of its groups, and told again on
+each new wire; SUBACK waits until a home has it in its journal. A home that does not answer within three seconds is out of
+reach: then that filter is refused, and a new member is none. What the groups lend to the sessions is in `group_loans`.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from mypy_extensions import i64
+
+from headrace.core.commit import Deferred, GroupCommit
+from headrace.core.outbound.delivery import Delivery
+from headrace.core.outbound.group_delivery import Lending
+from headrace.core.ports.link import Link, WorkerPort
+from headrace.core.records.event import SubscriptionRow
+from headrace.core.shards import group_frames as frames
+from headrace.core.shards.group_frames import GroupFrame
+from headrace.core.shards.group_loans import GroupLoans
+from headrace.core.shards.group_wires import GroupWires
+from headrace.core.shards.holding import Held
+from headrace.core.shards.peer import Wire
+from headrace.core.state.away import Away, AwayListener, Borrowing, Lender, borrowing_of
+from headrace.core.state.session import Session
+from headrace.core.state.state import Fold
+
+GRANTED_AT_ONCE: Final = 32  # entries that a home may lend to one connection, unless its window is smaller
+
+
+class Enrolment(Held):
+    """An answer that waits until the homes of these groups have a new member in their journals."""
+
+    def __init__(self, payer: Link | None, held: i64, session: Session) -> None:
+        super().__init__(payer, held)
+        self.session = session
+        self.keys: list[str] = []
+        self.until_ms = 0
+
+    def refuse(self, keys: list[str]) -> list[str]:
+        """Note that the homes of these are out of reach; `finish` comes next. Return those that the session leaves for
+        it, by a record on its way."""
+        raise NotImplementedError
+
+
+class GroupMembers(Lending):
+    """The members of one shard whose groups are at home elsewhere."""
+
+    def __init__(
+        self,
+        shard: int,
+        fold: Fold,
+        commit: GroupCommit,
+        delivery: Delivery,
+        worker: WorkerPort,
+        speaker: GroupWires,
+        answer_within_ms: int,
+    ) -> None:
+        self.away = Away(worker.homes, shard)
+        fold.away = self.away
+        self.loans = GroupLoans(self.away, fold, commit, delivery, worker)
+        self.refused = 0  # filters whose homes were out of reach
+        self._fold = fold
+        self._commit = commit
+        self._worker = worker
+        self._speaker = speaker
+        self._answer_within_ms = answer_within_ms
+        self._wires = self.loans.wires
+        self._number = 0
+        self._connection = 0
+        self._pending: dict[
+            tuple[int, int], tuple[int, list[str]]
+        ] = {}  # by home, incarnation: number, filters
+        self._enrolled: set[tuple[int, str]] = set()  # incarnation and filter
+        self._leaving: set[tuple[int, str]] = set()  # refused: no member any more by a record on its way
+        self._told: dict[int, set[int]] = {}  # by incarnation: the homes that were told of it
+        self._held: list[Enrolment] = []
+
+    def begin(self) -> None:
+        """Begin with the members that the journal has left: homes are told of them on each wire."""
+        self.away.listener = _Listener(self)
+
+    # Wires
+
+    def welcomed(self, home: int, wire: Wire) -> None:
+        """Tell a home on a new wire of all members here, and which of them are connected."""
+        if self._wires.get(home) is wire:
+            return
+        self._wires[home] = wire
+        sessions = self._concerned(home)
+        for session in sessions:
+            self._enrol(session, home)
+        wire.say(frames.Enlisted())
+        for session in sessions:
+            if session.link is not None and session.link.ready:
+                self._present(session, session.link, home)
+        self.loans.tell_completed(home)
+
+    def needs(self, home: int) -> bool:
+        """Return whether there is somebody whom a home has to know."""
+        return len(self._concerned(home)) > 0
+
+    def _concerned(self, home: int) -> list[Session]:
+        """Return the sessions that have to do with groups at one home."""
+        lent = {loan.incarnation for loan in self.away.loans.values() if loan.home == home}
+        return [
+            session
+            for session in self.away.sessions.values()
+            if session.incarnation in lent or self._is_member(session, home)
+        ]
+
+    def _is_member(self, session: Session, home: int) -> bool:
+        borrowing = borrowing_of(session)
+        return borrowing is not None and home in borrowing.filters.values()
+
+    def cut(self, home: int) -> None:
+        """Note that there is no wire to a home any more."""
+        self.loans.cut(home)
+        self._pending = {key: entry for key, entry in self._pending.items() if key[0] != home}
+
+    def heard(self, home: int, frame: GroupFrame) -> None:
+        """Do what a home says on the wire to it."""
+        if isinstance(frame, frames.Drawn):
+            self.loans.drawn(home, frame)
+        elif isinstance(frame, frames.Settled):
+            self.loans.settled(home, frame)
+        elif isinstance(frame, frames.Asked):
+            self._commit.defer(_Asked(self, home, frame.incarnation))
+        elif isinstance(frame, frames.Enrolled):
+            self._note_enrolled(home, frame.number)
+
+    def _note_enrolled(self, home: int, number: int) -> None:
+        """Note that a home has what it was told under a number, unless it was told something newer since."""
+        for key, (newest, filters) in self._pending.items():
+            if key[0] == home and newest == number:
+                del self._pending[key]
+                known = {(key[1], topic_filter) for topic_filter in filters}
+                self._enrolled |= known - self._leaving
+                self._release()
+                return
+
+    # Who is a member
+
+    def _enrol(self, session: Session, home: int) -> None:
+        """Tell a home all that a session is subscribed to there."""
+        wire, borrowing = self._wires.get(home), borrowing_of(session)
+        if wire is None or borrowing is None:
+            self._speaker.meet(home)
+            return
+        self._number += 1
+        keys = [key for key, where in borrowing.filters.items() if where == home]
+        self._pending[home, session.incarnation] = (self._number, keys)
+        self._told.setdefault(session.incarnation, set()).add(home)
+        rows = [self._row(session, key) for key in keys]
+        wire.say(frames.Enrol(self._number, session.incarnation, frames.LIVES, session.tenant.name, rows))
+
+    def answer(self, home: int, incarnation: int) -> None:
+        """Say what has become of a session that a home knows and was not told of: all records before are durable."""
+        session, wire = self._fold.by_incarnation.get(incarnation), self._wires.get(home)
+        if wire is None:
+            return
+        if session is not None and (self._is_lent(session, home) or session in self._concerned(home)):
+            self._enrol(session, home)
+            return
+        life = frames.ENDED if session is None else frames.HAS_NOTHING
+        self._number += 1
+        wire.say(frames.Enrol(self._number, incarnation, life, "", []))
+
+    def _is_lent(self, session: Session, home: int) -> bool:
+        borrowing = borrowing_of(session)
+        return borrowing is not None and home in borrowing.lenders
+
+    def _row(self, session: Session, key: str) -> SubscriptionRow:
+        found = None if session.subscriptions is None else session.subscriptions.get(key)
+        if found is None:  # the session has ended, and its record is on its way
+            return SubscriptionRow(key, 0, False, False, 2, 0)
+        return found.row()
+
+    def joined(self, session: Session, key: str, home: int) -> None:
+        """Tell a home of a member whose subscription is durable."""
+        self._enrolled.discard((session.incarnation, key))
+        self._enrol(session, home)
+        borrowing, link = borrowing_of(session), session.link
+        if borrowing is not None and link is not None and link.ready and home not in borrowing.lenders:
+            self._present(session, link, home)
+
+    def left(self, session: Session, key: str, home: int) -> None:
+        """Tell a home that a session is no member any more, durably."""
+        self._leaving.discard((session.incarnation, key))
+        self._enrolled.discard((session.incarnation, key))
+        if not session.ended:
+            self._enrol(session, home)
+        self._release()
+
+    def ended(self, session: Session) -> None:
+        """Tell the homes that were told of a session that it is gone."""
+        for home in sorted(self._told.pop(session.incarnation, ())):
+            wire = self._wires.get(home)
+            if wire is not None:
+                self._number += 1
+                wire.say(
+                    frames.Enrol(self._number, session.incarnation, frames.ENDED, session.tenant.name, [])
+                )
+            self._pending.pop((home, session.incarnation), None)
+        borrowing = borrowing_of(session)
+        for key in [] if borrowing is None else borrowing.filters:
+            self._enrolled.discard((session.incarnation, key))
+            self._leaving.discard((session.incarnation, key))
+        self._release()
+
+    # Answers that wait
+
+    def elsewhere(self, session: Session, topic_filter: str) -> bool:
+        """Return whether a shared subscription is at home elsewhere, and does not know this member yet."""
+        if self.away.home_of(session.tenant.name, topic_filter) < 0:
+            return False
+        return (session.incarnation, topic_filter) not in self._enrolled
+
+    def hold(self, enrolment: Enrolment) -> bool:
+        """Keep an answer back until the homes know; False if they do."""
+        if not self._missing(enrolment):
+            return False
+        enrolment.until_ms = self._worker.clock.mono_ms + self._answer_within_ms
+        self._held.append(enrolment)
+        payer = enrolment.payer
+        if payer is not None:
+            self._commit.deferred_bytes += enrolment.weight
+            self._commit.charge(payer, enrolment.weight)
+        return True
+
+    def _missing(self, enrolment: Enrolment) -> list[str]:
+        """Return the filters of which homes have not said that they know."""
+        session = enrolment.session
+        if session.ended:
+            return []
+        return [key for key in enrolment.keys if (session.incarnation, key) not in self._enrolled]
+
+    def _is_due(self, enrolment: Enrolment, now_ms: int) -> bool:
+        """Return whether an answer waits no longer: homes know, or time is over, or the session left those groups."""
+        borrowing, incarnation = borrowing_of(enrolment.session), enrolment.session.incarnation
+        filters = {} if borrowing is None else borrowing.filters
+        if enrolment.until_ms <= now_ms or any((incarnation, key) in self._leaving for key in enrolment.keys):
+            return True
+        return not any(key in filters for key in self._missing(enrolment))
+
+    def _release(self) -> None:
+        now_ms = self._worker.clock.mono_ms
+        due = [held for held in self._held if self._is_due(held, now_ms)]
+        if not due:
+            return
+        self._held = [held for held in self._held if held not in due]
+        for held in due:
+            self._commit.ran(held)
+            try:
+                missing = self._missing(held)
+                if missing:
+                    self.refused += len(missing)
+                    gone = held.refuse(missing)
+                    self._leaving.update([(held.session.incarnation, key) for key in gone])
+                held.finish()
+            except Exception as error:  # noqa: BLE001  the others are answered
+                self._worker.contain("deferred", held.payer, error)
+        self._release()  # those who wait for the same are refused with it
+
+    # Connections
+
+    def _present(self, session: Session, link: Link, home: int) -> None:
+        """Tell a home that the client of a member is connected, and how much it may be lent."""
+        wire, borrowing = self._wires.get(home), borrowing_of(session)
+        if wire is None or borrowing is None:
+            return
+        self._connection += 1
+        granted = int(max(1, min(link.window, GRANTED_AT_ONCE)))
+        borrowing.lenders[home] = Lender(self._connection, granted)
+        size = int(link.max_packet_size)
+        wire.say(frames.Present(session.incarnation, self._connection, granted, int(link.version), size))
+
+    def resumed(self, session: Session, link: Link) -> None:
+        """Go on with a client that is connected: its homes send what it has at QoS 2 again, and lend anew."""
+        borrowing = borrowing_of(session)
+        if borrowing is None:
+            return
+        self.loans.resumed(session, link)
+        homes = set(borrowing.filters.values())
+        homes.update(loan.home for loan in borrowing.loans.values())
+        homes.update(self._told.get(session.incarnation, ()))
+        for home in sorted(homes):
+            self._present(session, link, home)
+
+    def pump(self, session: Session, link: Link) -> None:
+        self.loans.pump(session, link)
+
+    # Time
+
+    def on_timer(self) -> None:
+        """Do what time has decided: what found no room goes back, and answers go out whose homes are out of reach."""
+        self.loans.on_timer()
+        if self._held:
+            self._release()
+
+
+class _Listener(AwayListener):
+    """Hands on what the journal says of members."""
+
+    def __init__(self, members: GroupMembers) -> None:
+        self._members = members
+
+    def joined(self, session: Session, key: str, home: int) -> None:
+        self._members.joined(session, key, home)
+
+    def left(self, session: Session, key: str, home: int) -> None:
+        self._members.left(session, key, home)
+
+    def ended(self, session: Session) -> None:
+        self._members.ended(session)
+
+    def detached(self, session: Session, borrowing: Borrowing) -> None:
+        self._members.loans.detached(session, borrowing)
+
+
+class _Asked(Deferred):
+    """Says what has become of a session, behind everything that was appended before."""
+
+    def __init__(self, members: GroupMembers, home: int, incarnation: int) -> None:
+        super().__init__()
+        self._members = members
+        self._home = home
+        self._incarnation = incarnation
+
+    def run(self) -> None:
+        self._members.answer(self._home, self._incarnation)

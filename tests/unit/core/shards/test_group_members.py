@@ -1,0 +1,415 @@
+"""Shared subscriptions whose members are at home in other shards than their group; `faults/model` has histories."""
+
+from __future__ import annotations
+
+from itertools import count
+
+import pytest
+
+from harness import Client
+from headrace.core.ports.identity import DEFAULT_TENANT
+from headrace.core.ports.settings import BrokerSettings
+from headrace.core.records.message import Message
+from headrace.core.records.record import DROP_SESSION_ENDED, UPPER_ID_FIRST
+from headrace.core.shards.group_homes import MemberRights
+from headrace.core.state.groups import Group
+from headrace.core.state.session import MEMBER_PREFIX
+from headrace.mqtt import codec
+from headrace.mqtt import reason_codes as rc
+from shard_wires import WiredShards, received
+
+SUBACK = 9
+PUBREL = 6
+
+
+def share_in(shards: WiredShards, home: int, topic_filter: str = "a/#") -> str:
+    """A shared subscription that is at home in a shard."""
+    homes = shards[0].worker.homes
+    names = (f"g{number}" for number in count())
+    name = next(name for name in names if homes.of_group(DEFAULT_TENANT, name, topic_filter) == home)
+    return f"$share/{name}/{topic_filter}"
+
+
+def group_of(shards: WiredShards, home: int) -> Group:
+    [group] = shards[home].broker.fold.tenant(DEFAULT_TENANT).groups.values()
+    return group
+
+
+def write_nothing(broker: object) -> None:
+    """Take the place of a journal's sync."""
+
+
+def suback(client: Client) -> list[int]:
+    """The codes of the SUBACK that has come."""
+    codes = [list(body[2:]) for first, body in client.drain() if first >> 4 == SUBACK]
+    client.packets = [packet for packet in client.packets if packet[0] >> 4 != SUBACK]
+    return codes[0] if codes else []
+
+
+def member(shards: WiredShards, shard: int, share: str, qos: int = 1, **options: int) -> Client:
+    """A connected member in a shard, of which the home of the group knows."""
+    client = shards[shard].client("m", version=4, **options)
+    client.subscribe(share, qos)
+    shards.carry()
+    assert suback(client) == [qos]
+    return client
+
+
+def publish(shards: WiredShards, shard: int, payloads: list[bytes], qos: int = 1) -> None:
+    writer = shards[shard].client("w")
+    for payload in payloads:
+        writer.publish("a/1", payload, qos)
+    shards.carry()
+
+
+def complete(client: Client, packet_id: int, shards: WiredShards) -> None:
+    """PUBREC, and PUBCOMP when PUBREL has come."""
+    client.feed(codec.encode_pubrec(4, packet_id))
+    shards.carry()
+    assert PUBREL in [first >> 4 for first, _ in client.take()]
+    client.feed(codec.encode_pubcomp(4, packet_id))
+    shards.carry()
+
+
+@pytest.mark.parametrize("qos", [0, 1, 2])
+@pytest.mark.parametrize("publisher", [0, 1, 2])
+def test_a_member_elsewhere_gets_what_is_published_anywhere(publisher: int, qos: int) -> None:
+    shards = WiredShards()
+    client = member(shards, 1, share_in(shards, 0), qos)
+    publish(shards, publisher, [b"1", b"2", b"3"], qos)
+    assert received(client) == [b"1", b"2", b"3"]
+
+
+def test_members_of_all_shards_share_the_messages() -> None:
+    shards = WiredShards()
+    share = share_in(shards, 0)
+    members = [member(shards, shard, share) for shard in range(3)]
+    publish(shards, 1, [b"%d" % number for number in range(9)])
+    shares = [received(client) for client in members]
+    assert sorted(payload for found in shares for payload in found) == [b"%d" % n for n in range(9)]
+    assert all(shares)
+
+
+def test_the_payload_is_in_the_journal_of_the_home_alone_and_qos_1_leaves_no_record_with_the_member() -> None:
+    shards = WiredShards()
+    client = member(shards, 1, share_in(shards, 0))
+    before = len(shards[1].journal.records)
+    publish(shards, 2, [b"x"])
+    client.ack(client.publishes()[0][0])
+    shards.carry()
+    assert [m.payload for m in shards[0].journal.records if isinstance(m, Message)] == [b"x"]
+    assert len(shards[1].journal.records) == before
+    assert not group_of(shards, 0).drawn
+
+
+def test_suback_waits_for_the_journal_of_the_home() -> None:
+    shards = WiredShards()
+    share = share_in(shards, 0)
+    client = shards[1].client("m")
+    client.subscribe(share, 1)
+    assert suback(client) == []
+    shards[0].journal.sync = write_nothing  # type: ignore[method-assign]
+    shards.carry()
+    assert suback(client) == []
+    del shards[0].journal.sync
+    shards.carry()
+    assert suback(client) == [1]
+    assert [session.client_id for session in group_of(shards, 0).members] == [
+        f"{MEMBER_PREFIX}1/{client.link.session.incarnation}"  # type: ignore[attr-defined]
+    ]
+
+
+@pytest.mark.parametrize("version", [4, 5])
+def test_a_home_that_is_out_of_reach_refuses_new_members(version: int) -> None:
+    shards = WiredShards()
+    share = share_in(shards, 0)
+    shards.isolate(0)
+    client = shards[1].client("m", version=version)
+    client.subscribe(share, 1)
+    shards.carry()
+    assert suback(client) == []
+    shards.advance(3)
+    code = rc.IMPLEMENTATION_SPECIFIC_ERROR if version == 5 else 0x80
+    assert [found for found in suback(client) if found >= 0x80] == [code]
+    assert shards[1].neighbours.members.refused == 1
+    session = client.link.session
+    assert not session.subscriptions  # type: ignore[attr-defined]
+    shards.join_again(0)
+    shards.carry()
+    assert not shards[0].broker.fold.tenant(DEFAULT_TENANT).groups
+    client.subscribe(share, 1)
+    shards.carry()
+    assert suback(client)[-1] == 1
+
+
+def test_the_filter_of_a_group_is_looked_for_before_suback() -> None:
+    """P11: the home has announced it to the shard of the publisher, or taken nothing from there meanwhile."""
+    shards = WiredShards()
+    share = share_in(shards, 0)
+    shards.held.add((0, 2))
+    client = shards[1].client("m")
+    client.subscribe(share, 1)
+    shards.carry()
+    assert suback(client) == []
+    shards.held.clear()
+    shards.carry()
+    assert suback(client) == [1]
+    publish(shards, 2, [b"x"])
+    assert received(client) == [b"x"]
+
+
+def test_what_a_connection_had_unacknowledged_goes_back_in_order() -> None:
+    shards = WiredShards()
+    share = share_in(shards, 0)
+    first = member(shards, 1, share)
+    publish(shards, 0, [b"1", b"2", b"3"])
+    [one, *_] = first.publishes()
+    first.ack(one[0])
+    shards.carry()
+    first.lose()
+    shards.carry()
+    assert len(group_of(shards, 0).returned) == 2
+    second = member(shards, 2, share)
+    assert received(second) == [b"2", b"3"]
+
+
+@pytest.mark.parametrize("how", ["wire", "member's shard"])
+def test_what_was_lent_over_a_wire_that_broke_is_given_out_again(how: str) -> None:
+    shards = WiredShards()
+    share = share_in(shards, 0)
+    other, client = member(shards, 2, share), member(shards, 1, share)
+    publish(shards, 0, [b"1", b"2", b"3", b"4"])
+    got = received(client)
+    assert len(got) == 2
+    received(other)
+    if how == "wire":
+        shards.disconnect(1, 0)
+    else:
+        shards.crash(1)
+    shards.carry()
+    assert received(other) == got
+
+
+def test_a_late_acknowledgement_of_an_old_draw_touches_no_new_one() -> None:
+    shards = WiredShards()
+    share = share_in(shards, 0)
+    client = member(shards, 1, share)
+    publish(shards, 0, [b"1"])
+    [(packet_id, _, _, _)] = client.publishes()
+    shards.disconnect(1, 0)
+    other = member(shards, 0, share)
+    assert received(other) == [b"1"]
+    shards.connect(1, 0)
+    shards.carry()
+    client.ack(packet_id)
+    shards.carry()
+    assert [draw.serial for draw in group_of(shards, 0).drawn.values()] == [1]
+
+
+def test_qos_2_stays_with_its_member_over_a_crash_of_each_shard_and_comes_once() -> None:
+    shards = WiredShards()
+    share = share_in(shards, 0)
+    client = member(shards, 1, share, 2)
+    other = member(shards, 2, share, 2)
+    publish(shards, 2, [b"1", b"2"], 2)
+    [(packet_id, payload, dup, qos)] = client.publishes()
+    assert (packet_id, dup, qos) == (UPPER_ID_FIRST, False, 2)
+    received(other)
+    shards.crash(1)
+    shards.crash(0)
+    shards.connect_all()
+    client = shards[1].client("m")
+    shards.carry()
+    assert client.publishes() == [(packet_id, payload, True, 2)]
+    client.feed(codec.encode_pubrec(4, packet_id))
+    shards.carry()
+    shards.crash(1)
+    shards.connect_all()
+    client = shards[1].client("m")
+    shards.carry()
+    assert [first >> 4 for first, _ in client.take() if first >> 4 in (3, PUBREL)] == [PUBREL]
+    client.feed(codec.encode_pubcomp(4, packet_id))
+    shards.carry()
+    assert len(group_of(shards, 0).drawn) == 1  # the other one's
+    assert not shards[1].neighbours.members.away.loans
+    assert received(other) == []
+
+
+def test_a_home_that_has_not_heard_that_qos_2_is_completed_is_told_on_the_next_wire() -> None:
+    shards = WiredShards()
+    client = member(shards, 1, share_in(shards, 0), 2)
+    publish(shards, 0, [b"1"], 2)
+    [(packet_id, *_)] = client.publishes()
+    client.feed(codec.encode_pubrec(4, packet_id))
+    shards.carry()
+    shards.disconnect(1, 0)
+    client.take()
+    client.feed(codec.encode_pubcomp(4, packet_id))
+    shards.carry()
+    assert group_of(shards, 0).drawn
+    shards.crash(1)
+    shards.connect_all()
+    client = shards[1].client("m")
+    shards.carry()
+    assert received(client) == []
+    assert not group_of(shards, 0).drawn
+    assert not shards[1].neighbours.members.away.loans
+
+
+def test_a_member_without_room_gives_back_and_is_lent_again_when_it_has_some() -> None:
+    settings = BrokerSettings()
+    settings.inflight_max = 1
+    shards = WiredShards(settings=settings)
+    share = share_in(shards, 0)
+    client = member(shards, 1, share)
+    client.subscribe("b", 1)
+    shards.carry()
+    writer = shards[1].client("w")
+    writer.publish("b", b"direct")
+    shards.carry()
+    publish(shards, 0, [b"1", b"2"])
+    [(direct, payload, _, _)] = client.publishes()
+    assert payload == b"direct"
+    for _ in range(3):
+        shards.advance(1)
+    other = member(shards, 2, share)
+    assert received(other) == [b"1"]
+    client.ack(direct)
+    shards.carry()
+    assert received(client) == [b"2"]
+
+
+def test_unsubscribe_and_the_end_of_a_session_are_told() -> None:
+    shards = WiredShards()
+    share = share_in(shards, 0)
+    stays, leaves, ends = (member(shards, shard, share) for shard in (0, 1, 2))
+    leaves.feed(codec.encode_unsubscribe(4, 9, [share]))
+    ends.lose()
+    shards.carry()
+    assert len(group_of(shards, 0).members) == 2
+    shards[2].client("m", clean=True)
+    shards.carry()
+    assert len(group_of(shards, 0).members) == 1
+    publish(shards, 2, [b"1", b"2"])
+    assert received(stays) == [b"1", b"2"]
+
+
+def test_a_home_hears_later_of_who_ended_while_there_was_no_wire() -> None:
+    shards = WiredShards()
+    client = member(shards, 1, share_in(shards, 0))
+    shards.disconnect(1, 0)
+    client.lose()
+    shards[1].client("m", clean=True)
+    shards.carry()
+    publish(shards, 0, [b"1"])
+    assert group_of(shards, 0).waiting
+    shards.connect(1, 0)
+    shards.carry()
+    fold = shards[0].broker.fold
+    assert not fold.tenant(DEFAULT_TENANT).groups
+    assert fold.tenant(DEFAULT_TENANT).counters.dropped[DROP_SESSION_ENDED] == 1
+    assert not any(s.client_id.startswith(MEMBER_PREFIX) for s in fold.by_incarnation.values())
+
+
+def test_the_end_of_a_session_is_told_when_it_is_durable_and_not_before() -> None:
+    """An owner that was replaced ends nothing: what it does is never durable."""
+    shards = WiredShards()
+    client = member(shards, 1, share_in(shards, 0))
+    shards[1].sync = lambda: None  # type: ignore[method-assign]
+    client.lose_unsynced()
+    shards[1].client("m", clean=True, sync=False)
+    shards[1].worker.end_tick()
+    shards.carry()
+    assert len(group_of(shards, 0).members) == 1
+    del shards[1].sync
+    shards.carry()
+    assert not shards[0].broker.fold.tenant(DEFAULT_TENANT).groups
+
+
+def test_an_owner_that_was_replaced_is_left_alone_after_a_crash_too() -> None:
+    shards = WiredShards()
+    share = share_in(shards, 0)
+    member(shards, 1, share)
+    shards.crash(0)
+    shards.connect_all()
+    assert shards[1].broker.fold.streams.owners == {0: 1}
+    shards.crash(1)
+    shards[0].neighbours.epoch = 0  # as the owner before says
+    shards.connect(1, 0)
+    near, _ = shards.wires[1, 0]
+    shards.carry()
+    assert near.is_cut
+    assert shards[1].neighbours.members.loans.wires == {}
+
+
+def test_shards_without_members_elsewhere_write_nothing() -> None:
+    shards = WiredShards()
+    before = [len(shard.journal.records) for shard in shards.shards]
+    assert before == [1, 1, 1]
+    share = share_in(shards, 0)
+    member(shards, 0, share)
+    assert [len(shard.journal.records) for shard in shards.shards][1:] == [1, 1]
+
+
+def test_the_state_of_a_home_and_of_a_member_is_in_a_snapshot() -> None:
+    shards = WiredShards()
+    share = share_in(shards, 0)
+    client = member(shards, 1, share, 2)
+    publish(shards, 2, [b"1"], 2)
+    [(packet_id, *_)] = client.publishes()
+    for number in (0, 1):
+        shards[number].take_snapshot()
+        shards.crash(number)
+    shards.connect_all()
+    client = shards[1].client("m")
+    shards.carry()
+    assert client.publishes() == [(packet_id, b"1", True, 2)]
+    complete(client, packet_id, shards)
+    assert not group_of(shards, 0).drawn
+
+
+def test_a_client_may_not_take_the_name_of_a_stand_in() -> None:
+    shards = WiredShards(1)
+    client = Client(shards[0], f"{MEMBER_PREFIX}1/7")
+    assert client.link.closed
+
+
+def test_what_a_client_may_not_read_goes_to_one_that_may() -> None:
+    shards = WiredShards()
+    share = share_in(shards, 0)
+    first, second = member(shards, 1, share), member(shards, 2, share)
+    rights = _Rights()
+    first.link.rights = rights
+    publish(shards, 0, [b"1"])
+    publish(shards, 0, [b"2", b"3", b"4"])
+    assert received(first) == []
+    assert sorted(received(second)) == [b"1", b"2", b"3", b"4"]
+    assert rights.asked == 1  # its home knows the topic then
+
+
+class _Rights(MemberRights):
+    """The client may read nothing."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.asked = 0
+
+    def may_receive(self, topic: bytes) -> bool:
+        self.asked += 1
+        return False
+
+
+def test_an_error_on_the_way_to_a_member_ends_the_wire_and_nothing_else() -> None:
+    shards = WiredShards()
+    client = member(shards, 1, share_in(shards, 0))
+    _, far = shards.wires[1, 0]
+
+    def fail(frame: object) -> None:
+        raise MemoryError
+
+    far.say = fail  # type: ignore[method-assign]
+    publish(shards, 0, [b"1"])
+    assert far.is_cut
+    shards.connect(1, 0)
+    shards.carry()
+    assert received(client) == [b"1"]
