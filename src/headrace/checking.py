@@ -36,7 +36,7 @@ from headrace.services.doors import connections_allowed
 from headrace.services.passwords import read_hashes
 from headrace.wiring import door_settings, wish
 from headrace.workers.layout import NAME as SHARDS
-from headrace.workers.layout import Layout
+from headrace.workers.layout import Layout, is_new
 
 _MARKS = {SEGMENTS, "watermark", LOCK, "reserve"}
 _UNPRIVILEGED_PORT = 1024
@@ -44,7 +44,7 @@ _UNPRIVILEGED_PORT = 1024
 
 def problems(config: Config, running: bool = False) -> list[str]:
     """Return what is wrong with a configuration, a line each with its key in front."""
-    steps = (_access, _certificates, _addresses, _data_dir, _limits, _tokens, _bridges)
+    steps = (_access, _certificates, _addresses, _data_dir, _workers, _limits, _tokens, _bridges)
     found = [line for step in steps for line in step(config, running)]
     return list(dict.fromkeys(found))
 
@@ -157,7 +157,7 @@ def _data_dir(config: Config, running: bool) -> Iterator[str]:
         return
     names = set(os.listdir(path)) if os.access(path, os.R_OK) else set()
     if SHARDS in names:
-        yield from _shards(config, path, running)
+        yield from _shards(path, running)
         return
     if names - {"lost+found"} and not names & _MARKS:
         yield f"data_dir: {path} holds other files and no journal: {sorted(names)[0]}"
@@ -172,11 +172,24 @@ def _data_dir(config: Config, running: bool) -> Iterator[str]:
         yield f"data_dir: {error.filename or path}: {error.strerror}"
 
 
-def _shards(config: Config, path: Path, running: bool) -> Iterator[str]:
+def _workers(config: Config, _: bool) -> Iterator[str]:
+    """Look whether the data directory has, or may get, as many shards and workers as are asked for."""
+    path = Path(config.data_dir)
+    try:
+        if is_new(path):
+            wish(config).of_new()
+        else:
+            wish(config).of(Layout.open(path))
+    except ConfigError as error:
+        yield str(error)
+    except OSError:
+        return  # which `_data_dir` says
+
+
+def _shards(path: Path, running: bool) -> Iterator[str]:
     """Look at a data directory of several shards, and at each of them."""
     try:
         layout = Layout.open(path)
-        wish(config).of(layout)
         check_access(DISK, path)
         for directory in layout.directories():
             check_access(DISK, directory)

@@ -3,6 +3,7 @@ place in a file, and by no traceback. `config check` says all of them at once.""
 
 from __future__ import annotations
 
+import shutil
 import socket
 from collections.abc import Callable, Iterator, Sized
 from dataclasses import dataclass
@@ -14,6 +15,7 @@ from broker_process import BrokerProcess, free_port, headrace
 from certificates import Authority
 from headrace.cli import main
 from headrace.journal.segment import SegmentHeader, file_name
+from headrace.workers.layout import Layout
 
 
 @dataclass
@@ -47,6 +49,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
     (folder / "no-directory").write_text("")
     (folder / "home").mkdir()
     (folder / "home/letter.txt").write_text("")
+    shutil.rmtree(Layout.make(folder / "sharded", 2).directory(1))
     newer = folder / "newer/journal"
     newer.mkdir(parents=True)
     header = bytearray(SegmentHeader(bytes(16), 1, 0, 0).pack())
@@ -72,6 +75,10 @@ SETTINGS = [
     ("session.receive_maximum=70000", "session.receive_maximum: "),
     ("session.inflight_max=0", "session.inflight_max: "),
     ("durability=maybe", "durability: "),
+    ("shards=-1", "shards: "),
+    ("workers=0", "workers: "),
+    ("workers=all", "workers: "),
+    ("data_dir={folder}/sharded", "data_dir: "),
     ("log.level=verbose", "log.level: "),
     ("allow_anonymous=perhaps", "allow_anonymous: "),
     ("data_dir=", "data_dir: "),

@@ -31,6 +31,18 @@ class Scrape:
         wanted = labels.items()
         return sum(value for found, value in self._samples.get(name, []) if wanted <= found.items())
 
+    def least(self, name: str) -> float:
+        """Return the least of the samples, of whatever labels; 0 if there are none."""
+        return min((value for _, value in self._samples.get(name, [])), default=0.0)
+
+    def most_by(self, name: str, label: str) -> dict[str, float]:
+        """Return the largest sample of a name by one label."""
+        found: dict[str, float] = {}
+        for labels, value in self._samples.get(name, []):
+            key = labels.get(label, "")
+            found[key] = max(value, found.get(key, value))
+        return found
+
     def by(self, name: str, label: str) -> dict[str, float]:
         """Return the sums of a name by one label."""
         found: dict[str, float] = defaultdict(float)

@@ -88,6 +88,7 @@ def summary(address: str, reason: str, scrape: Scrape, now_s: float) -> Status:
         return int(scrape.total(f"headrace_{name}"))
 
     built = scrape.labels("headrace_build_info")
+    free, whole = disk(scrape)
     return Status(
         address=address,
         ready=not reason,
@@ -95,7 +96,7 @@ def summary(address: str, reason: str, scrape: Scrape, now_s: float) -> Status:
         warnings=warnings(scrape),
         version=built.get("version", ""),
         build=built.get("build", ""),
-        uptime_s=max(0.0, now_s - scrape.total("process_start_time_seconds")),
+        uptime_s=max(0.0, now_s - scrape.least("process_start_time_seconds")),
         memory_bytes=int(scrape.total("process_resident_memory_bytes")),
         connections=total("connections"),
         sessions=total("sessions"),
@@ -108,18 +109,28 @@ def summary(address: str, reason: str, scrape: Scrape, now_s: float) -> Status:
         dropped_messages=total("dropped_messages_total"),
         refused_packets=total("refused_packets_total"),
         journal_bytes=total("journal_size_bytes"),
-        disk_free_bytes=total("disk_free_bytes"),
-        disk_size_bytes=total("disk_size_bytes"),
+        disk_free_bytes=int(free),
+        disk_size_bytes=int(whole),
         consumers=consumers(scrape),
     )
 
 
+def disk(scrape: Scrape) -> tuple[float, float]:
+    """Return (free, size) in bytes of the file system of the data; of several shards, which may all lie on one, that of
+    the shard with the least room."""
+    free = scrape.by("headrace_disk_free_bytes", "shard")
+    if not free:
+        return 0.0, 0.0
+    shard = min(free, key=lambda one: free[one])
+    return free[shard], scrape.by("headrace_disk_size_bytes", "shard").get(shard, 0.0)
+
+
 def consumers(scrape: Scrape) -> list[Consumer]:
     """Return the consumers that are registered, the one that is most behind first."""
-    offsets, records, sizes, silences = (
-        scrape.by(f"headrace_consumer_{name}", "consumer")
-        for name in ("offset", "lag_records", "lag_bytes", "silent_seconds")
+    offsets, records, sizes = (
+        scrape.by(f"headrace_consumer_{name}", "consumer") for name in ("offset", "lag_records", "lag_bytes")
     )
+    silences = scrape.most_by("headrace_consumer_silent_seconds", "consumer")
     found = [
         Consumer(
             name, int(offset), int(records.get(name, 0)), int(sizes.get(name, 0)), silences.get(name, 0.0)
@@ -141,7 +152,7 @@ def problems(reason: str, scrape: Scrape) -> list[str]:
 def warnings(scrape: Scrape) -> list[str]:
     """Return what becomes a problem, or was one."""
     found = []
-    free, whole = scrape.total("headrace_disk_free_bytes"), scrape.total("headrace_disk_size_bytes")
+    free, whole = disk(scrape)
     if whole and free < FREE_LEAST * whole:
         found.append(f"the disk has {size(free)} left of {size(whole)}")
     limit = scrape.total("headrace_journal_consumer_retention_limit_bytes")

@@ -50,6 +50,31 @@ def of(changed: dict[str, float], reason: str = "") -> Status:
     return summary("http://h:1", reason, Scrape(text, 0), 1061)
 
 
+def test_several_workers_are_one_broker() -> None:
+    """Two of them, with a shard each on one disk; the second worker was started again."""
+    single = ("process_start_time_seconds", "process_resident_memory_bytes", "headrace_disk_free_bytes")
+    text = "".join(
+        f"{name} {value}\n"
+        for name, value in GOOD.items()
+        if name not in (*single, "headrace_disk_size_bytes") and not name.startswith("headrace_consumer_")
+    )
+    for number in range(2):
+        text += f"""process_start_time_seconds{{worker="{number}"}} {1000 + 50 * number}
+process_resident_memory_bytes{{worker="{number}"}} 100
+headrace_disk_free_bytes{{shard="{number}"}} {(9 + number) << 30}
+headrace_disk_size_bytes{{shard="{number}"}} {100 << 30}
+headrace_consumer_offset{{consumer="archive",shard="{number}"}} 70
+headrace_consumer_lag_records{{consumer="archive",shard="{number}"}} 30
+headrace_consumer_silent_seconds{{consumer="archive",shard="{number}"}} {61 + number}
+"""
+    status = summary("http://h:1", "", Scrape(text, 0), 1061)
+    assert (status.uptime_s, status.memory_bytes) == (61, 200)
+    assert (status.disk_free_bytes, status.disk_size_bytes) == (9 << 30, 100 << 30)
+    assert status.warnings == ["the disk has 9.00 GiB left of 100 GiB"]
+    [consumer] = status.consumers
+    assert (consumer.lag_records, consumer.silent_s) == (60, 62)
+
+
 def test_a_broker_that_is_well() -> None:
     status = of({})
     assert status.healthy
