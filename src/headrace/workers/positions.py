@@ -17,7 +17,7 @@ import msgspec
 
 from headrace.core.records.message import decode_copy
 from headrace.core.records.record import KIND_COPY, KIND_STREAM
-from headrace.core.records.stream_record import FOLLOWED, TAKEN, decode_stream_record
+from headrace.core.records.stream_record import FOLLOWED, OWNED, TAKEN, decode_stream_record
 from headrace.journal.disk import DISK, Disk
 from headrace.journal.reader import DIRECTORY, JournalReader
 from headrace.journal.segment import split_records
@@ -50,15 +50,17 @@ class Steps:
 
 
 class Positions:
-    """The positions of one shard: what it has taken of others, and what others have followed of it."""
+    """The positions of one shard: what it has taken of others, what others have followed of it, and the newest starts of
+    others that it has heard of, each of which is a record of theirs."""
 
     def __init__(self) -> None:
+        self.owned: dict[int, Steps] = {}
         self.taken: dict[int, Steps] = {}
         self.followed: dict[int, Steps] = {}
 
     def note(self, subkind: int, shard: int, record: int, position: int) -> None:
         """Note what a record says; `record` -1 stands for a snapshot."""
-        of = {TAKEN: self.taken, FOLLOWED: self.followed}.get(subkind)
+        of = {TAKEN: self.taken, FOLLOWED: self.followed, OWNED: self.owned}.get(subkind)
         if of is not None:
             of.setdefault(shard, Steps()).note(record, position)
 
@@ -79,12 +81,11 @@ class Positions:
         return found
 
     def _restore(self, entry: bytes) -> None:
-        if entry[1 : 1 + len(_STREAMS)] != _STREAMS:
-            return
-        fields: list[list[list[int]]] = msgspec.msgpack.decode(entry)[1:]
+        subkinds = next((kinds for name, kinds in _ENTRIES if entry[1 : 1 + len(name)] == name), ())
+        fields = msgspec.msgpack.decode(entry)[1:] if subkinds else []
         for subkind, rows in zip(
-            (TAKEN, FOLLOWED), fields, strict=False
-        ):  # what is behind them is of later versions
+            subkinds, fields, strict=False
+        ):  # behind them stands what later versions say
             for shard, position in rows:
                 self.note(subkind, shard, -1, position)
 
@@ -98,12 +99,17 @@ class Positions:
                 self.note(said.subkind, shard, offset, position)
 
 
-_STREAMS: Final = msgspec.msgpack.encode("streams")  # behind the byte that says how many fields there are
+# Names of entries, behind the byte that says how many fields there are, and of what their rows tell.
+_ENTRIES: Final = (
+    (msgspec.msgpack.encode("streams"), (TAKEN, FOLLOWED)),
+    (msgspec.msgpack.encode("owners"), (OWNED,)),
+)
 
 
 def consistent_ends(shards: Sequence[Positions], ends: Sequence[int]) -> list[int]:
     """Return the largest ends, at most these, at which every note is true: nobody has taken more of a journal than it
-    has, and nobody is said to have taken more than it has taken.
+    has, nobody is said to have taken more than it has taken, and everybody that was heard of has started: one that starts
+    again at an offset below would be taken for an owner of before.
 
     If `ends` were read one after the other, nothing is left out that was durable before the first was read.
     """
@@ -123,4 +129,7 @@ def _untrue(shards: Sequence[Positions], ends: Sequence[int], shard: int) -> Ite
     for follower, steps in shards[shard].followed.items():
         has_taken = shards[follower].taken.get(shard, Steps()).below(ends[follower])
         if (record := steps.first_above(has_taken)) is not None:
+            yield record
+    for other, steps in shards[shard].owned.items():
+        if (record := steps.first_above(ends[other] - 1)) is not None:
             yield record

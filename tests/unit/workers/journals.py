@@ -10,7 +10,7 @@ from librt.strings import BytesWriter
 
 from headrace.core.records.message import NO_EXPIRY, Message, copy_of
 from headrace.core.records.record import Record
-from headrace.core.records.stream_record import FOLLOWED, TAKEN, stream_record
+from headrace.core.records.stream_record import FOLLOWED, OWNED, TAKEN, stream_record
 from headrace.journal.log import LogSettings, SegmentedLog
 from headrace.workers.layout import Layout
 
@@ -33,6 +33,10 @@ def taken(source: int, offset: int) -> Record:
 
 def followed(follower: int, offset: int) -> Record:
     return stream_record(FOLLOWED, START_US, [(follower, offset)])
+
+
+def owned(shard: int, epoch: int) -> Record:
+    return stream_record(OWNED, START_US, [(shard, epoch)])
 
 
 def append(directory: Path, records: Sequence[Record]) -> int:

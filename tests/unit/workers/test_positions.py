@@ -13,7 +13,7 @@ from headrace.core.records.stream_record import FOLLOWED, TAKEN
 from headrace.journal.reader import DIRECTORY, JournalReader
 from headrace.journal.snapshot import SnapshotWriter
 from headrace.workers.positions import Positions, consistent_ends
-from unit.workers.journals import copy, followed, made, message, taken
+from unit.workers.journals import copy, followed, made, message, owned, taken
 
 
 def positions(tmp_path: Path, *shards: list[Record]) -> tuple[list[Positions], list[int]]:
@@ -46,6 +46,23 @@ def test_a_snapshot_says_what_lies_before_it(tmp_path: Path, more: list[list[lis
     found = Positions.read(JournalReader(layout.directory(0)), 3)
     assert (found.taken[1].records, found.taken[1].positions) == ([-1, 2], [5, 6])
     assert found.followed[1].positions == [2]
+
+
+def test_a_start_that_others_have_heard_of_is_not_cut_away(tmp_path: Path) -> None:
+    shards: list[list[Record]] = [[message("a")], [owned(0, 0), message("b"), owned(0, 1), message("c")]]
+    found, ends = positions(tmp_path, *shards)
+    assert consistent_ends(found, ends) == [1, 2]
+    found, ends = positions(tmp_path / "more", [*shards[0], message("start")], shards[1])
+    assert consistent_ends(found, ends) == ends
+
+
+def test_a_snapshot_says_of_whom_was_heard(tmp_path: Path) -> None:
+    layout = made(tmp_path, [[message("a")], [message("b")] * 3])
+    snapshot = SnapshotWriter(layout.directory(1) / DIRECTORY, 2)
+    snapshot.add(msgspec.msgpack.encode(["owners", [[0, 7]], 0]))
+    snapshot.commit()
+    found = Positions.read(JournalReader(layout.directory(1)), 3)
+    assert (found.owned[0].records, found.owned[0].positions) == ([-1], [7])
 
 
 def test_nothing_is_cut_where_every_note_is_true(tmp_path: Path) -> None:
