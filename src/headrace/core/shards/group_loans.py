@@ -128,7 +128,11 @@ class GroupLoans(Lending):
         if borrowing is None or not borrowing.lenders:
             return
         while borrowing.arrived and self._has_room(session, link):
-            self._lend(session, link, borrowing, borrowing.arrived.popleft())
+            try:
+                self._lend(session, link, borrowing, borrowing.arrived.popleft())
+            except Exception as error:  # noqa: BLE001  it costs this member its connection: its home lends it again
+                self._worker.contain("group", link, error)
+                return
         if not borrowing.arrived:
             self._waiting.pop(session, None)
         if self._has_room(session, link):

@@ -7,11 +7,12 @@ from itertools import count
 import pytest
 
 from harness import Client
-from headrace.core.ports.identity import DEFAULT_TENANT
+from headrace.core.ports.access import Access, SignIn
+from headrace.core.ports.identity import DEFAULT_TENANT, Identity
+from headrace.core.ports.link import Link
 from headrace.core.ports.settings import BrokerSettings
 from headrace.core.records.message import Message
 from headrace.core.records.record import DROP_SESSION_ENDED, UPPER_ID_FIRST
-from headrace.core.shards.group_homes import MemberRights
 from headrace.core.state.groups import Group
 from headrace.core.state.session import MEMBER_PREFIX
 from headrace.mqtt import codec
@@ -35,8 +36,8 @@ def group_of(shards: WiredShards, home: int) -> Group:
     return group
 
 
-def write_nothing(broker: object) -> None:
-    """Take the place of a journal's sync."""
+def write_nothing() -> None:
+    """Take the place of a shard's sync."""
 
 
 def suback(client: Client) -> list[int]:
@@ -56,7 +57,7 @@ def member(shards: WiredShards, shard: int, share: str, qos: int = 1, **options:
 
 
 def publish(shards: WiredShards, shard: int, payloads: list[bytes], qos: int = 1) -> None:
-    writer = shards[shard].client("w")
+    writer = shards[shard].client("w", clean=True)
     for payload in payloads:
         writer.publish("a/1", payload, qos)
     shards.carry()
@@ -108,10 +109,10 @@ def test_suback_waits_for_the_journal_of_the_home() -> None:
     client = shards[1].client("m")
     client.subscribe(share, 1)
     assert suback(client) == []
-    shards[0].journal.sync = write_nothing  # type: ignore[method-assign]
+    shards[0].sync = write_nothing  # type: ignore[method-assign]
     shards.carry()
     assert suback(client) == []
-    del shards[0].journal.sync
+    del shards[0].sync
     shards.carry()
     assert suback(client) == [1]
     assert [session.client_id for session in group_of(shards, 0).members] == [
@@ -374,29 +375,61 @@ def test_a_client_may_not_take_the_name_of_a_stand_in() -> None:
     assert client.link.closed
 
 
-def test_what_a_client_may_not_read_goes_to_one_that_may() -> None:
+class Rights(Access):
+    """Everybody may do everything, but for one client: it may read nothing, or nobody can say."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.victim = ""
+        self.fails = False
+        self.asked = 0
+
+    def authenticate(self, request: SignIn) -> Identity:
+        return request.identity_of(None)
+
+    def may_publish(self, link: Link, topic: bytes) -> bool:
+        return True
+
+    def may_subscribe(self, link: Link, topic_filter: str) -> bool:
+        return True
+
+    def may_receive(self, link: Link, topic: bytes) -> bool:
+        if link.client_id != self.victim:
+            return True
+        self.asked += 1
+        if self.fails:
+            raise ValueError(topic)
+        return False
+
+
+@pytest.mark.parametrize("qos", [1, 2])
+def test_what_a_client_may_not_read_goes_to_one_that_may(qos: int) -> None:
     shards = WiredShards()
+    rights = Rights()
+    shards[1].worker.guard(rights)
     share = share_in(shards, 0)
-    first, second = member(shards, 1, share), member(shards, 2, share)
-    rights = _Rights()
-    first.link.rights = rights
-    publish(shards, 0, [b"1"])
-    publish(shards, 0, [b"2", b"3", b"4"])
+    first, second = member(shards, 1, share, qos), member(shards, 2, share, qos)
+    rights.victim = first.link.client_id
+    publish(shards, 0, [b"1"], qos)
+    publish(shards, 0, [b"2", b"3", b"4"], qos)
     assert received(first) == []
     assert sorted(received(second)) == [b"1", b"2", b"3", b"4"]
     assert rights.asked == 1  # its home knows the topic then
 
 
-class _Rights(MemberRights):
-    """The client may read nothing."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.asked = 0
-
-    def may_receive(self, topic: bytes) -> bool:
-        self.asked += 1
-        return False
+@pytest.mark.parametrize("qos", [1, 2])
+def test_a_member_that_fails_costs_its_connection_and_loses_nothing(qos: int) -> None:
+    shards = WiredShards()
+    rights = Rights()
+    shards[1].worker.guard(rights)
+    client = member(shards, 1, share_in(shards, 0), qos)
+    rights.victim, rights.fails = client.link.client_id, True
+    publish(shards, 0, [b"1", b"2"], qos)
+    assert client.link.closed
+    rights.fails, rights.victim = False, ""
+    client = shards[1].client("m")
+    shards.carry()
+    assert received(client) == [b"1", b"2"]
 
 
 def test_an_error_on_the_way_to_a_member_ends_the_wire_and_nothing_else() -> None:
