@@ -47,7 +47,7 @@ from headrace_spark.metrics.packing import (
     pack_tables,
     pack_time,
 )  # fmt: skip
-from headrace_spark.metrics.queues import UNKNOWN, Followed, Queues
+from headrace_spark.metrics.queues import Followed, Queues
 from headrace_spark.metrics.traffic import LAST_READ, SECOND_US, counted, last_of, last_rows
 from headrace_spark.records import event_rows
 from headrace_spark.records.message_columns import Messages
@@ -127,9 +127,6 @@ class Counting:
             ]  # an older one has no `gone`
             for at, batch in enumerate(opened.iter_batches(_STATE_ROWS, columns=there)):
                 rows = known_entries(batch)
-                # Entries of a session that has ended went with it.
-                of_sessions = self.followed.sessions_of(rows["incarnation"]) != UNKNOWN
-                rows = rows[of_sessions | np.isin(rows["payload_bytes"], (DRAWN, DRAWN_GONE))]
                 if len(rows):
                     yield self._by_client(rows, KNOWN, at)
 

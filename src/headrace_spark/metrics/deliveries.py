@@ -161,7 +161,7 @@ def settle(followed: Followed, known: Rows, new: Rows, outcomes: Rows, window_s:
         in_flight.sessions, in_flight.serials, in_flight.times_us, np.full(len(in_flight.serials), DRAWN)
     )
     rows = _rows(queues, _joined(left, in_flight))
-    return Settled(delivered, rows, _changes(followed, known, rows), _waiting(queues, left))
+    return Settled(delivered, rows, _changes(known, rows), _waiting(queues, left))
 
 
 def standing(known: Rows) -> Rows:
@@ -175,9 +175,8 @@ def standing(known: Rows) -> Rows:
     return known[np.sort(kept[~is_gone[kept]])]
 
 
-def _changes(followed: Followed, known: Rows, left: Rows) -> Rows:
-    """Return what a state needs that has the known entries, to have those that are left. Sessions that end take their
-    entries with them, but not what members of a group have in flight."""
+def _changes(known: Rows, left: Rows) -> Rows:
+    """Return what a state needs that has the known entries, to have those that are left."""
     both = np.concatenate([known, left])
     is_left = np.arange(len(both)) >= len(known)
     order = _by_entry(both, is_left)
@@ -185,12 +184,8 @@ def _changes(followed: Followed, known: Rows, left: Rows) -> Rows:
     bounds = edges(runs)
     alone = order[bounds[:-1]][np.diff(bounds) == 1]
     new, gone = both[alone[is_left[alone]]], both[alone[~is_left[alone]]]
-    was_drawn = gone["payload_bytes"] == DRAWN
-    sessions = followed.sessions_of(gone["incarnation"])
-    stays = sessions != UNKNOWN
-    stays[stays] = followed.ended_us[sessions[stays]] == NO_TIME
-    gone["payload_bytes"] = np.where(was_drawn, DRAWN_GONE, GONE)
-    return np.concatenate([new, gone[stays | was_drawn]])
+    gone["payload_bytes"] = np.where(gone["payload_bytes"] == DRAWN, DRAWN_GONE, GONE)
+    return np.concatenate([new, gone])
 
 
 def _by_entry(rows: Rows, then: Mask) -> Integers:

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -18,8 +19,9 @@ from headrace.journal.reader import JournalReader
 from headrace_spark.lake.delta_commit import paths_of
 from headrace_spark.lake.table_files import TableFiles
 from headrace_spark.lake.tables import METRICS_STATE
-from headrace_spark.metrics.counting import Counting, Events
-from headrace_spark.metrics.packing import PACKED
+from headrace_spark.metrics.counting import Counting, Events, known_entries
+from headrace_spark.metrics.deliveries import standing
+from headrace_spark.metrics.packing import DRAWN, PACKED
 from headrace_spark.metrics.queues import Followed
 from headrace_spark.metrics.remembered import remembered
 from headrace_spark.metrics.session_rows import (
@@ -161,6 +163,10 @@ def test_what_happened(journal: Writer, tmp_path: Path, seed: int) -> None:
     assert counted.last == history.last
     waiting = {(row["tenant"], row["client_id"]): row["messages"] for row in counted.backlog}
     assert waiting == history.backlog
+    states = [pq.read_table(path, partitioning=None).to_batches() for path in counted.state]
+    entries = standing(np.concatenate([known_entries(rows) for some in states for rows in some]))
+    assert remembered(counted.state).entries == len(entries)
+    assert (entries["payload_bytes"] != DRAWN).sum() == sum(history.backlog.values())
     check_usage(history, rows["usage"])
 
 
