@@ -178,6 +178,11 @@ class ShardHistory:
         streams.note_step = rng.choice((3, 10, 10_000))
         streams.read_at_once = rng.choice((1, 5, 500))
         streams.withdraw_after_ms = rng.choice((0, 1000, 60_000))
+        self.filters = FILTERS
+        if retained:
+            streams.page_messages = self.habits.choice((1, 2, 64))
+            if self.habits.random() < 0.4:
+                self.filters = TOPICS  # most is looked at for nobody
         self.cluster = Cluster(shards, rng, settings, streams)
         self.reference = ShardReference()
         self.actors = [
@@ -266,14 +271,14 @@ class ShardHistory:
     def step_subscribe(self) -> None:
         actor = self._ready()
         if actor is not None:
-            topic_filter, qos = self.rng.choice(FILTERS), self.rng.choice((0, 1, 2, 2))
+            topic_filter, qos = self.rng.choice(self.filters), self.rng.choice((0, 1, 2, 2))
             self.done[-1] += f" {topic_filter} q{qos}"
             actor.subscribe(topic_filter, qos)
 
     def step_unsubscribe(self) -> None:
         actor = self._ready()
         if actor is not None:
-            topic_filter = self.rng.choice(FILTERS)
+            topic_filter = self.rng.choice(self.filters)
             self.done[-1] += f" {topic_filter}"
             actor.unsubscribe(topic_filter)
 

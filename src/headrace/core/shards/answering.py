@@ -17,7 +17,6 @@ from headrace.core.shards.taking import Taker
 from headrace.core.state.retained_tree import RetainedWalk
 from headrace.core.state.state import Fold
 
-PAGE_MESSAGES: Final = 64
 PAGE_BYTES: Final = 256 << 10
 FILTERS_AT_ONCE: Final = 64  # that find nothing, or little
 PAGES_AT_ONCE: Final = 4  # in one pass of the loop, for all who ask
@@ -43,15 +42,17 @@ class _Walk:
         self.missing: set[int] = set()
         self._only: set[int] = set()  # behind the rest: what of these shards
 
-    def page(self, fold: Fold, shard: int, now_us: int) -> Answered | None:
-        """Return the next page, None if nothing was found as yet."""
+    def page(self, fold: Fold, shard: int, now_us: int, most: int) -> Answered | None:
+        """Return the next page of about `most` messages, None if nothing was found as yet."""
         entries: list[tuple[int, Copy]] = []
         for _ in range(FILTERS_AT_ONCE):
             if self._at < len(self.rows):
-                self._take(self._left or self._next(fold), entries, shard, now_us)
-            if self._left or self._walk is not None or len(entries) >= PAGE_MESSAGES:
+                self._take(self._left or self._next(fold, most), entries, shard, now_us)
+            if self._left or self._walk is not None:
                 break
             self._at += 1
+            if len(entries) >= most:
+                break
         last = self._at >= len(self.rows)
         if last and self.missing:
             self._at, self._only, self.missing, last = 0, self.missing, set(), False
@@ -83,12 +84,12 @@ class _Walk:
                 entries.append((index, copy))
                 size += message.size
 
-    def _next(self, fold: Fold) -> list[Message]:
+    def _next(self, fold: Fold, most: int) -> list[Message]:
         """Return what the walk finds for the filter of now; it is None when there is no more for that one."""
         walk = self._walk
         if walk is None:
             walk = fold.tenant(self.tenant).retained.walk(self.rows[self._at][1])
-        found = walk.take(PAGE_MESSAGES)
+        found = walk.take(most)
         self._walk = None if walk.done else walk
         return found
 
@@ -96,8 +97,11 @@ class _Walk:
 class Answering:
     """Answers what other shards ask."""
 
-    def __init__(self, shard: int, fold: Fold, takers: dict[int, Taker], clock: Clock) -> None:
+    def __init__(
+        self, shard: int, fold: Fold, takers: dict[int, Taker], clock: Clock, page_messages: int
+    ) -> None:
         self._shard = shard
+        self._page_messages = page_messages
         self._fold = fold
         self._takers = takers
         self._clock = clock
@@ -131,7 +135,7 @@ class Answering:
             if pages == PAGES_AT_ONCE:
                 return True
             pages += 1
-            answered = walk.page(self._fold, self._shard, self._clock.now_us)
+            answered = walk.page(self._fold, self._shard, self._clock.now_us, self._page_messages)
             del self._walks[key]  # to be put behind the others
             if answered is None:
                 self._walks[key] = walk

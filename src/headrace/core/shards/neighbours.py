@@ -48,6 +48,7 @@ class StreamSettings:
         self.note_step = 10_000  # offsets that a position may be behind in the journal
         self.read_at_once = 500  # records that a sender looks at in one pass of the loop
         self.withdraw_after_ms = 60_000  # a filter that nobody has any more is withdrawn
+        self.page_messages = 64  # of what is retained that another shard is given at a time
         self.answer_within_ms = 3000  # or the stream is cut, for which SUBACKs wait
 
 
@@ -86,7 +87,7 @@ class Neighbours(Passing):
         self.asking = Asking(
             shard, fold, commit, delivery, worker, self._takers, self._holding, settings.answer_within_ms
         )
-        self._answering = Answering(shard, fold, self._takers, worker.clock)
+        self._answering = Answering(shard, fold, self._takers, worker.clock, settings.page_messages)
         self._newest: dict[int, tuple[int, int]] = {}  # by shard: epoch and attempt of its newest hello
         self._senders: dict[int, Sender] = {}  # by slot
         self._by_shard: dict[int, Sender] = {}

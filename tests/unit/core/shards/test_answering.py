@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from headrace.core.shards import answering
+from headrace.core.shards.neighbours import StreamSettings
 from headrace.core.shards.peer import Frame, Wire
 from headrace.core.shards.peer_codec import decode
 from headrace.core.shards.retained_frames import ALL, LIVE, STORED, Answered, Asked, Forgotten, More, Sought
@@ -26,6 +27,9 @@ class Heard(Wire):
         found = [[copy.payload for _, copy in f.entries] for f in self.said if isinstance(f, Answered)]
         self.said = [frame for frame in self.said if not isinstance(frame, Answered)]
         return found
+
+
+PAGE = StreamSettings().page_messages
 
 
 def home(count: int, qos: int = 1, size: int = 1) -> tuple[WiredShards, Heard]:
@@ -55,7 +59,7 @@ def test_a_part_is_by_the_qos_of_message_and_subscription(part: int, found: int)
 
 
 def test_one_page_is_given_for_each_time_it_is_asked() -> None:
-    shards, wire = home(2 * answering.PAGE_MESSAGES + 1)
+    shards, wire = home(2 * PAGE + 1)
     ask(shards, Asked(1, ALL, [], "default", [(1, "a/+")]), wire)
     sizes = []
     for _ in range(3):
@@ -63,7 +67,7 @@ def test_one_page_is_given_for_each_time_it_is_asked() -> None:
         (page,) = wire.pages()
         sizes.append(len(page))
         ask(shards, More(1, []), wire)
-    assert sizes == [answering.PAGE_MESSAGES, answering.PAGE_MESSAGES, 1]
+    assert sizes == [PAGE, PAGE, 1]
     assert wire.pages() == []
     assert shards[1].neighbours._answering._walks == {}
 
@@ -130,3 +134,15 @@ def test_those_who_ask_take_turns() -> None:
     assert not answers.go_on()
     numbers = [frame.number for frame in wire.said if isinstance(frame, Answered)]
     assert numbers == list(range(answering.PAGES_AT_ONCE + 2))
+
+
+@pytest.mark.parametrize("count", [PAGE - 1, PAGE, PAGE + 1, 2 * PAGE])
+def test_a_page_that_is_just_full_is_given_once(count: int) -> None:
+    shards, wire = home(count)
+    ask(shards, Asked(1, ALL, [], "default", [(1, "a/+"), (1, "b")]), wire)
+    found: list[bytes] = []
+    for _ in range(4):
+        found += sum(wire.pages(), [])
+        ask(shards, More(1, []), wire)
+    assert len(found) == len(set(found)) == count
+    assert shards[1].neighbours._answering._walks == {}
