@@ -178,7 +178,7 @@ class ShardHistory:
         streams.note_step = rng.choice((3, 10, 10_000))
         streams.read_at_once = rng.choice((1, 5, 500))
         streams.withdraw_after_ms = rng.choice((0, 1000, 60_000))
-        self.filters = FILTERS
+        self.filters: tuple[str, ...] = FILTERS
         if retained:
             streams.page_messages = self.habits.choice((1, 2, 64))
             if self.habits.random() < 0.4:

@@ -136,11 +136,7 @@ class Inquiry:
         raise NotImplementedError
 
     def live(self, link: Link) -> None:
-        """Send the rest to the connection."""
-        raise NotImplementedError
-
-    def end(self) -> None:
-        """Ask for nothing more."""
+        """Send the rest to the connection, if it is still there."""
         raise NotImplementedError
 
 
@@ -304,7 +300,7 @@ class DirectRetained(Deferred):
         self._work = 1
         if link.closed or self._session.link is not link:
             if self._inquiry is not None:
-                self._inquiry.end()
+                self._inquiry.live(link)
             return
         if link.paused:
             self._commit.when_writable(link, self)

@@ -94,12 +94,16 @@ class _Inquiry(Inquiry):
     def live(self, link: Link) -> None:
         if self.part == STORED:
             self._live = link  # SUBACK did not wait for some home
-        elif self.ended or link.closed or not self.asking.homes_of(self):
+        elif self.ended or self._has_gone(link) or not self.asking.homes_of(self):
             self.end()
         else:
             self._begin(LIVE if self.session.persistent else ALL)
 
+    def _has_gone(self, link: Link) -> bool:
+        return link.closed or self.session.link is not link
+
     def end(self) -> None:
+        """Ask for nothing more."""
         self.ended = True
         self.asking.end(self)
 

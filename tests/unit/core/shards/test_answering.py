@@ -142,7 +142,7 @@ def test_a_page_that_is_just_full_is_given_once(count: int) -> None:
     ask(shards, Asked(1, ALL, [], "default", [(1, "a/+"), (1, "b")]), wire)
     found: list[bytes] = []
     for _ in range(4):
-        found += sum(wire.pages(), [])
+        found += [payload for page in wire.pages() for payload in page]
         ask(shards, More(1, []), wire)
     assert len(found) == len(set(found)) == count
     assert shards[1].neighbours._answering._walks == {}

@@ -358,3 +358,25 @@ def test_an_expired_message_is_not_given() -> None:
     shards.carry()
     assert received(reader) == []
     assert given(shards, 0) == []
+
+
+def test_what_is_stored_comes_also_when_the_connection_ends_before_the_home_answers() -> None:
+    """SUBACK has not waited for it: the session gets it all the same."""
+    shards, topics = filled()
+    shards.held = {(0, 1)}
+    reader = shards[0].client("r", version=5)
+    reader.subscribe("#", 1)
+    shards.carry()
+    shards.advance(4)  # the route is not confirmed: the stream is cut
+    reader.subscribe(topics[1], 1)
+    shards.carry()
+    shards.advance(4)
+    assert kinds(reader).count(SUBACK) == 2
+    reader.link.closed = True
+    reader.link.broker.on_connection_lost(reader.link)
+    shards.carry()
+    shards.held = set()
+    shards.connect(0, 1)
+    shards.carry()
+    again = shards[0].client("r", version=5)
+    assert received(again).count(b"1") == 2  # one for each SUBSCRIBE
