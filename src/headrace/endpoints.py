@@ -31,6 +31,8 @@ from headrace.services.metrics import BuildCollector, ReadsCollector, registry
 from headrace.services.process_metrics import ProcessFigures
 from headrace.services.watchdog import Watchdog
 from headrace.shard import OwnedShard
+from headrace.workers.handover import HandOver
+from headrace.workers.handover_metrics import HandOverCollector
 from headrace.workers.peer_metrics import PeerCollector
 from headrace.workers.peers import Peers
 
@@ -51,6 +53,7 @@ class Parts:
     synced: Histogram
     latencies: LatencyHistograms
     peers: Peers | None
+    handover: HandOver | None = None
 
 
 def site(parts: Parts, tokens: Path | None, limits: Limits, not_ready: Callable[[], str]) -> Starlette:
@@ -83,6 +86,7 @@ def _collectors(parts: Parts, limits: Limits) -> list[Collector]:
         JournalCollector([shard.figures for shard in parts.shards], limits),
         HistogramCollector(parts.synced, parts.latencies.puback, parts.latencies.delivery),
         PeerCollector(parts.worker, parts.peers, {shard.number: shard.log.behind for shard in parts.shards}),
+        HandOverCollector(parts.handover),
     ]
     if parts.access is not None:
         found.append(AuditCollector(parts.audit, parts.access.verifying))

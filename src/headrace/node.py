@@ -345,6 +345,7 @@ class Node:
             self._synced,
             self._latencies,
             self.peers,
+            self.handover,
         )
         return site(parts, tokens, limits, lambda: self.trouble)
 

@@ -6,12 +6,15 @@ import asyncio
 
 import pytest
 
-from harness import Harness
-from headrace.core.ports.elsewhere import Departing, Refuser
+from headrace.core.ports.clock import Clock
+from headrace.core.ports.elsewhere import Departing, Elsewhere, Refuser
+from headrace.core.ports.settings import BrokerSettings
+from headrace.core.worker import Worker
 from headrace.errors import ProtocolError
 from headrace.mqtt import codec
 from headrace.mqtt.packets import Connect
 from headrace.net.connection import Connection, ConnectionSet
+from headrace.storage.memory import ManualScheduler
 from headrace.workers.departures import AT_ONCE, Departures, NotNow, Road, parcel_of
 from headrace.workers.parcel import BadParcel, Parcel
 from machine import run, until
@@ -51,28 +54,23 @@ class Bench:
         self.road = OneRoad()
         self.departures = Departures(self.road, asyncio.get_running_loop())
         self.refuser = Refusing()
-        self.worker = Harness().worker
+        self.worker = Worker(ManualScheduler(), Clock(), BrokerSettings())  # of no shard
+        self.worker.arrivals.elsewhere = Others()
         self.set = ConnectionSet(10, 1000)
         self.set.url = "tcp://127.0.0.1:1883"
 
     def departing(self, name: str, behind: bytes = b"") -> Departing:
         link = Connection(self.worker, self.set, "127.0.0.1:5")
-        leaver = Leaver(link)
-        self.worker.arrivals.elsewhere = None
-        link.broker = leaver  # type: ignore[assignment]
         self.worker.clock.stale = False
         link.data_received(codec.encode_connect(Connect(4, name, True)) + behind)
         return Departing(self.refuser, link, 1, name)
 
 
-class Leaver:
-    """A reception that lets everybody go."""
+class Others(Elsewhere):
+    """The other workers, where everybody is at home: a test says when they take whom."""
 
-    def __init__(self, link: Connection) -> None:
-        self._link = link
-
-    def on_connect(self, link: Connection, packet: Connect) -> None:
-        link.leave()
+    def take(self, departing: Departing) -> None:
+        """Leave it to the test."""
 
 
 def test_they_leave_in_the_order_they_came_however_many() -> None:
