@@ -13,7 +13,7 @@ from typing import Final
 from mypy_extensions import mypyc_attr
 
 from headrace.core.shards.neighbours import Neighbours
-from headrace.core.shards.peer import Frame, Hello, Wire
+from headrace.core.shards.peer import Copied, Frame, Hello, Passed, Wire
 from headrace.core.shards.peer_codec import decode, encode
 from headrace.errors import CorruptRecord
 from headrace.workers.channel import Carrier
@@ -114,7 +114,8 @@ class LinkWire(ShardWire):
 
 
 class LocalWire(ShardWire):
-    """A wire to another shard of this worker. What is said arrives in a later pass of the loop."""
+    """A wire to another shard of this worker. What is said arrives in a later pass of the loop, as it was when it was
+    said: nothing is shared. A copy, and a message at QoS 0, were made for this wire alone; all else passes as bytes."""
 
     def __init__(
         self, wires: Wires, near: Neighbours, far: Neighbours, follows: bool, exchange: Exchange
@@ -126,7 +127,8 @@ class LocalWire(ShardWire):
     def say(self, frame: Frame) -> None:
         other = self.other
         if self.open and other is not None:
-            self._exchange.put(other, frame)
+            alone = isinstance(frame, (Copied, Passed))
+            self._exchange.put(other, frame if alone else decode(encode(frame)))
 
     def _tell_end(self) -> None:
         if self.other is not None:

@@ -9,7 +9,7 @@ import pytest
 
 from headrace.build import PURE, build
 from headrace.core.shards.neighbours import Neighbours
-from headrace.core.shards.peer import Confirmed, Frame, Hello, Wire
+from headrace.core.shards.peer import Announced, Confirmed, Frame, Hello, Wire
 from headrace.core.shards.peer_codec import encode
 from headrace.workers.channel import Carrier
 from headrace.workers.peer_frames import CLOSE, SAY, BrokenLink
@@ -114,6 +114,17 @@ def test_an_answer_waits_for_the_next_pass() -> None:
     assert local.follower.said == []
     local.turn()
     assert numbers(local.follower) == [7]
+
+
+def test_what_arrives_is_as_it_was_when_it_was_said() -> None:
+    local = Local()
+    filters = [("t", "a")]
+    local.near.say(Announced(filters))
+    filters.append(("t", "b"))
+    local.turn()
+    [frame] = local.source.said
+    assert isinstance(frame, Announced)
+    assert frame.filters == [("t", "a")]
 
 
 def test_a_pass_hands_over_a_share() -> None:
