@@ -117,3 +117,12 @@ def test_a_message_reaches_a_client_of_another_shard(tmp_path: Path) -> None:
         next(f"c{n}" for n in range(99) if homes.of_client("default", f"c{n}") == home) for home in range(3)
     ]
     assert asyncio.run(life(names)) == [b"71.5"] * 3
+
+
+def test_a_broker_inside_a_program_is_one_worker(tmp_path: Path) -> None:
+    async def fail() -> None:
+        Node(Config(data_dir=str(tmp_path / "data"), workers=2), owns_process=False)
+
+    with pytest.raises(ConfigError, match=r"^workers: a broker inside a program is one worker"):
+        asyncio.run(fail())
+    assert not (tmp_path / "data").exists()
