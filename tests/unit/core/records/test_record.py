@@ -12,7 +12,7 @@ import pytest
 from librt.strings import BytesWriter
 
 from headrace.core.records.event import Event
-from headrace.core.records.message import Message, decode_batch, decode_record
+from headrace.core.records.message import Copy, Given, Message, decode_batch, decode_record
 from headrace.core.records.record import Progress, Record, record_positions
 from headrace.errors import CorruptRecord
 
@@ -24,12 +24,14 @@ VECTORS = json.loads(
 def built(row: dict[str, Any]) -> Record:
     fields = row["fields"]
     assert isinstance(fields, dict)
-    if row["kind"] == "message":
+    if row["kind"] in ("message", "copy", "given"):
         plain: dict[str, Any] = {
             name: bytes.fromhex(value[4:]) if str(value).startswith("hex:") else value
             for name, value in fields.items()
         }
-        return Message(**plain)
+        if row["kind"] == "message":
+            return Message(**plain)
+        return Copy(**plain) if row["kind"] == "copy" else Given(Copy(**plain))
     if row["kind"] == "event":
         return Event(fields["subkind"], fields["timestamp_us"], fields["fields"])
     packed = b"".join(number.to_bytes(8, "little") for number in fields["values"])

@@ -380,3 +380,23 @@ def test_what_is_stored_comes_also_when_the_connection_ends_before_the_home_answ
     shards.carry()
     again = shards[0].client("r", version=5)
     assert received(again).count(b"1") == 2  # one for each SUBSCRIBE
+
+
+def test_what_is_older_than_the_subscription_does_not_come_again_after_a_crash() -> None:
+    """The positions of the streams are journaled with the answer: nothing below them is looked at for the new filter."""
+    shards = WiredShards()
+    topic = shards.topic_in(1)
+    for payload in (b"1", b"2", b"3"):
+        retain(shards, 2, topic, payload)
+    shards.carry()
+    reader = shards[0].client("r", version=5)
+    reader.subscribe(topic, 1)
+    shards.carry()
+    (packet,) = reader.publishes()
+    assert packet[1] == b"3"
+    reader.ack(packet[0])
+    shards.carry()
+    shards.crash(0)
+    shards.join_again(0)
+    shards.carry()
+    assert received(shards[0].client("r", version=5)) == []
