@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
+import signal
 import socket
 import ssl
 import struct
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -138,6 +143,41 @@ def _device(port: int, sn: bytes) -> None:
             more = client.recv(1000)
             assert more, sn
             found += more
+
+
+def test_a_worker_killed_while_hundreds_reconnect_costs_no_descriptor_and_nobody_hangs(
+    tmp_path: Path,
+) -> None:
+    """Each one is served or turned away, at once or after the wait that it is told; then all are served."""
+    names = [f"many-{number}" for number in range(300)]
+
+    def come(node: Workers, name: str) -> bool:
+        with contextlib.suppress(OSError), _tcp(node.port) as client:
+            client.sendall(codec.encode_connect(Connect(4, name, True)) + PUBLISH)
+            return _read(client, 4) == CONNACK
+        return False
+
+    with workers(tmp_path, "--workers", "2") as node:
+        node.start()
+        assert all(come(node, name) for name in names[:20])
+        stays = node.pids[0]
+        with ThreadPoolExecutor(30) as pool:
+            rush = [pool.submit(come, node, name) for name in names]
+            os.kill(node.pids[1], signal.SIGKILL)
+            served = sum(one.result(2 * PATIENCE_S) for one in rush)
+            assert served > 0
+            until(lambda: all(pool.map(partial(come, node), names)), "everybody is served")
+        until(lambda: _sockets(stays) <= 16, "no socket of a client stays")
+        assert node.stop() == 0
+
+
+def _sockets(pid: int) -> int:
+    """How many sockets a process has."""
+    found = 0
+    for one in Path(f"/proc/{pid}/fd").iterdir():
+        with contextlib.suppress(OSError):
+            found += os.readlink(one).startswith("socket:")
+    return found
 
 
 def test_a_node_that_stops_says_so_to_clients_behind_tls_and_publishes_no_will(
