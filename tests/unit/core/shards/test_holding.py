@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import pytest
+
 from headrace.core.ports.link import Link
 from headrace.core.shards.holding import Held, Holding
 from headrace.storage.memory import MemoryLink
 from shard_wires import WiredShards
+
+pytestmark = pytest.mark.interpreted  # a compiled class has no other subclasses
 
 
 class Noting(Held):
