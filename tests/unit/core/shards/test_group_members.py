@@ -143,6 +143,39 @@ def test_a_home_that_is_out_of_reach_refuses_new_members(version: int) -> None:
     assert suback(client)[-1] == 1
 
 
+def test_of_two_subscribes_that_wait_both_are_refused_and_none_is_a_member() -> None:
+    """The first refusal takes the membership away; the second answer may not say that there is one."""
+    shards = WiredShards()
+    share = share_in(shards, 0)
+    shards.held.add((1, 0))
+    client = shards[1].client("m")
+    client.subscribe(share, 1)
+    shards.advance(2)
+    client.subscribe(share, 1)
+    shards.advance(1)
+    shards.held.clear()
+    shards.carry()
+    codes = [list(body[2:]) for first, body in client.take() if first >> 4 == SUBACK]
+    assert codes == [[0x80], [0x80]]
+    assert not shards[0].broker.fold.tenant(DEFAULT_TENANT).groups
+
+
+def test_what_a_member_was_never_sent_that_has_left_meanwhile_goes_to_another() -> None:
+    shards = WiredShards()
+    share = share_in(shards, 0)
+    client = member(shards, 1, share, 2)
+    shards.held.add((1, 0))
+    publish(shards, 0, [b"1"], 2)
+    assert [draw.serial for draw in group_of(shards, 0).drawn.values()] == [1]
+    other = member(shards, 2, share, 2)
+    client.feed(codec.encode_unsubscribe(4, 9, [share]))
+    shards.held.clear()
+    shards.crash(1)
+    shards.connect_all()
+    assert received(other) == [b"1"]
+    assert [session.client_id.split("/")[1] for session in group_of(shards, 0).members] == ["2"]
+
+
 def test_the_filter_of_a_group_is_looked_for_before_suback() -> None:
     """P11: the home has announced it to the shard of the publisher, or taken nothing from there meanwhile."""
     shards = WiredShards()
