@@ -240,6 +240,40 @@ def test_a_late_acknowledgement_of_an_old_draw_touches_no_new_one() -> None:
     assert [draw.serial for draw in group_of(shards, 0).drawn.values()] == [1]
 
 
+@pytest.mark.parametrize(("qos", "at_once"), [(1, [b"1"]), (2, [])])
+def test_qos_1_waits_for_nothing_and_qos_2_for_the_record_of_its_packet_id(
+    qos: int, at_once: list[bytes]
+) -> None:
+    shards = WiredShards()
+    client = member(shards, 1, share_in(shards, 0), qos)
+    shards[1].sync = write_nothing  # type: ignore[method-assign]
+    publish(shards, 0, [b"1"], qos)
+    assert received(client) == at_once
+    del shards[1].sync
+    shards.carry()
+    assert at_once + received(client) == [b"1"]
+
+
+@pytest.mark.parametrize("number", [0, 1])
+def test_qos_2_is_settled_when_both_journals_have_it(number: int) -> None:
+    """The member's shard tells of it when it is durable there, and forgets it when it is durable at the home."""
+    shards = WiredShards()
+    client = member(shards, 1, share_in(shards, 0), 2)
+    publish(shards, 0, [b"1"], 2)
+    [(packet_id, *_)] = client.publishes()
+    client.feed(codec.encode_pubrec(4, packet_id))
+    shards.carry()
+    shards[number].sync = write_nothing  # type: ignore[method-assign]
+    client.feed(codec.encode_pubcomp(4, packet_id), sync=False)
+    shards.carry()
+    assert len(group_of(shards, 0).drawn) == number
+    assert shards[1].neighbours.members.away.loans
+    del shards[number].sync
+    shards.carry()
+    assert not group_of(shards, 0).drawn
+    assert not shards[1].neighbours.members.away.loans
+
+
 def test_qos_2_stays_with_its_member_over_a_crash_of_each_shard_and_comes_once() -> None:
     shards = WiredShards()
     share = share_in(shards, 0)
