@@ -241,14 +241,14 @@ def status(as_json: bool, **options: Any) -> None:
     with failures_explained():
         from headrace_spark.lake.location import lake_folder
         from headrace_spark.lake.status import describe, pipeline_status
-        from headrace_spark.source.journal import journal_of
+        from headrace_spark.source.journal import journals_of
 
         names_lake = options["lake"] or options["config_file"] or options["sets"]
         lake = lake_folder(config.pipeline.lake) if names_lake else None
         published = config.pipeline.publish.table
         tables = [lake / published] if lake is not None and published else []
-        journal = journal_of(job_settings("archive", config))
-        found = pipeline_status(journal, lake, tables)
+        journals = journals_of(job_settings("archive", config))
+        found = pipeline_status(journals, lake, tables)
         click.echo(json.dumps(asdict(found), indent=2) if as_json else describe(found))
 
 

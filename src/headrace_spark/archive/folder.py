@@ -40,7 +40,7 @@ class FolderTarget:
         self._settings = settings
         self._journals = journals
         self._lake = Lake(settings.folder)
-        self._checkpoint = self._lake.checkpoint(JOB, settings.consumer)
+        self._checkpoint = self._lake.checkpoint(JOB, checkpoint_name(settings.consumer, journals))
         self._written: Mapping[str, int] = {}
         self._added = Added(self._lake, self._checkpoint)
 
@@ -82,6 +82,12 @@ class FolderTarget:
 
     def rows(self, batch: int) -> int | None:
         return self._added.rows.pop(batch, None)
+
+
+def checkpoint_name(consumer: str, journals: Sequence[LogReader]) -> str:
+    """Return the name of the checkpoint: of several shards their own, for what was one journal before may be divided into
+    them, and the table says all that the old checkpoint does."""
+    return consumer if len(journals) == 1 else f"{consumer}-{journals[0].uuid}"
 
 
 def written_below(journal: LogReader, lake: Lake, checkpoint: Checkpoint) -> int:

@@ -28,7 +28,7 @@ from headrace_spark.base.session import close_session, open_session
 from headrace_spark.base.settings import RunSettings
 from headrace_spark.base.stopping import Stopped
 from headrace_spark.jobs import BY_URL, module_of
-from headrace_spark.source.journal import journal_of
+from headrace_spark.source.journal import journals_of
 from headrace_spark.source.remote import IMPATIENT
 
 _PAUSE_S: Final = (1.0, 15.0)
@@ -94,7 +94,7 @@ def run_through_outages(
             if not (settings.follow and is_outage(error)):
                 raise
             stop_queries(spark)
-            if not wait_out(error, lambda: journal_of(settings, IMPATIENT), stop):
+            if not wait_out(error, lambda: journals_of(settings, IMPATIENT), stop):
                 return None
 
 

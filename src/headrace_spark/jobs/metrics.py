@@ -10,6 +10,7 @@ to the same end.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
@@ -61,8 +62,9 @@ from headrace_spark.metrics.settling import FOUND, Notes, Settling
 from headrace_spark.metrics.traffic import NEWER
 from headrace_spark.metrics.usage import usage_rows
 from headrace_spark.records.schema import EVENTS, arrow_schema
-from headrace_spark.source.journal import commit, journal_of, register, registered_offset
+from headrace_spark.source.journal import commit, journals_of, register, registered_offset
 from headrace_spark.source.journal_range import JournalRange, Ranges
+from headrace_spark.source.log_reader import LogReader
 from headrace_spark.source.options import check_consumer
 from headrace_spark.source.ranges import JournalOffset
 
@@ -103,25 +105,23 @@ class Tables:
 def check(settings: Settings) -> None:
     """Check that the job can run. Raises BadOption, JournalMissing, LakeConflict."""
     check_consumer(settings.consumer)
-    journal_of(settings)
+    journals_of(settings)
     for table in Tables(settings.folder).all:
         table.log()
 
 
 def run(spark: SparkSession, settings: Settings, stop: Event, report: Report) -> Progress:
     """Run the job until it has done its work or is to stop. Raises PipelineError."""
-    journal = journal_of(settings)
+    journals = journals_of(settings)
     tables = Tables(settings.folder)
     began = monotonic()
     with Lake(settings.folder).holding(JOB):
         for table in tables.all:
             table.create()
-        ranges = Ranges(JOB, journal, tables.state, (*tables.parts, tables.backlog), tables.merged)
-        ranges.require_together(registered_offset(journal, settings.consumer))
-        start = ranges.position()
         owner = Lake(settings.folder).owner(JOB, tables.state.path)
-        register(journal, settings.consumer, journal.complete_offset() if start is None else start, owner)
-        progress = Progress(0, start or 0, 0, 0.0, ends={journal.uuid: start or 0})
+        turns = deque(begun(settings, tables, journal, owner) for journal in journals)
+        ends = {ranges.journal.uuid: ranges.position() or 0 for ranges in turns}
+        progress = Progress(0, sum(ends.values()), 0, 0.0, ends=dict(ends))
         upkeep = Upkeep(
             spark,
             settings.upkeep,
@@ -131,9 +131,7 @@ def run(spark: SparkSession, settings: Settings, stop: Event, report: Report) ->
         report(progress)
         on_disk = [SyncedTable(table.folder) for table in tables.all]
         while not stop.is_set():
-            found = ranges.next(
-                settings.records_per_trigger_max, settings.bytes_per_trigger_max, settings.fail_on_data_loss
-            )
+            ranges, found = next_range(turns, settings)
             if found is None:
                 if not settings.follow or stop.wait(settings.trigger_s):
                     break
@@ -142,15 +140,37 @@ def run(spark: SparkSession, settings: Settings, stop: Event, report: Report) ->
             count(spark, settings, tables, found, ranges)
             for synced in on_disk:
                 synced.sync()
+            journal = found.journal
             commit(journal, settings.consumer, JournalOffset(journal.uuid, journal.epoch, found.end), owner)
-            lag = max(0, journal.high_watermark() - found.end)
+            ends[journal.uuid] = found.end
+            lag = sum(max(0, each.high_watermark() - ends[each.uuid]) for each in journals)
             rows, now = progress.rows + found.end - found.start, monotonic()
-            ends = {journal.uuid: found.end}
-            progress = Progress(rows, found.end, lag, now - began, (now - at,), ends=ends)
+            progress = Progress(rows, sum(ends.values()), lag, now - began, (now - at,), ends=dict(ends))
             report(progress)
             tend_state(spark, settings, tables, journal.uuid)
             upkeep.tend()
         return progress
+
+
+def begun(settings: Settings, tables: Tables, journal: LogReader, owner: str) -> Ranges:
+    """Return where the job stands in a journal, of which it is a registered consumer then. Raises LakeConflict."""
+    ranges = Ranges(JOB, journal, tables.state, (*tables.parts, tables.backlog), tables.merged)
+    ranges.require_together(registered_offset(journal, settings.consumer))
+    start = ranges.position()
+    register(journal, settings.consumer, journal.complete_offset() if start is None else start, owner)
+    return ranges
+
+
+def next_range(turns: deque[Ranges], settings: Settings) -> tuple[Ranges, JournalRange | None]:
+    """Return the next range of the first journal in turn that has any, which is the last in turn then. Raises DataLoss,
+    LakeConflict."""
+    limits = settings.records_per_trigger_max, settings.bytes_per_trigger_max, settings.fail_on_data_loss
+    for _ in range(len(turns)):
+        ranges = turns[0]
+        turns.rotate(-1)
+        if (found := ranges.next(*limits)) is not None:
+            return ranges, found
+    return turns[0], None
 
 
 def tend_state(spark: SparkSession, settings: Settings, tables: Tables, journal_uuid: str) -> None:

@@ -19,7 +19,7 @@ from headrace_spark.lake.table_log import open_log
 from headrace_spark.lake.table_position import TablePosition
 from headrace_spark.lake.tables import METRICS_STATE, QUARANTINE
 from headrace_spark.source.journal_range import Ranges
-from headrace_spark.source.lag import lag_of
+from headrace_spark.source.lag import lag_of_all
 from headrace_spark.source.log_reader import LogReader
 
 _PUBLISH: Final = "publish"
@@ -47,7 +47,7 @@ class Places:
     """Says where jobs read and write. `tables`: more that `publish` may read, beside those in the lake."""
 
     lake: Lake
-    journal: LogReader
+    journals: Sequence[LogReader]
     tables: Sequence[Path]
     now_s: float
 
@@ -88,11 +88,17 @@ def describe_jobs(jobs: Iterable[JobStatus]) -> Iterator[str]:
         yield f"job       {job.job}{where}  lag {job.lag:,}{size}{age}"
 
 
-def _of_journal(job: str, offset: int | None, places: Places) -> JobStatus | None:
-    if offset is None:
+def _of_journals(job: str, places: Places, offset_in: Callable[[LogReader], int | None]) -> JobStatus | None:
+    """Return how far a job is that reads journals: sums, and the age of the oldest; None if it has begun with none."""
+    found = {journal.uuid: offset_in(journal) for journal in places.journals}
+    if all(offset is None for offset in found.values()):
         return None
-    lag = lag_of(places.journal, offset, places.now_s)
-    return JobStatus(job, offset, lag.messages, lag.bytes, lag.seconds)
+    positions = [
+        (journal, journal.start_offset() if (offset := found[journal.uuid]) is None else offset)
+        for journal in places.journals
+    ]
+    lag = lag_of_all(positions, places.now_s)
+    return JobStatus(job, sum(offset for _, offset in positions), lag.messages, lag.bytes, lag.seconds)
 
 
 def _of_table(job: str, lag: Lag) -> JobStatus:
@@ -100,16 +106,20 @@ def _of_table(job: str, lag: Lag) -> JobStatus:
 
 
 def _archive(places: Places) -> JobStatus | None:
-    lake, journal = places.lake, places.journal
-    said = lake.table.archived(journal.uuid, journal.epoch)
-    state = None if said is not None else lake.table.state()
-    end = said if state is None else state.end(journal.uuid)
-    return None if end is None else _of_journal("archive", end.offset, places)
+    table = places.lake.table
+
+    def end(journal: LogReader) -> int | None:
+        said = table.archived(journal.uuid, journal.epoch)
+        state = None if said is not None else table.state()
+        found = said if state is None else state.end(journal.uuid)
+        return None if found is None else found.offset
+
+    return _of_journals("archive", places, end)
 
 
 def _metrics(places: Places) -> JobStatus | None:
-    ranges = Ranges("metrics", places.journal, LakeTable(places.lake.root, METRICS_STATE), ())
-    return _of_journal("metrics", ranges.position(), places)
+    state = LakeTable(places.lake.root, METRICS_STATE)
+    return _of_journals("metrics", places, lambda journal: Ranges("metrics", journal, state, ()).position())
 
 
 def _compact_events(places: Places) -> JobStatus | None:
@@ -118,8 +128,8 @@ def _compact_events(places: Places) -> JobStatus | None:
         return None
     columns = ["journal_uuid", "journal_offset"]
     rows = log.to_pyarrow_table(columns=columns, filters=[("kind", "=", "checkpoint")]).to_pylist()
-    ends = [row["journal_offset"] for row in rows if row["journal_uuid"] == places.journal.uuid]
-    return _of_journal("compact-events", max(ends, default=None), places)
+    ends = {row["journal_uuid"]: row["journal_offset"] for row in rows}
+    return _of_journals("compact-events", places, lambda journal: ends.get(journal.uuid))
 
 
 def _clean(places: Places) -> JobStatus | None:

@@ -30,6 +30,7 @@ class JournalStatus:
 @dataclass(frozen=True)
 class ConsumerStatus:
     name: str
+    journal_uuid: str
     offset: int
     lag: int
     updated_us: int
@@ -45,7 +46,7 @@ class TableStatus:
     version: int
     rows: int
     offset: int
-    """All messages of this journal below it are in the table; 0 if none is."""
+    """All messages of the journal below it are in the table; 0 if none is. Of several journals the sum."""
     lag: int
     """Records from there to the high watermark. Records that are no messages never reach the table."""
 
@@ -61,6 +62,8 @@ class DeadLettersStatus:
 @dataclass(frozen=True)
 class PipelineStatus:
     journal: JournalStatus
+    """The only one, or that of the first shard."""
+    journals: list[JournalStatus]
     consumers: list[ConsumerStatus]
     table: TableStatus | None
     dead_letters: DeadLettersStatus | None
@@ -69,32 +72,50 @@ class PipelineStatus:
     """Those that have begun to write into the lake."""
 
 
-def pipeline_status(journal: LogReader, lake: Path | None, tables: Sequence[Path] = ()) -> PipelineStatus:
+def pipeline_status(
+    journals: Sequence[LogReader], lake: Path | None, tables: Sequence[Path] = ()
+) -> PipelineStatus:
     """Return how far the jobs of a pipeline are. `tables`: outside of the lake, which `publish` may read. Raises
     JournalUnreachable, JournalError, LakeConflict."""
-    end, now_s = journal.high_watermark(), time()
+    now_s = time()
+    found = [
+        JournalStatus(
+            journal.location, journal.uuid, journal.epoch, journal.start_offset(), journal.high_watermark()
+        )
+        for journal in journals
+    ]
+    consumers = [
+        _consumer(journal, each, about.high_watermark, now_s)
+        for journal, about in zip(journals, found, strict=True)
+        for each in consumers_of(journal)
+    ]
     return PipelineStatus(
-        JournalStatus(journal.location, journal.uuid, journal.epoch, journal.start_offset(), end),
-        [_consumer(journal, each, end, now_s) for each in consumers_of(journal)],
-        None if lake is None else _table(Lake(lake), journal.uuid, end),
+        found[0],
+        found,
+        consumers,
+        None if lake is None else _table(Lake(lake), found),
         None if lake is None else _dead_letters(lake),
-        [] if lake is None else job_statuses(Places(Lake(lake), journal, tables, now_s)),
+        [] if lake is None else job_statuses(Places(Lake(lake), journals, tables, now_s)),
     )
 
 
 def _consumer(journal: LogReader, found: ConsumerPosition, end: int, now_s: float) -> ConsumerStatus:
     lag = lag_of(journal, found.offset, now_s)
     records = max(0, end - found.offset)
-    return ConsumerStatus(found.name, found.offset, records, found.updated_us, lag.bytes, lag.seconds)
+    return ConsumerStatus(
+        found.name, journal.uuid, found.offset, records, found.updated_us, lag.bytes, lag.seconds
+    )
 
 
-def _table(lake: Lake, uuid: str, high_watermark: int) -> TableStatus | None:
+def _table(lake: Lake, journals: Sequence[JournalStatus]) -> TableStatus | None:
     state = lake.table.state()
     if state is None:
         return None
-    end = state.end(uuid)
-    offset = 0 if end is None else end.offset
-    return TableStatus(str(lake.messages), state.version, state.rows, offset, max(0, high_watermark - offset))
+    offsets = [0 if (end := state.end(journal.uuid)) is None else end.offset for journal in journals]
+    lags = [
+        max(0, journal.high_watermark - offset) for journal, offset in zip(journals, offsets, strict=True)
+    ]
+    return TableStatus(str(lake.messages), state.version, state.rows, sum(offsets), sum(lags))
 
 
 def _dead_letters(lake: Path) -> DeadLettersStatus | None:
@@ -109,13 +130,17 @@ def _dead_letters(lake: Path) -> DeadLettersStatus | None:
 
 
 def describe(status: PipelineStatus) -> str:
-    """Return a line for the journal, one for each consumer, for the table, for each job, for what could not be
+    """Return a line for each journal, one for each consumer, for the table, for each job, for what could not be
     published."""
-    journal = status.journal
-    held = f"offsets {journal.start_offset:,} to {journal.high_watermark:,}"
-    lines = [f"journal   {journal.data_dir}  uuid {journal.uuid}  epoch {journal.epoch}  {held}"]
+    lines = [
+        f"journal   {j.data_dir}  uuid {j.uuid}  epoch {j.epoch}  "
+        f"offsets {j.start_offset:,} to {j.high_watermark:,}"
+        for j in status.journals
+    ]
+    are_several = len(status.journals) > 1
     lines += [
-        f"consumer  {c.name}  offset {c.offset:,}  lag {c.lag:,}  {c.lag_bytes:,} bytes  {c.lag_s:,.0f} s"
+        f"consumer  {c.name}{f'  journal {c.journal_uuid}' if are_several else ''}  offset {c.offset:,}  "
+        f"lag {c.lag:,}  {c.lag_bytes:,} bytes  {c.lag_s:,.0f} s"
         for c in status.consumers
     ]
     if status.table is not None:

@@ -99,7 +99,9 @@ class Counting:
                 newest = max(newest, int(messages.timestamps_us.max()))
                 yield self._traffic(counted(messages, self.window_s, self.topic_levels), at)
                 yield from last.add(messages)
-                for entries in queues.entries(messages):
+            queued = Messages(chunk, with_copies=True)  # what another shard published is delivered here, too
+            if queued.count:
+                for entries in queues.entries(queued):
                     yield self._by_client(entries, NEW, at)
             for progress in all_entries(chunk):
                 newest = max(newest, int(progress.timestamps_us.max()))

@@ -24,6 +24,7 @@ from headrace.core.records.record import (
     FLAG_RETAIN,
     FLAG_V5,
     FLAG_WILL,
+    KIND_COPY,
     KIND_MESSAGE,
     MESSAGE_HEADER_SIZE,
     NO_EXPIRY_U32,
@@ -62,8 +63,11 @@ _STRIDE: Final = 6
 class Messages:
     """The MESSAGE records of a chunk as columns. What columns share is worked out when the first of them asks."""
 
-    def __init__(self, chunk: Chunk) -> None:
-        chunk = chunk.only(chunk.kinds == KIND_MESSAGE)
+    def __init__(self, chunk: Chunk, with_copies: bool = False) -> None:
+        """Take the messages of a chunk; those that another shard published, too, where what is delivered is asked."""
+        wanted = chunk.kinds == KIND_MESSAGE
+        chunk = chunk.only(wanted | (chunk.kinds == KIND_COPY) if with_copies else wanted)
+        self.with_copies = with_copies
         self.uuid = chunk.uuid
         self._body = chunk.body
         self._chunk = chunk
@@ -74,7 +78,7 @@ class Messages:
 
     def only(self, wanted: Mask) -> Messages:
         """Return the messages that the mask names."""
-        return Messages(self._chunk.only(wanted))
+        return Messages(self._chunk.only(wanted), self.with_copies)
 
     def rows(self, schema: pa.Schema) -> pa.RecordBatch:
         """Return the rows of at least one message."""

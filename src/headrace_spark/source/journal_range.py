@@ -5,7 +5,8 @@ ranges of offsets instead. Every table that it writes takes the range's end as t
 `<job>-<uuid>-<epoch>`. The table that is written last says how far the job is; a table that is ahead of it says
 where the range ended that was cut off, and the range is done again with the same bounds, skipping what is there. A
 table that is behind the last one, or ahead of it by another range than the rest, was restored from an older copy.
-Tables that are merged into have no end of their own: the last one notes how far their logs were.
+Tables that are merged into have no end of their own: the last one notes how far their logs were. Of several journals each
+has its own ranges; they are worked on in turn, and no table depends on the order.
 """
 
 from __future__ import annotations
@@ -51,7 +52,7 @@ class Ranges:
         merged: Sequence[LakeTable] = (),
     ) -> None:
         self._job = job
-        self._journal = journal
+        self.journal = journal
         self._last = last
         self._others = others
         self._merged = merged
@@ -59,11 +60,11 @@ class Ranges:
         """Whether the tables were found to fit together: only somebody else can change that between two ranges."""
 
     def app_id(self, epoch: int) -> str:
-        return f"{self._job}-{self._journal.uuid}-{epoch}"
+        return f"{self._job}-{self.journal.uuid}-{epoch}"
 
     def position(self) -> int | None:
         """Return the offset below which every record is done; None before the first range. Raises LakeConflict."""
-        journal = self._journal
+        journal = self.journal
         for epoch in range(journal.epoch, -1, -1):
             done = self._last.last_version(self.app_id(epoch))
             if done is None:
@@ -107,7 +108,7 @@ class Ranges:
                 raise self._conflict(
                     f"table {table.path} is not the one that {self._last.path} was written with"
                 )
-        first = self._journal.complete_offset()
+        first = self.journal.complete_offset()
         is_begun = consumed == first and all(end > first for end in self._ends().values())
         if position is None and self._ends() and first > 0 and not is_begun:
             raise self._conflict(f"table {self._last.path} has nothing of this journal, which others count")
@@ -138,14 +139,14 @@ class Ranges:
 
     def _end_of(self, table: LakeTable) -> int | None:
         """Return the end in the newest epoch in which it counts anything."""
-        for epoch in range(self._journal.epoch, -1, -1):
+        for epoch in range(self.journal.epoch, -1, -1):
             if (end := table.last_version(self.app_id(epoch))) is not None:
                 return end
         return None
 
     def next(self, records_max: int, bytes_max: int, fail_on_data_loss: bool) -> JournalRange | None:
         """Return the next range, None if there is nothing new. Raises DataLoss, LakeConflict."""
-        journal = self._journal
+        journal = self.journal
         position = self.position()
         self._require_together(position)
         start = (

@@ -18,6 +18,7 @@ from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
 from headrace.journal.consumers import ConsumerPosition
+from headrace_spark.archive.folder import checkpoint_name
 from headrace_spark.archive.settings import ArchiveSettings
 from headrace_spark.base.errors import LakeConflict
 from headrace_spark.base.lake_url import LakeUrl
@@ -25,6 +26,7 @@ from headrace_spark.base.progress import Progress
 from headrace_spark.jobs import archive
 from headrace_spark.lake.lake import Lake
 from headrace_spark.lake.messages import archive_id
+from headrace_spark.source.journal import open_journals
 from spark.conftest import Shards, settings_of
 
 pytestmark = pytest.mark.spark
@@ -91,6 +93,13 @@ def test_an_older_checkpoint_loses_nothing(bench: Bench, tmp_path: Path) -> None
     bench.shards.write(60, seed=3)
     bench.archive()
     assert bench.rows() == bench.shards.rows()
+
+
+def test_several_shards_have_a_checkpoint_of_their_own(shards: Shards) -> None:
+    """A broker that was divided goes on in its lake: the checkpoint of the journal that it had stands aside."""
+    journals = open_journals(shards.data_dir)
+    assert checkpoint_name("archive", journals[:1]) == "archive"
+    assert checkpoint_name("archive", journals) == f"archive-{shards.writers[0].uuid}"
 
 
 def test_one_shard_that_is_archived_keeps_all_out(

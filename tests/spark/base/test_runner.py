@@ -111,7 +111,7 @@ def test_a_job_that_follows_begins_anew_when_its_broker_is_back(
             raise found
 
     caplog.set_level("INFO", "headrace.pipeline")
-    monkeypatch.setattr(runner, "journal_of", look)
+    monkeypatch.setattr(runner, "journals_of", look)
     job = Played(AWAY, QueryFailed("broker", is_ours=True, is_outage=True), DONE)
     assert played_through(job, following, Event()) == DONE
     assert (job.ends, looks, job.stopped) == ([], [], 2)
@@ -134,7 +134,7 @@ def test_a_token_that_is_taken_away_meanwhile_ends_the_waiting(
     def look(_settings: object, _patience: object) -> None:
         raise JournalRefused("this is not the token")
 
-    monkeypatch.setattr(runner, "journal_of", look)
+    monkeypatch.setattr(runner, "journals_of", look)
     with pytest.raises(JournalRefused, match="not the token"):
         played_through(Played(AWAY), following, Event())
 
@@ -151,7 +151,7 @@ def test_a_stop_ends_the_waiting(following: RunSettings, monkeypatch: pytest.Mon
         stop.set()
         raise AWAY
 
-    monkeypatch.setattr(runner, "journal_of", look)
+    monkeypatch.setattr(runner, "journals_of", look)
     assert played_through(Played(AWAY), following, stop) is None
 
 

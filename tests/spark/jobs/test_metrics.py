@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Iterator
 from pathlib import Path
 from threading import Event
@@ -22,7 +22,8 @@ from headrace_spark.jobs import metrics
 from headrace_spark.lake.lake_table import LakeTable
 from headrace_spark.lake.tables import DELIVERIES
 from headrace_spark.metrics.usage import MEASURES
-from spark.conftest import settings_of
+from headrace_spark.source.journal import open_journals
+from spark.conftest import Shards, settings_of
 
 pytestmark = pytest.mark.spark
 
@@ -188,6 +189,30 @@ def test_what_a_broker_did(
     assert ConsumerPosition.read(data_dir, "metrics").offset == max(
         part["up_to_offset"] for part in table(lake, "traffic")
     )
+
+
+def test_the_journals_of_shards_are_worked_on_in_turn(
+    shards: Shards, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = settings_of("metrics", shards.data_dir, tmp_path / "lake", records_per_trigger_max=100)
+    tables = metrics.Tables(tmp_path / "lake")
+    for each in tables.all:
+        each.create()
+    journals = open_journals(shards.data_dir)
+    turns = deque(metrics.begun(settings, tables, journal, "metrics:1") for journal in journals)
+    found = [metrics.next_range(turns, settings)[1] for _ in range(4)]
+    uuids = [writer.uuid for writer in shards.writers]
+    assert [one.journal.uuid for one in found if one is not None] == [*uuids, uuids[0]]
+    assert {(one.start, one.end) for one in found if one is not None} == {(0, 100)}
+    for writer in shards.writers:
+        assert ConsumerPosition.read(writer.data_dir, "metrics").owner == "metrics:1"
+    idle = turns[0]
+    monkeypatch.setattr(idle, "next", lambda *_: None)
+    ranges, one = metrics.next_range(turns, settings)
+    assert (ranges is idle, one is None) == (False, False)
+    for each_turn in turns:
+        monkeypatch.setattr(each_turn, "next", lambda *_: None)
+    assert metrics.next_range(turns, settings)[1] is None
 
 
 def test_what_does_not_fit_is_refused(spark: SparkSession, tmp_path: Path) -> None:

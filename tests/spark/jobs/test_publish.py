@@ -213,7 +213,7 @@ def test_rows_that_cannot_be_sent_are_put_aside_and_the_others_go_on(
         if n % 10 in (3, 5, 6, 7)
     }
     journal.write(mixed(1))
-    said = describe(pipeline_status(LocalJournal(journal.data_dir), bench.lake))
+    said = describe(pipeline_status([LocalJournal(journal.data_dir)], bench.lake))
     assert "dead_letters  rows 16: 8 'that is no topic name', 4 'Not authorized (0x87)'" in said
 
 

@@ -35,7 +35,7 @@ def statuses(journal: Writer, lake: Lake) -> Statuses:
     journal.write(mixed(300))
 
     def look(*tables: Path) -> dict[str, JobStatus]:
-        places = Places(lake, LocalJournal(journal.data_dir), tables, time() + 60)
+        places = Places(lake, [LocalJournal(journal.data_dir)], tables, time() + 60)
         return {status.job: status for status in job_statuses(places)}
 
     return look

@@ -9,7 +9,7 @@ import pytest
 from headrace_spark.base.errors import JournalMissing
 from headrace_spark.lake.lake import Lake
 from headrace_spark.lake.status import describe, pipeline_status
-from headrace_spark.source.journal import open_journal, register
+from headrace_spark.source.journal import open_journal, open_journals, register
 from spark.conftest import Writer
 from spark.journals import mixed
 from spark.lake.test_lake import append
@@ -18,7 +18,7 @@ from spark.lake.test_lake import append
 def test_the_journal_and_its_consumers(journal: Writer) -> None:
     journal.write(mixed(300))
     register(open_journal(journal.data_dir), "archive", 120)
-    status = pipeline_status(open_journal(journal.data_dir), None)
+    status = pipeline_status(open_journals(journal.data_dir), None)
     assert (status.journal.uuid, status.journal.epoch) == (journal.uuid, journal.epoch)
     assert (status.journal.start_offset, status.journal.high_watermark) == (0, 300)
     assert [(c.name, c.offset, c.lag) for c in status.consumers] == [("archive", 120, 180)]
@@ -31,9 +31,9 @@ def test_the_journal_and_its_consumers(journal: Writer) -> None:
 def test_the_table(journal: Writer, tmp_path: Path) -> None:
     made, lake = mixed(300), Lake(tmp_path / "lake")
     journal.write(made)
-    assert pipeline_status(open_journal(journal.data_dir), lake.root).table is None
+    assert pipeline_status(open_journals(journal.data_dir), lake.root).table is None
     rows = append(lake, made, 0, 1, uuid=journal.uuid)
-    status = pipeline_status(open_journal(journal.data_dir), lake.root)
+    status = pipeline_status(open_journals(journal.data_dir), lake.root)
     assert status.table is not None
     assert (status.table.rows, status.table.version) == (rows, 0)
     assert (status.table.offset, status.table.lag) == (rows_end(journal), 300 - rows_end(journal))
@@ -43,14 +43,14 @@ def test_the_table(journal: Writer, tmp_path: Path) -> None:
 def test_a_table_of_another_journal_counts_for_nothing(journal: Writer, tmp_path: Path) -> None:
     journal.write(mixed(10))
     append(Lake(tmp_path / "lake"), mixed(20), 0, 1)
-    table = pipeline_status(open_journal(journal.data_dir), tmp_path / "lake").table
+    table = pipeline_status(open_journals(journal.data_dir), tmp_path / "lake").table
     assert table is not None
     assert (table.offset, table.lag) == (0, 10)
 
 
 def test_no_journal(tmp_path: Path) -> None:
     with pytest.raises(JournalMissing):
-        pipeline_status(open_journal(tmp_path), None)
+        pipeline_status(open_journals(tmp_path), None)
 
 
 def rows_end(journal: Writer) -> int:

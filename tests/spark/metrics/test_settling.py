@@ -15,6 +15,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from headrace.core.records.message import Message, copy_of
 from headrace.journal.reader import JournalReader
 from headrace_spark.lake.delta_commit import paths_of
 from headrace_spark.lake.table_files import TableFiles
@@ -38,6 +39,7 @@ from headrace_spark.records.schema import EVENTS, arrow_schema
 from headrace_spark.source.reading import JournalPartition
 from spark.conftest import Writer
 from spark.histories import History
+from spark.journals import Made
 
 WINDOW_S = 7
 _SCHEMA = pa.schema([arrow_schema(EVENTS).field(name) for name in EVENTS_READ])
@@ -168,6 +170,31 @@ def test_what_happened(journal: Writer, tmp_path: Path, seed: int) -> None:
     assert remembered(counted.state).entries == len(entries)
     assert (entries["payload_bytes"] != DRAWN).sum() == sum(history.backlog.values())
     check_usage(history, rows["usage"])
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_what_another_shard_published_is_delivered_here_and_counted_there(
+    journal: Writer, tmp_path: Path, seed: int
+) -> None:
+    """The same history, with a copy in the place of each message."""
+    history, draw, copied = History(seed, 300), random.Random(seed), Made()
+    for offset, record in enumerate(history.made.records):
+        copied.add(copy_of(record, 1, offset) if isinstance(record, Message) else record)
+    journal.write(copied)
+    counted = Counted(tmp_path / "lake", journal.data_dir, draw)
+    end = len(copied.records)
+    for first, last in itertools.pairwise([0, end // 3, end]):
+        counted.count(first, last)
+    by_outcome = ("tenant", "client_id", "outcome")
+    rows = counted.rows
+    assert sums(rows["deliveries"], "messages", *by_outcome) == history.delivered
+    assert sums(rows["deliveries"], "payload_bytes", *by_outcome) == +history.delivered_bytes
+    unknown = [row for row in rows["deliveries"] if row["latency_ms"] is None]
+    assert sums(unknown, "messages", *by_outcome) == +history.unknown
+    waiting = {(row["tenant"], row["client_id"]): row["messages"] for row in counted.backlog}
+    assert waiting == history.backlog
+    assert (rows.get("traffic", []), counted.last) == ([], {})
+    assert sum(row["messages_in"] for row in rows["usage"]) == 0
 
 
 def check_usage(history: History, rows: list[dict[str, Any]]) -> None:

@@ -22,7 +22,7 @@ from headrace_spark.base.errors import BadOption, JournalRefused, JournalUnreach
 from headrace_spark.base.settings import RunSettings
 from headrace_spark.jobs import archive
 from headrace_spark.records.schema import EVENTS, MESSAGES
-from headrace_spark.source.journal import journal_of, open_journal
+from headrace_spark.source.journal import journals_of, open_journal
 from headrace_spark.source.ranges import StreamOffset
 from headrace_spark.source.reading import JournalPartition, all_chunks
 from headrace_spark.source.remote import Endpoint, Patience, RemoteJournal
@@ -102,7 +102,7 @@ def test_rows_by_topic_index_over_http(
     for location in (str(brokers[0].data_dir), url(brokers[0])):
         frame = spark.read.format("headrace-journal").option("cache", str(tmp_path / location[:4]))
         rows = frame.option("token", "secret").load(location).where("topic = 't/seldom'")
-        assert [bytes(row.payload).decode() for row in rows.orderBy("journal_offset").collect()] == [
+        assert [bytes(row.payload).decode() for row in rows.orderBy("journals_offset").collect()] == [
             f"seldom {n}" for n in range(50)
         ]
 
@@ -115,7 +115,7 @@ def test_a_stream_of_two_brokers_over_a_restart(
         query = (
             reader.options(**options)
             .load(",".join(map(url, sources)))
-            .select("journal_uuid", "journal_offset", "payload")
+            .select("journal_uuid", "journals_offset", "payload")
             .writeStream.format("delta")
             .option("checkpointLocation", str(tmp_path / "checkpoint"))
             .trigger(availableNow=True)
@@ -164,7 +164,9 @@ def test_the_archive_of_a_broker_whose_disk_is_elsewhere(
     assert (progress.rows, progress.lag) == (50, 0)
     rows = DeltaTable(tmp_path / "lake" / "messages").to_pyarrow_table(filters=[("topic", "=", "t/afar")])
     expected = [f"afar {n}" for count in (200, 50) for n in range(count)]
-    assert [payload.decode() for payload in rows.sort_by("journal_offset")["payload"].to_pylist()] == expected
+    assert [
+        payload.decode() for payload in rows.sort_by("journals_offset")["payload"].to_pylist()
+    ] == expected
     assert ConsumerPosition.read(brokers[0].data_dir, "archive").offset == progress.offset > end
 
 
@@ -174,12 +176,12 @@ def test_a_location_that_is_no_journal_is_named(brokers: list[BrokerProcess], tm
         return made
 
     with pytest.raises(BadOption, match=r"pipeline.journal='tcp://h:1': a broker is given as headrace://"):
-        journal_of(told(journal="tcp://h:1"))
+        journals_of(told(journal="tcp://h:1"))
     with pytest.raises(BadOption, match=r"pipeline.token_file='/nowhere': No such file"):
-        journal_of(told(journal=url(brokers[0]), token_file="/nowhere"))
+        journals_of(told(journal=url(brokers[0]), token_file="/nowhere"))
     (tmp_path / "bytes").write_bytes(b"\xff")
     with pytest.raises(BadOption, match="it is no text"):
-        journal_of(told(journal=url(brokers[0]), token_file=str(tmp_path / "bytes")))
+        journals_of(told(journal=url(brokers[0]), token_file=str(tmp_path / "bytes")))
 
 
 def test_a_wrong_token_is_named(brokers: list[BrokerProcess]) -> None:
