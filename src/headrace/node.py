@@ -426,6 +426,8 @@ class Node:
         for shard in self.shards:
             shard.close_sessions()
         self.worker.flush()  # what is said to clients whose sockets other workers have goes over the links
+        if self.handover is not None:
+            await self.handover.drain()
         if self.peers is not None:
             await self.peers.stop()
         await settle(self.worker, self.shards)

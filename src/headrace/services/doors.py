@@ -120,6 +120,11 @@ class Doors:
         return self._all.accepted
 
     @property
+    def relayed(self) -> int:
+        """Return how many sockets there are whose clients are at home in other workers."""
+        return len(self._all.relayed)
+
+    @property
     def listeners(self) -> list[Listener]:
         return list(self._listeners)
 

@@ -11,7 +11,7 @@ import asyncio
 import socket
 from collections.abc import Callable
 from dataclasses import replace
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Final, cast
 
 from headrace.core.ports.elsewhere import Departing, Elsewhere
 from headrace.net.connection import Connection
@@ -26,6 +26,7 @@ from headrace.workers.relay import ChannelTransport, Relay
 if TYPE_CHECKING:
     from headrace.sockets.plain import PlainTransport
 
+GOODBYE_S: Final = 2.0
 OpenChannel = Callable[
     [int, bytes], Channel | None
 ]  # to a worker, with what it begins with; `Peers.open_channel`
@@ -80,6 +81,13 @@ class HandOver(Elsewhere):
         self.arrivals.close()
         for departures in (*self.passing.values(), *self.relaying.values()):
             departures.close()
+
+    async def drain(self) -> None:
+        """Wait a moment for the other workers, who may stop as well, to say goodbye to their clients whose sockets are
+        here."""
+        until_s = self._loop.time() + GOODBYE_S
+        while self._doors.relayed and self._loop.time() < until_s:
+            await asyncio.sleep(0.005)
 
     def take(self, departing: Departing) -> None:
         self._loop.call_soon(self._depart, departing)

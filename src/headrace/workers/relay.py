@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from headrace.errors import ProtocolError
 
 _LOOK_MS: Final = 5000
-_GRACE_S: Final = 1.0
+_GRACE_S: Final = 3.0  # longer than a worker that stops waits for the others
 
 
 class Onward(ByteStream):
