@@ -38,8 +38,6 @@ STEPS = (
     ("publish", 50),
     ("subscribe", 20),
     ("unsubscribe", 3),
-    ("share", 8),
-    ("unshare", 1),
     ("seam", 15),
     ("answer", 50),
     ("read", 60),
@@ -60,6 +58,7 @@ STEPS = (
     ("break", 6),
     ("tell", 20),
 )
+GROUP_STEPS = (("share", 12), ("unshare", 1))
 
 
 class Due:
@@ -163,9 +162,12 @@ def _late(world: World) -> int:
 class ShardHistory:
     """One seed: its shards, its clients, its steps."""
 
-    def __init__(self, seed: int, steps: int, shards: int = SHARDS, retained: bool = True) -> None:
+    def __init__(
+        self, seed: int, steps: int, shards: int = SHARDS, retained: bool = True, groups: bool = True
+    ) -> None:
         self.rng = rng = Random(seed)
         self.retained = retained  # some messages are
+        self.groups = groups  # there are members of a shared subscription
         self.habits = Random(
             seed + 1_000_000_007
         )  # of what is retained, apart: the others stay what they are
@@ -203,8 +205,9 @@ class ShardHistory:
         return sum(isinstance(m, Copy) for shard in self.cluster.shards for m in shard.journal.messages())
 
     def run(self) -> None:
-        names = [name for name, _ in STEPS]
-        weights = [weight for _, weight in STEPS]
+        possible = STEPS + GROUP_STEPS if self.groups else STEPS
+        names = [name for name, _ in possible]
+        weights = [weight for _, weight in possible]
         for _ in range(self.steps):
             step = self.rng.choices(names, weights)[0]
             self.done.append(step)
@@ -651,9 +654,11 @@ def name_at_home(shard: int, shards: int, number: int) -> str:
     return next(name for name in names if homes.of_client(DEFAULT_TENANT, name) == shard)
 
 
-def run(seed: int, steps: int, shards: int = SHARDS, retained: bool = True) -> ShardHistory:
+def run(
+    seed: int, steps: int, shards: int = SHARDS, retained: bool = True, groups: bool = True
+) -> ShardHistory:
     """Run one seed; raises what it finds, with the seed and the last steps in it."""
-    history = ShardHistory(seed, steps, shards, retained)
+    history = ShardHistory(seed, steps, shards, retained, groups)
     try:
         history.run()
     except Exception as error:

@@ -143,6 +143,39 @@ def test_a_home_that_is_out_of_reach_refuses_new_members(version: int) -> None:
     assert suback(client)[-1] == 1
 
 
+def test_of_two_subscribes_that_wait_both_are_refused_and_none_is_a_member() -> None:
+    """The first refusal takes the membership away; the second answer may not say that there is one."""
+    shards = WiredShards()
+    share = share_in(shards, 0)
+    shards.held.add((1, 0))
+    client = shards[1].client("m")
+    client.subscribe(share, 1)
+    shards.advance(2)
+    client.subscribe(share, 1)
+    shards.advance(1)
+    shards.held.clear()
+    shards.carry()
+    codes = [list(body[2:]) for first, body in client.take() if first >> 4 == SUBACK]
+    assert codes == [[0x80], [0x80]]
+    assert not shards[0].broker.fold.tenant(DEFAULT_TENANT).groups
+
+
+def test_what_a_member_was_never_sent_that_has_left_meanwhile_goes_to_another() -> None:
+    shards = WiredShards()
+    share = share_in(shards, 0)
+    client = member(shards, 1, share, 2)
+    shards.held.add((1, 0))
+    publish(shards, 0, [b"1"], 2)
+    assert [draw.serial for draw in group_of(shards, 0).drawn.values()] == [1]
+    other = member(shards, 2, share, 2)
+    client.feed(codec.encode_unsubscribe(4, 9, [share]))
+    shards.held.clear()
+    shards.crash(1)
+    shards.connect_all()
+    assert received(other) == [b"1"]
+    assert [session.client_id.split("/")[1] for session in group_of(shards, 0).members] == ["2"]
+
+
 def test_the_filter_of_a_group_is_looked_for_before_suback() -> None:
     """P11: the home has announced it to the shard of the publisher, or taken nothing from there meanwhile."""
     shards = WiredShards()
@@ -205,6 +238,40 @@ def test_a_late_acknowledgement_of_an_old_draw_touches_no_new_one() -> None:
     client.ack(packet_id)
     shards.carry()
     assert [draw.serial for draw in group_of(shards, 0).drawn.values()] == [1]
+
+
+@pytest.mark.parametrize(("qos", "at_once"), [(1, [b"1"]), (2, [])])
+def test_qos_1_waits_for_nothing_and_qos_2_for_the_record_of_its_packet_id(
+    qos: int, at_once: list[bytes]
+) -> None:
+    shards = WiredShards()
+    client = member(shards, 1, share_in(shards, 0), qos)
+    shards[1].sync = write_nothing  # type: ignore[method-assign]
+    publish(shards, 0, [b"1"], qos)
+    assert received(client) == at_once
+    del shards[1].sync
+    shards.carry()
+    assert at_once + received(client) == [b"1"]
+
+
+@pytest.mark.parametrize("number", [0, 1])
+def test_qos_2_is_settled_when_both_journals_have_it(number: int) -> None:
+    """The member's shard tells of it when it is durable there, and forgets it when it is durable at the home."""
+    shards = WiredShards()
+    client = member(shards, 1, share_in(shards, 0), 2)
+    publish(shards, 0, [b"1"], 2)
+    [(packet_id, *_)] = client.publishes()
+    client.feed(codec.encode_pubrec(4, packet_id))
+    shards.carry()
+    shards[number].sync = write_nothing  # type: ignore[method-assign]
+    client.feed(codec.encode_pubcomp(4, packet_id), sync=False)
+    shards.carry()
+    assert len(group_of(shards, 0).drawn) == number
+    assert shards[1].neighbours.members.away.loans
+    del shards[number].sync
+    shards.carry()
+    assert not group_of(shards, 0).drawn
+    assert not shards[1].neighbours.members.away.loans
 
 
 def test_qos_2_stays_with_its_member_over_a_crash_of_each_shard_and_comes_once() -> None:
