@@ -23,6 +23,10 @@ class LakeUrl:
     def name(self) -> str:
         return self.url.rpartition("/")[2]
 
+    @property
+    def parent(self) -> LakeUrl:
+        return LakeUrl(self.url.rpartition("/")[0])
+
     def __truediv__(self, name: str) -> LakeUrl:
         return LakeUrl(f"{self.url}/{name}")
 

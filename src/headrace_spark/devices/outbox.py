@@ -16,8 +16,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass
-from pathlib import Path
+from dataclasses import dataclass, field
 from typing import Final
 
 from delta.tables import DeltaTable
@@ -36,12 +35,13 @@ from pyspark.sql.types import (
 )
 
 from headrace_spark.base.broker_address import BrokerAddress
+from headrace_spark.base.lake_url import Location
 from headrace_spark.devices.dead_letters import DeadLetters
 from headrace_spark.devices.outgoing import COLUMNS, PRODUCER, SEQUENCE, check_columns
-from headrace_spark.devices.plans import Plans
+from headrace_spark.devices.plans import AnyPlans
 from headrace_spark.devices.sink import FORMAT, ROW_BITS, SinkOptions
 from headrace_spark.lake.messages import KEPT_LOG
-from headrace_spark.lake.table_log import open_log
+from headrace_spark.lake.table_log import Folders, Tables
 
 KEPT_BATCHES: Final = 100
 """So many finished batches of a query stay readable; older ones are deleted now and then."""
@@ -68,10 +68,12 @@ OUTBOX: Final = StructType(
 class Outbox:
     """The outbox of one lake: says where the rows are kept and where they go. `connections` tasks publish at a time."""
 
-    table: Path
+    table: Location
     address: BrokerAddress
     connections: int = 2
     patience_s: float = 60.0
+    tables: Tables = field(default_factory=Folders)
+    """How logs are read."""
 
     def create(self, spark: SparkSession) -> None:
         builder = DeltaTable.createIfNotExists(spark).location(str(self.table)).addColumns(OUTBOX)
@@ -87,7 +89,7 @@ class Outbox:
 
     @property
     def dead_letters(self) -> DeadLetters:
-        return DeadLetters(self.table.parent)
+        return DeadLetters(self.table.parent, self.tables)
 
     def publish(self, spark: SparkSession, query: str, batch: int) -> int:
         """Send a kept batch to the broker; returns when it has all but those that are put aside: how many these are.
@@ -107,10 +109,10 @@ class Outbox:
     def last_batch(self, query: str) -> int | None:
         """Return the last batch of a query that was kept; None too where there is no outbox yet. Raises
         LakeConflict."""
-        log = open_log(self.table)
+        log = self.tables.open(self.table)
         return None if log is None else log.transaction_version(query)
 
-    def batches(self, plans: Plans | None = None) -> Callable[[DataFrame, int], None]:
+    def batches(self, plans: AnyPlans | None = None) -> Callable[[DataFrame, int], None]:
         """Return what `foreachBatch` is given: keep the batch, publish it. `plans`: of a query over a Delta table."""
 
         def each(frame: DataFrame, batch: int) -> None:
@@ -119,11 +121,15 @@ class Outbox:
             if plans is not None:
                 plans.add(batch)
             self.stage(frame, query, batch)
+            if plans is not None:
+                plans.kept(batch)
             aside = self.publish(spark, query, batch)
             if aside:
                 print(f"{aside} rows were put aside in {self.dead_letters.path}", file=sys.stderr, flush=True)
             if batch and batch % KEPT_BATCHES == 0:
                 self.forget(spark, query, batch)
+            if plans is not None:
+                plans.done(batch)
 
         return each
 

@@ -6,6 +6,9 @@ The plan of a batch is written before its rows are kept; it counts once the outb
 A checkpoint that was lost, or restored from an older copy, would plan other rows under numbers that the outbox and the
 broker have seen, and these rows would never leave. So it is moved forward to the newest batch that counts, which Spark
 then repeats: the rows that were kept are sent, and the broker leaves out those that it has.
+
+Behind a URL the outbox has the plans in its log (`headrace_spark.lake.table_plan`), and a small file beside it says how
+far rows have left, so that an outbox which was restored from an older copy is recognised: its numbers are used up.
 """
 
 from __future__ import annotations
@@ -14,12 +17,14 @@ import json
 from collections.abc import Sequence
 from dataclasses import astuple, dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from headrace_spark.base.errors import LakeConflict
 from headrace_spark.lake.checkpoint import Checkpoint
 from headrace_spark.lake.durable import sync_path
+from headrace_spark.lake.notes import NoteFiles
 from headrace_spark.lake.table_log import Folders
+from headrace_spark.lake.table_plan import TablePlan
 from headrace_spark.lake.table_position import TablePosition, commit_of, is_there
 
 _FOLDER: Final = "_plans"
@@ -40,6 +45,95 @@ class Plan:
     @property
     def position(self) -> TablePosition:
         return TablePosition.from_dict(self.end)
+
+
+class AnyPlans(Protocol):
+    """Plans of one query, wherever its outbox is."""
+
+    def add(self, batch: int) -> None:
+        """Add a plan, before the rows of a batch are kept."""
+
+    def kept(self, batch: int) -> None:
+        """Note that the rows of a batch are kept, before any of them leaves."""
+
+    def done(self, batch: int) -> None:
+        """Note that the rows of a batch have left."""
+
+    def start(self, kept: int | None) -> Checkpoint:
+        """Return the checkpoint with which the query starts. `kept`: the last batch of `query` in the outbox. Raises
+        LakeConflict, ForeignOffset."""
+
+    def position(self) -> TablePosition | None:
+        """Return the place below which everything is done; None before the first batch."""
+
+    @property
+    def query(self) -> str | None:
+        """Return the query whose rows the outbox has under this name."""
+
+
+class TablePlans:
+    """Knows the plans of one query whose outbox is behind a URL. `name`: of the job, for its file."""
+
+    def __init__(self, plan: TablePlan, outbox: object, source: object, name: str, notes: NoteFiles) -> None:
+        self._plan = plan
+        self._outbox = outbox
+        self._source = source
+        self._name = name
+        self._file = _file_of(name)
+        self._notes = notes
+        self.query = plan.query_id
+
+    def add(self, batch: int) -> None:
+        self._plan.add(batch)
+
+    def kept(self, batch: int) -> None:
+        self._note(batch, False)
+
+    def done(self, batch: int) -> None:
+        self._note(batch, True)
+
+    def start(self, kept: int | None) -> Checkpoint:
+        newest, noted = self._plan.newest(), noted_of(self._notes, self._name)
+        known = (-1, 0) if newest is None else (newest.batch, newest.end.number)
+        if noted is not None and (
+            noted["query"] != self.query or (noted["batch"], noted["end"]) > known or kept is None
+        ):
+            raise LakeConflict(
+                f"{self._notes.at(self._file)} and outbox {self._outbox} do not belong together: rows have left up to "
+                f"batch {noted['batch']}, the outbox knows of batch {known[0]}: it was replaced, or restored from an "
+                "older copy. Restore both as they were at one time; or give another pipeline.publish.name, and every row "
+                "is published again"
+            )
+        return self._plan.restore(is_finished=self._is_done())
+
+    def position(self) -> TablePosition | None:
+        newest = self._plan.newest()
+        return None if newest is None else newest.end if self._is_done() else newest.begin
+
+    def _is_done(self) -> bool:
+        newest, noted = self._plan.newest(), noted_of(self._notes, self._name)
+        return newest is not None and noted == self._line(newest.batch, newest.end, True)
+
+    def _note(self, batch: int, is_done: bool) -> None:
+        end = TablePosition.from_dict(self._plan.checkpoint.end(batch))
+        self._notes.write(self._file, json.dumps(self._line(batch, end, is_done)).encode())
+
+    def _line(self, batch: int, end: TablePosition, is_done: bool) -> dict[str, Any]:
+        about = {"query": self.query, "source": str(self._source)}
+        return {**about, "batch": batch, "end": end.number, "done": is_done}
+
+
+def noted_of(notes: NoteFiles, name: str) -> dict[str, Any] | None:
+    """Return what the query of that name has noted: `query`, `source`, `batch`, `end`, `done`. Raises LakeConflict."""
+    found = notes.read(_file_of(name))
+    try:
+        return None if found is None else dict(json.loads(found))
+    except ValueError:
+        raise LakeConflict(f"{notes.at(_file_of(name))} is empty or cut off: restore it") from None
+
+
+def _file_of(name: str) -> str:
+    return f"publish-{name}.json"
 
 
 class Plans:
@@ -66,6 +160,20 @@ class Plans:
         new.write_text(json.dumps({"query": self._checkpoint.query_id, "plans": listed}))
         sync_path(new)
         new.replace(self._path)
+
+    def kept(self, batch: int) -> None:
+        """Do nothing: the outbox says so."""
+
+    def done(self, batch: int) -> None:
+        """Do nothing: the checkpoint says so."""
+
+    def start(self, kept: int | None) -> Checkpoint:
+        self.resume(kept)
+        return self._checkpoint
+
+    def position(self) -> TablePosition | None:
+        passed = self._checkpoint.passed()
+        return None if passed is None else TablePosition.from_dict(passed)
 
     def resume(self, kept: int | None) -> None:
         """Resume before the query starts. `kept`: the last batch of `self.query` in the outbox.

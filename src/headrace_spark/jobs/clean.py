@@ -119,7 +119,7 @@ def continuity(lake: Lake, tables: Tables) -> Continuity:
     return Continuity(lake.checkpoint(JOB, "messages"), lake.messages, tables.clean, tables.others)
 
 
-def together_in(spark: SparkSession, settings: Settings, lake: AnyLake, tables: Tables) -> Together:
+def together_in(settings: Settings, lake: AnyLake, tables: Tables) -> Together:
     """Make what is missing of the tables and return what says where they are. Raises what `check` does."""
     check(settings)
     if isinstance(lake, Lake):
@@ -132,7 +132,7 @@ def together_in(spark: SparkSession, settings: Settings, lake: AnyLake, tables: 
     require_columns(tables.clean, load_topic_schemas(Path(settings.topic_schemas)))
     for table in tables.all:
         table.create()
-    plan = TablePlan(spark, lake, JOB, tables.clean.path, lake.messages)
+    plan = TablePlan(lake, JOB, tables.clean.path, lake.messages)
     planned = PlannedContinuity(plan, lake.messages, tables.clean, tables.others)
     planned.require()
     Pinned(lake.notes, planned.is_unfinished).require(Path(settings.topic_schemas))
@@ -144,7 +144,7 @@ def run(spark: SparkSession, settings: Settings, stop: Event, report: Report) ->
     lake = lake_of(spark, settings.lake)
     with lake.holding(JOB):
         tables = Tables(lake)
-        together = together_in(spark, settings, lake, tables)
+        together = together_in(settings, lake, tables)
         Pinned(lake.notes, together.is_unfinished).keep(Path(settings.topic_schemas))
         cleaner = Cleaner(settings, load_topic_schemas(Path(settings.topic_schemas)), tables, together)
         tracker = Tracker(cleaner, TableBacklog(lake.messages, lake.tables), together.position(), report)

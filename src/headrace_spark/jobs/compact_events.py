@@ -27,15 +27,15 @@ from delta.tables import DeltaTable
 from pyspark.sql import Column, DataFrame, Row, SparkSession, Window
 from pyspark.sql import functions as F
 
-from headrace.journal.bootstrap_file import BootstrapFile, bootstrap_path, write_bootstrap
-from headrace.journal.errors import CorruptFile
-from headrace_spark.base.errors import DataLoss, ForeignOffset
+from headrace.journal.bootstrap_file import bootstrap_path, write_bootstrap
+from headrace_spark.base.errors import DataLoss, ForeignOffset, TableMoved
+from headrace_spark.base.lake_url import Location
 from headrace_spark.base.progress import Progress, Report
 from headrace_spark.base.settings import RunSettings
+from headrace_spark.lake.bootstraps import Bootstraps
 from headrace_spark.lake.durable import SyncedTable
-from headrace_spark.lake.lake import Lake
+from headrace_spark.lake.lake_of import AnyLake, lake_of, tending
 from headrace_spark.lake.messages import KEPT_LOG
-from headrace_spark.lake.upkeep import FileMarks, Upkeep
 from headrace_spark.source.journal import commit, journal_of, register, require_history, source_options
 from headrace_spark.source.log_reader import LogReader
 from headrace_spark.source.options import check_consumer
@@ -71,18 +71,19 @@ def check(settings: Settings) -> None:
 
 def run(spark: SparkSession, settings: Settings, stop: Event, report: Report) -> Progress:
     """Run the job. Raises PipelineError. Prints the path of each file that it has written."""
-    with Lake(settings.folder).holding(JOB):
-        return _run(spark, settings, stop, report)
+    lake = lake_of(spark, settings.lake)
+    with lake.holding(JOB):
+        return _run(spark, settings, lake, stop, report)
 
 
-def _run(spark: SparkSession, settings: Settings, stop: Event, report: Report) -> Progress:
+def _run(spark: SparkSession, settings: Settings, lake: AnyLake, stop: Event, report: Report) -> Progress:
     began = monotonic()
-    said: Path | None = None
-    lake = Lake(settings.folder)
-    upkeep = Upkeep(spark, settings.upkeep, FileMarks(lake.checkpoints), (), [lake.root / "event_snapshot"])
+    said: Location | None = None
+    files = Bootstraps(lake)
+    tend = tending(spark, settings.upkeep, lake, (), [lake.root / "event_snapshot"])
     while True:
         at = monotonic()
-        end, rows, file = compact_once(spark, settings)
+        end, rows, file = compact_once(spark, settings, lake, files)
         if file != said:
             print(file, flush=True)
         said = file
@@ -90,24 +91,28 @@ def _run(spark: SparkSession, settings: Settings, stop: Event, report: Report) -
         lag, ends = journal.high_watermark() - end, {journal.uuid: end}
         progress = Progress(rows, end, lag, monotonic() - began, (monotonic() - at,), ends=ends)
         report(progress)
-        upkeep.tend()
+        lake.require_held()
+        tend()
         if not settings.follow or stop.wait(settings.trigger_s):
             return progress
 
 
-def compact_once(spark: SparkSession, settings: Settings) -> tuple[int, int, Path]:
-    """Bring table and file up to the high watermark; the checkpoint, the rows of the table, and the file."""
+def compact_once(
+    spark: SparkSession, settings: Settings, lake: AnyLake, files: Bootstraps
+) -> tuple[int, int, Location]:
+    """Bring table and file up to the high watermark; the checkpoint, the rows of the table, and the file.
+
+    Raises TableMoved if another process has brought the table further meanwhile.
+    """
     journal = journal_of(settings)
-    table = Lake(settings.folder).root / "event_snapshot"
+    table = lake.root / "event_snapshot"
     old = spark.read.format("delta").load(str(table)) if DeltaTable.isDeltaTable(spark, str(table)) else None
     start = starting_offset(journal, old)
-    register(
-        journal, settings.consumer, start, "" if old is None else Lake(settings.folder).owner(JOB, table)
-    )
+    register(journal, settings.consumer, start, "" if old is None else lake.owner(JOB, table))
     end = journal.high_watermark()
-    file = bootstrap_path(Lake(settings.folder).root / "bootstrap", end)
-    if old is not None and end == start and is_whole(file):
-        return end, old.count() - 1, file  # nothing is new, and nothing is written
+    file = bootstrap_path(files.folder, end)
+    if old is not None and end == start and files.is_whole(file):
+        return end, old.count() - 1, files.at(file)  # nothing is new, and nothing is written
     rows = events(spark, journal, start, end)
     if old is not None:
         if (
@@ -122,26 +127,28 @@ def compact_once(spark: SparkSession, settings: Settings) -> tuple[int, int, Pat
         [mark(CHECKPOINT, journal.uuid, journal.epoch, end)],
         "kind string, journal_uuid string, journal_epoch long, journal_offset long",
     )
-    compacted(rows).unionByName(checkpoint, allowMissingColumns=True).write.format("delta").mode(
-        "overwrite"
-    ).option("mergeSchema", "true").options(**KEPT_LOG).save(str(table))
+    put_in_place(lake, table, compacted(rows).unionByName(checkpoint, allowMissingColumns=True), journal, end)
     left = spark.read.format("delta").load(str(table))
-    file = write_bootstrap(
-        Lake(settings.folder).root / "bootstrap", journal.uuid, journal.epoch, end, _records(left)
-    )
-    SyncedTable(table).sync()
-    owner = Lake(settings.folder).owner(JOB, table)
+    write_bootstrap(files.folder, journal.uuid, journal.epoch, end, _records(left))
+    files.show(file)
+    owner = lake.owner(JOB, table)
     commit(journal, settings.consumer, JournalOffset(journal.uuid, journal.epoch, end), owner)
-    return end, left.count() - 1, file
+    return end, left.count() - 1, files.at(file)
 
 
-def is_whole(file: Path) -> bool:
-    """Return whether a broker could start from the file."""
-    try:
-        BootstrapFile(file)
-    except (CorruptFile, FileNotFoundError):
-        return False
-    return True
+def put_in_place(lake: AnyLake, table: Location, rows: DataFrame, journal: LogReader, end: int) -> None:
+    """Replace the table, unless it is at that offset or further. Raises TableMoved where it is further."""
+    app_id = f"{JOB}-{journal.uuid}-{journal.epoch}"
+    writer = rows.write.format("delta").mode("overwrite").option("mergeSchema", "true").options(**KEPT_LOG)
+    writer.option("txnAppId", app_id).option("txnVersion", end).save(str(table))
+    log = lake.tables.open(table)
+    found = None if log is None else log.transaction_version(app_id)
+    if found != end:
+        raise TableMoved(
+            f"{table} is at version {found} of {app_id}, not at {end}: another process writes it"
+        )
+    if isinstance(table, Path):
+        SyncedTable(table).sync()
 
 
 def starting_offset(journal: LogReader, old: DataFrame | None) -> int:

@@ -56,7 +56,7 @@ def run(spark: SparkSession, settings: Settings, stop: Event, report: Report) ->
         if tables.quarantine.log() is None or tables.clean.log() is None:
             return Progress(0, 0, 0, monotonic() - began)
         if not isinstance(lake, Lake):
-            _require_finished(clean.together_in(spark, settings, lake, tables))
+            _require_finished(clean.together_in(settings, lake, tables))
         remove_moved(spark, tables)
         rows = add_mended(spark, settings, lake, tables)
         remove_moved(spark, tables)

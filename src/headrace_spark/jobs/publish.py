@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from threading import Event
 from time import monotonic, time
@@ -24,18 +25,22 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from headrace_spark.base.broker_address import BrokerAddress, read_password
 from headrace_spark.base.errors import BadOption
+from headrace_spark.base.lake_url import LakeUrl, Location
 from headrace_spark.base.progress import Progress, Report
 from headrace_spark.base.query import durations_s, run_query
 from headrace_spark.base.settings import RunSettings
 from headrace_spark.devices.outbox import Outbox
-from headrace_spark.devices.plans import Plans
+from headrace_spark.devices.plans import AnyPlans, Plans, TablePlans
+from headrace_spark.lake.hadoop_files import said_plainly
 from headrace_spark.lake.lake import Lake
-from headrace_spark.lake.lake_table import LakeTable
+from headrace_spark.lake.lake_of import AnyLake, lake_of, tending
+from headrace_spark.lake.location import table_location
 from headrace_spark.lake.table_backlog import TableBacklog
-from headrace_spark.lake.table_log import open_log
+from headrace_spark.lake.table_log import Folders, Tables
+from headrace_spark.lake.table_plan import TablePlan
 from headrace_spark.lake.table_position import TablePosition
 from headrace_spark.lake.tables import DEAD_LETTERS
-from headrace_spark.lake.upkeep import FileMarks, Upkeep
+from headrace_spark.lake.url_lake import UrlLake
 from headrace_spark.source.options import check_consumer
 
 JOB: Final = "publish"
@@ -62,18 +67,28 @@ class Settings(RunSettings):
         )
 
     @property
-    def source(self) -> Path:
-        """Return the table, a folder; within the lake unless the path is absolute."""
-        return self.folder.absolute() / self.table
+    def source(self) -> Location:
+        """Return the table; within the lake unless the path is absolute, or a URL."""
+        return table_location(self.lake, self.table)
 
 
 def check(settings: Settings) -> None:
     """Check that the job can run. Raises BadOption, LakeConflict."""
     check_consumer(settings.name)
     settings.address.check()
+    if isinstance(settings.source, LakeUrl) and not isinstance(settings.lake, LakeUrl):
+        raise BadOption(
+            "pipeline.publish.table", settings.table, "the lake is a folder: the table has to be in one"
+        )
     if not settings.table:
         raise BadOption("pipeline.publish.table", "", "the table whose rows are published is needed")
-    if open_log(settings.source) is None:
+    if not isinstance(settings.lake, LakeUrl):
+        require_source(settings, Folders())
+
+
+def require_source(settings: Settings, tables: Tables) -> None:
+    """Raise BadOption unless there is a table to publish."""
+    if tables.open(settings.source) is None:
         raise BadOption(
             "pipeline.publish.table", settings.table, f"there is no Delta table in {settings.source}"
         )
@@ -81,25 +96,45 @@ def check(settings: Settings) -> None:
 
 def run(spark: SparkSession, settings: Settings, stop: Event, report: Report) -> Progress:
     """Run the job until it has done its work or is to stop. Raises PipelineError."""
-    with Lake(settings.folder).holding(f"{JOB}-{settings.name}"):
-        tracker = Tracker(settings, report)
-        upkeep = tended(spark, settings)
+    lake = lake_of(spark, settings.lake)
+    with lake.holding(f"{JOB}-{settings.name}"):
+        require_source(settings, lake.tables)
+        table = lake.root / "outbox"
+        outbox = Outbox(table, settings.address, settings.connections, settings.patience_s, lake.tables)
+        plans = plans_in(spark, settings, lake, outbox)
+        tracker = Tracker(TableBacklog(settings.source, lake.tables), plans, report)
+        put_aside = lake.table_of(DEAD_LETTERS).path
+        tend = tending(spark, settings.upkeep, lake, [put_aside], [table])
 
         def observe(finished: list[StreamingQueryProgress]) -> None:
             tracker.observe(finished)
-            upkeep.tend()
+            lake.require_held()
+            tend()  # batches that were sent leave the outbox by themselves
 
-        run_query(lambda: start_query(spark, settings), observe, stop, settings.restarts_max)
+        begin = partial(start_query, spark, settings, outbox, plans)
+        run_query(begin, observe, stop, settings.restarts_max)
         return tracker.progress
+
+
+def plans_in(spark: SparkSession, settings: Settings, lake: AnyLake, outbox: Outbox) -> AnyPlans:
+    if isinstance(lake, Lake) and isinstance(settings.source, Path):
+        return Plans(
+            lake.root / "outbox", settings.name, lake.checkpoint(JOB, settings.name), settings.source
+        )
+    assert isinstance(lake, UrlLake)
+    with said_plainly(outbox.table):
+        outbox.create(spark)
+    plan = TablePlan(lake, f"{JOB}-{settings.name}", outbox.table, settings.source)
+    return TablePlans(plan, outbox.table, settings.source, settings.name, lake.notes)
 
 
 class Tracker:
     """Adds up what Spark reports. The lag is rows of the table."""
 
-    def __init__(self, settings: Settings, report: Report) -> None:
+    def __init__(self, backlog: TableBacklog, plans: AnyPlans, report: Report) -> None:
         self._report = report
-        self._backlog = TableBacklog(settings.source)
-        self._checkpoint = Lake(settings.folder).checkpoint(JOB, settings.name)
+        self._backlog = backlog
+        self._plans = plans
         self._position: TablePosition | None = None
         self._began = monotonic()
         self.progress = Progress(0, 0, 0, 0.0)
@@ -107,8 +142,8 @@ class Tracker:
     def observe(self, finished: list[StreamingQueryProgress]) -> None:
         """Observe the progress. Called about twice a second with the batches finished since; often none."""
         rows = self.progress.rows + sum(batch.numInputRows for batch in finished)
-        if self._position is None and (passed := self._checkpoint.passed()) is not None:
-            self._position = TablePosition.from_dict(passed)
+        if self._position is None:
+            self._position = self._plans.position()
         for done in finished:
             self._position = TablePosition.from_dict(json.loads(done.sources[0].endOffset))
         lag = self._backlog.lag(self._position, time())
@@ -119,20 +154,7 @@ class Tracker:
         self._report(self.progress)
 
 
-def tended(spark: SparkSession, settings: Settings) -> Upkeep:
-    """Return the upkeep of outbox and dead letters; batches that were sent leave the outbox by themselves."""
-    lake = Lake(settings.folder)
-    outbox = lake.root / "outbox"
-    return Upkeep(
-        spark,
-        settings.upkeep,
-        FileMarks(lake.checkpoints),
-        [LakeTable(lake.root, DEAD_LETTERS).path],
-        [outbox],
-    )
-
-
-def start_query(spark: SparkSession, settings: Settings) -> StreamingQuery:
+def start_query(spark: SparkSession, settings: Settings, outbox: Outbox, plans: AnyPlans) -> StreamingQuery:
     """Start the query over the rows of the table, from its first version on; only appends count."""
     rows = (
         spark.readStream.format("delta")
@@ -140,16 +162,12 @@ def start_query(spark: SparkSession, settings: Settings) -> StreamingQuery:
         .option("skipChangeCommits", True)
         .load(str(settings.source))
     )
-    lake = Lake(settings.folder)
-    checkpoint = lake.checkpoint(JOB, settings.name)
-    outbox = Outbox(lake.root / "outbox", settings.address, settings.connections, settings.patience_s)
-    plans = Plans(outbox.table, settings.name, checkpoint, settings.source)
-    plans.resume(None if plans.query is None else outbox.last_batch(plans.query))
+    checkpoint = plans.start(None if plans.query is None else outbox.last_batch(plans.query))
     outbox.create(spark)
     writer = (
         rows.writeStream.foreachBatch(outbox.batches(plans))
         .queryName(f"{JOB}-{settings.name}")
-        .option("checkpointLocation", str(checkpoint.path))
+        .option("checkpointLocation", f"file:{checkpoint.path}")
     )
     if settings.follow:
         return writer.trigger(processingTime=f"{round(settings.trigger_s * 1000)} milliseconds").start()

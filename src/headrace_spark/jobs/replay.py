@@ -24,8 +24,6 @@ from time import monotonic
 from typing import Any, Final
 from uuid import uuid4
 
-from deltalake import DeltaTable as DeltaLog
-from deltalake.exceptions import TableNotFoundError
 from pyspark.errors import AnalysisException, ParseException
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
@@ -33,12 +31,14 @@ from pyspark.sql import functions as F
 from headrace.mqtt.topics import valid_filter, valid_topic
 from headrace_spark.base.broker_address import BrokerAddress, read_password
 from headrace_spark.base.errors import BadOption, LakeConflict, QueryFailed
+from headrace_spark.base.lake_url import LakeUrl, Location
 from headrace_spark.base.progress import Progress, Report
 from headrace_spark.base.settings import RunSettings
 from headrace_spark.devices.outbox import send
 from headrace_spark.devices.outgoing import COLUMNS, PRODUCER, SEQUENCE
-from headrace_spark.lake.durable import sync_path
 from headrace_spark.lake.lake import Lake
+from headrace_spark.lake.lake_of import AnyLake, lake_of
+from headrace_spark.lake.location import table_location
 from headrace_spark.lake.tables import TABLES
 from headrace_spark.source.options import check_consumer
 
@@ -83,6 +83,11 @@ class Settings(RunSettings):
         )
 
     @property
+    def target(self) -> Location:
+        """Return the table that rows are added to."""
+        return _resolved(table_location(self.lake, self.table))
+
+    @property
     def topic_prefix(self) -> str:
         """Return the prefix of the topics: one client's messages have a prefix of their own, to which it subscribes:
         `replay/to/<client id>/`."""
@@ -99,29 +104,39 @@ def check(settings: Settings) -> None:
         raise BadOption("pipeline.replay.topic", settings.topic, "not a topic filter")
     if not settings.table and not valid_topic(f"{settings.topic_prefix}x".encode()):
         raise BadOption("pipeline.replay.prefix", settings.topic_prefix, "not the beginning of a topic")
-    if settings.table and (settings.folder.absolute() / settings.table).resolve() in own_tables(
-        settings.folder
-    ):
+    if settings.table and settings.target in own_tables(settings.lake):
         problem = (
             "the jobs of headrace write that table: its rows would be counted, cleaned or sent as new ones"
         )
         raise BadOption("pipeline.replay.table", settings.table, problem)
-    if Lake(settings.folder).table.state() is None:
-        raise LakeConflict(f"there is no table {Lake(settings.folder).messages}: run the job archive first")
+    if not isinstance(settings.lake, LakeUrl):
+        require_archive(Lake(settings.lake))
 
 
-def own_tables(lake: Path) -> set[Path]:
-    """Return the folders of a lake that jobs write."""
+def require_archive(lake: AnyLake) -> None:
+    """Raise LakeConflict unless there is something to replay."""
+    if lake.table.log() is None:
+        raise LakeConflict(f"there is no table {lake.messages}: run the job archive first")
+
+
+def own_tables(lake: Location) -> set[Location]:
+    """Return the places in a lake that jobs write."""
     names = {"messages", "outbox", "event_snapshot", "bootstrap", "_checkpoints"}
     names |= {table.name for table in TABLES}
-    return {(lake.absolute() / name).resolve() for name in names}
+    return {_resolved(table_location(lake, name)) for name in names}
+
+
+def _resolved(place: Location) -> Location:
+    return place.resolve() if isinstance(place, Path) else place
 
 
 def run(spark: SparkSession, settings: Settings, stop: Event, report: Report) -> Progress:
     """Run the job. Raises PipelineError. With `dry_run` only what would be replayed is printed, as JSON."""
     try:
-        with nullcontext() if settings.dry_run else Lake(settings.folder).holding(f"{JOB}-{settings.name}"):
-            return _run(spark, settings, stop, report)
+        lake = lake_of(spark, settings.lake)
+        require_archive(lake)
+        with nullcontext() if settings.dry_run else lake.holding(f"{JOB}-{settings.name}"):
+            return _run(spark, settings, lake, stop, report)
     except (AnalysisException, ParseException) as error:
         raise BadOption("pipeline.replay.where", settings.where, str(error).splitlines()[0]) from None
     except Exception as error:
@@ -130,11 +145,12 @@ def run(spark: SparkSession, settings: Settings, stop: Event, report: Report) ->
         raise
 
 
-def _run(spark: SparkSession, settings: Settings, stop: Event, report: Report) -> Progress:
+def _run(spark: SparkSession, settings: Settings, lake: AnyLake, stop: Event, report: Report) -> Progress:
     began = monotonic()
-    notes = Notes.of(settings)
+    notes = Notes.of(settings, lake)
     notes.require_kept(settings)
-    rows = chosen(spark, settings, notes.version)
+    archive = spark.read.format("delta").option("versionAsOf", notes.version).load(str(lake.messages))
+    rows = chosen(archive, settings)
     require_lasting(rows, settings.where)
     parts = notes.parts or journals(rows)
     total = sum(part.rows for part in parts)
@@ -152,6 +168,7 @@ def _run(spark: SparkSession, settings: Settings, stop: Event, report: Report) -
         if number >= notes.slices_done:
             if stop.is_set():
                 break
+            lake.require_held()
             _replay(one, settings, notes.id, number, part)
             notes.done(number + 1, settings)
         done += one.count()
@@ -169,7 +186,7 @@ def _replay(rows: DataFrame, settings: Settings, run_id: str, number: int, part:
         send(outgoing, settings.address, settings.connections, settings.patience_s, settings.rate)
         return
     writer = rows.write.format("delta").mode("append").option("txnAppId", f"{JOB}-{run_id}")
-    writer.option("txnVersion", number).save(str(settings.folder.absolute() / settings.table))
+    writer.option("txnVersion", number).save(str(settings.target))
 
 
 def marked(rows: DataFrame, settings: Settings) -> DataFrame:
@@ -193,11 +210,8 @@ def marked(rows: DataFrame, settings: Settings) -> DataFrame:
 # What is replayed
 
 
-def chosen(spark: SparkSession, settings: Settings, version: int) -> DataFrame:
-    """Return the part of the archive that the settings name, at one version of the table."""
-    table = (
-        spark.read.format("delta").option("versionAsOf", version).load(str(Lake(settings.folder).messages))
-    )
+def chosen(table: DataFrame, settings: Settings) -> DataFrame:
+    """Return the part of the archive that the settings name."""
     conditions = [~F.exists("user_properties", lambda pair: pair["name"] == PROPERTY)]
     if settings.since:
         conditions.append(F.col("publish_timestamp") >= F.lit(_time("since", settings.since)))
@@ -293,7 +307,8 @@ class Notes:
 
     def __init__(
         self,
-        path: Path,
+        lake: AnyLake,
+        name: str,
         run_id: str,
         identity: dict[str, Any],
         version: int,
@@ -302,7 +317,8 @@ class Notes:
         messages: str,
         kept: int,
     ) -> None:
-        self.path = path
+        self._lake = lake
+        self._name = name
         self.id = run_id
         self.identity = identity
         self.version = version
@@ -315,51 +331,49 @@ class Notes:
         """The last slice that the target table has, if it is a table; -1: none."""
 
     @classmethod
-    def of(cls, settings: Settings) -> Notes:
+    def of(cls, settings: Settings, lake: AnyLake) -> Notes:
         """Return the slices of an earlier start, or new ones.
 
         Raises BadOption if the name stands for another replay, LakeConflict if what was noted cannot be gone on with.
         """
-        lake = Lake(settings.folder)
-        path = lake.root / "_checkpoints" / f"{JOB}-{settings.name}.json"
+        name = f"{JOB}-{settings.name}.json"
+        path = lake.notes.at(name)
         keys = ("since", "until", "topic", "where", "table", "prefix", "client", "offsets_per_slice")
         identity = {key: getattr(settings, key) for key in keys}
-        state, messages = lake.table.state(), str(DeltaLog(lake.messages).metadata().id)
-        assert state is not None  # `check` has seen it
-        if path.exists():
-            noted = _read(path)
+        log = lake.table.log()
+        assert log is not None  # `run` has seen it
+        version, messages = log.version(), str(log.metadata().id)
+        if (written := lake.notes.read(name)) is not None:
+            noted = _read(path, written)
             if noted["identity"] != identity:
                 problem = (
                     f"stands for another replay, {noted['identity']}: choose another name, or remove {path}"
                 )
                 raise BadOption("pipeline.replay.name", settings.name, problem)
-            if noted.get("messages", messages) != messages or noted["version"] > state.version:
+            if noted.get("messages", messages) != messages or noted["version"] > version:
                 raise LakeConflict(
                     f"{path} was noted for version {noted['version']} of another table than {lake.messages}: one of them "
                     f"was replaced, or restored from an older copy. Restore both as they were at one time, or {_ANEW}"
                 )
             parts = [Journal(**part) for part in noted.get("parts", [])]
             about = noted["version"], noted["slices_done"], parts, messages, noted.get("kept", -1)
-            return cls(path, noted["id"], identity, *about)
-        return cls(path, uuid4().hex, identity, state.version, 0, [], messages, -1)
+            return cls(lake, name, noted["id"], identity, *about)
+        return cls(lake, name, uuid4().hex, identity, version, 0, [], messages, -1)
 
     def require_kept(self, settings: Settings) -> None:
         """Raise LakeConflict unless the target table has the slices that were added to it."""
         if self.kept > self._kept_by(settings):
+            path = self._lake.notes.at(self._name)
             raise LakeConflict(
-                f"{self.path} says that table {settings.table} has the slices up to {self.kept}, and it has not: it was "
+                f"{path} says that table {settings.table} has the slices up to {self.kept}, and it has not: it was "
                 f"removed, replaced, or restored from an older copy. Restore it, or {_ANEW}"
             )
 
     def _kept_by(self, settings: Settings) -> int:
         if not settings.table:
             return -1
-        try:
-            kept = DeltaLog(settings.folder.absolute() / settings.table).transaction_version(
-                f"{JOB}-{self.id}"
-            )
-        except TableNotFoundError:
-            return -1
+        log = self._lake.tables.open(settings.target)
+        kept = None if log is None else log.transaction_version(f"{JOB}-{self.id}")
         return -1 if kept is None else kept
 
     def done(self, slices: int, settings: Settings) -> None:
@@ -368,19 +382,15 @@ class Notes:
         self.save()
 
     def save(self) -> None:
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        new = self.path.with_suffix(".new")
         noted = {"id": self.id, "identity": self.identity, "version": self.version, "messages": self.messages}
         done = {"slices_done": self.slices_done, "kept": self.kept, "parts": list(map(asdict, self.parts))}
-        new.write_text(json.dumps(noted | done))
-        sync_path(new)
-        new.replace(self.path)
+        self._lake.notes.write(self._name, json.dumps(noted | done).encode())
 
 
-def _read(path: Path) -> dict[str, Any]:
-    """Read what a replay has noted. Raises LakeConflict."""
+def _read(path: Location, written: bytes) -> dict[str, Any]:
+    """Return what a replay has noted in a file. Raises LakeConflict."""
     try:
-        noted: dict[str, Any] = json.loads(path.read_text())
+        noted: dict[str, Any] = json.loads(written)
         if {"id", "identity", "version", "slices_done"} <= noted.keys():
             return noted
     except (ValueError, AttributeError):

@@ -16,18 +16,18 @@ from typing import Any, Final
 from urllib.parse import unquote
 
 import pyarrow as pa
-from deltalake import DeltaTable as DeltaLog
 from pyspark.sql import DataFrame, SparkSession
 
 from headrace_spark.base.errors import LakeConflict, TableMoved
 from headrace_spark.base.lake_url import Location
 from headrace_spark.lake.spark_log import delta_log
+from headrace_spark.lake.table_log import Folders, TableLog, Tables
 
 _DELTA: Final = "org.apache.spark.sql.delta"
 _NONE: Final = -1
 
 
-def has_version(table: DeltaLog, app_id: str, version: int) -> bool:
+def has_version(table: TableLog, app_id: str, version: int) -> bool:
     """Return whether the table has the transaction (application, version), or a later one of that application."""
     done = table.transaction_version(app_id)
     return done is not None and done >= version
@@ -35,24 +35,28 @@ def has_version(table: DeltaLog, app_id: str, version: int) -> bool:
 
 def append_files(
     spark: SparkSession,
-    table: Path,
+    table: Location,
     actions: Sequence[str],
     app_id: str,
     version: int,
     instead_of: Mapping[str, str] | None = None,
     also: Mapping[str, int] | None = None,
+    tables: Tables | None = None,
 ) -> None:
     """Add files under the transaction (application, version), which the table must not have. Raises LakeConflict.
 
     `actions`: `add` actions of Delta's log, whose files lie in `table`; none at all is a transaction, too.
     `instead_of`: the partition whose files go in the same commit. `also`: versions of further applications, as they are.
+    `tables`: how logs are read.
     """
-    require(table, actions)
+    if isinstance(table, Path):
+        require(table, actions)
     jvm: Any = spark._jvm
     transaction = delta_log(spark, table).startTransaction()
     # What `transaction.txnVersion` would answer, for which it rebuilds the table's state in three jobs of Spark; and that
     # it was asked: Delta refuses the commit if another one of the same application is faster.
-    begun = DeltaLog(table, version=transaction.snapshot().version())
+    begun = (tables or Folders()).open(table, int(transaction.snapshot().version()))
+    assert begun is not None  # the transaction has begun on it
     transaction.readTxn().addOne(app_id)
     if has_version(begun, app_id, version):
         raise LakeConflict(f"{table} has version {version} of {app_id} by now: another process writes it")
@@ -131,7 +135,7 @@ def _mark(app_id: str, version: int) -> str:
     return json.dumps({"txn": {"appId": app_id, "version": version, "lastUpdated": time_ns() // 1_000_000}})
 
 
-def _removed(table: DeltaLog, partition: Mapping[str, str]) -> Iterator[str]:
+def _removed(table: TableLog, partition: Mapping[str, str]) -> Iterator[str]:
     """Yield the actions that take out the files of a partition."""
     for row in pa.table(table.get_add_actions(flatten=True)).to_pylist():
         if all(row[f"partition.{name}"] == value for name, value in partition.items()):
@@ -155,6 +159,11 @@ def require(table: Path, actions: Sequence[str]) -> None:
                 f"a worker wrote {path}, which is not there for the driver: the lake must lie under the same path on "
                 "every machine. Nothing was added to the table"
             )
+
+
+def paths_in(actions: Sequence[str]) -> list[str]:
+    """Return the paths of `add` actions, as they are there."""
+    return [json.loads(action)["add"]["path"] for action in actions]
 
 
 def paths_of(table: Path, actions: Sequence[str]) -> list[Path]:

@@ -82,13 +82,13 @@ class HadoopFiles:
         """Copy a file to this machine. Raises LakeUnreachable."""
         with said_plainly(url):
             files, path = self._at(url)
-            files.copyToLocalFile(False, path, self._jvm.org.apache.hadoop.fs.Path(to.as_uri()), True)
+            files.copyToLocalFile(False, path, self._jvm.org.apache.hadoop.fs.Path(f"file:{to}"), True)
 
     def put(self, file: Path, url: LakeUrl) -> None:
         """Copy a file of this machine to the place of what is there. Raises LakeUnreachable."""
         with said_plainly(url):
             files, path = self._at(url)
-            files.copyFromLocalFile(False, True, self._jvm.org.apache.hadoop.fs.Path(file.as_uri()), path)
+            files.copyFromLocalFile(False, True, self._jvm.org.apache.hadoop.fs.Path(f"file:{file}"), path)
 
     def age_s(self, url: LakeUrl) -> float | None:
         """Return how long ago a file was written, None where there is none. Raises LakeUnreachable."""

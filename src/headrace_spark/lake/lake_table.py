@@ -10,13 +10,19 @@ from urllib.parse import unquote
 
 import pyarrow as pa
 from delta.tables import DeltaTable
-from deltalake import DeltaTable as DeltaLog
 from pyspark.sql import DataFrame, DataFrameWriter, SparkSession
 from pyspark.sql.types import DataType, StructType
 
 from headrace_spark.base.errors import LakeConflict
 from headrace_spark.base.lake_url import Location
-from headrace_spark.lake.delta_commit import append_files, has_version, paths_of, remove_files
+from headrace_spark.lake.delta_commit import (
+    append_files,
+    has_version,
+    paths_in,
+    paths_of,
+    remove_files,
+    require,
+)
 from headrace_spark.lake.messages import KEPT_LOG, is_plain
 from headrace_spark.lake.table_log import Folders, NewTable, TableLog, Tables, types_of
 from headrace_spark.lake.tables import TableDefinition
@@ -28,13 +34,20 @@ _NOTED_WITHIN: Final = 100
 class LakeTable:
     """The Delta table `<lake>/<name>`. What is asked about it is read from the Delta log; in a folder without Spark.
 
-    `tables`: how the log is read.
+    `tables`: how the log is read. `scratch`: where files are before they are put behind a URL.
     """
 
-    def __init__(self, lake: Location, definition: TableDefinition, tables: Tables | None = None) -> None:
+    def __init__(
+        self,
+        lake: Location,
+        definition: TableDefinition,
+        tables: Tables | None = None,
+        scratch: Path | None = None,
+    ) -> None:
         self.definition = definition
         self.path = (lake.absolute() if isinstance(lake, Path) else lake) / definition.name
         self.tables = tables or Folders()
+        self._scratch = scratch
 
     def log(self) -> TableLog | None:
         """Return the table's log, None where there is no such table. Raises LakeConflict if it has another schema
@@ -96,20 +109,29 @@ class LakeTable:
         return log is not None and is_plain(log, self.definition.layout, _ours(self.definition))
 
     def files(self, journal_uuid: str) -> list[Path]:
-        """Return the files that have the rows of one journal, of a table that is partitioned by it."""
+        """Return the files that have the rows of one journal, of a table that is partitioned by it; on this machine.
+        Raises LakeUnreachable."""
         log = self.log()
         rows = [] if log is None else pa.table(log.get_add_actions(flatten=True)).to_pylist()
-        return [
-            self.folder / unquote(row["path"])
-            for row in rows
-            if row["partition.journal_uuid"] == journal_uuid
-        ]
+        paths = [row["path"] for row in rows if row["partition.journal_uuid"] == journal_uuid]
+        if self._scratch is not None:
+            self._forget(paths)
+        return [self.tables.fetched(self.path, path, self.folder) for path in paths]
+
+    def _forget(self, paths: Sequence[str]) -> None:
+        """Remove the copies of files that the table no longer has."""
+        kept = {self.folder / unquote(path) for path in paths}
+        for copy in self.folder.rglob("*.parquet"):
+            if copy not in kept:
+                copy.unlink(missing_ok=True)
 
     @property
     def folder(self) -> Path:
-        """Return the folder of a table that is in one."""
-        assert isinstance(self.path, Path)
-        return self.path
+        """Return the folder in which files of the table are written: its own, or one of this process."""
+        if isinstance(self.path, Path):
+            return self.path
+        assert self._scratch is not None
+        return self._scratch / self.definition.name
 
     def add_files(
         self,
@@ -125,11 +147,18 @@ class LakeTable:
         `instead_of`: the journal whose files go for them, of a table that is partitioned by it. `also`: versions of
         further applications, which a table does not get that Spark writes.
         """
-        if has_version(DeltaLog(self.folder), app_id, version):
+        log = self.tables.open(self.path)
+        assert log is not None  # it was made before
+        if has_version(log, app_id, version):
             remove_files(self.folder, actions)
         elif self.is_plain():
             partition = None if instead_of is None else {"journal_uuid": instead_of}
-            append_files(spark, self.folder, actions, app_id, version, partition, also)
+            require(self.folder, actions)
+            for path in paths_in(actions):
+                self.tables.show(self.path, path, self.folder)
+            append_files(spark, self.path, actions, app_id, version, partition, also, self.tables)
+            if self._scratch is not None:
+                remove_files(self.folder, actions)
         else:
             # A feature of Delta that somebody has switched on asks more of a writer: Spark writes the same rows anew.
             rows = rows_of_files(spark, self.folder, actions, self.definition.columns)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import posixpath
 import re
 from pathlib import Path
 from typing import Final
+from urllib.parse import urlsplit
 
 from headrace_spark.base.errors import BadOption
 from headrace_spark.base.lake_url import SCHEMES, LakeUrl, Location
@@ -29,6 +31,23 @@ def lake_location(written: str | Path) -> Location:
     rest = text[found.end() :].rstrip("/")
     has_host = found[1] != "hdfs" or (text.startswith("hdfs://") and not text.startswith("hdfs:///"))
     return LakeUrl(f"{found[1]}:{'//' if has_host else '/'}{rest}")
+
+
+def table_location(lake: Location, written: str) -> Location:
+    """Return where a table is that a person named: within the lake unless it is an absolute path or a URL. Raises
+    BadOption."""
+    if _URL.match(written):
+        found = lake_location(written)
+        return found if isinstance(found, Path) else _normal(found)
+    if isinstance(lake, Path):
+        return lake.absolute() / written
+    return Path(written) if written.startswith("/") else LakeUrl(f"{lake}/{posixpath.normpath(written)}")
+
+
+def _normal(url: LakeUrl) -> LakeUrl:
+    """Return a URL whose path says each thing once, as clients of stores do."""
+    scheme, host, path, _, _ = urlsplit(str(url))
+    return LakeUrl(f"{scheme}:{f'//{host}' if host else ''}{posixpath.normpath(path).replace('//', '/')}")
 
 
 def lake_folder(written: str | Path) -> Path:

@@ -6,6 +6,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date
+from pathlib import Path
 from typing import Any, Final
 from urllib.parse import unquote
 
@@ -81,6 +82,22 @@ class SparkTables:
                 rows = rows.where(F.col(DATE) >= F.lit(since))
             found: pa.Table = rows.select(*columns).toArrow()
             return found
+
+    def fetched(self, table: Location, file: str, folder: Path) -> Path:
+        """Return a copy of a file, by the path in its action: it is made once. Raises LakeUnreachable."""
+        name = unquote(file)
+        copy = folder / name
+        if not copy.exists():
+            copy.parent.mkdir(parents=True, exist_ok=True)
+            part = copy.with_name(f"{copy.name}.part")
+            self._files.fetch(LakeUrl(f"{table}/{name}"), part)
+            part.replace(copy)
+        return copy
+
+    def show(self, table: Location, file: str, folder: Path) -> None:
+        """Copy a file that was written below `folder` to where the table is. Raises LakeUnreachable."""
+        name = unquote(file)
+        self._files.put(folder / name, LakeUrl(f"{table}/{name}"))
 
     def commit(self, table: Location, version: int) -> bytes | None:
         """Return a commit as it is written, None where there is none. Raises LakeUnreachable."""

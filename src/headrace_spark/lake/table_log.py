@@ -84,6 +84,12 @@ class Tables(Protocol):
     def scan(self, table: Location, columns: Sequence[str], since: date | None = None) -> pa.Table:
         """Return columns of all rows, or of those with that `date` and later."""
 
+    def fetched(self, table: Location, file: str, folder: Path) -> Path:
+        """Return a file on this machine, by the path in its action: itself, or a copy below `folder`."""
+
+    def show(self, table: Location, file: str, folder: Path) -> None:
+        """Put a file that was written below `folder` where the table is, by the path in its action."""
+
     def commit(self, table: Location, version: int) -> bytes | None:
         """Return a commit as it is written; None where it is no longer in the log, or not yet."""
 
@@ -113,6 +119,12 @@ class Folders:
         kept = None if since is None else pc.field(DATE) >= pa.scalar(since)
         dataset = DeltaLog(Path(str(table))).to_pyarrow_dataset()
         return dataset.to_table(columns=list(columns), filter=kept)
+
+    def fetched(self, table: Location, file: str, folder: Path) -> Path:
+        return Path(str(table)) / unquote(file)
+
+    def show(self, table: Location, file: str, folder: Path) -> None:
+        """Do nothing: it was written there."""
 
     def commit(self, table: Location, version: int) -> bytes | None:
         with suppress(FileNotFoundError):

@@ -25,7 +25,6 @@ from uuid import NAMESPACE_URL, uuid5
 
 from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
-from pyspark.sql import SparkSession
 
 from headrace_spark.base.errors import LakeConflict
 from headrace_spark.base.lake_url import Location
@@ -54,13 +53,11 @@ class TablePlan:
     """The plan of the query `name`, which reads the table `source`, in the log of the table `kept_in`.
 
     Both tables are there. One process at a time uses it, as far as a lease can see to that. `lake` is
-    held.
+    held, but for a look.
     """
 
-    def __init__(
-        self, spark: SparkSession, lake: UrlLake, name: str, kept_in: Location, source: Location
-    ) -> None:
-        self._spark = spark
+    def __init__(self, lake: UrlLake, name: str, kept_in: Location, source: Location) -> None:
+        self._spark = lake.spark
         self._tables = tables = lake.tables
         self._kept_in = kept_in
         self._source = source

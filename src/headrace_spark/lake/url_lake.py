@@ -21,7 +21,7 @@ from uuid import uuid4
 from pyspark.sql import SparkSession
 
 from headrace_spark.base.errors import LakeUnreachable
-from headrace_spark.base.lake_url import LakeUrl
+from headrace_spark.base.lake_url import LakeUrl, Location
 from headrace_spark.base.object_store import LOG_STORE, LOG_STORE_KEY
 from headrace_spark.lake.hadoop_files import HadoopFiles
 from headrace_spark.lake.lake_table import LakeTable
@@ -40,14 +40,14 @@ class UrlLake:
         self.table = MessagesTable(self.messages, self.tables)
         self.files = HadoopFiles(spark)
         self.notes = UrlNotes(self.files, root / "_checkpoints")
-        self._spark = spark
+        self.spark = spark
         self._checkpoints = root / "_checkpoints"
         self._lease: Lease | None = None
         self.scratch = Path()
         """A folder of this process, while the lake is held."""
 
     def table_of(self, definition: TableDefinition) -> LakeTable:
-        return LakeTable(self.root, definition, self.tables)
+        return LakeTable(self.root, definition, self.tables, self.scratch)
 
     @contextmanager
     def holding(self, job: str) -> Iterator[None]:
@@ -69,7 +69,7 @@ class UrlLake:
 
         Delta's log stores see to that elsewhere than in S3, where ours needs a server that knows `If-None-Match`.
         """
-        if self.root.scheme != "s3a" or self._spark.conf.get(LOG_STORE_KEY, "") != LOG_STORE:
+        if self.root.scheme != "s3a" or self.spark.conf.get(LOG_STORE_KEY, "") != LOG_STORE:
             return
         if not self.files.keeps_the_first(self._checkpoints / f"trial-{uuid4()}"):
             raise LakeUnreachable(
@@ -83,7 +83,7 @@ class UrlLake:
         doing = f"archiving journal {uuid} into {self.root}"
         return Lease(self.files, self._checkpoints / f"{uuid}.lease", doing, LEASE_S, BEAT_S)
 
-    def owner(self, job: str, table: LakeUrl) -> str:
+    def owner(self, job: str, table: Location) -> str:
         """Return the owner of a consumer's position, which is that of a table: the same wherever the lake is moved
         to."""
         log = self.tables.open(table)

@@ -58,4 +58,4 @@ def test_old_batches_are_forgotten(spark: SparkSession, outbox: Outbox) -> None:
     for batch in range(3):
         outbox.stage(frame, "query", batch)
     outbox.forget(spark, "query", 2)
-    assert set(DeltaTable(outbox.table).to_pyarrow_table()["batch"].to_pylist()) == {2}
+    assert set(DeltaTable(str(outbox.table)).to_pyarrow_table()["batch"].to_pylist()) == {2}

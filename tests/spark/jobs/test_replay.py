@@ -173,7 +173,7 @@ def test_a_name_stands_for_one_replay(bench: Bench) -> None:
 
 def test_what_was_replayed_is_left_out(bench: Bench) -> None:
     settings = settings_of("replay", bench.lake, bench.lake, name="x")
-    rows = job.chosen(bench.spark, settings, 0)
+    rows = job.chosen(bench.spark.read.format("delta").load(str(bench.lake / "messages")), settings)
     twice = job.marked(rows, settings)
     assert (
         twice.where(F.exists("user_properties", lambda pair: pair["name"] == "replay")).count()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from threading import Event
 
 import pytest
 
@@ -11,15 +10,13 @@ from headrace.cli_pipeline import job_settings
 from headrace.config import load
 from headrace_spark.base.errors import BadOption
 from headrace_spark.base.lake_url import LakeUrl
-from headrace_spark.base.runner import run_job
-from headrace_spark.jobs import BY_URL, JOBS
-from headrace_spark.lake.location import lake_folder, lake_location
+from headrace_spark.lake.location import lake_location, table_location
 
 
 @pytest.mark.parametrize("written", ["lake", "/data/lake", "a:b/lake", "file:///data/lake"])
 def test_folders(written: str) -> None:
-    assert lake_folder(written) == Path(written.removeprefix("file://"))
-    assert lake_location(Path(written)) == lake_folder(written)
+    assert lake_location(written) == Path(written.removeprefix("file://"))
+    assert lake_location(Path(written)) == lake_location(written)
 
 
 @pytest.mark.parametrize(
@@ -37,8 +34,6 @@ def test_urls(written: str, url: str) -> None:
     found = lake_location(written)
     assert found == LakeUrl(url)
     assert str(found / "messages") == f"{url}/messages"
-    with pytest.raises(BadOption, match=r"pipeline.lake=.*a folder is needed"):
-        lake_folder(written)
 
 
 @pytest.mark.parametrize("url", ["s3://bucket/lake", "http://bucket/lake"])
@@ -49,9 +44,16 @@ def test_other_urls_are_refused(url: str) -> None:
         job_settings("archive", load(None, [f'pipeline.lake="{url}"']))
 
 
-@pytest.mark.parametrize("job", sorted(JOBS.keys() - BY_URL))
-def test_jobs_that_work_on_files_refuse_a_url_before_spark_starts(job: str, tmp_path: Path) -> None:
-    sets = [f'data_dir="{tmp_path}"', 'pipeline.lake="s3a://bucket/lake"']
-    with pytest.raises(BadOption, match="this job writes no lake behind a URL yet") as refused:
-        run_job(job, job_settings(job, load(None, sets)), Event(), lambda _: None)
-    assert refused.value.exit_code == 2
+@pytest.mark.parametrize(
+    ("lake", "table", "place"),
+    [
+        ("/lake", "commands", Path("/lake/commands")),
+        ("/lake", "/other/commands", Path("/other/commands")),
+        ("s3a://b/l", "commands", LakeUrl("s3a://b/l/commands")),
+        ("s3a://b/l", "./x/../commands/", LakeUrl("s3a://b/l/commands")),
+        ("s3a://b/l", "/other/commands", Path("/other/commands")),
+        ("s3a://b/l", "hdfs://n/t", LakeUrl("hdfs://n/t")),
+    ],
+)
+def test_a_table_is_in_the_lake_or_where_it_says(lake: str, table: str, place: Path | LakeUrl) -> None:
+    assert table_location(lake_location(lake), table) == place

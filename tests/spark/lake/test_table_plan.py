@@ -28,8 +28,8 @@ def lake(spark: SparkSession, tmp_path: Path) -> Iterator[UrlLake]:
         yield lake
 
 
-def plan_of(spark: SparkSession, lake: UrlLake) -> TablePlan:
-    return TablePlan(spark, lake, "test", lake.root / "repeats", lake.root / "quarantine")
+def plan_of(lake: UrlLake) -> TablePlan:
+    return TablePlan(lake, "test", lake.root / "repeats", lake.root / "quarantine")
 
 
 def planned(plan: TablePlan, batch: int, index: int) -> TablePosition:
@@ -40,8 +40,8 @@ def planned(plan: TablePlan, batch: int, index: int) -> TablePosition:
     return position
 
 
-def test_the_next_process_has_the_batch_with_its_bounds(spark: SparkSession, lake: UrlLake) -> None:
-    plan = plan_of(spark, lake)
+def test_the_next_process_has_the_batch_with_its_bounds(lake: UrlLake) -> None:
+    plan = plan_of(lake)
     plan.restore(is_finished=False)
     assert (plan.newest(), plan.checkpoint.last_planned, plan.checkpoint.query_id) == (
         None,
@@ -59,7 +59,7 @@ def test_the_next_process_has_the_batch_with_its_bounds(spark: SparkSession, lak
     assert after is not None
     assert version.version() == after.version()
 
-    other = plan_of(spark, lake)
+    other = plan_of(lake)
     found = other.newest()
     assert found is not None
     assert (found.batch, found.begin, found.end, other.noted("own")) == (1, first, second, 77)
@@ -72,8 +72,8 @@ def test_the_next_process_has_the_batch_with_its_bounds(spark: SparkSession, lak
     assert not other.restore(is_finished=True).unfinished
 
 
-def test_one_of_two_plans_from_one_place(spark: SparkSession, lake: UrlLake) -> None:
-    one, two = plan_of(spark, lake), plan_of(spark, lake)
+def test_one_of_two_plans_from_one_place(lake: UrlLake) -> None:
+    one, two = plan_of(lake), plan_of(lake)
     for plan, index in ((one, 3), (two, 5)):
         plan.restore(is_finished=False)
         planned(plan, 0, index)
@@ -82,11 +82,11 @@ def test_one_of_two_plans_from_one_place(spark: SparkSession, lake: UrlLake) -> 
         one.add(0)
 
 
-def test_a_source_that_was_made_anew_is_named(spark: SparkSession, lake: UrlLake) -> None:
-    plan = plan_of(spark, lake)
+def test_a_source_that_was_made_anew_is_named(lake: UrlLake) -> None:
+    plan = plan_of(lake)
     plan.restore(is_finished=False)
     planned(plan, 0, 3)
     plan.add(0)
-    other = TablePlan(spark, lake, "test", lake.root / "repeats", lake.root / "repeats")
+    other = TablePlan(lake, "test", lake.root / "repeats", lake.root / "repeats")
     with pytest.raises(LakeConflict, match="another table lies there now"):
         other.newest()

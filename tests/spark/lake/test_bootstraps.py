@@ -1,0 +1,43 @@
+"""Files for `headrace serve --bootstrap` are found behind a URL by another process, whole, and two of them are kept."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from uuid import uuid4
+
+import pytest
+from pyspark.sql import SparkSession
+
+from headrace.journal.bootstrap_file import bootstrap_path, write_bootstrap
+from headrace_spark.base.lake_url import LakeUrl
+from headrace_spark.lake.bootstraps import Bootstraps
+from headrace_spark.lake.url_lake import UrlLake
+
+pytestmark = pytest.mark.spark
+
+
+def test_another_process_finds_what_was_shown(spark: SparkSession, tmp_path: Path) -> None:
+    uuid = str(uuid4())
+    for end in (10, 20, 30):
+        lake = UrlLake(spark, LakeUrl(f"file:{tmp_path}"))
+        with lake.holding("test"):
+            files = Bootstraps(lake)
+            file = bootstrap_path(files.folder, end)
+            assert not files.is_whole(file)
+            write_bootstrap(files.folder, uuid, 0, end, [(1, b"record")])
+            files.show(file)
+            assert str(files.at(file)) == f"file:{tmp_path}/bootstrap/{file.name}"
+    lake = UrlLake(spark, LakeUrl(f"file:{tmp_path}"))
+    with lake.holding("test"):
+        files = Bootstraps(lake)
+        assert [files.is_whole(bootstrap_path(files.folder, end)) for end in (10, 20, 30)] == [
+            False,
+            True,
+            True,
+        ]
+    with lake.holding("test"):
+        (tmp_path / "bootstrap" / bootstrap_path(tmp_path, 30).name).write_bytes(b"cut off")
+        files = Bootstraps(lake)
+        for checksum in (tmp_path / "bootstrap").glob(".*.crc"):
+            checksum.unlink()
+        assert not files.is_whole(bootstrap_path(files.folder, 30))
