@@ -14,7 +14,7 @@ from __future__ import annotations
 import shutil
 import time
 from collections.abc import Callable, Iterator
-from contextlib import closing
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from hashlib import sha256
@@ -24,14 +24,20 @@ from uuid import uuid4
 
 from headrace.core.homes import Homes
 from headrace.core.records.event import BrokerStarted
+from headrace.core.state.away import Away
 from headrace.core.state.devices import client_of_device
+from headrace.core.state.groups import Group, draws_of
 from headrace.core.state.producers import client_of_producer
+from headrace.core.state.session import DEVICE, MEMBER_PREFIX, NEVER_EXPIRES, Session
 from headrace.core.state.snapshots import (
+    entries_of_loans,
     entry_of_devices,
+    entry_of_group,
     entry_of_origin,
     entry_of_producers,
     entry_of_retained,
     entry_of_session,
+    entry_of_streams,
     entry_of_topic,
 )
 from headrace.core.state.state import Fold
@@ -49,6 +55,7 @@ from headrace.journal.segment import Batch, SegmentHeader, seed_of, split_record
 from headrace.journal.snapshot import SnapshotWriter, newest_chain
 from headrace.journal.watermark import NAME as WATERMARK
 from headrace.journal.watermark import WatermarkState
+from headrace.mqtt.topics import split_share
 from headrace.storage.embedded.local import LocalJournal
 from headrace.storage.embedded.recovery import load
 from headrace.storage.embedded.references import References
@@ -95,19 +102,97 @@ class Old:
 def entries(fold: Fold, homes: Homes, shard: int, end: int, origin: tuple[str, int]) -> Iterator[bytes]:
     """Yield the snapshot entries of what is at home in a shard, as everything below `end` has made it."""
     yield entry_of_origin(origin)
+    # What was published before has reached every session: nobody looks for it in the records that are kept.
+    ends = [[other, end] for other in range(homes.shards) if other != shard]
+    yield entry_of_streams([ends, ends])
     for tenant in fold.tenants.values():
         for message in tenant.retained.messages():
             if homes.of_topic(tenant.name, message.topic.decode("utf-8")) == shard:
                 yield entry_of_retained(message)
         yield from _producers(tenant, homes, shard)
         yield from _devices(tenant, homes, shard, end)
-    for session in fold.by_incarnation.values():
-        if homes.of_client(session.tenant.name, session.client_id) == shard:
-            session.settle()
-            yield entry_of_session(session, end)
+    at_home = [
+        session for session in fold.by_incarnation.values() if _home_of(session, homes, shard) == shard
+    ]
+    groups = [group for group in fold.all_groups() if _home_of_group(group, homes) == shard]
+    for session in (*at_home, *_stand_ins(groups, homes, shard)):
+        session.settle()
+        yield entry_of_session(session, end)
+    for group in groups:
+        group.carrier.settle()
+        with _not_received_elsewhere(group, homes, shard):
+            yield entry_of_group(group, end)
+    yield from entries_of_loans([] if fold.away is None else fold.away.rows())
+    yield from entries_of_loans(_lent(at_home, homes, shard))
     for queue in fold.queues.by_id.values():
         if homes.of_topic(queue.tenant, queue.topic.decode("utf-8")) == shard:
             yield entry_of_topic(queue, end)
+
+
+def _home_of(session: Session, homes: Homes, shard: int) -> int:
+    """Return the home of a session. A stand-in is in `shard`, where it was found."""
+    if session.client_id.startswith(MEMBER_PREFIX):
+        return shard
+    return homes.of_client(session.tenant.name, session.client_id)
+
+
+def _home_of_group(group: Group, homes: Homes) -> int:
+    name, inner = split_share(group.carrier.client_id)
+    return homes.of_group(group.tenant.name, name, inner)
+
+
+def _stand_ins(groups: list[Group], homes: Homes, shard: int) -> list[Session]:
+    """Return stand-ins, under the incarnations that they stand for, of the sessions that groups of a shard have
+    elsewhere: their members, and whoever has something of them in flight."""
+    found: dict[int, Session] = {}
+    for group in groups:
+        for session in (*group.members, *(draw.session for draw in group.drawn.values())):
+            home = _home_of(session, homes, shard)
+            if home == shard:
+                continue
+            stand = found.get(session.incarnation)
+            if stand is None:
+                name = f"{MEMBER_PREFIX}{home}/{session.incarnation}"
+                stand = Session(session.tenant, name, session.incarnation, DEVICE, NEVER_EXPIRES)
+                stand.closed_at_us = session.closed_at_us
+                stand.subscriptions = {}
+                found[session.incarnation] = stand
+            subscription = (session.subscriptions or {}).get(group.carrier.client_id)
+            if subscription is not None and stand.subscriptions is not None:
+                stand.subscriptions[subscription.filter] = subscription
+    return list(found.values())
+
+
+@contextmanager
+def _not_received_elsewhere(group: Group, homes: Homes, shard: int) -> Iterator[None]:
+    """Let draws of sessions elsewhere be as the home of a group has them: how far one has come, the other shard knows."""
+    draws = [
+        draw
+        for draw in group.drawn.values()
+        if draw.received and _home_of(draw.session, homes, shard) != shard
+    ]
+    for draw in draws:
+        draw.received = False
+    try:
+        yield
+    finally:
+        for draw in draws:
+            draw.received = True
+
+
+def _lent(sessions: list[Session], homes: Homes, shard: int) -> list[list[int]]:
+    """Return what sessions of a shard have in flight of groups elsewhere, at QoS 2, as rows of `Away.rows`. The rest
+    was given back."""
+    rows = []
+    for session in sessions:
+        for draw in draws_of(session):
+            home = _home_of_group(draw.group, homes)
+            if home != shard:
+                group = draw.group.incarnation
+                rows.append(
+                    [home, group, draw.serial, session.incarnation, draw.packet_id, int(draw.received)]
+                )
+    return rows
 
 
 def _producers(tenant: Tenant, homes: Homes, shard: int) -> Iterator[bytes]:
@@ -142,7 +227,6 @@ def reshard(data_dir: Path, target: Path, shards: int, report: Report) -> list[S
     with closing(SegmentedLog.open(data_dir, LogSettings(), report)) as log:
         _check_consumers(log)
         old = Old(log, report)
-        _check_groups(old.fold)
         made = Layout.make(target / MAKING, shards)
         shares = [Division(old, made, shard, report).run() for shard in range(shards)]
     likeness = Likeness.of(data_dir)
@@ -194,19 +278,19 @@ def _check_consumers(log: SegmentedLog) -> None:
         )
 
 
-def _check_groups(fold: Fold) -> None:
-    names = [group.carrier.client_id for group in fold.all_groups()]
-    if names:
-        raise NotResharded(
-            f"there are shared subscriptions ({', '.join(names[:_FEW])}), which are not divided yet: let their members "
-            "unsubscribe, or end"
-        )
-
-
-def folded(log: SegmentedLog, report: Report) -> Fold:
-    """Return the state of an open journal. Raises CorruptFile, CorruptBatch."""
-    fold = Fold(LocalJournal(log, OffsetOutOfRange, report))
+def folded(log: SegmentedLog, report: Report, part: tuple[Homes, int] | None = None) -> Fold:
+    """Return the state of an open journal, of one shard of several if `part` says which. Raises CorruptFile,
+    CorruptBatch."""
+    fold = _empty(log, report, part)
     load(fold, newest_chain(log.directory, report), log.scan, log.start_offset, report)
+    return fold
+
+
+def _empty(log: SegmentedLog, report: Report, part: tuple[Homes, int] | None) -> Fold:
+    fold = Fold(LocalJournal(log, OffsetOutOfRange, report))
+    if part is not None:
+        fold.spread(*part)
+        fold.away = Away(*part)
     return fold
 
 
@@ -253,7 +337,7 @@ class Division:
     def _references(self) -> References:
         """Return what the shard refers to in the old journal, by what was written of it."""
         log = self._old.log
-        fold = Fold(LocalJournal(log, OffsetOutOfRange, self._report))
+        fold = _empty(log, self._report, (self._homes, self._shard))
         load(fold, newest_chain(self._journal), partial(log.scan, end=self._old.end), self._old.end, _quietly)
         found = References(fold, log.start_offset, self._old.end)
         for walk in (found.retained(), found.owners()):
@@ -281,7 +365,7 @@ class Division:
     def _compared(self, written: _Records, references: References) -> Share:
         """Open the shard as its broker will, and compare state and records with the old ones. Raises NotResharded."""
         with closing(SegmentedLog.open(self._directory, LogSettings(reserve_bytes=0), self._report)) as log:
-            fold = folded(log, _quietly)
+            fold = folded(log, _quietly, (self._homes, self._shard))
             for old, new in zip_longest(self._entries(self._old.fold), self._entries(fold)):
                 if old != new:
                     raise NotResharded(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import subprocess
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,8 +13,19 @@ import pytest
 
 from broker_process import BrokerProcess, headrace, make_broker
 from e2e.raw import RawClient
-from e2e.wire import NEVER, PUBACK, PUBCOMP, PUBREC, PUBREL, SESSION_EXPIRY, USER_PROPERTY
+from e2e.wire import (
+    NEVER,
+    PUBACK,
+    PUBCOMP,
+    PUBLISH,
+    PUBREC,
+    PUBREL,
+    RECEIVE_MAXIMUM,
+    SESSION_EXPIRY,
+    USER_PROPERTY,
+)
 from headrace.core.homes import Homes
+from headrace.core.state.session import MEMBER_PREFIX
 from headrace.journal.consumers import ConsumerPosition
 from headrace.journal.reader import JournalReader
 from headrace.resharding import MAKING
@@ -23,6 +35,11 @@ from headrace.storage.embedded.recovery import folded
 Brokers = Callable[..., BrokerProcess]
 CLIENTS = [f"device-{n}" for n in range(24)]
 SHARDS = 3
+MEMBERS = [f"member-{n}" for n in range(5)]
+GROUPS = ["red", "green", "blue", "white", "black"]
+WORK = 40
+RECEIVED = 7
+ROUNDS = 20  # to the broker and back, in which something more would come
 SETTINGS: dict[str, object] = {"journal.segment_bytes_max": 65536, "session.page_messages": 16}
 PERSISTENT: dict[str, Any] = {"clean": False, "properties": {SESSION_EXPIRY: NEVER}}
 
@@ -71,6 +88,11 @@ def fill(broker: BrokerProcess) -> None:
                 client.subscribe(f"to/{client_id}", ("all", 2), qos=1)
                 client.deliver(f"kept/{client_id}", b"state", 1, retain=True)
                 client.disconnect()
+        for client_id in MEMBERS:
+            with RawClient(broker.address, client_id, version=5) as client:
+                client.connect(**PERSISTENT)
+                client.subscribe(*(f"$share/{group}/work" for group in GROUPS), qos=2)
+                client.disconnect()
         for n in range(100):
             publisher.deliver(f"to/{CLIENTS[n % 5]}", b"%d " % n * 300, 1)
             publisher.deliver("all", b"all %d" % n, 2)
@@ -78,6 +100,14 @@ def fill(broker: BrokerProcess) -> None:
             client.connect(**PERSISTENT)
             first = client.receive()
             client.ack(PUBREC if first.qos == 2 else PUBACK, first.packet_id)
+            client.abort()
+        with RawClient(broker.address, MEMBERS[0], version=5) as client:
+            client.connect(clean=False, properties={SESSION_EXPIRY: NEVER, RECEIVE_MAXIMUM: 50})
+            for n in range(WORK):
+                publisher.deliver("work", b"work %d" % n, 2)
+            for _ in range(RECEIVED):  # so they are this client's, and PUBREL is to come
+                client.ack(PUBREC, client.expect(PUBLISH).packet_id)
+            client.ping()
             client.abort()
         publisher.publish("half", b"QoS 2 without PUBREL", 2, packet_id=77)
         publisher.expect_ack(PUBREC, 77)
@@ -88,12 +118,13 @@ def test_everything_is_in_the_new_shards(old: BrokerProcess, tmp_path: Path) -> 
     done = reshard(old.data_dir, tmp_path / "new")
     assert done.returncode == 0, done.stderr
     shards = [tmp_path / "new" / f"shard-{n}" for n in range(SHARDS)]
-    assert sorted(line for shard in shards for line in lines(shard)) == before
+    own = (line for shard in shards for line in lines(shard))
+    assert sorted(line for line in own if MEMBER_PREFIX not in line) == before
     found = [sessions(shard) for shard in shards]
     homes = Homes(SHARDS)
     for client_id, session in sessions(old.data_dir).items():
         assert found[homes.of_client("default", client_id)].pop(client_id) == session
-    assert not any(found)
+    assert all(client_id.startswith(MEMBER_PREFIX) for shard in found for client_id in shard)
     assert lines(old.data_dir) == before
     was = JournalReader(old.data_dir)
     for shard in shards:
@@ -120,6 +151,8 @@ def drained(broker: BrokerProcess, client_id: str) -> list[tuple[str, bytes, int
             found.append((*row, properties["headrace-message-id"]))
             client.ack(PUBREC if packet.qos == 2 else PUBACK, packet.packet_id)
             done = packet.payload == b"all 99"
+        rest = [packet for _ in range(ROUNDS) for packet in client.ping()]
+        assert not [packet for packet in rest if packet.kind == PUBLISH]
         client.disconnect()
     return found
 
@@ -138,12 +171,50 @@ def test_sessions_go_on_where_they_were(old: BrokerProcess, brokers: Brokers, tm
         publisher.ack(PUBREL, 77)
         publisher.expect_ack(PUBCOMP, 77)
     new.restart()
-    assert len(sessions_of(new)) == len(CLIENTS) + 1
+    own = [client_id for client_id in sessions_of(new) if not client_id.startswith(MEMBER_PREFIX)]
+    assert len(own) == len(CLIENTS) + len(MEMBERS) + 1
 
 
 def sessions_of(broker: BrokerProcess) -> list[str]:
     shards = [broker.data_dir / f"shard-{n}" for n in range(SHARDS)]
     return [client_id for shard in shards for client_id in sessions(shard)]
+
+
+def shared(broker: BrokerProcess, wanted: int) -> Counter[bytes]:
+    """What the members of all groups get together at QoS 2, `wanted` messages of it."""
+    found: Counter[bytes] = Counter()
+    members = [RawClient(broker.address, client_id, version=5) for client_id in MEMBERS]
+    begun: set[tuple[int, int]] = set()
+    try:
+        for client in members:
+            assert client.connect(**PERSISTENT).session_present
+        while found.total() < wanted:
+            for at, client in enumerate(members):
+                for packet in client.ping():
+                    if packet.kind == PUBREL:
+                        client.ack(PUBCOMP, packet.packet_id)
+                        begun.discard((at, packet.packet_id))
+                        continue
+                    if (at, packet.packet_id) not in begun:
+                        begun.add((at, packet.packet_id))
+                        found[packet.payload] += 1
+                    client.ack(PUBREC, packet.packet_id)
+    finally:
+        for client in members:
+            client.leave()
+    return found
+
+
+def test_shared_subscriptions_are_divided_with_what_is_in_flight(
+    old: BrokerProcess, brokers: Brokers
+) -> None:
+    new = brokers(SETTINGS)
+    assert reshard(old.data_dir, new.data_dir).returncode == 0
+    new.start()
+    found = shared(new, len(GROUPS) * WORK - RECEIVED)
+    every = Counter({b"work %d" % n: len(GROUPS) for n in range(WORK)})
+    assert not found - every
+    assert (every - found).total() == RECEIVED
 
 
 def test_who_has_not_read_all_is_named(old: BrokerProcess, tmp_path: Path) -> None:

@@ -213,6 +213,17 @@ def entry_of_devices(tenant: str, owners: list[list[object]], seen: list[list[ob
     return _encoder.encode(["devices", tenant, owners, seen])
 
 
+def entries_of_loans(rows: list[list[int]]) -> Iterator[bytes]:
+    """Yield the entries of what groups at home elsewhere have lent, in rows of `Away.rows`."""
+    for at in range(0, len(rows), LOAN_ENTRIES):
+        yield _encoder.encode(["loans", rows[at : at + LOAN_ENTRIES], 0])
+
+
+def entry_of_streams(fields: list[list[list[int]]]) -> bytes:
+    """Return the entry of the positions of streams, as `Streams.fields` gives them."""
+    return _encoder.encode(["streams", *fields])
+
+
 def entry_of_origin(origin: tuple[str, int]) -> bytes:
     """Return the entry that says of which journal the oldest records are copies."""
     return _encoder.encode(["origin", *origin])
@@ -384,7 +395,7 @@ class SnapshotPass:
 
     def _steps(self) -> Iterator[None]:
         if any(self._streams):
-            self._add(_encoder.encode(["streams", *self._streams]))
+            self._add(entry_of_streams(self._streams))
         if self._fold.origin is not None:
             self._add(entry_of_origin(self._fold.origin))
         for tenant in list(self._fold.tenants.values()):
@@ -423,8 +434,8 @@ class SnapshotPass:
         if self._fold.streams.owners:
             self._add(_encoder.encode(["owners", self._fold.streams.owner_rows(), 0]))
         loans = [] if self._fold.away is None else self._fold.away.rows()
-        for at in range(0, len(loans), LOAN_ENTRIES):
-            self._add(_encoder.encode(["loans", loans[at : at + LOAN_ENTRIES], 0]))
+        for entry in entries_of_loans(loans):
+            self._add(entry)
             yield
 
     def _retained(self, tenant: Tenant) -> Iterator[None]:
