@@ -227,6 +227,7 @@ def reshard(data_dir: Path, target: Path, shards: int, report: Report) -> list[S
     with closing(SegmentedLog.open(data_dir, LogSettings(), report)) as log:
         _check_consumers(log)
         old = Old(log, report)
+        _check_clusters(old.fold)
         made = Layout.make(target / MAKING, shards)
         shares = [Division(old, made, shard, report).run() for shard in range(shards)]
     likeness = Likeness.of(data_dir)
@@ -275,6 +276,20 @@ def _check_consumers(log: SegmentedLog) -> None:
         raise NotResharded(
             f"consumers have not read all of the journal: {', '.join(behind)}. Let them read on, without a broker, until "
             "they are at its end, or remove who will not (`headrace consumer remove`)"
+        )
+
+
+def _check_clusters(fold: Fold) -> None:
+    """Refuse where clusters of consumers read topic queues, which is done in one shard alone. Raises NotResharded."""
+    names = [
+        f"{name.decode('utf-8', 'replace')} of {queue.topic.decode('utf-8')}"
+        for queue in fold.queues.by_id.values()
+        for name in queue.clusters
+    ]
+    if names:
+        raise NotResharded(
+            f"consumer clusters of device frames need one shard: {', '.join(names[:_FEW])}. A queue ends, with its "
+            "clusters, when `frames.queue_topics` no longer has its topic"
         )
 
 

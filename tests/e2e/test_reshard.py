@@ -11,7 +11,8 @@ from typing import Any
 
 import pytest
 
-from broker_process import BrokerProcess, headrace, make_broker
+from broker_process import BrokerProcess, free_port, headrace, make_broker
+from e2e.device import Device
 from e2e.raw import RawClient
 from e2e.wire import (
     NEVER,
@@ -241,6 +242,18 @@ def test_what_cannot_be_divided_is_refused(old: BrokerProcess, tmp_path: Path) -
     assert reshard(old.data_dir, tmp_path / "new").returncode == 0
     assert "several shards already" in reshard(tmp_path / "new", tmp_path / "newer").stderr
     assert (full / "mine").read_text() == "a file of somebody"
+
+
+def test_clusters_of_consumers_are_named(tmp_path: Path) -> None:
+    port = free_port()
+    broker = make_broker(tmp_path / "old", {}, ["--listen", f"frame://127.0.0.1:{port}"]).start()
+    try:
+        with Device(port) as device:
+            device.join("locks", "service")
+        broker.stop()
+    finally:
+        broker.end()
+    assert "service of locks" in reshard(broker.data_dir, tmp_path / "new").stderr
 
 
 def test_an_interrupted_one_is_begun_anew(old: BrokerProcess, tmp_path: Path) -> None:

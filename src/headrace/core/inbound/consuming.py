@@ -117,7 +117,11 @@ class Consuming:
     def _refusal(self, link: Link, topic: bytes, name: bytes) -> int:
         if not valid_topic(topic) or not 0 < len(name) <= CLUSTER_BYTES_MAX:
             return rc.TOPIC_NAME_INVALID
-        return rc.SUCCESS if self._may_read(link, topic) else rc.NOT_AUTHORIZED
+        if not self._may_read(link, topic):
+            return rc.NOT_AUTHORIZED
+        if self._worker.homes.shards > 1:  # it would get what is published in its own shard alone
+            return rc.SHARED_SUBSCRIPTIONS_NOT_SUPPORTED
+        return rc.SUCCESS
 
     def _may_read(self, link: Link, topic: bytes) -> bool:
         rights = link.rights

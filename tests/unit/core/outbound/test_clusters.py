@@ -10,6 +10,7 @@ import pytest
 from mypy_extensions import i64
 
 from headrace.core.broker import Broker
+from headrace.core.homes import Homes
 from headrace.core.inbound import consuming
 from headrace.core.inbound.consuming import Guest
 from headrace.core.inbound.devices import DeviceLink
@@ -61,7 +62,7 @@ class Notes(Voice):
 class Bench:
     """A broker on a journal in memory, whose topic has a queue."""
 
-    def __init__(self, bodies: list[bytes] | None = None, **settings: int) -> None:
+    def __init__(self, bodies: list[bytes] | None = None, shards: int = 1, **settings: int) -> None:
         made = BrokerSettings()
         made.backlog_page = 8
         for name, value in settings.items():
@@ -69,7 +70,7 @@ class Bench:
         self.journal = MemoryJournal(bodies)
         self.clock = Clock()
         self.clock.now_us = NOW_US
-        self.worker = Worker(ManualScheduler(), self.clock, made)
+        self.worker = Worker(ManualScheduler(), self.clock, made, Homes(shards))
         self.broker = self.worker.own(0, self.journal)
         replay = Replay(self.broker.fold)
         for record in list(self.journal.records):
@@ -250,6 +251,14 @@ def test_what_may_have_been_delivered_before_a_crash_is_flagged_and_nothing_is_a
     stopped = Bench(list(bench.journal.bodies))
     flags = [draught.redelivered for draught in stopped.pull(stopped.guest(), 256)]
     assert flags == [True, True] + [False] * 254
+
+
+def test_a_consumer_is_refused_where_a_queue_would_hold_a_part_of_its_topic() -> None:
+    bench = Bench(shards=2)
+    notes = bench.guest().voice
+    assert isinstance(notes, Notes)
+    assert notes.codes == [0x9E]
+    assert not bench.queue.clusters
 
 
 def test_no_more_is_in_flight_than_is_allowed() -> None:
