@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import signal
 import ssl
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from threading import Event
 from types import FrameType
 from typing import Any, NoReturn
@@ -24,7 +26,7 @@ from prometheus_client.registry import CollectorRegistry
 
 from headrace.api.apart import ServedApart
 from headrace.api.app import application, bind
-from headrace.config import Config, InvalidKey, host_and_port, load
+from headrace.config import Config, InvalidKey, host_and_port, load, show
 from headrace.journal.errors import JournalError
 from headrace.services.process_metrics import ProcessFigures
 from headrace_spark.base.errors import BadOption, PipelineError
@@ -50,7 +52,7 @@ def common_options(command: Callable[..., None]) -> Callable[..., None]:
         click.option(
             "--conf", "confs", multiple=True, metavar="KEY=VALUE", help="Any key of Spark's configuration."
         ),
-        click.option("--master", help="Spark master: local[N] or spark://host:port."),
+        click.option("--master", help="Spark master: local[N], spark://host:port, yarn or k8s://..."),
         click.option(
             "--follow/--available-now", default=None, help="Stay until stopped, or stop at the present end."
         ),
@@ -83,6 +85,80 @@ def run(job: str, **options: Any) -> None:
     replay    a part of the archive again, into a table or to devices
     """
     run_with(job, configured(options))
+
+
+@pipeline.command()
+@click.argument("job", type=click.Choice(list(JOBS)))
+@common_options
+@click.option("--journal", help="Running broker, headrace://HOST:PORT.")
+@click.option("--deploy-mode", type=click.Choice(["client", "cluster"]), help="Where the driver runs.")
+@click.option(
+    "--packages", type=click.Path(exists=True, dir_okay=False, path_type=Path), help="From `pipeline pack`."
+)
+@click.option(
+    "--print", "only_print", is_flag=True, help="Print the call of spark-submit, and leave it at that."
+)
+def submit(
+    job: str, deploy_mode: str | None, packages: Path | None, only_print: bool, **options: Any
+) -> None:
+    """Have a cluster run JOB, by spark-submit; the exit code is its own.
+
+    With `--deploy-mode cluster`, as with yarn and k8s://, the driver runs there: journal and lake must be remote.
+    """
+    config = configured(options)
+    with failures_explained():
+        from headrace_spark.base import submitting
+
+        mode = deploy_mode or submitting.default_mode(config.pipeline.master)
+        submitting.check_submission(job_settings(job, config), mode)
+        with TemporaryDirectory(prefix="headrace-job-") as made:
+            folder = Path(made)
+            (folder / submitting.SCRIPT).write_text(submitting.SCRIPT_TEXT)
+            sent, files = _sent(config) if mode == submitting.CLUSTER else (config, [])
+            text = folder / submitting.CONFIGURATION
+            text.touch(0o600)
+            text.write_text(show(sent))
+            submission = submitting.Submission(job, job_settings(job, config), mode, packages, folder, files)
+            command = submission.command()
+            if only_print:
+                click.echo(shlex.join(command))
+                return
+            status = submitting.run(command)
+        raise SystemExit(status)
+
+
+def _sent(config: Config) -> tuple[Config, list[Path]]:
+    """Return the configuration with the files that it names by their names alone, and the files."""
+    pipeline = config.pipeline
+    named = {
+        "token_file": pipeline.token_file,
+        "publish.password_file": pipeline.publish.password_file,
+        "publish.ca_file": pipeline.publish.ca_file,
+        "replay.password_file": pipeline.replay.password_file,
+        "replay.ca_file": pipeline.replay.ca_file,
+        "clean.topic_schemas": pipeline.clean.topic_schemas,
+    }
+    for key, file in named.items():
+        table, _, name = key.rpartition(".")
+        if not file:
+            continue
+        if table:
+            changed = replace(getattr(pipeline, table), **{name: Path(file).name})
+            pipeline = replace(pipeline, **{table: changed})
+        else:
+            pipeline = replace(pipeline, **{name: Path(file).name})
+    return replace(config, pipeline=pipeline), [Path(file) for file in named.values() if file]
+
+
+@pipeline.command()
+@click.argument("target", type=click.Path(dir_okay=False, path_type=Path))
+def pack(target: Path) -> None:
+    """Write what the jobs import, as it is installed here, into TARGET (.tar.gz), for `submit --packages`."""
+    with failures_explained():
+        from headrace_spark.base.packing import pack as write
+
+        for name in write(target):
+            click.echo(name)
 
 
 @pipeline.command()

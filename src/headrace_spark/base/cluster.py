@@ -1,8 +1,8 @@
-"""A standalone Spark cluster as the pipeline needs it: a master that answers, and workers that can run our code.
+"""A Spark cluster as the pipeline needs it: a master that answers, and workers that can run our code.
 
 Workers get the sources of headrace from the driver. What they must have themselves, in the environment that
-`PYSPARK_PYTHON` names there: the driver's Python minor version and the packages of `REQUIRED`; and they must see the data
-directory and the lake under the driver's paths.
+`PYSPARK_PYTHON` names there: the driver's Python minor version and the packages of `REQUIRED`, unless these are sent with
+the job (`packing`); and they must see the data directory and the lake under the driver's paths, unless both are remote.
 """
 
 from __future__ import annotations
@@ -18,6 +18,8 @@ from pyspark.sql import SparkSession
 
 from headrace_spark.base.errors import BadOption, EngineMissing
 
+YARN: Final = "yarn"
+_KUBERNETES: Final = re.compile(r"k8s://(?:https?://)?[^/\s]+(?:/\S*)?")
 REQUIRED: Final = ("librt", "msgspec", "mypy_extensions", "numpy", "pyarrow")
 LOCAL: Final = re.compile(r"local(?:\[(\*|[1-9]\d*)(?:,[1-9]\d*)?\])?")
 _CONNECT_TIMEOUT_S: Final = 5.0
@@ -27,10 +29,14 @@ _VERSIONS: Final = re.compile(r"Python in worker has different version.*")
 def check_master(master: str) -> None:
     """Check that the master of a cluster answers: Spark itself tries for a minute, or fails with a page of Java. Raises
     BadOption, EngineMissing."""
-    if LOCAL.fullmatch(master):
-        return
+    if LOCAL.fullmatch(master) or master == YARN or _KUBERNETES.fullmatch(master):
+        return  # what is wrong with the latter Spark says itself
     if not master.startswith("spark://"):
-        raise BadOption("master", master, "local[N], local[*] or spark://host:port is needed")
+        raise BadOption(
+            "master",
+            master,
+            "local[N], local[*], spark://host:port, yarn or k8s://https://host:port is needed",
+        )
     problems = []
     for address in master.removeprefix("spark://").split(","):
         try:
