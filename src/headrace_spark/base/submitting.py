@@ -125,9 +125,12 @@ def spark_submit() -> str:
 
 def environment(given: Mapping[str, str]) -> dict[str, str]:
     """Return the environment of `spark-submit`: workers run the Python of this version that they have, unless
-    PYSPARK_PYTHON says another one; a driver here runs this one."""
+    PYSPARK_PYTHON says another one; a driver here runs this one. What plans a read runs beside the driver in the Python
+    of the workers, and finds the packages of this one."""
     version = f"python{sys.version_info.major}.{sys.version_info.minor}"
-    return {"PYSPARK_PYTHON": version, "PYSPARK_DRIVER_PYTHON": sys.executable} | dict(given)
+    packages = [path for path in sys.path if Path(path).is_dir() and not path.startswith(sys.base_prefix)]
+    ours = {"PYSPARK_PYTHON": version, "PYSPARK_DRIVER_PYTHON": sys.executable} | dict(given)
+    return ours | {"PYTHONPATH": os.pathsep.join(packages)}
 
 
 def run(command: Sequence[str]) -> int:

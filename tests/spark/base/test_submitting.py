@@ -134,6 +134,14 @@ def test_the_status_is_that_of_the_command() -> None:
     assert submitting.run([sys.executable, "-c", "raise SystemExit(7)"]) == 7
 
 
+def test_what_plans_beside_the_driver_finds_its_packages() -> None:
+    found = submitting.environment({"PYSPARK_PYTHON": "python3.99", "PYTHONPATH": "elsewhere"})
+    assert (found["PYSPARK_PYTHON"], found["PYSPARK_DRIVER_PYTHON"]) == ("python3.99", sys.executable)
+    bare = Path(sys.base_prefix) / "bin" / f"python{sys.version_info.major}.{sys.version_info.minor}"
+    look = [str(bare), "-c", "import pyarrow, librt, headrace_spark.source.source"]
+    assert subprocess.run(look, env=os.environ | found, check=False, timeout=120).returncode == 0
+
+
 def test_the_configuration_comes_back_as_it_was(tmp_path: Path) -> None:
     from headrace.config import show
 
@@ -175,7 +183,7 @@ def test_workers_that_have_only_python_archive_a_remote_broker(
     environment = spark_cluster.environment | {"PYSPARK_PYTHON": str(bare)}
     environment |= {"PYTHONPATH": os.environ.get("PYTHONPATH", "")}
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=240)
-    assert done.returncode == 0, done.stderr
+    assert done.returncode == 0, done.stdout + done.stderr
     table = DeltaTable(tmp_path / "lake" / "messages").to_pyarrow_table()
     found = table.select(["journal_uuid", "journal_offset"]).to_pylist()
     found.sort(key=lambda row: (row["journal_uuid"], row["journal_offset"]))
