@@ -18,7 +18,6 @@ from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
 from headrace.journal.consumers import ConsumerPosition
-from headrace_spark.archive.folder import checkpoint_name
 from headrace_spark.archive.settings import ArchiveSettings
 from headrace_spark.base.errors import LakeConflict
 from headrace_spark.base.lake_url import LakeUrl
@@ -26,8 +25,8 @@ from headrace_spark.base.progress import Progress
 from headrace_spark.jobs import archive
 from headrace_spark.lake.lake import Lake
 from headrace_spark.lake.messages import archive_id
-from headrace_spark.source.journal import open_journals
-from spark.conftest import Shards, settings_of
+from spark.conftest import Shards, Writer, settings_of
+from spark.journals import mixed
 
 pytestmark = pytest.mark.spark
 WAIT_S = 120
@@ -95,11 +94,20 @@ def test_an_older_checkpoint_loses_nothing(bench: Bench, tmp_path: Path) -> None
     assert bench.rows() == bench.shards.rows()
 
 
-def test_several_shards_have_a_checkpoint_of_their_own(shards: Shards) -> None:
-    """A broker that was divided goes on in its lake: the checkpoint of the journal that it had stands aside."""
-    journals = open_journals(shards.data_dir)
-    assert checkpoint_name("archive", journals[:1]) == "archive"
-    assert checkpoint_name("archive", journals) == f"archive-{shards.writers[0].uuid}"
+def test_a_lake_goes_on_when_its_broker_is_divided(bench: Bench, journal: Writer) -> None:
+    """The old journal is in the table, and nobody reads it again; the new ones have other uuids."""
+    journal.write(mixed(200))
+    settings: ArchiveSettings = settings_of("archive", journal.data_dir, bench.lake)
+    if bench.by_url:
+        settings = replace(settings, lake=LakeUrl(f"file:{bench.lake}"))
+    archive.run(bench.spark, settings, Event(), lambda _: None)
+    bench.archive()
+    bench.shards.write(60, seed=2)
+    bench.archive()
+    expected = sorted(
+        journal.rows() + bench.shards.rows(), key=lambda row: (row["journal_uuid"], row["journal_offset"])
+    )
+    assert bench.rows() == expected
 
 
 def test_one_shard_that_is_archived_keeps_all_out(
