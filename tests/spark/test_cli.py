@@ -220,7 +220,7 @@ def test_a_job_serves_its_figures_while_it_runs(
 
     def run_job(_job: str, _settings: object, _stop: object, report: Report) -> Progress:
         (url,) = re.findall(r"metrics at (http://\S+)", told.getvalue())
-        report(Progress(7, 20, 10, 1.0, (0.5,)))
+        report(Progress(7, 20, 10, 1.0, (0.5,), ends={journal.uuid: 20}))
         with urllib.request.urlopen(url, timeout=60) as answer:
             pages.append(answer.read().decode())
         return Progress(7, 20, 10, 1.0)

@@ -139,11 +139,11 @@ def test_a_retained_message_that_a_new_subscription_listed_before_it_was_replace
     references = References(harness.broker.fold, 0, end, at_once)
     steps = references.retained()
     next(steps)
+    subscriber.harness = NoSync(harness)  # type: ignore[assignment]
+    subscriber.subscribe("r/#")  # lists the old ones, which nobody has replaced yet
     for number in range(6):
         publisher.publish(f"r/{number}", b"new", retain=True, sync=False)
     harness.worker.end_tick()
-    subscriber.harness = NoSync(harness)  # type: ignore[assignment]
-    subscriber.subscribe("r/#")  # lists the old ones, which are still there
     harness.journal.durable = len(harness.journal.records)
     harness.broker.commit.on_high_watermark(harness.journal.durable)  # now they are replaced
     for _ in steps:
