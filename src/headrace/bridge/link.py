@@ -75,6 +75,7 @@ class RemoteLink(StreamLink):
         self._protocol = ClientProtocol(self._remote, terms.packet_bytes_max, aliases)
         self._stream = self._protocol
         self._present = False
+        self._is_announced = False  # the remote broker was told that we are there
         self._awaited: dict[
             int, str
         ] = {}  # packet id -> filter whose SUBACK is due; "" for the state message
@@ -160,6 +161,7 @@ class RemoteLink(StreamLink):
         terms, version = self._terms, int(self.version)
         if terms.state_topic:
             self._awaited[STATE_ID] = ""
+            self._is_announced = True
             topic = terms.state_topic.encode("utf-8")
             self.send(codec.encode_publish(version, topic, b"1", 1, True, False, STATE_ID))
         packet_id = STATE_ID
@@ -208,9 +210,12 @@ class RemoteLink(StreamLink):
 
     def say_goodbye(self) -> None:
         """We are stopping: the remote broker learns it, and knows that the will is not meant."""
-        if self.session is not None and self.ready and self._terms.state_topic:
+        if self.session is not None and self._is_announced:
+            packet_id = STATE_ID
+            while packet_id in self._awaited:  # "1" is not acknowledged yet
+                packet_id = self._free_below(packet_id)
             topic = self._terms.state_topic.encode("utf-8")
-            self.send(codec.encode_publish(int(self.version), topic, b"0", 1, True, False, STATE_ID))
+            self.send(codec.encode_publish(int(self.version), topic, b"0", 1, True, False, packet_id))
         if self._transport is not None:
             self.send(codec.encode_disconnect(int(self.version)))
         self.fail("stopped")

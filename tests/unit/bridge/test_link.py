@@ -317,6 +317,20 @@ def test_a_disconnect_of_the_remote_broker_says_why() -> None:
     assert "shutting down" in remote.ended[0].lower()
 
 
+def test_goodbye_takes_back_what_was_said_and_not_yet_acknowledged() -> None:
+    harness = Harness()
+    remote = Remote(harness, state_topic="state/us")
+    remote.feed(codec.encode_connack(5, False, 0))
+    remote.take()
+    remote.link.say_goodbye()
+    (first, body), (last, _) = remote.take()
+    assert (first, last >> 4) == (0x33, DISCONNECT)
+    assert body.endswith(b"0")
+    assert (65_533).to_bytes(2, "big") in body, (
+        "neither the id of the state that is on its way nor that of SUBSCRIBE"
+    )
+
+
 def test_goodbye_tells_the_state_and_disconnects() -> None:
     harness = Harness()
     remote = Remote(harness, rules=OUT, state_topic="state/us")
