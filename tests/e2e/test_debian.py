@@ -125,6 +125,8 @@ def commands(command: click.Command, path: tuple[str, ...]) -> Iterator[tuple[st
         for name in command.list_commands(context):
             found = command.get_command(context, name)
             assert found is not None
+            if found.hidden:  # it is for another process
+                continue
             yield from commands(found, (*path, name))
 
 
