@@ -102,7 +102,7 @@ def test_rows_by_topic_index_over_http(
     for location in (str(brokers[0].data_dir), url(brokers[0])):
         frame = spark.read.format("headrace-journal").option("cache", str(tmp_path / location[:4]))
         rows = frame.option("token", "secret").load(location).where("topic = 't/seldom'")
-        assert [bytes(row.payload).decode() for row in rows.orderBy("journals_offset").collect()] == [
+        assert [bytes(row.payload).decode() for row in rows.orderBy("journal_offset").collect()] == [
             f"seldom {n}" for n in range(50)
         ]
 
@@ -115,7 +115,7 @@ def test_a_stream_of_two_brokers_over_a_restart(
         query = (
             reader.options(**options)
             .load(",".join(map(url, sources)))
-            .select("journal_uuid", "journals_offset", "payload")
+            .select("journal_uuid", "journal_offset", "payload")
             .writeStream.format("delta")
             .option("checkpointLocation", str(tmp_path / "checkpoint"))
             .trigger(availableNow=True)
@@ -164,9 +164,7 @@ def test_the_archive_of_a_broker_whose_disk_is_elsewhere(
     assert (progress.rows, progress.lag) == (50, 0)
     rows = DeltaTable(tmp_path / "lake" / "messages").to_pyarrow_table(filters=[("topic", "=", "t/afar")])
     expected = [f"afar {n}" for count in (200, 50) for n in range(count)]
-    assert [
-        payload.decode() for payload in rows.sort_by("journals_offset")["payload"].to_pylist()
-    ] == expected
+    assert [payload.decode() for payload in rows.sort_by("journal_offset")["payload"].to_pylist()] == expected
     assert ConsumerPosition.read(brokers[0].data_dir, "archive").offset == progress.offset > end
 
 
