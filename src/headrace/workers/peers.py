@@ -350,10 +350,14 @@ class Peers(LinkOwner):
 
 
 def user_of(descriptor: int) -> int | None:
-    """Return the user who runs the process at the other side of a Unix socket; None where the system does not tell."""
+    """Return the user who runs the process at the other side of a Unix socket; None where the system does not tell.
+    Needs no descriptor of its own: there may be none."""
     option = getattr(socket, "SO_PEERCRED", None)
     if option is None:
         return None
-    with socket.socket(fileno=os.dup(descriptor)) as copy:
-        _, uid, _ = struct.unpack("iII", copy.getsockopt(socket.SOL_SOCKET, option, 12))
+    asked = socket.socket(fileno=descriptor)
+    try:
+        _, uid, _ = struct.unpack("iII", asked.getsockopt(socket.SOL_SOCKET, option, 12))
+    finally:
+        asked.detach()
     return int(uid)
