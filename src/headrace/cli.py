@@ -371,9 +371,9 @@ def _rows(body: bytes, base_offset: int) -> Iterator[dict[str, object]]:
             row |= {"kind": "progress", "subkind": record.subkind, "values": list(record.values())}
         elif isinstance(record, StreamRecord):
             row |= {"kind": "stream", "subkind": record.subkind, "positions": record.positions()}
-        if isinstance(record, (Copy, Given)):
+        if isinstance(record, Copy):
             del row["packet_id"]
-            kind = "copy" if isinstance(record, Copy) else "given"
+            kind = "given" if isinstance(record, Given) else "copy"
             row |= {"kind": kind, "source_shard": record.source, "source_offset": record.source_offset}
         yield row
 

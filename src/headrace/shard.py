@@ -106,10 +106,10 @@ class OwnedShard:
         self._epoch = 0  # of its streams: the offset of the record of this start
 
     def name_sources(self, names: Mapping[int, JournalName]) -> None:
-        """Call copies of what other shards hold what they are called there. `names`: of their journals, by shard."""
+        """Call copies what the messages are called in the shards they were published to. `names`: of the journals, by
+        shard; this one is among them, since another shard may keep what was published here, and give it back."""
         for shard, name in names.items():
-            if shard != self.number:
-                self.name.add_source(shard, name)
+            self.name.add_source(shard, name)
 
     def _opened(self, directory: Path, patience_s: float) -> SegmentedLog:
         settings = replace(self._settings.log, streams=self._is_one_of_many)

@@ -17,7 +17,7 @@ from harness import message
 from headrace.core.homes import Homes
 from headrace.core.ports.clock import Clock
 from headrace.core.ports.settings import BrokerSettings
-from headrace.core.records.message import copy_of
+from headrace.core.records.message import Given, copy_of
 from headrace.core.records.message_id import JournalName
 from headrace.core.records.stream_record import FOLLOWED, stream_record
 from headrace.core.worker import Worker
@@ -164,6 +164,22 @@ def test_a_copy_has_the_message_id_of_the_shard_it_came_from(tmp_path: Path) -> 
         copy.offset = 99
         assert second.name.id_of(copy) == first.name.id_of(original)
         assert second.name.id_of(original) != first.name.id_of(original)
+
+    run(tmp_path, 2, look)
+
+
+@pytest.mark.parametrize("source", [0, 1])
+def test_a_retained_message_that_a_session_was_given_has_the_message_id_of_where_it_was_published(
+    tmp_path: Path, source: int
+) -> None:
+    """Published to shard `source`, kept by another one, and given to a session of shard 1."""
+
+    def look(holding: Holding) -> None:
+        original = message()
+        original.offset = 5
+        given = Given(copy_of(original, source, 5))
+        given.offset = 99
+        assert holding.shards[1].name.id_of(given) == holding.shards[source].name.id_of(original)
 
     run(tmp_path, 2, look)
 

@@ -309,20 +309,20 @@ class Copy(Message):
     def encode_into(self, out: BytesWriter) -> None:
         start: i64 = len(out)
         super().encode_into(out)
-        out[start + _KIND_AT] = KIND_COPY
+        out[start + _KIND_AT] = self.kind
 
 
 @mypyc_attr(acyclic=True)
-class Given(Message):
-    """A message that another shard retains, in the journal of this one, where a session was given it. As in a `Copy`,
-    `packet_id` is the shard that it was published to and `incarnation` its offset there."""
+class Given(Copy):
+    """A message that another shard retains, in the journal of this one, where a session was given it. It may have been
+    published to any shard, this one too."""
 
     def __init__(self, copy: Message) -> None:
         super().__init__(
-            copy.timestamp_us,
-            copy.flags,
             copy.packet_id,
             copy.incarnation,
+            copy.timestamp_us,
+            copy.flags,
             copy.tenant,
             copy.origin,
             copy.tenant_len,
@@ -333,21 +333,6 @@ class Given(Message):
         )
         self.kind = KIND_GIVEN
         self.waits = True  # nobody has it yet: it is fetched by its offset
-
-    @property
-    def source(self) -> int:
-        """Return the shard that the message was published to."""
-        return self.packet_id
-
-    @property
-    def source_offset(self) -> int:
-        """Return the message's offset in the journal of that shard."""
-        return self.incarnation
-
-    def encode_into(self, out: BytesWriter) -> None:
-        start: i64 = len(out)
-        super().encode_into(out)
-        out[start + _KIND_AT] = KIND_GIVEN
 
 
 def copy_of(message: Message, source: int, source_offset: int) -> Copy:

@@ -22,7 +22,7 @@ from typing import Final
 from librt.strings import BytesWriter
 
 from headrace.core.records.message import Copy, Message, decode_record
-from headrace.core.records.record import KIND_MESSAGE
+from headrace.core.records.record import KIND_COPY, KIND_MESSAGE
 from headrace.core.shards.group_frames import FIRST_KIND, LAST_KIND, GroupFrame, decode_group_frame
 from headrace.core.shards.peer import (
     Announced,
@@ -162,6 +162,8 @@ def _decode_message(data: bytes, kind: int) -> Frame:
 
 def _is_copied(copy: Copy) -> bool:
     """Return whether a message is one that is copied: at QoS 0 what is retained alone."""
+    if copy.kind != KIND_COPY:
+        return False
     return copy.qos in (1, 2) or (copy.qos == 0 and copy.retain)
 
 

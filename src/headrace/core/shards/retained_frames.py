@@ -20,6 +20,7 @@ from typing import Final
 from librt.strings import BytesWriter
 
 from headrace.core.records.message import Copy, decode_record
+from headrace.core.records.record import KIND_COPY
 from headrace.core.shards.peer import Frame
 from headrace.errors import CorruptRecord
 
@@ -216,7 +217,7 @@ def _decode_answered(data: bytes, number: int) -> Answered:
     while at < len(data):
         (index,) = _INDEX.unpack_from(data, at)
         record, at = decode_record(data, at + _INDEX.size)
-        if not isinstance(record, Copy) or not record.retain:
+        if not isinstance(record, Copy) or record.kind != KIND_COPY or not record.retain:
             raise CorruptRecord(f"an answer with a record of kind {record.kind}")
         _checked(max(record.timestamp_us, record.source_offset))
         entries.append((index, record))

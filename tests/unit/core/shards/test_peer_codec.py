@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from harness import message
-from headrace.core.records.message import copy_of
+from headrace.core.records.message import Given, copy_of
 from headrace.core.shards.peer import (
     Announced,
     Confirmed,
@@ -95,6 +95,7 @@ def test_a_frame_that_is_cut_or_too_long_is_refused(frame: Frame, expected: str)
         b"\x05\x01\x00\x00\xff",  # no UTF-8
         b"\x0a" + encode(passed())[1:],
         b"\x0b" + encode(copied())[1:],
+        encode(Copied(Given(copied().copy))),
     ],
 )
 def test_what_is_none_is_refused(data: bytes) -> None:

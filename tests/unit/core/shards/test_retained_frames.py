@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from harness import START_US
-from headrace.core.records.message import Copy
+from headrace.core.records.message import Copy, Given
 from headrace.core.shards.peer_codec import decode, encode
 from headrace.core.shards.retained_frames import (
     LIVE,
@@ -91,6 +91,8 @@ def test_what_is_none_of_them_is_refused(data: str) -> None:
 def test_an_answer_holds_what_is_retained_alone() -> None:
     with pytest.raises(CorruptRecord):
         decode(encode(Answered(1, True, [(0, retained(flags=1))])))
+    with pytest.raises(CorruptRecord):
+        decode(encode(Answered(1, True, [(0, Given(retained()))])))
 
 
 @given(st.binary(max_size=60), st.integers(32, 36))
