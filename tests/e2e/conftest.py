@@ -11,6 +11,7 @@ import pytest
 
 from broker_process import BUILD, PYTHON, UNDER_AUDIT, BrokerProcess, build_environment, make_broker
 from e2e.raw import RawClient
+from e2e.workers import Crew
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -112,3 +113,15 @@ def clients() -> Iterator[Callable[..., RawClient]]:
 def name(request: pytest.FixtureRequest) -> str:
     """Unique within a module: the root of this test's topics and client ids."""
     return "".join(c if c.isalnum() else "-" for c in request.node.name.removeprefix("test_"))[:80]
+
+
+@pytest.fixture
+def crew(tmp_path: Path) -> Iterator[Crew]:
+    """Two workers with a shard each; a traceback of one fails the test."""
+    crew = Crew(tmp_path, 2, 2)
+    try:
+        crew.start()
+        yield crew
+    finally:
+        crew.end()
+    crew.check()

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable
 
 import pytest
 
@@ -15,19 +14,6 @@ from e2e.workers import Crew
 Clients = Callable[..., RawClient]
 pytestmark = pytest.mark.skipif("__import__('broker_process').UNDER_AUDIT != 'headrace'")
 COUNT = 100
-
-
-@pytest.fixture
-def crew(tmp_path: Path) -> Iterator[Crew]:
-    """Two workers with a shard each; a traceback of one fails the test."""
-    crew = Crew(tmp_path, 2, 2)
-    try:
-        crew.start()
-        yield crew
-    finally:
-        crew.end()
-    for worker in crew.workers:
-        assert "Traceback" not in worker.stderr, worker.stderr
 
 
 def share_in(crew: Crew, home: int) -> str:

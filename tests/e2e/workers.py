@@ -120,6 +120,11 @@ class Crew:
         names = (f"{prefix}{number}" for number in range(10_000))
         return next(name for name in names if self.homes.of_client(DEFAULT_TENANT, name) == shard)
 
+    def check(self) -> None:
+        """A traceback of one fails the test."""
+        for worker in self.workers:
+            assert "Traceback" not in worker.stderr, worker.stderr
+
     def end(self) -> None:
         try:
             for worker in self.workers:
