@@ -6,16 +6,14 @@ no reference changes, and each new journal goes on where the old one ends. It ha
 there on: what readers of the old one have read, they do not find again.
 
 A shard is written, opened as a broker would open it, and compared with the old journal before the next one is begun.
-Everything is made in `<target>/reshard.tmp`, and moved up when all of it is right; `shards.json` comes last.
+Everything is made in `<target>/reshard.tmp`, and moved up when all of it is right (`workers.building`).
 """
 
 from __future__ import annotations
 
-import shutil
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
-from dataclasses import dataclass
 from functools import partial
 from hashlib import sha256
 from itertools import zip_longest
@@ -47,7 +45,7 @@ from headrace.journal.active import SegmentFile, create_segment
 from headrace.journal.catalog import Segment
 from headrace.journal.compaction import SparseWriter
 from headrace.journal.consumers import ConsumerPosition
-from headrace.journal.copying import Likeness, give_to_owner, sync_directories
+from headrace.journal.copying import Likeness, clipped
 from headrace.journal.disk import DISK
 from headrace.journal.errors import OffsetOutOfRange
 from headrace.journal.log import DIRECTORY, LogSettings, SegmentedLog
@@ -59,30 +57,19 @@ from headrace.mqtt.topics import split_share
 from headrace.storage.embedded.local import LocalJournal
 from headrace.storage.embedded.recovery import load
 from headrace.storage.embedded.references import References
-from headrace.workers.layout import NAME as LAYOUT
+from headrace.workers.building import built
 from headrace.workers.layout import Layout
 
 MAKING = "reshard.tmp"
-_PASSED_OVER = {"lost+found"}
 _FEW = 3  # names in a message
+_AT_ONCE = 64 << 20  # offsets, at a byte each, whose references are looked for together
 _PER_ENTRY = 1000
 
 Report = Callable[[str], None]
 
 
 class NotResharded(HeadraceError):
-    """The directory cannot be divided, or what was made of it is not what it was; nothing but `reshard.tmp` is there."""
-
-
-@dataclass(frozen=True, slots=True)
-class Share:
-    """What a shard got."""
-
-    shard: int
-    uuid: str
-    sessions: int
-    retained: int
-    records: int  # that they refer to
+    """The directory cannot be divided, or what was made of it is not what it was: nothing is left of that."""
 
 
 class Old:
@@ -212,10 +199,11 @@ def _devices(tenant: Tenant, homes: Homes, shard: int, end: int) -> Iterator[byt
         yield entry_of_devices(tenant.name, owners[at : at + _PER_ENTRY], seen[at : at + _PER_ENTRY])
 
 
-def reshard(data_dir: Path, target: Path, shards: int, report: Report) -> list[Share]:
-    """Make `target`, which is empty or not there, with the state of `data_dir` in so many shards. Returns what each got.
+def reshard(data_dir: Path, target: Path, shards: int, report: Report) -> None:
+    """Make `target`, which is empty or not there, with the state of `data_dir` in so many shards; `report` gets a line
+    for each.
 
-    Raises NotResharded, JournalLocked where a broker runs, CorruptJournal, CorruptFile, OSError.
+    Raises NotResharded, FileExistsError, JournalLocked where a broker runs, CorruptJournal, CorruptFile, OSError.
     """
     if shards < 2:
         raise NotResharded(f"{shards} shards: a data directory is divided into two or more")
@@ -223,45 +211,14 @@ def reshard(data_dir: Path, target: Path, shards: int, report: Report) -> list[S
         raise NotResharded(f"{data_dir} has several shards already, which cannot be divided again")
     if not DISK.names(data_dir / DIRECTORY):
         raise NotResharded(f"{data_dir} holds no journal")
-    _clear(target)
     with closing(SegmentedLog.open(data_dir, LogSettings(), report)) as log:
         _check_consumers(log)
         old = Old(log, report)
         _check_clusters(old.fold)
-        made = Layout.make(target / MAKING, shards)
-        shares = [Division(old, made, shard, report).run() for shard in range(shards)]
-    likeness = Likeness.of(data_dir)
-    likeness.give(target / MAKING)
-    give_to_owner(data_dir, target)
-    _move_up(target)
-    return shares
-
-
-def _clear(target: Path) -> None:
-    """Remove what an interrupted run has left. Raises NotResharded where there is anything else."""
-    names = set(DISK.names(target)) - _PASSED_OVER
-    if MAKING in names and LAYOUT not in names:
-        for name in sorted(names - {MAKING}):
-            path = target / name
-            shutil.rmtree(path) if path.is_dir() else path.unlink()
-        shutil.rmtree(target / MAKING)  # last: it is the mark of an interrupted run
-    elif names:
-        raise NotResharded(
-            f"{target} is not empty ({', '.join(sorted(names)[:_FEW])}): reshard makes a data directory of its own"
-        )
-
-
-def _move_up(target: Path) -> None:
-    """Move what was made up, and last what says how many shards there are: without it nothing opens the directory."""
-    made = target / MAKING
-    sync_directories(DISK, made)
-    for name in sorted((path.name for path in made.iterdir()), key=lambda name: name == LAYOUT):
-        if name == LAYOUT:
-            DISK.fsync_directory(target)
-        DISK.rename(made / name, target / name)
-    DISK.fsync_directory(target)
-    made.rmdir()
-    DISK.fsync_directory(target.absolute().parent)
+        with built(target, MAKING, Likeness.of(data_dir), data_dir) as making:
+            made = Layout.make(making, shards)
+            for shard in range(shards):
+                Division(old, made, shard, report).run()
 
 
 def _check_consumers(log: SegmentedLog) -> None:
@@ -316,29 +273,19 @@ class Division:
         self._old = old
         self._homes = Homes(made.shards)
         self._shard = shard
+        self._part = (self._homes, shard)
         self._directory = made.directory(shard)
         self._journal = self._directory / DIRECTORY
         self._uuid = uuid4()
         self._epoch = old.log.epoch + 1
         self._report = report
 
-    def run(self) -> Share:
+    def run(self) -> None:
         """Write the shard and compare it. Raises NotResharded, OSError."""
-        old = self._old
         DISK.make_directory(self._journal)
         self._write_state()
-        live = self._references()
-        begins, records = self._write_records(live)
-        state = WatermarkState(
-            self._uuid.bytes, self._epoch, old.end, old.end, start_offset=begins, complete_offset=old.end
-        )
-        DISK.replace(self._directory / WATERMARK, state.pack_page())
-        share = self._compared(records, live)
-        self._report(
-            f"shard {share.shard}: {share.sessions} sessions, {share.retained} retained messages, "
-            f"{share.records} records that they refer to"
-        )
-        return share
+        records = self._write_records()
+        self._compare(records)
 
     def _entries(self, fold: Fold) -> Iterator[bytes]:
         return entries(fold, self._homes, self._shard, self._old.end, (self._old.log.uuid, self._old.end))
@@ -349,51 +296,62 @@ class Division:
             writer.add(entry)
         writer.commit()
 
-    def _references(self) -> References:
-        """Return what the shard refers to in the old journal, by what was written of it."""
-        log = self._old.log
-        fold = _empty(log, self._report, (self._homes, self._shard))
-        load(fold, newest_chain(self._journal), partial(log.scan, end=self._old.end), self._old.end, _quietly)
-        found = References(fold, log.start_offset, self._old.end)
-        for walk in (found.retained(), found.owners()):
-            for _ in walk:
-                pass
-        return found
-
-    def _live(self, references: References, batch: Batch) -> set[int]:
-        return references.between(max(batch.base_offset, self._old.log.start_offset), batch.end_offset)
-
-    def _write_records(self, references: References) -> tuple[int, _Records]:
-        """Copy what is referred to; returns where the journal begins, and what was copied."""
+    def _write_records(self) -> _Records:
+        """Copy what the shard refers to, by what was written of it; returns what was copied."""
         log, end, records = self._old.log, self._old.end, _Records()
+        fold = _empty(log, self._report, self._part)
+        load(fold, newest_chain(self._journal), partial(log.scan, end=end), end, _quietly)
         files = _Segments(self._journal, self._uuid.bytes, self._epoch, log.settings.segment_bytes_max)
-        first = references.first()
-        for batch in log.scan(first, end) if first < end else ():
-            live = self._live(references, batch)
+        for batch, live in referred(log, fold, end):
             files.add(batch, live)
             records.add(batch, live)
         files.close()
         header = SegmentHeader(self._uuid.bytes, self._epoch, end, time.time_ns() // 1000)
         create_segment(DISK, self._journal, header, 0).close()
-        return end if files.begins < 0 else files.begins, records
+        begins = end if files.begins < 0 else files.begins
+        state = WatermarkState(
+            self._uuid.bytes, self._epoch, end, end, start_offset=begins, complete_offset=end
+        )
+        DISK.replace(self._directory / WATERMARK, state.pack_page())
+        return records
 
-    def _compared(self, written: _Records, references: References) -> Share:
+    def _compare(self, written: _Records) -> None:
         """Open the shard as its broker will, and compare state and records with the old ones. Raises NotResharded."""
+        found = _Records()
         with closing(SegmentedLog.open(self._directory, LogSettings(reserve_bytes=0), self._report)) as log:
-            fold = folded(log, _quietly, (self._homes, self._shard))
+            fold = folded(log, _quietly, self._part)
             for old, new in zip_longest(self._entries(self._old.fold), self._entries(fold)):
                 if old != new:
                     raise NotResharded(
                         f"shard {self._shard} does not hold what it should: {old!r}, but {new!r}"
                     )
-            found = _Records()
-            for batch in log.scan(log.start_offset, self._old.end):
-                found.add(batch, self._live(references, batch))
+            for batch, live in referred(log, fold, self._old.end):
+                found.add(batch, live)
         if found.value() != written.value():
             raise NotResharded(f"shard {self._shard} does not hold the records that were written into it")
         retained = sum(len(tenant.retained.messages()) for tenant in fold.tenants.values())
-        sessions = len(fold.by_incarnation)
-        return Share(self._shard, str(self._uuid), sessions, retained, found.count)
+        self._report(
+            f"shard {self._shard}: {len(fold.by_incarnation)} sessions, {retained} retained messages, "
+            f"{found.count} records that they refer to"
+        )
+
+
+def referred(
+    log: SegmentedLog, fold: Fold, end: int, at_once: int | None = None
+) -> Iterator[tuple[Batch, set[int]]]:
+    """Yield the batches up to `end` from the first record on that a state refers to, and of each the offsets of what is
+    referred to. `at_once`: so many offsets are looked at together, at a byte each."""
+    stretch, begun = at_once or _AT_ONCE, False
+    for start in range(log.start_offset, end, stretch):
+        last = min(start + stretch, end)
+        found = References(fold, start, last)
+        for walk in (found.retained(), found.owners()):
+            for _ in walk:
+                pass
+        first = start if begun else found.first()
+        begun = first < last
+        for batch in clipped(log.scan(first, last), first, last) if begun else ():
+            yield batch, found.between(batch.base_offset, batch.end_offset)
 
 
 def _quietly(line: str) -> None:

@@ -25,13 +25,21 @@ from e2e.wire import (
     SESSION_EXPIRY,
     USER_PROPERTY,
 )
+from headrace import resharding
 from headrace.core.homes import Homes
 from headrace.core.state.session import MEMBER_PREFIX
 from headrace.journal.consumers import ConsumerPosition
+from headrace.journal.copying import Likeness
+from headrace.journal.disk import DISK
+from headrace.journal.errors import ShardedDirectory
+from headrace.journal.lock import lock_data_dir
+from headrace.journal.log import LogSettings, SegmentedLog
 from headrace.journal.reader import JournalReader
 from headrace.resharding import MAKING
 from headrace.services.sessions import details
 from headrace.storage.embedded.recovery import folded
+from headrace.workers.building import built
+from headrace.workers.layout import Layout
 
 Brokers = Callable[..., BrokerProcess]
 CLIENTS = [f"device-{n}" for n in range(24)]
@@ -265,3 +273,46 @@ def test_an_interrupted_one_is_begun_anew(old: BrokerProcess, tmp_path: Path) ->
     assert reshard(old.data_dir, cut).returncode == 0
     names = sorted(path.name for path in cut.iterdir())
     assert names == sorted(path.name for path in (tmp_path / "whole").iterdir())
+
+
+def test_what_is_somebody_elses_stays_beside_an_interrupted_one(old: BrokerProcess, tmp_path: Path) -> None:
+    for name in (MAKING, "shard-notes"):
+        (tmp_path / "cut" / name).mkdir(parents=True)
+    done = reshard(old.data_dir, tmp_path / "cut")
+    assert (done.returncode, "is not empty (shard-notes)" in done.stderr) == (1, True)
+    assert (tmp_path / "cut" / "shard-notes").is_dir()
+
+
+def test_who_comes_second_leaves_the_first_alone(old: BrokerProcess, tmp_path: Path) -> None:
+    target = tmp_path / "new"
+    (target / MAKING).mkdir(parents=True)
+    fd = lock_data_dir(DISK, target)  # as a first one does, which works
+    try:
+        done = reshard(old.data_dir, target)
+    finally:
+        DISK.close(fd)
+    assert (done.returncode, "another process" in done.stderr) == (1, True)
+    assert (target / MAKING).is_dir()
+
+
+def test_nothing_opens_what_a_killed_run_has_left(old: BrokerProcess, tmp_path: Path) -> None:
+    with built(tmp_path / "new", MAKING, Likeness.of(old.data_dir), old.data_dir) as making:
+        Layout.make(making, SHARDS)
+        shutil.copytree(tmp_path / "new", tmp_path / "killed")
+    with pytest.raises(ShardedDirectory):
+        SegmentedLog.open(tmp_path / "killed", LogSettings(), print)
+    assert Layout.open(tmp_path / "new").shards == SHARDS
+
+
+@pytest.mark.parametrize("at_once", [7, 100])
+def test_references_are_looked_for_in_stretches(
+    old: BrokerProcess, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at_once: int
+) -> None:
+    said: list[list[str]] = []
+    for name in ("whole", "stretches"):
+        lines: list[str] = []
+        resharding.reshard(old.data_dir, tmp_path / name, SHARDS, lines.append)
+        said.append([line for line in lines if line.startswith("shard ")])
+        monkeypatch.setattr(resharding, "_AT_ONCE", at_once)
+    assert len(said[0]) == SHARDS
+    assert said[1] == said[0]

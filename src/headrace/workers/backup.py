@@ -22,22 +22,22 @@ from typing import Final
 import msgspec
 
 from headrace.journal.backup import Copying, Hold, complete, emptied
-from headrace.journal.copying import Likeness, give_to_owner, sync_directories
+from headrace.journal.copying import Likeness
 from headrace.journal.disk import DISK, Disk
 from headrace.journal.errors import CorruptFile, UnsupportedFormat
 from headrace.journal.lock import NAME as LOCK
-from headrace.journal.lock import lock_data_dir
 from headrace.journal.manifest import NAME as MANIFEST
 from headrace.journal.manifest import Manifest, read_manifest
 from headrace.journal.reader import JournalReader
 from headrace.journal.restore import MAKING, restore
 from headrace.journal.watermark import NAME as WATERMARK
+from headrace.workers import building
+from headrace.workers.building import built
 from headrace.workers.layout import NAME as SHARDS
-from headrace.workers.layout import SHARD_NAME, Layout, is_new
+from headrace.workers.layout import SHARD_NAME, Layout
 from headrace.workers.positions import Positions, consistent_ends
 
 VERSION: Final = 2
-_PASSED_OVER: Final = {LOCK, "lost+found", "journal"}
 
 
 class ShardEnd(msgspec.Struct, frozen=True):
@@ -137,72 +137,27 @@ def restore_shards(source: Path, data_dir: Path, disk: Disk = DISK) -> list[Mani
     """Make `data_dir`, which is empty or not there yet, from a backup of several shards; the epoch of each rises. Raises
     CorruptFile, JournalLocked, FileExistsError, and what `restore` of one shard does."""
     manifest = read_shards_manifest(source)
-    _check_empty(data_dir)
-    was_there = data_dir.exists()
     likeness = Likeness.of(source / "shard-0")
-    data_dir.mkdir(mode=likeness.directory_mode, parents=True, exist_ok=True)
-    lock_fd = lock_data_dir(disk, data_dir)
-    try:
-        _check_empty(data_dir)  # a broker may have been here until now
-        _remove_interrupted(data_dir)
-        making = data_dir / MAKING
-        disk.make_directory(making)
+    with built(data_dir, MAKING, likeness, data_dir, disk) as making:
         made = [
             restore(source / f"shard-{shard}", making / f"shard-{shard}", disk=disk)
             for shard in range(len(manifest.shards))
         ]
-        _move_up(data_dir, making, likeness, disk)
-        if not was_there:
-            disk.fsync_directory(data_dir.absolute().parent)
-    except BaseException:
-        _remove_interrupted(data_dir)
-        raise
-    finally:
-        disk.close(lock_fd)
+        _lay_out(making, len(made), disk)
     return made
 
 
 def is_interrupted(data_dir: Path) -> bool:
     """Return whether a restore of shards into it was begun and did not get as far as `shards.json`."""
-    return (data_dir / MAKING).is_dir() and not (data_dir / SHARDS).exists()
+    return building.is_interrupted(data_dir, MAKING)
 
 
-def _check_empty(data_dir: Path) -> None:
-    names = {path.name for path in data_dir.iterdir()} if data_dir.exists() else set()
-    if is_interrupted(data_dir):
-        names = {name for name in names if name not in (MAKING, WATERMARK) and not name.startswith("shard-")}
-    if SHARDS in names or (not is_new(data_dir) and not is_interrupted(data_dir)):
-        raise FileExistsError(f"{data_dir} already holds a journal")
-    if more := sorted(names - _PASSED_OVER):
-        raise FileExistsError(
-            f"{data_dir} is not empty ({', '.join(more[:5])}): restore makes a data directory of its own"
-        )
-
-
-def _remove_interrupted(data_dir: Path) -> None:
-    """Remove what an interrupted restore left; the directory that it worked in last, for it is the mark."""
-    if not is_interrupted(data_dir):
-        return
-    (data_dir / WATERMARK).unlink(missing_ok=True)
-    for path in data_dir.glob("shard-*"):
-        shutil.rmtree(path)
-    shutil.rmtree(data_dir / MAKING)
-
-
-def _move_up(data_dir: Path, making: Path, likeness: Likeness, disk: Disk) -> None:
-    """Give the shards a layout of their own, and move them up; `shards.json` last."""
-    shards = sorted(path.name for path in making.iterdir())
-    layout = Layout.make(making / "layout", len(shards), disk)
-    for name in shards:
-        disk.rename(making / "layout" / name / SHARD_NAME, making / name / SHARD_NAME)
-        (making / name / LOCK).unlink(missing_ok=True)
-    likeness.give(making)
-    give_to_owner(data_dir, making, data_dir / LOCK)
-    sync_directories(disk, making)
-    disk.rename(layout.path / WATERMARK, data_dir / WATERMARK)
-    for name in shards:
-        disk.rename(making / name, data_dir / name)
-    disk.fsync_directory(data_dir)
-    disk.rename(layout.path / SHARDS, data_dir / SHARDS)
-    disk.fsync_directory(data_dir)
-    shutil.rmtree(making)
+def _lay_out(making: Path, shards: int, disk: Disk) -> None:
+    """Give shards that were restored a layout of their own."""
+    layout = Layout.make(making / "layout", shards, disk)
+    for directory in layout.directories():
+        disk.rename(directory / SHARD_NAME, making / directory.name / SHARD_NAME)
+        (making / directory.name / LOCK).unlink(missing_ok=True)
+    for name in (WATERMARK, SHARDS):
+        disk.rename(layout.path / name, making / name)
+    shutil.rmtree(layout.path)

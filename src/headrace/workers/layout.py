@@ -95,6 +95,11 @@ class Layout:
         return layout
 
 
+def is_shard(name: str) -> bool:
+    """Return whether this is the name of the directory of a shard."""
+    return _DIRECTORY.fullmatch(name) is not None
+
+
 def is_new(path: Path, disk: Disk = DISK) -> bool:
     """Return whether nothing was begun in a data directory, so that it may still get any number of shards."""
     names = disk.names(path)
