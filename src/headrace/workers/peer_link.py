@@ -257,11 +257,16 @@ class PeerLink(Carrier):
     def failed(self, error: Exception) -> None:
         self._owner.failed(error)
 
+    @property
+    def used_up(self) -> bool:
+        """Return whether this side has no number left for another channel."""
+        return self._next > _NUMBER_MAX
+
     def number(self) -> int:
         """Return a number for a channel that this side opens. Raises BrokenLink when all have been used."""
-        number = self._next
-        if number > _NUMBER_MAX:
+        if self.used_up:
             raise BrokenLink("stopped", "all numbers of channels were used")
+        number = self._next
         self._next = number + 2
         return number
 

@@ -138,8 +138,19 @@ class Peers(LinkOwner):
 
     def open_channel(self, worker: int, opening: bytes) -> Channel | None:
         """Open a channel of bytes to another worker; None while there is no link to it, or it is not heard."""
+        link = self._usable(worker)
+        return None if link is None else link.open_channel(opening)
+
+    def _usable(self, worker: int) -> PeerLink | None:
+        """Return the link to another worker if something can begin on it now. One whose numbers of channels are all used
+        ends here, and the two workers are linked anew."""
         link = self._links.get(worker)
-        return None if link is None or link.quiet else link.open_channel(opening)
+        if link is None or link.quiet:
+            return None
+        if link.used_up:
+            link.end("stopped", "all numbers of channels were used")
+            return None
+        return link
 
     def _end_timer(self) -> None:
         if self._timer is not None:
@@ -258,7 +269,7 @@ class Peers(LinkOwner):
         else:
             of = f"worker {link.dialled}" if link.dialled >= 0 else "somebody who has dialled"
             self._told.add(reason)
-        if reason != "stopped":
+        if why or reason != "stopped":
             self._report(f"the link to {of} has ended ({reason}){': ' if why else ''}{why}")
 
     # Wires
@@ -284,8 +295,8 @@ class Peers(LinkOwner):
         if local is not None:
             near.connect(source, self._exchange.pair(self, near, local))
             return True
-        link = self._links.get(self._place.owner_of(source))
-        if link is None or link.quiet:
+        link = self._usable(self._place.owner_of(source))
+        if link is None:
             return False
         wire = LinkWire(self, near, source, True, link, link.number())
         link.open_wire(wire)

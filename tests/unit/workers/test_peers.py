@@ -287,6 +287,25 @@ async def test_channels_carry_bytes_both_ways(town: Town) -> None:
     await town.until(lambda: "refused" in closed)
 
 
+@in_town
+async def test_a_link_whose_numbers_are_all_used_is_replaced(town: Town) -> None:
+    first, second = await town.pair()
+    first.peers._links[1]._next = (1 << 31) + 1  # as if all that there are had been opened
+    assert first.peers.open_channel(1, b"one more") is None
+    assert first.lines[-1] == "the link to worker 1 has ended (stopped): all numbers of channels were used"
+    await town.until(lambda: first.follows((0, 1)) and second.follows((1, 0)))
+    assert first.peers.open_channel(1, b"one more") is not None
+
+
+@in_town
+async def test_a_wire_for_which_no_number_is_left_begins_on_a_new_link(town: Town) -> None:
+    first, second = await town.pair()
+    first.peers._links[1]._next = (1 << 31) + 1
+    first.broker.neighbours._takers[1].end()  # type: ignore[union-attr]
+    await town.until(lambda: first.peers.counts["stopped"] == 1)
+    await town.until(lambda: first.follows((0, 1)) and second.follows((1, 0)))
+
+
 def hello(greeting: Greeting) -> bytes:
     body = greeting.encode()
     return (len(body) + 5).to_bytes(4, "little") + bytes([HELLO, 0, 0, 0, 0]) + body
