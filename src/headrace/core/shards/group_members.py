@@ -72,10 +72,11 @@ class GroupMembers(Lending):
         self._pending: dict[
             tuple[int, int], tuple[int, list[str]]
         ] = {}  # by home, incarnation: number, filters
+        self._unanswered: dict[int, tuple[int, int]] = {}  # by number: home, incarnation
         self._enrolled: set[tuple[int, str]] = set()  # incarnation and filter
         self._leaving: set[tuple[int, str]] = set()  # refused: no member any more by a record on its way
         self._told: dict[int, set[int]] = {}  # by incarnation: the homes that were told of it
-        self._held: list[Enrolment] = []
+        self._held: dict[int, list[Enrolment]] = {}  # by incarnation: an answer is about its session alone
 
     def begin(self) -> None:
         """Begin with the members that the journal has left: homes are told of them on each wire."""
@@ -118,6 +119,7 @@ class GroupMembers(Lending):
         """Note that there is no wire to a home any more."""
         self.loans.cut(home)
         self._pending = {key: entry for key, entry in self._pending.items() if key[0] != home}
+        self._unanswered = {number: key for number, key in self._unanswered.items() if key[0] != home}
 
     def heard(self, home: int, frame: GroupFrame) -> None:
         """Do what a home says on the wire to it."""
@@ -128,17 +130,20 @@ class GroupMembers(Lending):
         elif isinstance(frame, frames.Asked):
             self._commit.defer(_Asked(self, home, frame.incarnation))
         elif isinstance(frame, frames.Enrolled):
-            self._note_enrolled(home, frame.number)
+            self._note_enrolled(frame.number)
 
-    def _note_enrolled(self, home: int, number: int) -> None:
+    def _note_enrolled(self, number: int) -> None:
         """Note that a home has what it was told under a number, unless it was told something newer since."""
-        for key, (newest, filters) in self._pending.items():
-            if key[0] == home and newest == number:
-                del self._pending[key]
-                known = {(key[1], topic_filter) for topic_filter in filters}
-                self._enrolled |= known - self._leaving
-                self._release()
-                return
+        key = self._unanswered.pop(number, None)
+        if key is None:
+            return
+        newest, filters = self._pending.get(key, (0, []))
+        if newest != number:
+            return
+        del self._pending[key]
+        known = {(key[1], topic_filter) for topic_filter in filters}
+        self._enrolled |= known - self._leaving
+        self._release(key[1])
 
     # Who is a member
 
@@ -151,6 +156,7 @@ class GroupMembers(Lending):
         self._number += 1
         keys = [key for key, where in borrowing.filters.items() if where == home]
         self._pending[home, session.incarnation] = (self._number, keys)
+        self._unanswered[self._number] = (home, session.incarnation)
         self._told.setdefault(session.incarnation, set()).add(home)
         rows = [self._row(session, key) for key in keys]
         wire.say(frames.Enrol(self._number, session.incarnation, frames.LIVES, session.tenant.name, rows))
@@ -160,16 +166,23 @@ class GroupMembers(Lending):
         session, wire = self._fold.by_incarnation.get(incarnation), self._wires.get(home)
         if wire is None:
             return
-        if session is not None and (self._is_lent(session, home) or session in self._concerned(home)):
+        if session is not None and self._concerns(session, home):
             self._enrol(session, home)
             return
         life = frames.ENDED if session is None else frames.HAS_NOTHING
         self._number += 1
         wire.say(frames.Enrol(self._number, incarnation, life, "", []))
 
-    def _is_lent(self, session: Session, home: int) -> bool:
-        borrowing = borrowing_of(session)
-        return borrowing is not None and home in borrowing.lenders
+    def _concerns(self, session: Session, home: int) -> bool:
+        """Return whether a session is a member at a home, is lent to, or has a loan of it that is not settled."""
+        borrowing, incarnation = borrowing_of(session), session.incarnation
+        if borrowing is None:
+            return False
+        if home in borrowing.lenders or self._is_member(session, home):
+            return True
+        return any(
+            loan.home == home and loan.incarnation == incarnation for loan in self.away.loans.values()
+        )
 
     def _row(self, session: Session, key: str) -> SubscriptionRow:
         found = None if session.subscriptions is None else session.subscriptions.get(key)
@@ -191,7 +204,7 @@ class GroupMembers(Lending):
         self._enrolled.discard((session.incarnation, key))
         if not session.ended:
             self._enrol(session, home)
-        self._release()
+        self._release(session.incarnation)
 
     def ended(self, session: Session) -> None:
         """Tell the homes that were told of a session that it is gone."""
@@ -207,7 +220,7 @@ class GroupMembers(Lending):
         for key in [] if borrowing is None else borrowing.filters:
             self._enrolled.discard((session.incarnation, key))
             self._leaving.discard((session.incarnation, key))
-        self._release()
+        self._release(session.incarnation)
 
     # Answers that wait
 
@@ -222,7 +235,7 @@ class GroupMembers(Lending):
         if not self._missing(enrolment):
             return False
         enrolment.until_ms = self._worker.clock.mono_ms + self._answer_within_ms
-        self._held.append(enrolment)
+        self._held.setdefault(enrolment.session.incarnation, []).append(enrolment)
         payer = enrolment.payer
         if payer is not None:
             self._commit.deferred_bytes += enrolment.weight
@@ -244,12 +257,15 @@ class GroupMembers(Lending):
             return True
         return not any(key in filters for key in self._missing(enrolment))
 
-    def _release(self) -> None:
+    def _release(self, incarnation: int) -> None:
+        """Give the answers of one session that wait for nothing any more."""
         now_ms = self._worker.clock.mono_ms
-        due = [held for held in self._held if self._is_due(held, now_ms)]
-        if not due:
-            return
-        self._held = [held for held in self._held if held not in due]
+        due: list[Enrolment] = []
+        left: list[Enrolment] = []
+        for held in self._held.pop(incarnation, []):
+            (due if self._is_due(held, now_ms) else left).append(held)
+        if left:
+            self._held[incarnation] = left
         for held in due:
             self._commit.ran(held)
             try:
@@ -261,7 +277,8 @@ class GroupMembers(Lending):
                 held.finish()
             except Exception as error:  # noqa: BLE001  the others are answered
                 self._worker.contain("deferred", held.payer, error)
-        self._release()  # those who wait for the same are refused with it
+        if due:
+            self._release(incarnation)  # those who wait for the same are refused with it
 
     # Connections
 
@@ -296,8 +313,8 @@ class GroupMembers(Lending):
     def on_timer(self) -> None:
         """Do what time has decided: what found no room goes back, and answers go out whose homes are out of reach."""
         self.loans.on_timer()
-        if self._held:
-            self._release()
+        for incarnation in list(self._held):
+            self._release(incarnation)
 
 
 class _Listener(AwayListener):

@@ -13,6 +13,7 @@ from headrace.core.ports.link import Link
 from headrace.core.ports.settings import BrokerSettings
 from headrace.core.records.message import Message
 from headrace.core.records.record import DROP_SESSION_ENDED, UPPER_ID_FIRST
+from headrace.core.shards.group_members import Enrolment, GroupMembers
 from headrace.core.state.groups import Group
 from headrace.core.state.session import MEMBER_PREFIX
 from headrace.mqtt import codec
@@ -174,6 +175,28 @@ def test_what_a_member_was_never_sent_that_has_left_meanwhile_goes_to_another() 
     shards.connect_all()
     assert received(other) == [b"1"]
     assert [session.client_id.split("/")[1] for session in group_of(shards, 0).members] == ["2"]
+
+
+@pytest.mark.interpreted
+def test_what_one_answer_of_a_home_costs_is_not_for_all_who_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    shards = WiredShards()
+    share = share_in(shards, 0)
+    clients = [shards[1].client(f"m{number}-", version=4) for number in range(40)]
+    shards.held.add((1, 0))
+    for client in clients:
+        client.subscribe(share, 1)
+    looked = []
+    is_due = GroupMembers._is_due
+
+    def count_is_due(self: GroupMembers, enrolment: Enrolment, now_ms: int) -> bool:
+        looked.append(enrolment)
+        return is_due(self, enrolment, now_ms)
+
+    monkeypatch.setattr(GroupMembers, "_is_due", count_is_due)
+    shards.held.clear()
+    shards.carry()
+    assert [suback(client) for client in clients] == [[1]] * 40
+    assert len(looked) == 40
 
 
 def test_the_filter_of_a_group_is_looked_for_before_suback() -> None:
