@@ -180,9 +180,7 @@ class GroupMembers(Lending):
             return False
         if home in borrowing.lenders or self._is_member(session, home):
             return True
-        return any(
-            loan.home == home and loan.incarnation == incarnation for loan in self.away.loans.values()
-        )
+        return any(loan.home == home and loan.incarnation == incarnation for loan in self.away.loans.values())
 
     def _row(self, session: Session, key: str) -> SubscriptionRow:
         found = None if session.subscriptions is None else session.subscriptions.get(key)
