@@ -33,7 +33,7 @@ class Added:
 class TableBacklog:
     """Looks at one table again and again: a commit is read once. Commits that take rows away count for nothing.
 
-    `tables`: how the table's log is read; new commits are looked for at most every `look_s` of it.
+    `tables`: how the table's log is read; there is a look at it at most every `look_s` of it.
     """
 
     def __init__(self, table: Location, tables: Tables | None = None) -> None:
@@ -43,6 +43,8 @@ class TableBacklog:
         self._added: dict[int, list[Added]] = {}
         """Version -> the files that it added, in the order of its log."""
         self._first_look: tuple[int, list[Added]] = (-1, [])
+        self._whole: tuple[float, list[Added]] = (float("-inf"), [])
+        """When the whole table was looked at, on the monotonic clock, and its files."""
 
     def rows(self, position: TablePosition | None) -> int:
         """Return how many rows are behind the position; all that the table has if there is none."""
@@ -57,11 +59,16 @@ class TableBacklog:
 
     def _files(self, position: TablePosition | None) -> list[Added]:
         if position is None:
-            return _snapshot(self._log())
+            return self._all()
         self._follow(position.version)
         left = self._at(position)[max(0, position.index + 1) :]
         later = [files for version, files in self._added.items() if version > position.version]
         return [*left, *chain.from_iterable(later)]
+
+    def _all(self) -> list[Added]:
+        if monotonic() >= self._whole[0] + self._tables.look_s:
+            self._whole = monotonic(), _snapshot(self._log())
+        return self._whole[1]
 
     def _at(self, position: TablePosition) -> list[Added]:
         """Return the files that the index of the position counts."""

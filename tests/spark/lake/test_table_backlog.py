@@ -9,7 +9,9 @@ import pyarrow as pa
 from deltalake import DeltaTable, write_deltalake
 
 from headrace_spark.base.figures import Lag
+from headrace_spark.base.lake_url import Location
 from headrace_spark.lake.table_backlog import TableBacklog
+from headrace_spark.lake.table_log import Folders, TableLog
 from headrace_spark.lake.table_position import TablePosition
 
 
@@ -61,3 +63,25 @@ def test_bytes_and_age_of_what_is_left(tmp_path: Path) -> None:
     size = sum(file.stat().st_size for file in tmp_path.glob("*.parquet"))
     assert 0 < left.bytes < whole.bytes == size
     assert backlog.lag(at(3), time()) == Lag(0, 0, 0.0)
+
+
+class Far(Folders):
+    """Tables of which one look is expensive."""
+
+    look_s = 3600.0
+
+    def __init__(self) -> None:
+        self.looks = 0
+
+    def open(self, table: Location, version: int | None = None) -> TableLog | None:
+        self.looks += 1
+        return super().open(table, version)
+
+
+def test_a_table_far_away_is_not_read_again_with_every_look_before_the_first_batch(tmp_path: Path) -> None:
+    append(tmp_path, 5)
+    tables = Far()
+    backlog = TableBacklog(tmp_path, tables)
+    assert [backlog.rows(None) for _ in range(3)] == [5, 5, 5]
+    assert tables.looks == 1
+    assert backlog.rows(at(0)) == 5  # a position is looked for at once
