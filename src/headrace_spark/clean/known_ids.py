@@ -35,6 +35,7 @@ _AFTER_CHOSEN: Final = "client;"
 _PLAIN_WRITER_MAX: Final = (
     4  # from 5 on a file may name its columns otherwise, from 7 on have rows that are deleted
 )
+_READ: Final = ("path", "num_records", "partition.date", "min.message_id")
 _KNOWN: Final = StructType([MESSAGES[name] for name in ("message_id", *PLACE)])
 
 
@@ -153,7 +154,8 @@ class KnownIds:
 
 def _files(table: Table, log: TableLog, since: date) -> Iterator[File]:
     """Yield the files that may have ids that publishers chose, by the log and its statistics."""
-    for row in pa.table(log.get_add_actions(flatten=True)).to_pylist():
+    files = pa.table(log.get_add_actions(flatten=True))
+    for row in files.select([name for name in _READ if name in files.column_names]).to_pylist():
         day, least = row["partition.date"], row.get("min.message_id")
         if _date(day) >= since and (least is None or least < _AFTER_CHOSEN):
             path = unquote(row["path"])
