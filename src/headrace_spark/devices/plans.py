@@ -129,7 +129,10 @@ def noted_of(notes: NoteFiles, name: str) -> dict[str, Any] | None:
     try:
         return None if found is None else dict(json.loads(found))
     except ValueError:
-        raise LakeConflict(f"{notes.at(_file_of(name))} is empty or cut off: restore it") from None
+        raise LakeConflict(
+            f"{notes.at(_file_of(name))} is empty or cut off, as a driver leaves it that was killed while it wrote on a "
+            "store that does not put files in place at once. Remove it, unless the outbox was restored from an older copy"
+        ) from None
 
 
 def _file_of(name: str) -> str:
