@@ -128,7 +128,11 @@ def submit(
 
 
 def _sent(config: Config) -> tuple[Config, list[Path]]:
-    """Return the configuration with the files that it names by their names alone, and the files."""
+    """Return the configuration with the files that it names by their names alone, and the files. Raises BadOption,
+    BadTopicSchema."""
+    from headrace_spark.base.submitting import sent_together
+    from headrace_spark.clean.topic_schemas import files_of
+
     pipeline = config.pipeline
     named = {
         "token_file": pipeline.token_file,
@@ -147,7 +151,10 @@ def _sent(config: Config) -> tuple[Config, list[Path]]:
             pipeline = replace(pipeline, **{table: changed})
         else:
             pipeline = replace(pipeline, **{name: Path(file).name})
-    return replace(config, pipeline=pipeline), [Path(file) for file in named.values() if file]
+    files = [Path(file) for file in named.values() if file]
+    if schemas := named["clean.topic_schemas"]:
+        files += files_of(Path(schemas))
+    return replace(config, pipeline=pipeline), sent_together(files)
 
 
 @pipeline.command()

@@ -11,7 +11,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from shutil import which
@@ -102,6 +102,20 @@ def check_submission(settings: RunSettings, deploy_mode: str) -> None:
         raise BadOption(
             "pipeline.lake", str(settings.lake), "a driver in the cluster sees no folder of yours: give a URL"
         )
+
+
+def sent_together(files: Iterable[Path]) -> list[Path]:
+    """Return the files that travel with a driver, each once: there they lie in one folder, by their names. Raises
+    BadOption where two have one name."""
+    found: dict[str, Path] = {}
+    for file in files:
+        if found.setdefault(file.name, file).absolute() != file.absolute():
+            raise BadOption(
+                "--deploy-mode",
+                CLUSTER,
+                f"{found[file.name]} and {file} would be one file beside the driver: give one another name",
+            )
+    return list(found.values())
 
 
 def default_mode(master: str) -> str:

@@ -169,6 +169,11 @@ def load_topic_schemas(file: Path) -> tuple[TopicSchema, ...]:
         raise BadTopicSchema(f"topic schema file {file}: {error}") from None
 
 
+def files_of(file: Path) -> list[Path]:
+    """Return the files beside a topic schema file that say how payloads are decoded. Raises BadTopicSchema."""
+    return [file.parent / name for name in sorted({one.file for one in load_topic_schemas(file) if one.file})]
+
+
 def parse_topic_schemas(tables: Mapping[str, Any], folder: Path = Path()) -> tuple[TopicSchema, ...]:
     """Return the schemas of topics in `tables`. `folder`: where the files lie that a schema names. Raises
     BadTopicSchema."""

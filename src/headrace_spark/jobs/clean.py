@@ -45,7 +45,7 @@ from headrace_spark.clean.cleaning import (
 )
 from headrace_spark.clean.continuity import Continuity, PlannedContinuity, Together
 from headrace_spark.clean.known_ids import KnownIds
-from headrace_spark.clean.topic_schemas import TopicSchema, has_grown, load_topic_schemas
+from headrace_spark.clean.topic_schemas import TopicSchema, files_of, has_grown, load_topic_schemas
 from headrace_spark.lake.lake import Lake
 from headrace_spark.lake.lake_of import AnyLake, lake_of, tending
 from headrace_spark.lake.lake_table import LakeTable
@@ -207,8 +207,7 @@ class Pinned:
 
     def _copies(self, file: Path) -> dict[Path, str]:
         """Return the files of the schemas and the names of their copies; the one that names the others comes last."""
-        named = {schema.file for schema in load_topic_schemas(file) if schema.file}
-        return {file.parent / name: name for name in sorted(named)} | {file: _SCHEMAS}
+        return {each: each.name for each in files_of(file)} | {file: _SCHEMAS}
 
 
 class Cleaner:

@@ -83,6 +83,37 @@ def test_a_driver_in_the_cluster_gets_configuration_files_and_packages(tmp_path:
     assert not Path(files[0]).exists()  # it may hold passwords
 
 
+REMOTE = ["--journal", "headraces://b:1", "--lake", "s3a://bucket/lake", "--master", "yarn"]
+
+
+def test_what_a_topic_schema_file_names_travels_with_it(tmp_path: Path) -> None:
+    (tmp_path / "pump.avsc").write_text(
+        '{"type": "record", "name": "pump", "fields": [{"name": "device", "type": "string"}]}'
+    )
+    schemas = tmp_path / "schemas.toml"
+    schemas.write_text(
+        "[[schema]]\nname = 'pump'\ntopics = ['pump/+']\navro = 'pump.avsc'\nfields = { device = 'string' }\n"
+    )
+    command = printed(*REMOTE, "--set", f"pipeline.clean.topic_schemas='{schemas}'")
+    files = command[command.index("--files") + 1].split(",")
+    assert files[1:] == [str(schemas), str(tmp_path / "pump.avsc")]
+
+
+def test_files_of_one_name_are_refused_and_one_file_travels_once(tmp_path: Path) -> None:
+    """Else a broker would be told the password of another one."""
+    for folder in ("a", "b"):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "password").write_text(folder)
+    one, other = tmp_path / "a" / "password", tmp_path / "b" / "password"
+    sets = ["--set", f"pipeline.publish.password_file='{one}'", "--set"]
+    command = printed(*REMOTE, *sets, f"pipeline.replay.password_file='{one}'")
+    assert command[command.index("--files") + 1].split(",")[1:] == [str(one)]
+    refused = [*REMOTE, *sets, f"pipeline.replay.password_file='{other}'"]
+    done = CliRunner().invoke(pipeline, ["submit", "archive", "--print", *refused])
+    assert done.exit_code != 0
+    assert "give one another name" in done.output
+
+
 def test_a_driver_here_reads_its_configuration_here(tmp_path: Path) -> None:
     command = printed(
         "--data-dir", str(tmp_path), "--master", "spark://h:7077", "--lake", str(tmp_path / "lake")
