@@ -103,3 +103,18 @@ def test_one_that_never_was_is_an_error() -> None:
     admin.away_at = 1
     with pytest.raises(Unreachable):
         drawn(admin)
+
+
+def test_a_signal_that_comes_just_before_a_sleep_is_not_seen_much_later(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    slept: list[float] = []
+
+    def sleep(seconds: float) -> None:
+        slept.append(seconds)
+
+    monkeypatch.setattr(top.time, "monotonic", lambda: sum(slept))
+    monkeypatch.setattr(top.time, "sleep", sleep)
+    top.rest(60.25)
+    assert sum(slept) == 60.25
+    assert max(slept) == top.SLEEP_S_MAX < 1.0
