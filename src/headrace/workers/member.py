@@ -31,6 +31,7 @@ class Member:
         self.end: socket.socket | None = None
         self.process: subprocess.Popen[bytes] | None = None
         self.heard_s = 0.0
+        self.owed: signal.Signals | None = None  # this process is to get it once it can take it
         self._clock = clock
         self._spawn = spawn
         self._started_s = 0.0
@@ -63,7 +64,7 @@ class Member:
         ours.setblocking(False)
         self.end = ours
         self.starts += 1
-        self.state, self.trouble = STARTING, ""
+        self.state, self.trouble, self.owed = STARTING, "", None
         self._started_s = self.heard_s = self._clock()
 
     def read(self) -> bool:

@@ -65,10 +65,16 @@ class Supervisor:
         self._moved.set()
 
     def send(self, number: signal.Signals) -> None:
-        """Pass a signal on to all workers that are ready for one."""
+        """Pass a signal on to all workers: to one that still recovers, and would be ended by it, as soon as it can take
+        it. A process that is started later gets none."""
         for member in self.members:
-            if member.state in _AS_FAR[PREPARED]:
-                member.send(number)
+            member.owed = number
+            self._settle(member)
+
+    def _settle(self, member: Member) -> None:
+        if member.owed is not None and member.state in _AS_FAR[PREPARED]:
+            member.send(member.owed)
+            member.owed = None
 
     # Life
 
@@ -120,7 +126,9 @@ class Supervisor:
 
     def _hear(self, member: Member) -> None:
         before = member.state
-        if not member.read() and member.end is not None:
+        if member.read():
+            self._settle(member)
+        elif member.end is not None:
             self._loop.remove_reader(member.end)
         if self._begun and member.state == PREPARED:
             member.let_serve()

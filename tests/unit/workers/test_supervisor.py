@@ -202,6 +202,27 @@ def test_signals_go_to_those_who_can_take_them() -> None:
     assert crew.run(look) == 0
 
 
+def test_a_signal_waits_for_one_that_recovers_and_not_for_its_next_process() -> None:
+    crew = Crew(["opgr"])
+
+    async def look(supervisor: Supervisor) -> None:
+        await crew.until(lambda: crew.heard == ["ready"])
+        [member] = crew.members
+        member.state = RECOVERING
+        supervisor.send(signal.SIGHUP)
+        member.state = PREPARED
+        supervisor._hear(member)  # it can take signals now, and this one ends it
+        await crew.until(lambda: member.starts == 2 and supervisor.trouble == "")
+        member.state = RECOVERING
+        supervisor.send(signal.SIGHUP)
+        member.send(signal.SIGKILL)
+        await crew.until(lambda: member.starts == 3 and supervisor.trouble == "")
+        supervisor.stop()
+
+    assert crew.run(look) == 0
+    assert [line["status"] for line in crew.said("started again")] == [-signal.SIGHUP, -signal.SIGKILL]
+
+
 def test_what_a_worker_says_that_makes_no_sense_is_passed_over() -> None:
     ends: list[socket.socket] = []
 
