@@ -45,13 +45,14 @@ class _Walk:
     def page(self, fold: Fold, shard: int, now_us: int, most: int) -> Answered | None:
         """Return the next page of about `most` messages, None if nothing was found as yet."""
         entries: list[tuple[int, Copy]] = []
+        size = 0
         for _ in range(FILTERS_AT_ONCE):
             if self._at < len(self.rows):
-                self._take(self._left or self._next(fold, most), entries, shard, now_us)
+                size = self._take(self._left or self._next(fold, most), entries, size, shard, now_us)
             if self._left or self._walk is not None:
                 break
             self._at += 1
-            if len(entries) >= most:
+            if len(entries) >= most or size > PAGE_BYTES:
                 break
         last = self._at >= len(self.rows)
         if last and self.missing:
@@ -68,14 +69,16 @@ class _Walk:
             return message.source in self._only
         return message.source not in self.missing
 
-    def _take(self, found: list[Message], entries: list[tuple[int, Copy]], shard: int, now_us: int) -> None:
-        """Put what was found into the page, as far as it fits."""
+    def _take(
+        self, found: list[Message], entries: list[tuple[int, Copy]], size: int, shard: int, now_us: int
+    ) -> int:
+        """Put what was found into the page, as far as it fits; `size` bytes are in it. Returns the bytes in it then."""
         self._left = []
-        index, size = self._at, 0
+        index = self._at
         for at, message in enumerate(found):
             if size > PAGE_BYTES:
                 self._left = found[at:]
-                return
+                break
             effective = min(message.flags & FLAG_QOS, self.rows[index][0])
             if self.part != ALL and (self.part == STORED) != (effective > 0):
                 continue
@@ -83,6 +86,7 @@ class _Walk:
             if not message.expired(now_us) and self._is_among(copy):
                 entries.append((index, copy))
                 size += message.size
+        return size
 
     def _next(self, fold: Fold, most: int) -> list[Message]:
         """Return what the walk finds for the filter of now; it is None when there is no more for that one."""

@@ -79,6 +79,17 @@ def test_a_page_is_not_of_too_many_bytes() -> None:
     assert [len(page) for page in wire.pages()] == [2, 1]
 
 
+def test_a_page_of_many_filters_is_not_of_too_many_bytes_either() -> None:
+    shards, wire = home(5, size=200_000)
+    topics = list(shards[1].retained())
+    rows = [(1, topic.decode()) for topic in topics]
+    ask(shards, Asked(1, ALL, [], "default", rows), wire)
+    for _ in range(3):
+        ask(shards, More(1, []), wire)
+    assert [len(page) for page in wire.pages()] == [2, 2, 1]
+    assert shards[1].neighbours._answering._walks == {}
+
+
 def test_it_waits_for_what_the_other_has_and_asks_once_how_far_that_is() -> None:
     shards, wire = home(1)
     follows: End = shards.wires[1, 2][0]
