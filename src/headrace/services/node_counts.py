@@ -14,6 +14,8 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import Final
 
+from headrace.journal.disk import Disk
+
 ENTRIES: Final = 1 << 15
 _FULL: Final = ENTRIES * 3 // 4
 _ZEROS_MIN: Final = _FULL // 8  # that are worth making the table anew
@@ -26,12 +28,17 @@ class NodeCounts:
     for itself."""
 
     def __init__(self, path: Path, worker: int, workers: int) -> None:
-        """Open the file, which the first worker makes, with our table empty. Raises OSError."""
+        """Open the file, which the first worker makes, with our table empty. Raises OSError, also where the disk has no
+        room for it: a page of it that could not be had later would end the process (SIGBUS)."""
+        size = workers * _TABLE_BYTES
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
-            if os.fstat(descriptor).st_size < workers * _TABLE_BYTES:
-                os.ftruncate(descriptor, workers * _TABLE_BYTES)
-            self._file = mmap.mmap(descriptor, workers * _TABLE_BYTES)
+            Disk().allocate(descriptor, 0, size)
+            if os.fstat(descriptor).st_size < size:
+                os.ftruncate(descriptor, size)
+            self._file = mmap.mmap(descriptor, size)
+        except OSError as error:
+            raise OSError(error.errno, f"{path}: {error.strerror}") from None
         finally:
             os.close(descriptor)
         self.workers = workers

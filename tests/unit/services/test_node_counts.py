@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 from pathlib import Path
 
 import pytest
@@ -24,6 +26,23 @@ def test_each_worker_sees_what_the_others_have(tmp_path: Path) -> None:
     assert [one.others(user) for one in workers] == [7, 0, 7]
     workers[1].set(user, 0)
     assert workers[0].others(user) == 0
+
+
+def test_a_disk_without_room_is_named_at_the_start_and_no_page_is_missing_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "counts"
+    first = NodeCounts(path, 0, 3)
+    assert path.stat().st_blocks * 512 >= path.stat().st_size == 3 * node_counts.ENTRIES * 16
+    first.close()
+
+    def refuse(fd: int, position: int, length: int) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "posix_fallocate", refuse)
+    with pytest.raises(OSError, match=r"/counts: No space left on device") as full:
+        NodeCounts(path, 1, 3)
+    assert full.value.errno == errno.ENOSPC
 
 
 def test_a_worker_that_starts_again_has_nothing(tmp_path: Path) -> None:
