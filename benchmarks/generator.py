@@ -51,11 +51,16 @@ def mqbench(workload: Workload, contestant: str, target: Target, seconds: int, w
     command += ["-t", str(seconds), "-W", str(warm_up_s), "-b", target.pids]
     if workload.rate:
         command += ["-r", str(workload.rate)]
-    found = LINE.search(said := _output(command, seconds + warm_up_s))
+    return measured(command, workload.name, contestant, seconds + warm_up_s)
+
+
+def measured(command: list[str], workload: str, contestant: str, seconds: int) -> Run:
+    """What a call of mqbench finds, which takes so many seconds. Raises RunFailed, subprocess.TimeoutExpired."""
+    found = LINE.search(said := _output(command, seconds))
     if found is None:
         raise RunFailed(f"cannot read what mqbench printed: {said}")
     return Run(
-        workload.name, contestant, int(found["rate"]), int(found["per_core"]), float(found["cores"]),
+        workload, contestant, int(found["rate"]), int(found["per_core"]), float(found["cores"]),
         float(found["p50"]), float(found["p99"]), int(found["lost"]),
     )  # fmt: skip
 

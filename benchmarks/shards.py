@@ -13,7 +13,6 @@ import argparse
 import json
 import secrets
 import statistics
-import subprocess
 import sys
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
@@ -22,7 +21,7 @@ from pathlib import Path
 from string import ascii_lowercase
 
 from benchmarks.contestant import Target, compiled, running
-from benchmarks.generator import LINE, PATIENCE_S
+from benchmarks.generator import Run, measured
 from benchmarks.machine import machine
 from benchmarks.process_tree import members
 from headrace.core.homes import Homes
@@ -51,20 +50,6 @@ class Row:
     settings: tuple[Setting, ...]
     wanted: float | None = None
     rate: bool = False
-
-
-@dataclass(frozen=True)
-class Run:
-    """One setting under one load, once."""
-
-    row: str
-    setting: str
-    messages_per_cpu_s: int
-    messages_per_s: int
-    cpu_cores: float
-    delivery_p50_ms: float
-    delivery_p99_ms: float
-    lost: int
 
 
 ONE = Setting("one worker", 1)
@@ -104,23 +89,15 @@ def letters(setting: Setting, prefix: str) -> tuple[str, str]:
     raise ValueError(f"no two letters put all pairs {'apart' if setting.apart else 'together'}")
 
 
-def measured(row: Row, setting: Setting, seconds: int) -> Run:
-    """One run on a fresh broker. Raises ServiceError, CalledProcessError, TimeoutExpired."""
+def run_of(row: Row, setting: Setting, seconds: int) -> Run:
+    """One run on a fresh broker. Raises ServiceError, RunFailed, TimeoutExpired."""
     options = ("--workers", str(setting.workers)) if setting.workers > 1 else ()
     with running("headrace", options=options) as target:
         prefix = "mb" + secrets.token_hex(3)
         command = [str(compiled("mqbench")), "-h", target.host, "-p", str(target.port), "-c", *row.load]
         command += ["-x", prefix, "-l", "".join(letters(setting, prefix)), "-i", str(FIRST)]
         command += ["-t", str(seconds), "-W", str(WARM_UP_S), "-b", all_pids(target)]
-        said = subprocess.run(
-            command, capture_output=True, text=True, timeout=PATIENCE_S + seconds, check=True
-        )
-    found = LINE.search(said.stdout)
-    assert found is not None, said.stdout
-    return Run(
-        row.name, setting.name, int(found["per_core"]), int(found["rate"]), float(found["cores"]),
-        float(found["p50"]), float(found["p99"]), int(found["lost"]),
-    )  # fmt: skip
+        return measured(command, row.name, setting.name, seconds + WARM_UP_S)
 
 
 def all_pids(target: Target) -> str:
@@ -133,11 +110,11 @@ def judged(row: Row, runs: list[Run]) -> dict[str, object]:
     found: dict[str, object] = {"row": row.name, "wanted": row.wanted}
     best: dict[str, float] = {}
     for setting in row.settings:
-        values = [run.messages_per_cpu_s for run in runs if run.setting == setting.name]
+        values = [run.messages_per_cpu_s for run in runs if run.contestant == setting.name]
         best[setting.name] = max(values)
         found[setting.name] = {"best": max(values), "median": round(statistics.median(values))}
         if row.rate:
-            of_setting = [run for run in runs if run.setting == setting.name]
+            of_setting = [run for run in runs if run.contestant == setting.name]
             found[f"p50 ms, {setting.name}"] = min(run.delivery_p50_ms for run in of_setting)
     first = row.settings[0].name
     found["ratios"] = {name: round(value / best[first], 3) for name, value in best.items() if name != first}
@@ -158,12 +135,12 @@ def main() -> int:
     for row in rows:
         for _ in range(options.rounds):
             for setting in row.settings:
-                runs.append(measured(row, setting, options.seconds))
+                runs.append(run_of(row, setting, options.seconds))
                 print(runs[-1], file=sys.stderr, flush=True)
     result = {
         "question": "Messages in and out per CPU-second of all workers, in turns.",
         "machine": about,
-        "rows": [judged(row, [run for run in runs if run.row == row.name]) for row in rows],
+        "rows": [judged(row, [run for run in runs if run.workload == row.name]) for row in rows],
         "runs": [asdict(run) for run in runs],
     }
     print(json.dumps(result["rows"], indent=1))

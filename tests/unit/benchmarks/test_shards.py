@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from benchmarks.shards import FIRST, ROWS, Run, Setting, judged, letters
+from benchmarks.generator import Run
+from benchmarks.shards import FIRST, ROWS, Setting, judged, letters
 from headrace.core.homes import Homes
 
 
@@ -22,7 +23,7 @@ def test_two_letters_decide_for_all_pairs(workers: int, apart: bool) -> None:
 def test_the_best_runs_are_compared() -> None:
     row = ROWS[0]
     runs = [
-        Run(row.name, setting.name, value, 1, 1.0, 1.0, 1.0, 0)
+        Run(row.name, setting.name, 1, value, 1.0, 1.0, 1.0, 0)
         for setting, values in zip(row.settings, ((90, 100), (80, 40)), strict=True)
         for value in values
     ]
