@@ -26,6 +26,7 @@ from headrace.core.homes import Homes
 from headrace.core.ports.identity import DEFAULT_TENANT
 from headrace.core.ports.settings import BrokerSettings
 from headrace.core.records.message import Copy, Given
+from headrace.core.records.record import KIND_COPY
 from headrace.core.shards.neighbours import StreamSettings
 from headrace.mqtt.topics import matches
 
@@ -202,7 +203,7 @@ class ShardHistory:
     @property
     def copies(self) -> int:
         """Copies in the journals."""
-        return sum(isinstance(m, Copy) for shard in self.cluster.shards for m in shard.journal.messages())
+        return sum(m.kind == KIND_COPY for shard in self.cluster.shards for m in shard.journal.messages())
 
     def run(self) -> None:
         possible = STEPS + GROUP_STEPS if self.groups else STEPS
@@ -554,7 +555,7 @@ class ShardHistory:
             taken = shard.broker.fold.streams.taken
             last: dict[int, int] = {}
             for message in shard.journal.messages():
-                if isinstance(message, Copy):
+                if isinstance(message, Copy) and message.kind == KIND_COPY:
                     if message.source_offset <= last.get(message.source, -1):
                         raise Violation(f"shard {shard.number}: copy {message.source_offset} out of order")
                     last[message.source] = message.source_offset
@@ -636,11 +637,11 @@ class ShardHistory:
 
     def _check_taken(self, home: Shard) -> None:
         homes = home.worker.homes
-        copies = [m for m in home.journal.messages() if isinstance(m, Copy)]
+        copies = [m for m in home.journal.messages() if isinstance(m, Copy) and m.kind == KIND_COPY]
         taken = {(copy.source, copy.source_offset) for copy in copies}
         for shard in self.cluster.shards:
             for message in shard.journal.messages():
-                if isinstance(message, (Copy, Given)) or not message.retain or shard is home:
+                if isinstance(message, Copy) or not message.retain or shard is home:
                     continue
                 at_home = homes.of_retained(b"default", message.topic) == home.number
                 if at_home and (shard.number, message.offset) not in taken:
