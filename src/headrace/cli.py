@@ -429,8 +429,9 @@ def session_list(data_dir: Path, as_json: bool) -> None:
     shards = _existing(data_dir)
     for shard, (_, directory) in enumerate(shards):
         for found in folded(directory, shard, len(shards)).by_incarnation.values():
-            row = summary(found)
-            click.echo(json.dumps(row) if as_json else line.format(**row))
+            if not found.stands_in:
+                row = summary(found)
+                click.echo(json.dumps(row) if as_json else line.format(**row))
 
 
 @session.command("show")

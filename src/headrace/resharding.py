@@ -118,7 +118,7 @@ def entries(fold: Fold, homes: Homes, shard: int, end: int, origin: tuple[str, i
 
 def _home_of(session: Session, homes: Homes, shard: int) -> int:
     """Return the home of a session. A stand-in is in `shard`, where it was found."""
-    if session.client_id.startswith(MEMBER_PREFIX):
+    if session.stands_in:
         return shard
     return homes.of_client(session.tenant.name, session.client_id)
 

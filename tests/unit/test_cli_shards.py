@@ -12,6 +12,7 @@ from broker_process import headrace
 from headrace.core.homes import Homes
 from headrace.core.records.event import SessionOpened
 from headrace.core.records.message import message_flags
+from headrace.core.state.session import NEVER_EXPIRES
 from headrace.journal.consumers import ConsumerPosition
 from headrace.journal.reader import JournalReader
 from headrace.workers.layout import Layout
@@ -63,6 +64,8 @@ def test_sessions_are_those_of_all_shards_and_one_is_found_at_its_home(layout: L
         shard = Homes(SHARDS).of_client("default", client)
         opened = SessionOpened.at(START_US, "default", client, 0, 3600, 5, None, 1000, None)
         append(layout.directory(shard), [opened])
+    stand_in = SessionOpened.at(START_US, "default", "$member/1/7", 0, NEVER_EXPIRES, 5, None, 0, None)
+    append(layout.directory(0), [stand_in])  # of a client that is listed in its own shard
     rows = [json.loads(line) for line in run(layout, "session", "list", "--json").splitlines()]
     assert sorted(row["client_id"] for row in rows) == ["a", "b", "c", "d", "e"]
     for client in ("a", "e"):

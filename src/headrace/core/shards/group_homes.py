@@ -86,7 +86,7 @@ class GroupHomes:
     def begin(self) -> None:
         """Find the stand-ins that the journal has left: nobody is connected."""
         for session in list(self._fold.by_incarnation.values()):
-            if session.client_id.startswith(MEMBER_PREFIX):
+            if session.stands_in:
                 _, shard, incarnation = session.client_id.split("/")
                 self._members[int(shard), int(incarnation)] = FarMember(int(shard), session)
 

@@ -246,6 +246,11 @@ class Session:
     def persistent(self) -> bool:
         return self.expiry_s != 0
 
+    @property
+    def stands_in(self) -> bool:
+        """Return whether it stands in for a member of a group whose session is in another shard: no client's session."""
+        return self.client_id.startswith(MEMBER_PREFIX)
+
     def outbound(self) -> OutboundQueue:
         queue = self.queue
         if queue is None:

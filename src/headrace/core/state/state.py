@@ -128,10 +128,11 @@ class Fold:
     # Records of sessions
 
     def add(self, session: Session) -> None:
-        """Put a session into the directory (opened, or restored from a snapshot)."""
+        """Put a session into the directory (opened, or restored from a snapshot). A stand-in for a member elsewhere is no
+        client's: it is found by its incarnation alone, and not counted among the tenant's sessions."""
         sessions = self._whole(session.tenant).sessions
         held = sessions.get(session.client_id)
-        if held is None or held.incarnation < session.incarnation:
+        if not session.stands_in and (held is None or held.incarnation < session.incarnation):
             # A fuzzy snapshot may hold the next session of this client already.
             sessions[session.client_id] = session
         self.by_incarnation[session.incarnation] = session

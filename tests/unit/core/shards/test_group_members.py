@@ -459,6 +459,23 @@ def test_the_state_of_a_home_and_of_a_member_is_in_a_snapshot() -> None:
     assert not group_of(shards, 0).drawn
 
 
+def test_a_stand_in_is_no_session_of_a_client_after_a_start_either() -> None:
+    shards = WiredShards()
+    share = share_in(shards, 0)
+    for shard in range(3):
+        member(shards, shard, share)
+    for snapshot in (False, True):
+        if snapshot:
+            shards[0].take_snapshot()
+        tenants = [shard.broker.fold.tenant(DEFAULT_TENANT) for shard in shards.shards]
+        assert [len(tenant.sessions) for tenant in tenants] == [1, 1, 1]
+        assert sum(session.stands_in for session in shards[0].broker.fold.by_incarnation.values()) == 2
+        shards.crash(0)
+        shards.connect_all()
+    assert len(shards[0].broker.fold.tenant(DEFAULT_TENANT).sessions) == 1
+    assert len(group_of(shards, 0).members) == 3
+
+
 def test_a_client_may_not_take_the_name_of_a_stand_in() -> None:
     shards = WiredShards(1)
     client = Client(shards[0], f"{MEMBER_PREFIX}1/7")
