@@ -47,6 +47,8 @@ from headrace.services.histogram import Histogram
 from headrace.services.journal_metrics import Limits
 from headrace.services.latencies import LatencyHistograms
 from headrace.services.node_counts import NodeCounts
+from headrace.services.node_owned import NodeOwned
+from headrace.services.node_times import NodeTimes
 from headrace.services.notify import Notifier
 from headrace.services.repeating import Repeating
 from headrace.services.sys_topics import SystemPublisher
@@ -148,13 +150,16 @@ class Node:
     def _make_doors(self) -> Doors:
         """Return the listeners to be; among other workers they count connections with those. Raises ConfigError,
         OSError."""
-        counts = None
-        if not self.place.is_alone:
-            counts = NodeCounts(self.place.runtime / "counts", self.place.index, self.place.workers)
+        self._subscriptions = counts = times = None
+        place = self.place
+        if not place.is_alone:
+            at = place.index, place.workers
+            counts, times = NodeCounts(place.runtime / "counts", *at), NodeTimes(place.runtime / "times", *at)
+            self._subscriptions = NodeOwned(NodeCounts(place.runtime / "subscriptions", *at))
             if self._access is not None:
-                self._access.counts = counts
+                self._access.counts, self._access.times = counts, times
         settings = door_settings(self.config)
-        return Doors(self.worker, settings, self._access, log.warning, self._audit, counts)
+        return Doors(self.worker, settings, self._access, log.warning, self._audit, counts, times)
 
     def _hand_over(self) -> HandOver | None:
         """Return what takes clients to the workers where they are at home, None where there is no other worker."""
@@ -249,6 +254,8 @@ class Node:
             self._take_signals()
         for shard in self.shards:
             shard.recover(freeze=self._owns_process)
+        if self._subscriptions is not None:
+            self.worker.owned.join(self._subscriptions)
         for shard in self.shards:
             shard.name_sources({one.number: one.name for one in self.shards})
             shard.start(self._doors.poller)

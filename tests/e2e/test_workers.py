@@ -242,6 +242,63 @@ def test_every_client_comes_to_its_home_wherever_it_connects(tmp_path: Path) -> 
         assert node.stop() == 0
 
 
+def spread_names(count: int) -> list[str]:
+    """So many client ids, one after the other at home in two workers."""
+    homes = Homes(2)
+    of_each = [
+        [f"c{n}" for n in range(99) if homes.of_client("default", f"c{n}") == home] for home in range(2)
+    ]
+    return [of_each[n % 2][n // 2] for n in range(count)]
+
+
+def sign_in(node: Workers, name: str, user: str) -> int:
+    """The return code of a CONNECT 3.1.1 with this user and a password; -1: the connection was closed before."""
+    body = b"\0\4MQTT\4\xc2\0\0"
+    for text in (name, user, "a guess"):
+        body += len(text).to_bytes(2, "big") + text.encode()
+    with socket.create_connection(("127.0.0.1", node.port), timeout=PATIENCE_S) as client:
+        try:
+            client.sendall(bytes([0x10, len(body)]) + body)
+            said = client.recv(4, socket.MSG_WAITALL)
+        except ConnectionError:
+            return -1
+    return said[3] if said else -1
+
+
+def test_failed_logins_at_different_workers_ban_an_address_from_all_of_them(tmp_path: Path) -> None:
+    (tmp_path / "passwords").touch()
+    options = [f"access.password_file={tmp_path}/passwords", "access.ban_after_failures=4"]
+    with workers(tmp_path, "--workers", "2", *(word for one in options for word in ("--set", one))) as node:
+        node.start()
+        assert [sign_in(node, name, "eve") for name in spread_names(8)] == [5] * 4 + [-1] * 4
+        before = node.pids
+        for pid in before.values():
+            os.kill(pid, signal.SIGKILL)
+        until(lambda: len(node.lines("worker serves again")) == 2, "both workers again")
+        assert [sign_in(node, name, "eve") for name in spread_names(4)] == [-1] * 4  # it outlives them
+
+
+def test_subscriptions_of_a_user_count_over_all_workers(tmp_path: Path) -> None:
+    async def subscribe(node: Workers, names: list[str]) -> list[int]:
+        codes = []
+        async with asyncio.timeout(PATIENCE_S), AsyncExitStack() as stack:
+            for number, name in enumerate(names):
+                client = aiomqtt.Client("127.0.0.1", node.port, identifier=name, username="ada",
+                                        clean_session=False, protocol=aiomqtt.ProtocolVersion.V311)  # fmt: skip
+                await stack.enter_async_context(client)
+                granted = await client.subscribe(f"t/{number}", qos=1)
+                codes += [code if isinstance(code, int) else code.value for code in granted]
+        return codes
+
+    names = spread_names(6)
+    with workers(tmp_path, "--workers", "2", "--set", "limits.user_subscriptions_max=4") as node:
+        node.start()
+        assert asyncio.run(subscribe(node, names)) == [1, 1, 1, 1, 0x80, 0x80]
+        assert node.stop() == 0
+        node.start()  # what sessions have left is counted again
+        assert asyncio.run(subscribe(node, names[::-1])) == [0x80, 0x80, 0x80, 0x80, 0x80, 0x80]
+
+
 def test_a_node_that_waits_for_a_worker_says_for_which(tmp_path: Path) -> None:
     with workers(tmp_path, "--workers", "2") as node:
         node.start()

@@ -18,6 +18,7 @@ from headrace.errors import ConfigError
 from headrace.net.remote import UNIX, host_of, source_of
 
 REMEMBERED_MAX = 20_000  # addresses, or whatever else comes too often
+_ROUNDING_S = 1e-6  # sums of seconds since the machine was started are no finer
 
 BANNED, TOO_OFTEN = "banned", "address_rate"
 
@@ -38,30 +39,67 @@ class GateSettings:
     connections_per_s: float = 0.0  # of one address
 
 
+class Moments:
+    """Tells all workers of a node until when something holds, by its names (`services.node_times`). A worker alone has
+    none."""
+
+    def latest(self, *names: str) -> float:
+        """Return the latest moment that any worker has written, in seconds of `time.monotonic`; 0.0: none has."""
+        raise NotImplementedError
+
+    def hold(self, moment_s: float, *names: str) -> None:
+        """Write a moment for all to read."""
+        raise NotImplementedError
+
+
 class Allowance:
     """Allows so much for each key in a second, and `burst` at once: a bucket of tokens each, which fills as time
-    passes."""
+    passes. With `moments` it is one allowance with those of the same name in other workers."""
 
-    def __init__(self, per_s: float, burst: float, clock: Callable[[], float]) -> None:
-        self._per_s = per_s
-        self._burst = burst
+    def __init__(
+        self,
+        per_s: float,
+        burst: float,
+        clock: Callable[[], float],
+        moments: Moments | None = None,
+        name: str = "",
+    ) -> None:
+        self._each_s = 1 / per_s
+        self._spare_s = (burst - 1) / per_s  # there is one left while the bucket is full again within this
         self._clock = clock
-        self._left: dict[str, tuple[float, float]] = {}  # tokens, and when that was
+        self._moments = moments
+        self._name = name
+        self._full: dict[str, float] = {}  # when the bucket is full again
 
     def wait_s(self, key: str) -> float:
         """Return how long until there is one; 0.0 if there is."""
-        tokens, at = self._left.get(key, (self._burst, 0.0))
-        return max(0.0, (1.0 - tokens) / self._per_s - (self._clock() - at)) if tokens < 1.0 else 0.0
+        now = self._clock()
+        wait_s = self._full_at(key, now) - now - self._spare_s
+        return wait_s if wait_s > _ROUNDING_S else 0.0
 
     def take(self, key: str) -> bool:
         """Return whether there was one left."""
         now = self._clock()
-        tokens, at = self._left.pop(key, (self._burst, now))
-        tokens = min(self._burst, tokens + (now - at) * self._per_s)
-        if len(self._left) >= REMEMBERED_MAX:
-            del self._left[next(iter(self._left))]  # of all, this one was asked about longest ago
-        self._left[key] = max(0.0, tokens - 1.0) if tokens >= 1.0 else tokens, now
-        return tokens >= 1.0
+        full = self._full_at(key, now)
+        is_left = full - now <= self._spare_s + _ROUNDING_S
+        self._note(key, full + self._each_s if is_left else full)
+        return is_left
+
+    def draw(self, key: str) -> None:
+        """Take one, also where there is none left: it is of those to come."""
+        self._note(key, self._full_at(key, self._clock()) + self._each_s)
+
+    def _full_at(self, key: str, now: float) -> float:
+        full = max(now, self._full.get(key, now))
+        return full if self._moments is None else max(full, self._moments.latest(self._name, key))
+
+    def _note(self, key: str, full: float) -> None:
+        self._full.pop(key, None)
+        if len(self._full) >= REMEMBERED_MAX:
+            del self._full[next(iter(self._full))]  # of all, this one was asked about longest ago
+        self._full[key] = full
+        if self._moments is not None:
+            self._moments.hold(full, self._name, key)
 
 
 class Networks:
@@ -88,10 +126,16 @@ class Networks:
 class Gate(Guard):
     """Says whether a new connection may come in; it is told of failed logins."""
 
-    def __init__(self, settings: GateSettings, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        settings: GateSettings,
+        clock: Callable[[], float] = time.monotonic,
+        moments: Moments | None = None,
+    ) -> None:
         super().__init__()
         self._settings = settings
         self._clock = clock
+        self._moments = moments
         self._banned = Networks([])
         self._until: dict[str, float] = {}
         self._coming: Allowance | None = None
@@ -104,12 +148,15 @@ class Gate(Guard):
         """Keep these limits from now on, and the ban file that there is. Bans stay as long as they were meant to."""
         rate, failures, before = settings.connections_per_s, settings.ban_after_failures, self._settings
         if self._coming is None or rate != before.connections_per_s:
-            self._coming = Allowance(rate, max(10.0, rate), self._clock) if rate else None
+            self._coming = self._allowance(rate, max(10.0, rate), "coming")
         per_s = failures / settings.ban_window_s
         if self._failing is None or (failures, per_s) != self._failures:
-            self._failing = Allowance(per_s, failures - 1, self._clock) if failures else None
+            self._failing = self._allowance(per_s, failures - 1, "failing")
         self._failures = failures, per_s
         self._settings = replace(settings, ban_file=before.ban_file)
+
+    def _allowance(self, per_s: float, burst: float, name: str) -> Allowance | None:
+        return Allowance(per_s, burst, self._clock, self._moments, name) if per_s else None
 
     def reload(self) -> None:
         """Read the ban file. Raises InvalidBans, which names the key."""
@@ -147,17 +194,19 @@ class Gate(Guard):
             return False
         if len(self._until) >= REMEMBERED_MAX:
             del self._until[next(iter(self._until))]  # the oldest ban, which ends first
-        self._until[source] = self._clock() + self._settings.ban_s
+        until = self._until[source] = self._clock() + self._settings.ban_s
+        if self._moments is not None:
+            self._moments.hold(until, BANNED, source)
         return True
 
     def _is_out(self, source: str) -> bool:
+        now = self._clock()
         until = self._until.get(source)
-        if until is None:
-            return False
-        if self._clock() < until:
+        if until is not None and now < until:
             return True
-        del self._until[source]
-        return False
+        if until is not None:
+            del self._until[source]
+        return self._moments is not None and now < self._moments.latest(BANNED, source)
 
 
 def read_bans(file: Path) -> Networks:

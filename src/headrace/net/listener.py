@@ -237,7 +237,7 @@ class Listener:
         if not self._proxied and connections.refuses(peer):
             return True
         if connections.accepts is not None:
-            connections.accepts.take("")
+            connections.accepts.draw("")
         if connections.room() <= 0 and not connections.make_room():
             connections.turn_away("connections_max")
             self._report("connection limit reached", self.url)

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TypeVar
 
-from headrace.core.inbound.pace import Budget, Pace
+from headrace.core.inbound.pace import Budget, Pace, SharedBudget, Together
 from headrace.core.ports.access import PENDING, Access, SignIn
 from headrace.core.ports.identity import Identity
 from headrace.core.ports.link import Link
@@ -23,7 +23,9 @@ from headrace.net.gate import BANNED, Allowance
 from headrace.net.remote import source_of
 from headrace.services.acl import READ, WRITE, Acl, Grants, read_acl
 from headrace.services.audit import Audit
-from headrace.services.node_counts import NodeCounts, key_of
+from headrace.services.node_counts import NodeCounts
+from headrace.services.node_table import key_of
+from headrace.services.node_times import NodeTimes
 from headrace.services.passwords import REMEMBER_S, PasswordFile, read_hashes
 from headrace.services.verifying import Attempt, Loop, Verifying
 
@@ -70,8 +72,29 @@ class Known:
     def let_go(self) -> None:
         """Draw on the budget of its user no more."""
         if self.share is not None:
-            self.share.shares -= 1
+            self.share.leave()
             self.share = None
+
+
+class _OfUser(Together):
+    """What all workers know of the budget of one user."""
+
+    def __init__(self, counts: NodeCounts, times: NodeTimes, names: tuple[str, ...]) -> None:
+        super().__init__()
+        self._counts, self._times, self._names = counts, times, names
+        self._key = key_of(*names)
+
+    def full_at_us(self) -> int:
+        return round(self._times.latest(*self._names) * 1_000_000)
+
+    def hold(self, full_at_us: int) -> None:
+        self._times.hold(full_at_us / 1_000_000, *self._names)
+
+    def shares_of_others(self) -> int:
+        return self._counts.others(self._key)
+
+    def tell_shares(self, shares: int) -> None:
+        self._counts.set(self._key, shares)
 
 
 class _User:
@@ -96,6 +119,7 @@ class FileAccess(Access):
         self._connects: Allowance | None = None
         self._users: dict[tuple[str, str], _User] = {}  # who is connected, by tenant and name
         self.counts: NodeCounts | None = None  # of the other workers
+        self.times: NodeTimes | None = None
         self.limit(settings)
         self._refusals_free_at = 0.0
         self._passwords: PasswordFile | None = None
@@ -350,11 +374,18 @@ class FileAccess(Access):
         together, user = link.identity.limits.user_messages_per_s, known.user
         if together and user is not None:
             if user.budget is None or user.budget.per_s != together:
-                user.budget = Budget(together, now_ms)
+                user.budget = self._budget(together, now_ms, link.identity)
             known.share = user.budget
-            known.share.shares += 1
+            known.share.join()
             budgets.append(known.share)
         return Pace(link, budgets) if budgets else None
+
+    def _budget(self, per_s: int, now_ms: int, identity: Identity) -> Budget:
+        """Return the budget of a user; among other workers it is one with theirs."""
+        if self.counts is None or self.times is None:
+            return Budget(per_s, now_ms)
+        names = ("messages", identity.tenant, identity.user or "")
+        return SharedBudget(per_s, now_ms, _OfUser(self.counts, self.times, names))
 
     def _known(self, link: Link) -> Known:
         known = link.grants

@@ -23,7 +23,9 @@ from headrace.net.tls import TlsFiles, UnusableCertificate
 from headrace.services.audit import Audit
 from headrace.services.connection_log import ConnectionLog
 from headrace.services.evicting import Evicting
-from headrace.services.node_counts import NodeCounts, key_of
+from headrace.services.node_counts import NodeCounts
+from headrace.services.node_table import key_of
+from headrace.services.node_times import NodeTimes
 from headrace.services.tracing import Tracing
 from headrace.sockets.poller import HAS_EPOLL, Poller
 
@@ -73,6 +75,7 @@ class Doors:
         warn: Callable[..., object],
         audit: Audit | None = None,
         counts: NodeCounts | None = None,
+        times: NodeTimes | None = None,
     ) -> None:
         self._worker = worker
         self._settings = settings
@@ -92,9 +95,10 @@ class Doors:
         self.admin_max = reserve(descriptors) // 3  # connections of the admin HTTP: of the reserve
         self._all = ConnectionSet(self._connections_max, int(settings.connect_timeout_s * 1000))
         self._counts = counts
+        self._times = times
         self._count(self._all, "node")
         worker.guard(access)
-        self.gate = None if settings.gate == GateSettings() else Gate(settings.gate)
+        self.gate = None if settings.gate == GateSettings() else self._gate(settings.gate)
         if access is not None:
             access.guard = self.gate
         if audit is None:
@@ -173,10 +177,13 @@ class Doors:
         connections.gate = self.gate
         connections.messages_per_s = options.messages_per_s or settings.messages_per_s
         connections.subscriptions_max = options.subscriptions_max
-        # Whom one worker does not accept now, another one does: each has its share of the rate.
-        workers = 1 if self._counts is None else self._counts.workers
-        rate = (options.accepts_per_s or settings.accepts_per_s) / workers
-        connections.accepts = Allowance(rate, max(1.0, rate), time.monotonic) if rate else None
+        rate, name = options.accepts_per_s or settings.accepts_per_s, f"accepts {connections.url}"
+        connections.accepts = None
+        if rate:
+            connections.accepts = Allowance(rate, max(1.0, rate), time.monotonic, self._times, name)
+
+    def _gate(self, settings: GateSettings) -> Gate:
+        return Gate(settings, time.monotonic, self._times)
 
     def limit(self, settings: DoorSettings) -> None:
         """Keep the limits of these from now on, for those who are here as well."""
@@ -189,7 +196,7 @@ class Doors:
         if self.gate is not None:
             self.gate.limit(self._settings.gate)
         elif self._settings.gate != GateSettings():
-            self.gate = Gate(self._settings.gate)
+            self.gate = self._gate(self._settings.gate)
             if self._access is not None:
                 self._access.guard = self.gate
         for listener in self._listeners:

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from headrace.services import node_counts
-from headrace.services.node_counts import NodeCounts, key_of
+from headrace.services.node_counts import NodeCounts
+from headrace.services.node_table import ENTRIES, key_of
 
 
 def crew(folder: Path, count: int = 3) -> list[NodeCounts]:
@@ -33,7 +33,7 @@ def test_a_disk_without_room_is_named_at_the_start_and_no_page_is_missing_later(
 ) -> None:
     path = tmp_path / "counts"
     first = NodeCounts(path, 0, 3)
-    assert path.stat().st_blocks * 512 >= path.stat().st_size == 3 * node_counts.ENTRIES * 16
+    assert path.stat().st_blocks * 512 >= path.stat().st_size == 3 * ENTRIES * 16
     first.close()
 
     def refuse(fd: int, position: int, length: int) -> None:
@@ -65,18 +65,18 @@ def test_a_worker_that_ends_has_nothing_and_the_others_keep_theirs(tmp_path: Pat
 
 def test_keys_of_the_same_place_are_kept_apart(tmp_path: Path) -> None:
     first, second = crew(tmp_path, 2)
-    keys = [7 + step * node_counts.ENTRIES for step in range(20)]
-    last = [node_counts.ENTRIES - 1 + step * node_counts.ENTRIES for step in range(3)]  # the table goes round
+    keys = [7 + step * ENTRIES for step in range(20)]
+    last = [ENTRIES - 1 + step * ENTRIES for step in range(3)]  # the table goes round
     for number, key in enumerate(keys + last):
         first.set(key, number + 1)
     assert [second.others(key) for key in keys + last] == list(range(1, 24))
-    assert second.others(7 + 20 * node_counts.ENTRIES) == 0
+    assert second.others(7 + 20 * ENTRIES) == 0
 
 
 def test_users_who_have_gone_make_room_for_others(tmp_path: Path) -> None:
     first, second = crew(tmp_path, 2)
     first.set(1, 3)
-    for key in range(2, 3 * node_counts.ENTRIES, 3):
+    for key in range(2, 3 * ENTRIES, 3):
         first.set(key, 1)
         first.set(key, 0)
     first.set(1 << 40, 4)
@@ -85,17 +85,9 @@ def test_users_who_have_gone_make_room_for_others(tmp_path: Path) -> None:
 
 def test_more_keys_than_there_is_room_for_are_counted_by_the_worker_alone(tmp_path: Path) -> None:
     first, second = crew(tmp_path, 2)
-    for key in range(1, node_counts.ENTRIES + 1):
+    for key in range(1, ENTRIES + 1):
         first.set(key, 1)
-    assert (
-        sum(second.others(key) for key in range(1, node_counts.ENTRIES + 1)) == node_counts.ENTRIES * 3 // 4
-    )
-    first.set(node_counts.ENTRIES, 1)
+    assert sum(second.others(key) for key in range(1, ENTRIES + 1)) == ENTRIES * 3 // 4
+    first.set(ENTRIES, 1)
     first.set(1, 5)
     assert second.others(1) == 5
-
-
-@pytest.mark.parametrize("names", [("node",), ("listener", "tcp://[::]:1883"), ("user", "t", "Zoë")])
-def test_a_key_is_a_number_of_64_bits_that_its_names_decide(names: tuple[str, ...]) -> None:
-    assert 0 < key_of(*names) < 1 << 64
-    assert key_of(*names) == key_of(*names) != key_of(*names, "")

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 from typing import Final
 
-from mypy_extensions import i64
+from mypy_extensions import i64, mypyc_attr
 
 from headrace.core.ports.link import Link
 from headrace.core.ports.rights import Rights
 from headrace.core.ports.timers import Timer
 
 _SECOND_MS: Final = 1000
+_SECOND_US: Final = 1_000_000
 _WAIT_MS: Final = 50  # at least: timers are no finer
 
 
@@ -42,6 +43,14 @@ class Budget:
     def draw(self, count: i64) -> None:
         self._left -= count
 
+    def join(self) -> None:
+        """Note that one more draws on it."""
+        self.shares += 1
+
+    def leave(self) -> None:
+        """Note that one fewer draws on it."""
+        self.shares -= 1
+
     def portion(self) -> i64:
         """Return what one user of the budget takes at a time, so that what it does not use is missed by nobody."""
         return max(1, self.per_s // (2 * max(1, self.shares)))
@@ -49,6 +58,64 @@ class Budget:
     def wait_ms(self, count: i64) -> i64:
         """Return how long until so many may be drawn, if nobody else draws; a second at most."""
         return min(_SECOND_MS, max(_WAIT_MS, (count - self._left) * _SECOND_MS // self.per_s + 1))
+
+
+@mypyc_attr(allow_interpreted_subclasses=True)
+class Together:
+    """What all workers of a node know of one budget."""
+
+    def full_at_us(self) -> int:
+        """Return when as much as may be saved up is there again, as the latest of all draws has left it: microseconds
+        of the monotonic clock."""
+        raise NotImplementedError
+
+    def hold(self, full_at_us: int) -> None:
+        """Say when it is full again after a draw of ours."""
+        raise NotImplementedError
+
+    def shares_of_others(self) -> int:
+        """Return how many draw on it in other workers."""
+        raise NotImplementedError
+
+    def tell_shares(self, shares: int) -> None:
+        """Say how many draw on it here."""
+        raise NotImplementedError
+
+
+class SharedBudget(Budget):
+    """A budget that all workers of a node draw on: a draw moves on the moment at which it is full again, which all of
+    them read."""
+
+    def __init__(self, per_s: int, now_ms: int, together: Together) -> None:
+        super().__init__(per_s, now_ms)
+        self._together = together
+        self._full_us: i64 = 0
+        self._now_us: i64 = now_ms * _SECOND_MS
+
+    def left(self, now_ms: i64) -> i64:
+        self._now_us = now_ms * _SECOND_MS
+        full: i64 = self._together.full_at_us()
+        self._full_us = max(self._now_us, full)
+        owed: i64 = (self._full_us - self._now_us) * self.per_s
+        self._left = self.per_s - (owed + _SECOND_US - 1) // _SECOND_US
+        return self._left
+
+    def draw(self, count: i64) -> None:
+        self._left -= count
+        self._full_us += count * _SECOND_US // self.per_s
+        self._together.hold(int(self._full_us))
+
+    def join(self) -> None:
+        self.shares += 1
+        self._together.tell_shares(int(self.shares))
+
+    def leave(self) -> None:
+        self.shares -= 1
+        self._together.tell_shares(int(self.shares))
+
+    def portion(self) -> i64:
+        others: i64 = self._together.shares_of_others()
+        return max(1, self.per_s // (2 * max(1, self.shares + others)))
 
 
 class Pace(Timer):

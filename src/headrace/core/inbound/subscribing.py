@@ -244,7 +244,7 @@ class _Room:
     def _owner_has_enough(self) -> bool:
         if self._owner is None or not self._most_owned:
             return False
-        owned: i64 = self._session.tenant.owned.get(self._owner, 0) + len(self._new)
+        owned: i64 = self._session.tenant.owned_by(self._owner) + len(self._new)
         return owned >= self._most_owned
 
     def begin(self) -> None:

@@ -16,6 +16,7 @@ from headrace.core.homes import Homes
 from headrace.core.ports.buffers import Buffers
 from headrace.core.ports.clock import Clock
 from headrace.core.ports.failures import Failures
+from headrace.core.ports.owned import Owned
 from headrace.core.ports.settings import BrokerSettings
 from headrace.core.ports.timers import Timer, Timers
 from headrace.mqtt.protocol import ServerHandler
@@ -70,6 +71,7 @@ class WorkerPort:
         self.timers = Timers()
         self.buffers = Buffers()
         self.failures = Failures()
+        self.owned = Owned()
         # Those who have bytes to write, each with the next one: to take one out of a list costs a look at its class.
         self._first_dirty: Link | None = None
         self._last_dirty: Link | None = None

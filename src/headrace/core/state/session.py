@@ -27,6 +27,7 @@ from headrace.core.state.subscription_tree import Entry, SubscriptionTree, memor
 if TYPE_CHECKING:
     from headrace.core.ports.journal import PageReader
     from headrace.core.ports.link import Link
+    from headrace.core.ports.owned import Owned
     from headrace.core.ports.timers import Timer
     from headrace.core.state.topic_queues import TopicQueue
     from headrace.mqtt.packets import Will
@@ -149,6 +150,7 @@ class Commons:
         self.space = BacklogSpace(pages)
         self.ids = PacketIds() if ids is None else ids
         self.owned: dict[str, int] = {}  # user -> subscriptions of the sessions that belong to it
+        self.of_all_shards: Owned | None = None  # the same over all shards, where there are several
         # (client id, DropReason) -> messages not yet told of; None: nobody is told (`drop_events`)
         self.drops: dict[tuple[str, int], int] | None = None
         self.limits = Limits()
@@ -170,6 +172,14 @@ class Commons:
             self.owned[user] = count
         else:
             self.owned.pop(user, None)
+        if self.of_all_shards is not None:
+            self.of_all_shards.add(self.name, user, more)
+
+    def owned_by(self, user: str) -> int:
+        """Return how many subscriptions the sessions of a user have, in all shards."""
+        if self.of_all_shards is not None:
+            return self.of_all_shards.count(self.name, user)
+        return self.owned.get(user, 0)
 
     def count_drop(self, reason: int, count: int) -> None:
         dropped = self.counters.dropped

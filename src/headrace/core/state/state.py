@@ -44,6 +44,7 @@ from headrace.mqtt.topics import SHARE_PREFIX, split_share
 
 if TYPE_CHECKING:
     from headrace.core.ports.link import Link
+    from headrace.core.ports.owned import Owned
 
 NONE_LISTED: Final = 1 << 62
 
@@ -87,6 +88,7 @@ class Fold:
         # The oldest retained message that a subscription was given since a snapshot was begun, by its offset.
         self.lowest_listed: int = NONE_LISTED
         self._collects_drops = False
+        self._owned: Owned | None = None  # where there are other shards
 
     def tenant(self, name: str) -> Tenant:
         tenant = self.tenants.get(name)
@@ -94,6 +96,7 @@ class Fold:
             tenant = Tenant(name, self._pages, self._ids)
             tenant.drops = {} if self._collects_drops else None
             tenant.queues = self.queues.of_tenant(name)
+            tenant.of_all_shards = self._owned
             self._house(tenant)
             self.tenants[name] = tenant
         return tenant
@@ -106,6 +109,12 @@ class Fold:
         self.recent = RecentRetained(shard)
         for tenant in self.tenants.values():
             self._house(tenant)
+
+    def count_owned_in(self, owned: Owned) -> None:
+        """Count the subscriptions of users with those of other shards, before any record is applied."""
+        self._owned = owned
+        for tenant in self.tenants.values():
+            tenant.of_all_shards = owned
 
     def _house(self, tenant: Tenant) -> None:
         if self._homes is not None:

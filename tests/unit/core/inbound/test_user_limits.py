@@ -13,6 +13,7 @@ from headrace.mqtt import codec
 from headrace.services.access import AccessSettings, FileAccess
 from headrace.services.audit import Audit
 from headrace.services.node_counts import NodeCounts
+from headrace.services.node_times import NodeTimes
 
 
 class Loop:
@@ -99,6 +100,27 @@ def test_a_user_has_so_many_connections_on_all_workers(tmp_path: Path) -> None:
     assert both[1].client("c", username="ada").link.closed
     again.lose()
     assert not both[1].client("c", username="ada").link.closed
+
+
+def test_a_user_publishes_so_many_messages_a_second_on_all_workers(tmp_path: Path) -> None:
+    both = [limited(user_messages_per_s=100) for _ in range(2)]
+    for worker, harness in enumerate(both):
+        access = access_of(harness)
+        access.counts = NodeCounts(tmp_path / "counts", worker, 2)
+        access.times = NodeTimes(tmp_path / "times", worker, 2)
+    clients = [harness.client(f"{number}", username="ada") for number, harness in enumerate(both)]
+    other = both[0].client("c", username="bob")
+    sent = 0
+    for _ in range(41):
+        for client in clients:
+            while client.link.reading and sent < 5_000:
+                publish(client, 1)
+                sent += 1
+        for harness in both:
+            harness.advance(0.25)
+    publish(other, 90)
+    assert other.link.reading
+    assert 1_000 <= sent <= 1_150  # as on one worker
 
 
 def test_a_user_has_so_many_connections_and_takes_its_own_over() -> None:
