@@ -18,7 +18,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from threading import Event
 from types import FrameType
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 from msgspec.structs import replace
@@ -31,6 +31,10 @@ from headrace.journal.errors import JournalError
 from headrace.services.process_metrics import ProcessFigures
 from headrace_spark.base.errors import BadOption, PipelineError
 from headrace_spark.jobs import JOBS
+
+if TYPE_CHECKING:
+    from headrace_spark.lake.status import PipelineStatus
+    from headrace_spark.report.figures import Figures
 
 _FOLDER = click.Path(file_okay=False, path_type=Path)
 _OURS = ("headrace", "headrace_spark")
@@ -312,48 +316,76 @@ def job_settings(job: str, config: Config) -> Any:
 @click.option("--set", "sets", multiple=True, metavar="KEY=VALUE", help="Any key of the configuration.")
 @click.option("--data-dir", type=_FOLDER, help="Data directory of the broker.")
 @click.option("--journal", help="Running broker instead, headrace://HOST:PORT.")
-@click.option("--lake", type=_FOLDER, help="Folder of the Delta tables.")
+@click.option("--lake", metavar="LAKE", help="Folder of the Delta tables, or its URL (s3a://BUCKET/...).")
+@click.option("--conf", "confs", multiple=True, metavar="KEY=VALUE", help="Any key of Spark's configuration.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object instead of text.")
 def status(as_json: bool, **options: Any) -> None:
-    """Show the journal, its consumers and how far jobs and tables are, without starting Spark."""
+    """Show the journal, its consumers and how far jobs and tables are; without Spark, but for a lake behind a URL."""
     if not any(options[name] for name in ("config_file", "data_dir", "journal")):
         raise click.UsageError("give --data-dir, --journal, or a --config that names one of them")
     if options["data_dir"] and not options["journal"]:
         options["journal"] = ""  # whatever the configuration says
     config = configured(options)
     with failures_explained():
-        from headrace_spark.lake.location import lake_folder
-        from headrace_spark.lake.status import describe, pipeline_status
-        from headrace_spark.source.journal import journals_of
+        from headrace_spark.lake.status import describe
 
-        names_lake = options["lake"] or options["config_file"] or options["sets"]
-        lake = lake_folder(config.pipeline.lake) if names_lake else None
-        published = config.pipeline.publish.table
-        tables = [lake / published] if lake is not None and published else []
-        journals = journals_of(job_settings("archive", config))
-        found = pipeline_status(journals, lake, tables)
+        names_lake = bool(options["lake"] or options["config_file"] or options["sets"])
+        found = _status(config, names_lake)
         click.echo(json.dumps(asdict(found), indent=2) if as_json else describe(found))
+
+
+def _status(config: Config, names_lake: bool) -> PipelineStatus:
+    """Return the status of a pipeline; of a lake behind a URL by Spark. Raises PipelineError."""
+    from headrace_spark.base.lake_url import LakeUrl
+    from headrace_spark.base.runner import look_by_spark
+    from headrace_spark.lake.lake import Lake
+    from headrace_spark.lake.location import table_location
+    from headrace_spark.lake.status import pipeline_status
+    from headrace_spark.lake.url_lake import UrlLake
+    from headrace_spark.source.journal import journals_of
+
+    settings, published = job_settings("archive", config), config.pipeline.publish.table
+    journals, lake = journals_of(settings), settings.lake
+    if not names_lake:
+        return pipeline_status(journals, None)
+    if isinstance(lake, LakeUrl):
+        return look_by_spark(settings, lambda spark: pipeline_status(journals, UrlLake(spark, lake)))
+    return pipeline_status(journals, Lake(lake), [table_location(lake, published)] if published else [])
 
 
 @pipeline.command()
 @click.option("--config", "config_file", type=click.Path(path_type=Path), help="TOML file.")
 @click.option("--set", "sets", multiple=True, metavar="KEY=VALUE", help="Any key of the configuration.")
-@click.option("--lake", type=_FOLDER, help="Folder of the Delta tables.")
+@click.option("--lake", metavar="LAKE", help="Folder of the Delta tables, or its URL (s3a://BUCKET/...).")
+@click.option("--conf", "confs", multiple=True, metavar="KEY=VALUE", help="Any key of Spark's configuration.")
 @click.option("--days", type=click.IntRange(1), default=1, help="Days to report, today included, UTC.")
 @click.option("--out", type=click.Path(dir_okay=False, path_type=Path), default=Path("report.html"))
 def report(out: Path, days: int, **options: Any) -> None:
-    """Write one HTML page, complete in itself, from the tables; without starting Spark."""
+    """Write one HTML page, complete in itself, from the tables; without Spark, but for a lake behind a URL."""
     config = configured(options)
-    lake = Path(config.pipeline.lake)
-    if not lake.is_dir():
-        raise InvalidKey("pipeline.lake", f"there is no folder {lake}")
     with failures_explained():
-        from headrace_spark.report.page import write_report
-
-        figures = write_report(lake, out, days, config.pipeline.metrics.window_s)
+        figures = _report(config, out, days)
         for name in figures.missing:
             click.echo(f"table {name} is not there yet", err=True)
         click.echo(str(out))
+
+
+def _report(config: Config, out: Path, days: int) -> Figures:
+    """Write the report; of a lake behind a URL by Spark. Raises PipelineError, InvalidKey."""
+    from headrace_spark.base.lake_url import LakeUrl
+    from headrace_spark.base.runner import look_by_spark
+    from headrace_spark.lake.spark_log import SparkTables
+    from headrace_spark.report.page import write_report
+
+    settings, window_s = job_settings("metrics", config), config.pipeline.metrics.window_s
+    lake = settings.lake
+    if isinstance(lake, LakeUrl):
+        return look_by_spark(
+            settings, lambda spark: write_report(lake, out, days, window_s, SparkTables(spark))
+        )
+    if not lake.is_dir():
+        raise InvalidKey("pipeline.lake", f"there is no folder {lake}")
+    return write_report(lake, out, days, window_s)
 
 
 def problems(config: Config) -> list[str]:

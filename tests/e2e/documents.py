@@ -15,6 +15,7 @@ from __future__ import annotations
 import os
 import pty
 import re
+import shlex
 import signal
 import subprocess
 import urllib.request
@@ -127,7 +128,7 @@ class Shell:
         if words[0] == "." and words[1].endswith("/bin/activate"):
             self.environment["PATH"] = f"{(self.folder / words[1]).parent}:{self.environment['PATH']}"
         elif words[0] == "export":
-            name, _, value = words[1].partition("=")
+            name, _, value = shlex.split(command)[1].partition("=")
             self.environment[name] = value
         elif words[:2] == ["headrace", "serve"]:
             self._serve(command)

@@ -106,8 +106,6 @@ def test_a_lake_by_its_url_and_keys_of_sparks(started: list[tuple[str, Any]]) ->
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        (("run", "metrics", "--lake", "s3a://b/l"), "this job writes no lake behind a URL yet"),
-        (("status", "--data-dir", "d", "--lake", "s3a://b/l"), "a folder is needed"),
         (("archive", "--lake", "s3://b/l"), "what speaks like it: s3a://"),
         (("archive", "--conf", "spark.a"), "KEY=VALUE is needed"),
     ],

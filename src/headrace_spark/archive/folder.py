@@ -35,11 +35,13 @@ from headrace_spark.source.ranges import JournalOffset, StreamOffset
 
 
 class FolderTarget:
-    def __init__(self, spark: SparkSession, settings: ArchiveSettings, journals: Sequence[LogReader]) -> None:
+    def __init__(
+        self, spark: SparkSession, settings: ArchiveSettings, journals: Sequence[LogReader], lake: Path
+    ) -> None:
         self._spark = spark
         self._settings = settings
         self._journals = journals
-        self._lake = Lake(settings.folder)
+        self._lake = Lake(lake)
         self._checkpoint = self._lake.checkpoint(JOB, checkpoint_name(settings.consumer, journals))
         self._written: Mapping[str, int] = {}
         self._added = Added(self._lake, self._checkpoint)

@@ -46,4 +46,4 @@ def target_of(spark: SparkSession, settings: ArchiveSettings, journals: Sequence
     mounted."""
     if isinstance(settings.lake, LakeUrl):
         return UrlTarget(spark, settings, journals, settings.lake)
-    return FolderTarget(spark, settings, journals)
+    return FolderTarget(spark, settings, journals, settings.lake)

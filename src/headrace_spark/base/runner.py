@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from threading import Event
 from time import monotonic
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from py4j.protocol import Py4JError, Py4JNetworkError
 from pyspark.errors import PySparkException
@@ -27,13 +27,15 @@ from headrace_spark.base.progress import Progress, Report
 from headrace_spark.base.session import close_session, open_session
 from headrace_spark.base.settings import RunSettings
 from headrace_spark.base.stopping import Stopped
-from headrace_spark.jobs import BY_URL, module_of
+from headrace_spark.jobs import module_of
+from headrace_spark.lake.hadoop_files import said_plainly
 from headrace_spark.source.journal import journals_of
 from headrace_spark.source.remote import IMPATIENT
 
 _PAUSE_S: Final = (1.0, 15.0)
 """Between looks at a broker that is away: at first, and at most."""
 _TOLD_EVERY_S: Final = 60.0
+Found = TypeVar("Found")
 
 
 def run_job(job: str, settings: RunSettings, stop: Event, report: Report) -> Progress:
@@ -43,8 +45,6 @@ def run_job(job: str, settings: RunSettings, stop: Event, report: Report) -> Pro
     every process of it, so Spark's may be gone first: that is a stop like another, the next run goes on from there.
     """
     check_master(settings.spark.master)
-    if job not in BY_URL:
-        _ = settings.folder  # before anything else is looked at
     module = module_of(job)
     module.check(settings)  # before Spark's seconds
     spark = open_session(for_lake(settings.spark, settings.lake))
@@ -75,6 +75,17 @@ def run_job(job: str, settings: RunSettings, stop: Event, report: Report) -> Pro
     except BaseException:
         close_session(spark)
         raise
+
+
+def look_by_spark(settings: RunSettings, look: Callable[[SparkSession], Found]) -> Found:
+    """Return what is found with a Spark session of its own, for a lake behind a URL. Raises PipelineError."""
+    spark = open_session(for_lake(settings.spark, settings.lake))
+    try:
+        add_log_store(spark)
+        with said_plainly(settings.lake):
+            return look(spark)
+    finally:
+        close_session(spark)
 
 
 def run_through_outages(

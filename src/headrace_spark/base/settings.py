@@ -6,9 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from headrace_spark.base.errors import BadOption
 from headrace_spark.base.jars import jars_folder
-from headrace_spark.base.lake_url import LakeUrl, Location
+from headrace_spark.base.lake_url import Location
 
 
 @dataclass(frozen=True)
@@ -56,14 +55,3 @@ class RunSettings:
     """How often in a row a query that failed without an error of ours is started again from its checkpoint."""
     spark: SparkSettings
     upkeep: UpkeepSettings
-
-    @property
-    def folder(self) -> Path:
-        """Return the lake of a job that works on files. Raises BadOption for a URL."""
-        if isinstance(self.lake, LakeUrl):
-            raise BadOption(
-                "pipeline.lake",
-                str(self.lake),
-                "a folder is needed: this job writes no lake behind a URL yet",
-            )
-        return self.lake

@@ -23,8 +23,6 @@ JOBS: Final = {
     "mend": "headrace_spark.jobs.mend",
     "metrics": "headrace_spark.jobs.metrics",
 }
-# Jobs whose lake may be behind a URL; the others want a folder.
-BY_URL: Final = frozenset({"archive", "clean", "mend", "publish", "replay", "compact-events"})
 # Jobs that another one's table of the configuration is for too.
 SETTINGS_OF: Final = {"mend": "clean"}
 

@@ -27,12 +27,16 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
-from headrace_spark.base.errors import QueryFailed
+from headrace_spark.base.errors import BadOption, LakeUnreachable, QueryFailed
+from headrace_spark.base.lake_url import LakeUrl
 from headrace_spark.base.logs import LOG
 from headrace_spark.base.progress import Progress, Report
+from headrace_spark.base.session import is_local
 from headrace_spark.base.settings import RunSettings
+from headrace_spark.lake.delta_commit import Step, append_marks
 from headrace_spark.lake.durable import SyncedTable
 from headrace_spark.lake.lake import Lake
+from headrace_spark.lake.lake_of import AnyLake, lake_of, tending
 from headrace_spark.lake.lake_table import LakeTable
 from headrace_spark.lake.table_files import CODEC, CODEC_KEY, TableFiles
 from headrace_spark.lake.tables import (
@@ -45,7 +49,7 @@ from headrace_spark.lake.tables import (
     USAGE,
     TableDefinition,
 )
-from headrace_spark.lake.upkeep import FileMarks, Upkeep, compact
+from headrace_spark.lake.upkeep import compact
 from headrace_spark.metrics.counting import Counting, Events
 from headrace_spark.metrics.packing import PACKED
 from headrace_spark.metrics.queues import Followed
@@ -72,6 +76,9 @@ JOB: Final = "metrics"
 STATE_FILES_MAX: Final = 128
 _STATE_FILE_BYTES: Final = 32 << 20
 _EVENTS_TOGETHER: Final = 10_000
+_LOCAL: Final = (
+    "local[N] is needed for a lake behind a URL: workers of this job write files that the driver copies"
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,14 +96,16 @@ class Settings(RunSettings):
 class Tables:
     """The tables of one lake that this job writes."""
 
-    def __init__(self, lake: Path) -> None:
-        self.traffic = LakeTable(lake, TRAFFIC)
-        self.devices = LakeTable(lake, DEVICES)
-        self.connections = LakeTable(lake, CONNECTIONS)
-        self.deliveries = LakeTable(lake, DELIVERIES)
-        self.usage = LakeTable(lake, USAGE)
-        self.backlog = LakeTable(lake, BACKLOG)
-        self.state = LakeTable(lake, METRICS_STATE)
+    def __init__(self, lake: AnyLake) -> None:
+        self.traffic = lake.table_of(TRAFFIC)
+        self.devices = lake.table_of(DEVICES)
+        self.connections = lake.table_of(CONNECTIONS)
+        self.deliveries = lake.table_of(DELIVERIES)
+        self.usage = lake.table_of(USAGE)
+        self.backlog = lake.table_of(BACKLOG)
+        self.state = lake.table_of(METRICS_STATE)
+        self.folder = lake.root if isinstance(lake, Lake) else lake.scratch
+        """Where workers write files, of which each table has its own below it."""
         self.parts = (self.traffic, self.deliveries, self.usage)
         self.merged = (self.devices, self.connections)
         self.all = (*self.parts, self.devices, self.connections, self.backlog, self.state)
@@ -106,30 +115,30 @@ def check(settings: Settings) -> None:
     """Check that the job can run. Raises BadOption, JournalMissing, LakeConflict."""
     check_consumer(settings.consumer)
     journals_of(settings)
-    for table in Tables(settings.folder).all:
+    if isinstance(settings.lake, LakeUrl):
+        if not is_local(settings.spark.master):
+            raise BadOption("pipeline.master", settings.spark.master, _LOCAL)
+        return
+    for table in Tables(Lake(settings.lake)).all:
         table.log()
 
 
 def run(spark: SparkSession, settings: Settings, stop: Event, report: Report) -> Progress:
     """Run the job until it has done its work or is to stop. Raises PipelineError."""
     journals = journals_of(settings)
-    tables = Tables(settings.folder)
+    lake = lake_of(spark, settings.lake)
     began = monotonic()
-    with Lake(settings.folder).holding(JOB):
+    with lake.holding(JOB):
+        tables = Tables(lake)
         for table in tables.all:
             table.create()
-        owner = Lake(settings.folder).owner(JOB, tables.state.path)
+        owner = lake.owner(JOB, tables.state.path)
         turns = deque(begun(settings, tables, journal, owner) for journal in journals)
         ends = {ranges.journal.uuid: ranges.position() or 0 for ranges in turns}
         progress = Progress(0, sum(ends.values()), 0, 0.0, ends=dict(ends))
-        upkeep = Upkeep(
-            spark,
-            settings.upkeep,
-            FileMarks(Lake(settings.folder).checkpoints),
-            [table.path for table in tables.all],
-        )
+        tend = tending(spark, settings.upkeep, lake, [table.path for table in tables.all])
         report(progress)
-        on_disk = [SyncedTable(table.folder) for table in tables.all]
+        on_disk = [SyncedTable(table.folder) for table in tables.all] if isinstance(lake, Lake) else []
         while not stop.is_set():
             ranges, found = next_range(turns, settings)
             if found is None:
@@ -137,7 +146,8 @@ def run(spark: SparkSession, settings: Settings, stop: Event, report: Report) ->
                     break
                 continue
             at = monotonic()
-            count(spark, settings, tables, found, ranges)
+            lake.require_held()
+            found = count(spark, settings, lake, tables, found, ranges)
             for synced in on_disk:
                 synced.sync()
             journal = found.journal
@@ -148,7 +158,7 @@ def run(spark: SparkSession, settings: Settings, stop: Event, report: Report) ->
             progress = Progress(rows, sum(ends.values()), lag, now - began, (now - at,), ends=dict(ends))
             report(progress)
             tend_state(spark, settings, tables, journal.uuid)
-            upkeep.tend()
+            tend()
         return progress
 
 
@@ -173,6 +183,20 @@ def next_range(turns: deque[Ranges], settings: Settings) -> tuple[Ranges, Journa
     return turns[0], None
 
 
+def planned(spark: SparkSession, state: LakeTable, found: JournalRange) -> JournalRange:
+    """Return the range with the end that the state has for it, which the first driver that begins it puts there.
+
+    So two drivers write the same range, each table once. Raises TableMoved if another one has put its end there in the
+    same moment.
+    """
+    app_id = f"{found.app_id}/plan"
+    end = state.last_version(app_id)
+    if end is not None and end > found.start:
+        return replace(found, end=end)
+    append_marks(spark, state.path, Step(app_id, found.end, end), {})
+    return found
+
+
 def tend_state(spark: SparkSession, settings: Settings, tables: Tables, journal_uuid: str) -> None:
     """Make the files of the state few again: every range adds some, and the next one reads them all."""
     if len(tables.state.files(journal_uuid)) > STATE_FILES_MAX:
@@ -185,14 +209,22 @@ def tend_state(spark: SparkSession, settings: Settings, tables: Tables, journal_
 
 
 def count(
-    spark: SparkSession, settings: Settings, tables: Tables, found: JournalRange, ranges: Ranges
-) -> None:
-    """Work on one range; what Spark fails at (an executor that is lost) is done again. Raises QueryFailed."""
+    spark: SparkSession,
+    settings: Settings,
+    lake: AnyLake,
+    tables: Tables,
+    found: JournalRange,
+    ranges: Ranges,
+) -> JournalRange:
+    """Work on one range, and return it; what Spark or the store fails at (an executor that is lost) is done again. Raises
+    QueryFailed, TableMoved."""
     failures = 0
     while True:
         try:
-            return Work(spark, settings, tables, found, ranges).do()
-        except (PySparkException, Py4JJavaError) as error:
+            fixed = found if isinstance(lake, Lake) else planned(spark, tables.state, found)
+            Work(spark, settings, tables, fixed, ranges).do()
+            return fixed
+        except (PySparkException, Py4JJavaError, LakeUnreachable) as error:
             failure, failures = QueryFailed.from_spark(error), failures + 1
             if failure.is_ours or failures > settings.restarts_max:
                 raise failure from None
@@ -261,7 +293,7 @@ class Work:
             self._partitions, groups, self._token, followed, settings.window_s, settings.topic_levels
         )
         settling = Settling(
-            settings.folder.absolute(),
+            self._tables.folder,
             followed,
             settings.window_s,
             self._uuid,
@@ -308,7 +340,8 @@ class Work:
         if changed.num_rows:
             rows = self._spark.createDataFrame(pa.Table.from_batches([changed]))
             key = ("journal_uuid", "connected_offset", "tenant", "date")
-            self._merge(self._tables.connections, rows, key)
+            # One that has ended stays so: a driver that stood still may write what it knew then.
+            self._merge(self._tables.connections, rows, key, "old.disconnected_timestamp is null")
 
     def _merge(
         self, table: LakeTable, rows: DataFrame, key: tuple[str, ...], condition: str | None = None
@@ -321,7 +354,7 @@ class Work:
     def _files(self, definition: TableDefinition, batches: Iterable[pa.RecordBatch]) -> list[str]:
         """Write rows into files and return their actions. Written here: rows of sessions and tenants are few."""
         layout = definition.layout.compressed(self._codec)
-        files = TableFiles(self._settings.folder.absolute() / definition.name, layout)
+        files = TableFiles(self._tables.folder / definition.name, layout)
         for batch in batches:
             if batch.num_rows:
                 files.add(batch)

@@ -1,4 +1,5 @@
-"""How far behind each job of a lake is, running or not: by tables, checkpoints and what it reads, without Spark."""
+"""How far behind each job of a lake is, running or not: by tables, checkpoints and what it reads. Of a lake in a folder
+it is told without Spark."""
 
 from __future__ import annotations
 
@@ -9,15 +10,22 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+import pyarrow.compute as pc
+
 from headrace.journal.errors import JournalError
 from headrace_spark.base.errors import PipelineError
 from headrace_spark.base.figures import Lag
+from headrace_spark.base.lake_url import Location
+from headrace_spark.devices.plans import noted_of
 from headrace_spark.lake.lake import Lake
+from headrace_spark.lake.lake_of import AnyLake
 from headrace_spark.lake.lake_table import LakeTable
+from headrace_spark.lake.location import lake_location
 from headrace_spark.lake.table_backlog import TableBacklog
-from headrace_spark.lake.table_log import open_log
+from headrace_spark.lake.table_plan import TablePlan
 from headrace_spark.lake.table_position import TablePosition
-from headrace_spark.lake.tables import METRICS_STATE, QUARANTINE
+from headrace_spark.lake.tables import CLEAN, METRICS_STATE, QUARANTINE
+from headrace_spark.lake.url_lake import UrlLake
 from headrace_spark.source.journal_range import Ranges
 from headrace_spark.source.lag import lag_of_all
 from headrace_spark.source.log_reader import LogReader
@@ -46,9 +54,9 @@ class JobStatus:
 class Places:
     """Says where jobs read and write. `tables`: more that `publish` may read, beside those in the lake."""
 
-    lake: Lake
+    lake: AnyLake
     journals: Sequence[LogReader]
-    tables: Sequence[Path]
+    tables: Sequence[Location]
     now_s: float
 
 
@@ -61,10 +69,8 @@ def job_statuses(places: Places) -> list[JobStatus]:
         ("clean", _clean),
         ("mend", _mend),
     ]
-    looks += [(path.name, _publish(path.name)) for path in _checkpoints(places.lake, _PUBLISH)]
-    looks += [
-        (path.stem, _replay(path)) for path in sorted(places.lake.checkpoints.glob(f"{_REPLAY}-*.json"))
-    ]
+    looks += [(name, _publish(name)) for name in _published(places.lake)]
+    looks += [(name, _replay(name)) for name in _noted(places.lake, _REPLAY)]
     found = []
     for job, look in looks:
         try:
@@ -118,39 +124,60 @@ def _archive(places: Places) -> JobStatus | None:
 
 
 def _metrics(places: Places) -> JobStatus | None:
-    state = LakeTable(places.lake.root, METRICS_STATE)
+    state = places.lake.table_of(METRICS_STATE)
     return _of_journals("metrics", places, lambda journal: Ranges("metrics", journal, state, ()).position())
 
 
 def _compact_events(places: Places) -> JobStatus | None:
-    log = open_log(places.lake.root / "event_snapshot")
-    if log is None:
+    table, tables = places.lake.root / "event_snapshot", places.lake.tables
+    if tables.open(table) is None:
         return None
-    columns = ["journal_uuid", "journal_offset"]
-    rows = log.to_pyarrow_table(columns=columns, filters=[("kind", "=", "checkpoint")]).to_pylist()
-    ends = {row["journal_uuid"]: row["journal_offset"] for row in rows}
+    rows = tables.scan(table, ["kind", "journal_uuid", "journal_offset"])
+    marks = rows.filter(pc.field("kind") == "checkpoint").to_pylist()
+    ends = {mark["journal_uuid"]: mark["journal_offset"] for mark in marks}
     return _of_journals("compact-events", places, lambda journal: ends.get(journal.uuid))
 
 
 def _clean(places: Places) -> JobStatus | None:
-    checkpoint = places.lake.checkpoint("clean", "messages")
-    if not checkpoint.path.is_dir() or open_log(places.lake.messages) is None:
+    lake = places.lake
+    if lake.tables.open(lake.messages) is None:
         return None
-    passed = checkpoint.passed()
-    position = None if passed is None else TablePosition.from_dict(passed)
-    return _of_table("clean", TableBacklog(places.lake.messages).lag(position, places.now_s))
+    if isinstance(lake, Lake):
+        checkpoint = lake.checkpoint("clean", "messages")
+        if not checkpoint.path.is_dir():
+            return None
+        passed = checkpoint.passed()
+        position = None if passed is None else TablePosition.from_dict(passed)
+    else:
+        clean = lake.table_of(CLEAN)
+        if clean.log() is None:
+            return None
+        position = _done_of(TablePlan(lake, "clean", clean.path, lake.messages), clean)
+    return _of_table("clean", TableBacklog(lake.messages, lake.tables).lag(position, places.now_s))
+
+
+def _done_of(plan: TablePlan, clean: LakeTable) -> TablePosition | None:
+    """Return the place below which everything is in `clean`."""
+    newest = plan.newest()
+    if newest is None:
+        return None
+    done = clean.last_version(f"clean-{plan.query_id}")
+    return newest.end if done is not None and done >= newest.end.number else newest.begin
 
 
 def _mend(places: Places) -> JobStatus | None:
-    table = LakeTable(places.lake.root, QUARANTINE)
+    table = places.lake.table_of(QUARANTINE)
     if table.log() is None:
         return None
-    return _of_table("mend", TableBacklog(table.path).lag(None, places.now_s))
+    return _of_table("mend", TableBacklog(table.path, table.tables).lag(None, places.now_s))
 
 
 def _publish(name: str) -> Callable[[Places], JobStatus | None]:
     def look(places: Places) -> JobStatus | None:
-        passed = places.lake.checkpoint(_PUBLISH, name.removeprefix(f"{_PUBLISH}-")).passed()
+        lake = places.lake
+        if not isinstance(lake, Lake):
+            return _published_by_url(name, lake, places.now_s)
+        passed = lake.checkpoint(_PUBLISH, name.removeprefix(f"{_PUBLISH}-")).passed()
         if passed is None:
             return None
         position = TablePosition.from_dict(passed)
@@ -163,26 +190,40 @@ def _publish(name: str) -> Callable[[Places], JobStatus | None]:
     return look
 
 
-def _table_of(table_id: str, places: Places) -> Path | None:
-    folders = [entry.parent for entry in sorted(places.lake.root.glob("*/_delta_log"))]
+def _published_by_url(name: str, lake: UrlLake, now_s: float) -> JobStatus | None:
+    """Return what the file beside the outbox leads to: it names the table that was read."""
+    noted = noted_of(lake.notes, name.removeprefix(f"{_PUBLISH}-"))
+    if noted is None:
+        return None
+    source = lake_location(noted["source"])
+    newest = TablePlan(lake, name, lake.root / "outbox", source).newest()
+    is_done = newest is not None and noted["done"] and noted["end"] == newest.end.number
+    position = None if newest is None else newest.end if is_done else newest.begin
+    return _of_table(name, TableBacklog(source, lake.tables).lag(position, now_s))
+
+
+def _table_of(table_id: str, places: Places) -> Location | None:
+    root = places.lake.root
+    folders = [entry.parent for entry in sorted(root.glob("*/_delta_log"))] if isinstance(root, Path) else []
     for table in (*places.tables, *folders):
         with suppress(PipelineError):  # of another table, which is not asked about
-            log = open_log(table)
+            log = places.lake.tables.open(table)
             if log is not None and str(log.metadata().id) == table_id:
                 return table
     return None
 
 
-def _replay(notes: Path) -> Callable[[Places], JobStatus | None]:
-    def look(_: Places) -> JobStatus | None:
+def _replay(name: str) -> Callable[[Places], JobStatus | None]:
+    def look(places: Places) -> JobStatus | None:
+        notes, file = places.lake.notes, f"{name}.json"
         try:
-            noted: dict[str, Any] = json.loads(notes.read_text())
+            noted: dict[str, Any] = json.loads(notes.read(file) or b"")
             left = left_to_replay(
                 noted["parts"], noted["identity"]["offsets_per_slice"], noted["slices_done"]
             )
         except (OSError, ValueError, KeyError, TypeError):
-            return JobStatus(notes.stem, None, None, None, None, f"{notes} is not whole")
-        return JobStatus(notes.stem, None, *left, None)
+            return JobStatus(name, None, None, None, None, f"{notes.at(file)} is not whole")
+        return JobStatus(name, None, *left, None)
 
     return look
 
@@ -202,5 +243,13 @@ def left_to_replay(
     return rows, size
 
 
-def _checkpoints(lake: Lake, job: str) -> list[Path]:
-    return sorted(path for path in lake.checkpoints.glob(f"{job}-*") if path.is_dir())
+def _published(lake: AnyLake) -> list[str]:
+    """Return the queries of `publish` that have begun."""
+    if isinstance(lake, Lake):
+        return sorted(path.name for path in lake.checkpoints.glob(f"{_PUBLISH}-*") if path.is_dir())
+    return _noted(lake, _PUBLISH)
+
+
+def _noted(lake: AnyLake, job: str) -> list[str]:
+    names = (Path(name) for name in lake.notes.names())
+    return [name.stem for name in names if name.suffix == ".json" and name.stem.startswith(f"{job}-")]

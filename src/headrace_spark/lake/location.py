@@ -48,13 +48,3 @@ def _normal(url: LakeUrl) -> LakeUrl:
     """Return a URL whose path says each thing once, as clients of stores do."""
     scheme, host, path, _, _ = urlsplit(str(url))
     return LakeUrl(f"{scheme}:{f'//{host}' if host else ''}{posixpath.normpath(path).replace('//', '/')}")
-
-
-def lake_folder(written: str | Path) -> Path:
-    """Return the folder of a lake, for what works on files. Raises BadOption for a URL."""
-    found = lake_location(written)
-    if isinstance(found, LakeUrl):
-        raise BadOption(
-            "pipeline.lake", str(found), "a folder is needed: this is not done for a lake behind a URL"
-        )
-    return found

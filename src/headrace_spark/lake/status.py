@@ -1,16 +1,16 @@
 """What `headrace pipeline status` shows: read from the journal, here or at a running broker, and from the
-Delta logs, without Spark."""
+Delta logs, of a lake in a folder without Spark."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from time import time
 
 from headrace.journal.consumers import ConsumerPosition
+from headrace_spark.base.lake_url import Location
 from headrace_spark.lake.job_status import JobStatus, Places, describe_jobs, job_statuses
-from headrace_spark.lake.lake import Lake
+from headrace_spark.lake.lake_of import AnyLake
 from headrace_spark.lake.lake_table import LakeTable
 from headrace_spark.lake.tables import DEAD_LETTERS
 from headrace_spark.source.journal import consumers_of
@@ -73,7 +73,7 @@ class PipelineStatus:
 
 
 def pipeline_status(
-    journals: Sequence[LogReader], lake: Path | None, tables: Sequence[Path] = ()
+    journals: Sequence[LogReader], lake: AnyLake | None, tables: Sequence[Location] = ()
 ) -> PipelineStatus:
     """Return how far the jobs of a pipeline are. `tables`: outside of the lake, which `publish` may read. Raises
     JournalUnreachable, JournalError, LakeConflict."""
@@ -93,9 +93,9 @@ def pipeline_status(
         found[0],
         found,
         consumers,
-        None if lake is None else _table(Lake(lake), found),
-        None if lake is None else _dead_letters(lake),
-        [] if lake is None else job_statuses(Places(Lake(lake), journals, tables, now_s)),
+        None if lake is None else _table(lake, found),
+        None if lake is None else _dead_letters(lake.table_of(DEAD_LETTERS)),
+        [] if lake is None else job_statuses(Places(lake, journals, tables, now_s)),
     )
 
 
@@ -107,7 +107,7 @@ def _consumer(journal: LogReader, found: ConsumerPosition, end: int, now_s: floa
     )
 
 
-def _table(lake: Lake, journals: Sequence[JournalStatus]) -> TableStatus | None:
+def _table(lake: AnyLake, journals: Sequence[JournalStatus]) -> TableStatus | None:
     state = lake.table.state()
     if state is None:
         return None
@@ -118,10 +118,8 @@ def _table(lake: Lake, journals: Sequence[JournalStatus]) -> TableStatus | None:
     return TableStatus(str(lake.messages), state.version, state.rows, sum(offsets), sum(lags))
 
 
-def _dead_letters(lake: Path) -> DeadLettersStatus | None:
-    table = LakeTable(lake, DEAD_LETTERS)
-    log = table.log()
-    if log is None:
+def _dead_letters(table: LakeTable) -> DeadLettersStatus | None:
+    if table.log() is None:
         return None
     found = table.tables.scan(table.path, ["reason"])["reason"].value_counts().to_pylist()
     ordered = sorted(found, key=lambda each: (-each["counts"], each["values"]))

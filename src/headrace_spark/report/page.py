@@ -7,6 +7,8 @@ from html import escape
 from pathlib import Path
 from typing import Final
 
+from headrace_spark.base.lake_url import Location
+from headrace_spark.lake.table_log import Tables
 from headrace_spark.report.charts import bars, lines, number
 from headrace_spark.report.figures import Figures, collect
 
@@ -31,9 +33,11 @@ th,td{text-align:right;padding:.25rem .6rem;border-bottom:1px solid #e5e7eb}th:f
 """
 
 
-def write_report(lake: Path, out: Path, days: int, window_s: int) -> Figures:
-    """Write the page. Raises LakeConflict, OSError."""
-    figures = collect(lake, days, window_s)
+def write_report(
+    lake: Location, out: Path, days: int, window_s: int, tables: Tables | None = None
+) -> Figures:
+    """Write the page. `tables`: how the tables are read. Raises LakeConflict, OSError."""
+    figures = collect(lake, days, window_s, tables=tables)
     out.write_text(page(figures), encoding="utf-8")
     return figures
 

@@ -8,6 +8,7 @@ import shutil
 from dataclasses import replace
 from pathlib import Path
 from threading import Event
+from time import time
 from typing import Any
 
 import pytest
@@ -19,6 +20,8 @@ from headrace_spark.base.lake_url import LakeUrl
 from headrace_spark.jobs import clean, mend
 from headrace_spark.lake.delta_commit import Step, append_marks
 from headrace_spark.lake.hadoop_files import HadoopFiles
+from headrace_spark.lake.job_status import Places, job_statuses
+from headrace_spark.lake.lake_of import lake_of
 from headrace_spark.lake.lake_table import LakeTable
 from headrace_spark.lake.table_plan import TablePlan
 from spark.jobs import test_clean
@@ -56,6 +59,9 @@ def test_rows_are_where_they_belong_and_another_driver_goes_on(bench: Bench) -> 
     assert bench.offsets("repeats") == list(range(90, 105))
     assert bench.offsets("quarantine") == [n for n in range(120) if n not in good and not 90 <= n < 105]
     assert bench.clean() == 0
+    bench.add(made(range(120, 125)))
+    found = job_statuses(Places(lake_of(bench.spark, bench.settings().lake), [], [], time()))
+    assert {job.job: job.lag for job in found} == {"clean": 5, "mend": len(bench.offsets("quarantine"))}
     assert not list((bench.lake / "_checkpoints").glob("clean-messages/*"))
 
 

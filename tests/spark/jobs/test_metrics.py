@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter, deque
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from threading import Event
 from typing import Any
@@ -18,11 +19,17 @@ from broker_process import BrokerProcess, make_broker, wait_until
 from headrace.journal.consumers import ConsumerPosition
 from headrace.journal.reader import JournalReader
 from headrace_spark.base.errors import BadOption, LakeConflict
+from headrace_spark.base.lake_url import LakeUrl
 from headrace_spark.jobs import metrics
+from headrace_spark.lake.lake import Lake
 from headrace_spark.lake.lake_table import LakeTable
-from headrace_spark.lake.tables import DELIVERIES
+from headrace_spark.lake.status import pipeline_status
+from headrace_spark.lake.tables import DELIVERIES, METRICS_STATE
+from headrace_spark.lake.url_lake import UrlLake
 from headrace_spark.metrics.usage import MEASURES
+from headrace_spark.report.page import write_report
 from headrace_spark.source.journal import open_journals
+from headrace_spark.source.journal_range import JournalRange
 from spark.conftest import Shards, settings_of
 
 pytestmark = pytest.mark.spark
@@ -103,8 +110,12 @@ class Cut(Exception):
     """Stands for a kill -9 between two commits."""
 
 
-def run(spark: SparkSession, data_dir: Path, lake: Path, **changes: Any) -> int:
+def run(spark: SparkSession, data_dir: Path, lake: Path, scheme: str = "", **changes: Any) -> int:
     settings = settings_of("metrics", data_dir, lake, **changes)
+    if scheme:
+        settings = replace(settings, lake=LakeUrl(f"{scheme}:{lake}"))
+        jvm: Any = spark._jvm
+        jvm.org.apache.spark.sql.delta.DeltaLog.clearCache()  # another process
     return metrics.run(spark, settings, Event(), lambda _: None).rows
 
 
@@ -113,9 +124,11 @@ def table(lake: Path, name: str) -> list[dict[str, Any]]:
     return rows
 
 
+@pytest.mark.parametrize("scheme", ["", "file"])
 def test_what_a_broker_did(
-    spark: SparkSession, broker: BrokerProcess, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    spark: SparkSession, broker: BrokerProcess, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, scheme: str
 ) -> None:
+    """Into a folder, and into one that the job knows by its URL."""
     live(broker)
     data_dir, lake = tmp_path / "data", tmp_path / "lake"
     add = LakeTable.add_files
@@ -129,10 +142,10 @@ def test_what_a_broker_did(
     with monkeypatch.context() as patch:
         patch.setattr(LakeTable, "add_files", cut)
         with pytest.raises(Cut):
-            run(spark, data_dir, lake, records_per_trigger_max=half)
+            run(spark, data_dir, lake, scheme, records_per_trigger_max=half)
     # The range that was cut off is done again: what was written of it is not written twice. The next goes on from it.
-    assert run(spark, data_dir, lake) > half
-    assert run(spark, data_dir, lake) == 0
+    assert run(spark, data_dir, lake, scheme) > half
+    assert run(spark, data_dir, lake, scheme) == 0
 
     by_prefix: Counter[str] = Counter()
     payload_bytes = 0
@@ -186,16 +199,32 @@ def test_what_a_broker_did(
     }
     waiting = {row["client_id"]: row["messages"] for row in table(lake, "backlog")}
     assert waiting == {"app": 5, "away": 5, GROUP: 5}
-    assert ConsumerPosition.read(data_dir, "metrics").offset == max(
-        part["up_to_offset"] for part in table(lake, "traffic")
-    )
+    end = ConsumerPosition.read(data_dir, "metrics").offset
+    assert end == max(part["up_to_offset"] for part in table(lake, "traffic"))
+    if not scheme:
+        return
+    url = UrlLake(spark, LakeUrl(f"{scheme}:{lake}"))
+    state, [journal] = url.table_of(METRICS_STATE), open_journals(data_dir)
+    shorter = JournalRange(journal, f"metrics-{journal.uuid}-{journal.epoch}", end, end + 10)
+    assert metrics.planned(spark, state, shorter) == shorter
+    longer = replace(shorter, end=end + 20)  # another driver that finds more
+    assert metrics.planned(spark, state, longer) == shorter
+    status = {job.job: job for job in pipeline_status([journal], url).jobs}
+    assert (status["metrics"].offset, status["metrics"].lag) == (end, 0)
+    page = write_report(url.root, tmp_path / "report.html", 1, 60, url.tables)
+    assert page.deliveries is not None
+    assert page.deliveries.acked == acked.total()
+    settings = settings_of("metrics", data_dir, lake)
+    settings = replace(settings, lake=url.root, spark=replace(settings.spark, master="yarn"))
+    with pytest.raises(BadOption, match=r"pipeline\.master='yarn': local\[N\] is needed"):
+        metrics.check(settings)
 
 
 def test_the_journals_of_shards_are_worked_on_in_turn(
     shards: Shards, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     settings = settings_of("metrics", shards.data_dir, tmp_path / "lake", records_per_trigger_max=100)
-    tables = metrics.Tables(tmp_path / "lake")
+    tables = metrics.Tables(Lake(tmp_path / "lake"))
     for each in tables.all:
         each.create()
     journals = open_journals(shards.data_dir)
@@ -222,7 +251,7 @@ def test_what_does_not_fit_is_refused(spark: SparkSession, tmp_path: Path) -> No
     process = make_broker(tmp_path).start()
     process.stop()
     metrics.check(settings)
-    tables = metrics.Tables(tmp_path / "lake")
+    tables = metrics.Tables(Lake(tmp_path / "lake"))
     tables.backlog.create()
     tables.backlog.folder.rename(tables.state.folder)
     with pytest.raises(LakeConflict, match="another schema"):

@@ -18,6 +18,7 @@ from headrace.journal.consumers import ConsumerPosition
 from headrace.workers.layout import Layout
 from headrace_spark.base.progress import Progress
 from headrace_spark.jobs import metrics
+from headrace_spark.lake.lake import Lake
 from headrace_spark.lake.lake_table import LakeTable
 from headrace_spark.lake.status import describe, pipeline_status
 from headrace_spark.lake.tables import DELIVERIES
@@ -124,7 +125,7 @@ def test_two_shards_give_the_figures_of_one_journal(
     for journal, directory in zip(journals, layout.directories(), strict=True):
         assert ConsumerPosition.read(directory, "metrics").offset == ends[journal.uuid]
     assert run(spark, layout.path, tmp_path / "lake-2").rows == 0
-    said = describe(pipeline_status(journals, tmp_path / "lake-2"))
+    said = describe(pipeline_status(journals, Lake(tmp_path / "lake-2")))
     assert f"job       metrics  offset {sum(ends.values()):,}  lag 0" in said
     assert all(
         f"consumer  metrics  journal {uuid}  offset {end:,}  lag 0" in said for uuid, end in ends.items()

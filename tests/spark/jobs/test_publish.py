@@ -21,6 +21,7 @@ from pyspark.sql import SparkSession
 from broker_process import BrokerProcess, wait_until
 from headrace_spark.base.errors import BadOption, LakeConflict
 from headrace_spark.jobs import publish as job
+from headrace_spark.lake.lake import Lake
 from headrace_spark.lake.lake_table import LakeTable
 from headrace_spark.lake.status import describe, pipeline_status
 from headrace_spark.lake.tables import DEAD_LETTERS
@@ -213,7 +214,7 @@ def test_rows_that_cannot_be_sent_are_put_aside_and_the_others_go_on(
         if n % 10 in (3, 5, 6, 7)
     }
     journal.write(mixed(1))
-    said = describe(pipeline_status([LocalJournal(journal.data_dir)], bench.lake))
+    said = describe(pipeline_status([LocalJournal(journal.data_dir)], Lake(bench.lake)))
     assert "dead_letters  rows 16: 8 'that is no topic name', 4 'Not authorized (0x87)'" in said
 
 

@@ -7,6 +7,7 @@ import shutil
 from dataclasses import replace
 from pathlib import Path
 from threading import Event
+from time import time
 from typing import Any
 
 import pytest
@@ -22,6 +23,7 @@ from headrace_spark.base.errors import BadOption, LakeConflict, QueryFailed, Tab
 from headrace_spark.base.lake_url import LakeUrl
 from headrace_spark.devices.plans import TablePlans
 from headrace_spark.jobs import compact_events, replay
+from headrace_spark.lake.job_status import Places, job_statuses
 from headrace_spark.lake.lake import Lake
 from headrace_spark.lake.lake_of import lake_of
 from headrace_spark.source.journal import journal_of
@@ -82,6 +84,9 @@ def test_each_row_leaves_once_whatever_was_killed(
     bench.run()
     assert bench.payloads(topic) == list(range(80))
     assert bench.run() == 0
+    bench.append(80, 7, topic)
+    [job] = job_statuses(Places(lake_of(bench.spark, bench.settings().lake), [], [], time()))
+    assert (job.job, job.lag, job.problem) == (f"publish-{bench.settings().name}", 7, "")
 
 
 def test_an_outbox_that_was_restored_from_an_older_copy_is_refused(bench: Bench, tmp_path: Path) -> None:

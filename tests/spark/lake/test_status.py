@@ -31,9 +31,9 @@ def test_the_journal_and_its_consumers(journal: Writer) -> None:
 def test_the_table(journal: Writer, tmp_path: Path) -> None:
     made, lake = mixed(300), Lake(tmp_path / "lake")
     journal.write(made)
-    assert pipeline_status(open_journals(journal.data_dir), lake.root).table is None
+    assert pipeline_status(open_journals(journal.data_dir), lake).table is None
     rows = append(lake, made, 0, 1, uuid=journal.uuid)
-    status = pipeline_status(open_journals(journal.data_dir), lake.root)
+    status = pipeline_status(open_journals(journal.data_dir), lake)
     assert status.table is not None
     assert (status.table.rows, status.table.version) == (rows, 0)
     assert (status.table.offset, status.table.lag) == (rows_end(journal), 300 - rows_end(journal))
@@ -43,7 +43,7 @@ def test_the_table(journal: Writer, tmp_path: Path) -> None:
 def test_a_table_of_another_journal_counts_for_nothing(journal: Writer, tmp_path: Path) -> None:
     journal.write(mixed(10))
     append(Lake(tmp_path / "lake"), mixed(20), 0, 1)
-    table = pipeline_status(open_journals(journal.data_dir), tmp_path / "lake").table
+    table = pipeline_status(open_journals(journal.data_dir), Lake(tmp_path / "lake")).table
     assert table is not None
     assert (table.offset, table.lag) == (0, 10)
 
