@@ -345,7 +345,8 @@ class Peers(LinkOwner):
                     self._told_ahead.add((near.shard, other))
                     self._report(
                         f"shard {other} gets nothing of shard {near.shard}: it has taken that one's journal up to "
-                        f"{offset}, and it ends before; restore all shards from one backup"
+                        f"{offset}, and it ends before, or is another one there: it was restored alone, or has lost its "
+                        "end; restore all shards from one backup"
                     )
 
     def _tick(self) -> None:

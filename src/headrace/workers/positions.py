@@ -17,13 +17,21 @@ import msgspec
 
 from headrace.core.records.message import decode_copy
 from headrace.core.records.record import KIND_COPY, KIND_STREAM
-from headrace.core.records.stream_record import FOLLOWED, OWNED, TAKEN, decode_stream_record
+from headrace.core.records.stream_record import (
+    FOLLOWED,
+    OWNED,
+    STARTED,
+    TAKEN,
+    StreamRecord,
+    decode_stream_record,
+)
 from headrace.journal.disk import DISK, Disk
 from headrace.journal.reader import DIRECTORY, JournalReader
 from headrace.journal.segment import split_records
 from headrace.journal.snapshot import newest_snapshot
 
 _KIND_AT: Final = 4
+_OF_ITSELF: Final = 0  # what a shard says of its own journal
 
 
 @dataclass(slots=True)
@@ -86,7 +94,7 @@ class Positions:
         for subkind, rows in zip(
             subkinds, fields, strict=False
         ):  # behind them stands what later versions say
-            for shard, position in rows:
+            for shard, position, *_ in rows:
                 self.note(subkind, shard, -1, position)
 
     def _apply(self, record: bytes, offset: int) -> None:
@@ -94,15 +102,23 @@ class Positions:
             copy = decode_copy(record, 0, len(record))
             self.note(TAKEN, copy.source, offset, copy.source_offset + 1)
         elif record[_KIND_AT] == KIND_STREAM:
-            said = decode_stream_record(record, 0, len(record))
-            for shard, position in said.positions():
-                self.note(said.subkind, shard, offset, position)
+            self._apply_said(decode_stream_record(record, 0, len(record)), offset)
+
+    def _apply_said(self, said: StreamRecord, offset: int) -> None:
+        if said.subkind == STARTED:
+            numbers = said.numbers()
+            for at in range(0, len(numbers) - 3, 4):
+                self.note(OWNED, numbers[at], offset, numbers[at + 1])
+            return
+        for shard, position in said.positions():
+            self.note(said.subkind, shard, offset, position)
 
 
 # Names of entries, behind the byte that says how many fields there are, and of what their rows tell.
 _ENTRIES: Final = (
     (msgspec.msgpack.encode("streams"), (TAKEN, FOLLOWED)),
     (msgspec.msgpack.encode("owners"), (OWNED,)),
+    (msgspec.msgpack.encode("starts"), (_OF_ITSELF, OWNED)),
 )
 
 

@@ -9,11 +9,11 @@ import msgspec
 import pytest
 
 from headrace.core.records.record import Record
-from headrace.core.records.stream_record import FOLLOWED, TAKEN
+from headrace.core.records.stream_record import FOLLOWED, STARTED, TAKEN, stream_record_of
 from headrace.journal.reader import DIRECTORY, JournalReader
 from headrace.journal.snapshot import SnapshotWriter
 from headrace.workers.positions import Positions, consistent_ends
-from unit.workers.journals import copy, followed, made, message, owned, taken
+from unit.workers.journals import START_US, copy, followed, made, message, owned, taken
 
 
 def positions(tmp_path: Path, *shards: list[Record]) -> tuple[list[Positions], list[int]]:
@@ -63,6 +63,25 @@ def test_a_snapshot_says_of_whom_was_heard(tmp_path: Path) -> None:
     snapshot.commit()
     found = Positions.read(JournalReader(layout.directory(1)), 3)
     assert (found.owned[0].records, found.owned[0].positions) == ([-1], [7])
+
+
+@pytest.mark.parametrize("in_snapshot", [False, True])
+def test_a_start_that_a_position_stands_on_is_not_cut_away(tmp_path: Path, in_snapshot: bool) -> None:
+    """It would be taken for a journal that was put back alone: its next start at that offset is another one."""
+    told = stream_record_of(STARTED, START_US, [0, 1, START_US, 0])
+    shards: list[list[Record]] = [[message("a")], [message("b"), message("c")] if in_snapshot else [told]]
+    layout = made(tmp_path / "d", shards)
+    if in_snapshot:
+        snapshot = SnapshotWriter(layout.directory(1) / DIRECTORY, 1)
+        snapshot.add(msgspec.msgpack.encode(["starts", [[0, START_US]], [[0, 1, START_US]]]))
+        snapshot.commit()
+    found = [
+        Positions.read(reader, reader.high_watermark()) for reader in map(JournalReader, layout.directories())
+    ]
+    assert found[1].owned[0].positions == [1]
+    if not in_snapshot:
+        assert consistent_ends(found, [1, 1]) == [1, 0]
+        assert consistent_ends(found, [2, 1]) == [2, 1]
 
 
 def test_nothing_is_cut_where_every_note_is_true(tmp_path: Path) -> None:

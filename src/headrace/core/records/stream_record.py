@@ -11,6 +11,8 @@ A 16-byte header (`record`), then packed u64 by subkind::
     session's here, under this packet id; 5 received, PUBREC seen, 6 completed, PUBCOMP seen, 7 settled, its home knows
     that it is completed: (home, group, serial, 0)*
   8 returned (group, serial)*: an entry of a group here was drawn for a member elsewhere, who was never sent it
+  9 started (shard, offset, timestamp_us, 0)*: what is taken of that shard from here on is of its owner whose record of
+    start has this offset and this time in its journal
 A COPY says the first of its own shard and offset; `taken` stands for stretches that held nothing for this shard.
 """
 
@@ -39,6 +41,7 @@ LENT_RECEIVED: Final = 5
 LENT_COMPLETED: Final = 6
 LENT_SETTLED: Final = 7
 RETURNED: Final = 8
+STARTED: Final = 9
 _PAIR_BYTES: Final = 16
 
 

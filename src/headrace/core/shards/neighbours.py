@@ -311,16 +311,30 @@ class Neighbours(Passing):
         return end + 1 if self._commit.unfinished else end
 
     def _follow(self, sender: Sender, frame: peer.Follow) -> None:
-        """Begin a stream where the follower asks for it. One that has taken more than there is would pass over what is
-        written next: this journal has lost its end, or was restored from another backup than that one's."""
-        if frame.offset < self._fold.streams.followed.get(sender.shard, 0):
+        """Begin a stream where the follower asks for it. One that has taken more than there is, or than the owner gave
+        that it has heard last, would pass over what is written next: this journal has lost its end, or was restored from
+        another backup than that one's."""
+        streams = self._fold.streams
+        if frame.offset < streams.followed.get(sender.shard, 0):
             self._close(sender)  # it is of an owner that was replaced: the newest one has made more durable
-        elif frame.offset > self._passed_by():
+        elif frame.offset > self._passed_by() or not streams.has_given(frame.start, int(frame.offset)):
             self.ahead[sender.shard] = int(frame.offset)
             self._close(sender)
         else:
             self.ahead.pop(sender.shard, None)
-            sender.follow(frame.offset, frame.granted)
+            sender.grant(frame.granted)
+            if streams.starts and streams.starts[-1][0] >= self._commit.high_watermark:
+                self._commit.defer(_Following(self, sender, frame))
+            else:
+                self.follow(sender, frame)
+
+    def follow(self, sender: Sender, frame: peer.Follow) -> None:
+        """Begin a stream, if there still is its wire, with whose it is. The record of our start is durable."""
+        if self._senders.get(sender.slot) is not sender:
+            return
+        if self._fold.streams.starts:
+            sender.wire.say(peer.Started(*self._fold.streams.starts[-1]))
+        sender.follow(frame.offset, frame.granted)
 
     def _of_source(self, taker: Taker, frame: Frame) -> None:
         if isinstance(frame, peer.Copied):
@@ -334,6 +348,8 @@ class Neighbours(Passing):
             taker.passed(frame.message)
         elif isinstance(frame, peer.Looked):
             taker.looked(frame.offset)
+        elif isinstance(frame, peer.Started):
+            taker.started(frame, self._worker.clock.now_us)
         elif isinstance(frame, peer.Confirmed):
             taker.confirm(frame.number, self._holding.number, self._worker.clock.mono_ms)
             self._holding.release()
@@ -519,6 +535,19 @@ class _Greeting(Deferred):
 
     def run(self) -> None:
         self._neighbours.greet(self._sender)
+
+
+class _Following(Deferred):
+    """Begins a stream when the record of our start is durable."""
+
+    def __init__(self, neighbours: Neighbours, sender: Sender, frame: peer.Follow) -> None:
+        super().__init__()
+        self._neighbours = neighbours
+        self._sender = sender
+        self._frame = frame
+
+    def run(self) -> None:
+        self._neighbours.follow(self._sender, self._frame)
 
 
 class _Meeting(Deferred):

@@ -3,7 +3,7 @@
 B follows A. B opens the conversation on a wire of its own, on which what is said arrives in order until it breaks:
 
     B -> A   Hello, Announced ..., Follow, then Wanted, Unwanted, Granted, Durable
-    A -> B   Copied, Looked, Passed, Confirmed
+    A -> B   Started, then Copied, Looked, Passed; Confirmed
 
 and behind Hello what `group_frames` tells of, in both directions.
 
@@ -43,11 +43,21 @@ class Announced(Frame):
 
 
 class Follow(Frame):
-    """Send what is mine from this offset on, as much as `granted` bytes."""
+    """Send what is mine from this offset on, as much as `granted` bytes. What is below was given by the owner of A that
+    `start` tells of, and by those before it: offset and time of the record that it began with."""
 
-    def __init__(self, offset: i64, granted: i64) -> None:
+    def __init__(self, offset: i64, granted: i64, start: tuple[int, int] = (0, 0)) -> None:
         self.offset: i64 = offset
         self.granted: i64 = granted
+        self.start = start
+
+
+class Started(Frame):
+    """What A says from here on is of the owner that began with the record of this offset and time, which is durable."""
+
+    def __init__(self, offset: i64, timestamp_us: i64) -> None:
+        self.offset: i64 = offset
+        self.timestamp_us: i64 = timestamp_us
 
 
 class Wanted(Frame):

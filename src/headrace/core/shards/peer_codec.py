@@ -4,10 +4,11 @@ One frame is a kind and its fields; whoever carries it says where it ends. Integ
 
      1 Hello      u32 shard, u64 epoch, u64 attempt
      2 Announced  (filter)*            a filter: u8 tenant_len, u16 filter_len, tenant, filter
-     3 Follow     u64 offset, u64 granted
+     3 Follow     u64 offset, u64 granted, u64 offset and u64 time of a start
      4 Wanted     u64 number, filter   5 Unwanted  filter
      6 Granted    u64                  7 Durable   u64      8 Looked  u64      9 Confirmed  u64
     10 Copied     a COPY record        11 Passed   a MESSAGE record at QoS 0 (`record`)
+    12 Started    u64 offset, u64 time
     32 to 36      what is asked and answered about retained messages (`retained_frames`)
     48 to 59      what is said about shared subscriptions (`group_frames`)
 
@@ -35,6 +36,7 @@ from headrace.core.shards.peer import (
     Hello,
     Looked,
     Passed,
+    Started,
     Unwanted,
     Wanted,
 )
@@ -57,9 +59,11 @@ LOOKED: Final = 8
 CONFIRMED: Final = 9
 COPIED: Final = 10
 PASSED: Final = 11
+STARTED: Final = 12
 
 _HELLO: Final = struct.Struct("<IQQ")
 _PAIR: Final = struct.Struct("<QQ")
+_FOLLOW: Final = struct.Struct("<QQQQ")
 _NUMBER: Final = struct.Struct("<Q")
 _FILTER: Final = struct.Struct("<BH")
 _NUMBER_MAX: Final = (1 << 63) - 1
@@ -76,7 +80,7 @@ def encode(frame: Frame) -> bytes:
     if isinstance(frame, Announced):
         return _kind(ANNOUNCED) + b"".join([_filter(tenant, name) for tenant, name in frame.filters])
     if isinstance(frame, Follow):
-        return _kind(FOLLOW) + _PAIR.pack(frame.offset, frame.granted)
+        return _kind(FOLLOW) + _FOLLOW.pack(frame.offset, frame.granted, *frame.start)
     if isinstance(frame, Wanted):
         return _kind(WANTED) + _NUMBER.pack(frame.number) + _filter(frame.tenant, frame.topic_filter)
     if isinstance(frame, Unwanted):
@@ -85,6 +89,8 @@ def encode(frame: Frame) -> bytes:
         return encode_retained(frame)
     if isinstance(frame, GroupFrame):
         return _kind(frame.kind()) + frame.fields()
+    if isinstance(frame, Started):
+        return _kind(STARTED) + _PAIR.pack(frame.offset, frame.timestamp_us)
     return _encode_number(frame)
 
 
@@ -130,8 +136,11 @@ def decode(data: bytes) -> Frame:
             shard, epoch, attempt = _HELLO.unpack(data[1:])
             return Hello(shard, _checked(epoch), _checked(attempt))
         if kind == FOLLOW:
-            offset, granted = _PAIR.unpack(data[1:])
-            return Follow(_checked(offset), _checked(granted))
+            offset, granted, start, start_us = _FOLLOW.unpack(data[1:])
+            return Follow(_checked(offset), _checked(granted), (_checked(start), _checked(start_us)))
+        if kind == STARTED:
+            offset, timestamp_us = _PAIR.unpack(data[1:])
+            return Started(_checked(offset), _checked(timestamp_us))
         if kind in (ANNOUNCED, WANTED, UNWANTED):
             return _decode_filters(data, kind)
         return _decode_number(data, kind)

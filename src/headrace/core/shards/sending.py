@@ -44,8 +44,9 @@ class Sender:
 
     def grant(self, granted: i64) -> None:
         """Note how many bytes may be sent in all."""
-        self._left += granted - self._granted
-        self._granted = granted
+        if granted > self._granted:
+            self._left += granted - self._granted
+            self._granted = granted
 
     @property
     def reads(self) -> bool:

@@ -17,9 +17,26 @@ from headrace.core.outbound.routing import Router
 from headrace.core.ports.settings import BrokerSettings
 from headrace.core.records.message import Copy, Message
 from headrace.core.records.record import DROP_RETAINED_LIMIT, FLAG_RETAIN
-from headrace.core.records.stream_record import TAKEN, stream_record
-from headrace.core.shards.peer import Announced, Durable, Follow, Granted, Hello, Wanted, Wire, weight_of
+from headrace.core.records.stream_record import (
+    STARTED,
+    TAKEN,
+    StreamRecord,
+    stream_record,
+    stream_record_of,
+)
+from headrace.core.shards.peer import (
+    Announced,
+    Durable,
+    Follow,
+    Granted,
+    Hello,
+    Started,
+    Wanted,
+    Wire,
+    weight_of,
+)
 from headrace.core.state.state import Fold
+from headrace.core.state.streams import NO_START
 
 ANNOUNCED_AT_ONCE: Final = 1000  # filters of one frame
 
@@ -49,6 +66,8 @@ class Taker:
         self.copies = 0  # appended
         self.full = False  # the disk is: nothing more is granted
         self.position: i64 = fold.streams.taken.get(source, 0)
+        self._start = fold.streams.sources.get(source, NO_START)  # of the owner that was heard last
+        self._unsaid: StreamRecord | None = None  # it, if the journal does not have it
         self._fold = fold
         self._commit = commit
         self._router = router
@@ -74,7 +93,7 @@ class Taker:
         wire.say(hello)
         for at in range(0, len(filters), ANNOUNCED_AT_ONCE):
             wire.say(Announced(filters[at : at + ANNOUNCED_AT_ONCE]))
-        wire.say(Follow(self.position, self._granted))
+        wire.say(Follow(self.position, self._granted, self._start))
 
     def end(self) -> None:
         """Take nothing more from the wire there is: the stream is cut."""
@@ -101,6 +120,17 @@ class Taker:
 
     # What comes
 
+    def started(self, frame: Started, now_us: int) -> None:
+        """Note of which owner comes what is taken from now on. It is journaled before the position moves."""
+        start = (int(frame.offset), int(frame.timestamp_us))
+        if start != self._start:
+            self._start = start
+            self._unsaid = stream_record_of(STARTED, now_us, [self.source, *start, 0])
+
+    def _say_start(self, record: StreamRecord) -> None:
+        self._commit.append(record)
+        self._unsaid = None
+
     def copied(self, copy: Copy) -> None:
         """Append the next copy, unless it is here. Raises what the journal does."""
         weight = weight_of(copy)
@@ -114,6 +144,8 @@ class Taker:
         ):
             copy.flags &= ~FLAG_RETAIN  # as its publisher's home does with its own: delivered, not kept
             self._fold.tenant(copy.tenant).count_drop(DROP_RETAINED_LIMIT, 1)
+        if self._unsaid is not None:
+            self._say_start(self._unsaid)
         self._commit.append(copy)
         if copy.flags & FLAG_RETAIN:
             retained.arrive(copy)
@@ -173,6 +205,8 @@ class Taker:
         """Journal the position, if the journal does not say it."""
         if self.position > self._noted:
             self._noted = self.position
+            if self._unsaid is not None:
+                self._say_start(self._unsaid)
             self._commit.append(stream_record(TAKEN, now_us, [(self.source, self.position)]))
 
     def note(self, now_us: int) -> None:

@@ -7,6 +7,7 @@ An entry is one MessagePack array; an unknown one is passed over:
     ["devices", tenant, [[client id, user], ...], [[key, offset, content, time], ...]]    those of frames (`devices`)
     ["topic", tenant, topic, number, applied, fields of the index, clusters]    a topic queue (`topic_queues`)
     ["streams", [[shard, offset], ...], [[shard, offset], ...]]    as of the snapshot's position (`streams`)
+    ["starts", [[offset, time], ...], [[shard, offset, time], ...]]    of the owners, as of that position (`streams`)
     ["origin", uuid, offset]    the journal of whose records those below the offset are copies (`origin`)
     ["owners", [[shard, epoch], ...], 0]    of other shards, as far as they were talked to (`streams`)
     ["loans", [[home, group, serial, incarnation, packet id, how far], ...], 0]    QoS 2 of groups elsewhere (`away`)
@@ -173,6 +174,8 @@ class Restoring:
             _restore_topic(self._fold, value)
         elif value[0] == "streams":
             self._fold.streams.restore(cast(list[list[list[int]]], value[1:]))
+        elif value[0] == "starts":
+            self._fold.streams.restore_starts(cast(list[list[list[int]]], value[1:]))
         elif value[0] == "origin":
             self._fold.origin = (cast(str, value[1]), cast(int, value[2]))
         elif value[0] == "owners":
@@ -366,6 +369,7 @@ class SnapshotPass:
         self._work = 0
         self.position: int = commit.high_watermark
         self._streams = fold.streams.fields()  # a replay from here must know each copy for what it was
+        self._starts = fold.streams.start_fields(self.position)
         self._lowest: int = self.position
         fold.lowest_listed = NONE_LISTED
         self.entries = 0
@@ -394,10 +398,7 @@ class SnapshotPass:
             self._commit.boundary_wanted = False
 
     def _steps(self) -> Iterator[None]:
-        if any(self._streams):
-            self._add(entry_of_streams(self._streams))
-        if self._fold.origin is not None:
-            self._add(entry_of_origin(self._fold.origin))
+        self._places()
         for tenant in list(self._fold.tenants.values()):
             yield from self._retained(tenant)
             for rows in tenant.producers.entries():
@@ -429,6 +430,15 @@ class SnapshotPass:
             for at in range(0, len(self._gone), GONE_ENTRIES):
                 self._add(_encoder.encode(["gone", self._gone[at : at + GONE_ENTRIES], []]))
                 yield
+
+    def _places(self) -> None:
+        """Write down the places in this journal and in others."""
+        if any(self._streams):
+            self._add(entry_of_streams(self._streams))
+        if any(self._starts):
+            self._add(_encoder.encode(["starts", *self._starts]))
+        if self._fold.origin is not None:
+            self._add(entry_of_origin(self._fold.origin))
 
     def _loans(self) -> Iterator[None]:
         if self._fold.streams.owners:

@@ -303,6 +303,7 @@ class Fold:
                 session.queue.settle()
         self.queues.restart()
         if self.away is not None:
+            self.streams.started(event.offset, event.timestamp_us)
             self.away.started(self.by_incarnation)
         dissolved, self._dissolved, self.replaying = self._dissolved, [], False
         for group in dissolved:

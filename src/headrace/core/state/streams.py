@@ -4,6 +4,10 @@
 `followed` is by following shard the offset in this journal below which that one needs nothing any more; `owners` is by
 shard the newest epoch of those of its owners that were talked to. All of them only grow, so a record that comes a second
 time changes nothing, and a copy below `taken` is one that is here already.
+
+An offset says where in a journal, and not in which: one that was put back from an older copy grows past every position
+there is. So a source remembers its own `starts`, the offset and the time of the record that each of its owners began
+with, and a follower of which of them it has taken last (`sources`): no other history has a start of that place and time.
 """
 
 from __future__ import annotations
@@ -13,9 +17,13 @@ from typing import Final
 from mypy_extensions import i64
 
 from headrace.core.records.message import Copy
-from headrace.core.records.stream_record import FOLLOWED, OWNED, TAKEN, StreamRecord
+from headrace.core.records.stream_record import FOLLOWED, OWNED, STARTED, TAKEN, StreamRecord
 
 NOBODY: Final = 1 << 62  # behind the end of every journal: nobody follows
+STARTS_MAX: Final = 1000  # that are remembered; a follower knows one of the newest
+
+Start = tuple[int, int]  # offset and time, in microseconds, of the record of an owner's start
+NO_START: Final = (0, 0)  # none is known: what an older headrace has taken, or nothing
 
 
 class Streams:
@@ -25,6 +33,8 @@ class Streams:
         self.taken: dict[int, int] = {}
         self.followed: dict[int, int] = {}
         self.owners: dict[int, int] = {}
+        self.starts: list[Start] = []
+        self.sources: dict[int, Start] = {}
 
     def takes(self, copy: Copy) -> bool:
         """Return whether a copy is to take effect; from then on the position is behind it."""
@@ -38,7 +48,12 @@ class Streams:
     def apply(self, record: StreamRecord) -> None:
         """Move the positions that a record tells of; a subkind of a later version is passed over."""
         positions = self._of(record.subkind)
-        if positions is not None:
+        if record.subkind == STARTED:
+            numbers = record.numbers()
+            for at in range(0, len(numbers) - 3, 4):
+                start = (numbers[at + 1], numbers[at + 2])
+                self.sources[numbers[at]] = max(start, self.sources.get(numbers[at], NO_START))
+        elif positions is not None:
             for shard, offset in record.positions():
                 positions[shard] = max(offset, positions.get(shard, 0))
 
@@ -53,6 +68,23 @@ class Streams:
         """Return the offset in this journal from which on one of these shards may still ask for something."""
         return min(self.followed.get(shard, 0) for shard in others) if others else NOBODY
 
+    # Starts
+
+    def started(self, offset: int, timestamp_us: int) -> None:
+        """Note that an owner of this shard has begun with the record at `offset`."""
+        if not self.starts or offset > self.starts[-1][0]:
+            self.starts.append((offset, timestamp_us))
+            del self.starts[:-STARTS_MAX]
+
+    def has_given(self, start: Start, offset: int) -> bool:
+        """Return whether whoever was given something by the owner of this start, and by no later one, may have come to
+        `offset`: this shard has had that owner, and the next one began no earlier. Who knows of no start is believed."""
+        if start == NO_START:
+            return True
+        if any(start[0] < later < offset for later, _ in self.starts):
+            return False
+        return start in self.starts or not self.starts or start[0] < self.starts[0][0]
+
     # Snapshots
 
     def fields(self) -> list[list[list[int]]]:
@@ -63,6 +95,16 @@ class Streams:
         """Put back what `fields` gave."""
         self.taken = {row[0]: row[1] for row in fields[0]}
         self.followed = {row[0]: row[1] for row in fields[1]}
+
+    def start_fields(self, end: int) -> list[list[list[int]]]:
+        """Return rows of the starts of this shard below `end`, and rows of a shard and the start it was taken of last."""
+        starts = [list(start) for start in self.starts if start[0] < end]
+        return [starts, [[shard, *start] for shard, start in sorted(self.sources.items())]]
+
+    def restore_starts(self, fields: list[list[list[int]]]) -> None:
+        """Put back what `start_fields` gave."""
+        self.starts = [(row[0], row[1]) for row in fields[0]]
+        self.sources = {row[0]: (row[1], row[2]) for row in fields[1]}
 
     def owner_rows(self) -> list[list[int]]:
         """Return rows of a shard and the newest epoch of its owners."""

@@ -329,6 +329,70 @@ def test_a_follower_that_is_ahead_of_a_journal_that_lost_its_end_gets_nothing() 
     assert pair.far.is_cut
 
 
+def restored(pair: Pair, of_before: list[bytes]) -> None:
+    """The source alone is put back from an older copy, and grows past what the follower has taken."""
+    pair.advance(1)
+    pair.source._open(of_before)
+    pair.source.neighbours.begin(len(of_before))
+    writer = pair.source.client("other")
+    for number in range(20):
+        writer.publish("a", b"after%d" % number)
+
+
+def test_a_follower_gets_nothing_of_a_journal_that_was_put_back_alone_and_has_grown_past_it() -> None:
+    pair = Pair()
+    reader, writer = pair.follower.client("r", version=5), pair.source.client("w")
+    reader.subscribe("a", 1)
+    pair.carry()
+    writer.publish("a", b"0")
+    pair.carry()
+    copied = list(pair.source.journal.bodies)
+    for number in range(5):
+        writer.publish("a", b"%d" % number)
+        pair.carry()
+    taken = pair.follower.broker.fold.streams.taken[0]
+    restored(pair, copied)
+    assert pair.source.broker.commit.high_watermark > taken
+    for _ in range(2):
+        pair.connect()
+        assert pair.source.neighbours.ahead == {1: taken}
+        assert pair.far.is_cut
+        pair.follower.crash()  # it is remembered
+        pair.follower.neighbours.begin(len(pair.follower.journal.records))
+        pair.source.crash()
+        pair.source.neighbours.begin(len(pair.source.journal.records))
+
+
+def test_a_follower_goes_on_with_a_journal_that_was_put_back_from_behind_what_it_has_taken() -> None:
+    pair = Pair()
+    reader, writer = pair.follower.client("r"), pair.source.client("w")
+    reader.subscribe("a", 1)
+    pair.carry()
+    writer.publish("a", b"0")
+    pair.carry()
+    restored(pair, list(pair.source.journal.bodies))
+    pair.connect()
+    assert pair.source.neighbours.ahead == {}
+    assert received(reader) == [b"0"] + [b"after%d" % number for number in range(20)]
+
+
+def test_a_stream_begins_when_the_record_of_the_start_is_durable() -> None:
+    """After a crash another owner would begin there, and take who has heard of this one for a stranger."""
+    pair = Pair(connected=False)
+    source = pair.source
+    source.broker.sessions.start()
+    start = source.broker.fold.streams.starts[-1]
+    near, far = pair.connect(carry=False)
+    while near.said:
+        source.neighbours.heard(far, near.said.popleft())
+    assert not any(isinstance(frame, peer.Started) for frame in far.said)
+    assert not source.neighbours.is_followed(1)
+    source.sync()
+    said = [(frame.offset, frame.timestamp_us) for frame in far.said if isinstance(frame, peer.Started)]
+    assert said == [start]
+    assert source.neighbours.is_followed(1)
+
+
 def test_a_shard_with_a_full_disk_grants_nothing_more() -> None:
     streams = StreamSettings()
     streams.window_bytes = 2000

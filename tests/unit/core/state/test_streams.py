@@ -7,10 +7,17 @@ from hypothesis import strategies as st
 
 from harness import Client, Harness, message, recover, state
 from headrace.core.records.message import Copy, copy_of
-from headrace.core.records.stream_record import FOLLOWED, TAKEN, StreamRecord, stream_record
+from headrace.core.records.stream_record import (
+    FOLLOWED,
+    STARTED,
+    TAKEN,
+    StreamRecord,
+    stream_record,
+    stream_record_of,
+)
 from headrace.core.state.snapshots import SnapshotPass
 from headrace.core.state.state import Fold
-from headrace.core.state.streams import Streams
+from headrace.core.state.streams import NO_START, STARTS_MAX, Streams
 
 
 def copy(source: int, source_offset: int, qos: int = 1) -> Copy:
@@ -112,3 +119,42 @@ def test_live_and_replayed_agree_with_a_snapshot_begun_anywhere(history: list[tu
         recover(fold, harness.journal.bodies, snapshot)
         assert fold.streams.fields() == broker.fold.streams.fields()
         assert state(fold) == state(broker.fold)
+
+
+def test_a_start_is_known_by_its_place_and_its_time() -> None:
+    streams = Streams()
+    assert streams.has_given((5, 700), 9)  # who knows of no start of its own believes
+    for offset, time_us in ((0, 100), (10, 200), (10, 300), (20, 400)):  # the second at 10 was applied before
+        streams.started(offset, time_us)
+    assert streams.starts == [(0, 100), (10, 200), (20, 400)]
+    for start, offset, expected in (
+        (NO_START, 25, True),  # an older headrace took it
+        ((0, 100), 10, True),
+        ((0, 100), 11, False),  # the next owner began before
+        ((10, 200), 20, True),
+        ((10, 300), 12, False),  # of another history, which began at the same offset
+        ((20, 400), 1000, True),
+        ((30, 500), 35, False),
+    ):
+        assert streams.has_given(start, offset) == expected, (start, offset)
+
+
+def test_of_a_start_that_is_forgotten_the_oldest_one_that_is_known_tells() -> None:
+    streams = Streams()
+    for number in range(STARTS_MAX + 5):
+        streams.started(10 * number, number)
+    assert len(streams.starts) == STARTS_MAX
+    assert streams.has_given((20, 2), 50)
+    assert not streams.has_given((20, 2), 51)
+
+
+def test_starts_come_back_from_records_and_from_snapshots() -> None:
+    streams = Streams()
+    streams.started(3, 100)
+    streams.started(8, 200)
+    for start in ((4, 50), (9, 60), (4, 50)):
+        streams.apply(stream_record_of(STARTED, 0, [1, *start, 0, 2, *start, 0]))
+    assert streams.sources == {1: (9, 60), 2: (9, 60)}
+    found = Streams()
+    found.restore_starts(streams.start_fields(8))  # the second start was not durable when the snapshot began
+    assert (found.starts, found.sources) == ([(3, 100)], streams.sources)
