@@ -36,7 +36,7 @@ from headrace.services.doors import connections_allowed
 from headrace.services.passwords import read_hashes
 from headrace.wiring import door_settings, wish
 from headrace.workers.layout import NAME as SHARDS
-from headrace.workers.layout import Layout, is_new
+from headrace.workers.layout import Layout, check_is_whole, is_new
 
 _MARKS = {SEGMENTS, "watermark", LOCK, "reserve"}
 _UNPRIVILEGED_PORT = 1024
@@ -176,6 +176,7 @@ def _workers(config: Config, _: bool) -> Iterator[str]:
     """Look whether the data directory has, or may get, as many shards and workers as are asked for."""
     path = Path(config.data_dir)
     try:
+        check_is_whole(path)
         if is_new(path):
             wish(config).of_new()
         else:

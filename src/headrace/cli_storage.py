@@ -50,12 +50,12 @@ def shards_of(data_dir: Path) -> list[tuple[str, Path]]:
     return [(f"shard {shard}: ", directory) for shard, directory in enumerate(layout.directories())]
 
 
-def require_whole(data_dir: Path) -> None:
+def require_whole(data_dir: Path, hint: str = "--data-dir") -> None:
     """Refuse a directory that is one of several shards: alone it fits nothing. Raises BadParameter."""
     if (data_dir / SHARD_NAME).exists():
         raise click.BadParameter(
             f"{data_dir} is one shard of several, which are copied together: name {data_dir.parent}",
-            param_hint="--data-dir",
+            param_hint=hint,
         )
 
 
@@ -153,6 +153,7 @@ def _described(made: Manifest) -> str:
 def restore_command(directory: Path, data_dir: Path, to_offset: int | None) -> None:
     """Make a data directory, which must be empty or absent, from the backup in DIRECTORY. The epoch rises: offsets
     remembered elsewhere count no more."""
+    require_whole(directory, "DIRECTORY")
     of_shards = holds_shards(directory)
     if of_shards and to_offset is not None:
         raise click.BadParameter(

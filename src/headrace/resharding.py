@@ -58,7 +58,7 @@ from headrace.storage.embedded.local import LocalJournal
 from headrace.storage.embedded.recovery import load
 from headrace.storage.embedded.references import References
 from headrace.workers.building import built
-from headrace.workers.layout import Layout
+from headrace.workers.layout import Layout, check_is_whole
 
 MAKING = "reshard.tmp"
 _FEW = 3  # names in a message
@@ -203,10 +203,12 @@ def reshard(data_dir: Path, target: Path, shards: int, report: Report) -> None:
     """Make `target`, which is empty or not there, with the state of `data_dir` in so many shards; `report` gets a line
     for each.
 
-    Raises NotResharded, FileExistsError, JournalLocked where a broker runs, CorruptJournal, CorruptFile, OSError.
+    Raises NotResharded, UnusableLayout, FileExistsError, JournalLocked where a broker runs, CorruptJournal, CorruptFile,
+    OSError.
     """
     if shards < 2:
         raise NotResharded(f"{shards} shards: a data directory is divided into two or more")
+    check_is_whole(data_dir)
     if Layout.open(data_dir).shards > 1:
         raise NotResharded(f"{data_dir} has several shards already, which cannot be divided again")
     if not DISK.names(data_dir / DIRECTORY):

@@ -109,6 +109,20 @@ def test_backup_and_restore_are_of_all_shards(layout: Layout, tmp_path: Path) ->
     assert f"name {layout.path}" in run(alone, "backup", str(tmp_path / "one"), code=2)
 
 
+def test_one_shard_of_several_is_neither_restored_nor_divided(layout: Layout, tmp_path: Path) -> None:
+    run(layout, "backup", str(tmp_path / "b"))
+    new = tmp_path / "new"
+    for arguments in (
+        ["restore", str(tmp_path / "b" / "shard-1"), "--data-dir", str(new)],
+        ["reshard", "--data-dir", str(layout.directory(1)), "--to", str(new), "--shards", "2"],
+        ["config", "check", "--set", f"data_dir={layout.directory(1)}"],
+    ):
+        done = headrace(*arguments)
+        assert done.returncode, arguments
+        assert "one shard of several" in done.stdout + done.stderr
+        assert not new.exists()
+
+
 def test_a_shard_that_is_missing_is_named_by_every_command(layout: Layout, tmp_path: Path) -> None:
     shutil.rmtree(layout.directory(1))
     for command in (["journal", "verify"], ["session", "list"], ["backup", str(tmp_path / "copy")]):

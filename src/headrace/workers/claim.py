@@ -13,7 +13,7 @@ from headrace.journal.disk import DISK, Disk
 from headrace.journal.errors import JournalLocked
 from headrace.journal.lock import lock_data_dir
 from headrace.journal.writer import FSYNC
-from headrace.workers.layout import Layout, is_new
+from headrace.workers.layout import Layout, check_is_whole, is_new
 
 AUTO: Final = "auto"
 PATIENCE_S: Final = 30.0  # with the workers of before
@@ -95,6 +95,7 @@ class Claim:
         NotOurs, OSError."""
         self._disk = disk
         self._fd = -1
+        check_is_whole(path, disk)
         shards = wish.of_new()[1] if is_new(path, disk) else Layout.open(path, disk).shards
         if shards > 1:
             disk.make_directory(path)

@@ -95,6 +95,16 @@ class Layout:
         return layout
 
 
+def check_is_whole(path: Path, disk: Disk = DISK) -> None:
+    """Refuse a directory that is one shard of several: most clients are at home in the others, which follow its journal
+    and count on being followed. Raises UnusableLayout, OSError."""
+    names = disk.names(path)
+    if SHARD_NAME in names and NAME not in names:
+        raise UnusableLayout(
+            f"{path} is one shard of several, which serve together: name the directory of all, {path.absolute().parent}"
+        )
+
+
 def is_shard(name: str) -> bool:
     """Return whether this is the name of the directory of a shard."""
     return _DIRECTORY.fullmatch(name) is not None

@@ -104,3 +104,14 @@ def test_two_starts_on_one_directory_exclude_each_other(tmp_path: Path) -> None:
 
 def test_there_is_a_core() -> None:
     assert cores() >= 1
+
+
+@pytest.mark.parametrize("begun", [False, True])
+@pytest.mark.parametrize("wish", [Wish(), Wish(4), Wish(AUTO, 0, 2)])
+def test_one_shard_of_several_is_not_served_alone(tmp_path: Path, wish: Wish, begun: bool) -> None:
+    """Its journal would go on without those that follow it, with clients that are at home elsewhere."""
+    begin(tmp_path, 3) if begun else Layout.make(tmp_path, 3)
+    before = sorted((tmp_path / "shard-1").rglob("*"))
+    with pytest.raises(ConfigError, match=f"one shard of several.* {tmp_path}$"):
+        Claim(tmp_path / "shard-1", wish)
+    assert sorted((tmp_path / "shard-1").rglob("*")) == before
