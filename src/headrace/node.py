@@ -14,8 +14,9 @@ import ssl
 import sys
 import threading
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import replace
+from functools import partial
 from itertools import zip_longest
 from pathlib import Path
 from typing import Any
@@ -51,7 +52,7 @@ from headrace.services.node_owned import NodeOwned
 from headrace.services.node_times import NodeTimes
 from headrace.services.notify import Notifier
 from headrace.services.repeating import Repeating
-from headrace.services.sys_topics import SystemPublisher
+from headrace.services.sys_topics import SystemValues, numbers, tell
 from headrace.services.ticks import LoopScheduler, Stalls
 from headrace.services.watchdog import Watchdog
 from headrace.shard import OwnedShard, Surroundings, name_of, settle
@@ -67,7 +68,7 @@ from headrace.wiring import (
     wish,
 )
 from headrace.workers.claim import AUTO, Claim
-from headrace.workers.control import PREPARED, READY, STOPPING
+from headrace.workers.control import PREPARED, READY, STOPPING, Control
 from headrace.workers.handover import HandOver
 from headrace.workers.layout import Layout
 from headrace.workers.membership import Membership
@@ -252,10 +253,7 @@ class Node:
     async def _serve(self) -> int:
         if self._owns_process and threading.current_thread() is threading.main_thread():
             self._take_signals()
-        for shard in self.shards:
-            shard.recover(freeze=self._owns_process)
-        if self._subscriptions is not None:
-            self.worker.owned.join(self._subscriptions)
+        self._recover()
         for shard in self.shards:
             shard.name_sources({one.number: one.name for one in self.shards})
             shard.start(self._doors.poller)
@@ -275,8 +273,7 @@ class Node:
         self._tick_clock()
         self._stalls = Stalls(self.clock)
         self._repeat("timer", self._time, TIMER_INTERVAL_S)
-        if self.config.sys_interval_s:
-            self._publish_system()
+        self._publish_system()
         self._bridges.start()
         self._not_ready = ""
         self._announce()
@@ -284,6 +281,12 @@ class Node:
             shard.keep_small()
         await self._stopping.wait()
         return await self._stop()
+
+    def _recover(self) -> None:
+        for shard in self.shards:
+            shard.recover(freeze=self._owns_process)
+        if self._subscriptions is not None:
+            self.worker.owned.join(self._subscriptions)
 
     def _take_signals(self) -> None:
         """Take the signals, which only the main thread can; a node in another one is ended by `stop`."""
@@ -405,15 +408,43 @@ class Node:
         repeating.start()
 
     def _publish_system(self) -> None:
+        """Tell every now and then what `$SYS` is to say."""
         interval_s = self.config.sys_interval_s
-        system = SystemPublisher(self.worker, __version__, time.monotonic(), self._doors.accepted)
-        publish = self.watchdog.watched("system", system.publish)
+        if not interval_s:
+            return
+        if self._membership is not None:
+            self._leave_system_to(self._membership.control)
+            return
+        values = SystemValues(__version__, time.monotonic())
+        publish = self.watchdog.watched("system", partial(tell, self.worker))
 
         def turn() -> float:
-            publish(time.monotonic())
+            publish(values.of(self._numbers(), time.monotonic()))
             return interval_s
 
         self._repeat("system", turn, interval_s)
+
+    def _numbers(self) -> dict[str, int]:
+        return numbers(self.worker, self._doors.accepted())
+
+    def _leave_system_to(self, control: Control) -> None:
+        """Tell what the supervisor makes of the numbers of all workers. What fails costs no heartbeat."""
+        publish = self.watchdog.watched("system", partial(tell, self.worker))
+
+        def count() -> dict[str, int]:
+            try:
+                return self._numbers()
+            except Exception as error:  # noqa: BLE001
+                self.worker.failures.note("system", "", error)
+                return {}
+
+        def told(values: Mapping[str, str]) -> None:
+            try:
+                publish(values)
+            except Exception as error:  # noqa: BLE001
+                self.worker.failures.note("system", "", error)
+
+        control.numbers, control.told = count, told
 
     # Stop
 

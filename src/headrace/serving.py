@@ -16,6 +16,7 @@ import ssl
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -47,6 +48,7 @@ from headrace.workers.membership import Membership
 from headrace.workers.overview import Overview
 from headrace.workers.place import Place
 from headrace.workers.supervisor import Supervisor
+from headrace.workers.system import NodeSystem
 
 CONFIG_NAME: Final = "config.toml"
 ADMIN_CONNECTIONS_MAX: Final = 100
@@ -153,6 +155,7 @@ class SupervisedNode:
         self._sources = sources
         self._claim = claim
         self._runtime = runtime
+        self._started_s = time.monotonic()
         self._notifier = Notifier()
         self._listening: list[Listening] = []
         self._admin = Admin(self._admin_context)
@@ -261,6 +264,15 @@ class SupervisedNode:
         )
         self._notifier.ready(f"{self._claim.workers} workers accept clients on {', '.join(urls)}")
         self._tell_alive()
+        if self._config.sys_interval_s:
+            system = NodeSystem(self._members, __version__, self._started_s)
+            self._supervisor.serves_again = system.tell
+            self._publish_system(system)
+
+    def _publish_system(self, system: NodeSystem) -> None:
+        system.publish(time.monotonic())
+        interval_s = self._config.sys_interval_s
+        asyncio.get_running_loop().call_later(interval_s, self._publish_system, system)
 
     def _tell_alive(self) -> None:
         if self._notifier.watchdog_s:

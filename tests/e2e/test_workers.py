@@ -299,6 +299,37 @@ def test_subscriptions_of_a_user_count_over_all_workers(tmp_path: Path) -> None:
         assert asyncio.run(subscribe(node, names[::-1])) == [0x80, 0x80, 0x80, 0x80, 0x80, 0x80]
 
 
+def test_system_topics_say_the_same_of_the_node_at_every_worker(tmp_path: Path) -> None:
+    async def values(node: Workers, what: dict[str, str]) -> None:
+        """Wait until a client of each worker has read these values."""
+        async with asyncio.timeout(PATIENCE_S), AsyncExitStack() as stack:
+            for client in [await connected(node, name, stack) for name in spread_names(2)]:
+                await client.subscribe("$SYS/#")
+                found: dict[str, str] = {}
+                messages = aiter(client.messages)
+                while found.items() & what.items() != what.items():
+                    message = await anext(messages)
+                    assert isinstance(message.payload, bytes)
+                    found[str(message.topic).removeprefix("$SYS/broker/")] = message.payload.decode()
+
+    async def before(node: Workers) -> None:
+        async with asyncio.timeout(PATIENCE_S), AsyncExitStack() as stack:
+            clients = [await connected(node, name, stack) for name in spread_names(6)[2:]]
+            for number, client in enumerate(clients):
+                await client.publish(f"t/{number}", b"four", qos=1, retain=True)
+        await values(node, {"clients/total": "6", "clients/connected": "2", "retained messages/count": "4",
+                            "publish/bytes/received": "16"})  # fmt: skip
+
+    with workers(tmp_path, "--workers", "2", "--set", "sys_interval_s=1") as node:
+        node.start()
+        asyncio.run(before(node))
+        os.kill(node.pids[1], signal.SIGKILL)
+        until(lambda: node.lines("worker serves again"), "the worker again")
+        asyncio.run(
+            values(node, {"clients/total": "6", "publish/bytes/received": "16"})
+        )  # nothing is forgotten
+
+
 def test_a_node_that_waits_for_a_worker_says_for_which(tmp_path: Path) -> None:
     with workers(tmp_path, "--workers", "2") as node:
         node.start()

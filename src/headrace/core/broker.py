@@ -137,6 +137,7 @@ class Broker(BatchListener):
             settings,
         )
         self.neighbours = self.router.others = self.subscribing.neighbours = neighbours
+        self.drop_events.others = neighbours
         self.retained.others = neighbours.asking
         self.sharing.lending = neighbours.members
         self.acknowledging.loans = neighbours.members.loans

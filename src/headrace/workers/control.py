@@ -1,7 +1,9 @@
 """What a worker and its supervisor say to each other, over a socket that keeps messages apart (SOCK_SEQPACKET).
 
-    worker -> supervisor    {"state": STATE, "trouble": "why it is not ready, or empty"}, now and every HEARTBEAT_S
+    worker -> supervisor    {"state": STATE, "trouble": "why it is not ready, or empty", "numbers": {NAME: NUMBER}}, now
+                            and every HEARTBEAT_S; numbers, for `$SYS`, once it serves
     supervisor -> worker    b"go": all workers are prepared, clients may come
+                            {NAME: VALUE}: what `$SYS` says of the node
 
 Each message says everything, so one that is lost costs nothing. The end of the socket is the end of the other side: a
 worker without a supervisor stops cleanly, since nobody would end it and the next start needs its locks.
@@ -12,13 +14,13 @@ from __future__ import annotations
 import asyncio
 import json
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Final
 
 HEARTBEAT_S: Final = 1.0
-MESSAGE_BYTES_MAX: Final = 4096
+MESSAGE_BYTES_MAX: Final = 32 << 10
 TROUBLE_CHARACTERS_MAX: Final = 500
 GO: Final = b"go"
 
@@ -37,6 +39,7 @@ class Report:
 
     state: str
     trouble: str = ""
+    numbers: Mapping[str, int] = field(default_factory=dict)
 
     def pack(self) -> bytes:
         return json.dumps({**asdict(self), "trouble": self.trouble[:TROUBLE_CHARACTERS_MAX]}).encode()
@@ -47,17 +50,36 @@ class Report:
         found = json.loads(data)
         if not isinstance(found, dict) or found.get("state") not in STATES:
             raise ValueError(f"{data!r} is no report of a worker")
-        return cls(found["state"], str(found.get("trouble", "")))
+        numbers = found.get("numbers")
+        if not isinstance(numbers, dict) or not all(isinstance(number, int) for number in numbers.values()):
+            numbers = {}
+        return cls(found["state"], str(found.get("trouble", "")), numbers)
+
+
+def pack_values(values: Mapping[str, str]) -> bytes:
+    """Return what tells a worker the values of `$SYS`."""
+    return json.dumps(values).encode()
+
+
+def unpack_values(data: bytes) -> dict[str, str]:
+    """Return what `pack_values` has written. Raises ValueError for what it has not."""
+    found = json.loads(data)
+    if not isinstance(found, dict) or not all(isinstance(value, str) for value in found.values()):
+        raise ValueError(f"{data!r} is no values of $SYS")
+    return found
 
 
 class Control:
     """The worker's end. Runs on the loop, so that a loop which hangs is silent. `may_serve` is set once clients may come;
-    `trouble` says why the worker is not ready, `lost` is called when the supervisor is gone."""
+    `trouble` says why the worker is not ready, `numbers` what `$SYS` is made of; `told` is called with the values of
+    `$SYS`, `lost` when the supervisor is gone."""
 
     def __init__(self, end: socket.socket) -> None:
         self.may_serve = asyncio.Event()
         self.is_lost = False
         self.trouble: Callable[[], str] = str
+        self.numbers: Callable[[], Mapping[str, int]] = dict
+        self.told: Callable[[Mapping[str, str]], None] | None = None
         self.lost: Callable[[], None] = self.may_serve.set
         self._end = end
         self._state = STARTING
@@ -85,7 +107,7 @@ class Control:
 
     def _say(self) -> None:
         with suppress(OSError):  # one that does not read is told later; of one that is gone we hear
-            self._end.send(Report(self._state, self.trouble()).pack())
+            self._end.send(Report(self._state, self.trouble(), self.numbers()).pack())
 
     def _read(self) -> None:
         try:
@@ -100,3 +122,6 @@ class Control:
             self._loop.remove_reader(self._end)
             self.is_lost = True
             self.lost()
+        elif self.told is not None:
+            with suppress(ValueError):
+                self.told(unpack_values(data))

@@ -6,12 +6,13 @@ import signal
 import socket
 import subprocess
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Final
 
 from headrace.backoff import Backoff
-from headrace.workers.control import AWAY, GO, MESSAGE_BYTES_MAX, READY, STARTING, Report
+from headrace.workers.control import AWAY, GO, MESSAGE_BYTES_MAX, READY, STARTING, Report, pack_values
+from headrace.workers.system import Tally
 
 HUNG_S: Final = 30.0  # without a word of a worker that was ready
 SHORTEST_S, LONGEST_S = 0.1, 10.0  # between two starts
@@ -32,6 +33,7 @@ class Member:
         self.process: subprocess.Popen[bytes] | None = None
         self.heard_s = 0.0
         self.owed: signal.Signals | None = None  # this process is to get it once it can take it
+        self.tally = Tally()
         self._clock = clock
         self._spawn = spawn
         self._started_s = 0.0
@@ -81,6 +83,7 @@ class Member:
             with suppress(ValueError):
                 report = Report.unpack(data)
                 self.state, self.trouble = report.state, report.trouble
+                self.tally.heard(report.numbers)
                 self.heard_s = self._clock()
         return False
 
@@ -89,6 +92,12 @@ class Member:
         if self.end is not None:
             with suppress(OSError):
                 self.end.send(GO)
+
+    def tell(self, values: Mapping[str, str]) -> None:
+        """Tell it what `$SYS` says of the node, if it serves."""
+        if self.end is not None and self.serves:
+            with suppress(OSError):  # one that does not read is told the next time
+                self.end.send(pack_values(values))
 
     def is_hung(self) -> bool:
         """Return whether one that was ready has been silent for HUNG_S. One that recovers may take its time."""
@@ -113,6 +122,7 @@ class Member:
         status = self.process.wait()
         self.process = None
         self.state, self.trouble = AWAY, ""
+        self.tally.ended()
         if self.end is not None:
             self.end.close()
             self.end = None

@@ -22,8 +22,8 @@ _AS_FAR: Final = {RECOVERING: (RECOVERING, PREPARED, READY), PREPARED: (PREPARED
 
 
 class Supervisor:
-    """Runs the workers. `is_ready` is called once, when all of them serve; `stop_listening` when a stop begins. `logger`
-    is a structlog logger."""
+    """Runs the workers. `is_ready` is called once, when all of them serve; `stop_listening` when a stop begins;
+    `serves_again` for a worker that does after it was started again. `logger` is a structlog logger."""
 
     def __init__(
         self,
@@ -33,6 +33,7 @@ class Supervisor:
         logger: Any,
     ) -> None:
         self.members = members
+        self.serves_again: Callable[[Member], None] | None = None
         self._is_ready = is_ready
         self._stop_listening = stop_listening
         self._log = logger
@@ -135,6 +136,8 @@ class Supervisor:
         if member.state != before:
             if member.state == READY and self._begun:
                 self._log.info("worker serves again", worker=member.index)
+                if self.serves_again is not None:
+                    self.serves_again(member)
             self._moved.set()
         self._reap()
 

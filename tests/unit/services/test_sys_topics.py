@@ -8,9 +8,21 @@ import pytest
 
 from conformance.peer import Peer
 from harness import Harness
+from headrace.core.worker import Worker
 from headrace.mqtt.packets import Publish
-from headrace.services.sys_topics import Load, SystemPublisher, heap
+from headrace.services.sys_topics import Load, SystemValues, heap, numbers, tell
 from shards import Shards
+
+
+class System:
+    """What a node of one worker does every now and then."""
+
+    def __init__(self, worker: Worker, version: str, now_s: float, accepted: int = 0) -> None:
+        self._worker, self._accepted = worker, accepted
+        self._values = SystemValues(version, now_s)
+
+    def publish(self, now_s: float) -> None:
+        tell(self._worker, self._values.of(numbers(self._worker, self._accepted), now_s))
 
 
 def values(peer: Peer) -> dict[str, str]:
@@ -19,7 +31,7 @@ def values(peer: Peer) -> dict[str, str]:
 
 def test_names_and_values() -> None:
     harness = Harness()
-    system = SystemPublisher(harness.worker, "1.2.3", 100.0)
+    system = System(harness.worker, "1.2.3", 100.0)
     watcher = Peer(harness, "w")
     watcher.subscribe("$SYS/#", "x/+")
     away = Peer(harness, "away", clean=False, session_expiry_interval=99)
@@ -53,7 +65,7 @@ def test_names_and_values() -> None:
 
 def test_sockets_are_those_that_listeners_let_in() -> None:
     harness = Harness()
-    system = SystemPublisher(harness.worker, "1", 0.0, lambda: 6)
+    system = System(harness.worker, "1", 0.0, 6)
     watcher = Peer(harness, "w")
     watcher.subscribe("$SYS/broker/load/sockets/1min")
     system.publish(60.0)
@@ -62,7 +74,7 @@ def test_sockets_are_those_that_listeners_let_in() -> None:
 
 def test_an_expired_session_and_what_waited_for_it() -> None:
     harness = Harness()
-    system = SystemPublisher(harness.worker, "1", 0.0)
+    system = System(harness.worker, "1", 0.0)
     watcher = Peer(harness, "w")
     watcher.subscribe("$SYS/broker/clients/expired", "$SYS/broker/messages/stored")
     away = Peer(harness, "away", clean=False, session_expiry_interval=5)
@@ -78,14 +90,14 @@ def test_an_expired_session_and_what_waited_for_it() -> None:
 
 
 def test_without_proc_nothing_is_said_of_memory(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    assert 0 < int(heap()["heap/current"]) <= int(heap()["heap/maximum"])
+    assert 0 < heap()["heap/current"] <= heap()["heap/maximum"]
     monkeypatch.setattr("headrace.services.sys_topics.STATM", tmp_path / "statm")
     assert heap() == {}
 
 
 def test_only_changes_are_sent_and_late_subscribers_get_all() -> None:
     harness = Harness()
-    system = SystemPublisher(harness.worker, "1", 0.0)
+    system = System(harness.worker, "1", 0.0)
     watcher = Peer(harness, "w")
     watcher.subscribe("$SYS/broker/clients/+", "$SYS/broker/uptime")
     system.publish(1.0)
@@ -110,6 +122,6 @@ def test_every_shard_is_told_the_sums_of_all() -> None:
         watcher.subscribe("$SYS/broker/clients/connected", 0)
         watcher.publish("t", b"x")
         watcher.take()
-    SystemPublisher(shards.worker, "1", 0.0).publish(10.0)
+    System(shards.worker, "1", 0.0).publish(10.0)
     shards.sync()
     assert [[payload for _, payload, _, _ in watcher.publishes()] for watcher in watchers] == [[b"3"]] * 3

@@ -4,10 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import socket
+from collections.abc import Mapping
 
 import pytest
 
-from headrace.workers.control import GO, PREPARED, READY, STARTING, TROUBLE_CHARACTERS_MAX, Control, Report
+from headrace.workers.control import (
+    GO,
+    PREPARED,
+    READY,
+    STARTING,
+    TROUBLE_CHARACTERS_MAX,
+    Control,
+    Report,
+    pack_values,
+)
 
 
 def pair() -> tuple[socket.socket, socket.socket]:
@@ -18,6 +28,43 @@ def test_a_report_says_everything() -> None:
     report = Report(READY, "shard 1: the journal's disk is full")
     assert Report.unpack(report.pack()) == report
     assert len(Report.unpack(Report(READY, "x" * 9999).pack()).trouble) == TROUBLE_CHARACTERS_MAX
+
+
+def test_numbers_come_with_a_report_and_what_makes_no_sense_is_none() -> None:
+    report = Report(READY, numbers={"bytes/sent": 1 << 40})
+    assert Report.unpack(report.pack()) == report
+    for wrong in (b"[1]", b'{"a": "b"}', b"3"):
+        assert Report.unpack(b'{"state": "ready", "numbers": %s}' % wrong) == Report(READY)
+
+
+def test_a_worker_hears_the_values_of_the_node() -> None:
+    async def life() -> list[object]:
+        ours, theirs = pair()
+        control = Control(theirs)
+        told: list[object] = []
+        heard = asyncio.Event()
+        ours.send(pack_values({"early": "1"}))  # nobody to tell it to
+        control.numbers = lambda: {"a": 1}
+        ours.setblocking(False)
+        loop = asyncio.get_running_loop()
+        async with asyncio.timeout(60):
+            while Report.unpack(await loop.sock_recv(ours, 4096)).numbers != {"a": 1}:
+                pass
+
+        def hear(values: Mapping[str, str]) -> None:
+            told.append(values)
+            heard.set()
+
+        control.told = hear
+        for data in (b"[]", b'{"a": 1}', b"{", pack_values({"uptime": "3 seconds"})):
+            ours.send(data)
+        async with asyncio.timeout(60):
+            await heard.wait()
+        control.close()
+        ours.close()
+        return told
+
+    assert asyncio.run(life()) == [{"uptime": "3 seconds"}]
 
 
 @pytest.mark.parametrize("data", [b"", b"{}", b"[]", b'{"state": "asleep"}', b"\xff", b'{"state": 3}'])

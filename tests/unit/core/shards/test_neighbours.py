@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections import deque
 from itertools import count
 
@@ -125,6 +126,33 @@ def test_what_is_published_in_one_shard_reaches_the_sessions_of_another(qos: int
     assert [m.payload for m in pair.follower.journal.records if isinstance(m, Message)] == (
         [b"0", b"1", b"2"] if qos else []
     )
+
+
+def test_what_was_dropped_is_told_once_to_whoever_subscribed_in_any_shard() -> None:
+    pair = Pair()
+    for shard in (pair.source, pair.follower):
+        shard.settings.drop_events, shard.settings.backlog_messages_max = True, 2
+        shard.broker.fold.collect_drops()
+    near, far = (shard.client("owner") for shard in (pair.source, pair.follower))
+    away, writer = pair.source.client("away"), pair.source.client("w")
+    away.subscribe("t", 1)
+    away.lose()
+
+    def lose_some() -> None:
+        for _ in range(5):
+            writer.publish("t", b"x")
+        pair.advance(1.1)
+
+    lose_some()
+    assert not [m for m in pair.source.journal.records if isinstance(m, Message) and m.topic != b"t"]
+    far.subscribe("$events/dropped/#", 1)
+    pair.carry()
+    lose_some()
+    lose_some()
+    assert [json.loads(event)["messages"] for event in received(far)] == [5, 5]
+    near.subscribe("$events/#", 1)
+    lose_some()
+    assert [len(received(client)) for client in (near, far)] == [1, 1]
 
 
 def test_a_copy_goes_no_further() -> None:
