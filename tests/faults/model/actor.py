@@ -366,6 +366,8 @@ class Actor:
     def _on_acknowledgement(self, kind: int, packet_id: int) -> None:
         if kind == 6:  # PUBREL
             self.incoming.pop(packet_id, None)
+            if self.qos_of.get(packet_id) == 2:
+                self.unacked.pop(packet_id, None)  # it came again before the broker had seen PUBREC, which it has by now
             self.completing.append(packet_id)
             return
         out = self.outgoing.get(packet_id)

@@ -165,3 +165,29 @@ def test_what_a_member_has_in_flight_goes_to_the_others_although_its_end_fails_h
     live = state(harness.broker.fold)
     harness.crash()
     assert state(harness.broker.fold)[1:] == live[1:]
+
+
+@pytest.mark.parametrize("snapshot", [False, True])
+def test_an_entry_given_back_while_unsubscribe_is_on_its_way_is_the_next_members_after_a_crash(
+    snapshot: bool,
+) -> None:
+    harness = Harness(BrokerSettings())
+    first = harness.client("first", version=5)
+    first.subscribe(SHARED, 1)
+    harness.client("p", clean=True).publish("t", b"x", 2)
+    assert [payload for _, payload, _, _ in first.publishes()] == [b"x"]
+    second = harness.client("second", version=5)
+    second.subscribe(SHARED, 2)
+    if snapshot:
+        harness.take_snapshot()
+    first.feed(codec.encode_unsubscribe(5, 78, [SHARED]), sync=False)
+    first.lose()  # what it had goes back before UNSUBSCRIBE is durable
+    ((packet_id, payload, _, _),) = second.publishes()
+    assert payload == b"x"
+    second.feed(codec.encode_pubrec(5, packet_id))
+    second.lose()
+    before = state(harness.broker.fold)
+    harness.crash()
+    assert state(harness.broker.fold) == before
+    second = harness.client("second", version=5)
+    assert [kind >> 4 for kind, _ in second.take()] == [2, 6]  # CONNACK and PUBREL

@@ -302,6 +302,8 @@ class Group:
         if ref == -1:
             ref = self._take(serial)
         if ref == -1:
+            ref = self._drawn_again(serial)
+        if ref == -1:
             return None
         found = Draw(self, serial, ref, session, packet_id)
         found.had = self.had.pop(serial, None)
@@ -313,6 +315,16 @@ class Group:
         self.drawn[serial] = found
         membership_in(session).draws[packet_id] = found
         return found
+
+    def _drawn_again(self, serial: int) -> int:
+        """Take an entry in a replay from the member that has it. Its connection ended while its UNSUBSCRIBE was on its
+        way through the journal: it was a member still, and gave the entry back; in the journal it had left by then.
+        Returns the reference, -1 if nobody has the entry."""
+        before = self.drawn.get(serial)
+        if before is None:
+            return -1
+        self.give_back(before)
+        return self.returned.pop(serial)
 
     def bind(self, serial: int, session: Session, choice: int, received: bool) -> None:
         """Restore a draw as a snapshot has it; `choice` as in `Draw.choice`."""
