@@ -367,7 +367,9 @@ class Actor:
         if kind == 6:  # PUBREL
             self.incoming.pop(packet_id, None)
             if self.qos_of.get(packet_id) == 2:
-                self.unacked.pop(packet_id, None)  # it came again before the broker had seen PUBREC, which it has by now
+                self.unacked.pop(
+                    packet_id, None
+                )  # it came again before the broker had seen PUBREC, which it has by now
             self.completing.append(packet_id)
             return
         out = self.outgoing.get(packet_id)

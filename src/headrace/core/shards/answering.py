@@ -1,7 +1,8 @@
 """A home gives other shards the retained messages that they ask for, a page at a time.
 
 It answers when it has taken from every shard what the asking one has: what is missing in the answer comes to the new
-subscription on its own. Whoever asks for another page has room for it, so nothing is held here but a walk.
+subscription on its own. For a shard that is away nobody waits: the rest is given, then empty pages until it is back.
+Whoever asks for another page has room for it, so nothing is held here but a walk.
 """
 
 from __future__ import annotations
@@ -32,7 +33,6 @@ class _Walk:
         self.tenant = asked.tenant
         self.rows = asked.rows
         self.positions = asked.positions
-        self.waits = True  # a page is wanted
         self.sought = False  # the shards that it waits for were asked how far they are
         self._at = 0
         self._walk: RetainedWalk | None = None
@@ -40,6 +40,7 @@ class _Walk:
         # Shards that are away before all was taken that the asking one has: there may be newer messages of theirs. What
         # was published to them comes behind the rest, when they are back.
         self.missing: set[int] = set()
+        self.away = False  # one of them is still
         self._only: set[int] = set()  # behind the rest: what of these shards
 
     def page(self, fold: Fold, shard: int, now_us: int, most: int) -> Answered | None:
@@ -110,58 +111,77 @@ class Answering:
         self._takers = takers
         self._clock = clock
         self._walks: dict[tuple[int, int], _Walk] = {}  # by slot of the wire, and number
+        self._waiting: dict[tuple[int, int], _Walk] = {}  # of which a page is wanted
 
     def heard(self, slot: int, wire: Wire, frame: RetainedFrame) -> None:
         """Take what a shard says on its wire."""
         key = (slot, frame.number)
         if isinstance(frame, Asked):
-            self._walks[key] = _Walk(wire, frame)
+            self._walks[key] = self._waiting[key] = _Walk(wire, frame)
         elif isinstance(frame, More):
             walk = self._walks.get(key)
             if walk is not None:
                 walk.positions = frame.positions
-                walk.waits = True
                 walk.sought = False
+                self._waiting[key] = walk
         else:
-            self._walks.pop(key, None)
+            self._forget(key)
+
+    def _forget(self, key: tuple[int, int]) -> None:
+        self._walks.pop(key, None)
+        self._waiting.pop(key, None)
 
     def forget(self, slot: int) -> None:
         """Forget what was asked on a wire that has ended."""
         for key in [key for key in self._walks if key[0] == slot]:
-            del self._walks[key]
+            self._forget(key)
 
     def go_on(self) -> bool:
         """Give some of the pages that are wanted; True if more can be given now."""
         pages = 0
-        for key, walk in list(self._walks.items()):
-            if not walk.waits or not self._has_taken(walk):
+        for key, walk in list(self._waiting.items()):
+            if not self._can_answer(walk):
                 continue
             if pages == PAGES_AT_ONCE:
                 return True
             pages += 1
-            answered = walk.page(self._fold, self._shard, self._clock.now_us, self._page_messages)
-            del self._walks[key]  # to be put behind the others
+            del self._waiting[key]
+            answered = self._page(walk)
             if answered is None:
-                self._walks[key] = walk
+                self._waiting[key] = walk  # behind the others
                 continue
-            walk.waits = False
             walk.wire.say(answered)
-            if not answered.last:
-                self._walks[key] = walk
-        return any(walk.waits and self._has_taken(walk) for walk in self._walks.values())
+            if answered.last:
+                self._forget(key)
+        return any(self._can_answer(walk) for walk in self._waiting.values())
+
+    def _page(self, walk: _Walk) -> Answered | None:
+        """Return the next page. One that is empty, and not the last, says that a shard is away of which something is
+        missing: it is asked for again later."""
+        if walk.away:
+            return Answered(walk.number, False, [])
+        return walk.page(self._fold, self._shard, self._clock.now_us, self._page_messages)
+
+    def _can_answer(self, walk: _Walk) -> bool:
+        complete = self._has_taken(walk)
+        return complete or walk.away
 
     def _has_taken(self, walk: _Walk) -> bool:
         """Return whether all that the other shard has is here. Whoever is waited for is asked how far it is, once."""
         complete = True
+        walk.away = False
         for shard, offset in walk.positions:
             taker = self._takers.get(shard)
             if taker is None or taker.settled >= offset:
                 continue
-            if taker.wire is None and not walk.behind:
+            wire = taker.wire
+            if wire is None and not walk.behind:
                 walk.missing.add(shard)
                 continue
             complete = False
-            if not walk.sought and taker.wire is not None:
-                taker.wire.say(Sought(0))
+            if wire is None:
+                walk.away = True
+            elif not walk.sought:
+                wire.say(Sought(0))
         walk.sought = walk.sought or not complete
         return complete

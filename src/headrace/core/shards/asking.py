@@ -12,7 +12,7 @@ SUBACK waits for that, but for no home that is away or does not answer: it is as
 
 from __future__ import annotations
 
-from collections import deque
+from collections import OrderedDict
 from typing import TYPE_CHECKING, Final
 
 from mypy_extensions import i64
@@ -45,6 +45,8 @@ if TYPE_CHECKING:
 NOTHING: Final = -1  # the part of an inquiry that asks for nothing now
 ASKED_AT_ONCE: Final = 32  # pages that one home is asked for: the others wait for them
 GIVEN_MAX: Final = 100_000  # topics: more of one home may come again, if it goes away in the middle
+LOOKED_AT_ONCE: Final = 1000  # inquiries whose client may be gone, in one call of the timer
+PARKED_AT_ONCE: Final = 32  # questions that a home is asked again, in one call of the timer
 
 
 class _Question:
@@ -59,8 +61,14 @@ class _Question:
         self.wire: Wire | None = None  # on which it was asked last
         # Hashes of filter, topic and where it was published: on another wire the answer begins anew.
         self.given: set[int] = set()
+        self.live = {row.filter for row in rows}  # but for what is asked anew by a later SUBSCRIBE
         self.last = False
         self.done = False
+
+    def claims(self) -> list[tuple[int, int, str]]:
+        """Return incarnation, part and filter of what is asked."""
+        inquiry = self.inquiry
+        return [(inquiry.session.incarnation, inquiry.part, name) for name in self.live]
 
 
 class _Inquiry(Inquiry):
@@ -89,6 +97,7 @@ class _Inquiry(Inquiry):
             self._end_without_link()
             return
         self._then = then
+        self.asking.unanswered[self] = None
         self._begin(STORED)
 
     def live(self, link: Link) -> None:
@@ -115,6 +124,7 @@ class _Inquiry(Inquiry):
         """Let whoever waits for what is stored go on."""
         then, self._then = self._then, None
         if then is not None:
+            self.asking.unanswered.pop(self, None)
             then.run()
 
     @property
@@ -147,6 +157,8 @@ class _Inquiry(Inquiry):
     def takes(self, question: _Question, index: int, copy: Copy, now_us: int) -> bool:
         """Return whether a message of an answer is for the session, and did not come or will not come otherwise."""
         if index >= len(question.rows) or not holds(self.session, question.rows[index]):
+            return False
+        if question.rows[index].filter not in question.live:
             return False
         bound = question.bounds.get(copy.source)
         if bound is None or copy.source_offset >= bound:
@@ -282,20 +294,84 @@ class _Storing(Deferred):
 
 
 class _Home:
-    """The questions to one home: those that it was asked, and those that wait."""
+    """The questions to one home: those that it was asked, those that wait for their turn, and those that are *parked*:
+    the home has given all but what it lacks of a shard that is away."""
 
     def __init__(self, taker: Taker) -> None:
         self.taker = taker
         self.wire: Wire | None = None
         self.asked: dict[int, _Question] = {}
-        self.waiting: deque[_Question] = deque()
+        self.waiting: OrderedDict[int, _Question] = OrderedDict()
+        self.new: list[_Question] = []  # of those that wait: nobody has looked at them yet
+        self.parked: OrderedDict[int, _Question] = OrderedDict()
+        # By incarnation, part and filter: the newest of those that wait for somebody who is away, or are parked.
+        self._rows: dict[tuple[int, int, str], _Question] = {}
 
     def notice(self) -> None:
         """Note another wire, or none: what was asked on the one before is to be asked again."""
         if self.taker.wire is not self.wire:
             self.wire = self.taker.wire
-            self.waiting.extendleft(reversed(self.asked.values()))
+            for question in reversed([*self.asked.values(), *self.parked.values()]):
+                self.waiting[question.number] = question
+                self.waiting.move_to_end(question.number, False)
             self.asked = {}
+            self.parked.clear()
+            self.new = list(self.waiting.values())
+
+    def put(self, question: _Question) -> list[_Question]:
+        """Have a question wait. Returns those that are moot from now on."""
+        self.waiting[question.number] = question
+        self.new.append(question)
+        answers = self.wire is not None and len(self.asked) < ASKED_AT_ONCE
+        return [] if answers else self._claim(question)
+
+    def park(self, question: _Question) -> list[_Question]:
+        """Have a question wait for a shard that is away. Returns those that are moot from now on."""
+        self.parked[question.number] = question
+        return self._claim(question)
+
+    def _claim(self, question: _Question) -> list[_Question]:
+        """Let the newest question that asks for something be the only one: whoever asks over and over while somebody is
+        away is given it once. Returns those that have nothing to ask any more."""
+        moot: list[_Question] = []
+        for key in question.claims():
+            older: _Question | None = self._rows.get(key)
+            if older is None or older.number < question.number:
+                self._rows[key] = question
+            else:
+                older = question
+            if older is not None:
+                older.live.discard(key[2])
+                if not older.live:
+                    moot.append(older)
+        return moot
+
+    def unpark(self) -> bool:
+        """Have some that are parked asked again; False if there is none."""
+        for _ in range(min(PARKED_AT_ONCE, len(self.parked))):
+            number, question = self.parked.popitem(False)
+            self.waiting[number] = question
+        return len(self.waiting) > 0
+
+    def next(self) -> _Question:
+        """Take the question whose turn it is from those that wait."""
+        number, question = self.waiting.popitem(False)
+        self._release(question)
+        self.asked[number] = question
+        return question
+
+    def forget(self, question: _Question) -> None:
+        """Ask a question no more."""
+        number = question.number
+        if self.asked.pop(number, None) is None:
+            self.waiting.pop(number, None)
+            self.parked.pop(number, None)
+            self._release(question)
+
+    def _release(self, question: _Question) -> None:
+        for key in question.claims():
+            if self._rows.get(key) is question:
+                del self._rows[key]
 
 
 class Asking(OtherHomes):
@@ -322,7 +398,8 @@ class Asking(OtherHomes):
         self._answer_within_ms = answer_within_ms
         self._number = 0
         self._homes: dict[int, _Home] = {}
-        self._inquiries: dict[_Inquiry, None] = {}
+        self._inquiries: OrderedDict[_Inquiry, None] = OrderedDict()
+        self.unanswered: dict[_Inquiry, None] = {}  # those whose SUBACK waits
         self.late = 0  # inquiries whose SUBACK did not wait for all homes
 
     @property
@@ -354,10 +431,10 @@ class Asking(OtherHomes):
         """Forget an inquiry, and have the homes forget it."""
         self._inquiries.pop(inquiry, None)
         self._fold.recent.end(inquiry)
+        self.unanswered.pop(inquiry, None)
         for question in inquiry.questions:
-            wire = question.wire
-            if not question.done and wire is not None and wire is self._takers[question.home].wire:
-                wire.say(Forgotten(question.number))
+            if not question.done:
+                self._forget(question)
 
     def homes_of(self, inquiry: _Inquiry) -> list[int]:
         """Return the other shards that may keep what an inquiry asks for."""
@@ -406,12 +483,26 @@ class Asking(OtherHomes):
         if inquiry.ended:
             return
         if not question.last:
-            self._home(question.home).waiting.append(question)
+            self._finish(self._home(question.home).put(question))
             self._worker.request_tick()
             return
         question.done = True
         if all(other.done for other in inquiry.questions):
             inquiry.finish()
+
+    def _finish(self, moot: list[_Question]) -> None:
+        """Go on as if these were answered: they are asked anew."""
+        for question in moot:
+            self._forget(question)
+            self._release(question.inquiry)
+            question.last = True
+            self.next(question)
+
+    def _forget(self, question: _Question) -> None:
+        self._home(question.home).forget(question)
+        wire = question.wire
+        if wire is not None and wire is self._takers[question.home].wire:
+            wire.say(Forgotten(question.number))
 
     def _home(self, shard: int) -> _Home:
         home = self._homes.get(shard)
@@ -433,7 +524,10 @@ class Asking(OtherHomes):
         inquiry = question.inquiry
         inquiry.progress_ms = self._worker.clock.mono_ms
         question.last = frame.last
-        if inquiry.part == STORED:
+        if not frame.entries and not frame.last:  # it lacks something of a shard that is away
+            self._release(inquiry)
+            self._finish(home.park(question))
+        elif inquiry.part == STORED:
             self._list(question, frame.entries)
         elif inquiry.link is not None:
             self.defer(_Sending(question, inquiry.link, frame.entries))
@@ -477,21 +571,19 @@ class Asking(OtherHomes):
             home.notice()
             wire = home.wire
             while wire is not None and home.waiting and len(home.asked) < ASKED_AT_ONCE:
-                question = home.waiting.popleft()
-                if not question.inquiry.ended:
-                    self._say(home, wire, question)
-            if wire is None:
-                for question in list(home.waiting):
+                self._say(wire, home.next())
+            if home.new:
+                new, home.new = home.new, []
+                for question in new if wire is None else []:
                     self._release(question.inquiry)
 
-    def _say(self, home: _Home, wire: Wire, question: _Question) -> None:
+    def _say(self, wire: Wire, question: _Question) -> None:
         positions = [(source, int(taker.settled)) for source, taker in self._takers.items()]
         inquiry = question.inquiry
         if not question.bounds:
             question.bounds = dict(positions)
             question.bounds[self._shard] = inquiry.below
         positions.append((self._shard, int(self.commit.high_watermark)))
-        home.asked[question.number] = question
         if question.wire is wire:
             wire.say(More(question.number, positions))
             return
@@ -501,18 +593,26 @@ class Asking(OtherHomes):
         wire.say(Asked(question.number, inquiry.part, positions, tenant, rows))
 
     def on_timer(self) -> None:
-        """End the inquiries of those who are gone; wait for no home that does not answer."""
+        """End the inquiries of those who are gone, some at a time; wait for no home that does not answer."""
         late_ms = self._worker.clock.mono_ms - self._answer_within_ms
-        for inquiry in list(self._inquiries):
+        for inquiry in list(self.unanswered):
+            if inquiry.questions and inquiry.progress_ms <= late_ms:
+                self._release(inquiry)
+        for _ in range(min(LOOKED_AT_ONCE, len(self._inquiries))):
+            inquiry, _ = self._inquiries.popitem(False)
+            self._inquiries[inquiry] = None
             if inquiry.is_over():
                 inquiry.release()
                 inquiry.end()
-            elif inquiry.waits and inquiry.questions and inquiry.progress_ms <= late_ms:
-                self._release(inquiry)
+        for home in self._homes.values():
+            if home.parked and home.unpark():
+                self._worker.request_tick()
 
     def _release(self, inquiry: _Inquiry) -> None:
         """Let SUBACK go. Homes that have not answered are not waited for, the others are again when they were."""
-        self.late += inquiry.waits
+        if not inquiry.waits:
+            return
+        self.late += 1
         try:
             inquiry.release()
         except Exception as error:  # noqa: BLE001  the others go on

@@ -8,6 +8,7 @@ B asks A on the wire on which it follows A, one page at a time. A number names w
     35 Sought                                                             say how far you have looked (`Looked`)
     36 Answered  u64 number, u8 last, (u32 index of the filter, COPY record)*
 
+An answer without messages that is not the last one: the rest waits for a shard that is away, ask later.
 positions are u16 count, (u32 shard, u64 offset)*: of the journals of all shards but A, how far A has to have taken them
 before it answers. Integers are little endian, names UTF-8. A frame that is none of these is refused.
 """

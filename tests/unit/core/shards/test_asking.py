@@ -288,6 +288,114 @@ def test_a_client_that_goes_leaves_nothing_behind() -> None:
         assert shards[1].neighbours._answering._walks == {}
 
 
+def leave(client: Client) -> None:
+    client.link.closed = True
+    client.link.broker.on_connection_lost(client.link)
+
+
+def test_clients_that_go_before_a_home_answers_leave_room_for_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    if asking.__file__.endswith(".so"):
+        pytest.skip("a constant of compiled code")
+    monkeypatch.setattr(asking, "ASKED_AT_ONCE", 4)
+    shards, _ = filled()
+    shards[0].client("keeps", version=5).subscribe("x/#", 1)
+    shards.carry()
+    shards.held = {(1, 2)}  # home 1 lacks what shard 0 has of shard 2, and waits for it
+    shards[2].client("p", version=5).publish("x/1", b"z", 1)
+    shards.carry()
+    for number in range(6):
+        client = shards[0].client(f"gone{number}-", version=5, clean=True)
+        client.subscribe("#", 1)
+        shards.carry()
+        leave(client)
+        shards.advance(0.2)
+    home = shards[0].neighbours.asking._homes[1]
+    assert (len(home.asked), len(home.waiting), home._rows) == (0, 0, {})
+    shards.held = set()
+    shards.carry()
+    reader = shards[0].client("r", version=5, clean=True)
+    reader.subscribe("#", 1)
+    shards.carry()
+    assert sorted(received(reader)) == [b"0", b"1", b"2"]
+
+
+@pytest.mark.parametrize("clean", [False, True])
+def test_who_asks_over_and_over_while_a_home_is_away_is_given_it_once(clean: bool) -> None:
+    from headrace.mqtt.packets import SubscriptionRequest
+    from headrace.mqtt.properties import Properties
+
+    shards, _ = filled()
+    shards.isolate(1)
+    reader = shards[0].client("r", version=5, clean=clean)
+    subacks = 0
+    for number in range(24):
+        names = [("#", "t/#"), ("t/#", "#"), ("t/#",), ("#",), ("#", "t/#"), ("#",)][number % 6]
+        rows = [SubscriptionRequest(name, 1, False, False, 0) for name in names]
+        reader.feed(codec.encode_subscribe(5, 9 + number, rows, Properties()))
+        shards.carry()
+        subacks += kinds(reader).count(SUBACK)
+    assert subacks == 24
+    asks = shards[0].neighbours.asking
+    assert len(asks._inquiries) <= 8  # two filters, two parts, two homes
+    assert len(asks._homes[1].waiting) <= 4
+    assert asks.unanswered == {}
+    shards.crash(1)
+    shards.join_again(1)
+    shards.advance(1)
+    assert received(reader).count(b"1") == 2  # once for each of the filters
+    assert asks._inquiries == {}
+    assert asks._homes[1]._rows == {}
+
+
+def test_who_waits_for_a_shard_that_is_away_leaves_the_other_homes_to_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    if asking.__file__.endswith(".so"):
+        pytest.skip("a constant of compiled code")
+    monkeypatch.setattr(asking, "ASKED_AT_ONCE", 2)
+    shards, _ = filled()
+    shards[0].client("keeps", version=5).subscribe("x/#", 1)
+    shards.carry()
+    shards[1].client("p", version=5).publish(
+        "x/1", b"z", 1
+    )  # of which home 2 does not hear that it is not for it
+    shards.carry()
+    shards.isolate(1)
+    readers = [shards[0].client(f"r{number}-", version=5) for number in range(5)]
+    for reader in readers:
+        reader.subscribe("#", 1)
+        shards.carry()
+        packets = reader.take()
+        assert SUBACK in [first >> 4 for first, _ in packets]
+        assert sum(first >> 4 == 3 for first, _ in packets) == 2
+    assert len(shards[0].neighbours.asking._homes[2].parked) == 5
+    shards.crash(1)
+    shards.join_again(1)
+    shards.advance(1)
+    assert [received(reader) for reader in readers] == [[b"1"]] * 5
+    for home in shards[0].neighbours.asking._homes.values():
+        assert (len(home.asked), len(home.waiting), len(home.parked), home._rows) == (0, 0, 0, {})
+
+
+def test_those_who_wait_for_a_home_cost_the_passes_of_the_loop_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    if asking.__file__.endswith(".so"):
+        pytest.skip("a method of compiled code")
+    shards, _ = filled()
+    shards.isolate(1)
+    for number in range(10):
+        shards[0].client(f"w{number}-", version=5).subscribe("#", 1)
+    shards.carry()
+    looked: list[object] = []
+    monkeypatch.setattr(asking._Inquiry, "release", looked.append)
+    for _ in range(20):
+        shards[0].worker.request_tick()
+        shards.carry()
+        shards.advance(0.1)
+    assert looked == []
+
+
 def test_what_is_unsubscribed_meanwhile_is_not_given() -> None:
     shards, topics = filled()
     shards.held = {(0, 1)}
