@@ -6,13 +6,14 @@ import posixpath
 import re
 from pathlib import Path
 from typing import Final
-from urllib.parse import urlsplit
 
 from headrace_spark.base.errors import BadOption
 from headrace_spark.base.lake_url import SCHEMES, LakeUrl, Location
 
 # A path makes one slash of two.
 _URL: Final = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):/+")
+_PARTS: Final = re.compile(r"([^:]+:(?://[^/]+)?)(.*)", re.DOTALL)
+"""Scheme and host; the path."""
 
 
 def lake_location(written: str | Path) -> Location:
@@ -28,23 +29,23 @@ def lake_location(written: str | Path) -> Location:
         known = ", ".join(f"{scheme}://" for scheme in SCHEMES)
         hint = " (Amazon's S3 and what speaks like it: s3a://)" if found[1] in ("s3", "s3n") else ""
         raise BadOption("pipeline.lake", text, f"a folder or one of {known} is needed{hint}")
-    rest = text[found.end() :].rstrip("/")
     has_host = found[1] != "hdfs" or (text.startswith("hdfs://") and not text.startswith("hdfs:///"))
-    return LakeUrl(f"{found[1]}:{'//' if has_host else '/'}{rest}")
+    return _normal(f"{found[1]}:{'//' if has_host else '/'}{text[found.end() :]}")
 
 
 def table_location(lake: Location, written: str) -> Location:
     """Return where a table is that a person named: within the lake unless it is an absolute path or a URL. Raises
     BadOption."""
     if _URL.match(written):
-        found = lake_location(written)
-        return found if isinstance(found, Path) else _normal(found)
+        return lake_location(written)
     if isinstance(lake, Path):
         return lake.absolute() / written
-    return Path(written) if written.startswith("/") else LakeUrl(f"{lake}/{posixpath.normpath(written)}")
+    return Path(written) if written.startswith("/") else _normal(f"{lake}/{written}")
 
 
-def _normal(url: LakeUrl) -> LakeUrl:
+def _normal(url: str) -> LakeUrl:
     """Return a URL whose path says each thing once, as clients of stores do."""
-    scheme, host, path, _, _ = urlsplit(str(url))
-    return LakeUrl(f"{scheme}:{f'//{host}' if host else ''}{posixpath.normpath(path).replace('//', '/')}")
+    found = _PARTS.match(url)
+    assert found is not None  # it has a scheme
+    path = posixpath.normpath(f"/{found[2].strip('/')}").rstrip("/")
+    return LakeUrl(f"{found[1]}{path}")

@@ -118,7 +118,8 @@ class SparkTables:
         if missing:
             named = ", ".join(f"`{field.name}` {field.dataType.simpleString()}" for field in missing)
             with said_plainly(table):
-                self._spark.sql(f"ALTER TABLE delta.`{table}` ADD COLUMNS ({named})")
+                name = str(table).replace("`", "``")
+                self._spark.sql(f"ALTER TABLE delta.`{name}` ADD COLUMNS ({named})")
 
     @property
     def _jvm(self) -> Any:

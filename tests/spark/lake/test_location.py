@@ -28,6 +28,8 @@ def test_folders(written: str) -> None:
         ("hdfs://name:8020/lake", "hdfs://name:8020/lake"),
         ("hdfs:///lake", "hdfs:/lake"),
         ("s3a:/bucket/lake", "s3a://bucket/lake"),  # what a path makes of it
+        ("s3a://bucket//a/./x/../lake#1?", "s3a://bucket/a/lake#1?"),
+        ("hdfs:///a//x/../lake", "hdfs:/a/lake"),
     ],
 )
 def test_urls(written: str, url: str) -> None:
@@ -51,9 +53,15 @@ def test_other_urls_are_refused(url: str) -> None:
         ("/lake", "/other/commands", Path("/other/commands")),
         ("s3a://b/l", "commands", LakeUrl("s3a://b/l/commands")),
         ("s3a://b/l", "./x/../commands/", LakeUrl("s3a://b/l/commands")),
+        ("s3a://b/l", "../l/commands", LakeUrl("s3a://b/l/commands")),
+        ("s3a://b/x/../l", "s3a://b//l/commands#1", LakeUrl("s3a://b/l/commands#1")),
         ("s3a://b/l", "/other/commands", Path("/other/commands")),
         ("s3a://b/l", "hdfs://n/t", LakeUrl("hdfs://n/t")),
     ],
 )
 def test_a_table_is_in_the_lake_or_where_it_says(lake: str, table: str, place: Path | LakeUrl) -> None:
     assert table_location(lake_location(lake), table) == place
+
+
+def test_a_table_of_a_lake_by_url_is_by_url() -> None:
+    assert table_location(LakeUrl("file:/data/lake"), "../x") == LakeUrl("file:/data/x")
