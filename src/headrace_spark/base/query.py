@@ -10,7 +10,7 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql.streaming.listener import StreamingQueryProgress
 from pyspark.sql.streaming.query import StreamingQuery
 
-from headrace_spark.base.errors import PipelineError, QueryFailed
+from headrace_spark.base.errors import LakeUnreachable, PipelineError, QueryFailed
 from headrace_spark.base.logs import LOG
 from headrace_spark.base.session import hush
 
@@ -22,54 +22,62 @@ Observer = Callable[[list[StreamingQueryProgress]], None]
 def run_query(begin: Callable[[], StreamingQuery], observe: Observer, stop: Event, restarts_max: int) -> None:
     """Start the query and stay until it ends by itself or `stop` is set.
 
-    A failure that is not ours (a killed Python process, a full /tmp) is tried again from the checkpoint, at
-    most `restarts_max` times in a row without a finished batch in between. Raises QueryFailed.
+    A failure that is not ours (a killed Python process, a full /tmp, a store that does not answer for a while, whoever
+    asks it) is tried again from the checkpoint, at most `restarts_max` times in a row without a finished batch in
+    between. Raises QueryFailed, LakeUnreachable.
     """
     failures = 0
     while not stop.is_set():
-        query = begin()
-        watch = Watch(query, observe)
+        watch = Watch(observe)
         try:
-            watch.until_end(stop)
+            watch.until_end(begin, stop)
             return
-        except PipelineError:
-            query.stop()  # who looks on has found that it must not go on
-            raise
-        except StreamingQueryException as error:
-            failure = QueryFailed.from_spark(error)
-            if stop.is_set() and not failure.is_ours:
+        except (StreamingQueryException, LakeUnreachable) as error:
+            watch.stop()
+            failure = error if isinstance(error, LakeUnreachable) else QueryFailed.from_spark(error)
+            is_ours = isinstance(failure, QueryFailed) and failure.is_ours
+            if stop.is_set() and not is_ours:
                 return  # Spark was told to stop as well, and its tasks were cut off
             failures = 1 if watch.batches else failures + 1
-            if failure.is_ours or failures > restarts_max:
+            if is_ours or failures > restarts_max:
                 raise failure from None
             LOG.warning(
                 "the query failed and is started again from its checkpoint: %s",
                 failure,
                 extra={"fields": {"reason": "query"}},
             )
+        except PipelineError:
+            watch.stop()  # who looks on has found that it must not go on
+            raise
 
 
 class Watch:
     """One run of a query. Polls, because a signal is only handled while Python code runs."""
 
-    def __init__(self, query: StreamingQuery, observe: Observer) -> None:
+    def __init__(self, observe: Observer) -> None:
         self.batches = 0
-        self._query = query
+        self._query: StreamingQuery | None = None
         self._observe = observe
         self._seen_until = ""
 
-    def until_end(self, stop: Event) -> None:
-        while not self._query.awaitTermination(POLL_S):  # type: ignore[arg-type]
-            self._drain()
+    def until_end(self, begin: Callable[[], StreamingQuery], stop: Event) -> None:
+        self._query = query = begin()
+        while not query.awaitTermination(POLL_S):  # type: ignore[arg-type]
+            self._drain(query)
             if stop.is_set():
                 hush()
-                self._query.stop()
+                query.stop()
                 break
-        self._drain()
+        self._drain(query)
 
-    def _drain(self) -> None:
+    def stop(self) -> None:
+        """Stop the query, which may have ended, or never begun."""
+        if self._query is not None:
+            self._query.stop()
+
+    def _drain(self, query: StreamingQuery) -> None:
         """Hand on the batches finished since the last time. Spark reports one only after its commit log has it."""
-        new = [progress for progress in self._query.recentProgress if progress.timestamp > self._seen_until]
+        new = [progress for progress in query.recentProgress if progress.timestamp > self._seen_until]
         if new:
             self._seen_until = new[-1].timestamp
         self.batches += sum(progress.numInputRows > 0 for progress in new)

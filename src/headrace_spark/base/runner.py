@@ -7,7 +7,7 @@ from threading import Event
 from time import monotonic
 from typing import Any, Final, TypeVar
 
-from py4j.protocol import Py4JError, Py4JNetworkError
+from py4j.protocol import Py4JError, Py4JJavaError, Py4JNetworkError
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
@@ -65,6 +65,8 @@ def run_job(job: str, settings: RunSettings, stop: Event, report: Report) -> Pro
         close_session(spark)
         if stop.is_set():
             return last
+        if isinstance(error, (Py4JJavaError, PySparkException)):
+            raise QueryFailed.from_spark(error) from None  # a sentence instead of pages
         if not isinstance(error, (Py4JNetworkError, ConnectionError)):
             raise
         raise EngineLost(

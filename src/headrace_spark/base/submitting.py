@@ -12,6 +12,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from shutil import which
@@ -152,7 +153,8 @@ def run(command: Sequence[str]) -> int:
     process = subprocess.Popen(command, env=environment(os.environ), start_new_session=True)
 
     def pass_on(number: int, _frame: FrameType | None) -> None:
-        os.killpg(process.pid, number)
+        with suppress(ProcessLookupError):  # it has just ended
+            os.killpg(process.pid, number)
 
     before = {number: signal.signal(number, pass_on) for number in (signal.SIGTERM, signal.SIGINT)}
     try:

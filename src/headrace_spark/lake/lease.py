@@ -91,13 +91,13 @@ class Lease:
         """Return as soon as nobody has it, or who has it has not moved for as long as a lease."""
         first = self._files.read(self.url)
         until = monotonic() + self._lease_s
-        if first:
+        if first is not None:
             LOG.info("%s was %s; waiting whether it still does", _holder(first), self._doing)
-        while first:
+        while first is not None:  # an empty file is one that is just being written
             now = self._files.read(self.url)
             if now != first and now:
                 raise LakeConflict(f"another process is {self._doing}: {_holder(now)}")
-            if not now or monotonic() >= until:
+            if now is None or monotonic() >= until:
                 return
             self._ended.wait(_LOOK_S)
 

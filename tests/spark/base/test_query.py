@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from pyspark.errors import StreamingQueryException
 
-from headrace_spark.base.errors import QueryFailed
+from headrace_spark.base.errors import LakeUnreachable, QueryFailed
 from headrace_spark.base.query import run_query
 
 
@@ -95,6 +95,33 @@ def test_failures_in_a_row_are_limited() -> None:
     queries = [PlayedQuery(failure(f"no {n}")) for n in range(3)]
     with pytest.raises(QueryFailed, match="no 2"):
         run(*queries, restarts=2)
+
+
+def test_a_store_that_does_not_answer_for_a_while_ends_nothing(caplog: pytest.LogCaptureFixture) -> None:
+    """Neither while the query begins anew, nor while somebody looks how far it is."""
+    away, seen = LakeUnreachable("s3a://b/l: 503"), []
+    outcomes: list[Any] = [away, away, None, None]
+    first, last = PlayedQuery([progress(1)]), PlayedQuery([progress(2)])
+    beginnings: list[Any] = [first, away, PlayedQuery([progress(2)]), last]
+
+    def begin() -> Any:
+        found = beginnings.pop(0)
+        if isinstance(found, Exception):
+            raise found
+        return found
+
+    def observe(new: list[Any]) -> None:
+        if (found := outcomes.pop(0)) is not None:
+            raise found
+        seen.extend(new)
+
+    run_query(begin, observe, Event(), 2)
+    assert (len(seen), first.stopped, beginnings, outcomes) == (1, True, [], [])
+    assert caplog.text.count("started again from its checkpoint: s3a://b/l: 503") == 3
+    outcomes, beginnings = [away] * 9, [PlayedQuery([]) for _ in range(3)]
+    with pytest.raises(LakeUnreachable, match="503"):
+        run_query(begin, observe, Event(), 2)
+    assert beginnings == []
 
 
 def test_our_own_errors_are_not_tried_again() -> None:

@@ -60,6 +60,12 @@ def test_a_lost_spark_is_no_failure_when_everything_was_told_to_stop(settings: R
     assert shown == [DONE]
 
 
+@pytest.mark.parametrize("settings", [PySparkException("table away\n\tat org.apache.spark")], indirect=True)
+def test_what_spark_says_of_a_failure_is_one_line(settings: RunSettings) -> None:
+    with pytest.raises(QueryFailed, match=r"^table away$"):
+        run_job("archive", settings, Event(), lambda _: None)
+
+
 def test_a_wrong_master_is_said_before_anything_else(tmp_path: Path) -> None:
     wrong = settings_of("archive", tmp_path, tmp_path)
     object.__setattr__(wrong.spark, "master", "foo")

@@ -94,6 +94,22 @@ def test_its_loss_is_noticed_between_two_batches() -> None:
     assert json.loads(store.files[URL]) == {"holder": "another"}  # not removed by who lost it
 
 
+def test_a_file_that_is_just_being_written_is_held() -> None:
+    """A store that does not put files in place at once shows it empty for a moment."""
+
+    class Torn(Store):
+        looks = 0
+
+        def read(self, url: LakeUrl) -> str | None:
+            self.looks += 1
+            return "" if self.looks == 1 else super().read(url)
+
+    store = Torn()
+    store.files[URL] = json.dumps({"holder": "another"})
+    with pytest.raises(LakeConflict, match="another process is archiving"), lease(store).held():
+        raise AssertionError("it was held")
+
+
 def test_one_that_is_given_back_meanwhile_is_free() -> None:
     store = Store()
     store.files[URL] = "torn {"
