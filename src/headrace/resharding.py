@@ -61,7 +61,6 @@ from headrace.workers.building import built
 from headrace.workers.layout import Layout, check_is_whole
 
 MAKING = "reshard.tmp"
-_FEW = 3  # names in a message
 _AT_ONCE = 64 << 20  # offsets, at a byte each, whose references are looked for together
 _PER_ENTRY = 1000
 
@@ -216,7 +215,6 @@ def reshard(data_dir: Path, target: Path, shards: int, report: Report) -> None:
     with closing(SegmentedLog.open(data_dir, LogSettings(), report)) as log:
         _check_consumers(log)
         old = Old(log, report)
-        _check_clusters(old.fold)
         with built(target, MAKING, Likeness.of(data_dir), data_dir) as making:
             made = Layout.make(making, shards)
             for shard in range(shards):
@@ -235,20 +233,6 @@ def _check_consumers(log: SegmentedLog) -> None:
         raise NotResharded(
             f"consumers have not read all of the journal: {', '.join(behind)}. Let them read on, without a broker, until "
             "they are at its end, or remove who will not (`headrace consumer remove`)"
-        )
-
-
-def _check_clusters(fold: Fold) -> None:
-    """Refuse where clusters of consumers read topic queues, which is done in one shard alone. Raises NotResharded."""
-    names = [
-        f"{name.decode('utf-8', 'replace')} of {queue.topic.decode('utf-8')}"
-        for queue in fold.queues.by_id.values()
-        for name in queue.clusters
-    ]
-    if names:
-        raise NotResharded(
-            f"consumer clusters of device frames need one shard: {', '.join(names[:_FEW])}. A queue ends, with its "
-            "clusters, when `frames.queue_topics` no longer has its topic"
         )
 
 

@@ -252,16 +252,42 @@ def test_what_cannot_be_divided_is_refused(old: BrokerProcess, tmp_path: Path) -
     assert (full / "mine").read_text() == "a file of somebody"
 
 
-def test_clusters_of_consumers_are_named(tmp_path: Path) -> None:
-    port = free_port()
-    broker = make_broker(tmp_path / "old", {}, ["--listen", f"frame://127.0.0.1:{port}"]).start()
-    try:
-        with Device(port) as device:
-            device.join("locks", "service")
-        broker.stop()
-    finally:
-        broker.end()
-    assert "service of locks" in reshard(broker.data_dir, tmp_path / "new").stderr
+def test_clusters_of_consumers_go_on_at_the_homes_of_their_topics(brokers: Brokers, tmp_path: Path) -> None:
+    port, homes = free_port(), Homes(SHARDS)
+    names = [f"locks/{n}" for n in range(50)]
+    topics = [next(t for t in names if homes.of_topic("default", t) == shard) for shard in range(SHARDS)]
+    ids: dict[str, list[bytes]] = {}
+    settings, listen = {"frames.visibility_s": 600}, ["--listen", f"frame://127.0.0.1:{port}"]
+    old = brokers(settings, extra=listen).start()
+    with Device(port) as device:
+        for topic in topics:
+            ids[topic] = [device.publish(seq, topic, b"%d" % seq) for seq in range(9)]
+            assert device.join(topic, "service") == device.join(topic, "late") == 0
+            assert [one.message_id for one in device.pull(topic, "service", 6)] == ids[topic][:6]
+            assert device.ack(topic, "service", *ids[topic][1:4]) == 0
+    old.stop()
+    assert reshard(old.data_dir, tmp_path / "new").returncode == 0
+    again = brokers(settings, extra=listen)
+    again.data_dir = tmp_path / "new"
+    again.start()
+    with Device(port) as device:
+        for topic in topics:
+            new = device.publish(99, topic, b"new")
+            assert device.join(topic, "service") == device.join(topic, "late") == 0
+            left = [ids[topic][number] for number in (0, 4, 5, 6, 7, 8)]
+            assert pulled(device, topic, "service", 7) == [*left, new]
+            assert pulled(device, topic, "late", 10) == [*ids[topic], new]
+    again.stop()
+
+
+def pulled(device: Device, topic: str, cluster: str, count: int) -> list[bytes]:
+    """The ids of so many messages, which are acknowledged."""
+    found: list[bytes] = []
+    while len(found) < count:
+        got = [one.message_id for one in device.pull(topic, cluster, count - len(found), 60_000)]
+        assert device.ack(topic, cluster, *got) == 0
+        found += got
+    return found
 
 
 def test_an_interrupted_one_is_begun_anew(old: BrokerProcess, tmp_path: Path) -> None:

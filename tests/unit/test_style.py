@@ -60,6 +60,11 @@ TESTED_TOGETHER = {
         "headrace/core/inbound/consuming.py",
         "headrace/core/outbound/trimming.py",
     ],
+    "tests/unit/core/inbound/test_far_queues.py": [
+        "headrace/core/inbound/queue_talk.py",
+        "headrace/core/inbound/visitors.py",
+        "headrace/core/shards/queue_port.py",
+    ],
     "tests/e2e/test_frames.py": [
         "headrace/core/inbound/devices.py",
         "headrace/core/ports/voice.py",

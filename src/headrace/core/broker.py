@@ -20,6 +20,7 @@ from headrace.core.inbound.consuming import Consuming
 from headrace.core.inbound.devices import Devices
 from headrace.core.inbound.forwarding import Forwarding
 from headrace.core.inbound.publishing import Publishing
+from headrace.core.inbound.queue_talk import QueueTalk
 from headrace.core.inbound.subscribing import Subscribing
 from headrace.core.outbound.clusters import Clusters
 from headrace.core.outbound.delivery import Delivery
@@ -114,7 +115,7 @@ class Broker(BatchListener):
         self.acknowledging = Acknowledging(self.commit, self.delivery, self.sharing)
         self.subscribing = Subscribing(self.commit, self.retained, testimony, worker)
         self.clusters = Clusters(self.fold, self.commit, journal, self.delivery.spilling, self.timers, worker)
-        consuming = Consuming(self.fold, self.commit, self.clusters, worker)
+        consuming = Consuming(shard, self.fold, self.commit, self.clusters, worker)
         self.devices = Devices(self.fold, self.commit, self.sessions, self.publishing, consuming, worker)
         self.journal_failed: Callable[[BaseException], None] | None = None
         self._acknowledged_us = 0  # when it was told of one last
@@ -138,6 +139,10 @@ class Broker(BatchListener):
         )
         self.neighbours = self.router.others = self.subscribing.neighbours = neighbours
         self.drop_events.others = neighbours
+        consuming = self.devices.consuming
+        consuming.neighbours = neighbours
+        talk = QueueTalk(self.shard, self.fold, self.commit, consuming, self.worker, settings)
+        neighbours.queues, self.devices.requests = talk, talk.far
         self.retained.others = neighbours.asking
         self.sharing.lending = neighbours.members
         self.acknowledging.loans = neighbours.members.loans

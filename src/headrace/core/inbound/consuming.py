@@ -1,7 +1,8 @@
 """JOIN, LEAVE, PULL and ACK: what the consumers of topic queues ask.
 
 Runs on the loop. A queue or a cluster that is made is a record; when it is durable it takes effect and JOIN is answered.
-So is an ACK: what was answered with success is never delivered again to this cluster.
+So is an ACK: what was answered with success is never delivered again to this cluster. A queue is in the shard that is the
+home of its topic; where there are others, `far_queues` takes the requests of connections and brings them here.
 """
 
 from __future__ import annotations
@@ -22,6 +23,8 @@ from headrace.core.records.queue_record import (
     number_record,
     queue_record,
 )
+from headrace.core.shards.holding import Held
+from headrace.core.shards.neighbours import Neighbours
 from headrace.core.state.state import Fold
 from headrace.core.state.tenant import Tenant
 from headrace.errors import NotReadableNow, ProtocolError
@@ -44,11 +47,49 @@ class Guest:
         self.joining: i64 = 0
 
 
-class Consuming:
-    """Handles what consumers ask for: JOIN, LEAVE, PULL, ACK."""
+class Requests:
+    """Takes what the consumers of a connection ask for, and has topics get their queues."""
 
-    def __init__(self, fold: Fold, commit: GroupCommit, clusters: Clusters, worker: WorkerPort) -> None:
+    def open(self, tenant: Tenant, topic: bytes) -> int:
+        """Have a topic that a device publishes to get its queue, if it has none. Returns the reason code where it may not
+        have one."""
+        raise NotImplementedError
+
+    def join(self, guest: Guest, sn: bytes, topic: bytes, name: bytes) -> None:
+        """Let one consumer more join; the queue and the cluster are made if they are not there."""
+        raise NotImplementedError
+
+    def leave(self, guest: Guest, sn: bytes, topic: bytes, name: bytes) -> None:
+        """Let a consumer leave."""
+        raise NotImplementedError
+
+    def pull(self, guest: Guest, sn: bytes, topic: bytes, name: bytes, most: i64, wait_ms: i64) -> None:
+        """Answer a PULL now, or when there is something to answer with. Raises ProtocolError: there is no code in the
+        answer."""
+        raise NotImplementedError
+
+    def ack(self, guest: Guest, sn: bytes, topic: bytes, name: bytes, ids: list[bytes]) -> None:
+        """Acknowledge what is known; the answer says whether all was, when that is durable."""
+        raise NotImplementedError
+
+    def lost(self, guest: Guest) -> None:
+        """Note that the connection has ended."""
+        raise NotImplementedError
+
+    def go_on(self, guest: Guest) -> None:
+        """Note that the socket's buffer has drained."""
+        raise NotImplementedError
+
+
+class Consuming(Requests):
+    """Handles what consumers ask for of the topic queues of one shard. `neighbours`: where there are other shards."""
+
+    def __init__(
+        self, shard: int, fold: Fold, commit: GroupCommit, clusters: Clusters, worker: WorkerPort
+    ) -> None:
         self.clusters = clusters
+        self.neighbours: Neighbours | None = None
+        self._shard = shard
         self._fold = fold
         self._commit = commit
         self._worker = worker
@@ -61,18 +102,29 @@ class Consuming:
     # Which topics have queues
 
     def start(self) -> None:
-        """Do as the configuration says now: queues of topics that have none any more end, those that it names begin."""
+        """Do as the configuration says now: queues of topics that have none any more end, those that it names begin. So
+        do those of topics that are at home in another shard, which shards had before clusters read them."""
         for queue in list(self._fold.queues.by_id.values()):
-            if not self._may_have(queue.topic):
+            if not self.may_have(queue.topic) or not self.is_home(queue.tenant, queue.topic):
                 self._fold.queues.closed(queue)
                 self._commit.append(number_record(QUEUE_CLOSED, self._worker.clock.now_us, [queue.queue_id]))
         if self._fold.queues.by_id:
             self.clusters.trimming.begin()
         for topic_filter in self._settings.queue_topics:
-            if valid_topic(topic_filter.encode("utf-8")):
-                self.open(self._fold.tenant(DEFAULT_TENANT), topic_filter.encode("utf-8"))
+            topic = topic_filter.encode("utf-8")
+            if valid_topic(topic) and self.is_home(DEFAULT_TENANT, topic):
+                self.open(self._fold.tenant(DEFAULT_TENANT), topic)
 
-    def _may_have(self, topic: bytes) -> bool:
+    def home_of(self, tenant: str, topic: bytes) -> int:
+        """Return the shard where a topic has its queue."""
+        return self._worker.homes.of_retained(tenant.encode("utf-8"), topic)
+
+    def is_home(self, tenant: str, topic: bytes) -> bool:
+        """Return whether that is this shard."""
+        return self._worker.homes.shards == 1 or self.home_of(tenant, topic) == self._shard
+
+    def may_have(self, topic: bytes) -> bool:
+        """Return whether a topic has a queue, by the configuration."""
         known = self._has_queue.get(topic)
         if known is None:
             text = topic.decode("utf-8")
@@ -83,14 +135,13 @@ class Consuming:
         return known
 
     def open(self, tenant: Tenant, topic: bytes) -> int:
-        """Have a topic get its queue, if it has none. Returns the reason code where it may not have one."""
         queues = tenant.queues
         if topic in queues:
             return rc.SUCCESS
         key = (tenant.name, topic)
         if key in self._opening:
             return rc.SUCCESS
-        if not self._may_have(topic):
+        if not self.may_have(topic):
             return rc.TOPIC_NAME_INVALID
         if len(queues) + len(self._opening) >= self._settings.queues_max:
             return rc.QUOTA_EXCEEDED
@@ -103,9 +154,10 @@ class Consuming:
     # JOIN
 
     def join(self, guest: Guest, sn: bytes, topic: bytes, name: bytes) -> None:
-        """Let one consumer more join; the queue and the cluster are made if they are not there."""
         tenant = self._fold.tenant_of(guest.link)
-        code = self._refusal(guest.link, topic, name)
+        code = self.refusal(guest.link, topic, name)
+        if not code and not self.is_home(tenant.name, topic):
+            code = rc.SERVER_UNAVAILABLE  # nobody asks here
         if not code and len(guest.party.consumers) + guest.joining >= CONSUMERS_MAX:
             code = rc.QUOTA_EXCEEDED
         code = code or self.open(tenant, topic)
@@ -114,14 +166,22 @@ class Consuming:
         guest.joining += 1
         self._commit.defer(_Joined(self, guest, sn, topic, name, code))
 
-    def _refusal(self, link: Link, topic: bytes, name: bytes) -> int:
+    def refusal(self, link: Link, topic: bytes, name: bytes) -> int:
+        """Return the reason code where a connection may not ask this of a cluster, 0 where it may."""
         if not valid_topic(topic) or not 0 < len(name) <= CLUSTER_BYTES_MAX:
             return rc.TOPIC_NAME_INVALID
         if not self._may_read(link, topic):
             return rc.NOT_AUTHORIZED
-        if self._worker.homes.shards > 1:  # it would get what is published in its own shard alone
-            return rc.SHARED_SUBSCRIPTIONS_NOT_SUPPORTED
         return rc.SUCCESS
+
+    def hold(self, held: Held) -> bool:
+        """Keep an answer back until the other shards look for what has a queue by now; False if they do."""
+        return self.neighbours is not None and self.neighbours.hold(held)
+
+    def check_pull(self, link: Link, topic: bytes) -> None:
+        """Raise ProtocolError where a connection may not PULL from a topic: there is no code in the answer."""
+        if not valid_topic(topic) or not self._may_read(link, topic):
+            raise ProtocolError(rc.NOT_AUTHORIZED, "PULL from a topic that may not be read")
 
     def _may_read(self, link: Link, topic: bytes) -> bool:
         rights = link.rights
@@ -186,10 +246,7 @@ class Consuming:
         self._commit.defer(_Left(self, guest, sn, topic, name))
 
     def pull(self, guest: Guest, sn: bytes, topic: bytes, name: bytes, most: i64, wait_ms: i64) -> None:
-        """Answer a PULL now, or when there is something to answer with. Raises ProtocolError: there is no code in the
-        answer."""
-        if not valid_topic(topic) or not self._may_read(guest.link, topic):
-            raise ProtocolError(rc.NOT_AUTHORIZED, "PULL from a topic that may not be read")
+        self.check_pull(guest.link, topic)
         until_ms = self._worker.clock.mono_ms + int(wait_ms)
         if guest.joining:
             self._commit.defer(_Pulled(self, guest, sn, topic, name, most, until_ms))
@@ -203,8 +260,7 @@ class Consuming:
         self.clusters.pull(guest.party, Pull(consumer, sn, most, until_ms))
 
     def ack(self, guest: Guest, sn: bytes, topic: bytes, name: bytes, ids: list[bytes]) -> None:
-        """Acknowledge what is known; the answer says whether all was, when that is durable."""
-        code = self._refusal(guest.link, topic, name)
+        code = self.refusal(guest.link, topic, name)
         if not code:
             cluster = self._found(guest, topic, name)
             if cluster is None or not self.clusters.ack(cluster, ids):
@@ -214,8 +270,10 @@ class Consuming:
         self._commit.defer(_Acked(guest, sn, code))
 
     def lost(self, guest: Guest) -> None:
-        """Note that the connection has ended."""
         self.clusters.lost(guest.party)
+
+    def go_on(self, guest: Guest) -> None:
+        self.clusters.go_on(guest.party)
 
 
 class _Opened(Deferred):
@@ -230,8 +288,9 @@ class _Opened(Deferred):
         self._opening.discard(self._key)
 
 
-class _OfCluster(Deferred):
-    """A request that a connection has for a cluster, in its place behind what was appended before it."""
+class _OfCluster(Held):
+    """A request that a connection has for a cluster, in its place behind what was appended before it, when the other
+    shards look for the topics whose queues were opened by then."""
 
     def __init__(self, consuming: Consuming, guest: Guest, sn: bytes, topic: bytes, name: bytes) -> None:
         super().__init__(guest.link, len(topic) + len(name))
@@ -240,6 +299,10 @@ class _OfCluster(Deferred):
         self.sn = sn
         self.topic = topic
         self.name = name
+
+    def run(self) -> None:
+        if not self.consuming.hold(self):
+            self.finish()
 
 
 class _Joined(_OfCluster):
@@ -251,14 +314,14 @@ class _Joined(_OfCluster):
         super().__init__(consuming, guest, sn, topic, name)
         self._code = code
 
-    def run(self) -> None:
+    def finish(self) -> None:
         self.consuming.joined(self.guest, self.sn, self.topic, self.name, self._code)
 
 
 class _Left(_OfCluster):
     """Handles LEAVE, behind the JOINs before it."""
 
-    def run(self) -> None:
+    def finish(self) -> None:
         found = self.consuming.clusters.leave(self.guest.party, self.sn, self.topic, self.name)
         self.guest.voice.left(self.sn, rc.SUCCESS if found else rc.NO_SUBSCRIPTION_EXISTED)
 
@@ -280,7 +343,7 @@ class _Pulled(_OfCluster):
         self._most: i64 = most
         self._until_ms = until_ms
 
-    def run(self) -> None:
+    def finish(self) -> None:
         if self.guest.link.closed:
             return
         try:

@@ -15,7 +15,7 @@ from mypy_extensions import i64
 from headrace.core.commit import ENTRY_BYTES, Deferred, GroupCommit
 from headrace.core.inbound.admission import Admission, is_closed
 from headrace.core.inbound.connect import Sessions
-from headrace.core.inbound.consuming import Consuming, Guest
+from headrace.core.inbound.consuming import Consuming, Guest, Requests
 from headrace.core.inbound.publishing import PAYLOAD_WEIGHT, Publishing
 from headrace.core.ports.access import PENDING, LinkRights, SignIn, SignInListener
 from headrace.core.ports.identity import Identity
@@ -57,6 +57,7 @@ class Devices:
     ) -> None:
         self.journal = JournalName()
         self.consuming = consuming
+        self.requests: Requests = consuming  # who takes those of consumers
         self.clients: dict[DeviceLink, None] = {}
         self._fold = fold
         self._commit = commit
@@ -204,7 +205,7 @@ class Devices:
         weight: i64 = ENTRY_BYTES + PAYLOAD_WEIGHT * len(message.payload)
         link.deferred += weight
         self._publishing.keep_share(link, link.deferred)
-        self.consuming.open(tenant, message.topic)
+        self.requests.open(tenant, message.topic)
         seen.offset = commit.append(message)
         commit.deferred_bytes += weight
         tenant.devices.note(seen)
@@ -231,7 +232,7 @@ class Devices:
     def lost(self, client: DeviceLink, guest: Guest | None) -> None:
         """Note that the connection has ended; `guest` is what it has had to do with topic queues."""
         if guest is not None:
-            self.consuming.lost(guest)
+            self.requests.lost(guest)
         if client in self.clients:
             del self.clients[client]
             self._fold.tenant_of(client.link).counters.disconnects += 1
@@ -294,7 +295,7 @@ class DeviceLink(FrameHandler):
     def writable(self) -> None:
         """Note that the socket's buffer has drained."""
         if self._guest is not None:
-            self._home().consuming.clusters.go_on(self._guest.party)
+            self._home().requests.go_on(self._guest)
 
     @property
     def is_stranger(self) -> bool:
@@ -382,19 +383,19 @@ class DeviceLink(FrameHandler):
 
     def join(self, sn: bytes, topic: bytes, cluster: bytes) -> None:
         if self._speaks(sn):
-            self._home().consuming.join(self.guest, sn, topic, cluster)
+            self._home().requests.join(self.guest, sn, topic, cluster)
 
     def leave(self, sn: bytes, topic: bytes, cluster: bytes) -> None:
         if self._speaks(sn):
-            self._home().consuming.leave(self.guest, sn, topic, cluster)
+            self._home().requests.leave(self.guest, sn, topic, cluster)
 
     def pull(self, sn: bytes, topic: bytes, cluster: bytes, most: i64, wait_ms: i64) -> None:
         if self._speaks(sn):
-            self._home().consuming.pull(self.guest, sn, topic, cluster, most, wait_ms)
+            self._home().requests.pull(self.guest, sn, topic, cluster, most, wait_ms)
 
     def ack(self, sn: bytes, topic: bytes, cluster: bytes, ids: list[bytes]) -> None:
         if self._speaks(sn):
-            self._home().consuming.ack(self.guest, sn, topic, cluster, ids)
+            self._home().requests.ack(self.guest, sn, topic, cluster, ids)
 
     # From the journal
 

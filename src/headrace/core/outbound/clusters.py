@@ -39,7 +39,7 @@ from headrace.mqtt import reason_codes as rc
 PULLED_MAX: Final = 256  # messages in one answer
 PULLED_BYTES_MAX: Final = 1 << 20
 _RESERVED: Final = 256  # at a time, beyond what is asked for
-_PULLS_MAX: Final = 1024  # that wait on one connection
+PULLS_MAX: Final = 1024  # that wait on one connection
 CONSUMERS_MAX: Final = 10_000  # of one connection
 _UNREAD_MS: Final = 1000  # until what could not be read is tried again
 _FORGOTTEN: Final = 1000  # messages that are done with, of which something is remembered
@@ -259,7 +259,7 @@ class Clusters:
 
     def pull(self, party: Party, pull: Pull) -> None:
         """Answer a PULL now, when there is something, or when its time is over; PULLs before it come first."""
-        if len(party.pulls) >= _PULLS_MAX:
+        if len(party.pulls) >= PULLS_MAX:
             raise ProtocolError(rc.RECEIVE_MAXIMUM_EXCEEDED, "more PULLs than may wait")
         pull.consumer.told = False
         pull.consumer.asking += 1

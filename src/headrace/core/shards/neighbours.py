@@ -19,7 +19,7 @@ from headrace.core.outbound.routing import Passing, Router
 from headrace.core.ports.journal import JournalPort
 from headrace.core.ports.link import WorkerPort
 from headrace.core.records.message import Copy, Message
-from headrace.core.records.record import DROP_QOS0_SLOW, FLAG_QOS, FLAG_RETAIN
+from headrace.core.records.record import DROP_QOS0_SLOW, FLAG_FRAME, FLAG_QOS, FLAG_RETAIN
 from headrace.core.records.stream_record import FOLLOWED, OWNED, stream_record
 from headrace.core.shards import peer
 from headrace.core.shards.answering import Answering
@@ -30,9 +30,11 @@ from headrace.core.shards.group_members import GroupMembers
 from headrace.core.shards.group_wires import GroupWires
 from headrace.core.shards.holding import Held, Holding
 from headrace.core.shards.peer import Frame, Hello, Wire, weight_of
+from headrace.core.shards.queue_frames import QueueFrame
+from headrace.core.shards.queue_port import QueuePort
 from headrace.core.shards.retained_frames import Answered, RetainedFrame, Sought
 from headrace.core.shards.routes import Routes
-from headrace.core.shards.sending import Sender, home_of
+from headrace.core.shards.sending import Sender, home_of, is_queued
 from headrace.core.shards.taking import Taker
 from headrace.core.state.state import Fold
 from headrace.core.state.wanted import Wanted, WantedListener
@@ -95,7 +97,8 @@ class Neighbours(Passing):
         self._followed: dict[int, int] = {}  # what followers have said is durable there
         self._followed_noted: dict[int, int] = {}
         self._wanted = Wanted()
-        fold.wanted = self._wanted
+        fold.wanted = fold.queues.wanted = self._wanted
+        self.queues: QueuePort | None = None  # whoever speaks of topic queues
         wires = _GroupWires(self)
         self.homes = GroupHomes(fold, commit, delivery, journal, worker, self._holding, wires)
         self.members = GroupMembers(shard, fold, commit, delivery, worker, wires, settings.answer_within_ms)
@@ -134,6 +137,8 @@ class Neighbours(Passing):
     def connect(self, source: int, wire: Wire) -> None:
         """Follow a shard on a new wire to its owner."""
         self.members.cut(source)
+        if self.queues is not None:
+            self.queues.cut(source)
         self._attempt += 1
         wire.far = source
         hello = Hello(self.shard, self.epoch, self._attempt)
@@ -141,6 +146,8 @@ class Neighbours(Passing):
         self._takers[source].begin(wire, hello, announced, self._holding.number)
         if self.members.needs(source):
             wire.say(Meet())
+        if self.queues is not None:
+            self.queues.reached(source, wire)
         self._holding.release()
 
     def follows(self, source: int) -> bool:
@@ -185,6 +192,8 @@ class Neighbours(Passing):
         """Take nothing more from a shard on the wire there is."""
         taker.end()
         self.members.cut(taker.source)
+        if self.queues is not None:
+            self.queues.cut(taker.source)
 
     def heard(self, wire: Wire, frame: Frame) -> None:
         """Go on with what was said on a wire. What comes on one that was cut means nothing any more."""
@@ -194,11 +203,18 @@ class Neighbours(Passing):
             return
         taker = self._takers.get(wire.far)
         if taker is not None and taker.wire is wire:
-            self._of_source(taker, frame)
+            if not isinstance(frame, QueueFrame):
+                self._of_source(taker, frame)
+            elif self.queues is not None:
+                self.queues.heard(taker.source, frame)
             return
         sender = self._by_shard.get(wire.far)
-        if sender is not None and sender.wire is wire:
+        if sender is None or sender.wire is not wire:
+            return
+        if not isinstance(frame, QueueFrame):
             self._of_follower(sender, frame)
+        elif self.queues is not None:
+            self.queues.asked(sender.shard, wire, frame)
 
     def _greeted(self, wire: Wire, hello: Hello) -> None:
         """Let somebody follow who has said HELLO: the newest owner of a shard is believed, on its newest wire."""
@@ -215,7 +231,8 @@ class Neighbours(Passing):
             before = self._by_shard.get(hello.shard)
             if before is not None:
                 self._close(before)
-            sender = Sender(wire, self.shard, hello.shard, self.routes.open(), self._worker.homes)
+            slot = self.routes.open()
+            sender = Sender(wire, self.shard, hello.shard, slot, self._worker.homes, self.queues)
             self._senders[sender.slot] = sender
             self._by_shard[hello.shard] = sender
             self.homes.opened(hello.shard)
@@ -272,6 +289,8 @@ class Neighbours(Passing):
         self._answering.forget(sender.slot)
         sender.wire.cut()
         self.homes.closed(sender.shard)
+        if self.queues is not None:
+            self.queues.closed(sender.shard)
 
     def _of_follower(self, sender: Sender, frame: Frame) -> None:
         routes, slot = self.routes, sender.slot
@@ -339,7 +358,7 @@ class Neighbours(Passing):
     def _of_source(self, taker: Taker, frame: Frame) -> None:
         if isinstance(frame, peer.Copied):
             try:
-                taker.copied(frame.copy)
+                self._copied(taker, frame)
             except Exception as error:  # noqa: BLE001  it is asked for again, on another wire
                 self._worker.contain("apply", None, error)
                 self._cut(taker)
@@ -360,6 +379,14 @@ class Neighbours(Passing):
                 self._welcomed(taker, taker.wire, frame.epoch)
         elif isinstance(frame, GroupFrame):
             self.members.heard(taker.source, frame)
+
+    def _copied(self, taker: Taker, frame: peer.Copied) -> None:
+        """Append the next copy of a stream; before it the queue of its topic, where it is to begin one. Raises what the
+        journal does."""
+        copy = frame.copy
+        if frame.begins and self.queues is not None and copy.source_offset >= taker.position:
+            self.queues.begins(copy)
+        taker.copied(copy)
 
     # What the sessions here want
 
@@ -398,13 +425,14 @@ class Neighbours(Passing):
                 sender.fall_back(message.offset)
 
     def _wanting(self, message: Message) -> list[Sender]:
-        """Return the senders to the shards that want a message, that of its home among them if it is retained."""
+        """Return the senders to the shards that want a message, that of its home among them if it is retained, or of a
+        device and its topic may have a queue."""
         found: list[Sender] = []
         for slot in self.routes.match(message.tenant, message.topic):
             sender = self._senders.get(slot)
             if sender is not None:
                 found.append(sender)
-        if message.flags & FLAG_RETAIN:
+        if message.flags & FLAG_RETAIN or (message.flags & FLAG_FRAME and is_queued(message, self.queues)):
             home = self._by_shard.get(home_of(message, self._worker.homes))
             if home is not None and home not in found:
                 found.append(home)
@@ -451,6 +479,8 @@ class Neighbours(Passing):
             taker.tell()
         more = self._answering.go_on() or more
         self.asking.go_on()
+        if self.queues is not None:
+            self.queues.go_on()
         if more:
             self._worker.request_tick()
 
@@ -471,6 +501,8 @@ class Neighbours(Passing):
                 self._worker.request_tick()
         self._note_followed(clock.now_us)
         self.members.on_timer()
+        if self.queues is not None:
+            self.queues.on_timer()
         self._holding.release()
         self.asking.on_timer()
 

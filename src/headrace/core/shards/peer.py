@@ -5,7 +5,7 @@ B follows A. B opens the conversation on a wire of its own, on which what is sai
     B -> A   Hello, Announced ..., Follow, then Wanted, Unwanted, Granted, Durable
     A -> B   Started, then Copied, Looked, Passed; Confirmed
 
-and behind Hello what `group_frames` tells of, in both directions.
+and behind Hello what `group_frames` and `queue_frames` tell of, in both directions.
 
 Hello names the epoch of B's owner, which is higher with each owner, and the number of the attempt, higher with each wire
 of that owner. A talks on the wire with the newest of both and cuts the others, so that nothing late is ever believed.
@@ -92,10 +92,12 @@ class Durable(Frame):
 
 
 class Copied(Frame):
-    """The next message of A's journal that is B's; everything before it was looked at."""
+    """The next message of A's journal that is B's; everything before it was looked at. `begins`: a device has published
+    it, so that its topic, which is at home in B, has a queue from there on."""
 
-    def __init__(self, copy: Copy) -> None:
+    def __init__(self, copy: Copy, begins: bool = False) -> None:
         self.copy = copy
+        self.begins = begins
 
 
 class Looked(Frame):

@@ -9,8 +9,10 @@ One frame is a kind and its fields; whoever carries it says where it ends. Integ
      6 Granted    u64                  7 Durable   u64      8 Looked  u64      9 Confirmed  u64
     10 Copied     a COPY record        11 Passed   a MESSAGE record at QoS 0 (`record`)
     12 Started    u64 offset, u64 time
+    13 Copied     a COPY record of what a device has published: its topic has a queue from there on
     32 to 36      what is asked and answered about retained messages (`retained_frames`)
     48 to 59      what is said about shared subscriptions (`group_frames`)
+    64 to 70      what is said about topic queues (`queue_frames`)
 
 A frame that is none of these, or whose fields do not fill it, is refused: the connection is of no use any more.
 """
@@ -40,6 +42,12 @@ from headrace.core.shards.peer import (
     Unwanted,
     Wanted,
 )
+from headrace.core.shards.queue_frames import (
+    FIRST_QUEUE_KIND,
+    LAST_QUEUE_KIND,
+    QueueFrame,
+    decode_queue_frame,
+)
 from headrace.core.shards.retained_frames import (
     RetainedFrame,
     decode_retained,
@@ -60,6 +68,7 @@ CONFIRMED: Final = 9
 COPIED: Final = 10
 PASSED: Final = 11
 STARTED: Final = 12
+BEGUN: Final = 13
 
 _HELLO: Final = struct.Struct("<IQQ")
 _PAIR: Final = struct.Struct("<QQ")
@@ -72,7 +81,7 @@ _NUMBER_MAX: Final = (1 << 63) - 1
 def encode(frame: Frame) -> bytes:
     """Return the bytes of a frame."""
     if isinstance(frame, Copied):
-        return _record(COPIED, frame.copy)
+        return _record(BEGUN if frame.begins else COPIED, frame.copy)
     if isinstance(frame, Passed):
         return _record(PASSED, frame.message)
     if isinstance(frame, Hello):
@@ -91,6 +100,8 @@ def encode(frame: Frame) -> bytes:
         return _kind(frame.kind()) + frame.fields()
     if isinstance(frame, Started):
         return _kind(STARTED) + _PAIR.pack(frame.offset, frame.timestamp_us)
+    if isinstance(frame, QueueFrame):
+        return frame.encode()
     return _encode_number(frame)
 
 
@@ -128,7 +139,9 @@ def decode(data: bytes) -> Frame:
     try:
         if FIRST_KIND <= kind <= LAST_KIND:
             return decode_group_frame(data)
-        if kind in (COPIED, PASSED):
+        if FIRST_QUEUE_KIND <= kind <= LAST_QUEUE_KIND:
+            return decode_queue_frame(data)
+        if kind in (COPIED, PASSED, BEGUN):
             return _decode_message(data, kind)
         if is_about_retained(kind):
             return decode_retained(data)
@@ -162,8 +175,8 @@ def _decode_message(data: bytes, kind: int) -> Frame:
     if isinstance(record, Message):
         _checked(record.timestamp_us)
         _checked(record.incarnation)
-    if kind == COPIED and isinstance(record, Copy) and _is_copied(record):
-        return Copied(record)
+    if kind != PASSED and isinstance(record, Copy) and _is_copied(record):
+        return Copied(record, kind == BEGUN)
     if kind == PASSED and isinstance(record, Message) and record.kind == KIND_MESSAGE and record.qos == 0:
         return Passed(record)
     raise CorruptRecord(f"a frame of kind {kind} with a record of kind {record.kind}")

@@ -12,17 +12,21 @@ from mypy_extensions import i64
 from headrace.core.homes import Homes
 from headrace.core.ports.journal import NOT_NOW, JournalPort
 from headrace.core.records.message import Message, copy_of
-from headrace.core.records.record import FLAG_QOS, FLAG_RETAIN, KIND_MESSAGE
+from headrace.core.records.record import FLAG_FRAME, FLAG_QOS, FLAG_RETAIN, KIND_MESSAGE
 from headrace.core.shards.peer import Copied, Looked, Passed, Wire, weight_of
+from headrace.core.shards.queue_port import QueuePort
 from headrace.core.shards.routes import Routes
 
 
 class Sender:
     """The stream to one shard, on one wire. `slot` holds the routes that were announced on it."""
 
-    def __init__(self, wire: Wire, source: int, shard: int, slot: int, homes: Homes) -> None:
+    def __init__(
+        self, wire: Wire, source: int, shard: int, slot: int, homes: Homes, queues: QueuePort | None
+    ) -> None:
         self.wire = wire
         self._homes = homes
+        self._queues = queues
         self.shard = shard
         self.slot = slot
         self.following = False
@@ -93,6 +97,8 @@ class Sender:
             return False
         if message.flags & FLAG_RETAIN and home_of(message, self._homes) == self.shard:
             return True
+        if self._begins(message) and is_queued(message, self._queues):
+            return True
         return self.slot in routes.match(message.tenant, message.topic)
 
     def fall_back(self, offset: i64) -> None:
@@ -117,9 +123,19 @@ class Sender:
         self._left -= weight_of(message)
         self._said = message.offset + 1
         self.copies += 1
-        self.wire.say(Copied(copy_of(message, self._source, message.offset)))
+        copy = copy_of(message, self._source, message.offset)
+        self.wire.say(Copied(copy, self._begins(message)))
+
+    def _begins(self, message: Message) -> bool:
+        """Return whether a device has published the message, to a topic that is at home in the other shard."""
+        return message.flags & FLAG_FRAME != 0 and home_of(message, self._homes) == self.shard
 
 
 def home_of(message: Message, homes: Homes) -> int:
-    """Return the shard that keeps a retained message."""
+    """Return the shard that keeps a retained message, and has the queue of its topic."""
     return homes.of_retained(message.tenant.encode("utf-8"), message.topic)
+
+
+def is_queued(message: Message, queues: QueuePort | None) -> bool:
+    """Return whether a message of a device goes to the home of its topic, whoever is subscribed."""
+    return queues is not None and queues.may_have(message)

@@ -31,6 +31,7 @@ from headrace.core.records.queue_record import (
 )
 from headrace.core.state.backlog import REF_OFFSET_SHIFT, Behind, Page
 from headrace.core.state.queue import reference
+from headrace.core.state.wanted import Wanted
 from headrace.errors import CorruptRecord
 
 UNREADABLE_NOW: Final = 0
@@ -363,6 +364,7 @@ class TopicQueues:
         self.by_id: dict[int, TopicQueue] = {}
         self.clusters: dict[int, Cluster] = {}
         self._by_topic: dict[str, dict[bytes, TopicQueue]] = {}
+        self.wanted: Wanted | None = None  # where there are other shards
 
     def of_tenant(self, tenant: str) -> dict[bytes, TopicQueue]:
         """Return the queues of a tenant, by topic: one object for ever."""
@@ -375,11 +377,15 @@ class TopicQueues:
             queue = TopicQueue(tenant, topic, queue_id, self._pages)
             queues[topic] = queue
             self.by_id[queue_id] = queue
+            if self.wanted is not None:
+                self.wanted.add(tenant, topic.decode("utf-8"))
 
     def closed(self, queue: TopicQueue) -> None:
         """Forget the queue of a topic that has none any more."""
-        self.of_tenant(queue.tenant).pop(queue.topic, None)
+        held = self.of_tenant(queue.tenant).pop(queue.topic, None)
         self.by_id.pop(queue.queue_id, None)
+        if held is not None and self.wanted is not None:
+            self.wanted.remove(queue.tenant, queue.topic.decode("utf-8"))
         for cluster in queue.clusters.values():
             self.clusters.pop(cluster.cluster_id, None)
 

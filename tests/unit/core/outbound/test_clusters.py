@@ -253,12 +253,16 @@ def test_what_may_have_been_delivered_before_a_crash_is_flagged_and_nothing_is_a
     assert flags == [True, True] + [False] * 254
 
 
-def test_a_consumer_is_refused_where_a_queue_would_hold_a_part_of_its_topic() -> None:
+def test_a_shard_that_is_not_the_home_of_a_topic_has_no_queue_of_it_and_no_consumers() -> None:
     bench = Bench(shards=2)
+    assert Homes(2).of_topic("default", TOPIC.decode()) == 1
     notes = bench.guest().voice
     assert isinstance(notes, Notes)
-    assert notes.codes == [0x9E]
+    assert notes.codes == [0x88]
     assert not bench.queue.clusters
+    bench.consuming.start()
+    bench.sync()
+    assert bench.broker.fold.queues.by_id == replayed(bench.journal).queues.by_id == {}
 
 
 def test_no_more_is_in_flight_than_is_allowed() -> None:

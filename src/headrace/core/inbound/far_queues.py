@@ -1,0 +1,385 @@
+"""Where there are several shards: the requests of the consumers whose connections are here, on their way to the queues.
+
+Runs on the loop. A queue is in the shard that is the home of its topic, and so is all that is decided about it. Requests
+go there, to this shard too, and answers come back; here is kept that they come in the order of the requests, as a client
+counts them by their opcodes: of JOIN and LEAVE, and of ACK, what is under way is with one home at a time, and of PULL it
+is one, so that no more is read than the client takes. Nothing of it is journaled. A connection whose consumers have lost
+the wire to a home ends: what they hold was given back there.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Final
+
+from mypy_extensions import i64
+
+from headrace.core.commit import Deferred, GroupCommit
+from headrace.core.inbound.consuming import Consuming, Guest, Requests
+from headrace.core.outbound.clusters import CONSUMERS_MAX, PULLS_MAX
+from headrace.core.ports.link import WorkerPort
+from headrace.core.shards import queue_frames as frames
+from headrace.core.shards.peer import Wire
+from headrace.core.shards.queue_frames import ACKS, JOINS, LEAVES, PULLS, QueueFrame
+from headrace.core.state.state import Fold
+from headrace.core.state.tenant import Tenant
+from headrace.errors import ProtocolError
+from headrace.mqtt import reason_codes as rc
+
+NOWHERE: Final = -1  # the home of a request that is refused here
+
+
+class Errand(Deferred):
+    """A request on its way. `code`: it is refused with it, in its turn; `over`: its consumer has left."""
+
+    def __init__(
+        self, guest: Guest, verb: int, sn: bytes, topic: bytes, name: bytes, home: int, ids: list[bytes]
+    ) -> None:
+        super().__init__(guest.link, len(topic) + len(name) + frames.ID_BYTES * len(ids))
+        self.verb = verb
+        self.sn = sn
+        self.topic = topic
+        self.name = name
+        self.home = home
+        self.ids = ids
+        self.code = rc.SUCCESS
+        self.most = 0
+        self.until_ms = 0  # of a PULL: when it is answered at the latest
+        self.away_ms = 0  # it waits no longer than this for a home that is away
+        self.over = False
+
+    @property
+    def key(self) -> tuple[bytes, bytes, bytes]:
+        """Return whose request it is."""
+        return self.sn, self.topic, self.name
+
+
+class Line:
+    """The requests of a connection whose answers come in one order: those that were asked, and those that wait."""
+
+    def __init__(self) -> None:
+        self.asked: deque[Errand] = deque()
+        self.waiting: deque[Errand] = deque()
+
+    def homes(self) -> set[int]:
+        """Return where something is under way."""
+        return {errand.home for errand in self.asked}
+
+
+class Caller:
+    """A connection with consumers. `consumers` have joined, each at a home; `told` are the homes that know of it."""
+
+    def __init__(self, guest: Guest, number: int) -> None:
+        self.guest = guest
+        self.number = number
+        self.members = Line()  # JOIN and LEAVE
+        self.acks = Line()
+        self.pulls = Line()
+        self.consumers: dict[tuple[bytes, bytes, bytes], int] = {}
+        self.told: set[int] = set()
+        self.again = False  # it is looked at again when what it has to read was written
+        self.joining: i64 = 0  # JOINs without an answer
+
+    def lines(self) -> list[Line]:
+        return [self.members, self.acks, self.pulls]
+
+    def needs(self, home: int) -> bool:
+        """Return whether it has something at a home that ends with the wire there."""
+        if home in self.consumers.values():
+            return True
+        return any(home in line.homes() for line in self.lines())
+
+
+class FarQueues(Requests):
+    """Takes the requests of consumers, and brings them to the homes of their queues."""
+
+    def __init__(
+        self,
+        shard: int,
+        fold: Fold,
+        commit: GroupCommit,
+        consuming: Consuming,
+        worker: WorkerPort,
+        answer_within_ms: int,
+    ) -> None:
+        self._shard = shard
+        self._fold = fold
+        self._commit = commit
+        self._consuming = consuming
+        self._worker = worker
+        self._answer_within_ms = answer_within_ms
+        self._wires: dict[int, Wire] = {}
+        self._taken: dict[int, int] = {}  # bytes that were poured on each of them
+        self._callers: dict[Guest, Caller] = {}
+        self._by_number: dict[int, Caller] = {}
+        self._stuck: dict[Caller, None] = {}  # their homes are away
+        self._number = 0
+
+    # What a connection asks for
+
+    def open(self, tenant: Tenant, topic: bytes) -> int:
+        if not self._consuming.is_home(tenant.name, topic):
+            return rc.SUCCESS  # its home is told with the message
+        return self._consuming.open(tenant, topic)
+
+    def join(self, guest: Guest, sn: bytes, topic: bytes, name: bytes) -> None:
+        caller = self._caller(guest)
+        errand = self._errand(guest, JOINS, sn, topic, name)
+        if not errand.code and len(caller.consumers) + caller.joining >= CONSUMERS_MAX:
+            errand.code = rc.QUOTA_EXCEEDED
+        caller.joining += 1
+        self._wait(caller, caller.members, errand)
+
+    def leave(self, guest: Guest, sn: bytes, topic: bytes, name: bytes) -> None:
+        caller = self._caller(guest)
+        errand = self._errand(guest, LEAVES, sn, topic, name)
+        for pull in caller.pulls.waiting:
+            if pull.key == errand.key:
+                pull.over = True
+        self._wait(caller, caller.members, errand)
+
+    def ack(self, guest: Guest, sn: bytes, topic: bytes, name: bytes, ids: list[bytes]) -> None:
+        caller = self._caller(guest)
+        errand = self._errand(guest, ACKS, sn, topic, name, ids)
+        if errand.code:
+            self._fold.tenant_of(guest.link).counters.refuse("ack", errand.code)
+        self._wait(caller, caller.acks, errand)
+
+    def pull(self, guest: Guest, sn: bytes, topic: bytes, name: bytes, most: i64, wait_ms: i64) -> None:
+        self._consuming.check_pull(guest.link, topic)
+        caller = self._caller(guest)
+        if len(caller.pulls.waiting) + len(caller.pulls.asked) >= PULLS_MAX:
+            raise ProtocolError(rc.RECEIVE_MAXIMUM_EXCEEDED, "more PULLs than may wait")
+        home = self._consuming.home_of(guest.link.identity.tenant, topic)
+        errand = Errand(guest, PULLS, sn, topic, name, home, [])
+        errand.most = int(most)
+        errand.until_ms = self._worker.clock.mono_ms + int(wait_ms)
+        errand.away_ms = self._worker.clock.mono_ms + self._answer_within_ms
+        caller.pulls.waiting.append(errand)
+        self._send(caller)
+
+    def _errand(
+        self, guest: Guest, verb: int, sn: bytes, topic: bytes, name: bytes, ids: list[bytes] | None = None
+    ) -> Errand:
+        """Return a request, with the reason code where it is refused here."""
+        link = guest.link
+        home = self._consuming.home_of(link.identity.tenant, topic)
+        errand = Errand(guest, verb, sn, topic, name, home, ids or [])
+        if verb != LEAVES:
+            errand.code = self._consuming.refusal(link, topic, name)
+        errand.away_ms = self._worker.clock.mono_ms + self._answer_within_ms
+        return errand
+
+    def _caller(self, guest: Guest) -> Caller:
+        caller = self._callers.get(guest)
+        if caller is None:
+            self._number += 1
+            caller = self._callers[guest] = self._by_number[self._number] = Caller(guest, self._number)
+        return caller
+
+    def lost(self, guest: Guest) -> None:
+        caller = self._callers.pop(guest, None)
+        if caller is None:
+            return
+        del self._by_number[caller.number]
+        self._stuck.pop(caller, None)
+        for line in (caller.members, caller.acks):
+            for errand in (*line.asked, *line.waiting):
+                self._commit.ran(errand)
+        for home in sorted(caller.told):
+            wire = self._wires.get(home)
+            if wire is not None:
+                wire.say(frames.Departed(caller.number))
+
+    def go_on(self, guest: Guest) -> None:
+        caller = self._callers.get(guest)
+        if caller is not None:
+            self._send(caller)
+
+    # Requests leave
+
+    def _wait(self, caller: Caller, line: Line, errand: Errand) -> None:
+        """Put a request behind the others of its line. It is charged to the connection until it is answered."""
+        self._commit.deferred_bytes += errand.weight
+        self._commit.charge(caller.guest.link, errand.weight)
+        line.waiting.append(errand)
+        self._send(caller)
+
+    def _send(self, caller: Caller) -> None:
+        """Ask the homes for what may be asked now."""
+        for line in (caller.members, caller.acks):
+            while line.waiting and self._leaves(caller, line, line.waiting[0]):
+                pass
+        pulls = caller.pulls
+        while pulls.waiting and not pulls.asked and self._pulls(caller, pulls.waiting[0]):
+            pass
+
+    def _leaves(self, caller: Caller, line: Line, errand: Errand) -> bool:
+        """Let the first of a line leave, if nothing of another home is under way; one that is refused is answered."""
+        if errand.code:
+            if line.asked:
+                return False
+            line.asked.append(line.waiting.popleft())
+            self._answer(caller, line, errand.code)
+            return True
+        if line.asked and line.asked[0].home != errand.home:
+            return False
+        return self._ask(caller, line, errand)
+
+    def _pulls(self, caller: Caller, errand: Errand) -> bool:
+        """Let the first PULL leave, if the client has room for its answer, behind what was to join or to leave."""
+        link = caller.guest.link
+        if errand.over:
+            caller.pulls.waiting.popleft()
+            caller.guest.voice.pulled(errand.sn, [])
+            return True
+        if caller.members.waiting or link.paused:
+            return False
+        if link.buffered() > self._worker.settings.write_buffer_high:
+            if not caller.again:
+                caller.again = True
+                self._commit.defer(_Again(self, caller))
+            return False
+        return self._ask(caller, caller.pulls, errand)
+
+    def _ask(self, caller: Caller, line: Line, errand: Errand) -> bool:
+        """Ask the home; False if it is away."""
+        wire = self._wires.get(errand.home)
+        if wire is None:
+            self._stuck[caller] = None
+            return False
+        line.asked.append(line.waiting.popleft())
+        caller.told.add(errand.home)
+        wait_ms = max(0, errand.until_ms - self._worker.clock.mono_ms)
+        tenant = caller.guest.link.identity.tenant
+        wire.say(
+            frames.Requested(
+                caller.number,
+                errand.verb,
+                tenant,
+                errand.sn,
+                errand.topic,
+                errand.name,
+                errand.most,
+                wait_ms,
+                errand.ids,
+            )
+        )
+        return True
+
+    def written(self, caller: Caller) -> None:
+        """Go on with a connection for whom what it has to read was written, or waits for it."""
+        caller.again = False
+        if not caller.guest.link.closed:
+            self._send(caller)
+
+    # Answers come
+
+    def heard(self, home: int, frame: QueueFrame) -> None:
+        """Do what a home says."""
+        if isinstance(frame, frames.Poured):
+            self._count(home, int(frames.weight_of_all(frame.messages)))
+        caller = self._by_number.get(frame.connection)
+        if caller is None:
+            return  # it has ended
+        voice = caller.guest.voice
+        if isinstance(frame, frames.Poured):
+            pull = _first(caller.pulls, home)
+            caller.pulls.asked.popleft()
+            voice.pulled(pull.sn, frame.messages)
+            if frame.messages:
+                caller.guest.link.spend(len(frame.messages))
+        elif isinstance(frame, frames.Answered):
+            line = caller.acks if frame.verb == ACKS else caller.members
+            _first(line, home)
+            self._answer(caller, line, frame.code)
+        elif isinstance(frame, frames.Notified):
+            voice.notify(frame.sn, frame.topic, frame.cluster, frame.available)
+        elif isinstance(frame, frames.Refused):
+            caller.guest.link.on_protocol_error(ProtocolError(frame.code, frame.reason))
+            return
+        self._send(caller)
+
+    def _count(self, home: int, weight: int) -> None:
+        """Tell a home that what it has poured has come."""
+        wire = self._wires.get(home)
+        if wire is not None and weight:
+            self._taken[home] += weight
+            wire.say(frames.Taken(self._taken[home]))
+
+    def _answer(self, caller: Caller, line: Line, code: int) -> None:
+        """Answer the first request of a line."""
+        errand = line.asked.popleft()
+        self._commit.ran(errand)
+        voice = caller.guest.voice
+        if errand.verb == ACKS:
+            voice.acknowledged(errand.sn, code)
+        elif errand.verb == LEAVES:
+            if not code:
+                caller.consumers.pop(errand.key, None)
+            voice.left(errand.sn, code)
+        else:
+            caller.joining -= 1
+            if not code:
+                caller.consumers[errand.key] = errand.home
+            voice.joined(errand.sn, code)
+
+    # Wires
+
+    def reached(self, home: int, wire: Wire) -> None:
+        """Note a new wire to a home: what waits for it leaves."""
+        self._wires[home] = wire
+        self._taken[home] = 0
+        for caller in list(self._stuck):
+            del self._stuck[caller]
+            self._send(caller)
+
+    def cut(self, home: int) -> None:
+        """Note that there is no wire to a home any more: connections that had something there end."""
+        if self._wires.pop(home, None) is None:
+            return
+        for caller in list(self._callers.values()):
+            if caller.needs(home):
+                self._end(caller)
+            caller.told.discard(home)
+
+    def _end(self, caller: Caller) -> None:
+        caller.guest.voice.fail(rc.SERVER_UNAVAILABLE, "the shard of a topic queue is away")
+        caller.guest.link.close()
+
+    def on_timer(self) -> None:
+        """Answer those whose homes have been away for too long."""
+        for caller in list(self._stuck):
+            self._give_up(caller, self._worker.clock.mono_ms)
+
+    def _give_up(self, caller: Caller, now_ms: int) -> None:
+        for line in (caller.members, caller.acks):
+            for errand in line.waiting:
+                if errand.away_ms <= now_ms and errand.home not in self._wires and not errand.code:
+                    errand.code = rc.SERVER_UNAVAILABLE
+        pulls = caller.pulls.waiting
+        if pulls and not pulls[0].over and pulls[0].away_ms <= now_ms and pulls[0].home not in self._wires:
+            del self._stuck[caller]
+            self._end(caller)
+            return
+        del self._stuck[caller]
+        self._send(caller)
+
+
+def _first(line: Line, home: int) -> Errand:
+    """Return the request that a home answers. Raises ProtocolError where it was asked for nothing."""
+    if not line.asked or line.asked[0].home != home:
+        raise ProtocolError(rc.PROTOCOL_ERROR, "a shard has answered what it was not asked")
+    return line.asked[0]
+
+
+class _Again(Deferred):
+    """Looks at a connection again once others have had their turn."""
+
+    def __init__(self, far: FarQueues, caller: Caller) -> None:
+        super().__init__(caller.guest.link)
+        self._far = far
+        self._caller = caller
+
+    def run(self) -> None:
+        self._far.written(self._caller)

@@ -1,0 +1,101 @@
+"""What is said about topic queues between this shard and all of them, itself too.
+
+Runs on the loop. A consumer and a queue of the same shard speak as those of two shards do, over a wire that is a list: it
+is emptied once in a pass, since nobody may hear something from within a call in which he speaks.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+
+from headrace.core.commit import GroupCommit
+from headrace.core.inbound.consuming import Consuming
+from headrace.core.inbound.far_queues import FarQueues
+from headrace.core.inbound.visitors import Visitors
+from headrace.core.ports.link import WorkerPort
+from headrace.core.records.message import Message
+from headrace.core.shards.neighbours import StreamSettings
+from headrace.core.shards.peer import Frame, Wire
+from headrace.core.shards.queue_frames import QueueFrame
+from headrace.core.shards.queue_port import QueuePort
+from headrace.core.state.state import Fold
+
+
+class QueueTalk(QueuePort):
+    """Both sides of what is said about topic queues: `far` has the connections here, `visitors` the queues."""
+
+    def __init__(
+        self,
+        shard: int,
+        fold: Fold,
+        commit: GroupCommit,
+        consuming: Consuming,
+        worker: WorkerPort,
+        settings: StreamSettings,
+    ) -> None:
+        self.far = FarQueues(shard, fold, commit, consuming, worker, settings.answer_within_ms)
+        self.visitors = Visitors(consuming, worker)
+        self._shard = shard
+        self._fold = fold
+        self._consuming = consuming
+        self._worker = worker
+        self._there = NearWire(worker)
+        self._back = NearWire(worker)
+        self.far.reached(shard, self._there)
+
+    def reached(self, home: int, wire: Wire) -> None:
+        self.far.reached(home, wire)
+
+    def cut(self, home: int) -> None:
+        self.far.cut(home)
+
+    def heard(self, home: int, frame: QueueFrame) -> None:
+        self.far.heard(home, frame)
+
+    def asked(self, shard: int, wire: Wire, frame: QueueFrame) -> None:
+        self.visitors.heard(shard, wire, frame)
+
+    def closed(self, shard: int) -> None:
+        self.visitors.closed(shard)
+
+    def begins(self, message: Message) -> None:
+        if self._consuming.is_home(message.tenant, message.topic):
+            self._consuming.open(self._fold.tenant(message.tenant), message.topic)
+
+    def may_have(self, message: Message) -> bool:
+        return self._consuming.may_have(message.topic)
+
+    def go_on(self) -> None:
+        self._empty(self._there, True)
+        self._empty(self._back, False)
+
+    def _empty(self, wire: NearWire, there: bool) -> None:
+        """Let what was said by now be heard; what fails of it costs nobody else."""
+        for _ in range(len(wire.said)):
+            frame = wire.said.popleft()
+            try:
+                if there:
+                    self.visitors.heard(self._shard, self._back, frame)
+                else:
+                    self.far.heard(self._shard, frame)
+            except Exception as error:  # noqa: BLE001
+                self._worker.contain("deferred", None, error)
+
+    def on_timer(self) -> None:
+        self.far.on_timer()
+
+
+class NearWire(Wire):
+    """What this shard says to itself, until it hears it."""
+
+    def __init__(self, worker: WorkerPort) -> None:
+        self.said: deque[QueueFrame] = deque()
+        self._worker = worker
+
+    def say(self, frame: Frame) -> None:
+        if isinstance(frame, QueueFrame):
+            self.said.append(frame)
+            self._worker.request_tick()
+
+    def cut(self) -> None:
+        """Do nothing: it lasts as long as the shard."""

@@ -1,0 +1,260 @@
+"""What the home of a topic queue and the shard of a consumer's connection say to each other, byte by byte.
+
+M, the shard of the connection, says it on the wire on which it follows H, the home, and H on the same wire::
+
+    64 Requested  u64 connection, u8 verb, u16 most, u16 wait_ms, u8 tenant_len, u16 sn_len, u16 topic_len,
+                  u16 cluster_len, tenant, SN, topic, cluster, ids of 16 bytes
+    65 Departed   u64 connection              the connection has ended
+    66 Taken      u64 bytes                   so much of what was poured has come, counted from the beginning of the wire
+    67 Answered   u64 connection, u8 verb, u8 code
+    68 Poured     u64 connection, (16 bytes id, u8 redelivered, MESSAGE record)*       the answer to PULL
+    69 Notified   u64 connection, u64 available, u16 sn_len, u16 topic_len, u16 cluster_len, SN, topic, cluster
+    70 Refused    u64 connection, u8 code, reason                                      the connection is to end
+
+A connection has a number that M uses once. Answers come in the order of the requests of their verb. Integers are little
+endian, names UTF-8. A frame that is none of these is refused.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import Final
+
+from librt.strings import BytesWriter
+from mypy_extensions import i64
+
+from headrace.core.ports.voice import Draught
+from headrace.core.records.message import Message, decode_record
+from headrace.core.records.record import FLAG_QOS, FLAG_V5, KIND_MESSAGE
+from headrace.core.shards.peer import Frame
+from headrace.errors import CorruptRecord
+
+FIRST_QUEUE_KIND: Final = 64
+REQUESTED: Final = 64
+DEPARTED: Final = 65
+TAKEN: Final = 66
+ANSWERED: Final = 67
+POURED: Final = 68
+NOTIFIED: Final = 69
+REFUSED: Final = 70
+LAST_QUEUE_KIND: Final = 70
+
+# What a consumer asks for.
+JOINS: Final = 1
+LEAVES: Final = 2
+PULLS: Final = 3
+ACKS: Final = 4
+
+ID_BYTES: Final = 16
+_NUMBER_MAX: Final = (1 << 63) - 1
+_KEPT_FLAGS: Final = FLAG_QOS | FLAG_V5
+_OVERHEAD_BYTES: Final = 200  # that a message counts as, beside topic and payload
+_NUMBER: Final = struct.Struct("<Q")
+_REQUESTED: Final = struct.Struct("<QBHHBHHH")
+_ANSWERED: Final = struct.Struct("<QBB")
+_NOTIFIED: Final = struct.Struct("<QQHHH")
+_REFUSED: Final = struct.Struct("<QB")
+
+
+class QueueFrame(Frame):
+    """One thing that is said about topic queues; `connection` is the number of the connection that it is about."""
+
+    def __init__(self, connection: int) -> None:
+        self.connection = connection
+
+    def encode(self) -> bytes:
+        """Return the bytes of the frame, its kind first."""
+        raise NotImplementedError
+
+
+class Requested(QueueFrame):
+    """A consumer asks for something. `most` and `wait_ms` are those of a PULL, `ids` those of an ACK."""
+
+    def __init__(
+        self,
+        connection: int,
+        verb: int,
+        tenant: str,
+        sn: bytes,
+        topic: bytes,
+        cluster: bytes,
+        most: int = 0,
+        wait_ms: int = 0,
+        ids: list[bytes] | None = None,
+    ) -> None:
+        super().__init__(connection)
+        self.verb = verb
+        self.tenant = tenant
+        self.sn = sn
+        self.topic = topic
+        self.cluster = cluster
+        self.most = most
+        self.wait_ms = wait_ms
+        self.ids: list[bytes] = [] if ids is None else ids
+
+    def encode(self) -> bytes:
+        tenant = self.tenant.encode("utf-8")
+        lengths = (len(tenant), len(self.sn), len(self.topic), len(self.cluster))
+        head = _REQUESTED.pack(self.connection, self.verb, self.most, self.wait_ms, *lengths)
+        return b"".join([bytes([REQUESTED]), head, tenant, self.sn, self.topic, self.cluster, *self.ids])
+
+
+class Departed(QueueFrame):
+    """A connection has ended: what its consumers hold goes to others."""
+
+    def encode(self) -> bytes:
+        return bytes([DEPARTED]) + _NUMBER.pack(self.connection)
+
+
+class Taken(QueueFrame):
+    """So many bytes of messages have come, counted from the beginning of the wire. It is about no connection."""
+
+    def __init__(self, taken: int) -> None:
+        super().__init__(0)
+        self.taken = taken
+
+    def encode(self) -> bytes:
+        return bytes([TAKEN]) + _NUMBER.pack(self.taken)
+
+
+class Answered(QueueFrame):
+    """The reason code that answers JOIN, LEAVE or ACK."""
+
+    def __init__(self, connection: int, verb: int, code: int) -> None:
+        super().__init__(connection)
+        self.verb = verb
+        self.code = code
+
+    def encode(self) -> bytes:
+        return bytes([ANSWERED]) + _ANSWERED.pack(self.connection, self.verb, self.code)
+
+
+class Poured(QueueFrame):
+    """The messages that answer a PULL."""
+
+    def __init__(self, connection: int, messages: list[Draught]) -> None:
+        super().__init__(connection)
+        self.messages = messages
+
+    def encode(self) -> bytes:
+        out = BytesWriter()
+        out.append(POURED)
+        out.write(_NUMBER.pack(self.connection))
+        for one in self.messages:
+            out.write(one.message_id)
+            out.append(1 if one.redelivered else 0)
+            message = one.message
+            message.of_nobody(message.topic, int(message.flags & _KEPT_FLAGS)).encode_into(out)
+        return out.getvalue()
+
+
+class Notified(QueueFrame):
+    """So many messages wait for a cluster."""
+
+    def __init__(self, connection: int, sn: bytes, topic: bytes, cluster: bytes, available: int) -> None:
+        super().__init__(connection)
+        self.sn = sn
+        self.topic = topic
+        self.cluster = cluster
+        self.available = available
+
+    def encode(self) -> bytes:
+        lengths = (len(self.sn), len(self.topic), len(self.cluster))
+        head = _NOTIFIED.pack(self.connection, self.available, *lengths)
+        return b"".join([bytes([NOTIFIED]), head, self.sn, self.topic, self.cluster])
+
+
+class Refused(QueueFrame):
+    """The connection asked for what ends it."""
+
+    def __init__(self, connection: int, code: int, reason: str) -> None:
+        super().__init__(connection)
+        self.code = code
+        self.reason = reason
+
+    def encode(self) -> bytes:
+        return bytes([REFUSED]) + _REFUSED.pack(self.connection, self.code) + self.reason.encode("utf-8")
+
+
+def decode_queue_frame(data: bytes) -> QueueFrame:
+    """Return the frame of these bytes. Raises CorruptRecord, ValueError, struct.error."""
+    kind = data[0]
+    if kind == POURED:
+        return _decode_poured(data)
+    if kind == REQUESTED:
+        return _decode_requested(data)
+    if kind == NOTIFIED:
+        return _decode_notified(data)
+    if kind == ANSWERED:
+        connection, verb, code = _ANSWERED.unpack(data[1:])
+        return Answered(_checked(connection), _verb(verb), code)
+    if kind == REFUSED:
+        connection, code = _REFUSED.unpack_from(data, 1)
+        return Refused(_checked(connection), code, data[1 + _REFUSED.size :].decode("utf-8"))
+    number = _checked(_NUMBER.unpack(data[1:])[0])
+    return Taken(number) if kind == TAKEN else Departed(number)
+
+
+def _checked(number: int) -> int:
+    if number > _NUMBER_MAX:
+        raise ValueError(f"{number} is too large")
+    return number
+
+
+def _verb(verb: int) -> int:
+    if not JOINS <= verb <= ACKS:
+        raise ValueError(f"a request of kind {verb}")
+    return verb
+
+
+def _parts(data: bytes, at: int, lengths: list[int]) -> tuple[list[bytes], int]:
+    """Return strings of these lengths, and where the last one ends. Raises CorruptRecord."""
+    found: list[bytes] = []
+    for length in lengths:
+        found.append(data[at : at + length])
+        at += length
+    if at > len(data):
+        raise CorruptRecord(f"names run past their frame by {at - len(data)} bytes")
+    return found, at
+
+
+def _decode_requested(data: bytes) -> Requested:
+    connection, verb, most, wait_ms, *lengths = _REQUESTED.unpack_from(data, 1)
+    parts, at = _parts(data, 1 + _REQUESTED.size, lengths)
+    if (len(data) - at) % ID_BYTES or (len(data) > at and verb != ACKS):
+        raise CorruptRecord(f"{len(data) - at} bytes of ids behind a request of kind {verb}")
+    ids = [data[start : start + ID_BYTES] for start in range(at, len(data), ID_BYTES)]
+    tenant = parts[0].decode("utf-8")
+    number = _checked(connection)
+    return Requested(number, _verb(verb), tenant, parts[1], parts[2], parts[3], most, wait_ms, ids)
+
+
+def _decode_notified(data: bytes) -> Notified:
+    connection, available, *lengths = _NOTIFIED.unpack_from(data, 1)
+    parts, at = _parts(data, 1 + _NOTIFIED.size, lengths)
+    if at != len(data):
+        raise CorruptRecord(f"{len(data) - at} bytes behind the names of a frame")
+    return Notified(_checked(connection), parts[0], parts[1], parts[2], _checked(available))
+
+
+def _decode_poured(data: bytes) -> Poured:
+    connection = _checked(_NUMBER.unpack_from(data, 1)[0])
+    at: i64 = 1 + _NUMBER.size
+    messages: list[Draught] = []
+    while at < len(data):
+        begin: i64 = at + ID_BYTES + 1
+        record, end = decode_record(data, begin)
+        flag = data[begin - 1]
+        if flag > 1 or not isinstance(record, Message) or record.kind != KIND_MESSAGE:
+            raise CorruptRecord(f"a frame of kind {POURED} with a record of kind {record.kind}")
+        messages.append(Draught(data[at : at + ID_BYTES], flag == 1, record))
+        at = end
+    return Poured(connection, messages)
+
+
+def weight_of_all(messages: list[Draught]) -> i64:
+    """Return the bytes that the answer to a PULL counts as on its wire."""
+    weight: i64 = 0
+    for one in messages:
+        weight += len(one.message.payload) + len(one.message.topic) + _OVERHEAD_BYTES
+    return weight

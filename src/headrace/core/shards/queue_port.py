@@ -1,0 +1,53 @@
+"""What a shard's conversations with others (`neighbours`) ask of whoever speaks of topic queues there."""
+
+from __future__ import annotations
+
+from headrace.core.records.message import Message
+from headrace.core.shards.peer import Wire
+from headrace.core.shards.queue_frames import QueueFrame
+
+
+class QueuePort:
+    """The topic queues of one shard, and the consumers whose connections are here."""
+
+    # As the shard of connections: on the wire on which it follows a home
+
+    def reached(self, home: int, wire: Wire) -> None:
+        """Note a new wire to a home."""
+        raise NotImplementedError
+
+    def cut(self, home: int) -> None:
+        """Note that there is no wire to a home any more."""
+        raise NotImplementedError
+
+    def heard(self, home: int, frame: QueueFrame) -> None:
+        """Do what a home says."""
+        raise NotImplementedError
+
+    # As a home: on the wire of a follower
+
+    def asked(self, shard: int, wire: Wire, frame: QueueFrame) -> None:
+        """Do what the shard of a connection says on its newest wire."""
+        raise NotImplementedError
+
+    def closed(self, shard: int) -> None:
+        """Note that the wire of a shard has ended, and so have all connections there, as seen from here."""
+        raise NotImplementedError
+
+    def begins(self, message: Message) -> None:
+        """Note that a message of a device is about to be appended whose topic is at home here: it gets a queue."""
+        raise NotImplementedError
+
+    # In every pass
+
+    def may_have(self, message: Message) -> bool:
+        """Return whether the topic of a message may have a queue, by the configuration."""
+        raise NotImplementedError
+
+    def go_on(self) -> None:
+        """Hear what this shard has said to itself."""
+        raise NotImplementedError
+
+    def on_timer(self) -> None:
+        """Answer what has waited too long for a home that is away."""
+        raise NotImplementedError

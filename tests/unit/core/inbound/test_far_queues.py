@@ -1,0 +1,418 @@
+"""Topic queues of several shards: publishers, consumers and the home in different ones, wires that break, owners that
+crash; at random, against what each consumer was told."""
+
+from __future__ import annotations
+
+import random
+from typing import Final
+
+import pytest
+from mypy_extensions import i64
+
+from headrace.core.inbound.consuming import Guest
+from headrace.core.inbound.queue_talk import QueueTalk
+from headrace.core.ports.settings import BrokerSettings
+from headrace.core.ports.voice import Draught, Voice
+from headrace.core.records.message import FrameMessage
+from headrace.core.shards.neighbours import StreamSettings
+from headrace.core.shards.peer_codec import decode
+from headrace.core.state.topic_queues import TopicQueue
+from headrace.storage.memory import MemoryLink
+from shard_wires import WiredShard, WiredShards
+
+SN: Final = b"s"
+LATER_S: Final = 4.0  # than an answer waits for a home
+
+
+class Ear(Voice):
+    """Writes down what a consumer is told, in order."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.told: list[tuple[str, int]] = []
+        self.got: list[Draught] = []
+
+    def joined(self, sn: bytes, code: int) -> None:
+        self.told.append(("join", code))
+
+    def left(self, sn: bytes, code: int) -> None:
+        self.told.append(("leave", code))
+
+    def acknowledged(self, sn: bytes, code: int) -> None:
+        self.told.append(("ack", code))
+
+    def notify(self, sn: bytes, topic: bytes, cluster: bytes, available: i64) -> None:
+        self.told.append(("notify", int(available)))
+
+    def pulled(self, sn: bytes, messages: list[Draught]) -> None:
+        self.told.append(("pull", len(messages)))
+        self.got += messages
+
+    def fail(self, code: int, reason: str) -> None:
+        self.told.append(("fail", code))
+
+
+class Service:
+    """A connection of a consumer in one shard. What ends it is noted as a socket's end would be."""
+
+    def __init__(self, queues: Queues, shard: int) -> None:
+        self.queues = queues
+        self.shard = shard
+        self.owner = queues.wired[shard].broker
+        self.link = MemoryLink(self.owner.worker)
+        self.link.version = 5
+        self.ear = Ear()
+        self.guest = Guest(self.link, self.ear)
+
+    @property
+    def told(self) -> list[tuple[str, int]]:
+        return self.ear.told
+
+    def join(self, topic: str, cluster: bytes = b"c") -> None:
+        self.owner.devices.requests.join(self.guest, SN, topic.encode(), cluster)
+
+    def leave(self, topic: str, cluster: bytes = b"c") -> None:
+        self.owner.devices.requests.leave(self.guest, SN, topic.encode(), cluster)
+
+    def pull(self, topic: str, most: int = 256, wait_ms: int = 0, cluster: bytes = b"c") -> None:
+        self.owner.devices.requests.pull(self.guest, SN, topic.encode(), cluster, most, wait_ms)
+
+    def ack(self, topic: str, ids: list[bytes], cluster: bytes = b"c") -> None:
+        self.owner.devices.requests.ack(self.guest, SN, topic.encode(), cluster, ids)
+
+    def end(self) -> None:
+        self.link.closed = True
+        self.owner.devices.requests.lost(self.guest)
+
+    def take(self, topic: str, most: int = 256) -> list[Draught]:
+        self.ear.got = []
+        self.pull(topic, most)
+        self.queues.carry()
+        return self.ear.got
+
+    def take_and_ack(self, topic: str, most: int = 256) -> list[bytes]:
+        got = self.take(topic, most)
+        self.ack(topic, [one.message_id for one in got])
+        self.queues.carry()
+        assert self.told[-1] == ("ack", 0)
+        return [one.message.payload for one in got]
+
+
+class Queues:
+    """Three shards, their publishers and consumers."""
+
+    def __init__(self, settings: BrokerSettings | None = None) -> None:
+        self.wired = WiredShards(3, settings, StreamSettings())
+        self.services: list[Service] = []
+        self.sent = 0
+        for shard in self.wired.shards:
+            shard.broker.devices.consuming.start()
+
+    def carry(self) -> None:
+        """All that is said is heard, also by the shard that has said it; who was closed has ended."""
+        self.wired.carry()
+        while any(self._says(shard) for shard in self.wired.shards):
+            self.wired.carry()
+        for service in [one for one in self.services if one.link.closed]:
+            self.services.remove(service)
+            service.end()
+
+    def _says(self, shard: WiredShard) -> bool:
+        talk = shard.neighbours.queues
+        assert isinstance(talk, QueueTalk)
+        return len(talk._there.said) + len(talk._back.said) > 0
+
+    def service(self, shard: int, topic: str, cluster: bytes = b"c") -> Service:
+        """A consumer that has joined."""
+        found = Service(self, shard)
+        self.services.append(found)
+        found.join(topic, cluster)
+        self.carry()
+        assert found.told[0] == ("join", 0)
+        return found
+
+    def publish(self, shard: int, topic: str, count: int = 1, payload: bytes = b"") -> list[bytes]:
+        """A device publishes in a shard."""
+        broker, sent = self.wired[shard].broker, []
+        for _ in range(count):
+            self.sent += 1
+            sent.append(payload or b"%d" % self.sent)
+            broker.devices.requests.open(broker.fold.tenant("default"), topic.encode())
+            broker.commit.append(self._message(topic, sent[-1]))
+        return sent
+
+    def _message(self, topic: str, payload: bytes) -> FrameMessage:
+        now_us = self.wired[0].clock.now_us
+        return FrameMessage(now_us, self.sent, "default", b"defaultdoor", 7, topic.encode(), -1, payload)
+
+    def queue(self, shard: int, topic: str) -> TopicQueue | None:
+        return self.wired[shard].broker.fold.tenant("default").queues.get(topic.encode())
+
+    def crash(self, shard: int) -> None:
+        """A worker is killed, with its connections, and started again."""
+        for service in [one for one in self.services if one.shard == shard]:
+            self.services.remove(service)
+        self.wired.crash(shard)
+        self.wired[shard].broker.devices.consuming.start()
+        self.carry()
+        self.wired.join_again(shard)
+        self.carry()
+
+
+@pytest.fixture
+def queues() -> Queues:
+    return Queues()
+
+
+def test_the_first_frame_begins_a_queue_at_the_home_of_its_topic_and_nowhere_else(queues: Queues) -> None:
+    topic = queues.wired.topic_in(1)
+    sent = queues.publish(0, topic, 2) + queues.publish(1, topic, 1) + queues.publish(2, topic, 1)
+    queues.carry()
+    assert queues.queue(0, topic) is queues.queue(2, topic) is None
+    service = queues.service(0, topic)
+    assert sorted(service.take_and_ack(topic)) == sorted(sent)
+
+
+@pytest.mark.parametrize("home", [0, 1, 2])
+def test_consumers_of_all_shards_share_what_is_published_in_any(queues: Queues, home: int) -> None:
+    topic = queues.wired.topic_in(home)
+    services = [queues.service(shard, topic) for shard in range(3)]
+    writers = [shard.client("w") for shard in queues.wired.shards]
+    for shard in queues.wired.shards:
+        queues.publish(shard.number, topic, 3)
+        writers[shard.number].publish(topic, b"mqtt", qos=1, packet_id=1)
+    queues.carry()
+    assert all(("notify", 1) in service.told or len(service.told) > 1 for service in services)
+    found = [payload for service in services for payload in service.take_and_ack(topic, 4)]
+    assert sorted(found) == sorted([b"mqtt"] * 3 + [b"%d" % number for number in range(1, 10)])
+    assert [service.take(topic) for service in services] == [[], [], []]
+
+
+def test_ids_senders_and_order_are_those_of_where_it_was_published(queues: Queues) -> None:
+    topic = queues.wired.topic_in(2)
+    service = queues.service(1, topic)
+    sent = queues.publish(0, topic, 10)
+    queues.carry()
+    got = service.take(topic)
+    assert [one.message.payload for one in got] == sent
+    assert {one.message.client_id for one in got} == {"door"}
+    assert len({one.message_id for one in got}) == 10
+    assert not any(one.redelivered for one in got)
+
+
+def test_join_is_answered_when_the_other_shards_look_for_the_topic(queues: Queues) -> None:
+    topic = queues.wired.topic_in(0)
+    service = Service(queues, 1)
+    queues.wired.held = {(0, 2)}
+    service.join(topic)
+    queues.carry()
+    assert service.told == []
+    queues.wired.held = set()
+    queues.carry()
+    assert service.told == [("join", 0)]
+    queues.wired[2].client("w").publish(topic, b"from 2", qos=1, packet_id=1)
+    queues.carry()
+    assert service.take_and_ack(topic) == [b"from 2"]
+
+
+def test_a_pull_waits_at_the_home_and_leave_ends_it(queues: Queues) -> None:
+    topic = queues.wired.topic_in(0)
+    service = queues.service(1, topic)
+    service.pull(topic, 5, 60_000)
+    service.pull(topic, 5, 60_000)
+    queues.carry()
+    assert service.told == [("join", 0)]
+    queues.publish(2, topic, 1)
+    queues.carry()
+    assert service.told[1:] == [("pull", 1)]
+    service.leave(topic)
+    queues.carry()
+    assert sorted(service.told[2:]) == [("leave", 0), ("pull", 0)]
+    service.leave(topic)
+    queues.carry()
+    assert service.told[-1] == ("leave", 0x11)
+    service.pull(topic)
+    queues.carry()
+    assert service.link.closed
+
+
+def test_a_pull_is_answered_with_nothing_when_its_time_is_over(queues: Queues) -> None:
+    topic = queues.wired.topic_in(2)
+    service = queues.service(0, topic)
+    service.pull(topic, 5, 1000)
+    queues.carry()
+    assert service.told[1:] == []
+    queues.wired.advance(2)
+    queues.carry()
+    assert service.told[1:] == [("pull", 0)]
+
+
+def test_answers_of_different_homes_come_in_the_order_of_the_requests(queues: Queues) -> None:
+    near, far = queues.wired.topic_in(0), queues.wired.topic_in(1)
+    service = queues.service(0, near)
+    service.join(far)
+    queues.carry()
+    queues.publish(0, near, 2)
+    queues.carry()
+    service.pull(far, 1, 1000)
+    service.pull(near, 1, 0)
+    service.pull(near, 1, 0)
+    queues.carry()
+    assert ("pull", 1) not in service.told
+    queues.publish(2, far, 1)
+    queues.carry()
+    topics = [one.message.topic.decode() for one in service.ear.got]
+    assert topics == [far, near, near]
+    ids = [one.message_id for one in service.ear.got]
+    service.ack(near, [b"?" * 16])
+    service.ack(far, ids[:1])
+    service.ack(near, ids[1:])
+    service.ack("#", ids[1:])
+    queues.carry()
+    assert service.told[-4:] == [("ack", 0x92), ("ack", 0), ("ack", 0), ("ack", 0x90)]
+
+
+def test_a_home_that_is_away_refuses_for_now_and_holds_up_no_other_for_long(queues: Queues) -> None:
+    near, far = queues.wired.topic_in(0), queues.wired.topic_in(1)
+    queues.wired.isolate(1)
+    service = Service(queues, 0)
+    queues.services.append(service)
+    service.join(far)
+    service.join(near)
+    service.ack(far, [b"?" * 16])
+    queues.carry()
+    assert service.told == []
+    queues.wired.advance(LATER_S)
+    queues.carry()
+    assert sorted(service.told) == [("ack", 0x88), ("join", 0), ("join", 0x88)]
+    assert [told for told in service.told if told[0] == "join"] == [("join", 0x88), ("join", 0)]
+    queues.wired.join_again(1)
+    service.join(far)
+    queues.carry()
+    assert service.told[-1] == ("join", 0)
+
+
+def test_what_a_consumer_holds_goes_to_another_when_its_wire_breaks(queues: Queues) -> None:
+    topic = queues.wired.topic_in(0)
+    one, two = queues.service(1, topic), queues.service(2, topic)
+    queues.publish(0, topic, 4)
+    queues.carry()
+    assert len(one.take(topic)) == 4
+    queues.wired.disconnect(1, 0)
+    queues.carry()
+    assert one.told[-1] == ("fail", 0x88)
+    assert one.link.closed
+    got = two.take(topic)
+    assert [one.redelivered for one in got] == [True] * 4
+    two.ack(topic, [one.message_id for one in got])
+    queues.carry()
+    assert two.told[-1] == ("ack", 0)
+
+
+def test_a_connection_that_ends_gives_back_what_it_holds(queues: Queues) -> None:
+    topic = queues.wired.topic_in(0)
+    one, two = queues.service(1, topic), queues.service(2, topic)
+    queues.publish(0, topic, 3)
+    queues.carry()
+    assert len(one.take(topic)) == 3
+    one.end()
+    queues.carry()
+    assert len(two.take(topic)) == 3
+
+
+def test_a_home_that_was_killed_has_all_that_was_not_acknowledged_and_nothing_that_was(
+    queues: Queues,
+) -> None:
+    topic = queues.wired.topic_in(0)
+    service = queues.service(1, topic)
+    sent = queues.publish(2, topic, 20)
+    queues.carry()
+    done = service.take_and_ack(topic, 5)
+    held = [one.message.payload for one in service.take(topic, 5)]
+    queues.crash(0)
+    assert service.link.closed
+    sent += queues.publish(2, topic, 5)
+    again = queues.service(1, topic)
+    got = again.take(topic)
+    assert [one.message.payload for one in got] == [payload for payload in sent if payload not in done]
+    assert held == [one.message.payload for one in got[:5] if one.redelivered]
+
+
+def test_no_more_is_on_its_way_to_a_shard_than_it_takes(queues: Queues) -> None:
+    topic = queues.wired.topic_in(0)
+    services = [queues.service(1, topic) for _ in range(8)]
+    for _ in range(16):
+        queues.publish(0, topic, 1, bytes(1 << 20))
+    queues.wired[0].sync()
+    for service in services:
+        service.pull(topic, 2)
+    near, far = queues.wired.wires[1, 0]
+    while near.said:  # the requests come, the answers wait
+        queues.wired[0].neighbours.heard(far, decode(near.said.popleft()))
+        queues.wired[0].sync()
+    assert sum(map(len, far.said)) < 7 << 20
+    queues.carry()
+    assert sum(len(service.ear.got) for service in services) == 8
+    assert all(service.told[-1] == ("pull", 1) for service in services)
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_whatever_breaks_each_message_is_acknowledged_and_then_never_comes_again(seed: int) -> None:
+    rng, queues = random.Random(seed), Queues()
+    topics = [queues.wired.topic_in(shard) for shard in range(3)]
+    sent: dict[str, set[bytes]] = {topic: set() for topic in topics}
+    lost: dict[str, set[bytes]] = {
+        topic: set() for topic in topics
+    }  # never durable, as far as anybody was told
+    done: dict[str, set[bytes]] = {topic: set() for topic in topics}
+    fresh: set[bytes] = set()
+
+    def read(service: Service, topic: str, most: int) -> None:
+        """Take some, and acknowledge most of them."""
+        got = service.take(topic, most)
+        assert not done[topic] & {one.message.payload for one in got}
+        new = {one.message.payload for one in got if not one.redelivered}
+        assert not fresh & new  # what somebody may have had is flagged
+        fresh.update(new)
+        chosen = [one for one in got if rng.random() < 0.8]
+        if chosen and not service.link.closed:
+            service.ack(topic, [one.message_id for one in chosen])
+            queues.carry()
+            if service.told[-1] == ("ack", 0):
+                done[topic] |= {one.message.payload for one in chosen}
+
+    for _ in range(60):
+        topic, shard, step = rng.choice(topics), rng.randrange(3), rng.randrange(10)
+        if step < 4:
+            payloads = set(queues.publish(shard, topic, rng.randint(1, 5)))
+            if rng.random() < 0.2:
+                lost[topic] |= payloads
+                queues.crash(shard)
+            else:
+                sent[topic] |= payloads
+                queues.wired[shard].sync()
+        elif step < 7:
+            read(queues.service(shard, topic), topic, rng.randint(1, 8))
+        elif step == 7:
+            if rng.random() < 0.5:
+                queues.carry()
+            queues.crash(shard)
+        elif step == 8:
+            other = (shard + 1) % 3
+            queues.wired.disconnect(shard, other)
+            queues.carry()
+            queues.wired.connect(shard, other)
+            queues.carry()
+        elif queues.services:
+            queues.services[0].link.closed = True
+            queues.carry()
+    queues.carry()
+    for topic in topics:
+        service = queues.service(0, topic)
+        queues.wired.advance(60)  # what is held goes back
+        queues.carry()
+        done[topic] |= set(service.take_and_ack(topic))
+        assert sent[topic] <= done[topic] <= sent[topic] | lost[topic]
+        queue = queues.queue(topics.index(topic), topic)
+        assert queue is not None
+        assert queue.next_serial - 1 == len(done[topic])  # each came once
