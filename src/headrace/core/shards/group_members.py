@@ -75,6 +75,8 @@ class GroupMembers(Lending):
         self._unanswered: dict[int, tuple[int, int]] = {}  # by number: home, incarnation
         self._enrolled: set[tuple[int, str]] = set()  # incarnation and filter
         self._leaving: set[tuple[int, str]] = set()  # refused: no member any more by a record on its way
+        # Who has come or gone since the homes were told, by home and incarnation: all of one pass is said at once.
+        self._changed: dict[tuple[int, int], Session] = {}
         self._told: dict[int, set[int]] = {}  # by incarnation: the homes that were told of it
         self._held: dict[int, list[Enrolment]] = {}  # by incarnation: an answer is about its session alone
 
@@ -89,6 +91,7 @@ class GroupMembers(Lending):
         if self._wires.get(home) is wire:
             return
         self._wires[home] = wire
+        self._forget_changes(home)
         sessions = self._concerned(home)
         for session in sessions:
             self._enrol(session, home)
@@ -118,8 +121,13 @@ class GroupMembers(Lending):
     def cut(self, home: int) -> None:
         """Note that there is no wire to a home any more."""
         self.loans.cut(home)
+        self._forget_changes(home)
         self._pending = {key: entry for key, entry in self._pending.items() if key[0] != home}
         self._unanswered = {number: key for number, key in self._unanswered.items() if key[0] != home}
+
+    def _forget_changes(self, home: int) -> None:
+        """Forget who has come or gone: a new wire begins with all that there is."""
+        self._changed = {key: session for key, session in self._changed.items() if key[0] != home}
 
     def heard(self, home: int, frame: GroupFrame) -> None:
         """Do what a home says on the wire to it."""
@@ -189,20 +197,39 @@ class GroupMembers(Lending):
         return found.row()
 
     def joined(self, session: Session, key: str, home: int) -> None:
-        """Tell a home of a member whose subscription is durable."""
+        """Note that a home is to be told of a member whose subscription is durable."""
         self._enrolled.discard((session.incarnation, key))
-        self._enrol(session, home)
+        self._change(session, home)
+
+    def left(self, session: Session, key: str, home: int) -> None:
+        """Note that a home is to be told that a session is no member any more, durably."""
+        self._leaving.discard((session.incarnation, key))
+        self._enrolled.discard((session.incarnation, key))
+        self._change(session, home)
+
+    def _change(self, session: Session, home: int) -> None:
+        """Have a home be told at the end of this pass what a session is subscribed to there: once for all its filters."""
+        key = (home, session.incarnation)
+        if key not in self._changed:
+            self._changed[key] = session
+            if key in self._pending:
+                self._pending[key] = (0, [])  # what is answered now is not the newest
+            self._worker.request_tick()
+
+    def go_on(self) -> None:
+        """Tell the homes who has come and gone in this pass of the loop."""
+        while self._changed:
+            (home, incarnation), session = self._changed.popitem()
+            if not session.ended:
+                self._enrol(session, home)
+                self._present_first(session, home)
+            self._release(incarnation)
+
+    def _present_first(self, session: Session, home: int) -> None:
+        """Tell a home, if it was not told, that the client of a new member is connected."""
         borrowing, link = borrowing_of(session), session.link
         if borrowing is not None and link is not None and link.ready and home not in borrowing.lenders:
             self._present(session, link, home)
-
-    def left(self, session: Session, key: str, home: int) -> None:
-        """Tell a home that a session is no member any more, durably."""
-        self._leaving.discard((session.incarnation, key))
-        self._enrolled.discard((session.incarnation, key))
-        if not session.ended:
-            self._enrol(session, home)
-        self._release(session.incarnation)
 
     def ended(self, session: Session) -> None:
         """Tell the homes that were told of a session that it is gone."""
@@ -301,6 +328,8 @@ class GroupMembers(Lending):
         homes.update(loan.home for loan in borrowing.loans.values())
         homes.update(self._told.get(session.incarnation, ()))
         for home in sorted(homes):
+            if self._changed.pop((home, session.incarnation), None) is not None:
+                self._enrol(session, home)  # before it is told of the connection
             self._present(session, link, home)
 
     def pump(self, session: Session, link: Link) -> None:

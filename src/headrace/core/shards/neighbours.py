@@ -479,6 +479,7 @@ class Neighbours(Passing):
             taker.tell()
         more = self._answering.go_on() or more
         self.asking.go_on()
+        self.members.go_on()
         if self.queues is not None:
             self.queues.go_on()
         if more:

@@ -13,11 +13,14 @@ from headrace.core.ports.link import Link
 from headrace.core.ports.settings import BrokerSettings
 from headrace.core.records.message import Message
 from headrace.core.records.record import DROP_SESSION_ENDED, UPPER_ID_FIRST
+from headrace.core.shards.group_frames import ENROL
 from headrace.core.shards.group_members import Enrolment, GroupMembers
 from headrace.core.state.groups import Group
 from headrace.core.state.session import MEMBER_PREFIX
 from headrace.mqtt import codec
 from headrace.mqtt import reason_codes as rc
+from headrace.mqtt.packets import SubscriptionRequest
+from headrace.mqtt.properties import Properties
 from shard_wires import WiredShards, received
 
 SUBACK = 9
@@ -55,6 +58,16 @@ def member(shards: WiredShards, shard: int, share: str, qos: int = 1, **options:
     shards.carry()
     assert suback(client) == [qos]
     return client
+
+
+def enrols_said(shards: WiredShards) -> int:
+    """How often shard 1 is told of members in shard 0, until all that is said is heard."""
+    said = 0
+    moved = True
+    while moved:
+        said += sum(data[0] == ENROL for data in shards.wires[0, 1][0].said)
+        moved = shards.step()
+    return said
 
 
 def publish(shards: WiredShards, shard: int, payloads: list[bytes], qos: int = 1) -> None:
@@ -197,6 +210,21 @@ def test_what_one_answer_of_a_home_costs_is_not_for_all_who_wait(monkeypatch: py
     shards.carry()
     assert [suback(client) for client in clients] == [[1]] * 40
     assert len(looked) == 40
+
+
+def test_a_home_is_told_once_of_all_groups_that_a_client_joins_or_leaves_at_a_time() -> None:
+    shards = WiredShards(2)
+    client = shards[0].client("m", version=5)
+    names = [f"$share/g{number}/a" for number in range(60)]
+    rows = [SubscriptionRequest(name, 1, False, False, 0) for name in names]
+    client.feed(codec.encode_subscribe(5, 9, rows, Properties()))
+    assert enrols_said(shards) == 1
+    assert suback(client)[-60:] == [1] * 60
+    away = [name for name in names if shards[0].neighbours.members.away.home_of("default", name) == 1]
+    assert len(shards[1].broker.fold.groups) == len(away) > 10
+    client.feed(codec.encode_unsubscribe(5, 10, names))
+    assert enrols_said(shards) == 1
+    assert shards[1].broker.fold.groups == {}
 
 
 def test_the_filter_of_a_group_is_looked_for_before_suback() -> None:
