@@ -6,16 +6,18 @@ cluster of it; sessions that ended, queues that were closed and retained message
 stay as they are in the journal: who folds them has the state at the checkpoint.
 
     <lake>/event_snapshot               Delta table: the rows of schema `events` that are left, and one row `checkpoint`
-    <lake>/bootstrap/<offset>.snapshot  the same records in a file, for `headrace serve --bootstrap`
+                                        of each journal
+    <lake>/bootstrap/<offset>.snapshot  the same records in a file, for `headrace serve --bootstrap`; of several journals,
+                                        shards or brokers, each has its files in a folder `<journal uuid>` there
 
-A run reads the events behind the last checkpoint and replaces the table, rows and checkpoint in one commit: a run that is
-killed is done again, and nothing is counted twice. The job holds retention back as a consumer: a journal whose first
-events are gone cannot be compacted any more.
+A run reads the events behind the last checkpoint and replaces what the table has of the journal, rows and checkpoint in
+one commit: a run that is killed is done again, and nothing is counted twice. The job holds retention back as a consumer:
+a journal whose first events are gone cannot be compacted any more.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import reduce
 from pathlib import Path
@@ -28,7 +30,7 @@ from pyspark.sql import Column, DataFrame, Row, SparkSession, Window
 from pyspark.sql import functions as F
 
 from headrace.journal.bootstrap_file import bootstrap_path, write_bootstrap
-from headrace_spark.base.errors import DataLoss, ForeignOffset, TableMoved
+from headrace_spark.base.errors import DataLoss, TableMoved
 from headrace_spark.base.lake_url import Location
 from headrace_spark.base.progress import Progress, Report
 from headrace_spark.base.settings import RunSettings
@@ -36,7 +38,7 @@ from headrace_spark.lake.bootstraps import Bootstraps
 from headrace_spark.lake.durable import SyncedTable
 from headrace_spark.lake.lake_of import AnyLake, lake_of, tending
 from headrace_spark.lake.messages import KEPT_LOG
-from headrace_spark.source.journal import commit, journal_of, register, require_history, source_options
+from headrace_spark.source.journal import commit, journals_of, register, require_history, source_options
 from headrace_spark.source.log_reader import LogReader
 from headrace_spark.source.options import check_consumer
 from headrace_spark.source.ranges import JournalOffset
@@ -66,7 +68,7 @@ class Settings(RunSettings):
 def check(settings: Settings) -> None:
     """Check that the job can run. Raises BadOption, JournalMissing."""
     check_consumer(settings.consumer)
-    journal_of(settings)
+    journals_of(settings)
 
 
 def run(spark: SparkSession, settings: Settings, stop: Event, report: Report) -> Progress:
@@ -78,18 +80,22 @@ def run(spark: SparkSession, settings: Settings, stop: Event, report: Report) ->
 
 def _run(spark: SparkSession, settings: Settings, lake: AnyLake, stop: Event, report: Report) -> Progress:
     began = monotonic()
-    said: Location | None = None
-    files = Bootstraps(lake)
+    said = set[Location]()
     tend = tending(spark, settings.upkeep, lake, (), [lake.root / "event_snapshot"])
     while True:
         at = monotonic()
-        end, rows, file = compact_once(spark, settings, lake, files)
-        if file != said:
-            print(file, flush=True)
-        said = file
-        journal = journal_of(settings)
-        lag, ends = journal.high_watermark() - end, {journal.uuid: end}
-        progress = Progress(rows, end, lag, monotonic() - began, (monotonic() - at,), ends=ends)
+        journals = journals_of(settings)
+        rows, ends = 0, dict[str, int]()
+        for journal in journals:
+            lake.require_held()
+            ends[journal.uuid], kept, file = compact_once(spark, settings, lake, journal, len(journals) > 1)
+            rows += kept
+            if file not in said:
+                print(file, flush=True)
+                said.add(file)
+        lag = sum(journal.high_watermark() - ends[journal.uuid] for journal in journals)
+        took = (monotonic() - at,)
+        progress = Progress(rows, sum(ends.values()), lag, monotonic() - began, took, ends=ends)
         report(progress)
         lake.require_held()
         tend()
@@ -98,21 +104,27 @@ def _run(spark: SparkSession, settings: Settings, lake: AnyLake, stop: Event, re
 
 
 def compact_once(
-    spark: SparkSession, settings: Settings, lake: AnyLake, files: Bootstraps
+    spark: SparkSession, settings: Settings, lake: AnyLake, journal: LogReader, is_shard: bool
 ) -> tuple[int, int, Location]:
-    """Bring table and file up to the high watermark; the checkpoint, the rows of the table, and the file.
+    """Bring table and file of one journal up to its high watermark; the checkpoint, the rows that the table has of it,
+    and the file.
 
     Raises TableMoved if another process has brought the table further meanwhile.
     """
-    journal = journal_of(settings)
     table = lake.root / "event_snapshot"
     old = spark.read.format("delta").load(str(table)) if DeltaTable.isDeltaTable(spark, str(table)) else None
-    start = starting_offset(journal, old)
+    marks = {} if old is None else checkpoints(old)
+    start = starting_offset(journal, marks.get(journal.uuid))
     register(journal, settings.consumer, start, "" if old is None else lake.owner(JOB, table))
     end = journal.high_watermark()
+    files = Bootstraps(lake, journal.uuid if is_shard or marks.keys() - {journal.uuid} else "")
     file = bootstrap_path(files.folder, end)
-    if old is not None and end == start and files.is_whole(file):
-        return end, old.count() - 1, files.at(file)  # nothing is new, and nothing is written
+    if journal.uuid in marks and end == start and files.is_whole(file):
+        return (
+            end,
+            rows_of(spark, table, journal).count() - 1,
+            files.at(file),
+        )  # nothing is new, nothing is written
     rows = events(spark, journal, start, end)
     if old is not None:
         if (
@@ -120,7 +132,7 @@ def compact_once(
         ):  # of a headrace that knew no queues: what is new to us may be behind us
             before = events(spark, journal, min(start, journal.complete_offset()), start)
             rows = before.where(F.col("kind").isin(*_OF_QUEUES)).unionByName(rows)
-        kept = old.where(F.col("kind") != CHECKPOINT)
+        kept = rows_of(spark, table, journal).where(F.col("kind") != CHECKPOINT)
         rows = rows.unionByName(kept, allowMissingColumns=True)
     mark = Row("kind", "journal_uuid", "journal_epoch", "journal_offset")
     checkpoint = spark.createDataFrame(
@@ -128,7 +140,7 @@ def compact_once(
         "kind string, journal_uuid string, journal_epoch long, journal_offset long",
     )
     put_in_place(lake, table, compacted(rows).unionByName(checkpoint, allowMissingColumns=True), journal, end)
-    left = spark.read.format("delta").load(str(table))
+    left = rows_of(spark, table, journal)
     write_bootstrap(files.folder, journal.uuid, journal.epoch, end, _records(left))
     files.show(file)
     owner = lake.owner(JOB, table)
@@ -136,10 +148,23 @@ def compact_once(
     return end, left.count() - 1, files.at(file)
 
 
+def rows_of(spark: SparkSession, table: Location, journal: LogReader) -> DataFrame:
+    """Return what the table has of a journal."""
+    return spark.read.format("delta").load(str(table)).where(F.col("journal_uuid") == journal.uuid)
+
+
+def checkpoints(rows: DataFrame) -> Mapping[str, Row]:
+    """Return the row `checkpoint` of each journal, by its uuid."""
+    return {row.journal_uuid: row for row in rows.where(F.col("kind") == CHECKPOINT).collect()}
+
+
 def put_in_place(lake: AnyLake, table: Location, rows: DataFrame, journal: LogReader, end: int) -> None:
-    """Replace the table, unless it is at that offset or further. Raises TableMoved where it is further."""
+    """Replace what the table has of a journal, unless it is at that offset or further. Raises TableMoved where it is
+    further."""
     app_id = f"{JOB}-{journal.uuid}-{journal.epoch}"
     writer = rows.write.format("delta").mode("overwrite").option("mergeSchema", "true").options(**KEPT_LOG)
+    if lake.tables.exists(table):
+        writer = writer.option("replaceWhere", f"journal_uuid = '{journal.uuid}'")
     writer.option("txnAppId", app_id).option("txnVersion", end).save(str(table))
     log = lake.tables.open(table)
     found = None if log is None else log.transaction_version(app_id)
@@ -151,18 +176,12 @@ def put_in_place(lake: AnyLake, table: Location, rows: DataFrame, journal: LogRe
         SyncedTable(table).sync()
 
 
-def starting_offset(journal: LogReader, old: DataFrame | None) -> int:
-    """Return the checkpoint of the table, or the beginning of the journal. Raises ForeignOffset, DataLoss."""
-    found = None if old is None else old.where(F.col("kind") == CHECKPOINT).first()
+def starting_offset(journal: LogReader, mark: Row | None) -> int:
+    """Return the offset of a checkpoint, or the beginning of the journal. Raises ForeignOffset, DataLoss."""
     start = 0
-    if found is not None:
-        if found.journal_uuid != journal.uuid:
-            raise ForeignOffset(
-                f"the table event_snapshot belongs to journal {found.journal_uuid}, {journal.location} holds "
-                f"{journal.uuid}: use another lake"
-            )
-        start = found.journal_offset
-        require_history(journal, JournalOffset(found.journal_uuid, found.journal_epoch, start))
+    if mark is not None:
+        start = mark.journal_offset
+        require_history(journal, JournalOffset(mark.journal_uuid, mark.journal_epoch, start))
     complete = journal.complete_offset()
     if complete > start:
         raise DataLoss(

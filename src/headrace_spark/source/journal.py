@@ -87,16 +87,6 @@ def journals_of(settings: RunSettings, patience: Patience = PATIENT) -> list[Log
     return open_journals(settings.journal, _token(settings.token_file), patience)
 
 
-def journal_of(settings: RunSettings, patience: Patience = PATIENT) -> LogReader:
-    """Return the journal of a job that reads one. Raises BadOption, JournalMissing, JournalUnreachable."""
-    found = journals_of(settings, patience)
-    if len(found) > 1:
-        raise BadOption(
-            "data_dir", str(settings.data_dir), f"it has {len(found)} shards, and this job reads one journal"
-        )
-    return found[0]
-
-
 def check_broker(location: str) -> None:
     """Raise BadOption, by the key pipeline.journal, unless this is how a broker is given."""
     if not is_remote(location):

@@ -8,7 +8,7 @@ from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from threading import Event as Flag
-from time import time_ns
+from time import time, time_ns
 from typing import Any
 
 import pytest
@@ -24,9 +24,13 @@ from headrace.journal.consumers import ConsumerPosition
 from headrace.journal.log import LogSettings, SegmentedLog
 from headrace.services.state import lines
 from headrace.storage.embedded.bootstrap import folded
-from headrace_spark.base.errors import DataLoss, ForeignOffset, JournalMissing, LakeConflict
+from headrace.workers.layout import Layout
+from headrace_spark.base.errors import DataLoss, JournalMissing, LakeConflict
+from headrace_spark.base.progress import Progress
 from headrace_spark.jobs import compact_events as job
+from headrace_spark.lake.job_status import Places, job_statuses
 from headrace_spark.lake.lake import Lake
+from headrace_spark.source.journal import open_journals
 from spark.conftest import Writer, settings_of
 from unit.core.state.test_state import FILTERS, SUBSCRIBERS, TOPICS, History
 
@@ -87,11 +91,19 @@ class Journal:
 
 
 def run(spark: SparkSession, data_dir: Path, lake: Path, capsys: pytest.CaptureFixture[str]) -> Path:
+    _, [file] = run_all(spark, data_dir, lake, capsys)
+    return file
+
+
+def run_all(
+    spark: SparkSession, data_dir: Path, lake: Path, capsys: pytest.CaptureFixture[str]
+) -> tuple[Progress, list[Path]]:
+    """Run it; the files of all journals."""
     settings: Any = settings_of("compact-events", data_dir, lake)
     settings = replace(settings, upkeep=replace(settings.upkeep, vacuum_retention_s=0))
     job.check(settings)
-    job.run(spark, settings, Flag(), lambda _: None)
-    return Path(capsys.readouterr().out.strip())
+    progress = job.run(spark, settings, Flag(), lambda _: None)
+    return progress, [Path(line) for line in capsys.readouterr().out.split()]
 
 
 def test_the_file_leads_to_the_state_again_and_again(
@@ -143,14 +155,33 @@ def test_a_client_id_stays_with_the_user_who_came_second(
     assert len(list(BootstrapFile(file).records())) == 4  # opened, closed, and two that resume
 
 
-def test_another_journal_and_a_journal_without_its_beginning_are_refused(
+def test_each_journal_of_a_lake_has_rows_and_files_of_its_own(
     spark: SparkSession, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    for name in ("one", "other"):
-        Journal(tmp_path / name).go_on(20, seed=1)
-    run(spark, tmp_path / "one", tmp_path / "lake", capsys)
-    with pytest.raises(ForeignOffset, match=r"belongs to journal .*use another lake"):
-        run(spark, tmp_path / "other", tmp_path / "lake", capsys)
+    """Two shards, and another broker, which was the first to write there."""
+    lake, layout = tmp_path / "lake", Layout.make(tmp_path / "shards", 2)
+    shards, other = [Journal(directory) for directory in layout.directories()], Journal(tmp_path / "other")
+    for seed, journal in enumerate((other, *shards)):
+        journal.go_on(20 + seed, seed)
+    assert run(spark, other.data_dir, lake, capsys).parent == lake / "bootstrap"
+    progress, files = run_all(spark, layout.path, lake, capsys)
+    assert (progress.lag, len(progress.ends)) == (0, 2)
+    other.go_on(10, seed=9)
+    files = [run(spark, other.data_dir, lake, capsys), *files]
+    for journal, file in zip((other, *shards), files, strict=True):
+        snapshot = BootstrapFile(file)
+        assert file.parent == lake / "bootstrap" / snapshot.uuid
+        assert lines(folded(snapshot, file)) == lines(journal.fold)
+    version = DeltaTable(lake / "event_snapshot").version()
+    assert run_all(spark, layout.path, lake, capsys)[1] == files[1:]
+    assert DeltaTable(lake / "event_snapshot").version() == version  # nothing new, nothing written
+    journals = [*open_journals(layout.path), *open_journals(other.data_dir)]
+    [status] = job_statuses(Places(Lake(lake), journals, [], time()))
+    assert (status.job, status.lag, status.offset) == (
+        "compact-events",
+        0,
+        sum(journal.high_watermark() for journal in journals),
+    )
 
 
 def test_what_is_wrong_is_said_without_spark(journal: Writer, tmp_path: Path) -> None:

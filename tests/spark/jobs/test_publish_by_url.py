@@ -26,7 +26,7 @@ from headrace_spark.jobs import compact_events, replay
 from headrace_spark.lake.job_status import Places, job_statuses
 from headrace_spark.lake.lake import Lake
 from headrace_spark.lake.lake_of import lake_of
-from headrace_spark.source.journal import journal_of
+from headrace_spark.source.journal import journals_of
 from spark.conftest import settings_of
 from spark.device_clients import received, subscribe
 from spark.jobs import test_publish
@@ -157,7 +157,7 @@ def test_the_state_of_the_broker_is_kept_with_the_lake(
             patched.setattr(compact_events, "events", events)
             lake = lake_of(spark, settings.lake)
             rows = spark.read.format("delta").load(str(bench.lake / "event_snapshot"))
-            read = journal_of(settings)
+            [read] = journals_of(settings)
             compact_events.put_in_place(
                 lake, lake.root / "event_snapshot", rows, read, read.high_watermark() + 5
             )
