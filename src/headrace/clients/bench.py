@@ -69,7 +69,10 @@ _MESSAGES = "what each session has to wait for in mode backlog"
 @click.option("-c", "--persistent", is_flag=True, help="subscribers keep their sessions")
 @click.option("--protocol", type=click.Choice(list(VERSIONS)), default="3.1.1", show_default=True)
 @click.option(
-    "--pid", "processor", callback=_processor, help="the broker's processes (1,2,...), to measure their CPU"
+    "--pid",
+    "processor",
+    callback=_processor,
+    help="the broker's processes (1,2,...), to measure their CPU; workers count with their supervisor",
 )
 @click.option("--json", "json_file", type=click.Path(path_type=Path), help="write the result there")
 def bench(processor: Processor | None, json_file: Path | None, **options: Any) -> None:
