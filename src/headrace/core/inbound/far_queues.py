@@ -10,7 +10,6 @@ the wire to a home ends: what they hold was given back there.
 from __future__ import annotations
 
 from collections import deque
-from typing import Final
 
 from mypy_extensions import i64
 
@@ -25,8 +24,6 @@ from headrace.core.state.state import Fold
 from headrace.core.state.tenant import Tenant
 from headrace.errors import ProtocolError
 from headrace.mqtt import reason_codes as rc
-
-NOWHERE: Final = -1  # the home of a request that is refused here
 
 
 class Errand(Deferred):
@@ -95,14 +92,12 @@ class FarQueues(Requests):
 
     def __init__(
         self,
-        shard: int,
         fold: Fold,
         commit: GroupCommit,
         consuming: Consuming,
         worker: WorkerPort,
         answer_within_ms: int,
     ) -> None:
-        self._shard = shard
         self._fold = fold
         self._commit = commit
         self._consuming = consuming

@@ -33,7 +33,7 @@ class QueueTalk(QueuePort):
         worker: WorkerPort,
         settings: StreamSettings,
     ) -> None:
-        self.far = FarQueues(shard, fold, commit, consuming, worker, settings.answer_within_ms)
+        self.far = FarQueues(fold, commit, consuming, worker, settings.answer_within_ms)
         self.visitors = Visitors(consuming, worker)
         self._shard = shard
         self._fold = fold
@@ -70,7 +70,7 @@ class QueueTalk(QueuePort):
         self._empty(self._back, False)
 
     def _empty(self, wire: NearWire, there: bool) -> None:
-        """Let what was said by now be heard; what fails of it costs nobody else."""
+        """Let what was said by now be heard. What raises costs this conversation, as one with another shard."""
         for _ in range(len(wire.said)):
             frame = wire.said.popleft()
             try:
@@ -80,6 +80,17 @@ class QueueTalk(QueuePort):
                     self.far.heard(self._shard, frame)
             except Exception as error:  # noqa: BLE001
                 self._worker.contain("deferred", None, error)
+                self._begin_anew()
+                return
+
+    def _begin_anew(self) -> None:
+        """Do what a broken wire would: who had asked for something is not left without an answer."""
+        self._there.said.clear()
+        self._back.said.clear()
+        self.far.cut(self._shard)
+        self.visitors.closed(self._shard)
+        self._there.said.clear()  # who has departed there is gone already
+        self.far.reached(self._shard, self._there)
 
     def on_timer(self) -> None:
         self.far.on_timer()

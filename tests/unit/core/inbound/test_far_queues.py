@@ -16,6 +16,7 @@ from headrace.core.ports.voice import Draught, Voice
 from headrace.core.records.message import FrameMessage
 from headrace.core.shards.neighbours import StreamSettings
 from headrace.core.shards.peer_codec import decode
+from headrace.core.shards.queue_frames import ACKS, Answered
 from headrace.core.state.topic_queues import TopicQueue
 from headrace.storage.memory import MemoryLink
 from shard_wires import WiredShard, WiredShards
@@ -354,6 +355,63 @@ def test_no_more_is_on_its_way_to_a_shard_than_it_takes(queues: Queues) -> None:
     queues.carry()
     assert sum(len(service.ear.got) for service in services) == 8
     assert all(service.told[-1] == ("pull", 1) for service in services)
+
+
+def test_a_conversation_of_a_shard_with_itself_that_goes_wrong_begins_anew(queues: Queues) -> None:
+    topic = queues.wired.topic_in(0)
+    near, far = queues.service(0, topic), queues.service(1, topic)
+    queues.publish(0, topic, 2)
+    queues.carry()
+    assert len(near.take(topic)) == 2
+    talk = queues.wired[0].neighbours.queues
+    assert isinstance(talk, QueueTalk)
+    near.pull(topic, 5, 60_000)
+    talk._back.say(Answered(1, ACKS, 0))  # of an ACK that was never sent
+    queues.carry()
+    assert near.told[-1] == ("fail", 0x88)
+    assert near.link.closed
+    assert len(far.take_and_ack(topic)) == 2
+    again = queues.service(0, topic)
+    queues.publish(2, topic, 1)
+    queues.carry()
+    assert len(again.take_and_ack(topic)) == 1
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_answers_come_in_order_whichever_homes_are_slow(seed: int) -> None:
+    """One connection asks without waiting; wires carry at random. An answer names nothing: its place says whose it is."""
+    rng, queues = random.Random(seed), Queues()
+    topics = [queues.wired.topic_in(shard) for shard in range(3)]
+    service = Service(queues, 0)
+    joins: list[int] = []
+    acks: list[int] = []
+    pulls: list[str] = []
+    for topic in topics:
+        service.join(topic)
+        joins.append(0)
+        queues.publish(rng.randrange(3), topic, 40)
+    for _ in range(60):
+        topic, step = rng.choice(topics), rng.randrange(5)
+        if step == 0:
+            wrong = rng.random() < 0.3
+            service.join("a/#" if wrong else topic)
+            joins.append(0x90 if wrong else 0)
+        elif step == 1:
+            service.ack(topic, [bytes(16)])
+            acks.append(0x92)
+        elif step == 2:
+            service.pull(topic, 1, 60_000)
+            pulls.append(topic)
+        else:
+            pairs = list(queues.wired.wires)
+            queues.wired.held = set(rng.sample(pairs, rng.randrange(len(pairs))))
+            queues.wired.sync()
+            queues.wired.step()
+    queues.wired.held = set()
+    queues.carry()
+    assert [code for what, code in service.told if what == "join"] == joins
+    assert [code for what, code in service.told if what == "ack"] == acks
+    assert [one.message.topic.decode() for one in service.ear.got] == pulls
 
 
 @pytest.mark.parametrize("seed", range(12))
