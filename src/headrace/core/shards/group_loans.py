@@ -98,7 +98,7 @@ class GroupLoans(Lending):
         """Forget a loan that its home knows to be completed."""
         loan = self._away.loans.get((home, frame.group, frame.serial))
         if loan is not None and loan.completed:
-            del self._away.loans[loan.key]
+            self._away.settle(loan)
             self._note(LENT_SETTLED, loan, 0)
 
     def tell_completed(self, home: int) -> None:
@@ -170,7 +170,7 @@ class GroupLoans(Lending):
             self.send(session, link, loan)
             return
         if is_new:
-            self._away.loans[loan.key] = loan
+            self._away.lend(borrowing, loan)
             self._note(LENT, loan, loan.incarnation)
         self._commit.defer(_Bound(self, session, link, loan))
 

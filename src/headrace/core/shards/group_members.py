@@ -183,12 +183,12 @@ class GroupMembers(Lending):
 
     def _concerns(self, session: Session, home: int) -> bool:
         """Return whether a session is a member at a home, is lent to, or has a loan of it that is not settled."""
-        borrowing, incarnation = borrowing_of(session), session.incarnation
+        borrowing = borrowing_of(session)
         if borrowing is None:
             return False
         if home in borrowing.lenders or self._is_member(session, home):
             return True
-        return any(loan.home == home and loan.incarnation == incarnation for loan in self.away.loans.values())
+        return any(loan.home == home for loan in borrowing.unsettled.values())
 
     def _row(self, session: Session, key: str) -> SubscriptionRow:
         found = None if session.subscriptions is None else session.subscriptions.get(key)

@@ -98,13 +98,14 @@ class AwayListener:
 
 
 class Borrowing(Borrower):
-    """What one session has of groups at home elsewhere: its filters with their homes, its loans by packet id, what has
-    come and waits for room, and whom it has told that it is there."""
+    """What one session has of groups at home elsewhere: its filters with their homes, its loans by packet id, those at
+    QoS 2 that are not settled, what has come and waits for room, and whom it has told that it is there."""
 
     def __init__(self, session: Session, away: Away) -> None:
         self.session = session
         self.filters: dict[str, int] = {}
         self.loans: dict[int, Loan] = {}
+        self.unsettled: dict[Key, Loan] = {}
         self.arrived: deque[Loan] = deque()
         self.lenders: dict[int, Lender] = {}
         self.used: i64 = 0  # loans that take a place of the window
@@ -197,10 +198,23 @@ class Away:
         """Forget a session whose end is durable, with its loans: its homes are told once for all of them."""
         if self.sessions.pop(session.incarnation, None) is None:
             return
-        for loan in [loan for loan in self.loans.values() if loan.incarnation == session.incarnation]:
-            del self.loans[loan.key]
+        borrowing = borrowing_of(session)
+        for key in {} if borrowing is None else borrowing.unsettled:
+            self.loans.pop(key, None)
         if self.listener is not None:
             self.listener.ended(session)
+
+    def lend(self, borrowing: Borrowing, loan: Loan) -> None:
+        """Note a loan at QoS 2 of a session, until it is settled."""
+        self.loans[loan.key] = borrowing.unsettled[loan.key] = loan
+
+    def settle(self, loan: Loan) -> None:
+        """Forget a loan of which its home knows that it is completed."""
+        self.loans.pop(loan.key, None)
+        session = self.sessions.get(loan.incarnation)
+        borrowing = None if session is None else borrowing_of(session)
+        if borrowing is not None:
+            borrowing.unsettled.pop(loan.key, None)
 
     def replay(self, record: StreamRecord) -> None:
         """Apply a record about loans; of any other kind it changes nothing."""
@@ -236,6 +250,7 @@ class Away:
                 del self.loans[loan.key]
                 continue
             borrowing = self.borrowing(session)
+            borrowing.unsettled[loan.key] = loan
             if not loan.completed:
                 borrowing.loans[loan.packet_id] = loan
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import NoReturn
+
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -15,7 +17,7 @@ from headrace.core.records.stream_record import (
     StreamRecord,
     stream_record_of,
 )
-from headrace.core.state.away import Away, borrowing_of
+from headrace.core.state.away import Away, Key, Loan, borrowing_of
 from headrace.core.state.session import Session
 
 GROUP, SERIAL, PACKET_ID = 70, 5, 49_160
@@ -92,6 +94,28 @@ def test_a_loan_ends_with_its_session() -> None:
     away.started({found.incarnation: found})
     away.ended(found)
     assert away.rows() == []
+
+
+class Loans(dict[Key, Loan]):
+    """Loans of which nobody may look at all."""
+
+    def values(self) -> NoReturn:
+        raise AssertionError("a walk over the loans of all sessions")
+
+
+def test_the_end_of_a_session_looks_at_its_own_loans_alone() -> None:
+    found = session()
+    away = replayed([LENT])
+    away.loans[1, GROUP, SERIAL].incarnation = found.incarnation
+    away.replay(stream_record_of(LENT, 0, [1, GROUP, SERIAL + 1, PACKET_ID | 2 << 16, found.incarnation, 0]))
+    away.started({found.incarnation: found})
+    borrowing = borrowing_of(found)
+    assert borrowing is not None
+    away.loans = Loans(away.loans)
+    away.settle(away.loans[1, GROUP, SERIAL])
+    assert list(borrowing.unsettled) == list(away.loans) == [(1, GROUP, SERIAL + 1)]
+    away.ended(found)
+    assert not away.loans
 
 
 def test_a_group_is_at_home_where_its_names_say() -> None:
