@@ -36,6 +36,7 @@ from headrace.core.shards.retained_frames import Answered, RetainedFrame, Sought
 from headrace.core.shards.routes import Routes
 from headrace.core.shards.sending import Sender, home_of, is_queued
 from headrace.core.shards.taking import Taker
+from headrace.core.shards.withdrawing import Withdrawing
 from headrace.core.state.state import Fold
 from headrace.core.state.wanted import Wanted, WantedListener
 
@@ -93,7 +94,7 @@ class Neighbours(Passing):
         self._newest: dict[int, tuple[int, int]] = {}  # by shard: epoch and attempt of its newest hello
         self._senders: dict[int, Sender] = {}  # by slot
         self._by_shard: dict[int, Sender] = {}
-        self._withdrawing: dict[tuple[str, str], int] = {}  # announced, and wanted by nobody: until when
+        self._withdrawing = Withdrawing()
         self._followed: dict[int, int] = {}  # what followers have said is durable there
         self._followed_noted: dict[int, int] = {}
         self._wanted = Wanted()
@@ -142,7 +143,7 @@ class Neighbours(Passing):
         self._attempt += 1
         wire.far = source
         hello = Hello(self.shard, self.epoch, self._attempt)
-        announced = self._wanted.filters() + list(self._withdrawing)
+        announced = self._wanted.filters() + self._withdrawing.filters()
         self._takers[source].begin(wire, hello, announced, self._holding.number)
         if self.members.needs(source):
             wire.say(Meet())
@@ -392,7 +393,7 @@ class Neighbours(Passing):
 
     def wanted(self, tenant: str, topic_filter: str) -> None:
         """Announce a filter, unless it was not withdrawn yet."""
-        if self._withdrawing.pop((tenant, topic_filter), None) is not None:
+        if self._withdrawing.take((tenant, topic_filter)):
             return  # it is announced
         self._holding.number += 1
         frame = peer.Wanted(self._holding.number, tenant, topic_filter)
@@ -402,7 +403,7 @@ class Neighbours(Passing):
     def unwanted(self, tenant: str, topic_filter: str) -> None:
         """Withdraw a filter later."""
         until_ms = self._worker.clock.mono_ms + self._settings.withdraw_after_ms
-        self._withdrawing[tenant, topic_filter] = until_ms
+        self._withdraw(self._withdrawing.put((tenant, topic_filter), until_ms))
 
     def hold(self, held: Held) -> bool:
         """Keep an answer back until all that is wanted by now is looked for; False if it is."""
@@ -494,7 +495,7 @@ class Neighbours(Passing):
                 self.cuts += 1
                 self._cut(taker)
             taker.note(clock.now_us)
-        self._withdraw(clock.mono_ms)
+        self._withdraw(self._withdrawing.due(clock.mono_ms))
         end: i64 = self._commit.high_watermark
         for sender in self._senders.values():
             sender.look(end)
@@ -507,15 +508,10 @@ class Neighbours(Passing):
         self._holding.release()
         self.asking.on_timer()
 
-    def _withdraw(self, now_ms: int) -> None:
-        due: list[tuple[str, str]] = []
-        for key, until_ms in self._withdrawing.items():
-            if until_ms > now_ms:
-                break
-            due.append(key)
-        for key in due:
-            del self._withdrawing[key]
-            frame = peer.Unwanted(key[0], key[1])
+    def _withdraw(self, filters: list[tuple[str, str]]) -> None:
+        """Tell all shards that are followed of filters that nobody wants."""
+        for tenant, topic_filter in filters:
+            frame = peer.Unwanted(tenant, topic_filter)
             for taker in self._takers.values():
                 if taker.wire is not None:
                     taker.wire.say(frame)

@@ -301,6 +301,19 @@ def test_a_filter_is_withdrawn_a_minute_after_nobody_has_it() -> None:
     assert not routes.match("default", b"a")
 
 
+def test_filters_beyond_what_may_wait_are_withdrawn_at_once() -> None:
+    pair = Pair()
+    reader = pair.follower.client("r")
+    names = [f"{number}/" + "x" * 60_000 for number in range(300)]
+    for name in names:
+        reader.subscribe(name, 1)
+        reader.feed(codec.encode_unsubscribe(4, 9, [name]))
+    pair.carry()
+    looked_for = [name for name in names if pair.source.neighbours.routes.match("default", name.encode())]
+    assert looked_for == names[-len(looked_for) :]
+    assert 0 < len(looked_for) < 200
+
+
 def test_positions_are_journaled_over_long_stretches_and_told() -> None:
     streams = StreamSettings()
     streams.note_step = 10
