@@ -8,6 +8,7 @@ keeps what a running broker takes over, and has the workers do the same.
 from __future__ import annotations
 
 import asyncio
+import fcntl
 import os
 import shutil
 import signal
@@ -132,11 +133,13 @@ async def supervise(config: Config, sources: Reread, claim: Claim) -> int:
         await asyncio.to_thread(claim.wait_for_workers)
     allow_all_descriptors()  # so that the workers may
     runtime = make_runtime_directory()
+    held = hold(runtime)
     try:
         node = SupervisedNode(config, sources, claim, runtime)
         return await node.run()
     finally:
         shutil.rmtree(runtime, ignore_errors=True)
+        os.close(held)
 
 
 def make_runtime_directory() -> Path:
@@ -145,6 +148,14 @@ def make_runtime_directory() -> Path:
     if len(folder) > RUNTIME_CHARACTERS_MAX - 20:
         folder = "/tmp"  # noqa: S108  the directory in it is ours alone
     return Path(tempfile.mkdtemp(prefix="headrace-", dir=folder))
+
+
+def hold(folder: Path) -> int:
+    """Keep systemd-tmpfiles out of a folder, which leaves alone what somebody has locked, however old. Returns the
+    descriptor that holds it. Raises OSError."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    fcntl.flock(descriptor, fcntl.LOCK_SH)
+    return descriptor
 
 
 class SupervisedNode:
@@ -186,7 +197,9 @@ class SupervisedNode:
     # Workers
 
     def _spawn(self, index: int, run: int, end: socket.socket) -> subprocess.Popen[bytes]:
-        """Start a worker by exec: it inherits the sockets that it is told of, and nothing else."""
+        """Start a worker by exec: it inherits the sockets that it is told of, and nothing else. It finds its
+        configuration whatever has become of the file since: who cleans up in /tmp takes what is old. Raises OSError."""
+        self._write_config()
         layout = self._claim.layout
         place = Place(index, self._claim.workers, layout.shards, self._runtime, layout.node, run)
         sockets = [listening.socket.fileno() for listening in self._listening]
