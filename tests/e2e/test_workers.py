@@ -179,9 +179,8 @@ def test_a_worker_that_is_killed_comes_back_while_the_others_go_on(tmp_path: Pat
     with workers(tmp_path, "--workers", "2") as node:
         node.start()
         before = node.pids
-        config = Path(
-            re.search(rb"--config\0([^\0]+)", Path(f"/proc/{before[1]}/cmdline").read_bytes())[1].decode()
-        )  # type: ignore[index]
+        command = Path(f"/proc/{before[1]}/cmdline").read_text().split("\0")
+        config = Path(command[command.index("--config") + 1])
         with pytest.raises(BlockingIOError):  # so that systemd-tmpfiles leaves it alone
             fcntl.flock(os.open(config.parent, os.O_RDONLY), fcntl.LOCK_EX | fcntl.LOCK_NB)
         config.unlink()  # as other programs do that clean up in /tmp

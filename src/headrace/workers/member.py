@@ -11,11 +11,22 @@ from contextlib import suppress
 from typing import Final
 
 from headrace.backoff import Backoff
-from headrace.workers.control import AWAY, GO, MESSAGE_BYTES_MAX, READY, STARTING, Report, pack_values
+from headrace.workers.control import (
+    AWAY,
+    GO,
+    MESSAGE_BYTES_MAX,
+    PREPARED,
+    READY,
+    STARTING,
+    STOPPING,
+    Report,
+    pack_values,
+)
 from headrace.workers.system import Tally
 
-HUNG_S: Final = 30.0  # without a word of a worker that was ready
+HUNG_S: Final = 30.0  # without a word of a worker whose loop runs
 SHORTEST_S, LONGEST_S = 0.1, 10.0  # between two starts
+_RUNNING: Final = (PREPARED, READY, STOPPING)
 
 # Starts worker `index` for the `run`th time, with its end of the control socket, which is inherited.
 Spawn = Callable[[int, int, socket.socket], "subprocess.Popen[bytes]"]
@@ -100,8 +111,9 @@ class Member:
                 self.end.send(pack_values(values))
 
     def is_hung(self) -> bool:
-        """Return whether one that was ready has been silent for HUNG_S. One that recovers may take its time."""
-        return self.lives and self.state == READY and self._clock() - self.heard_s > HUNG_S
+        """Return whether one that is prepared, ready or about to end has been silent for HUNG_S. One that recovers may
+        take its time."""
+        return self.lives and self.state in _RUNNING and self._clock() - self.heard_s > HUNG_S
 
     def was_not_listened_to(self) -> None:
         """Note that the supervisor stood still: silence until now says nothing."""

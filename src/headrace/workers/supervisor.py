@@ -196,7 +196,7 @@ class Supervisor:
             member.read()
             if stood_still:
                 member.was_not_listened_to()
-            elif member.is_hung():
+            elif member.is_hung() and (member.state == READY or not self._stopping):  # which has STOP_S
                 self._log.error("a worker does not answer; it is ended", worker=member.index)
                 member.send(signal.SIGKILL)
         self._reap()

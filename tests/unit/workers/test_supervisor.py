@@ -11,10 +11,11 @@ import sys
 from collections.abc import Callable, Coroutine
 from typing import Any
 
+import pytest
 import structlog
 from structlog.testing import LogCapture
 
-from headrace.workers.control import PREPARED, READY, RECOVERING, Report
+from headrace.workers.control import PREPARED, READY, RECOVERING, STOPPING, Report
 from headrace.workers.member import HUNG_S, Member
 from headrace.workers.supervisor import Supervisor
 
@@ -29,7 +30,7 @@ for letter in sys.argv[2]:
     if letter == "g":
         assert end.recv(99) == b"go"
     else:
-        state = {"o": b"recovering", "p": b"prepared", "r": b"ready"}[letter.lower()]
+        state = {"o": b"recovering", "p": b"prepared", "r": b"ready", "s": b"stopping"}[letter.lower()]
         end.send(b'{"state": "%s", "trouble": "%s"}' % (state, b"too late" if letter.isupper() else b""))
 while True:
     signal.pause()
@@ -149,6 +150,25 @@ def test_one_that_hangs_is_ended_but_not_one_that_nobody_has_listened_to() -> No
         supervisor._look()
         await crew.until(lambda: crew.members[1].starts == 2 and supervisor.trouble == "")
         assert crew.members[0].process is before[0]
+        supervisor.stop()
+
+    assert crew.run(look) == 0
+    assert [line["worker"] for line in crew.said("does not answer")] == [1]
+
+
+@pytest.mark.parametrize("script", ["op", "opgrs"], ids=["before it serves", "on its way out"])
+def test_one_that_hangs_before_it_serves_or_on_its_way_out_is_ended(script: str) -> None:
+    """A worker whose journal has failed stops by itself, and the disk that failed may never let go of it."""
+    crew = Crew(["opgr"], ["opgr", script, "opgr"])
+
+    async def look(supervisor: Supervisor) -> None:
+        await crew.until(lambda: crew.heard == ["ready"])
+        crew.members[1].send(signal.SIGKILL)
+        state = {"p": PREPARED, "s": STOPPING}[script[-1]]
+        await crew.until(lambda: crew.members[1].starts == 2 and crew.members[1].state == state)
+        crew.members[0].heard_s = crew.now_s = HUNG_S + 1
+        supervisor._look()
+        await crew.until(lambda: crew.members[1].starts == 3 and supervisor.trouble == "")
         supervisor.stop()
 
     assert crew.run(look) == 0
