@@ -5,6 +5,7 @@ PY := .venv/bin/python
 SIZE ?= full
 CRASHES ?= 100000
 SHARDS ?= 3
+SIEGE ?= 600
 ROUNDS ?= 200
 KILLS ?= 20
 SHARE ?= 1/4
@@ -19,7 +20,7 @@ PEER ?=
 SENDERS ?=
 
 .PHONY: help setup deb site test check unit spark fuzz demo bench bench-spark bench-neighbours bench-frames bench-shards bench-curves soak counts torture \
-	torture-faults torture-clock torture-spark bucket s3 clean
+	torture-workers torture-faults torture-clock torture-spark bucket s3 clean
 
 help:  ## print the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -81,10 +82,13 @@ soak: setup  ## an hour at half load: fails when memory grows or a message is lo
 counts: setup  ## instructions per message by callgrind, written down as what `make test` compares with
 	@$(PY) -m benchmarks.instructions --record
 
-torture: setup torture-clock torture-faults  ## 100 000 simulated crashes, 200 SIGKILLs, the clock set, every system call failed (CRASHES=, SHARDS=, ROUNDS=, SHARE=1/50, SEED=)
+torture: setup torture-clock torture-faults torture-workers  ## 100 000 simulated crashes, 200 SIGKILLs, the clock set, every system call failed, workers (CRASHES=, SHARDS=4, ROUNDS=, SHARE=1/50, SEED=)
 	@PYTHONPATH=tests $(PY) -m faults.model.history --crashes $(CRASHES) --from $(SEED)
 	@PYTHONPATH=tests $(PY) -m faults.model.shard_history --shards $(SHARDS) --crashes $(CRASHES) --from $(SEED)
 	@PYTHONPATH=tests HEADRACE_BUILD=compiled $(PY) -m faults.model.kill_rounds --rounds $(ROUNDS) --seed $(SEED)
+
+torture-workers: setup  ## workers of a node are killed and stopped under load, for ten minutes (SHARDS=4: so many workers, SIEGE=60: seconds, SEED=)
+	@PYTHONPATH=tests HEADRACE_BUILD=compiled $(PY) -m faults.workers.rounds --workers $(SHARDS) --seconds $(SIEGE) --seed $(SEED)
 
 torture-faults: setup  ## system calls of a running broker fail, a quarter of all places in 20 minutes (SHARE=1: all, SEED=)
 	@PYTHONPATH=tests HEADRACE_BUILD=compiled $(PY) -m faults.broker.every_call --share $(SHARE) --seed $(SEED)
