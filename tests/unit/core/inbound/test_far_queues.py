@@ -4,6 +4,7 @@ crash; at random, against what each consumer was told."""
 from __future__ import annotations
 
 import random
+from collections import deque
 from typing import Final
 
 import pytest
@@ -62,7 +63,7 @@ class Service:
         self.owner = queues.wired[shard].broker
         self.link = MemoryLink(self.owner.worker)
         self.link.version = 5
-        self.ear = Ear()
+        self.ear: Ear = Ear()
         self.guest = Guest(self.link, self.ear)
 
     @property
@@ -412,6 +413,122 @@ def test_answers_come_in_order_whichever_homes_are_slow(seed: int) -> None:
     assert [code for what, code in service.told if what == "join"] == joins
     assert [code for what, code in service.told if what == "ack"] == acks
     assert [one.message.topic.decode() for one in service.ear.got] == pulls
+
+
+class Cluster:
+    """What the consumers of one cluster of a topic have been given and told, whenever it came."""
+
+    def __init__(self) -> None:
+        self.sent: set[bytes] = set()
+        self.done: set[bytes] = set()
+        self.fresh: set[bytes] = set()
+
+    def given(self, message: Draught) -> None:
+        payload = message.message.payload
+        assert payload not in self.done
+        assert message.redelivered or payload not in self.fresh
+        if not message.redelivered:
+            self.fresh.add(payload)
+
+
+class Reader(Ear):
+    """Asks for the next messages when it has some, and acknowledges in its own time."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        super().__init__()
+        self.cluster = cluster
+        self.waits: deque[list[Draught]] = deque()  # ACKs without an answer
+
+    def pulled(self, sn: bytes, messages: list[Draught]) -> None:
+        super().pulled(sn, messages)
+        for message in messages:
+            self.cluster.given(message)
+
+    def acknowledged(self, sn: bytes, code: int) -> None:
+        messages = self.waits.popleft()
+        assert code == 0
+        self.cluster.done.update(message.message.payload for message in messages)
+
+
+class Asynchronous(Queues):
+    """Consumers, wires and owners that each take their time."""
+
+    def __init__(self, seed: int) -> None:
+        super().__init__()
+        self.rng = random.Random(seed)
+        self.topics = [self.wired.topic_in(shard) for shard in range(3)]
+        self.clusters = {topic: Cluster() for topic in self.topics}
+        self.reads: dict[Service, str] = {}
+
+    def some(self) -> None:
+        """Something of what is under way happens, on some of the wires."""
+        pairs = list(self.wired.wires)
+        self.wired.held = set(self.rng.sample(pairs, self.rng.randrange(len(pairs) + 1)))
+        for _ in range(self.rng.randint(1, 3)):
+            self.wired.step()
+        self.wired.held = set()
+        for service in [one for one in self.services if one.link.closed]:
+            self.services.remove(service)
+            service.end()
+
+    def open_one(self) -> None:
+        topic, service = self.rng.choice(self.topics), Service(self, self.rng.randrange(3))
+        service.ear = Reader(self.clusters[topic])
+        service.guest.voice = service.ear
+        self.services.append(service)
+        self.reads[service] = topic
+        service.join(topic)
+        for _ in range(self.rng.randint(1, 4)):
+            service.pull(topic, self.rng.randint(1, 5), 60_000)
+
+    def acknowledge(self) -> None:
+        for service in self.services:
+            ear, topic = service.ear, self.reads[service]
+            assert isinstance(ear, Reader)
+            if ear.got and self.rng.random() < 0.7:
+                ear.waits.append(ear.got)
+                service.ack(topic, [one.message_id for one in ear.got])
+                ear.got = []
+                service.pull(topic, self.rng.randint(1, 5), 60_000)
+
+    def unanswered(self, topic: str) -> set[bytes]:
+        """What was acknowledged on connections that ended before the answer came: it may have been done with."""
+        ears = [service.ear for service, read in self.reads.items() if read == topic]
+        waits = [messages for ear in ears if isinstance(ear, Reader) for messages in ear.waits]
+        return {message.message.payload for messages in waits for message in messages}
+
+    def break_one(self) -> None:
+        follower, source = self.rng.choice(list(self.wired.wires))
+        self.wired.disconnect(follower, source)
+        self.wired.connect(follower, source)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_consumers_wires_and_owners_that_take_their_time_lose_nothing(seed: int) -> None:
+    queues = Asynchronous(seed)
+    for _ in range(120):
+        step = queues.rng.randrange(12)
+        if step < 3:
+            topic, shard = queues.rng.choice(queues.topics), queues.rng.randrange(3)
+            queues.clusters[topic].sent |= set(queues.publish(shard, topic, queues.rng.randint(1, 4)))
+            queues.wired[shard].sync()
+        elif step == 3 and len(queues.services) < 8:
+            queues.open_one()
+        elif step < 6:
+            queues.acknowledge()
+        elif step == 6:
+            queues.break_one()
+        elif step == 7 and queues.rng.random() < 0.4:
+            queues.crash(queues.rng.randrange(3))
+        queues.some()
+    for service in list(queues.services):
+        service.link.closed = True
+    queues.carry()
+    for topic, cluster in queues.clusters.items():
+        service = queues.service(1, topic)
+        cluster.done |= set(service.take_and_ack(topic))
+        assert cluster.done <= cluster.sent
+        assert cluster.sent - cluster.done <= queues.unanswered(topic)
 
 
 @pytest.mark.parametrize("seed", range(12))

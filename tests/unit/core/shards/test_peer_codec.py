@@ -60,6 +60,10 @@ FRAMES: list[tuple[Frame, str]] = [
         "0a350000000512030000e025dafe5b06002a00000000000000ffffffff0700060003000000" + FROM_CLIENT,
     ),
     (
+        Copied(copied().copy, begins=True),
+        "0d350000000512030000e025dafe5b06002a00000000000000ffffffff0700060003000000" + FROM_CLIENT,
+    ),
+    (
         passed(),
         "0b350000000110000000e025dafe5b06000000000000000000ffffffff0700060003000000" + FROM_CLIENT,
     ),
