@@ -76,7 +76,7 @@ class Peers(LinkOwner):
         self._strangers: set[PeerLink] = set()
         self._sent_bytes = self._received_bytes = 0  # by links that have ended
         self._told: set[str] = set()
-        self._told_ahead: set[tuple[int, int]] = set()
+        self._told_estranged: set[tuple[int, int]] = set()
         self._exchange = Exchange(loop.call_soon)
         self._unfollowed = True
         self._server: asyncio.AbstractServer | None = None
@@ -337,17 +337,30 @@ class Peers(LinkOwner):
 
     # Time
 
-    def _tell_ahead(self) -> None:
-        """Tell once of each shard that has taken more of one of ours than there is."""
+    def _tell_estranged(self) -> None:
+        """Tell once of each shard that gets nothing of one of ours, since the two journals do not fit each other."""
         for near in self._owned.values():
             for other, offset in near.ahead.items():
-                if (near.shard, other) not in self._told_ahead:
-                    self._told_ahead.add((near.shard, other))
-                    self._report(
-                        f"shard {other} gets nothing of shard {near.shard}: it has taken that one's journal up to "
-                        f"{offset}, and it ends before, or is another one there: it was restored alone, or has lost its "
-                        "end; restore all shards from one backup"
-                    )
+                self._tell_of(
+                    near.shard,
+                    other,
+                    f"it has taken that one's journal up to {offset}, and it ends before, or is another one there: it "
+                    "was restored alone, or has lost its end",
+                )
+            for other, (offset, before) in near.behind.items():
+                self._tell_of(
+                    near.shard,
+                    other,
+                    f"it asks for that one's journal from {offset} on, and had all up to {before} before: it "
+                    "was restored alone, or has lost its end",
+                )
+
+    def _tell_of(self, shard: int, other: int, why: str) -> None:
+        if (shard, other) not in self._told_estranged:
+            self._told_estranged.add((shard, other))
+            self._report(
+                f"shard {other} gets nothing of shard {shard}: {why}; restore all shards from one backup"
+            )
 
     def _tick(self) -> None:
         self._timer = self._loop.call_later(TICK_S, self._tick)
@@ -356,7 +369,7 @@ class Peers(LinkOwner):
                 link.tick()
             if self._unfollowed:
                 self._follow()
-            self._tell_ahead()
+            self._tell_estranged()
         except Exception as error:  # noqa: BLE001  the next tick comes
             self.failed(error)
 

@@ -448,12 +448,24 @@ async def test_four_workers_with_two_shards_each_follow_all_others(town: Town) -
 @in_town
 async def test_a_shard_that_is_ahead_of_another_is_told_once(town: Town) -> None:
     first, second = await town.pair()
-    first.broker.neighbours.ahead[1] = 70  # type: ignore[union-attr]
+    neighbours = first.broker.neighbours
+    assert neighbours is not None
+    neighbours.ahead[1] = 70
     told = "shard 1 gets nothing of shard 0: it has taken that one's journal up to 70"
     await town.until(lambda: any(line.startswith(told) for line in first.lines))
     await town.settle(200)
     assert len([line for line in first.lines if line.startswith(told)]) == 1
     assert second.lines == ["linked to worker 0"]
+
+
+@in_town
+async def test_a_shard_that_has_less_of_another_than_it_had_is_told_of(town: Town) -> None:
+    first, _ = await town.pair()
+    neighbours = first.broker.neighbours
+    assert neighbours is not None
+    neighbours.behind[1] = (30, 70)
+    told = "shard 1 gets nothing of shard 0: it asks for that one's journal from 30 on, and had all up to 70"
+    await town.until(lambda: any(line.startswith(told) for line in first.lines))
 
 
 @in_town

@@ -75,6 +75,9 @@ class Neighbours(Passing):
         self.epoch = NOT_BEGUN
         self.others = [other for other in range(worker.homes.shards) if other != shard]
         self.ahead: dict[int, int] = {}  # followers that have taken more than there is, and up to where
+        self.behind: dict[
+            int, tuple[int, int]
+        ] = {}  # those that ask from an offset, and had more than that before
         self.cuts = 0  # streams that were cut because the other side did not answer
         self._fold = fold
         self._commit = commit
@@ -335,13 +338,18 @@ class Neighbours(Passing):
         that it has heard last, would pass over what is written next: this journal has lost its end, or was restored from
         another backup than that one's."""
         streams = self._fold.streams
-        if frame.offset < streams.followed.get(sender.shard, 0):
-            self._close(sender)  # it is of an owner that was replaced: the newest one has made more durable
+        followed = streams.followed.get(sender.shard, 0)
+        if frame.offset < followed:
+            self.behind[sender.shard] = (int(frame.offset), followed)
+            self._close(
+                sender
+            )  # of an owner that was replaced by one that has made more durable, or put back alone
         elif frame.offset > self._passed_by() or not streams.has_given(frame.start, int(frame.offset)):
             self.ahead[sender.shard] = int(frame.offset)
             self._close(sender)
         else:
             self.ahead.pop(sender.shard, None)
+            self.behind.pop(sender.shard, None)
             sender.grant(frame.granted)
             if streams.starts and streams.starts[-1][0] >= self._commit.high_watermark:
                 self._commit.defer(_Following(self, sender, frame))

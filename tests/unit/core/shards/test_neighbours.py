@@ -417,6 +417,28 @@ def test_a_follower_goes_on_with_a_journal_that_was_put_back_from_behind_what_it
     assert received(reader) == [b"0"] + [b"after%d" % number for number in range(20)]
 
 
+def test_a_follower_that_was_put_back_alone_is_told_of() -> None:
+    """It asks for what the source has let go of, since the follower had it."""
+    streams = StreamSettings()
+    streams.note_step = 10
+    pair = Pair(streams)
+    reader, writer = pair.follower.client("r"), pair.source.client("w")
+    reader.subscribe("a", 1)
+    pair.carry()
+    copied = list(pair.follower.journal.bodies)
+    for number in range(30):
+        writer.publish("a", b"%d" % number)
+    for _ in range(4):
+        pair.advance(1)
+    [[(_, followed)]] = pair.source.stream_records(FOLLOWED)
+    pair.follower._open(copied)
+    pair.follower.neighbours.begin(len(pair.follower.journal.records))
+    pair.connect()
+    [(asked, before)] = pair.source.neighbours.behind.values()
+    assert asked < before == followed
+    assert not pair.source.neighbours.is_followed(1)
+
+
 def test_a_stream_begins_when_the_record_of_the_start_is_durable() -> None:
     """After a crash another owner would begin there, and take who has heard of this one for a stranger."""
     pair = Pair(connected=False)
