@@ -79,7 +79,9 @@ class OneWorker:
             self.doors.open(url)
         self.ports = [listener.url.partition("?")[0].rpartition(":")[2] for listener in self.doors.listeners]
         self.peers = Peers(place, self.worker, loop, told.append)
-        self.handover = HandOver(place, self.doors, self.peers.open_channel, loop, told.append)
+        self.handover = HandOver(
+            place, self.doors, self.peers.open_channel, self.peers.is_silent, loop, told.append
+        )
         self.peers.accept = self.handover.accept
         self.worker.arrivals.elsewhere = self.handover
         self._loop = loop

@@ -166,7 +166,10 @@ class Node:
         """Return what takes clients to the workers where they are at home, None where there is no other worker."""
         if self.peers is None or self.place.is_alone:
             return None
-        handover = HandOver(self.place, self._doors, self.peers.open_channel, self._loop, self._report)
+        peers = self.peers
+        handover = HandOver(
+            self.place, self._doors, peers.open_channel, peers.is_silent, self._loop, self._report
+        )
         self.peers.accept = handover.accept
         self.worker.arrivals.elsewhere = handover
         return handover

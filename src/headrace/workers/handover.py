@@ -11,6 +11,7 @@ import asyncio
 import socket
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Final, cast
 
 from headrace.core.ports.elsewhere import Departing, Elsewhere
@@ -27,9 +28,8 @@ if TYPE_CHECKING:
     from headrace.sockets.plain import PlainTransport
 
 GOODBYE_S: Final = 2.0
-OpenChannel = Callable[
-    [int, bytes], Channel | None
-]  # to a worker, with what it begins with; `Peers.open_channel`
+# To a worker, with what it begins with; `Peers.open_channel`.
+OpenChannel = Callable[[int, bytes], Channel | None]
 
 
 class RelayRoad(Road):
@@ -47,14 +47,15 @@ class RelayRoad(Road):
 
 
 class HandOver(Elsewhere):
-    """The connections that one worker sends to the others, and gets from them. `report` takes a line for the log;
-    `relayed_here` and `refused_here` count the channels that others have opened."""
+    """The connections that one worker sends to the others, and gets from them. `is_silent` tells of a worker that stands
+    still, `report` takes a line for the log; `relayed_here` and `refused_here` count channels that others have opened."""
 
     def __init__(
         self,
         place: Place,
         doors: Doors,
         open_channel: OpenChannel,
+        is_silent: Callable[[int], bool],
         loop: asyncio.AbstractEventLoop,
         report: Callable[[str], None],
     ) -> None:
@@ -65,7 +66,9 @@ class HandOver(Elsewhere):
         self.arrivals = Arrivals(path_of(place.runtime, place.index), self._arrived, loop, report)
         others = [worker for worker in range(place.workers) if worker != place.index]
         self.passing = {
-            worker: Departures(DescriptorRoad(path_of(place.runtime, worker), loop), loop)
+            worker: Departures(
+                DescriptorRoad(path_of(place.runtime, worker), loop, partial(is_silent, worker)), loop
+            )
             for worker in others
         }
         self.relaying = {worker: Departures(RelayRoad(worker, open_channel), loop) for worker in others}

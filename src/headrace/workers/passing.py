@@ -50,10 +50,14 @@ def path_of(runtime: Path, worker: int) -> str:
 
 
 class DescriptorRoad(Road):
-    """Sends descriptors to the worker that listens at `path`."""
+    """Sends descriptors to the worker that listens at `path`, unless that one stands still: the system would keep what
+    it cannot take, and its clients would wait for nobody knows how long."""
 
-    def __init__(self, path: str, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(
+        self, path: str, loop: asyncio.AbstractEventLoop, stands_still: Callable[[], bool] = bool
+    ) -> None:
         self._path = path
+        self._stands_still = stands_still
         self._loop = loop
         self._socket: socket.socket | None = None
         self._left: deque[bytes] = deque()  # datagrams whose descriptor has gone before them
@@ -62,6 +66,8 @@ class DescriptorRoad(Road):
     def send(self, link: Connection) -> None:
         connected = self._connected()
         if not self._left:
+            if self._stands_still():
+                raise NotNow("its worker stands still")
             first, *rest = parcel_of(link).datagrams()
             self._send_datagram(connected, first, link.descriptor())
             self._left.extend(rest)

@@ -74,6 +74,7 @@ class Peers(LinkOwner):
         self._followers: list[Follower] = []
         self._links: dict[int, PeerLink] = {}  # by worker: those that are up
         self._strangers: set[PeerLink] = set()
+        self._silent: set[int] = set()  # workers whose link has ended since nothing was heard
         self._sent_bytes = self._received_bytes = 0  # by links that have ended
         self._told: set[str] = set()
         self._told_estranged: set[tuple[int, int]] = set()
@@ -140,6 +141,12 @@ class Peers(LinkOwner):
         """Open a channel of bytes to another worker; None while there is no link to it, or it is not heard."""
         link = self._usable(worker)
         return None if link is None else link.open_channel(opening)
+
+    def is_silent(self, worker: int) -> bool:
+        """Return whether another worker stands still, as far as this one knows: it would take what it is given, and do
+        nothing with it."""
+        link = self._links.get(worker)
+        return worker in self._silent if link is None else link.quiet
 
     def _usable(self, worker: int) -> PeerLink | None:
         """Return the link to another worker if something can begin on it now. One whose numbers of channels are all used
@@ -243,6 +250,7 @@ class Peers(LinkOwner):
         if before is not None:
             before.end("replaced")
         self._links[link.peer] = link
+        self._silent.discard(link.peer)
         self._told.clear()
         self._report(f"linked to worker {link.peer}")
         if self.linked is not None:
@@ -264,6 +272,8 @@ class Peers(LinkOwner):
         of = f"worker {link.peer}"
         if self._links.get(link.peer) is link:
             del self._links[link.peer]
+            if reason == "silent":
+                self._silent.add(link.peer)
         elif reason in EXPECTED or reason in self._told:
             return
         else:

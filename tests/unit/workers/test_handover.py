@@ -18,6 +18,7 @@ from headrace.frames.frame import HELLO, PING, RESPONSE, encode_frame
 from headrace.mqtt import codec
 from headrace.mqtt import reason_codes as rc
 from headrace.mqtt.packets import Connect
+from headrace.workers.peers import Peers
 from machine import SETTINGS, Machine, OneWorker, connect_packet, open_descriptors, run, settled, until
 
 CONNACK = bytes([0x20, 2, 0, 0])
@@ -202,6 +203,35 @@ def test_who_waits_is_served_when_the_worker_is_back(tmp_path: Path) -> None:
         second.handover.open()
         assert await gone[0].readexactly(4) == CONNACK
         gone[1].close()
+        writer.close()
+        await machine.close()
+
+    run(body)
+
+
+def test_no_descriptor_goes_to_a_worker_that_stands_still(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its socket takes some hundred, whose clients would hear nothing until it goes on, or is ended."""
+    silent, asked = {1}, []
+
+    def is_silent(_: Peers, worker: int) -> bool:
+        asked.append(worker)
+        return worker in silent
+
+    monkeypatch.setattr(Peers, "is_silent", is_silent)
+
+    async def body() -> None:
+        machine = Machine(tmp_path, ["tcp://127.0.0.1:0"])
+        await machine.open()
+        first, second = machine.workers
+        reader, writer = await asyncio.open_connection("127.0.0.1", int(first.ports[0]))
+        writer.write(connect_packet(machine.name_at(1)))
+        await until(lambda: len(asked) > 2)
+        assert (first.handover.passing[1].sent, second.handover.arrivals.taken) == (0, 0)
+        assert len(first.handover.passing[1]) == 1
+        silent.clear()
+        assert await reader.readexactly(4) == CONNACK
         writer.close()
         await machine.close()
 

@@ -242,6 +242,7 @@ async def test_a_silent_worker_is_cut_off_and_nothing_is_begun_with_it_before(
     for _ in range(peer_link.QUIET_TICKS + 1):
         link._ticks += 1  # as if that time had passed without a word
     assert link.quiet
+    assert first.peers.is_silent(1)
     assert first.peers.open_channel(1, b"") is None
     taker = first.broker.neighbours._takers[1]  # type: ignore[union-attr]
     taker.end()
@@ -249,10 +250,13 @@ async def test_a_silent_worker_is_cut_off_and_nothing_is_begun_with_it_before(
     assert not first.follows((0, 1))
     await town.until(lambda: first.follows((0, 1)))  # its next heartbeat was heard
     assert first.peers.counts["silent"] == 0
+    assert not first.peers.is_silent(1)
     link._ticks += peer_link.SILENT_TICKS + 1
     link.tick()
     assert first.peers.counts["silent"] == 1
+    assert first.peers.is_silent(1)  # although the link is no more
     await town.until(lambda: first.follows((0, 1)) and second.follows((1, 0)))
+    assert not first.peers.is_silent(1)
 
 
 @in_town
