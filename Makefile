@@ -87,8 +87,8 @@ torture: setup torture-clock torture-faults torture-workers  ## 100 000 simulate
 	@PYTHONPATH=tests $(PY) -m faults.model.shard_history --shards $(SHARDS) --crashes $(CRASHES) --from $(SEED)
 	@PYTHONPATH=tests HEADRACE_BUILD=compiled $(PY) -m faults.model.kill_rounds --rounds $(ROUNDS) --seed $(SEED)
 
-torture-workers: setup  ## workers of a node are killed and stopped under load, for ten minutes (SHARDS=4: so many workers, SIEGE=60: seconds, SEED=)
-	@PYTHONPATH=tests HEADRACE_BUILD=compiled $(PY) -m faults.workers.rounds --workers $(SHARDS) --seconds $(SIEGE) --seed $(SEED)
+torture-workers: setup  ## workers of a node are killed and stopped under load, for ten minutes (SHARDS=4: as many workers, SIEGE=60: seconds, SEED=)
+	@PYTHONPATH=tests HEADRACE_BUILD=compiled $(PY) -m faults.workers.rounds --shards $(SHARDS) --seconds $(SIEGE) --seed $(SEED)
 
 torture-faults: setup  ## system calls of a running broker fail, a quarter of all places in 20 minutes (SHARE=1: all, SEED=)
 	@PYTHONPATH=tests HEADRACE_BUILD=compiled $(PY) -m faults.broker.every_call --share $(SHARE) --seed $(SEED)

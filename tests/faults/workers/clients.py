@@ -16,7 +16,8 @@ from headrace.mqtt.properties import Properties
 
 WINDOW = 20
 AGAIN_S = (0.05, 0.3)  # until a client comes back
-ANSWER_S = 60.0  # for so long a client waits for CONNACK: the worker of its home may be away
+ANSWER_S = 120.0  # for so long a client waits for CONNACK: the whole node may be starting, on a slow machine
+LET_IN_S = 240.0  # and until it is let in
 
 
 class Ledger:
@@ -225,14 +226,14 @@ async def die_with_will(ledger: Ledger, port: int, client_id: str, lives_s: floa
     peer = Peer(ledger, client_id, Will("will/" + client_id, f"{client_id}:1".encode(), 2))
     life = asyncio.create_task(peer.run(port))
     try:
-        async with asyncio.timeout(ANSWER_S):
+        async with asyncio.timeout(LET_IN_S):
             while not peer.lives:
                 await asyncio.sleep(0.02)
         ledger.wills_due.add(client_id)
         peer.over = True
         await asyncio.sleep(lives_s)
     except TimeoutError:
-        ledger.wrong(f"{client_id} was not let in within {ANSWER_S} s")
+        ledger.wrong(f"{client_id} was not let in within {LET_IN_S} s")
     finally:
         peer.over = True
         peer.leave()

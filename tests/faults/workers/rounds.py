@@ -1,6 +1,6 @@
 """Workers of a node are killed and stopped under load, one, two or all of them; nothing acknowledged may be lost.
 
-    python -m faults.workers.rounds --workers 4 --seconds 600 --seed 1
+    python -m faults.workers.rounds --shards 4 --seconds 600 --seed 1
 
 Publishers in every shard (QoS 1 and 2, and retained messages), subscribers with sessions in two of them and one that is
 away most of the time, a shared group with a member in every shard, and clients that go without a word and leave a will.
@@ -57,8 +57,8 @@ class ManyWorkers(BrokerProcess):
 
     ready_line = re.compile(r"promise=")
 
-    def __init__(self, folder: Path, workers: int) -> None:
-        super().__init__(folder, {**SETTINGS, "workers": workers})
+    def __init__(self, folder: Path, workers: int, shards: int) -> None:
+        super().__init__(folder, {**SETTINGS, "workers": workers, "shards": shards})
 
     @property
     def workers(self) -> dict[int, int]:
@@ -73,11 +73,13 @@ class ManyWorkers(BrokerProcess):
         return found
 
     def kill(self) -> None:
-        """SIGKILL to all processes, the supervisor first: it would start workers again."""
-        workers = list(self.workers.values()) if self.running else []
+        """SIGKILL to all processes. The supervisor stands still meanwhile: it would start workers again, and without it
+        they would stop in good order."""
         assert self.process is not None
-        self.process.kill()
+        self.process.send_signal(signal.SIGSTOP)
+        workers = list(self.workers.values()) if self.running else []
         send(signal.SIGKILL, workers)
+        self.process.kill()
         self.process.wait()
         wait_until(lambda: all(is_gone(pid) for pid in workers), "the end of the workers", PATIENCE_S)
         self._collect()
@@ -308,11 +310,11 @@ class Siege:
         await asyncio.to_thread(self.node.start, PATIENCE_S)
 
 
-async def torture(folder: Path, workers: int, seconds: float, seed: int, rounds: int = 0) -> str:
+async def torture(folder: Path, workers: int, shards: int, seconds: float, seed: int, rounds: int = 0) -> str:
     """Do it for so long, or so many times; returns what was done. Raises what it finds."""
     rng = random.Random(seed)
-    node = ManyWorkers(folder, workers)
-    town = Town(workers, rng)
+    node = ManyWorkers(folder, workers, shards)
+    town = Town(shards, rng)
     siege = Siege(node, town, rng)
     await asyncio.to_thread(node.start, PATIENCE_S)
     try:
@@ -348,12 +350,14 @@ async def torture(folder: Path, workers: int, seconds: float, seed: int, rounds:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("--workers", type=int, default=4)
+    parser.add_argument("--shards", type=int, default=4)
+    parser.add_argument("--workers", type=int, default=0, help="[default: one for each shard]")
     parser.add_argument("--seconds", type=float, default=600)
     parser.add_argument("--seed", type=int, default=1)
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="headrace-torture-") as folder:
-        print(asyncio.run(torture(Path(folder), options.workers, options.seconds, options.seed)))
+        workers = options.workers or options.shards
+        print(asyncio.run(torture(Path(folder), workers, options.shards, options.seconds, options.seed)))
     return 0
 
 

@@ -12,4 +12,4 @@ from faults.workers.rounds import torture
 
 @pytest.mark.slow
 def test_nothing_acknowledged_is_lost_between_workers(tmp_path: Path) -> None:
-    assert "none missing" in asyncio.run(torture(tmp_path, workers=3, seconds=0, seed=5, rounds=4))
+    assert "none missing" in asyncio.run(torture(tmp_path, workers=2, shards=3, seconds=0, seed=5, rounds=4))
