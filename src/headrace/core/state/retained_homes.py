@@ -7,6 +7,7 @@ newer one of the same shard, nor the same one twice.
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from typing import Final
 
 from headrace.core.homes import Homes
@@ -22,7 +23,7 @@ class RecentRetained:
         self._shard = shard
         self._asking: dict[object, int] = {}  # who asks, and since which offset
         # Shard that it was published to, tenant, topic: its offset there, and that of its record here; oldest first.
-        self._noted: dict[tuple[int, str, bytes], tuple[int, int]] = {}
+        self._noted: OrderedDict[tuple[int, str, bytes], tuple[int, int]] = OrderedDict()
 
     def begin(self, who: object, offset: int) -> None:
         """Note what is appended from now on; `offset` is the next one."""
@@ -41,10 +42,10 @@ class RecentRetained:
         source, offset = origin_of(message, self._shard)
         key = (source, message.tenant, message.topic)
         noted = self._noted
-        noted.pop(key, None)
         noted[key] = (offset, message.offset)
+        noted.move_to_end(key)
         if len(noted) > NOTED_MAX:
-            del noted[next(iter(noted))]
+            noted.popitem(False)  # the first key of a dict is behind all places of those that were first
 
     def has_come(self, message: Copy, since: int) -> bool:
         """Return whether this message, or one that followed it in the same shard and on its topic, was appended here at
