@@ -472,8 +472,8 @@ class Asking(OtherHomes):
                 rows.setdefault(home, []).append(subscription)
         for home, subscriptions in rows.items():
             self._number += 1
-            question = _Question(self._number, inquiry, home, subscriptions)
-            inquiry.questions.append(question)
+            inquiry.questions.append(_Question(self._number, inquiry, home, subscriptions))
+        for question in list(inquiry.questions):
             self.next(question)
 
     def next(self, question: _Question) -> None:
