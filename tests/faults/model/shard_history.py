@@ -28,6 +28,8 @@ from headrace.core.ports.settings import BrokerSettings
 from headrace.core.records.message import Copy, Given
 from headrace.core.records.record import KIND_COPY
 from headrace.core.shards.neighbours import StreamSettings
+from headrace.core.state.away import borrowing_of
+from headrace.core.state.session import Session
 from headrace.mqtt.topics import matches
 
 SHARDS = 3
@@ -184,7 +186,7 @@ class ShardHistory:
         self.filters: tuple[str, ...] = FILTERS
         if retained:
             streams.page_messages = self.habits.choice((1, 2, 64))
-            if self.habits.random() < 0.4:
+            if self.habits.random() < 0.6:
                 self.filters = TOPICS  # most is looked at for nobody
         self.cluster = Cluster(shards, rng, settings, streams)
         self.reference = ShardReference()
@@ -194,6 +196,7 @@ class ShardHistory:
         ]
         self.reference.actors = self.actors
         self.steps = steps
+        self.new_topics = 0
         self.done: list[str] = []
 
     @property
@@ -302,7 +305,7 @@ class ShardHistory:
         reader, writer = self._ready(), self._ready()
         if reader is None or writer is None or reader.world is writer.world:
             return
-        topic = self.rng.choice(TOPICS)
+        topic = self._new_topic(reader) or self.rng.choice(TOPICS)
         self.done[-1] += f" {topic}"
         if self.rng.random() < 0.4:
             reader.unsubscribe(topic)
@@ -321,6 +324,18 @@ class ShardHistory:
         self._publish(writer, topic)
         if self.rng.random() < 0.7:
             writer.world.settle()
+
+    def _new_topic(self, reader: Actor) -> str:
+        """Mostly a topic that nobody has wanted yet: soon all others are looked for everywhere, whoever subscribes. It is
+        at home where its reader is, whose SUBACK so waits for nothing but the routes."""
+        if not self.groups or self.habits.random() < 0.2:
+            return ""
+        homes, here = reader.world.worker.homes, self.actors.index(reader) % len(self.cluster.shards)
+        if self.new_topics == 0 or self.habits.random() < 0.8:
+            self.new_topics += 1
+        while homes.of_topic(DEFAULT_TENANT, f"s/{self.new_topics}") != here:
+            self.new_topics += 1
+        return f"s/{self.new_topics}"
 
     def _deliver_some(self) -> None:
         for _ in range(self.rng.choice((1, 3, 10))):
@@ -471,6 +486,7 @@ class ShardHistory:
         for _ in range(3):
             self.cluster.advance(10)
             self.heal()
+        self.check_stand_ins()
         for actor in self.actors:
             if actor.exists != NO or actor.link is None:
                 actor.read()
@@ -483,6 +499,7 @@ class ShardHistory:
         for actor in self.actors:
             actor.subscribe("#", 2)
         self._take_all()
+        self.check_stand_ins()
         self.check_streams()
         self.check_retained()
         self.check_new_subscribers()
@@ -547,6 +564,29 @@ class ShardHistory:
                     )
             if fold.away is not None and fold.away.loans:
                 raise Violation(f"shard {shard.number}: {list(fold.away.loans)} were never settled")
+
+    def check_stand_ins(self) -> None:
+        """A home knows of each member elsewhere what its own shard does: its groups, and whether it is connected. One
+        that is taken for connected is given what nobody else gets."""
+        known: set[tuple[int, int, int, str]] = set()
+        for home in self.cluster.shards:
+            for (shard, incarnation), stand in home.owner.neighbours.homes._members.items():
+                where = f"shard {home.number}, member {incarnation} of {shard}"
+                session = self.cluster.shards[shard].broker.fold.by_incarnation.get(incarnation)
+                if session is None:
+                    raise Violation(f"{where}: its session has ended")
+                link = session.link
+                if (stand.link() is not None) != (link is not None and link.ready):
+                    raise Violation(f"{where}: connected is {link is not None}, the home says otherwise")
+                known.update((home.number, shard, incarnation, name) for name in stand.rows)
+        members = {
+            (at, shard.number, session.incarnation, name)
+            for shard in self.cluster.shards
+            for session in shard.broker.fold.by_incarnation.values()
+            for name, at in _groups_elsewhere(session).items()
+        }
+        if known != members:
+            raise Violation(f"homes have the members {known}, their shards {members}")
 
     def check_streams(self) -> None:
         """No journal holds a copy twice, and a position is behind every copy."""
@@ -646,6 +686,12 @@ class ShardHistory:
                 at_home = homes.of_retained(b"default", message.topic) == home.number
                 if at_home and (shard.number, message.offset) not in taken:
                     raise Violation(f"P6: {message.offset} of {shard.number} never came to {home.number}")
+
+
+def _groups_elsewhere(session: Session) -> dict[str, int]:
+    """The shared subscriptions of a session that are at home in other shards, and where."""
+    found = borrowing_of(session)
+    return {} if found is None else found.filters
 
 
 def name_at_home(shard: int, shards: int, number: int) -> str:
