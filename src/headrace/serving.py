@@ -211,7 +211,7 @@ class SupervisedNode:
         return subprocess.Popen(
             command,
             stdin=subprocess.DEVNULL,
-            pass_fds=[end.fileno(), *sockets],
+            pass_fds=[end.fileno(), self._claim.workers_fd, *sockets],
             env=self._environment,
             process_group=0,  # the interrupt of a terminal is for the supervisor, who passes it on
         )

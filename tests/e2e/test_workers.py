@@ -15,7 +15,7 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
-from contextlib import AsyncExitStack, contextmanager
+from contextlib import AsyncExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -357,6 +357,7 @@ def test_workers_end_with_their_supervisor_and_the_next_start_waits_for_them(tmp
     with workers(tmp_path, "--workers", "2") as node:
         node.start()
         pids = node.pids
+        assert all(holds(pid, "shards.json") for pid in pids.values())  # which the next start waits for
         assert node.process is not None
         os.kill(node.process.pid, signal.SIGKILL)
         node.process.wait()
@@ -366,6 +367,15 @@ def test_workers_end_with_their_supervisor_and_the_next_start_waits_for_them(tmp
         assert (
             len([line for line in node.log.splitlines() if "stopped" in line and "clean=True" in line]) == 5
         )
+
+
+def holds(pid: int, name: str) -> bool:
+    """Whether a process has a file of this name open."""
+    found = []
+    for descriptor in Path(f"/proc/{pid}/fd").iterdir():
+        with suppress(FileNotFoundError):
+            found.append(os.readlink(descriptor))
+    return any(path.endswith(f"/{name}") for path in found)
 
 
 def test_a_supervisor_that_stood_still_ends_nobody(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from headrace.journal.disk import DISK, Disk
 from headrace.journal.errors import JournalLocked
 from headrace.journal.lock import lock_data_dir
 from headrace.journal.writer import FSYNC
+from headrace.workers.layout import NAME as SHARDS
 from headrace.workers.layout import Layout, check_is_whole, is_new
 
 AUTO: Final = "auto"
@@ -95,6 +96,7 @@ class Claim:
         NotOurs, OSError."""
         self._disk = disk
         self._fd = -1
+        self.workers_fd = -1  # for the workers to inherit: it tells whether there are any
         check_is_whole(path, disk)
         shards = wish.of_new()[1] if is_new(path, disk) else Layout.open(path, disk).shards
         if shards > 1:
@@ -114,9 +116,16 @@ class Claim:
         return wish.of(layout), layout
 
     def wait_for_workers(self, patience_s: float = PATIENCE_S) -> None:
-        """Wait until workers whose supervisor was killed have ended: they hold the shards, and the ports. Raises
-        JournalLocked, NotOurs, OSError."""
+        """Wait until workers whose supervisor was killed have ended: they hold the shards, and the ports. One that had
+        only just begun has no shard yet, but what it has inherited, as `workers_fd` will be. Raises JournalLocked,
+        NotOurs, OSError."""
         until = time.monotonic() + patience_s
+        if self.workers_fd < 0:
+            self.workers_fd = self._disk.open_or_create(self.layout.path / SHARDS)
+        while not self._disk.lock(self.workers_fd):
+            if time.monotonic() >= until:
+                raise JournalLocked(f"{self.layout.path}: workers of a supervisor that has ended still run")
+            time.sleep(INTERVAL_S)
         for directory in self.layout.directories():
             while True:
                 try:
@@ -129,6 +138,7 @@ class Claim:
 
     def close(self) -> None:
         """Let others have the directory."""
-        if self._fd >= 0:
-            self._disk.close(self._fd)
-            self._fd = -1
+        for descriptor in (self.workers_fd, self._fd):
+            if descriptor >= 0:
+                self._disk.close(descriptor)
+        self.workers_fd = self._fd = -1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -104,6 +105,22 @@ def test_two_starts_on_one_directory_exclude_each_other(tmp_path: Path) -> None:
 
 def test_there_is_a_core() -> None:
     assert cores() >= 1
+
+
+def test_a_start_waits_for_whoever_has_inherited_the_descriptor_of_workers(tmp_path: Path) -> None:
+    before = Claim(tmp_path, Wish(2))
+    before.wait_for_workers(0.0)
+    worker = subprocess.Popen(["sleep", "60"], pass_fds=[before.workers_fd])
+    before.close()
+    after = Claim(tmp_path, Wish(2))
+    try:
+        with pytest.raises(JournalLocked, match="still run"):
+            after.wait_for_workers(0.1)
+    finally:
+        worker.kill()
+        worker.wait()
+    after.wait_for_workers(30.0)
+    after.close()
 
 
 @pytest.mark.parametrize("begun", [False, True])
