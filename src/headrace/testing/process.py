@@ -153,10 +153,10 @@ class BrokerProcess:
             raise BrokerFailed("stopped", code, self.log)
 
     def kill(self) -> None:
-        """Send SIGKILL, as if the plug of the process were pulled. Nothing if it does not run."""
+        """Send SIGKILL to the broker, and to its workers if it has several, as if the plug were pulled. Nothing if it
+        does not run."""
         if self._process is not None:
-            self._process.kill()
-            self._process.wait()
+            _kill(self._process)
 
     def restart(self) -> None:
         """Do `stop` and `start`."""
@@ -286,5 +286,23 @@ def _environment() -> dict[str, str]:
 def _end(process: subprocess.Popen[bytes]) -> None:
     """Leave no process behind when the test's own ends, or forgets the broker."""
     if process.poll() is None:
-        process.kill()
-        process.wait()
+        _kill(process)
+
+
+def _kill(process: subprocess.Popen[bytes]) -> None:
+    """Kill a process and its workers. It stands still meanwhile: it would start them again, and without it they would
+    stop in good order."""
+    if process.poll() is None:
+        process.send_signal(signal.SIGSTOP)
+        for worker in _workers(process.pid):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(worker, signal.SIGKILL)
+    process.kill()
+    process.wait()
+
+
+def _workers(pid: int) -> list[int]:
+    """Return the processes that a supervisor has started."""
+    with contextlib.suppress(OSError):
+        return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text("ascii").split()]
+    return []

@@ -65,6 +65,24 @@ def test_what_was_acknowledged_is_there_after_a_kill_and_after_a_restart() -> No
         assert [m.text for m in broker.messages("plant/pump")] == ["3"]
 
 
+def test_a_kill_ends_workers_too_and_leaves_them_no_time_to_say_goodbye() -> None:
+    with BrokerProcess(workers=2) as broker:
+        children = Path(f"/proc/{broker.pid}/task/{broker.pid}/children").read_text().split()
+        assert len(children) == 2
+        broker.kill()
+        broker.wait_until(lambda: not any(is_there(pid) for pid in children), "the end of the workers")
+        assert "stopping" not in broker.log
+        broker.start()
+
+
+def is_there(pid: str) -> bool:
+    """Whether a process runs: one that nobody has waited for does not."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
+    except OSError:
+        return False
+
+
 def test_what_waits_for_a_client_that_is_away_survives_a_kill() -> None:
     arrived: queue.Queue[bytes] = queue.Queue()
     with BrokerProcess() as broker:
