@@ -11,6 +11,7 @@ from typing import Final
 
 from mypy_extensions import i64, mypyc_attr
 
+from headrace.core.records.message import Message
 from headrace.workers.peer_frames import CLOSE, CREDIT, DATA, BrokenLink, Splitter, encode_number
 
 WINDOW_BYTES: Final = 256 << 10
@@ -27,6 +28,10 @@ class Carrier(Splitter):
 
     def send(self, kind: int, channel: int, body: bytes) -> None:
         """Send a frame behind those before it; nothing happens once the link has ended."""
+        raise NotImplementedError
+
+    def send_copied(self, channel: int, message: Message, source: int) -> None:
+        """Send the frame of a copy of a message of shard `source`, as `send` does."""
         raise NotImplementedError
 
     def later(self, call: Callable[[], None]) -> None:

@@ -24,7 +24,7 @@ import struct
 from typing import Final
 
 from librt.strings import BytesWriter, read_i32_le, write_i32_le
-from mypy_extensions import i64, mypyc_attr
+from mypy_extensions import i32, i64, mypyc_attr
 
 from headrace.errors import HeadraceError
 
@@ -113,10 +113,15 @@ def decode_number(body: bytes) -> int:
 
 def write_frame(out: BytesWriter, kind: int, channel: int, body: bytes) -> None:
     """Append a frame to `out`."""
-    write_i32_le(out, HEADER_BYTES + len(body))
+    write_header(out, kind, channel, len(body))
+    out.write(body)
+
+
+def write_header(out: BytesWriter, kind: int, channel: int, size: i64) -> None:
+    """Append what stands before the body of a frame, which is `size` bytes long, to `out`."""
+    write_i32_le(out, i32(HEADER_BYTES + size))
     out.append(kind)
     write_i32_le(out, channel)
-    out.write(body)
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)

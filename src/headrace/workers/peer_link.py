@@ -14,6 +14,8 @@ from librt.strings import BytesWriter
 from mypy_extensions import i64, mypyc_attr
 
 from headrace.core.ports.link import WorkerPort
+from headrace.core.records.message import Message
+from headrace.core.shards.peer_codec import COPIED
 from headrace.workers.channel import Carrier, Channel
 from headrace.workers.peer_frames import (
     BEAT,
@@ -32,6 +34,7 @@ from headrace.workers.peer_frames import (
     decode_pair,
     encode_pair,
     write_frame,
+    write_header,
 )
 from headrace.workers.wires import LinkWire, Wires
 
@@ -215,6 +218,24 @@ class PeerLink(Carrier):
         if self.ended:
             return
         write_frame(self._out, kind, channel, body)
+        self._written()
+
+    def send_copied(self, channel: int, message: Message, source: int) -> None:
+        if self.ended:
+            return
+        out = self._out
+        start = len(out)
+        try:
+            write_header(out, SAY, channel, 1 + message.record_size)
+            out.append(COPIED)
+            message.copy_into(out, source)
+        except BaseException:  # whoever has asked for it hears it; the other frames keep their places
+            out.truncate(start)
+            raise
+        self._written()
+
+    def _written(self) -> None:
+        """Let what was written leave: behind this pass of the loop, or now if it is much."""
         if len(self._out) > _FLUSH_BYTES:
             self._write()
         elif not self._flushing:

@@ -12,6 +12,7 @@ from typing import Final
 
 from mypy_extensions import mypyc_attr
 
+from headrace.core.records.message import Message
 from headrace.core.shards.neighbours import Neighbours
 from headrace.core.shards.peer import Copied, Frame, Hello, Passed, Wire
 from headrace.core.shards.peer_codec import decode, encode
@@ -94,6 +95,10 @@ class LinkWire(ShardWire):
     def say(self, frame: Frame) -> None:
         if self.open:
             self._carrier.send(SAY, self.number, encode(frame))
+
+    def say_copied(self, message: Message, source: int) -> None:
+        if self.open:
+            self._carrier.send_copied(self.number, message, source)
 
     def take(self, body: bytes) -> None:
         """Hear what came on the link. Raises BrokenLink."""

@@ -8,8 +8,9 @@ from typing import cast
 import pytest
 from librt.strings import BytesWriter
 
-from harness import Harness
-from headrace.core.shards.peer import Confirmed
+from harness import Harness, message
+from headrace.core.records.message import FrameMessage, copy_of
+from headrace.core.shards.peer import Confirmed, Copied
 from headrace.core.shards.peer_codec import encode
 from headrace.workers.channel import Channel
 from headrace.workers.peer_frames import (
@@ -152,6 +153,30 @@ def test_what_is_sent_in_a_pass_leaves_in_one_write() -> None:
     line.link.send(SAY, 1, b"b")
     assert len(line.calls) == 1
     assert line.transport.written == b""
+    assert line.turn() == frame(SAY, 1, b"a") + frame(SAY, 1, b"b")
+
+
+def test_a_copy_is_written_as_the_frame_of_one_is() -> None:
+    line = Line()
+    line.turn()
+    published = message(qos=2)
+    published.offset = 42
+    device = FrameMessage(1, (5 << 16) + 6, "default", b"defaultd", 7, b"a", 60, b"x")
+    device.offset = 43
+    expected = b""
+    for one in (published, device):
+        line.link.send_copied(3, one, 1)
+        expected += frame(SAY, 3, encode(Copied(copy_of(one, 1, one.offset))))
+    assert line.turn() == expected
+
+
+def test_a_copy_that_cannot_be_written_leaves_the_frames_before_it() -> None:
+    line = Line()
+    line.turn()
+    line.link.send(SAY, 1, b"a")
+    with pytest.raises(ValueError, match="a topic of"):
+        line.link.send_copied(1, message(topic=b"x" * (1 << 16)), 1)
+    line.link.send(SAY, 1, b"b")
     assert line.turn() == frame(SAY, 1, b"a") + frame(SAY, 1, b"b")
 
 

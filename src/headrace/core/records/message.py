@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from librt.strings import BytesWriter, write_i16_be, write_i32_be, write_i64_le
+from librt.strings import BytesWriter, read_i64_le, write_i16_be, write_i32_be, write_i64_le
 from mypy_extensions import i16, i32, i64, mypyc_attr, u8
 
 from headrace.core.records.elapsed import elapsed_us
@@ -29,7 +29,6 @@ from headrace.core.records.record import (
     KIND_PROGRESS,
     KIND_QUEUE,
     KIND_STREAM,
-    MESSAGE_HEADER,
     MESSAGE_HEADER_SIZE,
     NO_EXPIRY_U32,
     Record,
@@ -115,19 +114,31 @@ class Message(Record):
         """Return the bytes that count against byte limits: topic, properties and payload."""
         return len(self.topic) + len(self.properties) + len(self.payload)
 
+    @property
+    def record_size(self) -> i64:
+        """Return the bytes of the record."""
+        return MESSAGE_HEADER_SIZE + len(self.origin) + self.size
+
     def expired(self, now_us: int) -> bool:
         """Return True once the Message Expiry Interval has passed, counted from the receive time (decision 17)."""
         expiry: i64 = self.message_expiry_s
         return expiry >= 0 and elapsed_us(self.timestamp_us, now_us) >= expiry * 1_000_000
 
     def encode_into(self, out: BytesWriter) -> None:
-        """Append the MESSAGE record (layout: `record`); five 64-bit words make the header."""
+        """Append the MESSAGE record (layout: `record`)."""
+        self.lay_out(out, KIND_MESSAGE, self.flags, self.packet_id, self.incarnation)
+
+    def copy_into(self, out: BytesWriter, source: i64) -> None:
+        """Append the COPY record of this message, which shard `source` has in its journal: what `copy_of` encodes."""
+        self.lay_out(out, KIND_COPY, self.flags & _LEFT_OUT, source, self.offset)
+
+    def lay_out(self, out: BytesWriter, kind: i64, flags: i64, packet_id: i64, incarnation: i64) -> None:
+        """Append a record of this message; five 64-bit words make the header."""
         topic_len: i64 = len(self.topic)
         properties_len: i64 = len(self.properties)
         origin_len: i64 = len(self.origin)
         payload_len: i64 = len(self.payload)
         length: i64 = 36 + origin_len + topic_len + properties_len + payload_len
-        packet_id: i64 = self.packet_id
         if packet_id > 0x7FFF:
             packet_id -= 0x10000
         client_len: i64 = origin_len - self.tenant_len
@@ -138,9 +149,9 @@ class Message(Record):
         expiry: i64 = self.message_expiry_s
         if expiry < 0:
             expiry = NO_EXPIRY_U32
-        write_i64_le(out, length | (KIND_MESSAGE << 32) | (self.flags << 40) | (packet_id << 48))
+        write_i64_le(out, length | (kind << 32) | (flags << 40) | (packet_id << 48))
         write_i64_le(out, self.timestamp_us)
-        write_i64_le(out, self.incarnation)
+        write_i64_le(out, incarnation)
         write_i64_le(out, expiry | (self.tenant_len << 32) | (client_len << 48))
         write_i64_le(out, topic_len | (properties_len << 16))
         out.write(self.origin)
@@ -258,7 +269,6 @@ class FrameMessage(Message):
         out[start + _SEQUENCE_AT + 1] = u8(high >> 8)
 
 
-_KIND_AT: Final = 4
 _LEFT_OUT: Final = ~(FLAG_DUP | FLAG_PRODUCER | FLAG_FRAME)  # of a message's flags in its copy
 
 
@@ -307,9 +317,7 @@ class Copy(Message):
         return self.incarnation
 
     def encode_into(self, out: BytesWriter) -> None:
-        start: i64 = len(out)
-        super().encode_into(out)
-        out[start + _KIND_AT] = self.kind
+        self.lay_out(out, self.kind, self.flags, self.packet_id, self.incarnation)
 
 
 @mypyc_attr(acyclic=True)
@@ -388,59 +396,82 @@ def encode_varint(value: int) -> bytes:
     return out.getvalue()
 
 
+class _Layout:
+    """Finds the parts of a MESSAGE record, and the numbers of its header: five 64-bit words, as `Message.lay_out` writes
+    them."""
+
+    def __init__(self, body: bytes, pos: i64, end: i64) -> None:
+        """Read the record from `pos` to `end`. Raises `CorruptRecord` when its lengths do not add up."""
+        self.origin_at: i64 = pos + MESSAGE_HEADER_SIZE
+        if self.origin_at > end:
+            raise CorruptRecord(f"message at byte {pos}: a record of {end - pos} bytes")
+        word = read_i64_le(body, pos)
+        self.flags: i64 = word >> 40 & 0xFF
+        self.packet_id: i64 = word >> 48 & 0xFFFF
+        self.timestamp_us: int = read_i64_le(body, pos + 8)
+        self.incarnation: int = read_i64_le(body, pos + 16)
+        word = read_i64_le(body, pos + 24)
+        expiry: i64 = word & NO_EXPIRY_U32
+        self.expiry_s: i64 = NO_EXPIRY if expiry == NO_EXPIRY_U32 else expiry
+        self.tenant_len: i64 = word >> 32 & 0xFF
+        self.topic_at: i64 = self.origin_at + self.tenant_len + (word >> 48 & 0xFFFF)
+        word = read_i64_le(body, pos + 32)
+        self.properties_at: i64 = self.topic_at + (word & 0xFFFF)
+        self.payload_at: i64 = self.properties_at + (word >> 16 & 0xFFFF_FFFF)
+        self.high: i64 = word >> 48 & 0xFFFF
+        if self.payload_at > end:
+            raise CorruptRecord(f"message at byte {pos}: fields run past the record")
+
+    def tenant(self, body: bytes) -> str:
+        """Return the name of the tenant."""
+        return body[self.origin_at : self.origin_at + self.tenant_len].decode("utf-8")
+
+
 def decode_message(body: bytes, pos: i64, end: i64) -> Message:
     """Return the MESSAGE record at `pos`. Raises `CorruptRecord` when its lengths do not add up."""
-    (
-        _,
-        _,
-        flags,
-        packet_id,
-        timestamp_us,
-        incarnation,
-        expiry,
-        tenant_len,
-        _,
-        client_len,
-        topic_len,
-        properties_len,
-        high,
-    ) = MESSAGE_HEADER.unpack_from(body, pos)
-    origin_at = pos + MESSAGE_HEADER_SIZE
-    topic_at = origin_at + tenant_len + client_len
-    properties_at = topic_at + topic_len
-    payload_at = properties_at + properties_len
-    if payload_at > end:
-        raise CorruptRecord(f"message at byte {pos}: fields run past the record")
-    if flags & FLAG_FRAME:
+    layout = _Layout(body, pos, end)
+    if layout.flags & FLAG_FRAME:
         return FrameMessage(
-            timestamp_us,
-            packet_id | high << 16,
-            body[origin_at : origin_at + tenant_len].decode("utf-8"),
-            body[origin_at:topic_at],
-            tenant_len,
-            body[topic_at:properties_at],
-            NO_EXPIRY if expiry == NO_EXPIRY_U32 else expiry,
-            body[payload_at:end],
+            layout.timestamp_us,
+            layout.packet_id | layout.high << 16,
+            layout.tenant(body),
+            body[layout.origin_at : layout.topic_at],
+            layout.tenant_len,
+            body[layout.topic_at : layout.properties_at],
+            layout.expiry_s,
+            body[layout.payload_at : end],
         )
     return Message(
-        timestamp_us,
-        flags,
-        packet_id,
-        incarnation,
-        body[origin_at : origin_at + tenant_len].decode("utf-8"),
-        body[origin_at:topic_at],
-        tenant_len,
-        body[topic_at:properties_at],
-        body[properties_at:payload_at],
-        NO_EXPIRY if expiry == NO_EXPIRY_U32 else expiry,
-        body[payload_at:end],
+        layout.timestamp_us,
+        layout.flags,
+        layout.packet_id,
+        layout.incarnation,
+        layout.tenant(body),
+        body[layout.origin_at : layout.topic_at],
+        layout.tenant_len,
+        body[layout.topic_at : layout.properties_at],
+        body[layout.properties_at : layout.payload_at],
+        layout.expiry_s,
+        body[layout.payload_at : end],
     )
 
 
 def decode_copy(body: bytes, pos: i64, end: i64) -> Copy:
     """Read the COPY record at `pos`. Raises `CorruptRecord` when its lengths do not add up."""
-    message = decode_message(body, pos, end)  # laid out alike; `record` says what stands where
-    return copy_of(message, message.packet_id, message.incarnation)
+    layout = _Layout(body, pos, end)  # laid out alike; `record` says what stands where
+    return Copy(
+        int(layout.packet_id),
+        layout.incarnation,
+        layout.timestamp_us,
+        layout.flags,
+        layout.tenant(body),
+        body[layout.origin_at : layout.topic_at],
+        layout.tenant_len,
+        body[layout.topic_at : layout.properties_at],
+        body[layout.properties_at : layout.payload_at],
+        layout.expiry_s,
+        body[layout.payload_at : end],
+    )
 
 
 def decode_record(body: bytes, pos: int) -> tuple[Record, int]:

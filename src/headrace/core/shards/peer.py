@@ -17,7 +17,7 @@ from typing import Final
 
 from mypy_extensions import i64, mypyc_attr
 
-from headrace.core.records.message import Copy, Message
+from headrace.core.records.message import Copy, Message, copy_of
 
 OVERHEAD_BYTES: Final = 200  # what a copy or a message at QoS 0 counts as, beside its own bytes
 
@@ -131,6 +131,10 @@ class Wire:
     def say(self, frame: Frame) -> None:
         """Say something on the wire, behind what was said before. Does nothing once the wire has broken."""
         raise NotImplementedError
+
+    def say_copied(self, message: Message, source: int) -> None:
+        """Say `Copied` of a message that shard `source` has in its journal, as `say` does."""
+        self.say(Copied(copy_of(message, source, message.offset)))
 
     def cut(self) -> None:
         """End the conversation. Nothing that comes on this wire later is looked at."""

@@ -162,9 +162,9 @@ def decode(data: bytes) -> Frame:
 
 
 def _checked(number: int) -> int:
-    """Return the number. Raises ValueError above what an offset may be."""
-    if number > _NUMBER_MAX:
-        raise ValueError(f"{number} is too large")
+    """Return the number. Raises ValueError for what no offset is: it was written as one without a sign."""
+    if not 0 <= number <= _NUMBER_MAX:
+        raise ValueError(f"{number} is no offset")
     return number
 
 

@@ -123,8 +123,10 @@ class Sender:
         self._left -= weight_of(message)
         self._said = message.offset + 1
         self.copies += 1
-        copy = copy_of(message, self._source, message.offset)
-        self.wire.say(Copied(copy, self._begins(message)))
+        if self._begins(message):
+            self.wire.say(Copied(copy_of(message, self._source, message.offset), True))
+        else:
+            self.wire.say_copied(message, self._source)
 
     def _begins(self, message: Message) -> bool:
         """Return whether a device has published the message, to a topic that is at home in the other shard."""

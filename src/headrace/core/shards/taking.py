@@ -138,22 +138,30 @@ class Taker:
         offset: i64 = copy.source_offset
         if offset < self.position:
             return
-        retained = self._fold.tenant(copy.tenant).retained
-        if copy.flags & FLAG_RETAIN and not retained.has_room(
-            copy, self._limits.retained_messages_max, self._limits.retained_bytes_max
-        ):
-            copy.flags &= ~FLAG_RETAIN  # as its publisher's home does with its own: delivered, not kept
-            self._fold.tenant(copy.tenant).count_drop(DROP_RETAINED_LIMIT, 1)
         if self._unsaid is not None:
             self._say_start(self._unsaid)
-        self._commit.append(copy)
         if copy.flags & FLAG_RETAIN:
-            retained.arrive(copy)
+            self._append_retained(copy)
+        else:
+            self._commit.append(copy)
         self._coming.append(copy.source_offset)
         self.position = self._noted = offset + 1
         self.copies += 1
         self._pending += 1
         self._taking += weight
+
+    def _append_retained(self, copy: Copy) -> None:
+        """Append a retained message; above the limits it is delivered and not kept, as its publisher's home does with
+        its own."""
+        tenant = self._fold.tenant(copy.tenant)
+        limits = self._limits
+        kept = tenant.retained.has_room(copy, limits.retained_messages_max, limits.retained_bytes_max)
+        if not kept:
+            copy.flags &= ~FLAG_RETAIN
+            tenant.count_drop(DROP_RETAINED_LIMIT, 1)
+        self._commit.append(copy)
+        if kept:
+            tenant.retained.arrive(copy)
 
     def looked(self, offset: i64) -> None:
         """Note that nothing below `offset` is to come."""

@@ -86,6 +86,7 @@ def test_records_of_a_batch_get_their_offsets() -> None:
         pytest.param("0c000000" + "09" + "00" * 11, id="unknown kind"),
         pytest.param("14000000" + "0301" + "00" * 10 + "01" * 8, id="half a pair"),
         pytest.param("0d000000" + "0202" + "00" * 10 + "01", id="an event that is no map"),
+        pytest.param("14000000" + "01" + "00" * 19, id="a message shorter than its header"),
         pytest.param("24000000" + "01" + "00" * 27 + "ffff" + "00" * 6, id="topic longer than the record"),
     ],
 )
