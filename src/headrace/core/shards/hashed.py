@@ -69,18 +69,25 @@ class _Segment:
                 at = 0
         return at
 
-    def collect(self, key: i64, found: list[int]) -> None:
-        """Add the slots that have this hash."""
+    def slots(self, key: i64) -> list[int] | None:
+        """Return the slots that have this hash, None if there are none: that is what most messages find where their
+        subscribers are at home with their publishers, and it makes no list."""
         size: i64 = len(self.keys)
+        found: list[int] | None = None
         if size == 0:
-            return
+            return found
         at: i64 = _home(key, size)
         while self.tags[at] != 0:
             if self.keys[at] == key:
-                found.append(int(i64(self.tags[at]) & _SLOT_MASK))
+                slot = int(i64(self.tags[at]) & _SLOT_MASK)
+                if found is None:
+                    found = [slot]
+                else:
+                    found.append(slot)
             at += 1
             if at == size:
                 at = 0
+        return found
 
     def _close(self, hole: i64) -> None:
         """Free an entry: the entries behind it that are not at home move up, so that no search ends before them."""
@@ -137,9 +144,9 @@ class HashedFilters:
         """Count one filter less; nothing happens where there is none."""
         self._of(key).remove(key, slot)
 
-    def collect(self, key: i64, found: list[int]) -> None:
-        """Add the slots that have this hash."""
-        self._of(key).collect(key, found)
+    def slots(self, key: i64) -> list[int] | None:
+        """Return the slots that have this hash, None if there are none."""
+        return self._of(key).slots(key)
 
     def sweep(self, slot: i64, segment: int) -> None:
         """Take the entries of a slot out of one segment."""

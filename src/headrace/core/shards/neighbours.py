@@ -41,6 +41,7 @@ from headrace.core.state.state import Fold
 from headrace.core.state.wanted import Wanted, WantedListener
 
 NOT_BEGUN: Final = -1
+_NOBODY: Final[list[Sender]] = []
 
 
 class StreamSettings:
@@ -436,8 +437,11 @@ class Neighbours(Passing):
     def _wanting(self, message: Message) -> list[Sender]:
         """Return the senders to the shards that want a message, that of its home among them if it is retained, or of a
         device and its topic may have a queue."""
+        slots = self.routes.match(message.tenant, message.topic)
+        if not slots and message.flags & (FLAG_RETAIN | FLAG_FRAME) == 0:
+            return _NOBODY
         found: list[Sender] = []
-        for slot in self.routes.match(message.tenant, message.topic):
+        for slot in slots:
             sender = self._senders.get(slot)
             if sender is not None:
                 found.append(sender)

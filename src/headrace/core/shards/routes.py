@@ -18,6 +18,7 @@ from mypy_extensions import i64
 from headrace.core.shards.hashed import SEGMENTS, SLOTS_MAX, HashedFilters
 from headrace.core.state.subscription_tree import Entry, SubscriptionTree
 
+_NOBODY: Final[list[int]] = []
 SWEPT_AT_ONCE: Final = 200  # filters with wildcards that are taken out at a time
 
 
@@ -106,12 +107,14 @@ class Routes:
             self.hashed.remove(found.key(topic_filter.encode("utf-8")), slot)
 
     def match(self, tenant: str, topic: bytes) -> list[int]:
-        """Return the slots whose shards want a topic, each once."""
-        slots: list[int] = []
+        """Return the slots whose shards want a topic, each once. The list is not to be changed: nobody's is one."""
         found = self._tenants.get(tenant)
         if found is None:
-            return slots
-        self.hashed.collect(found.key(topic), slots)
+            return _NOBODY
+        exact = self.hashed.slots(found.key(topic))
+        if exact is None and not found.wide.count:
+            return _NOBODY
+        slots = [] if exact is None else exact
         if self._closed and slots:
             slots = [slot for slot in slots if self._is_open(slot)]
         if found.wide.count:

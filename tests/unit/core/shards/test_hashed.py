@@ -21,9 +21,7 @@ steps = st.one_of(
 
 
 def slots_of(table: HashedFilters, key: int) -> list[int]:
-    found: list[int] = []
-    table.collect(key, found)
-    return sorted(found)
+    return sorted(table.slots(key) or [])
 
 
 @given(st.lists(steps, max_size=120))
