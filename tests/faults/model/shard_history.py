@@ -182,6 +182,7 @@ class ShardHistory:
         streams.window_bytes = rng.choice((1, 500, 1 << 20))
         streams.note_step = rng.choice((3, 10, 10_000))
         streams.read_at_once = rng.choice((1, 5, 500))
+        streams.owed_max = Random(seed + 2_000_000_011).choice((0, 2, 100_000))  # as above
         streams.withdraw_after_ms = rng.choice((0, 1000, 60_000))
         self.filters: tuple[str, ...] = FILTERS
         if retained:

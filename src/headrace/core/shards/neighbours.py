@@ -50,6 +50,7 @@ class StreamSettings:
     def __init__(self) -> None:
         self.window_bytes = 4 << 20  # of copies from one shard on their way to take effect
         self.note_step = 10_000  # offsets that a position may be behind in the journal
+        self.owed_max = 100_000  # messages that a sender keeps the offsets of, for want of credit
         self.read_at_once = 500  # records that a sender looks at in one pass of the loop
         self.withdraw_after_ms = 60_000  # a filter that nobody has any more is withdrawn
         self.page_messages = 64  # of what is retained that another shard is given at a time
@@ -236,8 +237,9 @@ class Neighbours(Passing):
             before = self._by_shard.get(hello.shard)
             if before is not None:
                 self._close(before)
-            slot = self.routes.open()
-            sender = Sender(wire, self.shard, hello.shard, slot, self._worker.homes, self.queues)
+            slot, homes = self.routes.open(), self._worker.homes
+            owed_max = self._settings.owed_max
+            sender = Sender(wire, self.shard, hello.shard, slot, homes, self.queues, owed_max)
             self._senders[sender.slot] = sender
             self._by_shard[hello.shard] = sender
             self.homes.opened(hello.shard)
@@ -306,6 +308,7 @@ class Neighbours(Passing):
             self._follow(sender, frame)
         elif isinstance(frame, peer.Wanted):
             routes.add(slot, frame.tenant, frame.topic_filter)
+            sender.look_again()
             self._look(sender)  # whatever it did not look for with this filter is below
             sender.wire.say(peer.Confirmed(frame.number))
         elif isinstance(frame, peer.Unwanted):

@@ -1,11 +1,17 @@
 """The sending side of a stream: what one shard's journal holds for another, on one wire.
 
-A sender is *live* when everything durable has been looked at for it: then each message passes by as it takes effect. It
-*lags* when the other side has granted no more: then it reads from the journal, some records in each pass, from the
-offset that it has come to. Copies are of messages that clients published here; copies of other shards go no further.
+A sender is *live* when everything durable has been looked at for it: then each message passes by as it takes effect.
+What it has no credit for it *owes*: it notes the offset, and fetches the message, which the journal has in memory, once
+the other side has granted more. When it owes too many it *lags*: then it reads from the journal, some records in each
+pass, from the offset that it has come to. To look at a record again costs several times what it costs to send it when it
+passes by, so a sender that lags for want of a moment's credit would not catch up with publishers that go on.
+
+Copies are of messages that clients published here; copies of other shards go no further.
 """
 
 from __future__ import annotations
+
+from collections import deque
 
 from mypy_extensions import i64
 
@@ -19,10 +25,18 @@ from headrace.core.shards.routes import Routes
 
 
 class Sender:
-    """The stream to one shard, on one wire. `slot` holds the routes that were announced on it."""
+    """The stream to one shard, on one wire. `slot` holds the routes that were announced on it; `owed_max`: how many
+    messages it may owe."""
 
     def __init__(
-        self, wire: Wire, source: int, shard: int, slot: int, homes: Homes, queues: QueuePort | None
+        self,
+        wire: Wire,
+        source: int,
+        shard: int,
+        slot: int,
+        homes: Homes,
+        queues: QueuePort | None,
+        owed_max: int,
     ) -> None:
         self.wire = wire
         self._homes = homes
@@ -34,6 +48,8 @@ class Sender:
         self.live = False
         self.copies = 0  # sent
         self._source = source
+        self._owed_max = owed_max
+        self._owed: deque[int] = deque()  # live: offsets of what it wants and has no credit for, oldest first
         self._at: i64 = 0  # lagging: the next offset to be looked at
         self._said: i64 = 0  # everything below it the other side knows to be looked at
         self._left: i64 = 0  # bytes that may be sent, below 0 by the last message at most
@@ -43,6 +59,7 @@ class Sender:
         """Begin at an offset of the journal."""
         self.following = True
         self.live = False
+        self._owed.clear()
         self._at = self._said = offset
         self.grant(granted)
 
@@ -55,28 +72,34 @@ class Sender:
     @property
     def reads(self) -> bool:
         """Return whether the sender has something to read from the journal now."""
-        return self.following and not self.live and self._left > 0
+        return self.following and self._left > 0 and (not self.live or len(self._owed) > 0)
 
     def passes(self, message: Message) -> None:
         """Send a durable message that the other shard wants: it takes effect here."""
         if not self.live:
             return
-        if self._left > 0:
+        if self._left > 0 and not self._owed:
             self._copy(message)
+        elif len(self._owed) < self._owed_max:
+            message.waits = True  # for this sender: it stays in memory
+            self._owed.append(message.offset)
         else:
             self.fall_back(message.offset)
 
     def passes_live(self, message: Message) -> bool:
         """Send a message at QoS 0 that the other shard wants; return False when it is dropped."""
-        if not self.live or self._left <= 0:
+        if not self.live or self._left <= 0 or self._owed:
             return False
         self._left -= weight_of(message)
         self.wire.say(Passed(message.of_nobody(message.topic, message.flags)))
         return True
 
     def read(self, journal: JournalPort, routes: Routes, end: i64, looks: i64) -> bool:
-        """Look at the next `looks` records of the journal below `end`, all of which have taken effect; True if there are
-        more that can be read now."""
+        """Send what is owed, then look at the next `looks` records of the journal below `end`, all of which have taken
+        effect; True if there are more that can be read now."""
+        if self._owed:
+            self._pay(journal)
+            return False
         while self._at < end and looks > 0 and self._left > 0:
             found = journal.fetch(self._at)
             if isinstance(found, Message):
@@ -91,6 +114,17 @@ class Sender:
             return False
         return self._left > 0
 
+    def _pay(self, journal: JournalPort) -> None:
+        """Send what is owed, as far as the credit goes. What the journal cannot read now the timer asks for again."""
+        owed = self._owed
+        while owed and self._left > 0:
+            found = journal.fetch(owed[0])
+            if found is NOT_NOW:
+                return
+            if isinstance(found, Message):
+                self._copy(found)
+            owed.popleft()
+
     def _wants(self, message: Message, routes: Routes) -> bool:
         """Return whether a record of the journal is a message that was published here, for the other shard."""
         if message.kind != KIND_MESSAGE or message.flags & (FLAG_QOS | FLAG_RETAIN) == 0:
@@ -102,13 +136,23 @@ class Sender:
         return self.slot in routes.match(message.tenant, message.topic)
 
     def fall_back(self, offset: i64) -> None:
-        """Read what takes effect now, at this offset, from the journal."""
+        """Read what is owed, and what takes effect now, at this offset, from the journal."""
         if self.live:
             self.live = False
-            self._at = offset
+            self._at = self._owed[0] if self._owed else offset
+            self._owed.clear()
+
+    def look_again(self) -> None:
+        """Look at everything behind the position again: there is one more route, which what has passed by since was not
+        compared with."""
+        if self._owed:
+            self.fall_back(self._owed[0])
 
     def position(self, end: i64) -> i64:
-        """Return the offset that the sender has come to. `end`: that of what has taken effect, where a live one is."""
+        """Return the offset that the sender has come to: all below it that the other shard wants is sent. `end`: that of
+        what has taken effect, where a live one is that owes nothing."""
+        if self._owed:
+            return self._owed[0]
         return end if self.live else self._at
 
     def look(self, end: i64) -> None:

@@ -244,10 +244,12 @@ def test_an_older_owner_and_an_older_wire_are_refused() -> None:
     assert stranger.is_cut
 
 
-def test_whoever_lags_reads_the_journal_later_in_order_and_loses_only_qos_0() -> None:
+@pytest.mark.parametrize("owed_max", [0, 3, 100])
+def test_what_there_is_no_credit_for_comes_later_in_order_and_only_qos_0_is_lost(owed_max: int) -> None:
     streams = StreamSettings()
     streams.window_bytes = 600
     streams.read_at_once = 2
+    streams.owed_max = owed_max
     pair = Pair(streams)
     reader, writer = pair.follower.client("r"), pair.source.client("w")
     reader.subscribe("#", 1)
@@ -266,6 +268,48 @@ def test_whoever_lags_reads_the_journal_later_in_order_and_loses_only_qos_0() ->
     pair.carry()
     assert received(reader) == [b"%d" % number for number in range(20)] + [b"last"]
     assert tenant.counters.dropped[DROP_QOS0_SLOW] == 1
+
+
+def owing() -> tuple[Pair, Client]:
+    """A reader in a shard whose window is full: another one owes it messages."""
+    streams = StreamSettings()
+    streams.window_bytes = 600
+    pair = Pair(streams)
+    reader, writer = pair.follower.client("r"), pair.source.client("w")
+    reader.subscribe("a", 1)
+    pair.carry()
+    for number in range(10):
+        writer.publish("a", b"%d" % number, 1)
+        writer.publish("b", b"not yet", 1)
+    return pair, reader
+
+
+def test_a_filter_more_has_what_is_owed_looked_at_again() -> None:
+    """What was told to be looked at is below what is looked at with the new filter: whoever asks the homes for what is
+    retained relies on it."""
+    pair, reader = owing()
+    looked = [frame for frame in pair.far.said if isinstance(frame, peer.Looked)]
+    assert not looked
+    reader.subscribe("b", 1)
+    for _ in range(40):
+        pair.carry()
+        pair.advance(1)
+    got = received(reader)
+    assert [payload for payload in got if payload != b"not yet"] == [b"%d" % number for number in range(10)]
+    assert got.count(b"not yet") > 0
+
+
+def test_what_is_owed_waits_while_the_journal_cannot_be_read() -> None:
+    pair, reader = owing()
+    pair.source.journal.reads_fail = True
+    for _ in range(3):
+        pair.advance(1)
+    fewer = received(reader)
+    pair.source.journal.reads_fail = False
+    for _ in range(10):
+        pair.advance(1)
+    assert len(fewer) < 10
+    assert fewer + received(reader) == [b"%d" % number for number in range(10)]
 
 
 def test_qos_0_overtakes_no_copy() -> None:
