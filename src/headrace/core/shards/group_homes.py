@@ -8,6 +8,7 @@ be lent is `granted - ended`: who is told twice of a grant, or of an end, gains 
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from typing import TYPE_CHECKING, Final
 
 from mypy_extensions import i64
@@ -43,6 +44,8 @@ if TYPE_CHECKING:
     from headrace.errors import ProtocolError
 
 
+DENIED_MAX: Final = 256  # topics that a home remembers of a member who may not read them
+DENIED_FOR_MS: Final = 10_000  # then the member is asked again: its rights may have changed
 _KEPT_FLAGS: Final = FLAG_QOS | FLAG_RETAIN | FLAG_V5 | FLAG_WILL
 
 
@@ -82,6 +85,8 @@ class GroupHomes:
         self._wires = wires
         self._members: dict[tuple[int, int], FarMember] = {}  # by shard, and incarnation there
         self._listed: dict[int, set[int]] = {}  # by shard: the incarnations that its wire has told of
+        # Who may not read something, and until when that is believed; the oldest first.
+        self._denied: OrderedDict[MemberLink, int] = OrderedDict()
 
     def begin(self) -> None:
         """Find the stand-ins that the journal has left: nobody is connected."""
@@ -296,6 +301,22 @@ class GroupHomes:
         message = self._journal.fetch(draw.ref >> REF_OFFSET_SHIFT)
         if isinstance(message, Message):
             link.deny(message.topic)
+            self._denied.setdefault(link, self._worker.clock.mono_ms + DENIED_FOR_MS)
+
+    def on_timer(self) -> None:
+        """Ask members again, after a while, for what they were not allowed to read."""
+        now_ms = self._worker.clock.mono_ms
+        while self._denied:
+            link, until_ms = next(iter(self._denied.items()))
+            if until_ms > now_ms:
+                break
+            self._denied.popitem(False)
+            link.rights = None
+            session = link.session
+            if not link.closed and isinstance(session, Session):
+                for group in groups_of(session):
+                    if group.waiting:
+                        self._delivery.hand_out_later(group)
 
     def _take_all_back(self, key: tuple[int, int]) -> None:
         """Take back what a session was never sent that is no member any more."""
@@ -363,10 +384,13 @@ class MemberLink(Link):
         self.window = self._granted - self._ended
 
     def deny(self, topic: bytes) -> None:
-        """Note a topic that the member may not read: others get its messages."""
+        """Note a topic that the member may not read: others get its messages. Of too many all are forgotten, and the
+        member refuses them again."""
         rights = self.rights
         if rights is None:
             rights = self.rights = MemberRights()
+        if len(rights.receive) >= DENIED_MAX:
+            rights.receive.clear()
         rights.receive[topic] = False
         rights.received = b""
 

@@ -517,6 +517,7 @@ class Neighbours(Passing):
             if sender.reads:
                 self._worker.request_tick()
         self._note_followed(clock.now_us)
+        self.homes.on_timer()
         self.members.on_timer()
         if self.queues is not None:
             self.queues.on_timer()

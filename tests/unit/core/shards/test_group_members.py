@@ -553,6 +553,44 @@ def test_what_a_client_may_not_read_goes_to_one_that_may(qos: int) -> None:
 
 
 @pytest.mark.parametrize("qos", [1, 2])
+def test_a_client_that_may_read_again_gets_what_waited(qos: int) -> None:
+    shards = WiredShards()
+    rights = Rights()
+    shards[1].worker.guard(rights)
+    client = member(shards, 1, share_in(shards, 0), qos)
+    rights.victim = client.link.client_id
+    publish(shards, 0, [b"1", b"2"], qos)
+    shards.advance(60)
+    assert received(client) == []
+    assert rights.asked < 10  # not over and over
+    rights.victim = ""
+    assert client.link.rights is not None
+    client.link.rights.forget()  # what a change of the rules does
+    for _ in range(3):
+        shards.advance(10)
+    assert received(client) == [b"1", b"2"]
+
+
+def test_a_home_remembers_some_of_the_topics_that_a_member_may_not_read() -> None:
+    shards = WiredShards()
+    rights = Rights()
+    shards[1].worker.guard(rights)
+    client = member(shards, 1, share_in(shards, 0))
+    rights.victim = client.link.client_id
+    other = member(shards, 2, share_in(shards, 0))
+    publisher = shards[0].client("p", clean=True)
+    for number in range(600):
+        publisher.publish(f"a/{number}", b"x", 1)
+        shards.carry()
+        for packet_id, _, _, _ in other.publishes():
+            other.ack(packet_id)
+    [link] = [stand.link() for key, stand in shards[0].neighbours.homes._members.items() if key[0] == 1]
+    assert link is not None
+    assert link.rights is not None
+    assert 0 < len(link.rights.receive) <= 256
+
+
+@pytest.mark.parametrize("qos", [1, 2])
 def test_a_member_that_fails_costs_its_connection_and_loses_nothing(qos: int) -> None:
     shards = WiredShards()
     rights = Rights()
