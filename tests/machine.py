@@ -23,6 +23,7 @@ from headrace.mqtt.packets import Connect
 from headrace.net.tls import TlsFiles
 from headrace.services.doors import Doors, DoorSettings
 from headrace.services.node_counts import NodeCounts
+from headrace.services.node_times import NodeTimes
 from headrace.storage.memory import MemoryJournal
 from headrace.workers.handover import HandOver
 from headrace.workers.peers import Peers
@@ -68,12 +69,14 @@ class OneWorker:
             self.worker.own(shard, journal).sessions.start()
         self.broker = self.worker.brokers[0]
         self.counts = NodeCounts(place.runtime / "counts", place.index, place.workers)
+        self.times = NodeTimes(place.runtime / "times", place.index, place.workers)
         self.doors = Doors(
             self.worker,
             settings,
             None,
             lambda what, **more: told.append(f"{what} {more}"),
             counts=self.counts,
+            times=self.times,
         )
         for url in urls:
             self.doors.open(url)
