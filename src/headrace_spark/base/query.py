@@ -27,28 +27,31 @@ def run_query(begin: Callable[[], StreamingQuery], observe: Observer, stop: Even
     between. Raises QueryFailed, LakeUnreachable.
     """
     failures = 0
+    failure: PipelineError
     while not stop.is_set():
         watch = Watch(observe)
         try:
             watch.until_end(begin, stop)
             return
-        except (StreamingQueryException, LakeUnreachable) as error:
+        except LakeUnreachable as error:
             watch.stop()
-            failure = error if isinstance(error, LakeUnreachable) else QueryFailed.from_spark(error)
-            is_ours = isinstance(failure, QueryFailed) and failure.is_ours
-            if stop.is_set() and not is_ours:
-                return  # Spark was told to stop as well, and its tasks were cut off
-            failures = 1 if watch.batches else failures + 1
-            if is_ours or failures > restarts_max:
-                raise failure from None
-            LOG.warning(
-                "the query failed and is started again from its checkpoint: %s",
-                failure,
-                extra={"fields": {"reason": "query"}},
-            )
+            failure, is_ours = error, False
         except PipelineError:
             watch.stop()  # who looks on has found that it must not go on
             raise
+        except StreamingQueryException as error:
+            failure = QueryFailed.from_spark(error)
+            is_ours = failure.is_ours
+        if stop.is_set() and not is_ours:
+            return  # Spark was told to stop as well, and its tasks were cut off
+        failures = 1 if watch.batches else failures + 1
+        if is_ours or failures > restarts_max:
+            raise failure
+        LOG.warning(
+            "the query failed and is started again from its checkpoint: %s",
+            failure,
+            extra={"fields": {"reason": "query"}},
+        )
 
 
 class Watch:
