@@ -21,6 +21,7 @@ from headrace_spark.base.errors import LakeConflict
 from headrace_spark.base.lake_url import Location
 from headrace_spark.lake.checkpoint import Checkpoint
 from headrace_spark.lake.lake_table import LakeTable
+from headrace_spark.lake.restored import WRITTEN, lost_by_restore
 from headrace_spark.lake.table_plan import TablePlan
 from headrace_spark.lake.table_position import TablePosition, commit_of, is_there
 
@@ -90,6 +91,8 @@ class Continuity:
         for table in (self._clean, *self._others):
             if table.log() is None:
                 raise self._conflict(f"table {table.path} is gone")
+            if (before := _lost(table)) is not None:
+                raise self._conflict(f"{_restored(table)}. To have them back: {_undo(table, before)}")
         if not self._has(position):
             raise self._conflict(
                 f"it has read up to version {position.read_version} of {self._messages}, but table {self._clean.path} "
@@ -141,7 +144,7 @@ class Continuity:
         if self._checkpoint.last_planned is not None:
             return
         self._again.parent.mkdir(parents=True, exist_ok=True)
-        if any(map(_version, (self._clean, *self._others))):
+        if any(map(_is_written, (self._clean, *self._others))):
             self._again.touch()
         else:
             self._again.unlink(missing_ok=True)
@@ -183,7 +186,7 @@ class PlannedContinuity:
         self._messages = messages
         self._clean = clean
         self._others = others
-        self._again = plan.newest() is None and any(map(_version, (clean, *others)))
+        self._again = plan.newest() is None and any(map(_is_written, (clean, *others)))
 
     @property
     def app_id(self) -> str:
@@ -195,7 +198,14 @@ class PlannedContinuity:
         return newest is not None and (self._clean.last_version(self.app_id) or -1) < newest.end.number
 
     def require(self) -> None:
-        self._plan.newest()
+        if self._plan.newest() is None:
+            return
+        for table in (self._clean, *self._others):
+            if (before := _lost(table)) is not None:
+                raise LakeConflict(
+                    f"{_restored(table)}, which would be missing for ever. To have them back: {_undo(table, before)}. Or "
+                    "use another lake"
+                )
         for table in self._others:
             if _version(table) < (self._plan.noted(table.definition.name) or 0):
                 raise LakeConflict(
@@ -232,3 +242,23 @@ class PlannedContinuity:
 def _version(table: LakeTable) -> int:
     log = table.log()
     return 0 if log is None else log.version()
+
+
+def _is_written(table: LakeTable) -> bool:
+    """Return whether a table may have rows: one that somebody has made of another one has them from the start."""
+    if _version(table):
+        return True
+    first = table.tables.commit(table.path, 0) or b""
+    return any("add" in json.loads(line) for line in first.splitlines())
+
+
+def _lost(table: LakeTable) -> int | None:
+    return lost_by_restore(table.tables, table.path, WRITTEN)
+
+
+def _restored(table: LakeTable) -> str:
+    return f"Delta's RESTORE has taken rows out of table {table.path}"
+
+
+def _undo(table: LakeTable, version: int) -> str:
+    return f"RESTORE TABLE delta.`{table.path}` TO VERSION AS OF {version}"

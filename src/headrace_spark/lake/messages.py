@@ -15,6 +15,7 @@ from pyspark.sql import SparkSession
 
 from headrace_spark.base.errors import LakeConflict
 from headrace_spark.base.lake_url import Location
+from headrace_spark.lake.restored import BATCH, lost_by_restore
 from headrace_spark.lake.table_files import MESSAGES_LAYOUT, TEXT_KEPT, FileLayout
 from headrace_spark.lake.table_log import Folders, TableLog, Tables, types_of
 from headrace_spark.records.schema import ADDED_TO_MESSAGES, MESSAGES
@@ -22,10 +23,6 @@ from headrace_spark.records.schema import ADDED_TO_MESSAGES, MESSAGES
 PARTITIONED_BY: Final = MESSAGES_LAYOUT.partitioned_by
 _STATISTICS: Final = "delta.dataSkippingStatsColumns"
 _PLAIN_WRITER: Final = 2
-_RESTORE: Final = "RESTORE"
-_BATCH: Final = "STREAMING UPDATE"
-_LOOKED_AT: Final = 100
-"""So many commits of upkeep and by hand lie behind the last batch at most."""
 LOG_RETENTION: Final = "delta.logRetentionDuration"
 LOG_RETENTION_S: Final = 7 * 24 * 3600
 """Spark's own is a month; the time of a commit grows with the log."""
@@ -121,17 +118,7 @@ class MessagesTable:
         RESTORE keeps the transactions by which an archive says how far it has come. Only those behind the last batch of
         an archive are looked at.
         """
-        log = self.log()
-        before = None
-        for commit in () if log is None else log.history(_LOOKED_AT):
-            if commit.get("operation") == _RESTORE:
-                before = int(commit["version"]) - 1
-            elif commit.get("operation") == _BATCH:
-                break
-        if log is None or before is None:
-            return None
-        then = self._tables.open(self.location, before)
-        return None if then is None or _rows(log) >= _rows(then) else before
+        return lost_by_restore(self._tables, self.location, {BATCH})
 
     def archived(self, uuid: str, epoch: int) -> JournalEnd | None:
         """Return how far the table has a journal, by the transactions of the batches, in the newest epoch up to
@@ -213,8 +200,3 @@ def is_plain(log: TableLog, layout: FileLayout, properties: Mapping[str, str]) -
         and not set_by_hand - _HARMLESS
         and "delta.invariants" not in log.schema().to_json()
     )
-
-
-def _rows(log: TableLog) -> int:
-    files = pa.table(log.get_add_actions(flatten=True))
-    return sum(rows or 0 for rows in files["num_records"].to_pylist()) if files.num_rows else 0

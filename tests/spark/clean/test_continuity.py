@@ -7,6 +7,7 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 
@@ -15,6 +16,8 @@ from headrace_spark.clean.continuity import Continuity
 from headrace_spark.lake.checkpoint import Checkpoint
 from headrace_spark.lake.lake_table import LakeTable
 from headrace_spark.lake.tables import CLEAN, QUARANTINE, REPEATS
+from headrace_spark.records.schema import arrow_schema
+from spark.lakes import NOW, fill
 
 
 class Bench:
@@ -101,11 +104,46 @@ def test_an_older_copy_and_a_missing_table_are_named(bench: Bench, tmp_path: Pat
         bench.together.require()
 
 
+@pytest.mark.parametrize("table", ["clean", "quarantine"])
+def test_rows_that_a_restore_took_out_are_missed_until_it_is_taken_back(bench: Bench, table: str) -> None:
+    bench.do(0)
+    bench.do(1)
+    definition = {"clean": CLEAN, "quarantine": QUARANTINE}[table]
+    version = DeltaTable(bench.lake / table).version()
+    fill(bench.lake, definition, {"date": NOW.date()})
+    DeltaTable(bench.lake / table).restore(version)
+    with pytest.raises(LakeConflict, match=rf"RESTORE has taken rows out of table .*/{table}\. To have them"):
+        bench.together.require()
+    DeltaTable(bench.lake / table).restore(version + 1)
+    bench.together.require()
+
+
 def test_a_first_look_repeats_what_the_tables_had_before_it(bench: Bench) -> None:
     bench.together.begin()
     bench.do(0)
     assert not bench.checkpoint.path.with_name("clean-messages-again").exists()
     shutil.rmtree(bench.checkpoint.path)
+    bench.together.begin()
+    bench.plan(0)
+    assert bench.together.repeats(0)
+
+
+def test_a_first_look_repeats_what_tables_were_made_of(bench: Bench) -> None:
+    """Somebody has written the rows of another lake into a new table: they are in its first version."""
+    shutil.rmtree(bench.clean.folder)
+    write_deltalake(
+        bench.clean.folder,
+        arrow_schema(CLEAN.columns).empty_table(),
+        partition_by=list(CLEAN.partitioned_by),
+        mode="append",
+    )
+    bench.together.begin()
+    bench.plan(0)
+    assert not bench.together.repeats(0)
+    shutil.rmtree(bench.clean.folder)
+    shutil.rmtree(bench.checkpoint.path)
+    rows = pa.Table.from_pylist([{"date": NOW.date(), "journal_offset": 1}], arrow_schema(CLEAN.columns))
+    write_deltalake(bench.clean.folder, rows, partition_by=list(CLEAN.partitioned_by))
     bench.together.begin()
     bench.plan(0)
     assert bench.together.repeats(0)

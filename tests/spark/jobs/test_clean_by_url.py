@@ -24,6 +24,7 @@ from headrace_spark.lake.job_status import Places, job_statuses
 from headrace_spark.lake.lake_of import lake_of
 from headrace_spark.lake.lake_table import LakeTable
 from headrace_spark.lake.table_plan import TablePlan
+from headrace_spark.lake.tables import CLEAN, QUARANTINE
 from spark.jobs import test_clean
 from spark.jobs.test_clean import SCHEMAS, Cut, everything, made
 
@@ -105,6 +106,31 @@ def test_an_older_copy_of_the_lake_gets_what_it_lacks(bench: Bench, tmp_path: Pa
     shutil.rmtree(bench.lake / "clean")
     (tmp_path / "older").rename(bench.lake / "clean")
     bench.forget()
+    bench.clean()
+    everything(bench, 90)
+
+
+def test_rows_that_a_restore_took_out_are_missed_and_those_of_a_table_made_anew_are_not_written_again(
+    bench: Bench, tmp_path: Path
+) -> None:
+    bench.add(made(range(30)))
+    bench.clean()
+    version = DeltaTable(bench.lake / "clean").version()
+    bench.add(made(range(30, 60)))
+    bench.clean()
+    DeltaTable(bench.lake / "clean").restore(version)
+    bench.forget()
+    with pytest.raises(LakeConflict, match=r"RESTORE has taken rows out of table .*/clean, which would be"):
+        bench.clean()
+    DeltaTable(bench.lake / "clean").restore(DeltaTable(bench.lake / "clean").version() - 1)
+    for definition in (CLEAN, QUARANTINE):
+        rows = bench.spark.read.format("delta").load(str(bench.lake / definition.name))
+        anew = rows.write.format("delta").partitionBy(*definition.partitioned_by)
+        anew.save(str(tmp_path / definition.name))
+        shutil.rmtree(bench.lake / definition.name)
+        (tmp_path / definition.name).rename(bench.lake / definition.name)
+    bench.forget()
+    bench.add(made(range(60, 90)))
     bench.clean()
     everything(bench, 90)
 

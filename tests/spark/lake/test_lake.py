@@ -112,17 +112,3 @@ def test_one_archive_of_a_journal_at_a_time(tmp_path: Path) -> None:
             pass
     with lake.archiving("u1"):
         pass
-
-
-def test_rows_that_a_restore_took_out_are_missed_until_it_is_taken_back(tmp_path: Path) -> None:
-    lake = Lake(tmp_path)
-    assert lake.table.lost_by_restore() is None
-    for batch in range(2):
-        append(lake, mixed(20), 20 * batch, 0, batch)
-    assert lake.table.lost_by_restore() is None
-    DeltaTable(lake.messages).restore(0)
-    assert lake.table.lost_by_restore() == 1
-    DeltaTable(lake.messages).restore(1)
-    assert lake.table.lost_by_restore() is None
-    DeltaTable(lake.messages).optimize.compact()
-    assert lake.table.lost_by_restore() is None
