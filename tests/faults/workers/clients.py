@@ -26,7 +26,7 @@ class Ledger:
     def __init__(self) -> None:
         self.faults: list[str] = []
         self.acked: dict[str, set[int]] = {}  # by publisher
-        self.wills_due: set[str] = set()
+        self.wills_due: dict[str, set[int]] = {}  # by client: the number of the connection that had CONNACK
         self.refusals = 0  # CONNACK with a reason: the worker is away
 
     def wrong(self, what: str) -> None:
@@ -36,14 +36,13 @@ class Ledger:
 class Peer:
     """A client with a session that outlives its connections, until it is `over`; `away` for a while if told so."""
 
-    def __init__(self, ledger: Ledger, client_id: str, will: Will | None = None) -> None:
+    def __init__(self, ledger: Ledger, client_id: str) -> None:
         self.ledger = ledger
         self.client_id = client_id
         self.connected = False
         self.over = False
         self.away = False
         self.lives = 0
-        self._will = will
         self._writer: asyncio.StreamWriter | None = None
 
     async def run(self, port: int) -> None:
@@ -72,7 +71,7 @@ class Peer:
 
     async def _connect(self, reader: asyncio.StreamReader) -> None:
         """Raises ConnectionError for a refusal."""
-        self.write(codec.encode_connect(Connect(4, self.client_id, False, 0, None, None, self._will)))
+        self.write(codec.encode_connect(Connect(4, self.client_id, False, 0, None, None, self.will())))
         _, body = await _packet(reader)
         if body[1]:
             self.ledger.refusals += 1
@@ -86,6 +85,10 @@ class Peer:
     def write(self, data: bytes) -> None:
         if self._writer is not None and not self._writer.is_closing():
             self._writer.write(data)
+
+    def will(self) -> Will | None:
+        """Return the will of the next connection."""
+        return None
 
     def on_connected(self) -> None:
         """Go on where the connection before has ended."""
@@ -221,16 +224,28 @@ class Subscriber(Peer):
         self.write(codec.encode_pubrec(4, packet_id))
 
 
+class Mortal(Peer):
+    """Leaves a will, `NAME:NUMBER` of each connection that it tries: one whose CONNACK got lost has a will too."""
+
+    _tried = 0
+
+    def will(self) -> Will:
+        self._tried += 1
+        return Will("will/" + self.client_id, f"{self.client_id}:{self._tried}".encode(), 2)
+
+    def on_connected(self) -> None:
+        self.over = True
+        self.ledger.wills_due[self.client_id] = {self._tried}
+
+
 async def die_with_will(ledger: Ledger, port: int, client_id: str, lives_s: float) -> None:
     """Connect with a will, and go without a word after a while; the will is due once CONNACK has come."""
-    peer = Peer(ledger, client_id, Will("will/" + client_id, f"{client_id}:1".encode(), 2))
+    peer = Mortal(ledger, client_id)
     life = asyncio.create_task(peer.run(port))
     try:
         async with asyncio.timeout(LET_IN_S):
             while not peer.lives:
                 await asyncio.sleep(0.02)
-        ledger.wills_due.add(client_id)
-        peer.over = True
         await asyncio.sleep(lives_s)
     except TimeoutError:
         ledger.wrong(f"{client_id} was not let in within {LET_IN_S} s")

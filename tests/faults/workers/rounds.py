@@ -202,7 +202,10 @@ class Town:
         await self.until(
             lambda: not any(p.open for p in [*self.publishers, *self.keepers]), "all is acknowledged"
         )
-        await self.until(lambda: not self.missing(), "all has come")
+        try:
+            await self.until(lambda: not self.missing(), "all has come")
+        except AssertionError as error:
+            raise AssertionError(f"missing: {self.missing()}") from error
         await self._read_retained()
         for peer in [*self.publishers, *self.keepers, *self.listeners]:
             peer.over = True
@@ -213,8 +216,10 @@ class Town:
     def missing(self) -> dict[str, list[str]]:
         """Return what was acknowledged, or due of wills, and has not come: for each listener some of it."""
         acked = {p.client_id: p.acked for p in self.publishers}
-        wills = {name: {1} for name in self.ledger.wills_due}
-        wanted = [(one.client_id, one.arrivals, acked | wills) for one in (*self.subscribers, self.traveller)]
+        wanted = [
+            (one.client_id, one.arrivals, acked | self.ledger.wills_due)
+            for one in (*self.subscribers, self.traveller)
+        ]
         wanted.append(("the group", self.members[0].arrivals, acked))
         return {
             name: lacks for name, arrivals, sources in wanted if (lacks := _lacks(arrivals.numbers, sources))
