@@ -54,6 +54,11 @@ def common_options(command: Callable[..., None]) -> Callable[..., None]:
             "--lake", metavar="LAKE", help="Folder of the Delta tables, or its URL (s3a://BUCKET/...)."
         ),
         click.option(
+            "--database",
+            metavar="NAME",
+            help="Name the tables there in Spark's catalog: DATABASE or CATALOG.DATABASE.",
+        ),
+        click.option(
             "--conf", "confs", multiple=True, metavar="KEY=VALUE", help="Any key of Spark's configuration."
         ),
         click.option("--master", help="Spark master: local[N], spark://host:port, yarn or k8s://..."),
@@ -187,6 +192,7 @@ _KEYS = {
     "data_dir": "data_dir",
     "journal": "pipeline.journal",
     "lake": "pipeline.lake",
+    "database": "pipeline.database",
     "master": "pipeline.master",
     "follow": "pipeline.follow",
     "trigger": "pipeline.trigger_s",
@@ -290,6 +296,7 @@ def job_settings(job: str, config: Config) -> Any:
         journal=pipeline.journal,
         token_file=pipeline.token_file,
         lake=lake_location(pipeline.lake),
+        database=pipeline.database,
         follow=pipeline.follow,
         trigger_s=keys.pop("trigger_s", pipeline.trigger_s),
         restarts_max=pipeline.restarts_max,

@@ -307,6 +307,7 @@ class PipelineConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     journal: str = ""  # headrace://HOST:PORT of a running broker; "": the journal in data_dir
     token_file: str = ""  # what the broker's journal.token_file holds
     lake: Annotated[str, msgspec.Meta(min_length=1)] = "./lake"
+    database: str = ""  # of Spark's catalog, in which the tables of the lake get their names; "": none
     master: Annotated[str, msgspec.Meta(min_length=1)] = "local[*]"
     follow: bool = False  # stay until stopped
     trigger_s: Seconds = 10.0  # between micro-batches: each is a version of the tables

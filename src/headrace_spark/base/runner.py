@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
 from threading import Event
 from time import monotonic
 from typing import Any, Final, TypeVar
@@ -27,8 +29,10 @@ from headrace_spark.base.progress import Progress, Report
 from headrace_spark.base.session import close_session, open_session
 from headrace_spark.base.settings import RunSettings
 from headrace_spark.base.stopping import Stopped
-from headrace_spark.jobs import module_of
+from headrace_spark.jobs import TABLES_OF, module_of
+from headrace_spark.lake.catalog import Catalog, with_catalog
 from headrace_spark.lake.hadoop_files import said_plainly
+from headrace_spark.lake.lake_of import lake_of
 from headrace_spark.source.journal import journals_of
 from headrace_spark.source.remote import IMPATIENT
 
@@ -45,20 +49,30 @@ def run_job(job: str, settings: RunSettings, stop: Event, report: Report) -> Pro
     every process of it, so Spark's may be gone first: that is a stop like another, the next run goes on from there.
     """
     check_master(settings.spark.master)
+    if settings.database:
+        settings = replace(settings, spark=with_catalog(settings.spark, settings.database))
     module = module_of(job)
     module.check(settings)  # before Spark's seconds
     spark = open_session(for_lake(settings.spark, settings.lake))
     last = Progress(0, 0, 0, 0.0)
 
+    catalog: Catalog | None = None
+
     def remember(progress: Progress) -> None:
         nonlocal last
         last = progress
         report(progress)
+        if catalog is not None:
+            catalog.go_on()
 
     try:
         if isinstance(settings.lake, LakeUrl):
             add_log_store(spark)
+        if settings.database:
+            catalog = named(spark, settings, TABLES_OF.get(job, ()))
         progress = run_through_outages(module, spark, settings, stop, remember)
+        if catalog is not None:
+            catalog.finish()
         close_session(spark)
         return last if progress is None else progress
     except (Py4JError, PySparkException, ConnectionError, Stopped) as error:
@@ -79,8 +93,17 @@ def run_job(job: str, settings: RunSettings, stop: Event, report: Report) -> Pro
         raise
 
 
+def named(spark: SparkSession, settings: RunSettings, names: Sequence[str]) -> Catalog:
+    """Return the catalog that has these tables of the lake by their names, or will. Raises LakeConflict, BadOption."""
+    lake = settings.lake.absolute() if isinstance(settings.lake, Path) else settings.lake
+    catalog = Catalog(spark, settings.database, lake_of(spark, settings.lake).tables)
+    catalog.begin(lake / name for name in names)
+    return catalog
+
+
 def look_by_spark(settings: RunSettings, look: Callable[[SparkSession], Found]) -> Found:
     """Return what is found with a Spark session of its own, for a lake behind a URL. Raises PipelineError."""
+    check_master(settings.spark.master)
     spark = open_session(for_lake(settings.spark, settings.lake))
     try:
         add_log_store(spark)

@@ -48,6 +48,8 @@ class RunSettings:
     token_file: str
     """Holds the token that lets in there."""
     lake: Location
+    database: str
+    """In which database of Spark's catalog the tables of the lake are named; "": in none."""
     follow: bool
     """Go on until stopped; otherwise end at what is there now."""
     trigger_s: float

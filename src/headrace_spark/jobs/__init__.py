@@ -23,6 +23,15 @@ JOBS: Final = {
     "mend": "headrace_spark.jobs.mend",
     "metrics": "headrace_spark.jobs.metrics",
 }
+# The tables that each job writes, which a catalog may have by their names; `replay` writes one that it is told.
+TABLES_OF: Final = {
+    "archive": ("messages",),
+    "compact-events": ("event_snapshot",),
+    "publish": ("dead_letters",),
+    "clean": ("clean", "quarantine", "repeats"),
+    "mend": ("clean", "quarantine"),
+    "metrics": ("traffic", "deliveries", "usage", "devices", "connections", "backlog"),
+}
 # Jobs that another one's table of the configuration is for too.
 SETTINGS_OF: Final = {"mend": "clean"}
 
