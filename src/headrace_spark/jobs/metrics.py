@@ -35,6 +35,7 @@ from headrace_spark.base.session import is_local
 from headrace_spark.base.settings import RunSettings
 from headrace_spark.lake.delta_commit import Step, append_marks
 from headrace_spark.lake.durable import SyncedTable
+from headrace_spark.lake.hadoop_files import said_plainly
 from headrace_spark.lake.lake import Lake
 from headrace_spark.lake.lake_of import AnyLake, lake_of, tending
 from headrace_spark.lake.lake_table import LakeTable
@@ -200,12 +201,9 @@ def planned(spark: SparkSession, state: LakeTable, found: JournalRange) -> Journ
 def tend_state(spark: SparkSession, settings: Settings, tables: Tables, journal_uuid: str) -> None:
     """Make the files of the state few again: every range adds some, and the next one reads them all."""
     if len(tables.state.files(journal_uuid)) > STATE_FILES_MAX:
-        compact(
-            spark,
-            tables.state.path,
-            replace(settings.upkeep, file_bytes=_STATE_FILE_BYTES, small_files_max=0),
-            tables.state.tables,
-        )
+        upkeep = replace(settings.upkeep, file_bytes=_STATE_FILE_BYTES, small_files_max=0)
+        with said_plainly(tables.state.path):
+            compact(spark, tables.state.path, upkeep, tables.state.tables)
 
 
 def count(
