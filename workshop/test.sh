@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # The gate: every step runs, even after a failure; the table at the end says which one failed and how long each took.
 # Usage: test.sh [check|interpreted|compiled|builds|counts|spark|demo ...]      without arguments: all of them
-# `builds` is both builds at once: either waits for its broker half of the time, so two cores serve the two of them.
+# `builds` is both builds at once: either waits for its broker half of the time, so two cores serve the two of them. `spark`
+# is two halves at once for the same reason.
 set -uo pipefail
 cd "$(dirname "$0")/.."
 bin=$PWD/.venv/bin
@@ -34,19 +35,26 @@ check() {
 # The slow ones run once, in the build that ships.
 interpreted() { step "tests, interpreted" suite interpreted -m "not spark and not compiled and not slow"; }
 compiled() { step "tests, compiled" suite compiled -m "not spark and not interpreted"; }
-builds() {
-  local began=$SECONDS log=build/test-compiled.log job outcome
-  printf '\n=== the compiled build is tested meanwhile, into %s\n' "$log"
-  suite compiled -m "not spark and not interpreted" </dev/null >"$log" 2>&1 &
+# Two suites at once: that of a name, with what follows, and a step.
+beside() {
+  local part=$1 name=$2 began=$SECONDS log=build/test-$2.log job outcome
+  shift 2
+  mkdir -p build
+  printf '\n=== meanwhile, into %s: tests, %s\n' "$log" "$name"
+  suite "$@" </dev/null >"$log" 2>&1 &
   job=$!
-  interpreted
-  printf '\n=== tests, compiled\n'
+  "$part"
+  printf '\n=== tests, %s\n' "$name"
   tail -f --pid="$job" -n +1 "$log"
   if wait "$job"; then outcome=ok; else outcome=FAILED failed=1; fi
-  report+=("$(printf '%-34s %-7s %4d s' "tests, compiled, meanwhile" "$outcome" $((SECONDS - began)))")
+  report+=("$(printf '%-34s %-7s %4d s' "tests, $name, meanwhile" "$outcome" $((SECONDS - began)))")
 }
+builds() { beside interpreted compiled compiled -m "not spark and not interpreted"; }
 counts() { step "instructions per message" "$bin/python" -m benchmarks.instructions; }
-spark() { step "tests, spark" suite interpreted -m spark; }
+# A Spark waits for its driver, for Python, for the disk: two share two cores. Half of the time is on either side.
+jobs=(tests/spark/jobs tests/spark/test_documents.py)
+spark_jobs() { step "tests, spark, jobs" suite interpreted -m spark "${jobs[@]}"; }
+spark() { beside spark_jobs spark interpreted -m spark "${jobs[@]/#/--ignore=}"; }
 demo() { step "demo, a tenth of the size" "$bin/python" -m demo --size small; }
 
 [ $# -gt 0 ] || set -- check builds counts demo spark

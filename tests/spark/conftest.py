@@ -21,10 +21,11 @@ from headrace_spark.base.lake_url import LakeUrl
 from headrace_spark.base.object_store import add_log_store, for_lake
 from headrace_spark.base.session import open_session
 from headrace_spark.base.settings import SparkSettings
+from spark import quick_java
 from spark.journals import Made, of_a_shard
 
 # Small heaps and the quick compiler: the tests start several Sparks and none of them runs for long.
-QUICK = {"spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"}
+QUICK = {"spark.driver.extraJavaOptions": quick_java.OPTIONS}
 
 
 class Writer:

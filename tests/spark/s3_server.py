@@ -20,6 +20,7 @@ from urllib.request import Request, urlopen
 from benchmarks.kafka_broker import Artifacts, fetch
 from headrace.testing.ports import free_port
 from headrace_spark.base.jars import jars_folder
+from spark import quick_java
 
 BUCKET: Final = "lake"
 # The second is what the first needs, newer than what Maven would take.
@@ -43,7 +44,11 @@ def s3_server(folder: Path, server: Artifacts = SERVER, bucket: str = BUCKET, po
     said |= {"jclouds.provider": _BACKEND[server], "jclouds.identity": "any", "jclouds.credential": "any"}
     (folder / "s3proxy.conf").write_text("".join(f"{key}={value}\n" for key, value in said.items()))
     (folder / "logback.xml").write_text(_QUIET)
-    options = ["-Xmx512m", "-XX:+UseSerialGC", f"-Dlogback.configurationFile={folder / 'logback.xml'}"]
+    options = [
+        "-Xmx512m",
+        *quick_java.OPTIONS.split(),
+        f"-Dlogback.configurationFile={folder / 'logback.xml'}",
+    ]
     command = ["java", *options, "-cp", f"{jars}/*", "org.gaul.s3proxy.Main"]
     running = subprocess.Popen([*command, "--properties", str(folder / "s3proxy.conf")])
     try:

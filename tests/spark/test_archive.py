@@ -26,6 +26,7 @@ from headrace_spark.base.progress import Progress
 from headrace_spark.jobs import archive
 from headrace_spark.lake.lake import Lake
 from headrace_spark.source.local import LocalJournal
+from spark import quick_java
 from spark.conftest import Writer, settings_of
 from spark.journals import mixed
 
@@ -78,9 +79,12 @@ class Bench:
             "--master",
             "local[2]",
         ]
-        quick = {"JDK_JAVA_OPTIONS": "-XX:TieredStopAtLevel=1"}
         process = subprocess.Popen(
-            command, env=os.environ | quick, stderr=subprocess.PIPE, text=True, start_new_session=True
+            command,
+            env=os.environ | quick_java.ENVIRONMENT,
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
         )
         try:
             yield process

@@ -12,6 +12,7 @@ import pytest
 from e2e.documents import Shell, blocks, run_document
 from e2e.test_documents import PIPELINE
 from headrace_spark.base.settings import SparkSettings
+from spark import quick_java
 from spark.s3_server import s3_server
 
 pytestmark = pytest.mark.spark
@@ -23,8 +24,7 @@ READINGS = [{"device": f"d{n}", "at": 1_790_000_000_000 + n, "value": n / 2} for
 def shell(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shell]:
     """A broker that holds a few readings."""
     found = Shell(tmp_path_factory.mktemp("documents"))
-    # Small jobs, each in a JVM of its own: the quick compiler does.
-    found.environment["JDK_JAVA_OPTIONS"] = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+    found.environment |= quick_java.ENVIRONMENT  # small jobs, each in a JVM of its own
     found.environment["HEADRACE_JARS"] = str(SparkSettings().jars)
     found.run("headrace serve")
     (found.folder / "readings").write_text("".join(f"{json.dumps(one)}\n" for one in READINGS))

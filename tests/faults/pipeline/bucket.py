@@ -31,6 +31,7 @@ from pyarrow import fs
 from headrace_spark.base.jars import jar_files, jars_folder, s3_jars
 from headrace_spark.base.session import close_session, open_session
 from headrace_spark.base.settings import SparkSettings
+from spark import quick_java
 from spark.conftest import QUICK, Writer
 from spark.journals import mixed
 from spark.s3_server import BUCKET, client_settings, s3_server, storage_options
@@ -112,7 +113,7 @@ class Ground:
 class Driver:
     def __init__(self, command: list[str], folder: Path) -> None:
         self._said = folder / "said"
-        environment = os.environ | {"JDK_JAVA_OPTIONS": "-XX:TieredStopAtLevel=1", "TMPDIR": str(folder)}
+        environment = os.environ | quick_java.ENVIRONMENT | {"TMPDIR": str(folder)}
         with self._said.open("w") as said:
             self.process = subprocess.Popen(
                 command, cwd=folder, env=environment, stderr=said, stdout=said, start_new_session=True

@@ -14,12 +14,13 @@ from pathlib import Path
 import psutil
 
 from broker_process import wait_until
+from spark import quick_java
 
 STOP_S = 120.0
 TARGETS = ("driver", "JVM", "worker")
 """The Python process of a job, Spark's process below it, or one Python worker of that, rather one at work."""
 # Small heaps and the quick compiler: four Sparks share two cores.
-QUICK = {"JDK_JAVA_OPTIONS": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"}
+QUICK = quick_java.ENVIRONMENT
 
 
 class Job:

@@ -21,6 +21,7 @@ from headrace_spark.base.lake_url import LakeUrl
 from headrace_spark.base.object_store import LOG_STORE, LOG_STORE_KEY
 from headrace_spark.lake.hadoop_files import HadoopFiles
 from headrace_spark.lake.url_lake import UrlLake
+from spark import quick_java
 from spark.conftest import Writer
 from spark.journals import mixed
 from spark.s3_server import BUCKET, OLDER, client_settings, s3_server, storage_options
@@ -72,7 +73,7 @@ def archive(
     for key, value in client_settings(server).items():
         if "key" not in key:
             command += ["--conf", f"{key}={value}"]
-    environment = os.environ | {"JDK_JAVA_OPTIONS": "-XX:TieredStopAtLevel=1", "TMPDIR": str(folder)}
+    environment = os.environ | quick_java.ENVIRONMENT | {"TMPDIR": str(folder)}
     environment |= {"AWS_ACCESS_KEY_ID": "any", "AWS_SECRET_ACCESS_KEY": "any"}
     return subprocess.run(
         command, cwd=folder, env=environment, stderr=subprocess.PIPE, text=True, timeout=WAIT_S

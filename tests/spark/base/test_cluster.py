@@ -22,17 +22,18 @@ from headrace_spark.base import cluster
 from headrace_spark.base.cluster import check_master, check_workers
 from headrace_spark.base.errors import BadOption, EngineMissing
 from headrace_spark.lake.lake import Lake
+from spark import quick_java
 from spark.conftest import Writer
 from spark.journals import mixed
 
 pytestmark = pytest.mark.spark
 WAIT_S = 120
 HOME = Path(pyspark.__file__).parent
-SETTINGS = """
+SETTINGS = f"""
 [pipeline.spark]
 "spark.executor.memory" = "600m"
 "spark.executor.cores" = "1"
-"spark.executor.extraJavaOptions" = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+"spark.executor.extraJavaOptions" = "{quick_java.OPTIONS}"
 """
 
 
@@ -49,7 +50,7 @@ class Cluster:
             "SPARK_LOCAL_IP": "127.0.0.1",
             "SPARK_NO_DAEMONIZE": "1",
             "SPARK_DAEMON_MEMORY": "256m",
-            "JDK_JAVA_OPTIONS": "-XX:TieredStopAtLevel=1",
+            **quick_java.ENVIRONMENT,
         }
 
     @property

@@ -26,6 +26,7 @@ from headrace_spark.lake.lake_table import LakeTable
 from headrace_spark.lake.status import describe, pipeline_status
 from headrace_spark.lake.tables import DEAD_LETTERS
 from headrace_spark.source.local import LocalJournal
+from spark import quick_java
 from spark.conftest import Writer, settings_of
 from spark.device_clients import received, subscribe
 from spark.journals import mixed
@@ -67,8 +68,9 @@ class Bench:
             "local[2]",
         ]
         command += ["--set", 'pipeline.publish.table="commands"', "--follow", "--trigger", "0"]
-        quick = {"JDK_JAVA_OPTIONS": "-XX:TieredStopAtLevel=1"}
-        process = subprocess.Popen(command, env=os.environ | quick, stderr=subprocess.PIPE, text=True)
+        process = subprocess.Popen(
+            command, env=os.environ | quick_java.ENVIRONMENT, stderr=subprocess.PIPE, text=True
+        )
         try:
             yield process
         finally:

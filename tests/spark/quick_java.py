@@ -1,0 +1,11 @@
+"""Java as the tests run it: most Sparks here live for seconds, which are spent on checking, compiling and collecting."""
+
+from __future__ import annotations
+
+from typing import Final
+
+OPTIONS: Final = (
+    "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:+UnlockDiagnosticVMOptions -XX:-BytecodeVerificationRemote"
+)
+ENVIRONMENT: Final = {"JDK_JAVA_OPTIONS": OPTIONS}
+"""For what a test starts."""
