@@ -125,20 +125,13 @@ class Message(Record):
         return expiry >= 0 and elapsed_us(self.timestamp_us, now_us) >= expiry * 1_000_000
 
     def encode_into(self, out: BytesWriter) -> None:
-        """Append the MESSAGE record (layout: `record`)."""
-        self.lay_out(out, KIND_MESSAGE, self.flags, self.packet_id, self.incarnation)
-
-    def copy_into(self, out: BytesWriter, source: i64) -> None:
-        """Append the COPY record of this message, which shard `source` has in its journal: what `copy_of` encodes."""
-        self.lay_out(out, KIND_COPY, self.flags & _LEFT_OUT, source, self.offset)
-
-    def lay_out(self, out: BytesWriter, kind: i64, flags: i64, packet_id: i64, incarnation: i64) -> None:
-        """Append a record of this message; five 64-bit words make the header."""
+        """Append the MESSAGE record (layout: `record`); five 64-bit words make the header."""
         topic_len: i64 = len(self.topic)
         properties_len: i64 = len(self.properties)
         origin_len: i64 = len(self.origin)
         payload_len: i64 = len(self.payload)
         length: i64 = 36 + origin_len + topic_len + properties_len + payload_len
+        packet_id: i64 = self.packet_id
         if packet_id > 0x7FFF:
             packet_id -= 0x10000
         client_len: i64 = origin_len - self.tenant_len
@@ -149,9 +142,9 @@ class Message(Record):
         expiry: i64 = self.message_expiry_s
         if expiry < 0:
             expiry = NO_EXPIRY_U32
-        write_i64_le(out, length | (kind << 32) | (flags << 40) | (packet_id << 48))
+        write_i64_le(out, length | (KIND_MESSAGE << 32) | (self.flags << 40) | (packet_id << 48))
         write_i64_le(out, self.timestamp_us)
-        write_i64_le(out, incarnation)
+        write_i64_le(out, self.incarnation)
         write_i64_le(out, expiry | (self.tenant_len << 32) | (client_len << 48))
         write_i64_le(out, topic_len | (properties_len << 16))
         out.write(self.origin)
@@ -159,6 +152,17 @@ class Message(Record):
         if properties_len:
             out.write(self.properties)
         out.write(self.payload)
+
+    def copy_into(self, out: BytesWriter, source: i64) -> None:
+        """Append the COPY record of this message, which shard `source` has in its journal: what `copy_of` encodes. What
+        differs is written over the record: `encode_into`, which every message passes, asks nobody what it is for."""
+        start: i64 = len(out)
+        self.encode_into(out)
+        out[start + _KIND_AT] = KIND_COPY
+        out[start + _FLAGS_AT] = u8(self.flags & _LEFT_OUT)
+        _overwrite(out, start + _PACKET_ID_AT, source, 2)
+        _overwrite(out, start + _INCARNATION_AT, self.offset, 8)
+        _overwrite(out, start + _SEQUENCE_AT, 0, 2)
 
     def render(
         self,
@@ -269,6 +273,10 @@ class FrameMessage(Message):
         out[start + _SEQUENCE_AT + 1] = u8(high >> 8)
 
 
+_KIND_AT: Final = 4
+_FLAGS_AT: Final = 5
+_PACKET_ID_AT: Final = 6
+_INCARNATION_AT: Final = 16
 _LEFT_OUT: Final = ~(FLAG_DUP | FLAG_PRODUCER | FLAG_FRAME)  # of a message's flags in its copy
 
 
@@ -317,7 +325,9 @@ class Copy(Message):
         return self.incarnation
 
     def encode_into(self, out: BytesWriter) -> None:
-        self.lay_out(out, self.kind, self.flags, self.packet_id, self.incarnation)
+        start: i64 = len(out)
+        super().encode_into(out)
+        out[start + _KIND_AT] = self.kind
 
 
 @mypyc_attr(acyclic=True)
@@ -368,6 +378,13 @@ def broker_message(
     return Message(now_us, flags, 0, 0, tenant, origin, len(origin), topic, properties, NO_EXPIRY, payload)
 
 
+def _overwrite(out: BytesWriter, at: i64, value: i64, width: i64) -> None:
+    """Write a little-endian integer of `width` bytes over what is there."""
+    for place in range(width):
+        out[at + place] = u8(value & 0xFF)
+        value >>= 8
+
+
 def varint_size(value: i64) -> i64:
     """Return the number of bytes of `value` as a Variable Byte Integer (1.5.5)."""
     if value < 128:
@@ -397,8 +414,8 @@ def encode_varint(value: int) -> bytes:
 
 
 class _Layout:
-    """Finds the parts of a MESSAGE record, and the numbers of its header: five 64-bit words, as `Message.lay_out` writes
-    them."""
+    """Finds the parts of a MESSAGE record, and the numbers of its header: five 64-bit words, as `Message.encode_into`
+    writes them."""
 
     def __init__(self, body: bytes, pos: i64, end: i64) -> None:
         """Read the record from `pos` to `end`. Raises `CorruptRecord` when its lengths do not add up."""
