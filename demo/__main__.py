@@ -70,7 +70,9 @@ class Scenario:
 
     def publish_and_lose(self) -> None:
         """From the first reading to the last acknowledgement."""
-        self.say(f"broker ready after {self.broker.start_ready(30):.1f} s, durability fsync")
+        self.say(
+            f"broker ready after {self.broker.start_ready(30, services.BROKER_READY):.1f} s, durability fsync"
+        )
         self.archive.start()
         self.subscriber.start()
         self.wait("the subscriber to subscribe", lambda: bool(self.evidence.resumed))
@@ -96,7 +98,7 @@ class Scenario:
         died = time.time()
         self.say("the broker is killed (SIGKILL)")
         time.sleep(BROKER_DOWN_S)
-        took = self.broker.start_ready(30)
+        took = self.broker.start_ready(30, services.BROKER_READY)
         self.outages.append(plot.Outage("broker down", "#b3411e", died, time.time()))
         self.follow()
         cut = self.evidence.cut.total()

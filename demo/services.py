@@ -3,13 +3,22 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
+
+import psutil
+
+from headrace.workers.claim import cores
 
 REPOSITORY = Path(__file__).parents[1]
 PYTHON = (sys.executable, "-m")
+WORKERS_MAX = 2  # of the broker
+BROKER_READY = "promise="  # what the broker says of its acknowledgements once all workers serve
+KILLED_S = 10.0  # for so long what is killed may take to end
 # A JVM that lives for a minute never earns back what its optimising compiler costs (31 s of CPU against 13 s).
 SHORT_LIVED_JVM = {"JAVA_TOOL_OPTIONS": "-XX:TieredStopAtLevel=1"}
 
@@ -50,9 +59,15 @@ class Service:
         return self.process is not None and self.process.poll() is None
 
     def kill(self) -> None:
-        """SIGKILL, as a power cut would."""
+        """SIGKILL to the process and its workers, as a power cut would."""
         if self.process is not None:
+            workers = psutil.Process(self.process.pid).children() if self.running else []
+            self.process.send_signal(signal.SIGSTOP)  # it would start them again, and they would stop without it
+            for worker in workers:
+                with suppress(psutil.NoSuchProcess):
+                    worker.kill()
             self.process.kill()
+            psutil.wait_procs(workers, timeout=KILLED_S)
             self.process.wait()
 
     def stop(self, within_s: float) -> int:
@@ -75,8 +90,9 @@ class ServiceError(Exception):
 
 
 def broker(out: Path, port: int) -> Service:
-    listen = f"tcp://127.0.0.1:{port}"
-    options = ("--data-dir", str(out / "data"), "--listen", listen)
+    """Return a broker, with two workers where there are two cores."""
+    listen, workers = f"tcp://127.0.0.1:{port}", str(min(cores(), WORKERS_MAX))
+    options = ("--data-dir", str(out / "data"), "--listen", listen, "--workers", workers)
     return Service("broker", out / "broker.log", *PYTHON, "headrace", "serve", *options)
 
 
