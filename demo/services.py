@@ -62,7 +62,9 @@ class Service:
         """SIGKILL to the process and its workers, as a power cut would."""
         if self.process is not None:
             workers = psutil.Process(self.process.pid).children() if self.running else []
-            self.process.send_signal(signal.SIGSTOP)  # it would start them again, and they would stop without it
+            self.process.send_signal(
+                signal.SIGSTOP
+            )  # it would start them again, and they would stop without it
             for worker in workers:
                 with suppress(psutil.NoSuchProcess):
                     worker.kill()
