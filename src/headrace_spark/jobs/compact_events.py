@@ -30,7 +30,7 @@ from pyspark.sql import Column, DataFrame, Row, SparkSession, Window
 from pyspark.sql import functions as F
 
 from headrace.journal.bootstrap_file import bootstrap_path, write_bootstrap
-from headrace_spark.base.errors import DataLoss, TableMoved
+from headrace_spark.base.errors import DataLoss, LakeConflict, TableMoved
 from headrace_spark.base.lake_url import Location
 from headrace_spark.base.progress import Progress, Report
 from headrace_spark.base.settings import RunSettings
@@ -141,11 +141,26 @@ def compact_once(
     )
     put_in_place(lake, table, compacted(rows).unionByName(checkpoint, allowMissingColumns=True), journal, end)
     left = rows_of(spark, table, journal)
+    count = require_at(table, left, end)
     write_bootstrap(files.folder, journal.uuid, journal.epoch, end, _records(left))
     files.show(file)
     owner = lake.owner(JOB, table)
     commit(journal, settings.consumer, JournalOffset(journal.uuid, journal.epoch, end), owner)
-    return end, left.count() - 1, files.at(file)
+    return end, count, files.at(file)
+
+
+def require_at(table: Location, rows: DataFrame, end: int) -> int:
+    """Return how many rows the table has beside its checkpoint. Raises LakeConflict if that is elsewhere: RESTORE takes
+    rows back, and not the transaction that says how far they go."""
+    at = F.max(F.when(F.col("kind") == CHECKPOINT, F.col("journal_offset")))
+    found = rows.agg(at, F.count("*")).first()
+    assert found is not None
+    if found[0] != end:
+        raise LakeConflict(
+            f"Delta's RESTORE has taken {table} back to offset {found[0]}, while its log says {end}. RESTORE it to the "
+            "version before that; or remove it, and it is made anew from the journal"
+        )
+    return int(found[1]) - 1
 
 
 def rows_of(spark: SparkSession, table: Location, journal: LogReader) -> DataFrame:

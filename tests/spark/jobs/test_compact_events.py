@@ -155,6 +155,20 @@ def test_a_client_id_stays_with_the_user_who_came_second(
     assert len(list(BootstrapFile(file).records())) == 4  # opened, closed, and two that resume
 
 
+def test_a_table_that_was_restored_is_not_the_state_that_its_log_says(
+    spark: SparkSession, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    journal = Journal(tmp_path / "data")
+    for part in range(2):
+        journal.go_on(60, seed=part)
+        run(spark, journal.data_dir, tmp_path / "lake", capsys)
+    DeltaTable(tmp_path / "lake" / "event_snapshot").restore(0)
+    with pytest.raises(
+        LakeConflict, match=r"has taken .*event_snapshot back to offset \d+, while its log says"
+    ):
+        run(spark, journal.data_dir, tmp_path / "lake", capsys)
+
+
 def test_each_journal_of_a_lake_has_rows_and_files_of_its_own(
     spark: SparkSession, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
