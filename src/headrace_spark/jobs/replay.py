@@ -137,8 +137,6 @@ def run(spark: SparkSession, settings: Settings, stop: Event, report: Report) ->
         require_archive(lake)
         with nullcontext() if settings.dry_run else lake.holding(f"{JOB}-{settings.name}"):
             return _run(spark, settings, lake, stop, report)
-    except (AnalysisException, ParseException) as error:
-        raise BadOption("pipeline.replay.where", settings.where, str(error).splitlines()[0]) from None
     except Exception as error:
         if type(error).__module__.startswith(("pyspark", "py4j")):
             raise QueryFailed.from_spark(error) from None
@@ -149,9 +147,7 @@ def _run(spark: SparkSession, settings: Settings, lake: AnyLake, stop: Event, re
     began = monotonic()
     notes = Notes.of(settings, lake)
     notes.require_kept(settings)
-    archive = spark.read.format("delta").option("versionAsOf", notes.version).load(str(lake.messages))
-    rows = chosen(archive, settings)
-    require_lasting(rows, settings.where)
+    rows = chosen_once(notes.archive(spark), settings)
     parts = notes.parts or journals(rows)
     total = sum(part.rows for part in parts)
     if settings.dry_run:
@@ -222,6 +218,16 @@ def chosen(table: DataFrame, settings: Settings) -> DataFrame:
     if settings.where:
         conditions.append(F.expr(settings.where))
     return table.where(reduce(lambda left, right: left & right, conditions))
+
+
+def chosen_once(table: DataFrame, settings: Settings) -> DataFrame:
+    """Return `chosen`, the same at every start. Raises BadOption."""
+    try:
+        rows = chosen(table, settings)
+        require_lasting(rows, settings.where)
+    except (AnalysisException, ParseException) as error:
+        raise BadOption("pipeline.replay.where", settings.where, str(error).splitlines()[0]) from None
+    return rows
 
 
 def require_lasting(rows: DataFrame, where: str) -> None:
@@ -359,6 +365,18 @@ class Notes:
             about = noted["version"], noted["slices_done"], parts, messages, noted.get("kept", -1)
             return cls(lake, name, noted["id"], identity, *about)
         return cls(lake, name, uuid4().hex, identity, version, 0, [], messages, -1)
+
+    def archive(self, spark: SparkSession) -> DataFrame:
+        """Return the table as it was when the replay began. Raises LakeConflict if its log no longer says that."""
+        try:
+            return (
+                spark.read.format("delta").option("versionAsOf", self.version).load(str(self._lake.messages))
+            )
+        except AnalysisException as error:
+            raise LakeConflict(
+                f"{self._lake.notes.at(self._name)} was noted for version {self.version} of {self._lake.messages}, which "
+                f"cannot be read any more ({str(error).splitlines()[0]}): {_ANEW}"
+            ) from None
 
     def require_kept(self, settings: Settings) -> None:
         """Raise LakeConflict unless the target table has the slices that were added to it."""

@@ -165,6 +165,20 @@ def test_a_topic_filter_means_what_it_means_in_mqtt(spark: SparkSession, topic_f
     assert {row.topic for row in frame.collect()} == {t for t in topics if matches(topic_filter, t)}
 
 
+def test_a_version_or_a_table_that_does_not_fit_is_not_called_a_wrong_condition(bench: Bench) -> None:
+    bench.spark.range(3).write.format("delta").save(str(bench.lake / "numbers"))
+    with pytest.raises(QueryFailed, match="metadata mismatch"):
+        bench.run(name="late", table="numbers")
+    messages = bench.lake / "messages"
+    append(Lake(bench.lake), mixed(20, 9), 400, 1, batch=1)
+    DeltaTable(messages).create_checkpoint()
+    (messages / "_delta_log" / "00000000000000000000.json").unlink()  # as its age does
+    jvm: Any = bench.spark._jvm
+    jvm.org.apache.spark.sql.delta.DeltaLog.clearCache()
+    with pytest.raises(LakeConflict, match=r"for version 0 of .*messages, which cannot be .*remove the file"):
+        bench.run(name="late", table="numbers")
+
+
 def test_a_name_stands_for_one_replay(bench: Bench) -> None:
     bench.run(name="fixed", table="fixed", topic="a/#")
     with pytest.raises(BadOption, match="stands for another replay"):
