@@ -27,7 +27,7 @@ from headrace_spark.lake.table_log import Folders
 from headrace_spark.lake.table_plan import TablePlan
 from headrace_spark.lake.table_position import TablePosition, commit_of, is_there
 
-_FOLDER: Final = "_plans"
+FOLDER: Final = "_plans"
 _EARLIER: Final = 2
 """The newest may not count yet, and Spark needs the one before the newest that does."""
 
@@ -72,15 +72,25 @@ class AnyPlans(Protocol):
 
 
 class TablePlans:
-    """Knows the plans of one query whose outbox is behind a URL. `name`: of the job, for its file."""
+    """Knows the plans of one query whose outbox is behind a URL. `name`: of the job, for its file; `of_folder`: where
+    `Plans` would have kept theirs, had the lake been a folder before."""
 
-    def __init__(self, plan: TablePlan, outbox: object, source: object, name: str, notes: NoteFiles) -> None:
+    def __init__(
+        self,
+        plan: TablePlan,
+        outbox: object,
+        source: object,
+        name: str,
+        notes: NoteFiles,
+        of_folder: NoteFiles,
+    ) -> None:
         self._plan = plan
         self._outbox = outbox
         self._source = source
         self._name = name
         self._file = _file_of(name)
         self._notes = notes
+        self._of_folder = of_folder
         self.query = plan.query_id
 
     def add(self, batch: int) -> None:
@@ -95,6 +105,8 @@ class TablePlans:
     def start(self, kept: int | None) -> Checkpoint:
         newest, noted = self._plan.newest(), noted_of(self._notes, self._name)
         known = (-1, 0) if newest is None else (newest.batch, newest.end.number)
+        if newest is None and noted is None and f"{self._name}.json" in self._of_folder.names():
+            raise _moved(self._of_folder.at(f"{self._name}.json"), self._outbox)
         if noted is not None and (
             noted["query"] != self.query or (noted["batch"], noted["end"]) > known or kept is None
         ):
@@ -139,12 +151,22 @@ def _file_of(name: str) -> str:
     return f"publish-{name}.json"
 
 
+def _moved(file: object, outbox: object) -> LakeConflict:
+    """Return the error for a lake that was a folder before, or behind a URL: its rows have left under other numbers."""
+    return LakeConflict(
+        f"{file} says that rows have left before outbox {outbox} was moved between a folder and a URL: where they "
+        "ended is not known here. Go on where it was; or give another pipeline.publish.name, and every row is published "
+        "again"
+    )
+
+
 class Plans:
     """Knows the plans of one query over the Delta table `source`."""
 
     def __init__(self, outbox: Path, name: str, checkpoint: Checkpoint, source: Path) -> None:
         self._outbox = outbox
-        self._path = outbox / _FOLDER / f"{name}.json"
+        self._path = outbox / FOLDER / f"{name}.json"
+        self._behind_a_url = outbox.parent / "_checkpoints" / _file_of(name)
         self._checkpoint = checkpoint
         self._source = source
 
@@ -188,6 +210,8 @@ class Plans:
         noted, plans = self._read()
         counted = [plan for plan in plans if kept is not None and plan.batch <= kept]
         if noted is None:
+            if self._behind_a_url.exists():
+                raise _moved(self._behind_a_url, self._outbox)
             self._require_planned(kept)
         elif checkpoint.query_id not in (None, noted):
             raise self._conflict("it belongs to another query than the rows in the outbox")

@@ -30,11 +30,12 @@ from headrace_spark.base.progress import Progress, Report
 from headrace_spark.base.query import durations_s, run_query
 from headrace_spark.base.settings import RunSettings
 from headrace_spark.devices.outbox import Outbox
-from headrace_spark.devices.plans import AnyPlans, Plans, TablePlans
+from headrace_spark.devices.plans import FOLDER, AnyPlans, Plans, TablePlans
 from headrace_spark.lake.hadoop_files import said_plainly
 from headrace_spark.lake.lake import Lake
 from headrace_spark.lake.lake_of import AnyLake, lake_of, tending
 from headrace_spark.lake.location import table_location
+from headrace_spark.lake.notes import UrlNotes
 from headrace_spark.lake.table_backlog import TableBacklog
 from headrace_spark.lake.table_log import Folders, Tables
 from headrace_spark.lake.table_plan import TablePlan
@@ -125,7 +126,8 @@ def plans_in(spark: SparkSession, settings: Settings, lake: AnyLake, outbox: Out
     with said_plainly(outbox.table):
         outbox.create(spark)
     plan = TablePlan(lake, f"{JOB}-{settings.name}", outbox.table, settings.source)
-    return TablePlans(plan, outbox.table, settings.source, settings.name, lake.notes)
+    of_folder = UrlNotes(lake.files, lake.root / "outbox" / FOLDER)
+    return TablePlans(plan, outbox.table, settings.source, settings.name, lake.notes, of_folder)
 
 
 class Tracker:

@@ -106,6 +106,20 @@ def test_an_outbox_that_was_restored_from_an_older_copy_is_refused(bench: Bench,
         bench.run(table="nothing")
 
 
+def test_a_lake_that_was_moved_between_a_folder_and_a_url_sends_nothing_again(bench: Bench) -> None:
+    bench.append(0, 10, "moved-url")
+    of_folder = test_publish.Bench(bench.spark, bench.lake, bench.broker)
+    of_folder.run()
+    with pytest.raises(LakeConflict, match=r"_plans/publish\.json says that rows have left"):
+        bench.run()
+    for name in ("outbox", "_checkpoints"):
+        shutil.rmtree(bench.lake / name)
+    bench.forget()
+    bench.run()
+    with pytest.raises(LakeConflict, match=r"_checkpoints/publish-publish\.json says that rows have left"):
+        of_folder.run()
+
+
 def test_a_part_of_the_archive_again_into_a_table_and_to_devices(bench: Bench) -> None:
     append(Lake(bench.lake), MADE, 0, 1)
     rows = [row for row in MADE.rows(UUID, 1) if row["qos"] == 1]
@@ -125,7 +139,7 @@ def test_a_part_of_the_archive_again_into_a_table_and_to_devices(bench: Bench) -
     assert table.select(list(rows[0])).to_pylist() == rows
 
 
-@pytest.mark.parametrize("table", ["messages", "./clean", "s3a://b/l//outbox/", "s3a://b/l/x/../repeats"])
+@pytest.mark.parametrize("table", ["messages", "../l/clean", "s3a://b/l//outbox/", "s3a://b/l/x/../repeats"])
 def test_a_replay_into_a_table_of_the_jobs_is_refused(tmp_path: Path, table: str) -> None:
     settings = settings_of("replay", tmp_path, tmp_path, name="url", url="tcp://127.0.0.1:1883", table=table)
     with pytest.raises(BadOption, match=r"pipeline\.replay\.table="):
