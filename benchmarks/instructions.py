@@ -72,8 +72,8 @@ class Immediate(Scheduler):
         return
 
 
-class Load:
-    """Messages into a broker, in rounds: one of each publisher, until all sides are done with it."""
+class OneWorker:
+    """A worker with the only shard, whose clients are in memory and whose event loop is a call."""
 
     def __init__(self) -> None:
         self.journal = InstantJournal()
@@ -82,8 +82,6 @@ class Load:
         self.worker = Worker(Immediate(), clock, BrokerSettings())
         self.broker = self.worker.own(0, self.journal)
         self.broker.sessions.start()
-        self.received = 0
-        self.rounds = 0
 
     def tick(self) -> None:
         """As a pass of the event loop, and the journal's answer to it."""
@@ -92,6 +90,15 @@ class Load:
         while not commit.idle:
             commit.on_high_watermark(self.journal.count)
             self.worker.end_tick()
+
+
+class Load(OneWorker):
+    """Messages into a broker, in rounds: one of each publisher, until all sides are done with it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.received = 0
+        self.rounds = 0
 
     def round(self, number: int) -> None:
         """Round 1, 2, 3, ..."""

@@ -25,7 +25,7 @@ from itertools import count
 from pathlib import Path
 from typing import Final, cast
 
-from benchmarks.instructions import PAIRS, PAYLOAD, START_US, Immediate, InstantJournal, environment
+from benchmarks.instructions import PAIRS, PAYLOAD, START_US, Immediate, OneWorker, environment
 from headrace.core.broker import Broker
 from headrace.core.homes import Homes
 from headrace.core.ports.clock import Clock
@@ -153,31 +153,12 @@ class Side(LinkOwner):
             call()
 
 
-class Single:
-    """One worker with the only shard."""
-
-    def __init__(self) -> None:
-        self.journal = InstantJournal()
-        clock = Clock()
-        clock.now_us, clock.mono_ms = START_US, START_US // 1000
-        self.worker = Worker(Immediate(), clock, BrokerSettings())
-        self.broker = self.worker.own(0, self.journal)
-        self.broker.sessions.start()
-
-    def tick(self) -> None:
-        commit = self.broker.commit
-        self.worker.end_tick()
-        while not commit.idle:
-            commit.on_high_watermark(self.journal.count)
-            self.worker.end_tick()
-
-
 class Load:
     """Publishers and subscribers in pairs."""
 
     def __init__(self, name: str) -> None:
         self.sides: list[Side] = []
-        self.single = Single() if name == "alone" else None
+        self.single = OneWorker() if name == "alone" else None
         if self.single is None:
             self.sides = [Side(0, name == "owed"), Side(1, name == "owed")]
             for side in self.sides:
