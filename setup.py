@@ -89,9 +89,10 @@ def extensions() -> list[object]:
         compiled_modules(), opt_level="3", debug_level="0", multi_file=False, strip_asserts=False
     )
     # So that calls within the group may be inlined, and pass no table of exports; and that how much is inlined on the hot
-    # path does not depend on how much code there is elsewhere.
+    # path does not depend on how much code there is elsewhere. Nobody reads warnings about generated C, and gcc takes
+    # longer to look for them than to compile it.
     for extension in found:
-        more = ["-fvisibility=hidden", "--param=inline-unit-growth=100"]
+        more = ["-fvisibility=hidden", "--param=inline-unit-growth=100", "-w"]
         extension.extra_compile_args = [*extension.extra_compile_args, *more]
     return [*found, *cythonize(["src/headrace/syscalls.pyx"], build_dir="build", quiet=True)]
 
