@@ -302,7 +302,7 @@ class Group:
         if ref == -1:
             ref = self._take(serial)
         if ref == -1:
-            ref = self._drawn_again(serial)
+            ref = self._drawn_again(serial, session, packet_id)
         if ref == -1:
             return None
         found = Draw(self, serial, ref, session, packet_id)
@@ -316,12 +316,12 @@ class Group:
         membership_in(session).draws[packet_id] = found
         return found
 
-    def _drawn_again(self, serial: int) -> int:
+    def _drawn_again(self, serial: int, session: Session, packet_id: int) -> int:
         """Take an entry in a replay from the member that has it. Its connection ended while its UNSUBSCRIBE was on its
         way through the journal: it was a member still, and gave the entry back; in the journal it had left by then.
-        Returns the reference, -1 if nobody has the entry."""
+        Returns the reference, -1 if nobody has the entry, or this draw is the one that a snapshot has restored."""
         before = self.drawn.get(serial)
-        if before is None:
+        if before is None or (before.session is session and before.packet_id == packet_id):
             return -1
         self.give_back(before)
         return self.returned.pop(serial)
