@@ -146,8 +146,10 @@ class Town:
     async def _pace(self) -> None:
         """So many messages a second of each publisher."""
         began, before = time.monotonic(), 0
-        while not self._ends:
+        while True:
             await asyncio.sleep(0.1)
+            if self._ends:
+                return
             due = int((time.monotonic() - began) * RATE)
             for publisher in [*self.publishers, *self.keepers]:
                 publisher.due += due - before
