@@ -196,18 +196,19 @@ async def test_every_message_is_in_the_database_once_though_the_broker_was_kille
     other.handler(store)
     running = [asyncio.ensure_future(one.run()), asyncio.ensure_future(other.run())]
     async with Producer(url(own), "door-1", **SOON) as producer:
+        await until(lambda: min(one.connections, other.connections) == 1)
         await publish_all(producer, "doors", range(100))
         await until(lambda: one.processed + other.processed >= 50)
         await asyncio.to_thread(own.broker.crash)
         await publish_all(producer, "doors", range(100, 200))
     await until(lambda: one.processed + other.processed >= 200)
     await until(lambda: one.acknowledged + other.acknowledged >= one.processed + other.processed)
+    await until(lambda: min(one.connections, other.connections) >= 2)
     one.stop()
     other.stop()
     await asyncio.gather(*running)
     assert stored(blocking) == dict.fromkeys(range(200), 1)
     assert one.processed + other.processed == 200
-    assert min(one.connections, other.connections) >= 2
     await engine.dispose()
     blocking.dispose()
 
