@@ -92,7 +92,7 @@ def extensions() -> list[object]:
     # path does not depend on how much code there is elsewhere. Nobody reads warnings about generated C, and gcc takes
     # longer to look for them than to compile it.
     for extension in found:
-        more = ["-fvisibility=hidden", "--param=inline-unit-growth=100", "-w"]
+        more = ["-fvisibility=hidden", "--param=inline-unit-growth=100", "-Wno-all"]
         extension.extra_compile_args = [*extension.extra_compile_args, *more]
     return [*found, *cythonize(["src/headrace/syscalls.pyx"], build_dir="build", quiet=True)]
 
