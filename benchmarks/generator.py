@@ -56,7 +56,12 @@ def mqbench(workload: Workload, contestant: str, target: Target, seconds: int, w
 
 def measured(command: list[str], workload: str, contestant: str, seconds: int) -> Run:
     """What a call of mqbench finds, which takes so many seconds. Raises RunFailed, subprocess.TimeoutExpired."""
-    found = LINE.search(said := _output(command, seconds))
+    return parsed(_output(command, seconds), workload, contestant)
+
+
+def parsed(said: str, workload: str, contestant: str) -> Run:
+    """What mqbench has printed. Raises RunFailed."""
+    found = LINE.search(said)
     if found is None:
         raise RunFailed(f"cannot read what mqbench printed: {said}")
     return Run(
