@@ -23,8 +23,8 @@ import time
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
-from itertools import count
 from pathlib import Path
+from string import ascii_lowercase
 
 from benchmarks.contestant import Target, compiled, running
 from benchmarks.generator import parsed
@@ -50,13 +50,11 @@ class Trial:
     served_s: float
 
 
-def prefix_at(home: int) -> str:
-    """A prefix of client ids, with which both clients of mqbench's only pair are at home in a worker."""
-    homes = Homes(2)
-    prefixes = (f"{secrets.token_hex(3)}{number}" for number in count())
-    return next(
-        p for p in prefixes if all(homes.of_client(DEFAULT_TENANT, f"{p}-{side}-0") == home for side in "ps")
-    )
+def clients_at(home: int) -> tuple[str, str]:
+    """A prefix and two letters of client ids, with which both clients of mqbench's only pair are at home in a worker."""
+    homes, prefix = Homes(2), secrets.token_hex(3)
+    letters = [c for c in ascii_lowercase if homes.of_client(DEFAULT_TENANT, f"{prefix}-{c}-0") == home]
+    return prefix, letters[0] + letters[1]
 
 
 def pair(target: Target, home: int, *options: str) -> list[str]:
@@ -74,7 +72,8 @@ def pair(target: Target, home: int, *options: str) -> list[str]:
         "-q",
         "1",
     ]
-    return [*command, "-c", "-x", prefix_at(home), *options]
+    prefix, letters = clients_at(home)
+    return [*command, "-c", "-x", prefix, "-l", letters, *options]
 
 
 def worker_of(target: Target, index: int) -> int:
@@ -85,7 +84,8 @@ def worker_of(target: Target, index: int) -> int:
 
 def served_after(target: Target, began: float) -> float:
     """Seconds from `began` until a client of the killed worker has a PUBACK. Raises TimeoutError after a minute."""
-    name = f"{prefix_at(DIES)}-p-0"
+    prefix, letters = clients_at(DIES)
+    name = f"{prefix}-{letters[0]}-0"
     packets = codec.encode_connect(Connect(4, name, True, 0))
     packets += codec.encode_publish(4, b"kill/probe", b"x", 1, False, False, 1)
     while (taken := time.monotonic() - began) < GIVE_UP_S:
