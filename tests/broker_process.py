@@ -1,7 +1,8 @@
 """The broker as a process of its own: start it, wait until it is ready, stop it, kill it, start it again.
 
 Which build runs is chosen by HEADRACE_BUILD: `interpreted` (the default; the source tree) or `compiled` (the
-installed wheel, `src` kept off the path).  HEADRACE_PYTHON names the interpreter whose environment holds the
+installed wheel, `src` kept off the path).  HEADRACE_SUITE is the suite of `workshop/test.sh` that these tests are part
+of, if they are.  HEADRACE_PYTHON names the interpreter whose environment holds the
 wheel.  While the audits themselves are developed, HEADRACE_AUDIT_BROKER=mosquitto puts Debian's mosquitto
 under them: it agrees with the specification where nobody pulls the plug, and fails the audits where somebody
 does.
@@ -35,7 +36,13 @@ UNDER_AUDIT = os.environ.get("HEADRACE_AUDIT_BROKER", "headrace")
 MOSQUITTO = "/usr/sbin/mosquitto"
 START_DEADLINE_S = 30.0
 STOP_DEADLINE_S = 30.0
-PORTS = {"interpreted": (10_000, 17_500), "compiled": (17_500, 25_000)}
+SUITE = os.environ.get("HEADRACE_SUITE", BUILD)
+PORTS = {
+    "interpreted": (10_000, 16_000),
+    "compiled": (16_000, 22_000),
+    "spark-jobs": (22_000, 23_500),
+    "spark-rest": (23_500, 25_000),
+}
 
 _used_ports: set[int] = set()
 
@@ -68,11 +75,11 @@ def build_environment() -> dict[str, str]:
 def free_port() -> int:
     """A free port below the range from which the kernel takes the ports of outgoing connections.
 
-    The two builds, which are tested at the same time, draw from ranges of their own, and `headrace.testing` from the one
-    above: a broker that is down for a moment would find its port taken.
+    The suites that `workshop/test.sh` runs at the same time draw from ranges of their own, and `headrace.testing` from
+    the one above: a broker that is down for a moment would find its port taken.
     """
     while True:
-        port = random.randrange(*PORTS[BUILD])
+        port = random.randrange(*PORTS[SUITE])
         if port not in _used_ports:
             with socket.socket() as probe, contextlib.suppress(OSError):
                 probe.bind(("127.0.0.1", port))

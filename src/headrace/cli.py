@@ -16,6 +16,7 @@ import structlog
 from headrace.cli_consumer import consumer
 from headrace.cli_mosquitto import from_mosquitto
 from headrace.cli_storage import (
+    accept_command,
     backup_command,
     data_dir_options,
     ends_with_its_reader,
@@ -401,6 +402,7 @@ def _plain(value: object) -> object:
 
 
 config_group.add_command(from_mosquitto)
+journal.add_command(accept_command)
 journal.add_command(repair_command)
 cli.add_command(consumer)
 cli.add_command(backup_command)

@@ -1,5 +1,5 @@
-"""Commands that keep and mend a data directory: `headrace journal repair`, `headrace backup`, `headrace restore`,
-`headrace reshard`."""
+"""Commands that keep and mend a data directory: `headrace journal repair`, `headrace journal accept`, `headrace backup`,
+`headrace restore`, `headrace reshard`."""
 
 from __future__ import annotations
 
@@ -120,6 +120,31 @@ def _repair(data_dir: Path, label: str, dry_run: bool) -> bool:
             lost = f"{repair.lost_records} records lost"
             click.echo(f"{label}{lost}; the damaged files are in {data_dir / DAMAGED}")
         return bool(found)
+
+
+@click.command("accept")
+@click.argument("shard", type=int)
+@data_dir_options
+@click.option("--dry-run", is_flag=True, help="only show; exit 1 if something does not fit")
+@click.option("--yes", is_flag=True, help="do not ask")
+def accept_command(shard: int, data_dir: Path, dry_run: bool, yes: bool) -> None:
+    """Go on with SHARD, which was put back from an older copy or has lost its end. Says what is lost and what may come
+    twice, then asks. The other shards keep all that they have. Refuses while a broker is running."""
+    from headrace.accepting import opened
+
+    with ended_by_signals(), opened(data_dir, shard, lambda line: click.echo(line, err=True)) as acceptance:
+        for line in acceptance.lines:
+            click.echo(line)
+        if not acceptance.misfits:
+            click.echo(f"shard {shard} fits all others: there is nothing to accept")
+            return
+        if dry_run:
+            click.echo("nothing was accepted")
+            sys.exit(1)
+        if not yes:
+            click.confirm("go on like this?", abort=True)
+        for line in acceptance.run():
+            click.echo(line)
 
 
 @click.command("backup")

@@ -49,6 +49,9 @@ from headrace.services.journal_metrics import Limits
 from headrace.services.latencies import LatencyHistograms
 from headrace.services.node_counts import NodeCounts
 from headrace.services.node_owned import NodeOwned
+from headrace.services.node_sums import ENTRIES as NODE_SUMS_ENTRIES
+from headrace.services.node_sums import INTERVAL_S as NODE_SUMS_S
+from headrace.services.node_sums import NodeSums
 from headrace.services.node_times import NodeTimes
 from headrace.services.notify import Notifier
 from headrace.services.repeating import Repeating
@@ -75,6 +78,7 @@ from headrace.workers.membership import Membership
 from headrace.workers.overview import socket_of
 from headrace.workers.peers import Peers
 from headrace.workers.place import Place
+from headrace.workers.runtime import CONNECTIONS, DEVICES, KEPT, SUBSCRIPTIONS, TIMES
 
 TIMER_INTERVAL_S = 0.1
 BEHIND_INTERVAL_S = 0.001  # more is due than one pass of the loop should do
@@ -151,12 +155,15 @@ class Node:
     def _make_doors(self) -> Doors:
         """Return the listeners to be; among other workers they count connections with those. Raises ConfigError,
         OSError."""
-        self._subscriptions = counts = times = None
+        self._subscriptions = self._devices = self._kept = counts = times = None
         place = self.place
         if not place.is_alone:
             at = place.index, place.workers
-            counts, times = NodeCounts(place.runtime / "counts", *at), NodeTimes(place.runtime / "times", *at)
-            self._subscriptions = NodeOwned(NodeCounts(place.runtime / "subscriptions", *at))
+            counts = NodeCounts(place.runtime / CONNECTIONS, *at)
+            times = NodeTimes(place.runtime / TIMES, *at)
+            self._subscriptions = NodeOwned(NodeCounts(place.runtime / SUBSCRIPTIONS, *at, recovers=True))
+            self._devices = NodeOwned(NodeCounts(place.runtime / DEVICES, *at, recovers=True))
+            self._kept = NodeCounts(place.runtime / KEPT, *at, recovers=True, entries=NODE_SUMS_ENTRIES)
             if self._access is not None:
                 self._access.counts, self._access.times = counts, times
         settings = door_settings(self.config)
@@ -288,8 +295,11 @@ class Node:
     def _recover(self) -> None:
         for shard in self.shards:
             shard.recover(freeze=self._owns_process)
-        if self._subscriptions is not None:
+        if self._subscriptions is not None and self._devices is not None:
             self.worker.owned.join(self._subscriptions)
+            self.worker.owned_devices.join(self._devices)
+        if self.place.shards > 1:
+            self._repeat("sums", NodeSums(self.worker.brokers, self._kept).share, NODE_SUMS_S)
 
     def _take_signals(self) -> None:
         """Take the signals, which only the main thread can; a node in another one is ended by `stop`."""

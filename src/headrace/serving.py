@@ -8,7 +8,6 @@ keeps what a running broker takes over, and has the workers do the same.
 from __future__ import annotations
 
 import asyncio
-import fcntl
 import os
 import shutil
 import signal
@@ -16,7 +15,6 @@ import socket
 import ssl
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -40,6 +38,7 @@ from headrace.net.incidents import Incidents
 from headrace.net.tls import UnusableCertificate, server_context
 from headrace.node import Node, promise_of, run_on_loop
 from headrace.node import run as run_alone
+from headrace.services.node_counts import forget
 from headrace.services.notify import Notifier
 from headrace.wiring import door_settings, wish
 from headrace.workers.claim import Claim
@@ -48,12 +47,18 @@ from headrace.workers.member import Member
 from headrace.workers.membership import Membership
 from headrace.workers.overview import Overview
 from headrace.workers.place import Place
+from headrace.workers.runtime import (
+    CONFIG,
+    CONNECTIONS,
+    hold,
+    make_runtime,
+    remove_left_over,
+    write_config,
+)
 from headrace.workers.supervisor import Supervisor
 from headrace.workers.system import NodeSystem
 
-CONFIG_NAME: Final = "config.toml"
 ADMIN_CONNECTIONS_MAX: Final = 100
-RUNTIME_CHARACTERS_MAX: Final = 80  # the address of a Unix socket has 108 bytes at most
 OF_THE_SERVICE_MANAGER: Final = ("NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID")
 
 log = structlog.get_logger("headrace")
@@ -132,37 +137,23 @@ async def supervise(config: Config, sources: Reread, claim: Claim) -> int:
     with keys_named(config, "data_dir"):
         await asyncio.to_thread(claim.wait_for_workers)
     allow_all_descriptors()  # so that the workers may
-    runtime = make_runtime_directory()
+    runtime = make_runtime()
     held = hold(runtime)
     try:
-        node = SupervisedNode(config, sources, claim, runtime)
+        remove_left_over(runtime.parent)
+        node = SupervisedNode(config, sources, claim, runtime, held)
         return await node.run()
     finally:
         shutil.rmtree(runtime, ignore_errors=True)
         os.close(held)
 
 
-def make_runtime_directory() -> Path:
-    """Make the directory of the sockets between workers, which nobody else may enter. Raises OSError."""
-    folder = tempfile.gettempdir()
-    if len(folder) > RUNTIME_CHARACTERS_MAX - 20:
-        folder = "/tmp"  # noqa: S108  the directory in it is ours alone
-    return Path(tempfile.mkdtemp(prefix="headrace-", dir=folder))
-
-
-def hold(folder: Path) -> int:
-    """Keep systemd-tmpfiles out of a folder, which leaves alone what somebody has locked, however old. Returns the
-    descriptor that holds it. Raises OSError."""
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    fcntl.flock(descriptor, fcntl.LOCK_SH)
-    return descriptor
-
-
 class SupervisedNode:
     """A node of several workers, from its listeners to its end."""
 
-    def __init__(self, config: Config, sources: Reread, claim: Claim, runtime: Path) -> None:
+    def __init__(self, config: Config, sources: Reread, claim: Claim, runtime: Path, held: int) -> None:
         self._config = config
+        self._held = held  # keeps the runtime directory
         self._sources = sources
         self._claim = claim
         self._runtime = runtime
@@ -173,6 +164,7 @@ class SupervisedNode:
         self._incidents = Incidents(log.warning)
         self._members = [Member(index, self._spawn) for index in range(claim.workers)]
         self._supervisor = Supervisor(self._members, self._announce, self._stop_listening, log)
+        self._supervisor.has_ended = self._forget_connections
         self._environment = {
             name: value for name, value in os.environ.items() if name not in OF_THE_SERVICE_MANAGER
         }
@@ -204,24 +196,28 @@ class SupervisedNode:
         place = Place(index, self._claim.workers, layout.shards, self._runtime, layout.node, run)
         sockets = [listening.socket.fileno() for listening in self._listening]
         command = [sys.executable, *_python_options(), "-m", "headrace", "worker"]
-        command += ["--config", str(self._runtime / CONFIG_NAME), "--place", place.pack()]
+        command += ["--config", str(self._runtime / CONFIG), "--place", place.pack()]
         command += ["--control", str(end.fileno())]
         for fd in sockets:
             command += ["--bound", str(fd)]
         return subprocess.Popen(
             command,
             stdin=subprocess.DEVNULL,
-            pass_fds=[end.fileno(), self._claim.workers_fd, *sockets],
+            pass_fds=[end.fileno(), self._claim.workers_fd, self._held, *sockets],
             env=self._environment,
             process_group=0,  # the interrupt of a terminal is for the supervisor, who passes it on
         )
 
     def _write_config(self) -> None:
-        """Write the configuration as it counts now, with its passwords: nobody else can enter the directory."""
-        file = self._runtime / CONFIG_NAME
-        written = file.with_suffix(".new")
-        written.write_text(show(self._config), encoding="utf-8")
-        written.replace(file)
+        write_config(self._runtime, show(self._config))
+
+    def _forget_connections(self, member: Member) -> None:
+        """Count no connection of a worker whose process has ended: it may stay away, and what it had would keep clients
+        of the others out."""
+        try:
+            forget(self._runtime / CONNECTIONS, member.index, self._claim.workers)
+        except OSError as error:
+            log.warning("connections of a worker that has ended still count", error=str(error))
 
     # Addresses
 

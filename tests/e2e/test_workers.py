@@ -22,6 +22,8 @@ from typing import Any
 import aiomqtt
 import pytest
 
+from broker_process import headrace
+from e2e.device import Device
 from headrace.core.homes import Homes
 from headrace.testing.ports import free_port
 
@@ -284,6 +286,34 @@ def test_failed_logins_at_different_workers_ban_an_address_from_all_of_them(tmp_
         assert [sign_in(node, name, "eve") for name in spread_names(4)] == [-1] * 4  # it outlives them
 
 
+def test_connections_of_a_worker_that_stays_away_keep_nobody_out(tmp_path: Path) -> None:
+    """What it held is gone; until its shard can be opened again it has nothing, and the others may have all."""
+    names = spread_names(6)
+    homes = Homes(2)
+    first, second = (
+        [name for name in names if homes.of_client("default", name) == shard] for shard in range(2)
+    )
+    assert len(first) == len(second) == 3
+
+    async def fill(node: Workers) -> None:
+        async with asyncio.timeout(2 * PATIENCE_S), AsyncExitStack() as stack:
+            for name in second:
+                await connected(node, name, stack)
+            (tmp_path / "data" / "shard-1" / "shard.json").rename(tmp_path / "shard.json")
+            os.kill(node.pids[1], signal.SIGKILL)
+            until(lambda: len(node.lines("a worker has ended", "worker=1")) > 1, "it cannot come back")
+            assert node.get("/readyz").startswith("worker 1: ")
+            for name in first:  # `connected` tries again while it is refused
+                await connected(node, name, stack)
+
+    with workers(tmp_path, "--workers", "2", "--set", "limits.connections_max=3") as node:
+        node.start()
+        asyncio.run(fill(node))
+        (tmp_path / "shard.json").rename(tmp_path / "data" / "shard-1" / "shard.json")
+        until(lambda: node.get("/readyz") == "ready\n", "ready again")
+        assert node.stop() == 0
+
+
 def test_subscriptions_of_a_user_count_over_all_workers(tmp_path: Path) -> None:
     async def subscribe(node: Workers, names: list[str]) -> list[int]:
         codes = []
@@ -303,6 +333,56 @@ def test_subscriptions_of_a_user_count_over_all_workers(tmp_path: Path) -> None:
         assert node.stop() == 0
         node.start()  # what sessions have left is counted again
         assert asyncio.run(subscribe(node, names[::-1])) == [0x80, 0x80, 0x80, 0x80, 0x80, 0x80]
+
+
+def test_devices_of_a_user_count_over_all_workers_also_while_one_recovers(tmp_path: Path) -> None:
+    passwords, port = tmp_path / "passwords", free_port()
+    assert headrace("passwd", str(passwords), "hub", "-b", "secret").returncode == 0
+
+    def hello(name: str) -> int:
+        with Device(port, name.encode()) as device:
+            return device.hello("hub", "secret")
+
+    names = spread_names(6)
+    options = [f"access.password_file={passwords}", "frames.user_devices_max=3"]
+    more = [word for one in options for word in ("--set", one)]
+    with workers(tmp_path, "--workers", "2", "--listen", f"frame://127.0.0.1:{port}", *more) as node:
+        node.start()
+        assert [hello(name) for name in names] == [0, 0, 0, 0x97, 0x97, 0x97]
+        for pid in node.pids.values():
+            os.kill(pid, signal.SIGKILL)
+        until(lambda: len(node.lines("worker serves again")) == 2, "both workers again")
+        assert [hello(name) for name in names[::-1]] == [0x97, 0x97, 0x97, 0, 0, 0]
+
+
+def test_retained_messages_count_over_all_workers(tmp_path: Path) -> None:
+    """A worker knows of those of another within seconds: until then it keeps one more, which is deleted again."""
+    homes = Homes(2)
+    topics = [f"n/{number}" for number in range(99)]
+    of_each: list[list[str]] = [[], []]
+    for topic in topics:
+        of_each[homes.of_retained(b"default", topic.encode())].append(topic)
+
+    def kept(node: Workers) -> int:
+        found = re.search(r"^headrace_retained_messages\{.*\} ([0-9]+)", node.get("/metrics"), re.MULTILINE)
+        return int(found[1]) if found else 0
+
+    async def fill(node: Workers) -> None:
+        async with asyncio.timeout(PATIENCE_S), AsyncExitStack() as stack:
+            first, second = [await connected(node, name, stack) for name in spread_names(2)]
+            for topic in of_each[0][:3]:
+                await first.publish(topic, b"x", qos=1, retain=True)
+            assert kept(node) == 3
+            while True:
+                await second.publish(of_each[1][0], b"x", qos=1, retain=True)
+                if kept(node) == 3:
+                    return
+                await second.publish(of_each[1][0], b"", qos=1, retain=True)
+                await asyncio.sleep(0.1)
+
+    with workers(tmp_path, "--workers", "2", "--set", "limits.retained_messages_max=3") as node:
+        node.start()
+        asyncio.run(fill(node))
 
 
 def test_system_topics_say_the_same_of_the_node_at_every_worker(tmp_path: Path) -> None:

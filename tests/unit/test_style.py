@@ -48,11 +48,8 @@ TESTED_TOGETHER = {
     "tests/unit/services/test_connection_log.py": ["headrace/core/ports/witness.py"],
     "tests/unit/core/shards/test_neighbours.py": [
         "headrace/core/shards/peer.py",
-        "headrace/core/shards/taking.py",
     ],
     "tests/unit/core/shards/test_group_members.py": [
-        "headrace/core/shards/group_homes.py",
-        "headrace/core/shards/group_loans.py",
         "headrace/core/shards/group_wires.py",
     ],
     "tests/unit/core/outbound/test_clusters.py": [
@@ -92,7 +89,6 @@ TESTED_TOGETHER = {
         "headrace/mosquitto/security.py",
         "headrace/mosquitto/without.py",
     ],
-    "tests/unit/workers/test_supervisor.py": ["headrace/workers/member.py"],
     "tests/e2e/test_workers.py": [
         "headrace/serving.py",
         "headrace/workers/membership.py",

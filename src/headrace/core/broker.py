@@ -148,7 +148,7 @@ class Broker(BatchListener):
         self.acknowledging.loans = neighbours.members.loans
         self.forwarding.hold_all()
         self.fold.spread(self.worker.homes, self.shard)
-        self.fold.count_owned_in(self.worker.owned)
+        self.fold.count_owned_in(self.worker.owned, self.worker.owned_devices)
         return neighbours
 
     def bridging(self) -> Bridging:

@@ -34,20 +34,18 @@ from headrace.journal.lock import NAME as LOCK
 from headrace.journal.lock import lock_data_dir
 from headrace.journal.reader import DIRECTORY as JOURNAL
 from headrace.journal.segment import (
-    SPARSE,
     SUFFIX,
     Batch,
     SegmentHeader,
     file_name,
     pack_batch_header,
     seed_of,
-    sparse_body,
 )
+from headrace.journal.voids import add_voids
 from headrace.journal.watermark import NAME as WATERMARK
 from headrace.journal.watermark import WatermarkState
 
 DAMAGED = "damaged"
-VOIDS_MAX = 4096  # in a batch
 
 
 class Repair:
@@ -172,33 +170,18 @@ class Repair:
     def _add(self, file: SegmentFile, batch: Batch) -> None:
         durable = min(batch.durable_offset, batch.base_offset)
         times = (batch.first_timestamp_us, batch.max_timestamp_us)
-        self._write(file, batch.body, batch.base_offset, batch.count, batch.epoch, durable, *times)
+        seed = seed_of(self._uuid)
+        head = pack_batch_header(
+            seed, batch.body, batch.base_offset, batch.count, batch.epoch, durable, *times
+        )
+        segment = file.segment
+        segment.size = self._disk.write_fully(file.fd, [head, batch.body], segment.size)
+        segment.note(*times)
+        segment.end_offset = batch.end_offset
 
     def _add_void(self, file: SegmentFile, lost: Damage, timestamp_us: int) -> None:
-        """Add sparse batches in which nothing is left: a few bytes each, however many records they stand for."""
-        for base in range(lost.first_offset, lost.end_offset, VOIDS_MAX):
-            count = min(VOIDS_MAX, lost.end_offset - base)
-            times = (timestamp_us, timestamp_us)
-            self._write(file, sparse_body({}), base, count, self._epoch, 0, *times, SPARSE)
-
-    def _write(
-        self,
-        file: SegmentFile,
-        body: bytes,
-        base: int,
-        count: int,
-        epoch: int,
-        durable: int,
-        first_us: int,
-        max_us: int,
-        flags: int = 0,
-    ) -> None:
-        seed = seed_of(self._uuid)
-        head = pack_batch_header(seed, body, base, count, epoch, durable, first_us, max_us, flags)
-        segment = file.segment
-        segment.size = self._disk.write_fully(file.fd, [head, body], segment.size)
-        segment.note(first_us, max_us)
-        segment.end_offset = base + count
+        lost_offsets = range(lost.first_offset, lost.end_offset)
+        add_voids(self._disk, file, seed_of(self._uuid), self._epoch, lost_offsets, timestamp_us)
 
     # Nothing is overwritten
 

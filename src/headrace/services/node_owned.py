@@ -1,5 +1,7 @@
-"""How many subscriptions a user's sessions have on the other workers of the node: counts of a file that all map. Runs on
-the loop."""
+"""How many subscriptions or devices a user has on the other workers of the node: counts of a file that all map.
+
+Runs on the loop.
+"""
 
 from __future__ import annotations
 
@@ -20,3 +22,6 @@ class NodeOwned(OwnedElsewhere):
 
     def tell(self, tenant: str, user: str, count: int) -> None:
         self._counts.set(key_of(tenant, user), count)
+
+    def tell_all(self, counts: dict[tuple[str, str], int]) -> None:
+        self._counts.keep({key_of(tenant, user): count for (tenant, user), count in counts.items()})

@@ -1,6 +1,6 @@
 """A file that all workers of a node map, with a table for each: numbers by key that one worker writes and all can read.
 
-Nobody asks, locks or waits for anybody, and a worker that hangs holds up none. A table: ENTRIES pairs of u64 in the order
+Nobody asks, locks or waits for anybody, and a worker that hangs holds up none. A table: so many pairs of u64 in the order
 of the machine, key (never 0) and number; a key stands at its remainder, or at the first free place behind that. Runs on
 the loop.
 """
@@ -16,19 +16,20 @@ from typing import Final
 from headrace.journal.disk import Disk
 
 ENTRIES: Final = 1 << 15
-FULL: Final = ENTRIES * 3 // 4  # so many keys a worker may have
+FULL: Final = ENTRIES * 3 // 4  # so many keys a worker may have in a table of the usual size
 _PAIR_BYTES: Final = 16
-_TABLE_BYTES: Final = ENTRIES * _PAIR_BYTES
 
 
 class NodeTable:
-    """The table of one worker, and sight of the others'."""
+    """The table of one worker, and sight of the others'. All have `entries`, and `full` keys at most."""
 
-    def __init__(self, path: Path, worker: int, workers: int) -> None:
+    def __init__(self, path: Path, worker: int, workers: int, entries: int = ENTRIES) -> None:
         """Open the file, which the first worker makes; our table is as our process before has left it. Raises OSError,
         also where the disk has no room for it: a page of it that could not be had later would end the process
         (SIGBUS)."""
-        size = workers * _TABLE_BYTES
+        self._entries = entries
+        self.full = entries * 3 // 4
+        size = workers * entries * _PAIR_BYTES
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
             Disk().allocate(descriptor, 0, size)
@@ -41,8 +42,8 @@ class NodeTable:
             os.close(descriptor)
         self.workers = workers
         self._words = memoryview(self._file).cast("Q")
-        self._mine = worker * ENTRIES
-        self._others = [other * ENTRIES for other in range(workers) if other != worker]
+        self._mine = worker * entries
+        self._others = [other * entries for other in range(workers) if other != worker]
         self._places: dict[int, int] = {}  # of our keys, in words
         self._read()
 
@@ -63,7 +64,7 @@ class NodeTable:
         return [self._find(table, key) for table in self._others]
 
     def put(self, key: int, number: int) -> None:
-        """Write our number of a key. One that is new needs room: fewer than FULL others."""
+        """Write our number of a key. One that is new needs room: fewer than `full` others."""
         place = self._places.get(key)
         self._words[(self._place(key) if place is None else place) + 1] = number
 
@@ -75,7 +76,8 @@ class NodeTable:
         """Have these numbers and no others. For a moment the other workers see too few."""
         self._places.clear()
         start = self._mine * _PAIR_BYTES
-        self._file[start : start + _TABLE_BYTES] = bytes(_TABLE_BYTES)
+        size = self._entries * _PAIR_BYTES
+        self._file[start : start + size] = bytes(size)
         for key, number in numbers.items():
             self.put(key, number)
 
@@ -86,15 +88,15 @@ class NodeTable:
 
     def _read(self) -> None:
         """Find the keys that our table has."""
-        for place in range(2 * self._mine, 2 * (self._mine + ENTRIES), 2):
+        for place in range(2 * self._mine, 2 * (self._mine + self._entries), 2):
             key = self._words[place]
             if key:
                 self._places[key] = place
 
     def _find(self, table: int, key: int) -> int:
-        words = self._words
-        for step in range(ENTRIES):
-            place = 2 * (table + (key + step) % ENTRIES)
+        words, entries = self._words, self._entries
+        for step in range(entries):
+            place = 2 * (table + (key + step) % entries)
             found = words[place]
             if found == key:
                 return words[place + 1]
@@ -104,9 +106,10 @@ class NodeTable:
 
     def _place(self, key: int) -> int:
         """Give a key its place in our table, which has a free one."""
-        words, at = self._words, key % ENTRIES
+        words, entries = self._words, self._entries
+        at = key % entries
         while words[2 * (self._mine + at)]:
-            at = (at + 1) % ENTRIES
+            at = (at + 1) % entries
         place = self._places[key] = 2 * (self._mine + at)
         words[place] = key
         return place

@@ -14,14 +14,14 @@ from pathlib import Path
 from typing import Final
 
 from headrace.net.gate import Moments
-from headrace.services.node_table import FULL, NodeTable, key_of
+from headrace.services.node_table import NodeTable, key_of
 
 _S: Final = 1_000_000_000  # moments are written in nanoseconds
 
 
 class NodeTimes(Moments):
-    """The moments of one worker, and the latest of all. Beyond FULL different keys that are still to come a worker
-    counts for itself."""
+    """The moments of one worker, and the latest of all. Beyond as many different keys that are still to come
+    as its table holds a worker counts for itself."""
 
     def __init__(
         self, path: Path, worker: int, workers: int, clock: Callable[[], float] = time.monotonic
@@ -37,9 +37,9 @@ class NodeTimes(Moments):
 
     def hold(self, moment_s: float, *names: str) -> None:
         key, table = key_of(*names), self._table
-        if key not in table and len(table) >= FULL:
+        if key not in table and len(table) >= table.full:
             self._forget_past()
-            if len(table) >= FULL:
+            if len(table) >= table.full:
                 return
         table.put(key, round(moment_s * _S))
 

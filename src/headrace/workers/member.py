@@ -26,6 +26,9 @@ from headrace.workers.system import Tally
 
 HUNG_S: Final = 30.0  # without a word of a worker whose loop runs
 SHORTEST_S, LONGEST_S = 0.1, 10.0  # between two starts
+PAUSE_SHARE: Final = (
+    0.1  # of the time that it serves: the next start follows soon where the pause before it is no more
+)
 _RUNNING: Final = (PREPARED, READY, STOPPING)
 
 # Starts worker `index` for the `run`th time, with its end of the control socket, which is inherited.
@@ -43,11 +46,12 @@ class Member:
         self.end: socket.socket | None = None
         self.process: subprocess.Popen[bytes] | None = None
         self.heard_s = 0.0
+        self.silent_s = 0.0  # since then, when the supervisor looked last
         self.owed: signal.Signals | None = None  # this process is to get it once it can take it
         self.tally = Tally()
         self._clock = clock
         self._spawn = spawn
-        self._started_s = 0.0
+        self._serves_since_s: float | None = None
         self._backoff = Backoff(SHORTEST_S, LONGEST_S)
 
     @property
@@ -78,7 +82,8 @@ class Member:
         self.end = ours
         self.starts += 1
         self.state, self.trouble, self.owed = STARTING, "", None
-        self._started_s = self.heard_s = self._clock()
+        self.heard_s, self.silent_s = self._clock(), 0.0
+        self._serves_since_s = None
 
     def read(self) -> bool:
         """Take what it has said; what makes no sense is as if it had not been said. Returns False at the end."""
@@ -95,7 +100,9 @@ class Member:
                 report = Report.unpack(data)
                 self.state, self.trouble = report.state, report.trouble
                 self.tally.heard(report.numbers)
-                self.heard_s = self._clock()
+                self.heard_s, self.silent_s = self._clock(), 0.0
+                if self.serves and self._serves_since_s is None:
+                    self._serves_since_s = self.heard_s
         return False
 
     def let_serve(self) -> None:
@@ -110,14 +117,18 @@ class Member:
             with suppress(OSError):  # one that does not read is told the next time
                 self.end.send(pack_values(values))
 
+    def looked(self) -> None:
+        """Note for how long it has been silent."""
+        self.silent_s = self._clock() - self.heard_s
+
     def is_hung(self) -> bool:
         """Return whether one that is prepared, ready or about to end has been silent for HUNG_S. One that recovers may
         take its time."""
-        return self.lives and self.state in _RUNNING and self._clock() - self.heard_s > HUNG_S
+        return self.lives and self.state in _RUNNING and self.silent_s > HUNG_S
 
     def was_not_listened_to(self) -> None:
         """Note that the supervisor stood still: silence until now says nothing."""
-        self.heard_s = self._clock()
+        self.heard_s, self.silent_s = self._clock(), 0.0
 
     def send(self, number: signal.Signals) -> None:
         """Send a signal to it, if it is there."""
@@ -138,9 +149,11 @@ class Member:
         if self.end is not None:
             self.end.close()
             self.end = None
-        self._backoff.lasted(self._clock() - self._started_s)
+        if self._serves_since_s is not None:
+            self._backoff.lasted(PAUSE_SHARE * (self._clock() - self._serves_since_s))
         return status
 
     def pause_s(self) -> float:
-        """Return how long to wait before the next start: longer each time that it ends at once."""
+        """Return how long to wait before the next start: longer each time that it ends before it has served for a while,
+        however long it took to begin."""
         return self._backoff.next_s()

@@ -33,6 +33,7 @@ from headrace.workers.member import Member
 from headrace.workers.merging import Merged
 
 PATIENCE_S: Final = 10.0  # with a worker's answer
+METRICS_PATIENCE_S: Final = 5.0  # half of Prometheus's own: those of the others come in time
 
 
 def socket_of(runtime: Path, index: int) -> Path:
@@ -59,19 +60,21 @@ class Answer:
 class _UnixConnection(HTTPConnection):
     """HTTP over a Unix socket."""
 
-    def __init__(self, path: Path) -> None:
-        super().__init__("localhost", timeout=PATIENCE_S)
+    def __init__(self, path: Path, patience_s: float) -> None:
+        super().__init__("localhost", timeout=patience_s)
         self._path = path
 
     def connect(self) -> None:
         self.sock = socket(AF_UNIX, SOCK_STREAM)
-        self.sock.settimeout(PATIENCE_S)
+        self.sock.settimeout(self.timeout)
         self.sock.connect(str(self._path))
 
 
-def ask(path: Path, method: str, url: str, token: str = "", body: bytes = b"") -> Answer:
+def ask(
+    path: Path, method: str, url: str, token: str = "", body: bytes = b"", patience_s: float = PATIENCE_S
+) -> Answer:
     """Ask a worker. Runs on a thread. One that does not answer is an answer too, 503."""
-    connection = _UnixConnection(path)
+    connection = _UnixConnection(path, patience_s)
     try:
         connection.request(method, url, body or None, {"Authorization": token} if token else {})
         found = connection.getresponse()
@@ -130,12 +133,12 @@ class Overview:
         return application(not_ready, metrics, routes, (self._refresh,))
 
     def _refresh(self) -> None:
-        """Ask all workers for their metrics. Runs on a thread; who does not answer is left out."""
-        asked = self._threads.map(lambda path: ask(path, "GET", "/metrics"), self._paths)
+        """Ask all workers for their metrics. Runs on a thread; of who does not answer there is what it had counted."""
+        asked = self._threads.map(
+            lambda path: ask(path, "GET", "/metrics", patience_s=METRICS_PATIENCE_S), self._paths
+        )
         found = enumerate(asked)
-        self._merged.texts = {
-            n: answer.body.decode() for n, answer in found if answer.status == HTTPStatus.OK
-        }
+        self._merged.tell({n: answer.body.decode() for n, answer in found if answer.status == HTTPStatus.OK})
 
     async def _all(self, request: Request, url: str, body: bytes = b"") -> list[Answer] | Response:
         """Ask all workers the same; the first refusal is the answer for all."""

@@ -217,7 +217,13 @@ class PeerLink(Carrier):
     def send(self, kind: int, channel: int, body: bytes) -> None:
         if self.ended:
             return
-        write_frame(self._out, kind, channel, body)
+        out = self._out
+        start = len(out)
+        try:
+            write_frame(out, kind, channel, body)
+        except BaseException:  # whoever has asked for it hears it; the other frames keep their places
+            out.truncate(start)
+            raise
         self._written()
 
     def send_copied(self, channel: int, message: Message, source: int) -> None:
@@ -257,7 +263,13 @@ class PeerLink(Carrier):
         else:
             out.truncate(0)
         self.sent_bytes += size
-        transport.write(data)
+        try:
+            transport.write(data)
+        except Exception as error:  # noqa: BLE001  part of it may have left: nothing fits behind that
+            self._owner.failed(error)
+            self._transport = None
+            transport.abort()  # the end comes with `connection_lost`
+            return
         if transport.get_write_buffer_size() > BUFFERED_BYTES_MAX:
             self._call_soon(self._end_slow)
 

@@ -297,7 +297,8 @@ class Peers(LinkOwner):
                 follower.tried(now_s)
 
     def _connect(self, follower: Follower) -> bool:
-        """Open a wire, if there is somebody to talk to."""
+        """Open a wire, if there is somebody to talk to. It begins with all filters that are wanted here: behind much that
+        waits to be written they would wait in memory, those of each pair of shards, until the link was too slow."""
         near, source = follower.near, follower.source
         if near.epoch == NOT_BEGUN:
             return False
@@ -306,7 +307,7 @@ class Peers(LinkOwner):
             near.connect(source, self._exchange.pair(self, near, local))
             return True
         link = self._usable(self._place.owner_of(source))
-        if link is None:
+        if link is None or link.full:
             return False
         wire = LinkWire(self, near, source, True, link, link.number())
         link.open_wire(wire)

@@ -17,13 +17,15 @@ from headrace.workers.control import AWAY, HEARTBEAT_S, PREPARED, READY, RECOVER
 from headrace.workers.member import Member
 
 STOOD_STILL_S: Final = 5.0  # between two looks of ours: we were stopped, not the workers
+SILENT_S: Final = 5.0  # without a word, though one comes every second: nobody can count on this worker now
 STOP_S: Final = 90.0  # for so long workers may take to write everything down
 _AS_FAR: Final = {RECOVERING: (RECOVERING, PREPARED, READY), PREPARED: (PREPARED, READY), READY: (READY,)}
 
 
 class Supervisor:
     """Runs the workers. `is_ready` is called once, when all of them serve; `stop_listening` when a stop begins;
-    `serves_again` for a worker that does after it was started again. `logger` is a structlog logger."""
+    `has_ended` for a worker whose process has, `serves_again` for one that does after it was started again. `logger` is
+    a structlog logger."""
 
     def __init__(
         self,
@@ -33,6 +35,7 @@ class Supervisor:
         logger: Any,
     ) -> None:
         self.members = members
+        self.has_ended: Callable[[Member], None] | None = None
         self.serves_again: Callable[[Member], None] | None = None
         self._is_ready = is_ready
         self._stop_listening = stop_listening
@@ -58,6 +61,8 @@ class Supervisor:
                 return member.trouble
             if member.state != READY:
                 return f"worker {member.index}: {_WORDS.get(member.state, member.state)}"
+            if member.silent_s > SILENT_S:
+                return f"worker {member.index}: it has said nothing for {member.silent_s:.0f} s"
         return "" if self._begun else "starting"
 
     def stop(self) -> None:
@@ -149,7 +154,10 @@ class Supervisor:
                 if member.end is not None:
                     self._loop.remove_reader(member.end)
                 state = member.state
-                self._ended(member, member.bury(), state)
+                status = member.bury()
+                if self.has_ended is not None:
+                    self.has_ended(member)
+                self._ended(member, status, state)
         self._moved.set()
 
     def _ended(self, member: Member, status: int, state: str) -> None:
@@ -196,7 +204,8 @@ class Supervisor:
             member.read()
             if stood_still:
                 member.was_not_listened_to()
-            elif member.is_hung() and (member.state == READY or not self._stopping):  # which has STOP_S
+            member.looked()
+            if member.is_hung() and (member.state == READY or not self._stopping):  # which has STOP_S
                 self._log.error("a worker does not answer; it is ended", worker=member.index)
                 member.send(signal.SIGKILL)
         self._reap()

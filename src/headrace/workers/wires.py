@@ -68,14 +68,29 @@ class ShardWire(Wire):
         """Note that the other side has ended the conversation, or can no longer be heard."""
         if self.open:
             self._close()
-            try:
-                self.near.broken(self)
-            except Exception as error:  # noqa: BLE001  the other wires are others' business
-                self._wires.failed(error)
+            self._tell_near()
+
+    def _tell_near(self) -> None:
+        try:
+            self.near.broken(self)
+        except Exception as error:  # noqa: BLE001  the other wires are others' business
+            self._wires.failed(error)
+
+    def _not_said(self, error: Exception) -> None:
+        """End the wire, on which something could not be said for want of memory: without that, what comes behind it says
+        something else. Who speaks hears of it later, as when a wire breaks."""
+        self._wires.failed(error)
+        self._close()
+        self._later(self._tell_near)
+        self._tell_end()
 
     def _close(self) -> None:
         self.open = False
         self._wires.wire_ended(self)
+
+    def _later(self, call: Callable[[], None]) -> None:
+        """Call `call` in a later pass of the loop."""
+        raise NotImplementedError
 
     def _tell_end(self) -> None:
         """Tell the other side that the conversation has ended."""
@@ -94,11 +109,17 @@ class LinkWire(ShardWire):
 
     def say(self, frame: Frame) -> None:
         if self.open:
-            self._carrier.send(SAY, self.number, encode(frame))
+            try:
+                self._carrier.send(SAY, self.number, encode(frame))
+            except Exception as error:  # noqa: BLE001  it is said anew on another wire
+                self._not_said(error)
 
     def say_copied(self, message: Message, source: int) -> None:
         if self.open:
-            self._carrier.send_copied(self.number, message, source)
+            try:
+                self._carrier.send_copied(self.number, message, source)
+            except Exception as error:  # noqa: BLE001  it is said anew on another wire
+                self._not_said(error)
 
     def take(self, body: bytes) -> None:
         """Hear what came on the link. Raises BrokenLink."""
@@ -109,6 +130,9 @@ class LinkWire(ShardWire):
         if isinstance(frame, Hello) and (self.follows or frame.shard != self.far):
             raise BrokenLink("garbage", f"shard {frame.shard} speaks as shard {self.far}")
         self.hear(frame)
+
+    def _later(self, call: Callable[[], None]) -> None:
+        self._carrier.later(call)
 
     def _tell_end(self) -> None:
         self._carrier.send(CLOSE, self.number, b"")
@@ -132,8 +156,14 @@ class LocalWire(ShardWire):
     def say(self, frame: Frame) -> None:
         other = self.other
         if self.open and other is not None:
-            alone = isinstance(frame, (Copied, Passed))
-            self._exchange.put(other, frame if alone else decode(encode(frame)))
+            try:
+                alone = isinstance(frame, (Copied, Passed))
+                self._exchange.put(other, frame if alone else decode(encode(frame)))
+            except Exception as error:  # noqa: BLE001  it is said anew on another wire
+                self._not_said(error)
+
+    def _later(self, call: Callable[[], None]) -> None:
+        self._exchange.later(call)
 
     def _tell_end(self) -> None:
         if self.other is not None:
@@ -144,7 +174,7 @@ class Exchange:
     """What shards of one worker have said to each other and have not heard yet, in the order in which it was said."""
 
     def __init__(self, call_soon: Callable[[Callable[[], None]], object]) -> None:
-        self._call_soon = call_soon
+        self.later = call_soon
         self._coming: deque[tuple[LocalWire, Frame | None]] = deque()
 
     def pair(self, wires: Wires, follower: Neighbours, source: Neighbours) -> LocalWire:
@@ -157,7 +187,7 @@ class Exchange:
     def put(self, wire: LocalWire, frame: Frame | None) -> None:
         """Let a frame arrive at a wire, or its end."""
         if not self._coming:
-            self._call_soon(self.hand_over)
+            self.later(self.hand_over)
         self._coming.append((wire, frame))
 
     def hand_over(self) -> None:
@@ -171,4 +201,4 @@ class Exchange:
                 wire.hear(frame)
             coming.popleft()
         if coming:
-            self._call_soon(self.hand_over)
+            self.later(self.hand_over)

@@ -18,6 +18,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from broker_process import BrokerProcess
+from faults.window import Window
 from headrace.mqtt import codec
 from headrace.mqtt.packets import Connect, SubscriptionRequest
 from headrace.mqtt.properties import Properties
@@ -78,17 +79,12 @@ class Publisher(Peer):
     def __init__(self, qos: int) -> None:
         super().__init__(f"publisher-{qos}")
         self.qos = qos
-        self.sent = 0
         self.acked: set[int] = set()
-        self.open: dict[int, tuple[int, bool]] = {}  # packet id -> number, PUBREC seen
+        self.open = Window(self.acked, self._publish, self.write)
         self.stopped = False
 
     def on_connected(self) -> None:
-        for packet_id, (number, released) in self.open.items():
-            if released:
-                self.write(codec.encode_pubrel(4, packet_id))
-            else:
-                self._publish(packet_id, number, True)
+        self.open.send_again()
         self._fill()
 
     def _publish(self, packet_id: int, number: int, dup: bool) -> None:
@@ -97,23 +93,11 @@ class Publisher(Peer):
 
     def _fill(self) -> None:
         while len(self.open) < WINDOW and not self.stopped:
-            self.sent += 1
-            packet_id = self.sent % 65_535 + 1
-            self.open[packet_id] = (self.sent, False)
-            self._publish(packet_id, self.sent, False)
+            self.open.send()
 
     def on_packet(self, first: int, body: bytes) -> None:
-        packet_id = int.from_bytes(body[:2], "big")
-        number, _ = self.open.get(packet_id, (0, False))
-        if not number:
-            return
-        self.acked.add(number)
-        if first >> 4 == 5:
-            self.open[packet_id] = (number, True)
-            self.write(codec.encode_pubrel(4, packet_id))
-        else:
-            del self.open[packet_id]
-            self._fill()
+        self.open.answered(first, body)
+        self._fill()
 
 
 class Subscriber(Peer):

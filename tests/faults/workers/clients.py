@@ -8,8 +8,13 @@ from __future__ import annotations
 
 import asyncio
 import random
+import ssl
+from collections import Counter
+from collections.abc import Sequence
 from contextlib import suppress
 
+from faults.window import Window
+from faults.workers.ways import Way, Writer
 from headrace.mqtt import codec
 from headrace.mqtt.packets import Connect, SubscriptionRequest, Will
 from headrace.mqtt.properties import Properties
@@ -27,6 +32,7 @@ class Ledger:
         self.faults: list[str] = []
         self.acked: dict[str, set[int]] = {}  # by publisher
         self.wills_due: dict[str, set[int]] = {}  # by client: the number of the connection that had CONNACK
+        self.ways: Counter[str] = Counter()  # connections that had CONNACK, by the way that they came
         self.refusals = 0  # CONNACK with a reason: the worker is away
 
     def wrong(self, what: str) -> None:
@@ -43,31 +49,33 @@ class Peer:
         self.over = False
         self.away = False
         self.lives = 0
-        self._writer: asyncio.StreamWriter | None = None
+        self._writer: Writer | None = None
 
-    async def run(self, port: int) -> None:
-        """Live until it is over."""
+    async def run(self, ways: Sequence[Way]) -> None:
+        """Live until it is over; each connection comes by any of the ways."""
         while not self.over:
             if not self.away:
-                await self._live(port)
+                await self._live(random.choice(ways))
             await asyncio.sleep(random.uniform(*AGAIN_S))
 
     def leave(self) -> None:
         """End the connection without a word."""
         if self._writer is not None:
-            self._writer.transport.abort()
+            self._writer.abort()
 
-    async def _live(self, port: int) -> None:
-        with suppress(ConnectionError, asyncio.IncompleteReadError, TimeoutError):
-            reader, self._writer = await asyncio.open_connection("127.0.0.1", port)
+    async def _live(self, way: Way) -> None:
+        with suppress(ConnectionError, ssl.SSLError, asyncio.IncompleteReadError, TimeoutError):
+            async with asyncio.timeout(ANSWER_S):
+                reader, self._writer = await way.open()
             try:
                 async with asyncio.timeout(ANSWER_S):
                     await self._connect(reader)
+                self.ledger.ways[way.name] += 1
                 while True:
                     self.on_packet(*await _packet(reader))
             finally:
                 self.connected = False
-                self._writer.transport.abort()
+                self._writer.abort()
 
     async def _connect(self, reader: asyncio.StreamReader) -> None:
         """Raises ConnectionError for a refusal."""
@@ -83,7 +91,7 @@ class Peer:
         self.on_connected()
 
     def write(self, data: bytes) -> None:
-        if self._writer is not None and not self._writer.is_closing():
+        if self._writer is not None:
             self._writer.write(data)
 
     def will(self) -> Will | None:
@@ -115,9 +123,8 @@ class Publisher(Peer):
         super().__init__(ledger, client_id)
         self.qos = qos
         self.due = 0
-        self.sent = 0
-        self.open: dict[int, tuple[int, bool]] = {}  # packet id -> number, PUBREC seen
         self.acked = ledger.acked.setdefault(client_id, set())
+        self.open = Window(self.acked, self._publish, self.write)
         self._topic, self._kept = topic, kept
 
     def topic(self, number: int) -> str:
@@ -130,34 +137,23 @@ class Publisher(Peer):
 
     def fill(self) -> None:
         """Send what is due, as far as the window goes."""
-        while self.connected and len(self.open) < WINDOW and self.sent < self.due:
-            self.sent += 1
-            packet_id = self.sent % 65_535 + 1
-            self.open[packet_id] = (self.sent, False)
-            self._publish(packet_id, self.sent, False)
+        while self.connected and len(self.open) < WINDOW and self.open.sent < self.due:
+            self.open.send()
+
+    @property
+    def sent(self) -> int:
+        """Return the last number that was sent."""
+        return self.open.sent
 
     def on_connected(self) -> None:
-        for packet_id, (number, released) in self.open.items():
-            if released:
-                self.write(codec.encode_pubrel(4, packet_id))
-            else:
-                self._publish(packet_id, number, True)
+        self.open.send_again()
 
     def _publish(self, packet_id: int, number: int, dup: bool) -> None:
         topic, payload, retain = self.topic(number).encode(), self.payload(number), self._kept > 0
         self.write(codec.encode_publish(4, topic, payload, self.qos, retain, dup, packet_id))
 
     def on_packet(self, first: int, body: bytes) -> None:
-        packet_id = int.from_bytes(body[:2], "big")
-        number, _ = self.open.get(packet_id, (0, False))
-        if not number:
-            return
-        self.acked.add(number)
-        if first >> 4 == 5:
-            self.open[packet_id] = (number, True)
-            self.write(codec.encode_pubrel(4, packet_id))
-        else:
-            del self.open[packet_id]
+        self.open.answered(first, body)
 
 
 class Arrivals:
@@ -238,10 +234,10 @@ class Mortal(Peer):
         self.ledger.wills_due[self.client_id] = {self._tried}
 
 
-async def die_with_will(ledger: Ledger, port: int, client_id: str, lives_s: float) -> None:
+async def die_with_will(ledger: Ledger, ways: Sequence[Way], client_id: str, lives_s: float) -> None:
     """Connect with a will, and go without a word after a while; the will is due once CONNACK has come."""
     peer = Mortal(ledger, client_id)
-    life = asyncio.create_task(peer.run(port))
+    life = asyncio.create_task(peer.run(ways))
     try:
         async with asyncio.timeout(LET_IN_S):
             while not peer.lives:
@@ -256,12 +252,12 @@ async def die_with_will(ledger: Ledger, port: int, client_id: str, lives_s: floa
 
 
 async def retained(
-    port: int, client_id: str, topic_filter: str, expected: dict[str, bytes]
+    way: Way, client_id: str, topic_filter: str, expected: dict[str, bytes]
 ) -> dict[str, bytes]:
     """Return what a new client finds retained: all that is expected, as soon as it is there, and what comes within a
     second behind that."""
     found: dict[str, bytes] = {}
-    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    reader, writer = await way.open()
     try:
         writer.write(codec.encode_connect(Connect(4, client_id, True, 0)))
         await _packet(reader)
@@ -275,5 +271,5 @@ async def retained(
                     at = 2 + int.from_bytes(body[:2], "big")
                     found[body[2:at].decode()] = body[at:]
     finally:
-        writer.transport.abort()
+        writer.abort()
     return found

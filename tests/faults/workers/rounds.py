@@ -6,8 +6,8 @@ Publishers in every shard (QoS 1 and 2, and retained messages), subscribers with
 away most of the time, a shared group with a member in every shard, and clients that go without a word and leave a will.
 Random workers get SIGKILL and SIGSTOP, and now and then the supervisor or the whole node. At QoS 1 everything
 acknowledged must come at least once, at QoS 2 exactly once, both in the order of each publisher; to the group each
-message of QoS 2 once; retained messages are the last ones; every will comes once. After each fault everybody must get on
-again.
+message of QoS 2 once; retained messages are the last ones; every will comes once. Each connection comes over a plain
+socket, TLS or a WebSocket: passed to the worker of its home, or relayed. After each fault everybody must get on again.
 HEADRACE_BUILD chooses the build.
 """
 
@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import logging
 import os
 import random
 import re
@@ -28,7 +29,8 @@ from contextlib import suppress
 from itertools import count
 from pathlib import Path
 
-from broker_process import BrokerProcess, wait_until
+from broker_process import BrokerProcess, free_port, wait_until
+from certificates import Authority
 from faults.workers.clients import (
     Arrivals,
     Ledger,
@@ -37,6 +39,7 @@ from faults.workers.clients import (
     die_with_will,
     retained,
 )
+from faults.workers.ways import Way, tcp, tls, websocket
 from headrace.core.homes import Homes
 
 PATIENCE_S = 120.0  # until everybody gets on again, on a machine that does much besides
@@ -58,7 +61,16 @@ class ManyWorkers(BrokerProcess):
     ready_line = re.compile(r"promise=")
 
     def __init__(self, folder: Path, workers: int, shards: int) -> None:
-        super().__init__(folder, {**SETTINGS, "workers": workers, "shards": shards})
+        authority = Authority(folder / "ca")
+        certificate, key = authority.issue("server")
+        ports = {"tls": free_port(), "ws": free_port()}
+        listeners = [
+            f"tls://127.0.0.1:{ports['tls']}?cert={certificate}&key={key}",
+            f"ws://127.0.0.1:{ports['ws']}",
+        ]
+        settings = {**SETTINGS, "workers": workers, "shards": shards}
+        super().__init__(folder, settings, [part for url in listeners for part in ("--listen", url)])
+        self.ways = [tcp(self.port), tls(ports["tls"], str(authority.ca)), websocket(ports["ws"])]
 
     @property
     def workers(self) -> dict[int, int]:
@@ -133,12 +145,12 @@ class Town:
         self.wills = 0
         self._tasks: list[asyncio.Task[None]] = []
 
-    async def move_in(self, port: int) -> None:
+    async def move_in(self, ways: list[Way]) -> None:
         """Everybody subscribes, then everybody publishes."""
-        self._port = port
-        self._begin(*(listener.run(port) for listener in self.listeners))
+        self._ways = ways
+        self._begin(*(listener.run(ways) for listener in self.listeners))
         await self.until(lambda: all(one.subscribed for one in self.listeners), "everybody has subscribed")
-        self._begin(*(one.run(port) for one in [*self.publishers, *self.keepers]), self._pace(), self._die())
+        self._begin(*(one.run(ways) for one in [*self.publishers, *self.keepers]), self._pace(), self._die())
 
     def _begin(self, *lives: Awaitable[None]) -> None:
         self._tasks += [asyncio.ensure_future(life) for life in lives]
@@ -163,7 +175,7 @@ class Town:
         while not self._ends:
             self.wills += 1
             name = self._named(self.rng.randrange(self.shards))
-            await die_with_will(self.ledger, self._port, name, self.rng.uniform(0.0, 0.5))
+            await die_with_will(self.ledger, self._ways, name, self.rng.uniform(0.0, 0.5))
             await asyncio.sleep(0.5)
 
     async def until(self, condition: Callable[[], bool], what: str) -> None:
@@ -235,7 +247,8 @@ class Town:
                 expected[keeper.topic(number)] = keeper.payload(number)
         expected = {topic: payload for topic, payload in expected.items() if payload}
         for shard in range(self.shards):
-            found = await retained(self._port, self._named(shard), "kept/#", expected)
+            way = self._ways[shard % len(self._ways)]
+            found = await retained(way, self._named(shard), "kept/#", expected)
             assert found == expected, f"retained in shard {shard}: {found} instead of {expected}"
 
 
@@ -325,7 +338,7 @@ async def torture(folder: Path, workers: int, shards: int, seconds: float, seed:
     siege = Siege(node, town, rng)
     await asyncio.to_thread(node.start, PATIENCE_S)
     try:
-        await town.move_in(node.port)
+        await town.move_in(node.ways)
         until = time.monotonic() + seconds
         while siege.done.total() < rounds if rounds else time.monotonic() < until:
             town.traveller.away = rng.random() < 0.7
@@ -350,7 +363,8 @@ async def torture(folder: Path, workers: int, shards: int, seconds: float, seed:
     acked = sum(len(publisher.acked) for publisher in [*town.publishers, *town.keepers])
     done = ", ".join(f"{name}: {times}" for name, times in siege.done.most_common())
     return (
-        f"{done}\n{acked} messages acknowledged, {len(town.ledger.wills_due)} wills, {town.ledger.refusals} refusals:"
+        f"{done}\nconnections: {dict(town.ledger.ways)}\n"
+        f"{acked} messages acknowledged, {len(town.ledger.wills_due)} wills, {town.ledger.refusals} refusals:"
         " none missing, none of QoS 2 twice, in order"
     )
 
@@ -362,6 +376,7 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=600)
     parser.add_argument("--seed", type=int, default=1)
     options = parser.parse_args()
+    logging.getLogger("asyncio").setLevel(logging.ERROR)  # what is written over TLS to who is gone
     with tempfile.TemporaryDirectory(prefix="headrace-torture-") as folder:
         workers = options.workers or options.shards
         print(asyncio.run(torture(Path(folder), workers, options.shards, options.seconds, options.seed)))

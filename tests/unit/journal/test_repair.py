@@ -15,8 +15,9 @@ from headrace.journal.disk import DISK, Disk
 from headrace.journal.errors import CorruptJournal, JournalError, JournalLocked, NoJournal
 from headrace.journal.inspect import verify
 from headrace.journal.reader import JournalReader
-from headrace.journal.repair import VOIDS_MAX, Repair
+from headrace.journal.repair import Repair
 from headrace.journal.snapshot import SnapshotWriter
+from headrace.journal.voids import VOIDS_MAX
 from unit.journal.log_at import filled, opened
 from unit.journal.test_restore import killed
 

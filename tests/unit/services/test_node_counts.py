@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from headrace.services.node_counts import NodeCounts
+from headrace.services.node_counts import NodeCounts, forget
 from headrace.services.node_table import ENTRIES, key_of
 
 
@@ -63,6 +63,16 @@ def test_a_worker_that_ends_has_nothing_and_the_others_keep_theirs(tmp_path: Pat
     assert workers[0].others(5) == 1
 
 
+def test_what_a_process_that_was_killed_has_left_is_forgotten_without_it(tmp_path: Path) -> None:
+    forget(tmp_path / "counts", 0, 3)  # it was killed before it had a table
+    assert not (tmp_path / "counts").exists()
+    workers = crew(tmp_path)
+    for one in workers:
+        one.set(5, 1)
+    forget(tmp_path / "counts", 2, 3)
+    assert [one.others(5) for one in workers] == [1, 1, 2]
+
+
 def test_keys_of_the_same_place_are_kept_apart(tmp_path: Path) -> None:
     first, second = crew(tmp_path, 2)
     keys = [7 + step * ENTRIES for step in range(20)]
@@ -91,3 +101,18 @@ def test_more_keys_than_there_is_room_for_are_counted_by_the_worker_alone(tmp_pa
     first.set(ENTRIES, 1)
     first.set(1, 5)
     assert second.others(1) == 5
+
+
+def test_a_smaller_table_takes_less_room_and_fewer_keys(tmp_path: Path) -> None:
+    path = tmp_path / "kept"
+    first, second = [NodeCounts(path, worker, 2, entries=16) for worker in range(2)]
+    assert path.stat().st_size == 2 * 16 * 16
+    for key in range(1, 17):
+        first.set(key, 1)
+        second.set(key, 2)
+    assert [one.others(5) for one in (first, second)] == [2, 1]
+    assert sum(second.others(key) for key in range(1, 17)) == 12
+    first.set(3, 0)
+    first.set(4, 0)
+    first.set(16, 7)  # those of whom there are none make room
+    assert second.others(16) == 7

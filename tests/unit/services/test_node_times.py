@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 
 from headrace.net.gate import Allowance, Gate, GateSettings
-from headrace.services import node_times
 from headrace.services.node_times import NodeTimes
 
 
@@ -71,9 +70,9 @@ def test_failed_logins_add_up_and_a_ban_is_everywhere(tmp_path: Path, clock: Tim
     assert [gate.bans("192.0.2.1:9") for gate in gates] == [False] * 3
 
 
-def test_what_has_gone_by_makes_room(tmp_path: Path, clock: Time, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(node_times, "FULL", 10)
+def test_what_has_gone_by_makes_room(tmp_path: Path, clock: Time) -> None:
     first, second = crew(tmp_path, clock, 2)
+    first._table.full = 10
     for number in range(10):
         first.hold(clock.now + (1 if number < 5 else 100), str(number))
     first.hold(clock.now + 50, "late")

@@ -301,3 +301,33 @@ def test_what_is_raised_here_ends_the_link_and_is_told() -> None:
     line.say(OPEN, 2, b"")
     assert line.owner.ends == ["error"]
     assert len(line.owner.errors) == 1
+
+
+@pytest.mark.parametrize("kind", [SAY, DATA])
+def test_of_a_frame_that_cannot_be_written_nothing_leaves(kind: int) -> None:
+    """Its header alone would have taken the frames behind it for its body: a client's bytes, on a channel that relays."""
+    line = Line()
+    line.turn()
+    line.link.send(kind, 3, b"one")
+    with pytest.raises(TypeError):
+        line.link.send(kind, 3, cast("bytes", "no bytes"))
+    line.link.send(kind, 3, b"two")
+    assert line.turn() == frame(kind, 3, b"one") + frame(kind, 3, b"two")
+
+
+def test_a_write_that_fails_ends_the_link() -> None:
+    """Part of it may have left: whatever came behind it would not be what was said."""
+    line = Line()
+    line.turn()
+
+    def write(data: bytes) -> None:
+        raise MemoryError
+
+    line.transport.write = write  # type: ignore[method-assign]
+    line.link.send(SAY, 3, b"one")
+    assert line.turn() == b""
+    assert (line.transport.state, [type(error) for error in line.owner.errors]) == ("aborted", [MemoryError])
+    line.link.send(SAY, 3, b"two")
+    line.turn()
+    line.link.connection_lost(None)
+    assert line.owner.ends == ["closed"]

@@ -233,6 +233,37 @@ async def test_a_wire_that_was_cut_is_opened_again(town: Town) -> None:
 
 
 @in_town
+async def test_the_filters_of_all_pairs_of_shards_are_not_written_at_once(town: Town) -> None:
+    """Else those of a million sessions end a link as too slow, again and again."""
+    first, second = await town.open(town.place(0, shards=4)), await town.open(town.place(1, shards=4))
+    await town.until(lambda: first.peers.links_up == second.peers.links_up == 1)
+    pairs = [(near, far) for near in (0, 2) for far in (1, 3)]
+    await town.until(lambda: first.follows(*pairs))
+    await town.settle()
+    bytes_each = 0
+    for broker in first.worker.brokers:
+        assert broker.neighbours is not None
+        wanted = broker.neighbours._wanted
+        listener, wanted.listener = wanted.listener, None
+        for number in range(150):
+            wanted.add("default", f"{number:060000}")
+        wanted.listener = listener
+        bytes_each = sum(len(name) for _, name in wanted.filters())
+        for taker in broker.neighbours._takers.values():
+            if taker.source % 2:
+                taker.end()
+    assert bytes_each > peer_link.HIGH_BYTES
+    for follower in first.peers._followers:
+        follower.due_s = 0.0
+    first.peers._follow()
+    transport = first.peers._links[1]._transport
+    assert transport is not None
+    assert bytes_each // 2 < transport.get_write_buffer_size() < 1.5 * bytes_each
+    await town.until(lambda: first.follows(*pairs))
+    assert first.peers.counts["slow"] == 0
+
+
+@in_town
 async def test_a_silent_worker_is_cut_off_and_nothing_is_begun_with_it_before(
     town: Town, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -17,7 +17,7 @@ from structlog.testing import LogCapture
 
 from headrace.workers.control import PREPARED, READY, RECOVERING, STOPPING, Report
 from headrace.workers.member import HUNG_S, Member
-from headrace.workers.supervisor import Supervisor
+from headrace.workers.supervisor import SILENT_S, Supervisor
 
 # A worker that says what it is told to: one letter a state, `!` ends it with status 3, `-` waits for ever.
 SCRIPT = """
@@ -184,6 +184,39 @@ def test_the_trouble_of_a_worker_is_that_of_the_node() -> None:
         supervisor.stop()
 
     assert crew.run(look) == 0
+
+
+def test_a_node_is_not_ready_while_a_worker_says_nothing() -> None:
+    crew = Crew(["opgr"], ["opgr"])
+
+    async def look(supervisor: Supervisor) -> None:
+        await crew.until(lambda: crew.heard == ["ready"])
+        for now_s, trouble in ((SILENT_S, ""), (12.0, "worker 1: it has said nothing for 12 s")):
+            crew.members[0].heard_s = crew.now_s = now_s
+            supervisor._look()
+            assert supervisor.trouble == trouble
+        supervisor._looked_s -= 3600.0  # it was the supervisor who stood still
+        supervisor._look()
+        assert supervisor.trouble == ""
+        supervisor.stop()
+
+    assert crew.run(look) == 0
+
+
+def test_whoever_asks_hears_of_each_end_before_the_next_start() -> None:
+    crew = Crew(["opgr"], ["opgr"])
+    ends: list[tuple[int, bool, int]] = []
+
+    async def look(supervisor: Supervisor) -> None:
+        supervisor.has_ended = lambda member: ends.append((member.index, member.lives, member.starts))
+        await crew.until(lambda: crew.heard == ["ready"])
+        crew.members[1].send(signal.SIGKILL)
+        await crew.until(lambda: crew.members[1].starts == 2 and supervisor.trouble == "")
+        assert ends == [(1, False, 1)]
+        supervisor.stop()
+
+    assert crew.run(look) == 0
+    assert sorted(ends) == [(0, False, 1), (1, False, 1), (1, False, 2)]
 
 
 def test_one_that_does_not_end_well_is_told_by_the_status() -> None:

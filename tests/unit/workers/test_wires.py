@@ -7,7 +7,9 @@ from typing import cast
 
 import pytest
 
+from harness import message
 from headrace.build import PURE, build
+from headrace.core.records.message import Message
 from headrace.core.shards.neighbours import Neighbours
 from headrace.core.shards.peer import Announced, Confirmed, Frame, Hello, Wire
 from headrace.core.shards.peer_codec import encode
@@ -58,12 +60,16 @@ class Line(Carrier):
         super().__init__(1000)
         self.sent: list[tuple[int, int, bytes]] = []
         self.forgotten: list[int] = []
+        self.calls: list[Callable[[], None]] = []
 
     def send(self, kind: int, channel: int, body: bytes) -> None:
         self.sent.append((kind, channel, body))
 
     def forget(self, number: int) -> None:
         self.forgotten.append(number)
+
+    def later(self, call: Callable[[], None]) -> None:
+        self.calls.append(call)
 
 
 class Local:
@@ -194,3 +200,48 @@ def test_what_no_shard_says_breaks_the_link() -> None:
         with pytest.raises(BrokenLink) as raised:
             wire.take(body)
         assert raised.value.reason == "garbage"
+
+
+class NoMemory(Line):
+    """A link that has no memory for what is said, and has some again for the word that a conversation has ended."""
+
+    def send(self, kind: int, channel: int, body: bytes) -> None:
+        if kind == SAY:
+            raise MemoryError
+        super().send(kind, channel, body)
+
+    def send_copied(self, channel: int, message: Message, source: int) -> None:
+        raise MemoryError
+
+
+@pytest.mark.parametrize("copied", [False, True])
+def test_what_cannot_be_said_ends_the_wire_and_is_told_later(copied: bool) -> None:
+    """What was counted as said is not: a number that nobody confirms, a credit that nobody has."""
+    ends, line, ear = Ends(), NoMemory(), Ear(1)
+    wire = LinkWire(ends, ear, 0, True, line, 5)
+    if copied:
+        wire.say_copied(message(), 1)
+    else:
+        wire.say(Confirmed(3))
+    assert [type(error) for error in ends.errors] == [MemoryError]
+    assert ends.ended == [wire]
+    assert line.sent == [(CLOSE, 5, b"")]
+    assert line.forgotten == [5]
+    assert ear.lost == [], "nobody is told from within what it says"
+    wire.say(Confirmed(4))
+    wire.lose()
+    [call] = line.calls
+    call()
+    assert ear.lost == [wire]
+    assert len(line.sent) == 1
+
+
+def test_what_cannot_be_said_within_a_worker_ends_the_wire_at_both_sides() -> None:
+    local = Local()
+    local.near.say(Confirmed(1))
+    local.near.say(Announced([("t" * 256, "a")]))  # no frame has room for that name
+    local.near.say(Confirmed(2))
+    assert local.follower.lost == []
+    local.turn()
+    assert (numbers(local.source), len(local.ends.errors)) == ([1], 1)
+    assert (local.source.lost, local.follower.lost) == ([local.far], [local.near])

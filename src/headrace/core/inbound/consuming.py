@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from headrace.core.state.topic_queues import Cluster, TopicQueue
 
 CLUSTER_BYTES_MAX: Final = 255
+_TOPIC_BYTES_MAX: Final = 256  # of those that are remembered: anybody may publish to ever new ones
 
 
 class Guest:
@@ -129,10 +130,15 @@ class Consuming(Requests):
         if known is None:
             text = topic.decode("utf-8")
             known = any(matches(topic_filter, text) for topic_filter in self._settings.queue_topics)
-            if len(self._has_queue) >= self._settings.queues_max:
-                self._has_queue.clear()
-            self._has_queue[topic] = known
+            if len(topic) <= _TOPIC_BYTES_MAX:
+                self._remember(topic, known)
         return known
+
+    def _remember(self, topic: bytes, has_queue: bool) -> None:
+        """Remember what the configuration says of a topic, of as many as may have queues."""
+        if len(self._has_queue) >= self._settings.queues_max:
+            self._has_queue.clear()
+        self._has_queue[topic] = has_queue
 
     def open(self, tenant: Tenant, topic: bytes) -> int:
         queues = tenant.queues
@@ -143,7 +149,7 @@ class Consuming(Requests):
             return rc.SUCCESS
         if not self.may_have(topic):
             return rc.TOPIC_NAME_INVALID
-        if len(queues) + len(self._opening) >= self._settings.queues_max:
+        if len(queues) + len(self._opening) + tenant.queues_elsewhere >= self._settings.queues_max:
             return rc.QUOTA_EXCEEDED
         fields: dict[str, object] = {"t": tenant.name, "topic": topic}
         self._commit.append(queue_record(QUEUE_OPENED, self._worker.clock.now_us, fields))
@@ -214,18 +220,18 @@ class Consuming(Requests):
             return start if start < 0 else 0
         return self.clusters.trimming.serial_at(queue, start)
 
-    def _made(self, tenant: str, topic: bytes, name: bytes) -> None:
-        """Note that a cluster that was being made is no longer on its way."""
-        making = self._making.get((tenant, topic))
+    def made(self, guest: Guest, topic: bytes, name: bytes) -> None:
+        """Note that a cluster that was being made is no longer on its way: it is there, or could not be made."""
+        key = (self._fold.tenant_of(guest.link).name, topic)
+        making = self._making.get(key)
         if making is not None:
             making.discard(name)
             if not making:
-                del self._making[(tenant, topic)]
+                del self._making[key]
 
     def joined(self, guest: Guest, sn: bytes, topic: bytes, name: bytes, code: int) -> None:
         """Answer a JOIN: the cluster is there, or `code` says why it is not."""
         guest.joining -= 1
-        self._made(self._fold.tenant_of(guest.link).name, topic, name)
         if guest.link.closed:
             return
         cluster = self._found(guest, topic, name)
@@ -273,7 +279,7 @@ class Consuming(Requests):
         self.clusters.lost(guest.party)
 
     def go_on(self, guest: Guest) -> None:
-        self.clusters.go_on(guest.party)
+        self.clusters.resume(guest.party)
 
 
 class _Opened(Deferred):
@@ -313,6 +319,10 @@ class _Joined(_OfCluster):
     ) -> None:
         super().__init__(consuming, guest, sn, topic, name)
         self._code = code
+
+    def run(self) -> None:
+        self.consuming.made(self.guest, self.topic, self.name)
+        super().run()
 
     def finish(self) -> None:
         self.consuming.joined(self.guest, self.sn, self.topic, self.name, self._code)

@@ -26,8 +26,20 @@ from headrace.errors import ProtocolError
 from headrace.mqtt import reason_codes as rc
 
 
+class Stay:
+    """A consumer from its first JOIN to its LEAVE, which ends it when it is asked for. `joins` of its JOINs have no
+    answer yet; `joined`: one was answered with success."""
+
+    def __init__(self, key: tuple[bytes, bytes, bytes], home: int) -> None:
+        self.key = key
+        self.home = home
+        self.joins: i64 = 0
+        self.joined = False
+        self.over = False
+
+
 class Errand(Deferred):
-    """A request on its way. `code`: it is refused with it, in its turn; `over`: its consumer has left."""
+    """A request on its way. `code`: it is refused with it, in its turn; `stay`: of a JOIN or a PULL, its consumer."""
 
     def __init__(
         self, guest: Guest, verb: int, sn: bytes, topic: bytes, name: bytes, home: int, ids: list[bytes]
@@ -39,16 +51,16 @@ class Errand(Deferred):
         self.name = name
         self.home = home
         self.ids = ids
+        self.stay: Stay | None = None
         self.code = rc.SUCCESS
         self.most = 0
         self.until_ms = 0  # of a PULL: when it is answered at the latest
         self.away_ms = 0  # it waits no longer than this for a home that is away
-        self.over = False
 
     @property
-    def key(self) -> tuple[bytes, bytes, bytes]:
-        """Return whose request it is."""
-        return self.sn, self.topic, self.name
+    def over(self) -> bool:
+        """Return whether its consumer has left."""
+        return self.stay is not None and self.stay.over
 
 
 class Line:
@@ -64,7 +76,7 @@ class Line:
 
 
 class Caller:
-    """A connection with consumers. `consumers` have joined, each at a home; `told` are the homes that know of it."""
+    """A connection with consumers. `stays` are theirs, by SN, topic and cluster; `told` are the homes that know of it."""
 
     def __init__(self, guest: Guest, number: int) -> None:
         self.guest = guest
@@ -72,17 +84,16 @@ class Caller:
         self.members = Line()  # JOIN and LEAVE
         self.acks = Line()
         self.pulls = Line()
-        self.consumers: dict[tuple[bytes, bytes, bytes], int] = {}
+        self.stays: dict[tuple[bytes, bytes, bytes], Stay] = {}
         self.told: set[int] = set()
         self.again = False  # it is looked at again when what it has to read was written
-        self.joining: i64 = 0  # JOINs without an answer
 
     def lines(self) -> list[Line]:
         return [self.members, self.acks, self.pulls]
 
     def needs(self, home: int) -> bool:
         """Return whether it has something at a home that ends with the wire there."""
-        if home in self.consumers.values():
+        if any(stay.joined and stay.home == home for stay in self.stays.values()):
             return True
         return any(home in line.homes() for line in self.lines())
 
@@ -108,6 +119,7 @@ class FarQueues(Requests):
         self._callers: dict[Guest, Caller] = {}
         self._by_number: dict[int, Caller] = {}
         self._stuck: dict[Caller, None] = {}  # their homes are away
+        self._topics: dict[bytes, bytes] = {}  # of consumers: there once, however many they are
         self._number = 0
 
     # What a connection asks for
@@ -119,19 +131,24 @@ class FarQueues(Requests):
 
     def join(self, guest: Guest, sn: bytes, topic: bytes, name: bytes) -> None:
         caller = self._caller(guest)
-        errand = self._errand(guest, JOINS, sn, topic, name)
-        if not errand.code and len(caller.consumers) + caller.joining >= CONSUMERS_MAX:
+        errand = self._errand(guest, JOINS, sn, self._topics.get(topic, topic), name)
+        key = (sn, errand.topic, name)
+        stay = caller.stays.get(key)
+        if not errand.code and stay is None and len(caller.stays) >= CONSUMERS_MAX:
             errand.code = rc.QUOTA_EXCEEDED
-        caller.joining += 1
+        if not errand.code:
+            if stay is None:
+                stay = caller.stays[key] = Stay(key, errand.home)
+            stay.joins += 1
+            errand.stay = stay
         self._wait(caller, caller.members, errand)
 
     def leave(self, guest: Guest, sn: bytes, topic: bytes, name: bytes) -> None:
         caller = self._caller(guest)
-        errand = self._errand(guest, LEAVES, sn, topic, name)
-        for pull in caller.pulls.waiting:
-            if pull.key == errand.key:
-                pull.over = True
-        self._wait(caller, caller.members, errand)
+        stay = caller.stays.pop((sn, topic, name), None)
+        if stay is not None:
+            stay.over = True
+        self._wait(caller, caller.members, self._errand(guest, LEAVES, sn, topic, name))
 
     def ack(self, guest: Guest, sn: bytes, topic: bytes, name: bytes, ids: list[bytes]) -> None:
         caller = self._caller(guest)
@@ -145,8 +162,12 @@ class FarQueues(Requests):
         caller = self._caller(guest)
         if len(caller.pulls.waiting) + len(caller.pulls.asked) >= PULLS_MAX:
             raise ProtocolError(rc.RECEIVE_MAXIMUM_EXCEEDED, "more PULLs than may wait")
-        home = self._consuming.home_of(guest.link.identity.tenant, topic)
-        errand = Errand(guest, PULLS, sn, topic, name, home, [])
+        stay = caller.stays.get((sn, topic, name))
+        if stay is None:
+            raise ProtocolError(rc.PROTOCOL_ERROR, "PULL without JOIN")
+        _, topic, name = stay.key  # which are there already
+        errand = Errand(guest, PULLS, sn, topic, name, stay.home, [])
+        errand.stay = stay
         errand.most = int(most)
         errand.until_ms = self._worker.clock.mono_ms + int(wait_ms)
         errand.away_ms = self._worker.clock.mono_ms + self._answer_within_ms
@@ -178,6 +199,8 @@ class FarQueues(Requests):
             return
         del self._by_number[caller.number]
         self._stuck.pop(caller, None)
+        if not self._callers:
+            self._topics.clear()
         for line in (caller.members, caller.acks):
             for errand in (*line.asked, *line.waiting):
                 self._commit.ran(errand)
@@ -195,9 +218,9 @@ class FarQueues(Requests):
 
     def _wait(self, caller: Caller, line: Line, errand: Errand) -> None:
         """Put a request behind the others of its line. It is charged to the connection until it is answered."""
+        line.waiting.append(errand)
         self._commit.deferred_bytes += errand.weight
         self._commit.charge(caller.guest.link, errand.weight)
-        line.waiting.append(errand)
         self._send(caller)
 
     def _send(self, caller: Caller) -> None:
@@ -310,14 +333,24 @@ class FarQueues(Requests):
         if errand.verb == ACKS:
             voice.acknowledged(errand.sn, code)
         elif errand.verb == LEAVES:
-            if not code:
-                caller.consumers.pop(errand.key, None)
             voice.left(errand.sn, code)
         else:
-            caller.joining -= 1
-            if not code:
-                caller.consumers[errand.key] = errand.home
             voice.joined(errand.sn, code)
+            if errand.stay is not None:
+                self._joined(caller, errand.stay, code)
+
+    def _joined(self, caller: Caller, stay: Stay, code: int) -> None:
+        """Note the answer to a JOIN. Where it was the last one and nobody has joined, there is no such consumer. If it
+        has a PULL waiting, that ends the connection: it would keep names that nobody has."""
+        stay.joins -= 1
+        if not code:
+            stay.joined = True
+            topic = stay.key[1]
+            self._topics.setdefault(topic, topic)
+        elif not stay.joined and not stay.joins and not stay.over:
+            del caller.stays[stay.key]
+            if any(pull.stay is stay for pull in caller.pulls.waiting):
+                caller.guest.link.on_protocol_error(ProtocolError(code, "PULL by who may not JOIN"))
 
     # Wires
 
@@ -326,8 +359,7 @@ class FarQueues(Requests):
         self._wires[home] = wire
         self._taken[home] = 0
         for caller in list(self._stuck):
-            del self._stuck[caller]
-            self._send(caller)
+            self._go_on_alone(caller)
 
     def cut(self, home: int) -> None:
         """Note that there is no wire to a home any more: connections that had something there end."""
@@ -339,8 +371,21 @@ class FarQueues(Requests):
             caller.told.discard(home)
 
     def _end(self, caller: Caller) -> None:
-        caller.guest.voice.fail(rc.SERVER_UNAVAILABLE, "the shard of a topic queue is away")
-        caller.guest.link.close()
+        """End a connection, one of many: what is raised costs no other one."""
+        link = caller.guest.link
+        try:
+            caller.guest.voice.fail(rc.SERVER_UNAVAILABLE, "the shard of a topic queue is away")
+            link.close()
+        except Exception as error:  # noqa: BLE001
+            self._worker.contain("group", link, error)
+
+    def _go_on_alone(self, caller: Caller) -> None:
+        """Go on with a connection whose homes were away, one of many: what is raised costs no other one."""
+        self._stuck.pop(caller, None)
+        try:
+            self._send(caller)
+        except Exception as error:  # noqa: BLE001
+            self._worker.contain("group", caller.guest.link, error)
 
     def on_timer(self) -> None:
         """Answer those whose homes have been away for too long."""
@@ -354,11 +399,10 @@ class FarQueues(Requests):
                     errand.code = rc.SERVER_UNAVAILABLE
         pulls = caller.pulls.waiting
         if pulls and not pulls[0].over and pulls[0].away_ms <= now_ms and pulls[0].home not in self._wires:
-            del self._stuck[caller]
+            self._stuck.pop(caller, None)
             self._end(caller)
-            return
-        del self._stuck[caller]
-        self._send(caller)
+        else:
+            self._go_on_alone(caller)
 
 
 def _first(line: Line, home: int) -> Errand:

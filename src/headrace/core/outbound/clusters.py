@@ -3,6 +3,7 @@
 Runs on the loop. Consumers pull: a message goes to whoever asks first, so none is idle while messages wait. Where nobody
 waits with a PULL, the consumers of each cluster are notified in turn, once until they pull again. What a consumer holds
 beyond the visibility time-out, or when its connection ends, goes to another one and says that it was delivered before.
+What is raised when a consumer is given or told something costs that one its connection, and no other one anything.
 """
 
 from __future__ import annotations
@@ -47,15 +48,13 @@ _RATE_OVER_MS: Final = 10_000  # what happened longer ago counts for less and le
 
 
 class Consumer:
-    """One device's part in a cluster, on one connection. `told`: it was notified and has not pulled since. `asking`: its
-    PULLs that are not answered."""
+    """One device's part in a cluster, on one connection. `asking`: its PULLs that are not answered."""
 
     def __init__(self, link: Link, voice: Voice, sn: bytes, cluster: Cluster) -> None:
         self.link = link
         self.voice = voice
         self.sn = sn
         self.cluster = cluster
-        self.told = False
         self.asking: i64 = 0
         self.holds: dict[int, Draw] = {}
 
@@ -82,10 +81,12 @@ class Party:
 
 
 class _Live:
-    """What a cluster has while the broker runs: its consumers, who waits, and when what is held is overdue."""
+    """What a cluster has while the broker runs: its consumers, who waits, and when what is held is overdue. Those in
+    `idle` are to be told of messages: they have no PULL, and were told of none since the last one."""
 
     def __init__(self) -> None:
-        self.consumers: OrderedDict[Consumer, None] = OrderedDict()
+        self.consumers: dict[Consumer, None] = {}
+        self.idle: OrderedDict[Consumer, None] = OrderedDict()
         self.waiting: OrderedDict[Party, None] = OrderedDict()
         self.deadlines: deque[Draw] = deque()
         self.by_id: dict[bytes, list[int]] = {}  # what is held or was given back
@@ -186,7 +187,7 @@ class Clusters:
         while left > 0 and live.waiting and self._gives(cluster, live):
             left -= 1
             party, _ = live.waiting.popitem(last=False)
-            self.go_on(party)
+            self.resume(party)
         if cluster.available() > 0 and not live.waiting:
             self._notify(cluster, live)
 
@@ -197,15 +198,14 @@ class Clusters:
 
     def _notify(self, cluster: Cluster, live: _Live) -> None:
         available = cluster.available()
-        left: i64 = min(available, len(live.consumers))
+        left: i64 = min(available, len(live.idle))
         while left > 0:
             left -= 1
-            consumer = next(iter(live.consumers))
-            live.consumers.move_to_end(consumer)
-            if not consumer.told and consumer.asking == 0:
-                consumer.told = True
-                queue = cluster.queue
-                consumer.voice.notify(consumer.sn, queue.topic, cluster.name, available)
+            consumer, _ = live.idle.popitem(last=False)
+            try:
+                consumer.voice.notify(consumer.sn, cluster.queue.topic, cluster.name, available)
+            except Exception as error:  # noqa: BLE001
+                self._worker.contain("group", consumer.link, error)
 
     # JOIN and LEAVE
 
@@ -216,9 +216,10 @@ class Clusters:
         if consumer is None or consumer.cluster is not cluster:
             consumer = Consumer(link, voice, sn, cluster)
             party.consumers[key] = consumer
-        consumer.told = False
         live = self.live(cluster)
         live.consumers[consumer] = None
+        if consumer.asking == 0:
+            live.idle[consumer] = None
         if cluster.available() > 0:
             self._notify(cluster, live)
 
@@ -242,17 +243,21 @@ class Clusters:
         party.pulls.clear()
         consumers, party.consumers = list(party.consumers.values()), {}
         for consumer in consumers:
-            self._gone(party, consumer)
+            try:
+                self._gone(party, consumer)
+            except Exception as error:  # noqa: BLE001  what it still holds goes back when it is overdue
+                self._worker.contain("group", None, error)
 
     def _gone(self, party: Party, consumer: Consumer) -> None:
         cluster = consumer.cluster
         live = self.live(cluster)
         live.consumers.pop(consumer, None)
+        live.idle.pop(consumer, None)
         if not party.pulls or party.pulls[0].consumer is consumer:  # else another one of the connection waits
             live.waiting.pop(party, None)
-        held, consumer.holds = list(consumer.holds.values()), {}
-        for draw in held:
+        for draw in list(consumer.holds.values()):
             cluster.give_back(draw)
+            _let_go(draw)
         self.serve(cluster)
 
     # PULL
@@ -261,8 +266,8 @@ class Clusters:
         """Answer a PULL now, when there is something, or when its time is over; PULLs before it come first."""
         if len(party.pulls) >= PULLS_MAX:
             raise ProtocolError(rc.RECEIVE_MAXIMUM_EXCEEDED, "more PULLs than may wait")
-        pull.consumer.told = False
         pull.consumer.asking += 1
+        self.live(pull.consumer.cluster).idle.pop(pull.consumer, None)
         party.pulls.append(pull)
         if len(party.pulls) == 1:
             self.go_on(party)
@@ -278,7 +283,22 @@ class Clusters:
                 pull.timer = None
             if party.pulls and party.pulls[0] is pull:
                 party.pulls.popleft()
-                pull.consumer.asking -= 1
+                self._asks_less(pull.consumer)
+
+    def resume(self, party: Party) -> None:
+        """Go on with a connection on somebody else's behalf, who does not hear what that raises."""
+        try:
+            self.go_on(party)
+        except Exception as error:  # noqa: BLE001
+            link = party.pulls[0].consumer.link if party.pulls else None
+            self._worker.contain("group", link, error)
+
+    def _asks_less(self, consumer: Consumer) -> None:
+        """Note that a PULL of a consumer is answered."""
+        consumer.asking -= 1
+        live = self.live(consumer.cluster)
+        if consumer.asking == 0 and consumer in live.consumers:
+            live.idle[consumer] = None
 
     def _answered(self, party: Party, pull: Pull) -> bool:
         """Answer a PULL, or have it wait."""
@@ -389,20 +409,23 @@ class Clusters:
         self.serve(cluster)
 
     def _give(self, consumer: Consumer, serial: int, message: Message, redelivered: bool) -> Draught:
+        """Give the head of a cluster to a consumer. It is drawn last: where something raises, it waits as before."""
         cluster = consumer.cluster
         found = self.journal_name.id_of(message)
         draw = Draw(serial, found, self._worker.clock.mono_ms + self._settings.visibility_ms, consumer)
-        cluster.draw(draw)
-        consumer.holds[serial] = draw
+        draught = Draught(found, redelivered, message)
         live = self.live(cluster)
         serials = live.by_id.setdefault(found, [])
         if serial not in serials:
             serials.append(serial)
-        live.deadlines.append(draw)
         if live.timer is None:
-            live.timer = _Overdue(self, cluster)
-            self._timers.schedule(draw.deadline_ms, live.timer)
-        return Draught(found, redelivered, message)
+            timer = _Overdue(self, cluster)
+            self._timers.schedule(draw.deadline_ms, timer)
+            live.timer = timer
+        live.deadlines.append(draw)
+        consumer.holds[serial] = draw
+        cluster.draw(draw)
+        return draught
 
     def _drop(self, cluster: Cluster, serial: int, reason: int) -> None:
         cluster.finish(serial)
@@ -465,11 +488,12 @@ class Clusters:
         deadlines = live.deadlines
         given = 0
         while deadlines and (deadlines[0].holder is None or deadlines[0].deadline_ms <= now_ms):
-            draw = deadlines.popleft()
+            draw = deadlines[0]
             if draw.holder is not None:
-                _let_go(draw)
                 cluster.give_back(draw)
+                _let_go(draw)
                 given += 1
+            deadlines.popleft()
             if cluster.has_finished(draw.serial):
                 live.by_id.pop(draw.message_id, None)
         self._tidy(cluster, live)

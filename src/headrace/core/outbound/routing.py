@@ -23,7 +23,7 @@ from headrace.core.state.backlog import REF_OFFSET_SHIFT
 from headrace.core.state.groups import group_of
 from headrace.core.state.inflight import NOT_IN_FLIGHT
 from headrace.core.state.queue import OutboundQueue, reference
-from headrace.core.state.session import Commons, Route, Session, Target, session_of
+from headrace.core.state.session import Commons, Elsewhere, Route, Session, Target, session_of
 from headrace.core.state.subscription_tree import SubscriptionTree
 from headrace.core.state.subscriptions import for_publisher
 
@@ -31,13 +31,14 @@ _REMEMBERED_TARGETS_MAX: Final = 64  # in a session: for more of them a look-up 
 
 
 class Passing:
-    """Whoever passes on to other shards what is published here."""
+    """Whoever passes on to other shards what is published here. Who wants the topic is looked up, unless `known` says it,
+    and returned: to be handed in with the next message on it."""
 
-    def passed(self, message: Message) -> None:
+    def passed(self, message: Message, known: Elsewhere | None) -> Elsewhere | None:
         """Note that a durable message takes effect. Raises nothing."""
         raise NotImplementedError
 
-    def passed_live(self, message: Message) -> None:
+    def passed_live(self, message: Message, known: Elsewhere | None) -> Elsewhere | None:
         """Note that a message at QoS 0 goes to its sessions."""
         raise NotImplementedError
 
@@ -72,8 +73,13 @@ class Router(Offering):
         None when it is no longer connected. Returns the work, or UNFINISHED."""
         if message.flags & FLAG_RETAIN:
             self.keep(tenant, message)
-        if self.others is not None:
-            self.others.passed(message)
+        others = self.others
+        if others is not None:
+            route = _remembered(publisher, message.topic)
+            if route is None:
+                others.passed(message, None)
+            else:
+                route.elsewhere = others.passed(message, route.elsewhere)
         return self.route(tenant, message, publisher)
 
     def keep(self, tenant: Commons, message: Message) -> None:
@@ -123,8 +129,13 @@ class Router(Offering):
     def route_qos0(self, tenant: Commons, message: Message, packet: bytes | None, publisher: Link) -> i64:
         """Give a message at QoS 0 to the sessions of its topic: at once, or when it is its turn. `packet` is the PUBLISH
         as it came, where it may leave so."""
-        if self.others is not None:
-            self.others.passed_live(message)
+        others = self.others
+        if others is not None:
+            route = _remembered(publisher, message.topic)
+            if route is None:
+                others.passed_live(message, None)
+            else:
+                route.elsewhere = others.passed_live(message, route.elsewhere)
         targets = targets_of(session_of(publisher), tenant.tree, message.topic)
         if tenant.shared_tree.count:
             targets = self._with_groups(tenant, message, targets)
@@ -275,7 +286,16 @@ def targets_of(publisher: Session | None, tree: SubscriptionTree[Target], topic:
     elif route is None:
         publisher.route = Route(topic, tree.changes, targets)
     else:
-        route.topic = topic
+        if route.topic is not topic:
+            route.topic = topic
+            route.elsewhere = None
         route.changes = tree.changes
         route.targets = targets
     return targets
+
+
+def _remembered(publisher: Link | None, topic: bytes) -> Route | None:
+    """Return what a connection has remembered of a topic, if it was that of the time before."""
+    session = None if publisher is None else session_of(publisher)
+    route = None if session is None else session.route
+    return route if route is not None and route.topic is topic else None

@@ -71,7 +71,8 @@ class WorkerPort:
         self.timers = Timers()
         self.buffers = Buffers()
         self.failures = Failures()
-        self.owned = Owned()
+        self.owned = Owned()  # subscriptions of users
+        self.owned_devices = Owned()
         # Those who have bytes to write, each with the next one: to take one out of a list costs a look at its class.
         self._first_dirty: Link | None = None
         self._last_dirty: Link | None = None

@@ -1,6 +1,7 @@
-"""How many subscriptions the sessions of each user have, in all shards: a user's limit is one of the node.
+"""How many each user has of something in all shards: subscriptions of its sessions, devices. Its limit is of the node.
 
-A session counts in its home shard. The shards of a worker count together here, workers through the port.
+A session counts in its home shard, a device in each shard where it has spoken. The shards of a worker count together
+here, workers through the port.
 """
 
 from __future__ import annotations
@@ -13,16 +14,21 @@ class OwnedElsewhere:
     """What other workers of the node have, and are told."""
 
     def count(self, tenant: str, user: str) -> int:
-        """Return how many subscriptions the user has in other workers."""
+        """Return how many the user has in other workers."""
         raise NotImplementedError
 
     def tell(self, tenant: str, user: str, count: int) -> None:
         """Say how many there are in this one."""
         raise NotImplementedError
 
+    def tell_all(self, counts: dict[tuple[str, str], int]) -> None:
+        """Say how many there are in this one, by tenant and user; of others there are none, whatever a process before
+        this one has said."""
+        raise NotImplementedError
+
 
 class Owned:
-    """The subscriptions of each user in all shards of a worker."""
+    """What each user has in all shards of a worker."""
 
     def __init__(self) -> None:
         self._counts: dict[tuple[str, str], int] = {}
@@ -47,5 +53,4 @@ class Owned:
     def join(self, elsewhere: OwnedElsewhere) -> None:
         """Count with other workers from now on, and tell them of all that there are."""
         self._elsewhere = elsewhere
-        for (tenant, user), count in self._counts.items():
-            elsewhere.tell(tenant, user, count)
+        elsewhere.tell_all(self._counts)

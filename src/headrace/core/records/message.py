@@ -283,7 +283,7 @@ _LEFT_OUT: Final = ~(FLAG_DUP | FLAG_PRODUCER | FLAG_FRAME)  # of a message's fl
 @mypyc_attr(acyclic=True)
 class Copy(Message):
     """A message of another shard, as the journal of this one holds it: of nobody who is connected here, and acknowledged
-    to nobody."""
+    to nobody. `next_offset`: `source_offset` of the next one of that shard that is on its way to take effect."""
 
     def __init__(
         self,
@@ -313,6 +313,7 @@ class Copy(Message):
             payload,
         )
         self.kind = KIND_COPY
+        self.next_offset: i64 = 0
 
     @property
     def source(self) -> int:
@@ -413,6 +414,32 @@ def encode_varint(value: int) -> bytes:
     return out.getvalue()
 
 
+class _Name:
+    """The name of a tenant, and its bytes."""
+
+    def __init__(self, utf8: bytes) -> None:
+        self.utf8 = utf8
+        self.text = utf8.decode("utf-8")
+
+
+class _Names:
+    """The tenant of the record that was read last, mostly that of the next one too: it is decoded once, and hashed
+    once."""
+
+    def __init__(self) -> None:
+        self._last = _Name(b"")
+
+    def of(self, utf8: bytes) -> str:
+        """Return the name of these bytes. Raises UnicodeDecodeError."""
+        last = self._last
+        if last.utf8 != utf8:
+            last = self._last = _Name(utf8)
+        return last.text
+
+
+_NAMES: Final = _Names()
+
+
 class _Layout:
     """Finds the parts of a MESSAGE record, and the numbers of its header: five 64-bit words, as `Message.encode_into`
     writes them."""
@@ -441,7 +468,7 @@ class _Layout:
 
     def tenant(self, body: bytes) -> str:
         """Return the name of the tenant."""
-        return body[self.origin_at : self.origin_at + self.tenant_len].decode("utf-8")
+        return _NAMES.of(body[self.origin_at : self.origin_at + self.tenant_len])
 
 
 def decode_message(body: bytes, pos: i64, end: i64) -> Message:

@@ -13,6 +13,10 @@ A 16-byte header (`record`), then packed u64 by subkind::
   8 returned (group, serial)*: an entry of a group here was drawn for a member elsewhere, who was never sent it
   9 started (shard, offset, timestamp_us, 0)*: what is taken of that shard from here on is of its owner whose record of
     start has this offset and this time in its journal
+ 10 anew (shard, taken, followed, gap)*: that shard was put back, and accepted: of its journal what was taken from the
+    first offset on is another one's, and from the second one on of this journal it may have nothing. Who was heard of
+    as its owner is forgotten. What its groups lent before goes under the offset `gap` of its journal, which nothing is
+    at. The only record by which positions go back
 A COPY says the first of its own shard and offset; `taken` stands for stretches that held nothing for this shard.
 """
 
@@ -42,6 +46,7 @@ LENT_COMPLETED: Final = 6
 LENT_SETTLED: Final = 7
 RETURNED: Final = 8
 STARTED: Final = 9
+ANEW: Final = 10
 _PAIR_BYTES: Final = 16
 
 

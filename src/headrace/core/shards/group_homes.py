@@ -36,7 +36,7 @@ from headrace.core.shards.group_wires import GroupWires
 from headrace.core.shards.holding import Held, Holding
 from headrace.core.shards.peer import Wire
 from headrace.core.state.backlog import REF_OFFSET_SHIFT
-from headrace.core.state.groups import Draw, Group, draws_of, forget_redraws, groups_of, membership_of
+from headrace.core.state.groups import Draw, Group, draws_of, groups_of, membership_of
 from headrace.core.state.session import DEVICE, MEMBER_PREFIX, NEVER_EXPIRES, Session
 from headrace.core.state.state import Fold
 
@@ -45,6 +45,7 @@ if TYPE_CHECKING:
 
 
 DENIED_MAX: Final = 256  # topics that a home remembers of a member who may not read them
+DENIED_BYTES_MAX: Final = 128 << 10  # of such topics, each of which may have 64 KiB
 DENIED_FOR_MS: Final = 10_000  # then the member is asked again: its rights may have changed
 _KEPT_FLAGS: Final = FLAG_QOS | FLAG_RETAIN | FLAG_V5 | FLAG_WILL
 
@@ -198,13 +199,10 @@ class GroupHomes:
             return
         session = stand.session
         session.detach()
-        forget_redraws(session)
         self._commit.append(
             SessionEnded.at(self._worker.clock.now_us, session.named(), 0, "member of a group ended", -1)
         )
-        groups = groups_of(session)
         self._fold.leave(session)
-        self._hand_out(groups)
 
     # Which of them are connected
 
@@ -236,7 +234,6 @@ class GroupHomes:
             return
         link.closed = True
         session.detach()
-        forget_redraws(session)
         self._note_closed(session)
         self._hand_out(groups_of(session))
 
@@ -313,7 +310,7 @@ class GroupHomes:
             self._denied.popitem(False)
             link.rights = None
             session = link.session
-            if not link.closed and isinstance(session, Session):
+            if isinstance(session, Session):
                 for group in groups_of(session):
                     if group.waiting:
                         self._delivery.hand_out_later(group)
@@ -343,6 +340,19 @@ class MemberRights(Rights):
 
     def __init__(self) -> None:
         super().__init__()
+        self._denied_bytes = 0
+
+    def deny(self, topic: bytes) -> None:
+        """Note a topic that the member may not read. Of too many, or too long ones, all are forgotten, and the member
+        refuses them again."""
+        if self.receive.get(topic) is False:
+            return
+        if len(self.receive) >= DENIED_MAX or self._denied_bytes + len(topic) > DENIED_BYTES_MAX:
+            self.receive.clear()
+            self._denied_bytes = 0
+        self.receive[topic] = False
+        self.received = b""
+        self._denied_bytes += len(topic)
 
     def refresh(self) -> None:
         """Keep what is known: it ends with the connection."""
@@ -384,15 +394,11 @@ class MemberLink(Link):
         self.window = self._granted - self._ended
 
     def deny(self, topic: bytes) -> None:
-        """Note a topic that the member may not read: others get its messages. Of too many all are forgotten, and the
-        member refuses them again."""
+        """Note a topic that the member may not read: others get its messages."""
         rights = self.rights
-        if rights is None:
+        if not isinstance(rights, MemberRights):
             rights = self.rights = MemberRights()
-        if len(rights.receive) >= DENIED_MAX:
-            rights.receive.clear()
-        rights.receive[topic] = False
-        rights.received = b""
+        rights.deny(topic)
 
     def flush(self) -> None:
         """Do nothing: frames leave at once."""

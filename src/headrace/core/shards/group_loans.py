@@ -70,14 +70,13 @@ class GroupLoans(Lending):
         known = self._away.loans.get((home, frame.group, frame.serial)) if qos == 2 else None
         loan = Loan(home, frame.group, frame.serial, frame.incarnation, qos) if known is None else known
         loan.draw = frame.draw
-        loan.connection = frame.connection if current else 0
+        loan.connection = frame.connection
         if loan.completed:
             self._tell(session, loan, DONE, current)
         elif current:
             if not loan.counted:  # else it is on its way to the client, or there
                 self._arrived(session, borrowing, loan, frame)
         elif known is None and qos == 2:
-            loan.connection = frame.connection
             self._tell(session, loan, UNSENT, False)
 
     def _arrived(self, session: Session, borrowing: Borrowing, loan: Loan, frame: frames.Drawn) -> None:
@@ -115,8 +114,6 @@ class GroupLoans(Lending):
             borrowing = borrowing_of(session)
             if borrowing is not None:
                 borrowing.lenders.pop(home, None)
-                for loan in borrowing.loans.values():
-                    loan.void = loan.void or (loan.home == home and loan.qos == 1)
                 for loan in [loan for loan in borrowing.arrived if loan.home == home]:
                     borrowing.arrived.remove(loan)
 
@@ -152,11 +149,7 @@ class GroupLoans(Lending):
 
     def _lend(self, session: Session, link: Link, borrowing: Borrowing, loan: Loan) -> None:
         message = loan.message
-        if message is None or loan.completed:
-            return
-        if loan.received:  # since its home sent it again
-            self._count(borrowing, loan)
-            self.release(link, loan)
+        if message is None or loan.completed:  # PUBREC, or a refusal, has come for what it was sent before
             return
         if link.rights is not None and not link.rights.may_receive(message.topic):
             self._refuse(session, borrowing, loan)
@@ -176,7 +169,6 @@ class GroupLoans(Lending):
 
     def _refuse(self, session: Session, borrowing: Borrowing, loan: Loan) -> None:
         """Give back what the client may not read; what it may have had goes to nobody else."""
-        loan.message = None
         if loan.packet_id == 0:
             self._tell(session, loan, NOT_ALLOWED, True)
         else:
@@ -204,8 +196,7 @@ class GroupLoans(Lending):
             return
         for loan in borrowing.loans.values():
             if loan.received:
-                self._count(borrowing, loan)
-                self.release(link, loan)
+                self.release(link, borrowing, loan)
 
     def _count(self, borrowing: Borrowing, loan: Loan) -> None:
         """Have a loan take a place of the client's window."""
@@ -213,10 +204,11 @@ class GroupLoans(Lending):
             loan.counted = True
             borrowing.used += 1
 
-    def release(self, link: Link, loan: Loan) -> None:
+    def release(self, link: Link, borrowing: Borrowing, loan: Loan) -> None:
         """Send PUBREL of a loan, once on a connection: its packet id may be another one's when a second PUBCOMP comes."""
         loan.message = None
-        if not loan.released:
+        if not (loan.released or loan.completed):
+            self._count(borrowing, loan)
             loan.released = True
             link.pubrel(loan.packet_id)
 
@@ -241,7 +233,7 @@ class GroupLoans(Lending):
             self._finish(session, borrowing, loan, reason_code)
             return True
         self._note(LENT_RECEIVED, loan, 0)
-        self._commit.defer(_Released(self, session, link, loan))
+        self._commit.defer(_Released(self, session, link, borrowing, loan))
         return True
 
     def pubcomp(self, session: Session, packet_id: int) -> bool:
@@ -260,14 +252,13 @@ class GroupLoans(Lending):
             self._complete(session, borrowing, loan)
         else:
             self._release(borrowing, loan)
-            if not loan.void:
-                self._tell(session, loan, DONE, True)
+            self._tell(session, loan, DONE, True)
         self._delivery.pump(session)
 
     def _complete(self, session: Session, borrowing: Borrowing, loan: Loan) -> None:
         """Note that a loan at QoS 2 is over; its home hears it when that is durable."""
         self._release(borrowing, loan)
-        loan.received = loan.completed = True
+        loan.completed = True
         self._note(LENT_COMPLETED, loan, 0)
         self._commit.defer(_Completed(self, session, loan))
 
@@ -280,8 +271,7 @@ class GroupLoans(Lending):
 
     def completed(self, session: Session, loan: Loan) -> None:
         """Tell the home of a loan that it is completed, durably."""
-        if loan.key in self._away.loans:
-            self._tell(session, loan, DONE, True)
+        self._tell(session, loan, DONE, True)
 
     def _tell(self, session: Session, loan: Loan, outcome: int, ends: bool) -> None:
         """Say what became of a draw. `ends`: if it came on the connection there is, that gets a place more."""
@@ -294,10 +284,7 @@ class GroupLoans(Lending):
             elif ends:
                 lender.withheld += 1
             granted = lender.granted
-        connection = loan.connection
-        if ends:
-            loan.connection = 0
-        numbers = (loan.incarnation, connection, granted, loan.group, loan.serial)
+        numbers = (loan.incarnation, loan.connection, granted, loan.group, loan.serial)
         self._say(loan.home, frames.Finished(*numbers, loan.draw, outcome, loan.qos))
 
     def _say(self, home: int, frame: frames.GroupFrame) -> None:
@@ -329,7 +316,7 @@ class GroupLoans(Lending):
         """Give back what was never sent to a client that is gone, and tell its homes of that."""
         self._waiting.pop(session, None)
         for loan in borrowing.arrived:
-            if loan.qos == 2 and loan.packet_id == 0:
+            if loan.packet_id == 0:
                 self._tell(session, loan, UNSENT, False)
         for home, lender in borrowing.lenders.items():
             self._say(home, frames.Absent(session.incarnation, lender.connection))
@@ -351,28 +338,27 @@ class _Bound(Deferred):
         self._loan = loan
 
     def run(self) -> None:
-        if self._session.link is not self._link or self._loan.completed:
-            return
-        if self._loan.received:  # it came before, on another connection, and is acknowledged late
-            self._loans.release(self._link, self._loan)
-        else:
+        if not self._loan.completed:  # of a connection that ended, or of one with PUBREC, the message is gone
             self._loans.send(self._session, self._link, self._loan)
 
 
 class _Released(Deferred):
     """Sends PUBREL once PUBREC of a loan is durable."""
 
-    def __init__(self, loans: GroupLoans, session: Session, link: Link, loan: Loan) -> None:
+    def __init__(
+        self, loans: GroupLoans, session: Session, link: Link, borrowing: Borrowing, loan: Loan
+    ) -> None:
         super().__init__(link)
         self._loans = loans
         self._session = session
         self._link = link
+        self._borrowing = borrowing
         self._loan = loan
 
     def run(self) -> None:
         self._loan.received = True
         if self._session.link is self._link:
-            self._loans.release(self._link, self._loan)
+            self._loans.release(self._link, self._borrowing, self._loan)
 
 
 class _Completed(Deferred):

@@ -88,10 +88,7 @@ class GroupMembers(Lending):
 
     def welcomed(self, home: int, wire: Wire) -> None:
         """Tell a home on a new wire of all members here, and which of them are connected."""
-        if self._wires.get(home) is wire:
-            return
         self._wires[home] = wire
-        self._forget_changes(home)
         sessions = self._concerned(home)
         for session in sessions:
             self._enrol(session, home)
@@ -121,13 +118,8 @@ class GroupMembers(Lending):
     def cut(self, home: int) -> None:
         """Note that there is no wire to a home any more."""
         self.loans.cut(home)
-        self._forget_changes(home)
         self._pending = {key: entry for key, entry in self._pending.items() if key[0] != home}
         self._unanswered = {number: key for number, key in self._unanswered.items() if key[0] != home}
-
-    def _forget_changes(self, home: int) -> None:
-        """Forget who has come or gone: a new wire begins with all that there is."""
-        self._changed = {key: session for key, session in self._changed.items() if key[0] != home}
 
     def heard(self, home: int, frame: GroupFrame) -> None:
         """Do what a home says on the wire to it."""
@@ -182,13 +174,9 @@ class GroupMembers(Lending):
         wire.say(frames.Enrol(self._number, incarnation, life, "", []))
 
     def _concerns(self, session: Session, home: int) -> bool:
-        """Return whether a session is a member at a home, is lent to, or has a loan of it that is not settled."""
+        """Return whether a session has become a member at a home, or has been connected, since that was told of all."""
         borrowing = borrowing_of(session)
-        if borrowing is None:
-            return False
-        if home in borrowing.lenders or self._is_member(session, home):
-            return True
-        return any(loan.home == home for loan in borrowing.unsettled.values())
+        return borrowing is not None and (home in borrowing.lenders or self._is_member(session, home))
 
     def _row(self, session: Session, key: str) -> SubscriptionRow:
         found = None if session.subscriptions is None else session.subscriptions.get(key)
@@ -198,7 +186,6 @@ class GroupMembers(Lending):
 
     def joined(self, session: Session, key: str, home: int) -> None:
         """Note that a home is to be told of a member whose subscription is durable."""
-        self._enrolled.discard((session.incarnation, key))
         self._change(session, home)
 
     def left(self, session: Session, key: str, home: int) -> None:
@@ -276,11 +263,10 @@ class GroupMembers(Lending):
 
     def _is_due(self, enrolment: Enrolment, now_ms: int) -> bool:
         """Return whether an answer waits no longer: homes know, or time is over, or the session left those groups."""
-        borrowing, incarnation = borrowing_of(enrolment.session), enrolment.session.incarnation
+        borrowing = borrowing_of(enrolment.session)
         filters = {} if borrowing is None else borrowing.filters
-        if enrolment.until_ms <= now_ms or any((incarnation, key) in self._leaving for key in enrolment.keys):
-            return True
-        return not any(key in filters for key in self._missing(enrolment))
+        waits = any(key in filters for key in self._missing(enrolment))
+        return enrolment.until_ms <= now_ms or not waits
 
     def _release(self, incarnation: int) -> None:
         """Give the answers of one session that wait for nothing any more."""
@@ -302,8 +288,6 @@ class GroupMembers(Lending):
                 held.finish()
             except Exception as error:  # noqa: BLE001  the others are answered
                 self._worker.contain("deferred", held.payer, error)
-        if due:
-            self._release(incarnation)  # those who wait for the same are refused with it
 
     # Connections
 
@@ -325,7 +309,6 @@ class GroupMembers(Lending):
             return
         self.loans.resumed(session, link)
         homes = set(borrowing.filters.values())
-        homes.update(loan.home for loan in borrowing.loans.values())
         homes.update(self._told.get(session.incarnation, ()))
         for home in sorted(homes):
             if self._changed.pop((home, session.incarnation), None) is not None:

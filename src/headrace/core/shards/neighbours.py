@@ -9,7 +9,7 @@ or nothing is taken from that shard any more: a stream that was cut begins again
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Final, cast
 
 from mypy_extensions import i64
 
@@ -29,7 +29,7 @@ from headrace.core.shards.group_homes import GroupHomes
 from headrace.core.shards.group_members import GroupMembers
 from headrace.core.shards.group_wires import GroupWires
 from headrace.core.shards.holding import Held, Holding
-from headrace.core.shards.peer import Frame, Hello, Wire, weight_of
+from headrace.core.shards.peer import Frame, Hello, Wire
 from headrace.core.shards.queue_frames import QueueFrame
 from headrace.core.shards.queue_port import QueuePort
 from headrace.core.shards.retained_frames import Answered, RetainedFrame, Sought
@@ -37,11 +37,12 @@ from headrace.core.shards.routes import Routes
 from headrace.core.shards.sending import Sender, home_of, is_queued
 from headrace.core.shards.taking import Taker
 from headrace.core.shards.withdrawing import Withdrawing
+from headrace.core.state.session import Elsewhere
 from headrace.core.state.state import Fold
 from headrace.core.state.wanted import Wanted, WantedListener
+from headrace.errors import CorruptRecord
 
 NOT_BEGUN: Final = -1
-_NOBODY: Final[list[Sender]] = []
 
 
 class StreamSettings:
@@ -102,6 +103,7 @@ class Neighbours(Passing):
         self._withdrawing = Withdrawing()
         self._followed: dict[int, int] = {}  # what followers have said is durable there
         self._followed_noted: dict[int, int] = {}
+        self._nobody = _Wanting(0, [])
         self._wanted = Wanted()
         fold.wanted = fold.queues.wanted = self._wanted
         self.queues: QueuePort | None = None  # whoever speaks of topic queues
@@ -394,9 +396,12 @@ class Neighbours(Passing):
             self.members.heard(taker.source, frame)
 
     def _copied(self, taker: Taker, frame: peer.Copied) -> None:
-        """Append the next copy of a stream; before it the queue of its topic, where it is to begin one. Raises what the
-        journal does."""
+        """Append the next copy of a stream; before it the queue of its topic, where it is to begin one. Raises
+        CorruptRecord for one of another shard, which would move the position of that one's stream, and what the journal
+        does."""
         copy = frame.copy
+        if copy.source != taker.source:
+            raise CorruptRecord(f"a copy of shard {copy.source} in the stream of shard {taker.source}")
         if frame.begins and self.queues is not None and copy.source_offset >= taker.position:
             self.queues.begins(copy)
         taker.copied(copy)
@@ -423,44 +428,59 @@ class Neighbours(Passing):
 
     # What is published here, and what of others takes effect here
 
-    def passed(self, message: Message) -> None:
+    def passed(self, message: Message, known: Elsewhere | None) -> Elsewhere | None:
         """Send a message that is durable and takes effect here to whoever follows and wants it. Of what is retained
         everybody gets a copy, at QoS 0 too: whoever comes later is told that it has come."""
         if message.flags & (FLAG_QOS | FLAG_RETAIN) == 0:
-            self.passed_live(message)
-            return
+            return self.passed_live(message, known)
         try:
-            for sender in self._wanting(message):
+            wanting = self._wanting(message, known)
+            for sender in wanting.senders:
                 sender.passes(message)
+            if message.flags & (FLAG_RETAIN | FLAG_FRAME):
+                self._pass_home(message, wanting.senders)
         except Exception as error:  # noqa: BLE001  whoever has not got it reads it from the journal
             self._worker.contain("apply", None, error)
             for sender in self._senders.values():
                 sender.fall_back(message.offset)
+            return None
+        return wanting
 
-    def _wanting(self, message: Message) -> list[Sender]:
-        """Return the senders to the shards that want a message, that of its home among them if it is retained, or of a
-        device and its topic may have a queue."""
-        slots = self.routes.match(message.tenant, message.topic)
-        if not slots and message.flags & (FLAG_RETAIN | FLAG_FRAME) == 0:
-            return _NOBODY
+    def _wanting(self, message: Message, known: Elsewhere | None) -> _Wanting:
+        """Return the senders to the shards that want the topic of a message: those that are `known`, if no route has
+        changed since."""
+        changes = self.routes.changes
+        if known is not None:
+            wanting = cast(_Wanting, known)
+            if wanting.changes == changes:
+                return wanting
         found: list[Sender] = []
-        for slot in slots:
+        for slot in self.routes.match(message.tenant, message.topic):
             sender = self._senders.get(slot)
             if sender is not None:
                 found.append(sender)
-        if message.flags & FLAG_RETAIN or (message.flags & FLAG_FRAME and is_queued(message, self.queues)):
-            home = self._by_shard.get(home_of(message, self._worker.homes))
-            if home is not None and home not in found:
-                found.append(home)
-        return found
+        if found:
+            return _Wanting(changes, found)
+        if self._nobody.changes != changes:
+            self._nobody = _Wanting(changes, found)
+        return self._nobody
 
-    def passed_live(self, message: Message) -> None:
+    def _pass_home(self, message: Message, sent: list[Sender]) -> None:
+        """Send a message to the home of its topic too, if it is retained, or of a device and the topic may have a
+        queue."""
+        if message.flags & FLAG_RETAIN or is_queued(message, self.queues):
+            home = self._by_shard.get(home_of(message, self._worker.homes))
+            if home is not None and home not in sent:
+                home.passes(message)
+
+    def passed_live(self, message: Message, known: Elsewhere | None) -> Elsewhere | None:
         """Send a message at QoS 0 to whoever follows, wants it and keeps up; for the others it is dropped, and
         counted."""
-        for slot in self.routes.match(message.tenant, message.topic):
-            sender = self._senders.get(slot)
-            if sender is not None and not sender.passes_live(message):
+        wanting = self._wanting(message, known)
+        for sender in wanting.senders:
+            if not sender.passes_live(message):
                 self._fold.tenant(message.tenant).count_drop(DROP_QOS0_SLOW, 1)
+        return wanting
 
     def may_be_heard(self, message: Message) -> bool:
         """Return whether another shard wants the message, or does not follow now and may want it."""
@@ -472,8 +492,7 @@ class Neighbours(Passing):
         """Note that a copy takes effect here."""
         taker = self._takers.get(copy.source)
         if taker is not None:
-            taker.applies()
-            taker.took(weight_of(copy))
+            taker.applies(copy)
 
     # Passes of the loop, and time
 
@@ -489,7 +508,7 @@ class Neighbours(Passing):
         # What has reached only some of its sessions passed by when it began: nobody becomes live before it is done.
         looks = 0 if self._commit.unfinished else self._settings.read_at_once
         for sender in self._senders.values():
-            if looks and sender.reads and sender.read(self._journal, self.routes, end, looks):
+            if looks and sender.reads and self._reads_on(sender, end, looks):
                 more = True
         for taker in self._takers.values():
             taker.tell()
@@ -500,6 +519,15 @@ class Neighbours(Passing):
             self.queues.go_on()
         if more:
             self._worker.request_tick()
+
+    def _reads_on(self, sender: Sender, end: i64, looks: i64) -> bool:
+        """Read on for a shard that lags; True if there is more. What that raises costs the others nothing, and is tried
+        again when the timer calls."""
+        try:
+            return sender.read(self._journal, self.routes, end, looks)
+        except Exception as error:  # noqa: BLE001
+            self._worker.contain("read", None, error)
+            return False
 
     def on_timer(self) -> None:
         """Do what time has decided: streams that nobody answers for are cut, filters withdrawn, positions told and
@@ -542,6 +570,14 @@ class Neighbours(Passing):
         if moved:
             self._commit.append(stream_record(FOLLOWED, now_us, moved))
             self._followed_noted.update(moved)
+
+
+class _Wanting(Elsewhere):
+    """The senders to the shards that want a topic, while the `changes` of routes are so many."""
+
+    def __init__(self, changes: i64, senders: list[Sender]) -> None:
+        self.changes: i64 = changes
+        self.senders = senders
 
 
 class _Announcer(WantedListener):

@@ -129,7 +129,8 @@ class Wire:
     far: int = -1
 
     def say(self, frame: Frame) -> None:
-        """Say something on the wire, behind what was said before. Does nothing once the wire has broken."""
+        """Say something on the wire, behind what was said before. Does nothing once the wire has broken, which it does
+        when something cannot be said."""
         raise NotImplementedError
 
     def say_copied(self, message: Message, source: int) -> None:

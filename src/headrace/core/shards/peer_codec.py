@@ -135,14 +135,14 @@ def _record(kind: int, message: Message) -> bytes:
 
 def decode(data: bytes) -> Frame:
     """Return the frame of these bytes. Raises CorruptRecord."""
-    kind = data[0] if data else 0
+    kind = data[0] if len(data) else 0
     try:
+        if kind == COPIED or kind in (PASSED, BEGUN):
+            return _decode_message(data, kind)
         if FIRST_KIND <= kind <= LAST_KIND:
             return decode_group_frame(data)
         if FIRST_QUEUE_KIND <= kind <= LAST_QUEUE_KIND:
             return decode_queue_frame(data)
-        if kind in (COPIED, PASSED, BEGUN):
-            return _decode_message(data, kind)
         if is_about_retained(kind):
             return decode_retained(data)
         if kind == HELLO:
@@ -172,9 +172,8 @@ def _decode_message(data: bytes, kind: int) -> Frame:
     record, end = decode_record(data, 1)
     if end != len(data):
         raise CorruptRecord(f"{len(data) - end} bytes behind a record")
-    if isinstance(record, Message):
-        _checked(record.timestamp_us)
-        _checked(record.incarnation)
+    if isinstance(record, Message) and (record.timestamp_us < 0 or record.incarnation < 0):
+        raise ValueError("a time or an offset below 0")
     if kind != PASSED and isinstance(record, Copy) and _is_copied(record):
         return Copied(record, kind == BEGUN)
     if kind == PASSED and isinstance(record, Message) and record.kind == KIND_MESSAGE and record.qos == 0:

@@ -163,8 +163,8 @@ def _end(data: bytes, at: int) -> None:
 
 
 def _checked(number: int) -> int:
-    if number > _NUMBER_MAX:
-        raise CorruptRecord(f"{number} is too large")
+    if not 0 <= number <= _NUMBER_MAX:
+        raise CorruptRecord(f"{number} is no offset, number or time")
     return number
 
 
@@ -220,6 +220,7 @@ def _decode_answered(data: bytes, number: int) -> Answered:
         record, at = decode_record(data, at + _INDEX.size)
         if not isinstance(record, Copy) or record.kind != KIND_COPY or not record.retain:
             raise CorruptRecord(f"an answer with a record of kind {record.kind}")
-        _checked(max(record.timestamp_us, record.source_offset))
+        _checked(record.timestamp_us)
+        _checked(record.source_offset)
         entries.append((index, record))
     return Answered(number, last, entries)

@@ -54,6 +54,7 @@ class Routes:
     """The routes of all other shards."""
 
     def __init__(self) -> None:
+        self.changes: i64 = 0  # of what `match` may return
         self.hashed = HashedFilters()
         self._tenants: dict[str, _OfTenant] = {}
         self._slots: list[_Wide | None] = []
@@ -63,6 +64,7 @@ class Routes:
 
     def open(self) -> int:
         """Return an empty slot. Raises OverflowError when all are taken."""
+        self.changes += 1
         if self._free:
             slot = self._free.pop()
             self._slots[slot] = _Wide(slot)
@@ -77,6 +79,7 @@ class Routes:
         """Forget the routes of a slot, from now on; `sweep` frees what they take."""
         wide = self._slots[slot]
         if wide is not None and wide.open:
+            self.changes += 1
             wide.open = False
             self._closed.append(wide)
 
@@ -85,6 +88,7 @@ class Routes:
         wide = self._slots[slot]
         if wide is None or not wide.open:
             return
+        self.changes += 1
         found = self._tenants.get(tenant)
         if found is None:
             found = self._tenants[tenant] = _OfTenant(tenant)
@@ -100,6 +104,7 @@ class Routes:
         found = self._tenants.get(tenant)
         if wide is None or not wide.open or found is None:
             return
+        self.changes += 1
         if is_wide(topic_filter):
             wide.filters.discard((tenant, topic_filter))
             found.wide.remove(topic_filter, wide)

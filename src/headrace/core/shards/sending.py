@@ -90,8 +90,8 @@ class Sender:
         """Send a message at QoS 0 that the other shard wants; return False when it is dropped."""
         if not self.live or self._left <= 0 or self._owed:
             return False
-        self._left -= weight_of(message)
         self.wire.say(Passed(message.of_nobody(message.topic, message.flags)))
+        self._left -= weight_of(message)
         return True
 
     def read(self, journal: JournalPort, routes: Routes, end: i64, looks: i64) -> bool:
@@ -164,13 +164,13 @@ class Sender:
             self.wire.say(Looked(looked))
 
     def _copy(self, message: Message) -> None:
-        self._left -= weight_of(message)
-        self._said = message.offset + 1
-        self.copies += 1
         if self._begins(message):
             self.wire.say(Copied(copy_of(message, self._source, message.offset), True))
         else:
             self.wire.say_copied(message, self._source)
+        self._left -= weight_of(message)  # what raises was not sent, and costs nothing
+        self._said = message.offset + 1
+        self.copies += 1
 
     def _begins(self, message: Message) -> bool:
         """Return whether a device has published the message, to a topic that is at home in the other shard."""

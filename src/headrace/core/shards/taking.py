@@ -7,7 +7,6 @@ from that one, after a wire has broken from the appended one.
 
 from __future__ import annotations
 
-from collections import deque
 from typing import Final
 
 from mypy_extensions import i64
@@ -65,7 +64,7 @@ class Taker:
         )  # when the oldest filter that it has not confirmed was announced; -1: there is none
         self.copies = 0  # appended
         self.full = False  # the disk is: nothing more is granted
-        self.position: i64 = fold.streams.taken.get(source, 0)
+        self.position: i64 = fold.streams.taken_of(source)
         self._start = fold.streams.sources.get(source, NO_START)  # of the owner that was heard last
         self._unsaid: StreamRecord | None = None  # it, if the journal does not have it
         self._fold = fold
@@ -77,7 +76,8 @@ class Taker:
         self._noted: i64 = self.position  # as the journal has it, or will have
         self._told: i64 = 0  # the durable position that the other side knows
         self._pending = 0  # copies and messages that have not taken effect
-        self._coming: deque[int] = deque()  # the offsets of the copies among them
+        self._newest: Copy | None = None  # the last copy among them: each knows the offset of the next one
+        self._oldest: i64 = 0  # the offset of the first one, if there is one
         self._taking: i64 = 0  # their bytes, on this wire and before
         self._received: i64 = 0  # bytes that came on this wire
         self._granted: i64 = 0
@@ -144,7 +144,11 @@ class Taker:
             self._append_retained(copy)
         else:
             self._commit.append(copy)
-        self._coming.append(copy.source_offset)
+        newest, self._newest = self._newest, copy
+        if newest is None:
+            self._oldest = offset
+        else:
+            newest.next_offset = offset
         self.position = self._noted = offset + 1
         self.copies += 1
         self._pending += 1
@@ -185,12 +189,15 @@ class Taker:
     @property
     def settled(self) -> i64:
         """Return the offset in the other journal below which all that is for this shard has taken effect."""
-        return self._coming[0] if self._coming else self.position
+        return self.position if self._newest is None else self._oldest
 
-    def applies(self) -> None:
+    def applies(self, copy: Copy) -> None:
         """Note that the oldest copy on its way takes effect."""
-        if self._coming:
-            self._coming.popleft()
+        if copy is self._newest:
+            self._newest = None
+        else:
+            self._oldest = copy.next_offset
+        self.took(weight_of(copy))
 
     def took(self, weight: i64) -> None:
         """Note that a copy or a message has taken effect."""
@@ -222,7 +229,7 @@ class Taker:
         if self.position >= self._noted + self._step:
             self.mark(now_us)
         wire = self.wire
-        durable: i64 = self._fold.streams.taken.get(self.source, 0)
+        durable = self._fold.streams.taken_of(self.source)
         if wire is not None and durable >= self._told + self._step:
             self._told = durable
             wire.say(Durable(durable))

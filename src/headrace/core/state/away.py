@@ -36,7 +36,7 @@ class Loan:
     """An entry of a group at home in another shard that a session here has, or is to have when there is room.
 
     `draw` is the packet id that its home drew it under, `connection` the one of the session that it came on. `message` is
-    there until it is sent. A *void* one is given out again by its home, whatever is answered.
+    there until it is sent.
     """
 
     def __init__(self, home: int, group: int, serial: int, incarnation: int, qos: int) -> None:
@@ -55,7 +55,6 @@ class Loan:
         self.received = False
         self.released = False  # PUBREL was sent on the connection there is
         self.completed = False
-        self.void = False
 
     @property
     def key(self) -> Key:

@@ -9,13 +9,16 @@ appended, and again in a replay; what is forgotten follows from the times of the
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Final
+from typing import TYPE_CHECKING, Final
 from zlib import crc32
 
 from librt.strings import BytesWriter, write_i32_be
 from mypy_extensions import i32, i64, mypyc_attr
 
 from headrace.core.records.message import FrameMessage
+
+if TYPE_CHECKING:
+    from headrace.core.ports.owned import Owned
 
 REPEAT_WINDOW_US: Final = 300_000_000
 SEEN_MAX: Final = 200_000  # messages that are remembered
@@ -47,7 +50,9 @@ _FORGOTTEN: Final = Seen(b"", 0, 0, NEVER)
 class DeviceRoster:
     """The devices of one tenant, by client id."""
 
-    def __init__(self) -> None:
+    def __init__(self, tenant: str = "") -> None:
+        self._tenant = tenant
+        self.of_all_shards: Owned | None = None  # how many a user has, where there are several
         self.owners: dict[str, str] = {}
         self._owned: dict[str, int] = {}  # devices by user
         # By key, and in line, the oldest first. To find the first key of a dictionary costs a look at the place of each
@@ -65,9 +70,13 @@ class DeviceRoster:
         if client_id not in self.owners:
             self.owners[client_id] = user
             self._owned[user] = self._owned.get(user, 0) + 1
+            if self.of_all_shards is not None:
+                self.of_all_shards.add(self._tenant, user, 1)
 
     def owned_by(self, user: str) -> int:
-        """Return how many devices belong to a user."""
+        """Return how many devices belong to a user, in all shards."""
+        if self.of_all_shards is not None:
+            return self.of_all_shards.count(self._tenant, user)
         return self._owned.get(user, 0)
 
     def find(self, message: Seen) -> int:

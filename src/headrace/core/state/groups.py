@@ -35,6 +35,9 @@ HASH_CLIENT: Final = "hash-client"
 ANYBODY: Final = (
     -1
 )  # among those that had an entry: they were too many to be remembered, or nobody noted them
+GROUP_NUMBER_SHIFT: Final = (
+    16  # a group's number: the offset of its first subscription, and its place in that record
+)
 _HAD_MAX: Final = 8
 
 STRATEGIES: Final = (ROUND_ROBIN, LEAST_IN_FLIGHT, STICKY, HASH_TOPIC, HASH_CLIENT)

@@ -57,7 +57,7 @@ from headrace.core.records.record import (
     Record,
     record_end,
 )
-from headrace.core.records.stream_record import LENT, RETURNED, STARTED, StreamRecord
+from headrace.core.records.stream_record import ANEW, LENT, RETURNED, STARTED, StreamRecord
 from headrace.core.state.backlog import Page
 from headrace.core.state.devices import seen_of
 from headrace.core.state.groups import group_of
@@ -157,7 +157,7 @@ class Replay:
                 group = self._fold.groups.get(numbers[at])
                 if group is not None and group.applied < record.offset:
                     group.take_back(numbers[at + 1])
-        elif record.subkind < LENT or record.subkind == STARTED:
+        elif record.subkind < LENT or record.subkind in (STARTED, ANEW):
             self._fold.streams.apply(record)
         elif self._fold.away is not None:
             self._fold.away.replay(record)

@@ -30,6 +30,9 @@ class RetainedStore:
         self._arriving_bytes = 0
         self.touched: set[bytes] = set()  # set, replaced or removed since the newest snapshot
         self.bytes = 0
+        # Of the other shards of the node, when they were asked last: topics with a message, and their memory.
+        self.messages_elsewhere = 0
+        self.memory_elsewhere = 0
         self.home: RetainedHome | None = (
             None  # where there are other shards: only what is at home here is kept
         )
@@ -55,12 +58,17 @@ class RetainedStore:
     def has_room_for(
         self, topic: bytes, size: int, payload_size: int, messages_max: int, bytes_max: int
     ) -> bool:
-        """Return whether a retained message of `size` bytes may be kept. A delete always may."""
-        if payload_size == 0 or not self.is_home(topic):
+        """Return whether a retained message of `size` bytes may be kept. A delete always may, and so may what is no
+        larger than the message that it replaces: shards that did not know of each other may have gone beyond a limit."""
+        home = self.home
+        if payload_size == 0 or (home is not None and not home.has(topic)):
             return True
-        if messages_max and self.topics_soon(topic) > messages_max and topic not in self._by_topic:
+        old = self._by_topic.get(topic)
+        if old is not None and size <= old.size:
+            return True
+        if messages_max and old is None and self.topics_soon(topic) + self.messages_elsewhere > messages_max:
             return False
-        return not bytes_max or self.memory_soon(topic, size) <= bytes_max
+        return not bytes_max or self.memory_soon(topic, size) + self.memory_elsewhere <= bytes_max
 
     def arrive(self, message: Message) -> None:
         """Note that a retained message was appended, which `apply` gets when it is durable."""
@@ -106,12 +114,19 @@ class RetainedStore:
     def memory_soon(self, topic: bytes, size: int) -> int:
         """Return about how much memory messages and levels will take if the message on this topic has `size` bytes."""
         old = self._by_topic.get(topic)
-        beyond = self._tree.levels - LEVELS_FREE * len(self._by_topic)
+        beyond = self._levels_beyond()
         if old is None:
             beyond += max(0, topic.count(b"/") + 1 - LEVELS_FREE)
         else:
             size -= old.size
         return self.bytes + self._arriving_bytes + size + LEVEL_BYTES * max(0, beyond)
+
+    def memory(self) -> int:
+        """Return about how much memory messages and levels take, with what is on its way."""
+        return self.bytes + self._arriving_bytes + LEVEL_BYTES * max(0, self._levels_beyond())
+
+    def _levels_beyond(self) -> int:
+        return self._tree.levels - LEVELS_FREE * len(self._by_topic)
 
     def apply(self, message: Message) -> None:
         """Keep `message` for its topic; an empty payload deletes [MQTT-3.3.1-6]. Older than what is kept: ignored."""

@@ -74,13 +74,19 @@ class Target(Entry):
         return 1 if self.members is None else 1 + _MERGED_TARGET + len(self.members)
 
 
+class Elsewhere:
+    """Says who wants one topic in other shards, to whoever passes messages on to them (`routing.Passing`)."""
+
+
 class Route:
-    """Says who gets what is published to one topic, while the tree's `changes` are so many."""
+    """Says who gets what is published to one topic, while the tree's `changes` are so many. `elsewhere`: as far as that
+    is known."""
 
     def __init__(self, topic: bytes, changes: i64, targets: list[Target]) -> None:
         self.topic = topic
         self.changes: i64 = changes
         self.targets = targets
+        self.elsewhere: Elsewhere | None = None
 
 
 class Subscription(Target):
@@ -144,8 +150,9 @@ class Commons:
         self.shared_tree: SubscriptionTree[Target] = SubscriptionTree(merge)  # of shared subscriptions
         self.retained = RetainedStore()
         self.producers = Producers()
-        self.devices = DeviceRoster()
+        self.devices = DeviceRoster(name)
         self.queues: dict[bytes, TopicQueue] = {}  # by topic; the fold's
+        self.queues_elsewhere: i64 = 0  # in the other shards of the node, when it was asked last
         self.counters = Counters()
         self.space = BacklogSpace(pages)
         self.ids = PacketIds() if ids is None else ids

@@ -28,7 +28,7 @@ from headrace.core.records.record import (
     DROP_SESSION_ENDED,
 )
 from headrace.core.state.away import Away
-from headrace.core.state.groups import Group, draws_of, give_back, groups_of
+from headrace.core.state.groups import GROUP_NUMBER_SHIFT, Group, draws_of, give_back, groups_of
 from headrace.core.state.packet_ids import PacketIds
 from headrace.core.state.queue import reference
 from headrace.core.state.retained_homes import RecentRetained, RetainedHome
@@ -89,6 +89,7 @@ class Fold:
         self.lowest_listed: int = NONE_LISTED
         self._collects_drops = False
         self._owned: Owned | None = None  # where there are other shards
+        self._owned_devices: Owned | None = None
 
     def tenant(self, name: str) -> Tenant:
         tenant = self.tenants.get(name)
@@ -97,6 +98,7 @@ class Fold:
             tenant.drops = {} if self._collects_drops else None
             tenant.queues = self.queues.of_tenant(name)
             tenant.of_all_shards = self._owned
+            tenant.devices.of_all_shards = self._owned_devices
             self._house(tenant)
             self.tenants[name] = tenant
         return tenant
@@ -110,11 +112,12 @@ class Fold:
         for tenant in self.tenants.values():
             self._house(tenant)
 
-    def count_owned_in(self, owned: Owned) -> None:
-        """Count the subscriptions of users with those of other shards, before any record is applied."""
-        self._owned = owned
+    def count_owned_in(self, owned: Owned, devices: Owned) -> None:
+        """Count the subscriptions and the devices of users with those of other shards, before any record is applied."""
+        self._owned, self._owned_devices = owned, devices
         for tenant in self.tenants.values():
             tenant.of_all_shards = owned
+            tenant.devices.of_all_shards = devices
 
     def _house(self, tenant: Tenant) -> None:
         if self._homes is not None:
@@ -235,7 +238,7 @@ class Fold:
             for at, row in enumerate(event.subscriptions):
                 subscription = subscription_from(session, row)
                 if subscription.filter.startswith(SHARE_PREFIX):
-                    self._join(session, subscription, event.offset << 16 | at)
+                    self._join(session, subscription, event.offset << GROUP_NUMBER_SHIFT | at)
 
     def _depart(self, session: Session) -> None:
         """Take a session out of the directory, and what it has out of queues. What may fail for want of memory comes
@@ -318,7 +321,7 @@ class Fold:
         """Apply subscriptions; return how many things were done, as the others do."""
         rows = event.subscriptions
         for at, row in enumerate(rows):
-            self.subscribe(session, subscription_from(session, row), event.offset << 16 | at)
+            self.subscribe(session, subscription_from(session, row), event.offset << GROUP_NUMBER_SHIFT | at)
         return len(rows) + self.retained_queued(session, event)
 
     def subscribe(self, session: Session, subscription: Subscription, group_id: int) -> None:

@@ -98,15 +98,15 @@ class Cluster:
 
     def draw(self, draw: Draw) -> None:
         """Give the head to a consumer."""
+        self.in_flight[draw.serial] = draw  # first: what is neither there nor in line counts as finished
         self._pass(draw.serial)
-        self.in_flight[draw.serial] = draw
 
     def give_back(self, draw: Draw) -> None:
         """Take a message back whose consumer has gone, or has held it for too long: somebody else gets it, and is told
-        so."""
-        draw.holder = None
-        if self.in_flight.pop(draw.serial, None) is not None:
+        so. Where that raises, the consumer holds it still."""
+        if self.in_flight.get(draw.serial) is draw:
             self._return(draw.serial, True)
+            del self.in_flight[draw.serial]
 
     def finish(self, serial: i64) -> bool:
         """Finish a message that is acknowledged or dropped. Returns False if it was before (replays)."""
@@ -131,8 +131,8 @@ class Cluster:
         self.next = max(self.next, serial + 1)
 
     def _return(self, serial: int, redelivered: bool) -> None:
-        self.returned[serial] = redelivered
         heapq.heappush(self._order, serial)
+        self.returned[serial] = redelivered
 
     def forget(self, serial: int) -> None:
         """Forget the oldest message, which the queue has dropped."""

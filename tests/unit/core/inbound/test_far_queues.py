@@ -5,12 +5,15 @@ from __future__ import annotations
 
 import random
 from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Final
 
 import pytest
 from mypy_extensions import i64
 
 from headrace.core.inbound.consuming import Guest
+from headrace.core.inbound.far_queues import Errand
 from headrace.core.inbound.queue_talk import QueueTalk
 from headrace.core.ports.settings import BrokerSettings
 from headrace.core.ports.voice import Draught, Voice
@@ -19,8 +22,9 @@ from headrace.core.shards.neighbours import StreamSettings
 from headrace.core.shards.peer_codec import decode
 from headrace.core.shards.queue_frames import ACKS, Answered
 from headrace.core.state.topic_queues import TopicQueue
+from headrace.errors import ProtocolError
 from headrace.storage.memory import MemoryLink
-from shard_wires import WiredShard, WiredShards
+from shard_wires import End, WiredShard, WiredShards
 
 SN: Final = b"s"
 LATER_S: Final = 4.0  # than an answer waits for a home
@@ -217,6 +221,22 @@ def test_join_is_answered_when_the_other_shards_look_for_the_topic(queues: Queue
     assert service.take_and_ack(topic) == [b"from 2"]
 
 
+def test_a_cluster_counts_once_though_its_join_waits_for_other_shards() -> None:
+    settings = BrokerSettings()
+    settings.clusters_max = 4
+    queues = Queues(settings)
+    topic, names = queues.wired.topic_in(0), [b"1", b"2", b"3", b"4", b"5"]
+    service = Service(queues, 1)
+    queues.wired.held = {(0, 2)}
+    for name in names:
+        service.join(topic, name)
+        queues.carry()
+    assert service.told == []
+    queues.wired.held = set()
+    queues.carry()
+    assert service.told == [("join", 0)] * 4 + [("join", 0x97)]
+
+
 def test_a_pull_waits_at_the_home_and_leave_ends_it(queues: Queues) -> None:
     topic = queues.wired.topic_in(0)
     service = queues.service(1, topic)
@@ -233,9 +253,8 @@ def test_a_pull_waits_at_the_home_and_leave_ends_it(queues: Queues) -> None:
     service.leave(topic)
     queues.carry()
     assert service.told[-1] == ("leave", 0x11)
-    service.pull(topic)
-    queues.carry()
-    assert service.link.closed
+    with pytest.raises(ProtocolError):
+        service.pull(topic)
 
 
 def test_a_pull_is_answered_with_nothing_when_its_time_is_over(queues: Queues) -> None:
@@ -294,32 +313,28 @@ def test_a_home_that_is_away_refuses_for_now_and_holds_up_no_other_for_long(queu
     assert service.told[-1] == ("join", 0)
 
 
-def test_what_a_consumer_holds_goes_to_another_when_its_wire_breaks(queues: Queues) -> None:
+@pytest.mark.parametrize("ends", ["wire", "connection"])
+def test_what_a_consumer_holds_goes_to_another_when_its_wire_or_its_connection_ends(
+    queues: Queues, ends: str
+) -> None:
     topic = queues.wired.topic_in(0)
     one, two = queues.service(1, topic), queues.service(2, topic)
     queues.publish(0, topic, 4)
     queues.carry()
     assert len(one.take(topic)) == 4
-    queues.wired.disconnect(1, 0)
+    if ends == "wire":
+        queues.wired.disconnect(1, 0)
+    else:
+        one.end()
     queues.carry()
-    assert one.told[-1] == ("fail", 0x88)
-    assert one.link.closed
+    if ends == "wire":
+        assert one.told[-1] == ("fail", 0x88)
+        assert one.link.closed
     got = two.take(topic)
     assert [one.redelivered for one in got] == [True] * 4
     two.ack(topic, [one.message_id for one in got])
     queues.carry()
     assert two.told[-1] == ("ack", 0)
-
-
-def test_a_connection_that_ends_gives_back_what_it_holds(queues: Queues) -> None:
-    topic = queues.wired.topic_in(0)
-    one, two = queues.service(1, topic), queues.service(2, topic)
-    queues.publish(0, topic, 3)
-    queues.carry()
-    assert len(one.take(topic)) == 3
-    one.end()
-    queues.carry()
-    assert len(two.take(topic)) == 3
 
 
 def test_a_home_that_was_killed_has_all_that_was_not_acknowledged_and_nothing_that_was(
@@ -373,6 +388,140 @@ def test_a_conversation_of_a_shard_with_itself_that_goes_wrong_begins_anew(queue
     assert near.link.closed
     assert len(far.take_and_ack(topic)) == 2
     again = queues.service(0, topic)
+    queues.publish(2, topic, 1)
+    queues.carry()
+    assert len(again.take_and_ack(topic)) == 1
+
+
+def test_requests_that_wait_and_consumers_keep_a_long_topic_once(queues: Queues) -> None:
+    """PULLs are charged to nobody, since they may wait for a minute: a thousand of them on topics of their own, of 60
+    KiB, were 60 MiB of the broker's memory for one connection."""
+    topic = queues.wired.topic_in(0, "x" * 60_000)
+    service = queues.service(1, topic)
+    for number in range(50):
+        service.join(topic, b"%d" % number)
+        service.pull(topic, 1, 60_000, b"%d" % number)
+        with pytest.raises(ProtocolError):
+            service.pull(f"{number}{topic}", 1, 60_000)
+    queues.carry()
+    service.pull(topic, 1, 60_000)
+    talk = queues.wired[1].neighbours.queues
+    assert isinstance(talk, QueueTalk)
+    caller = talk.far._callers[service.guest]
+    assert len({id(topic) for _, topic, _ in caller.stays}) == 1
+    assert len(caller.pulls.waiting) == 50
+    assert len({id(errand.topic) for errand in caller.pulls.waiting}) == 1
+    service.end()
+    assert not talk.far._topics
+
+
+class Unlooked(deque[Errand]):
+    """A line that is not looked through."""
+
+    def __iter__(self) -> Iterator[Errand]:
+        raise AssertionError
+
+
+def test_leave_looks_through_no_line_of_pulls_and_ends_those_of_its_consumer_alone(queues: Queues) -> None:
+    topic = queues.wired.topic_in(0)
+    service = queues.service(1, topic)
+    service.join(topic, b"d")
+    queues.carry()
+    for name in (b"c", b"d", b"c"):
+        service.pull(topic, 1, 1000, name)
+    talk = queues.wired[1].neighbours.queues
+    assert isinstance(talk, QueueTalk)
+    pulls = talk.far._callers[service.guest].pulls
+    pulls.waiting = Unlooked(pulls.waiting)
+    service.leave(topic)
+    service.leave(topic)
+    service.join(topic)
+    service.join(topic)
+    service.pull(topic, 1, 1000)
+    queues.carry()
+    assert sorted(service.told[2:4]) == [("leave", 0), ("pull", 0)]
+    assert service.told[4:] == [("leave", 0x11), ("join", 0), ("join", 0)]
+    queues.publish(2, topic, 3)
+    queues.carry()
+    assert [count for what, count in service.told[7:] if what == "pull"] == [1, 0, 1]
+    assert not service.link.closed
+
+
+def test_a_pull_that_waits_for_a_consumer_who_may_not_join_ends_the_connection() -> None:
+    settings = BrokerSettings()
+    settings.clusters_max = 1
+    queues = Queues(settings)
+    topic = queues.wired.topic_in(0)
+    service = queues.service(1, topic)
+    service.pull(topic, 1, 60_000)
+    service.join(topic, b"d")
+    service.pull(topic, 1, 60_000, b"d")
+    queues.carry()
+    assert service.told[1:] == [("join", 0x97)]
+    assert service.link.closed
+
+
+def test_long_topics_that_devices_publish_to_are_not_remembered(queues: Queues) -> None:
+    consuming = queues.wired[0].broker.devices.consuming
+    for number in range(100):
+        assert consuming.may_have(b"x" * 1000 + b"%d" % number)
+        assert consuming.may_have(b"%d" % number)
+    assert len(consuming._has_queue) == 100
+
+
+@pytest.mark.interpreted  # a compiled journal keeps its methods
+def test_a_stream_that_cannot_be_read_on_keeps_no_shard_from_its_own_queues(
+    queues: Queues, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    near, far = queues.wired.topic_in(0), queues.wired.topic_in(1)
+    queues.wired.disconnect(1, 0)
+    sent = queues.publish(0, far, 3)
+    queues.carry()
+    service = Service(queues, 0)
+    with monkeypatch.context() as patch:
+        patch.setattr(queues.wired[0].journal, "fetch", _no_memory)
+        queues.wired.connect(1, 0)
+        queues.wired.carry()
+        service.join(near)
+        for _ in range(5):
+            queues.wired.carry()
+        assert service.told == [("join", 0)]
+    queues.wired.advance(1)
+    assert queues.service(2, far).take_and_ack(far) == sent
+
+
+def _no_memory(offset: int) -> None:
+    raise MemoryError
+
+
+class Hoarse(Ear):
+    """An ear for which there is no memory in the end."""
+
+    def fail(self, code: int, reason: str) -> None:
+        raise MemoryError
+
+
+@pytest.mark.parametrize("shard", [0, 1])
+def test_a_connection_that_cannot_be_told_why_it_ends_keeps_no_other_one_from_its_queue(
+    queues: Queues, shard: int
+) -> None:
+    """A consumer that is not told, and whose home has forgotten it, would wait for ever; so would all that come later,
+    if this shard never spoke to itself again."""
+    topic = queues.wired.topic_in(0)
+    one, two = queues.service(shard, topic), queues.service(shard, topic)
+    one.guest.voice = Hoarse()
+    if shard == 0:
+        talk = queues.wired[0].neighbours.queues
+        assert isinstance(talk, QueueTalk)
+        talk._back.say(Answered(1, ACKS, 0))  # of an ACK that was never sent
+    else:
+        queues.wired.disconnect(1, 0)
+        queues.wired.connect(1, 0)
+    queues.carry()
+    assert two.told[-1] == ("fail", 0x88)
+    assert one.link.closed
+    assert two.link.closed
+    again = queues.service(shard, topic)
     queues.publish(2, topic, 1)
     queues.carry()
     assert len(again.take_and_ack(topic)) == 1
@@ -529,6 +678,131 @@ def test_consumers_wires_and_owners_that_take_their_time_lose_nothing(seed: int)
         cluster.done |= set(service.take_and_ack(topic))
         assert cluster.done <= cluster.sent
         assert cluster.sent - cluster.done <= queues.unanswered(topic)
+
+
+class Forgetful(Reader):
+    """A reader that takes an ACK that failed for what it is: it is given the messages again."""
+
+    def acknowledged(self, sn: bytes, code: int) -> None:
+        messages = self.waits.popleft()
+        if code == 0:
+            self.cluster.done.update(message.message.payload for message in messages)
+
+
+class Scarce(Asynchronous):
+    """Owners that have no memory for a moment, now and then while `scarce`. What that raises ends the wire on which the
+    frame has come, or the connection whose request it was."""
+
+    def __init__(self, seed: int) -> None:
+        self.scarce = False
+        super().__init__(seed)
+        for shard in self.wired.shards:
+            self._impoverish(shard)
+
+    def _impoverish(self, shard: WiredShard) -> None:
+        broker = shard.broker
+        for owner, names in (
+            (broker.commit, ("append", "defer", "charge")),
+            (broker.clusters, ("_give", "_notify")),
+            (broker.timers, ("schedule",)),
+        ):
+            for name in names:
+                setattr(owner, name, self._sometimes(getattr(owner, name)))
+
+    def _sometimes(self, call: Callable[..., object]) -> Callable[..., object]:
+        def made(*arguments: object) -> object:
+            if self.scarce and self.rng.random() < 0.03:
+                raise MemoryError
+            return call(*arguments)
+
+        return made
+
+    @contextmanager
+    def plenty(self) -> Iterator[None]:
+        before, self.scarce = self.scarce, False
+        yield
+        self.scarce = before
+
+    def some(self) -> None:
+        """One wire after another carries what was said; the next one follows on one that has ended."""
+        for pair, (near, far) in list(self.wired.wires.items()):
+            for end, other in ((near, far), (far, near)):
+                for _ in range(self.rng.randrange(len(end.said) + 1)):
+                    if self.wired.wires.get(pair) == (near, far):
+                        self._hear(pair, other, end.said.popleft())
+        self.wired.sync()
+        for service in [one for one in self.services if one.link.closed]:
+            self.services.remove(service)
+            service.end()
+
+    def _hear(self, pair: tuple[int, int], end: End, frame: bytes) -> None:
+        try:
+            end.shard.neighbours.heard(end, decode(frame))
+        except MemoryError:
+            end.is_cut = True
+        if any(one.is_cut for one in self.wired.wires[pair]):
+            with self.plenty():
+                self.wired.disconnect(*pair)
+                self.wired.connect(*pair)
+
+    def request(self) -> None:
+        """One of the clients asks for something."""
+        if len(self.services) < 6 and self.rng.random() < 0.3:
+            topic, service = self.rng.choice(self.topics), Service(self, self.rng.randrange(3))
+            service.ear = service.guest.voice = Forgetful(self.clusters[topic])
+            self.services.append(service)
+            self.reads[service] = topic
+        elif self.services:
+            service = self.rng.choice(self.services)
+        else:
+            return
+        try:
+            self._ask(service, self.reads[service])
+        except MemoryError:
+            service.link.closed = True
+
+    def _ask(self, service: Service, topic: str) -> None:
+        ear = service.ear
+        assert isinstance(ear, Forgetful)
+        if not service.told:
+            service.join(topic)
+        elif ear.got:
+            held, ear.got = ear.got, []
+            ear.waits.append(held)
+            service.ack(topic, [one.message_id for one in held])
+        service.pull(topic, self.rng.randint(1, 5), 60_000)
+
+
+@pytest.mark.interpreted  # compiled classes keep their methods
+@pytest.mark.parametrize("seed", range(20))
+def test_owners_without_memory_for_a_moment_lose_nothing_and_keep_nothing_for_ever(seed: int) -> None:
+    queues = Scarce(seed)
+    for _ in range(100):
+        with queues.plenty():
+            topic, shard = queues.rng.choice(queues.topics), queues.rng.randrange(3)
+            if queues.rng.random() < 0.4:
+                queues.clusters[topic].sent |= set(queues.publish(shard, topic, queues.rng.randint(1, 4)))
+                queues.wired[shard].sync()
+        queues.scarce = True
+        for _ in range(3):
+            queues.request()
+        queues.some()
+    queues.scarce = False
+    for service in queues.services:
+        service.link.closed = True
+    queues.carry()
+    queues.wired.advance(60)
+    for topic, cluster in queues.clusters.items():
+        service = queues.service(1, topic)
+        cluster.done |= set(service.take_and_ack(topic))
+        assert cluster.sent - cluster.done <= queues.unanswered(topic)
+        service.end()
+    queues.carry()
+    for wired in queues.wired.shards:
+        broker = wired.broker
+        assert broker.commit.deferred_bytes == 0
+        assert not broker.devices.consuming._making
+        assert not any(live.consumers or live.idle for live in broker.clusters._live.values())
 
 
 @pytest.mark.parametrize("seed", range(12))

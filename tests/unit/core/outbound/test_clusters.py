@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from array import array
+from collections import OrderedDict
 from typing import Final
 
 import pytest
@@ -15,8 +16,9 @@ from headrace.core.inbound import consuming
 from headrace.core.inbound.consuming import Guest
 from headrace.core.inbound.devices import DeviceLink
 from headrace.core.outbound import clusters
-from headrace.core.outbound.clusters import Party
+from headrace.core.outbound.clusters import Consumer, Party
 from headrace.core.ports.clock import Clock
+from headrace.core.ports.identity import DEFAULT_TENANT
 from headrace.core.ports.settings import BrokerSettings
 from headrace.core.ports.voice import Draught, Voice
 from headrace.core.records.message import FrameMessage
@@ -94,10 +96,10 @@ class Bench:
             self.broker.commit.append(self.message())
         self.sync()
 
-    def message(self) -> FrameMessage:
+    def message(self, topic: bytes = TOPIC) -> FrameMessage:
         payload = b"%d" % self.sent
         self.sent += 1
-        return FrameMessage(self.clock.now_us, self.sent, "default", b"defaultd", 7, TOPIC, -1, payload)
+        return FrameMessage(self.clock.now_us, self.sent, "default", b"defaultd", 7, topic, -1, payload)
 
     def guest(self, cluster: bytes = b"c") -> Guest:
         found = Guest(MemoryLink(self.broker.worker), Notes())
@@ -287,6 +289,16 @@ def test_queues_and_clusters_are_only_so_many() -> None:
         assert isinstance(guest.voice, Notes)
         codes += guest.voice.codes
     assert codes == [0, 0, 0x97, 0, 0x97]
+
+
+def test_queues_of_other_shards_count() -> None:
+    bench = Bench(queues_max=3)  # one is there
+    tenant = bench.broker.fold.tenant(DEFAULT_TENANT)
+    tenant.queues_elsewhere = 1
+    assert [bench.consuming.open(tenant, topic) for topic in (b"t1", b"t2")] == [0, 0x97]
+    bench.sync()
+    tenant.queues_elsewhere = 0
+    assert [bench.consuming.open(tenant, topic) for topic in (b"t1", b"t2", b"t3")] == [0, 0, 0x97]
 
 
 def test_a_topic_that_has_no_queue_any_more_loses_it_at_the_start() -> None:
@@ -640,3 +652,137 @@ def test_nobody_who_waits_is_asked_while_no_more_may_be_in_flight(monkeypatch: p
     assert asked == []
     bench.ack(first, [got[0].message_id])
     assert (len(asked), len(notes[0].got)) == (1, 1)
+
+
+def test_a_consumer_that_was_told_and_does_not_pull_keeps_no_message_from_one_that_would() -> None:
+    """What is told to one that stands still would wait until the next message comes, and there may be none."""
+    bench = Bench()
+    still, ready = bench.guest(), bench.guest()
+    told = ready.voice
+    assert isinstance(told, Notes)
+    bench.publish(2)
+    for _ in range(6):
+        assert told.news == 1
+        told.news = 0
+        got = bench.pull(ready, 256)
+        bench.ack(ready, [draught.message_id for draught in got])
+        bench.publish(1)
+    assert isinstance(still.voice, Notes)
+    assert still.voice.news == 1
+
+
+class Looked(OrderedDict[Consumer, None]):
+    """Counts how often somebody is taken from the front, or put behind the others."""
+
+    times = 0
+
+    def move_to_end(self, key: Consumer, last: bool = True) -> None:
+        self.times += 1
+        super().move_to_end(key, last)
+
+    def popitem(self, last: bool = True) -> tuple[Consumer, None]:
+        self.times += 1
+        return super().popitem(last)
+
+
+def test_whoever_was_told_of_messages_is_not_looked_at_with_each_one_that_leaves() -> None:
+    bench = Bench()
+    guests = [bench.guest() for _ in range(300)]
+    live = bench.broker.clusters.live(bench.queue.clusters[b"c"])
+    looked = live.idle = Looked(live.idle)
+    bench.publish(1000)
+    for guest in guests:
+        bench.consuming.lost(guest)
+        bench.sync()
+    assert looked.times == 300
+
+
+class Hoarse(Notes):
+    """A voice for which there is no memory."""
+
+    def notify(self, sn: bytes, topic: bytes, cluster: bytes, available: i64) -> None:
+        raise MemoryError
+
+    def pulled(self, sn: bytes, messages: list[Draught]) -> None:
+        raise MemoryError
+
+
+def with_voice(bench: Bench, voice: Notes, topic: bytes, wait_ms: int) -> Guest:
+    found = Guest(MemoryLink(bench.broker.worker), voice)
+    bench.consuming.join(found, b"s", topic, b"c")
+    bench.sync()
+    if wait_ms:
+        bench.consuming.pull(found, b"s", topic, b"c", 1, wait_ms)
+        bench.sync()
+    return found
+
+
+@pytest.mark.parametrize("wait_ms", [0, 60_000])
+def test_a_consumer_that_cannot_be_told_costs_no_other_one_its_message(wait_ms: int) -> None:
+    """Neither one of the same cluster, nor one of the next queue of the batch."""
+    bench = Bench()
+    bench.consuming.open(bench.broker.fold.tenant("default"), b"doors")
+    bench.sync()
+    hoarse = with_voice(bench, Hoarse(), TOPIC, wait_ms)
+    others = [Notes(), Notes()]
+    for voice, topic in zip(others, (TOPIC, b"doors"), strict=True):
+        with_voice(bench, voice, topic, wait_ms)
+    for topic in (TOPIC, TOPIC, b"doors"):
+        bench.broker.commit.append(bench.message(topic))
+    bench.sync()
+    assert [len(voice.got) if wait_ms else voice.news for voice in others] == [1, 1]
+    assert hoarse.link.closed
+
+
+def test_a_consumer_that_cannot_be_given_what_another_one_held_keeps_it_from_nobody() -> None:
+    bench = Bench()
+    gone, hoarse, third = bench.guest(), with_voice(bench, Hoarse(), TOPIC, 0), Notes()
+    bench.publish(2)
+    assert len(bench.pull(gone, 2)) == 2
+    bench.consuming.pull(hoarse, b"s", TOPIC, b"c", 1, 60_000)
+    with_voice(bench, third, TOPIC, 60_000)
+    bench.consuming.lost(gone)
+    bench.sync()
+    assert len(third.got) == 1
+    assert hoarse.link.closed
+
+
+class Scarce(dict[int, object]):
+    """A dictionary for which there is no memory to put something in, until `enough`."""
+
+    enough = False
+
+    def __setitem__(self, key: int, value: object) -> None:
+        if not self.enough:
+            raise MemoryError
+        super().__setitem__(key, value)
+
+
+@pytest.mark.interpreted  # compiled code puts into a dictionary itself
+@pytest.mark.parametrize("way", ["overdue", "lost"])
+def test_what_cannot_be_given_back_for_want_of_memory_is_later(way: str) -> None:
+    bench = Bench()
+    guest = bench.guest()
+    bench.publish(3)
+    assert len(bench.pull(guest, 2)) == 2
+    cluster = bench.queue.clusters[b"c"]
+    scarce = Scarce()
+    cluster.returned = scarce  # type: ignore[assignment]
+    if way == "lost":
+        bench.consuming.lost(guest)
+    bench.later(31_000)
+    scarce.enough = True
+    bench.later(31_000)
+    assert [draught.redelivered for draught in bench.pull(bench.guest(), 9)] == [True, True, False]
+
+
+@pytest.mark.interpreted
+def test_what_cannot_be_given_to_a_consumer_for_want_of_memory_waits_for_the_next_one() -> None:
+    bench = Bench()
+    bench.publish(1)
+    guest, cluster = bench.guest(), bench.queue.clusters[b"c"]
+    cluster.in_flight = Scarce()  # type: ignore[assignment]
+    bench.pull(guest, 1)
+    assert guest.link.closed
+    cluster.in_flight = {}
+    assert len(bench.pull(bench.guest(), 1)) == 1

@@ -16,6 +16,9 @@ class Elsewhere(OwnedElsewhere):
     def tell(self, tenant: str, user: str, count: int) -> None:
         self.told.append((tenant, user, count))
 
+    def tell_all(self, counts: dict[tuple[str, str], int]) -> None:
+        self.told = [(*key, count) for key, count in counts.items()]
+
 
 def test_a_worker_alone_counts_what_its_shards_have() -> None:
     owned = Owned()

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from librt.strings import BytesWriter
 
 from harness import START_US, message
-from headrace.core.records.message import Message, encode_varint
+from headrace.core.records.message import Message, broker_message, decode_batch, encode_varint
 from headrace.mqtt.codec import encode_publish
 from headrace.mqtt.data_types import varint
 
@@ -75,3 +75,13 @@ def test_no_clock_makes_an_expiry_longer(step_s: int, expiry_s: int) -> None:
     packet = out.getvalue()
     left = int.from_bytes(packet[packet.index(b"\x05\x02") + 2 :][:4], "big")
     assert left == min(expiry_s, max(0, expiry_s - max(0, step_s)))
+
+
+def test_records_of_several_tenants_in_turn_are_each_of_their_own() -> None:
+    names = ["one", "two", "two", "one", "déjà", "one"]
+    out = BytesWriter()
+    for name in names:
+        broker_message(START_US, 1, name, b"a", b"x").encode_into(out)
+    assert [
+        record.tenant for record in decode_batch(out.getvalue(), 0) if isinstance(record, Message)
+    ] == names

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from itertools import count
+from typing import cast
 
 import pytest
 
@@ -13,10 +14,13 @@ from headrace.core.ports.link import Link
 from headrace.core.ports.settings import BrokerSettings
 from headrace.core.records.message import Message
 from headrace.core.records.record import DROP_SESSION_ENDED, UPPER_ID_FIRST
+from headrace.core.shards import group_frames as frames
 from headrace.core.shards.group_frames import ENROL
 from headrace.core.shards.group_members import Enrolment, GroupMembers
+from headrace.core.shards.peer_codec import decode
+from headrace.core.state.away import borrowing_of
 from headrace.core.state.groups import Group
-from headrace.core.state.session import MEMBER_PREFIX
+from headrace.core.state.session import MEMBER_PREFIX, Session
 from headrace.mqtt import codec
 from headrace.mqtt import reason_codes as rc
 from headrace.mqtt.packets import SubscriptionRequest
@@ -580,7 +584,7 @@ def test_a_home_remembers_some_of_the_topics_that_a_member_may_not_read() -> Non
     other = member(shards, 2, share_in(shards, 0))
     publisher = shards[0].client("p", clean=True)
     for number in range(600):
-        publisher.publish(f"a/{number}", b"x", 1)
+        publisher.publish(f"a/{number:0200}", b"x", 1)  # longer than what every connection remembers
         shards.carry()
         for packet_id, _, _, _ in other.publishes():
             other.ack(packet_id)
@@ -619,3 +623,338 @@ def test_an_error_on_the_way_to_a_member_ends_the_wire_and_nothing_else() -> Non
     shards.connect(1, 0)
     shards.carry()
     assert received(client) == [b"1"]
+
+
+# What members say, and when
+
+
+def lives_said(shards: WiredShards) -> list[int]:
+    """How the sessions are of which shard 1 tells shard 0, as far as that was not heard yet."""
+    near, _ = shards.wires[1, 0]
+    return [frame.life for frame in map(decode, near.said) if isinstance(frame, frames.Enrol)]
+
+
+def session_of(client: Client) -> Session:
+    return cast("Session", client.link.session)
+
+
+def remembered(shards: WiredShards) -> list[object]:
+    """All that shard 1 remembers of what it has told homes, and of answers that wait for them."""
+    members = shards[1].neighbours.members
+    return [
+        members._pending,
+        members._unanswered,
+        members._enrolled,
+        members._leaving,
+        members._told,
+        members._held,
+    ]
+
+
+def test_a_second_member_on_the_same_wire_is_lent_to() -> None:
+    shards = WiredShards(2)
+    share = share_in(shards, 0)
+    clients = [member(shards, 1, share), shards[1].client("n", version=4)]
+    clients[1].subscribe(share, 1)
+    shards.carry()
+    clients[1].take()
+    publish(shards, 0, [b"1", b"2"])
+    assert [len(received(client)) for client in clients] == [1, 1]
+
+
+def test_a_member_that_joins_another_group_keeps_its_connection() -> None:
+    shards = WiredShards(2)
+    client = member(shards, 1, share_in(shards, 0))
+    publish(shards, 0, [b"1"])
+    [draw] = group_of(shards, 0).drawn.values()
+    client.subscribe(share_in(shards, 0, "b/#"), 1)
+    shards.carry()
+    assert draw.group.drawn == {draw.serial: draw}
+    assert received(client) == [b"1"]
+
+
+def test_a_member_that_joins_and_is_connected_anew_in_one_batch_is_told_of_in_that_order() -> None:
+    shards = WiredShards(2)
+    share = share_in(shards, 0)
+    member(shards, 1, share).lose()
+    client = shards[1].client("n", version=4)
+    shards[1].sync = write_nothing  # type: ignore[method-assign]
+    client.subscribe(share, 1)
+    client.lose_unsynced()
+    client = Client(shards[1], client.link.client_id, sync=False)
+    del shards[1].sync
+    shards.carry()
+    publish(shards, 0, [b"1"])
+    assert received(client) == [b"1"]
+
+
+def test_a_member_that_joins_and_ends_in_one_batch_is_known_to_nobody() -> None:
+    shards = WiredShards(2)
+    share = share_in(shards, 0)
+    stays = member(shards, 1, share)
+    client = shards[1].client("n", version=4)
+    shards[1].sync = write_nothing  # type: ignore[method-assign]
+    client.subscribe(share, 1)
+    client.lose_unsynced()
+    Client(shards[1], client.link.client_id, clean=True, sync=False)
+    del shards[1].sync
+    shards.carry()
+    stands = [s for s in shards[0].broker.fold.by_incarnation.values() if s.stands_in]
+    assert [s.client_id for s in stands] == [f"{MEMBER_PREFIX}1/{session_of(stays).incarnation}"]
+
+
+def test_an_older_answer_of_a_home_is_not_for_what_it_was_told_since() -> None:
+    shards = WiredShards(2)
+    client = member(shards, 1, share_in(shards, 0))
+    shards.held.add((1, 0))
+    for topic_filter in ("b/#", "c/#"):
+        client.subscribe(share_in(shards, 0, topic_filter), 1)
+    [_, number] = shards[1].neighbours.members._unanswered
+    near, _ = shards.wires[1, 0]
+    shards[1].neighbours.heard(near, frames.Enrolled(number - 1))
+    shards[1].sync()
+    assert suback(client) == []
+    shards.held.clear()
+    shards.carry()
+    assert [code for first, body in client.take() if first >> 4 == SUBACK for code in body[2:]] == [1, 1]
+
+
+def test_who_has_left_and_comes_again_waits_for_the_home_again() -> None:
+    shards = WiredShards(2)
+    share = share_in(shards, 0)
+    client = member(shards, 1, share)
+    client.feed(codec.encode_unsubscribe(4, 9, [share]))
+    shards.carry()
+    client.take()
+    shards.held.add((1, 0))
+    client.subscribe(share, 1)
+    assert suback(client) == []
+    shards.held.clear()
+    shards.carry()
+    assert suback(client) == [1]
+
+
+def test_an_answer_that_comes_when_a_member_has_just_left_is_for_one_that_it_was() -> None:
+    """The record has taken effect, and the home is told of it at the end of the pass."""
+    shards = WiredShards(2)
+    share = share_in(shards, 0)
+    client = member(shards, 1, share)
+    shards.held.add((1, 0))
+    client.subscribe(share, 2)
+    [number] = shards[1].neighbours.members._unanswered
+    client.feed(codec.encode_unsubscribe(4, 9, [share]), sync=False)
+    journal, broker = shards[1].journal, shards[1].broker
+    shards[1].worker.end_tick()
+    journal.durable = len(journal.records)
+    broker.commit.on_high_watermark(journal.durable)
+    shards[1].neighbours.heard(shards.wires[1, 0][0], frames.Enrolled(number))
+    assert shards[1].neighbours.members.elsewhere(session_of(client), share)
+
+
+def test_a_home_that_answers_when_it_was_refused_makes_nobody_a_member() -> None:
+    """The record that takes the membership away is on its way; somebody else waits for the same answer."""
+    shards = WiredShards(2)
+    share = share_in(shards, 0)
+    client = member(shards, 1, share_in(shards, 0, "b/#"))
+    shards.held.add((1, 0))
+    client.subscribe(share, 1)
+    shards.advance(2)
+    client.subscribe(share, 1)
+    numbers = list(shards[1].neighbours.members._unanswered)
+    shards[1].sync = write_nothing  # type: ignore[method-assign]
+    shards[1].advance(1)
+    for number in numbers:
+        shards[1].neighbours.heard(shards.wires[1, 0][0], frames.Enrolled(number))
+    del shards[1].sync
+    shards[1].sync()
+    assert [code for first, body in client.take() if first >> 4 == SUBACK for code in body[2:]] == [
+        0x80,
+        0x80,
+    ]
+
+
+def test_of_a_wire_that_broke_and_a_session_that_ended_nothing_is_remembered() -> None:
+    shards = WiredShards(2)
+    share = share_in(shards, 0)
+    client = member(shards, 1, share)
+    shards.held.add((1, 0))
+    client.subscribe(share, 2)
+    assert len(shards[1].neighbours.members._pending) == 1
+    shards.disconnect(1, 0)
+    assert remembered(shards)[:2] == [{}, {}]
+    shards.held.clear()
+    shards.connect(1, 0)
+    shards.carry()
+    shards.held.add((1, 0))
+    client.subscribe(share_in(shards, 0, "b/#"), 1)
+    client.lose()
+    shards[1].client("m", clean=True)
+    shards[1].sync()
+    shards.held.clear()
+    shards.carry()
+    assert remembered(shards) == [{}, {}, set(), set(), {}, {}]
+
+
+def test_a_client_that_is_back_before_its_home_has_what_it_had_there_though_it_is_no_member() -> None:
+    shards = WiredShards(2)
+    share = share_in(shards, 0)
+    client = member(shards, 1, share, 2)
+    publish(shards, 0, [b"1"], 2)
+    [(packet_id, *_)] = client.publishes()
+    client.feed(codec.encode_unsubscribe(4, 9, [share]))
+    shards.carry()
+    shards.disconnect(1, 0)
+    client.lose()
+    client = shards[1].client("m")
+    shards.connect(1, 0)
+    shards.carry()
+    assert client.publishes() == [(packet_id, b"1", True, 2)]
+    client.lose()
+    client = shards[1].client("m")
+    shards.carry()
+    assert client.publishes() == [(packet_id, b"1", True, 2)]
+    complete(client, packet_id, shards)
+    assert not shards[1].neighbours.members.away.loans
+
+
+def test_what_was_lost_with_a_wire_goes_to_others_when_its_member_has_left() -> None:
+    shards = WiredShards()
+    share = share_in(shards, 0)
+    client = member(shards, 1, share, 2)
+    shards.held.add((1, 0))
+    publish(shards, 0, [b"1"], 2)
+    other = member(shards, 2, share, 2)
+    shards.disconnect(1, 0)
+    client.feed(codec.encode_unsubscribe(4, 9, [share]))
+    shards.held.clear()
+    shards.connect(1, 0)
+    shards.carry()
+    assert (received(client), received(other)) == ([], [b"1"])
+
+
+def test_what_the_client_of_an_ended_session_has_had_goes_to_nobody_else() -> None:
+    shards = WiredShards()
+    share = share_in(shards, 0)
+    client = member(shards, 1, share, 2)
+    publish(shards, 0, [b"1"], 2)
+    assert received(client) == [b"1"]
+    other = member(shards, 2, share, 2)
+    shards.disconnect(1, 0)
+    client.lose()
+    shards[1].client("m", clean=True)
+    shards.connect(1, 0)
+    shards.carry()
+    assert received(other) == []
+    assert not group_of(shards, 0).drawn
+
+
+def test_what_an_ended_session_had_at_qos_1_goes_to_others_once_that_is_durable() -> None:
+    shards = WiredShards()
+    share = share_in(shards, 0)
+    client = member(shards, 1, share)
+    publish(shards, 0, [b"1"])
+    assert received(client) == [b"1"]
+    other = member(shards, 2, share)
+    near, far = shards.wires[1, 0]
+    assert not near.said
+    shards[0].neighbours.heard(far, frames.Enrol(99, session_of(client).incarnation, frames.ENDED, "", []))
+    shards.carry()
+    assert received(other) == [b"1"]
+
+
+def test_a_home_that_asks_hears_of_a_client_that_is_connected_that_it_lives() -> None:
+    """What was drawn for it may be on its way."""
+    shards = WiredShards(2)
+    share = share_in(shards, 0)
+    client = member(shards, 1, share)
+    client.feed(codec.encode_unsubscribe(4, 9, [share]))
+    shards.carry()
+    near, _ = shards.wires[1, 0]
+    shards[1].neighbours.heard(near, frames.Asked(session_of(client).incarnation))
+    shards[1].sync()
+    assert lives_said(shards) == [frames.LIVES]
+
+
+def test_a_home_that_asks_hears_of_a_member_that_is_away_that_it_lives() -> None:
+    shards = WiredShards(2)
+    client = member(shards, 1, share_in(shards, 0))
+    incarnation = session_of(client).incarnation
+    client.lose()
+    shards.carry()
+    near, _ = shards.wires[1, 0]
+    shards[1].neighbours.heard(near, frames.Asked(incarnation))
+    shards[1].sync()
+    assert lives_said(shards) == [frames.LIVES]
+
+
+def test_a_home_that_asks_hears_what_is_durable() -> None:
+    shards = WiredShards(2)
+    client = member(shards, 1, share_in(shards, 0))
+    incarnation = session_of(client).incarnation
+    shards[1].sync = write_nothing  # type: ignore[method-assign]
+    client.lose_unsynced()
+    shards[1].client("m", clean=True, sync=False)
+    near, _ = shards.wires[1, 0]
+    shards[1].neighbours.heard(near, frames.Asked(incarnation))
+    shards[1].worker.end_tick()
+    assert lives_said(shards) == []
+    del shards[1].sync
+    shards[1].sync()
+    assert set(lives_said(shards)) == {frames.ENDED}
+
+
+def test_a_home_hears_what_a_client_completed_that_has_gone_again() -> None:
+    shards = WiredShards(2)
+    client = member(shards, 1, share_in(shards, 0), 2)
+    publish(shards, 0, [b"1"], 2)
+    [(packet_id, *_)] = client.publishes()
+    shards.disconnect(1, 0)
+    client.feed(codec.encode_pubrec(4, packet_id))
+    client.take()
+    client.feed(codec.encode_pubcomp(4, packet_id))
+    client.lose()
+    shards.connect(1, 0)
+    shards.carry()
+    assert not group_of(shards, 0).drawn
+    assert not shards[1].neighbours.members.away.loans
+
+
+@pytest.mark.parametrize(("qos", "dup"), [(1, True), (2, False)])
+def test_what_is_drawn_again_for_a_member_is_a_duplicate_if_it_may_have_had_it(qos: int, dup: bool) -> None:
+    """At QoS 2 its own shard knows that; at QoS 1 the home."""
+    shards = WiredShards(2)
+    client = member(shards, 1, share_in(shards, 0), qos)
+    if qos == 2:
+        shards.held.add((1, 0))
+    publish(shards, 0, [b"1"], qos)
+    assert len(received(client)) == (qos == 1)
+    shards.disconnect(1, 0)
+    shards.held.clear()
+    shards.connect(1, 0)
+    shards.carry()
+    assert [(payload, again) for _, payload, again, _ in client.publishes()] == [(b"1", dup)]
+
+
+def test_of_what_finds_no_room_the_oldest_says_when_it_goes_back() -> None:
+    settings = BrokerSettings()
+    settings.inflight_max = 1
+    shards = WiredShards(settings=settings)
+    client = member(shards, 1, share_in(shards, 0))
+    client.subscribe(share_in(shards, 2, "c/#"), 1)
+    client.subscribe("b", 1)
+    shards.carry()
+    shards[1].client("d", clean=True).publish("b", b"direct")
+    shards[0].client("w", clean=True).publish("a/1", b"1")
+    shards.carry()
+    assert received(client) == [b"direct"]
+    loans = shards[1].neighbours.members.loans
+    [(session, since)] = loans._waiting.items()
+    shards.advance(0.6)
+    shards[2].client("w", clean=True).publish("c/1", b"2")
+    shards.carry()
+    found = borrowing_of(session)
+    assert found is not None
+    assert len(found.arrived) == 2
+    assert loans._waiting == {session: since}
+    shards.advance(0.5)
+    assert loans._waiting == {}

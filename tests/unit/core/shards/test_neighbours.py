@@ -8,10 +8,10 @@ from itertools import count
 
 import pytest
 
-from harness import Client, Harness
+from harness import Client, Harness, message
 from headrace.core.homes import Homes
 from headrace.core.ports.identity import DEFAULT_TENANT
-from headrace.core.records.message import Message
+from headrace.core.records.message import Message, copy_of
 from headrace.core.records.record import DROP_QOS0_SLOW
 from headrace.core.records.stream_record import FOLLOWED, TAKEN, StreamRecord
 from headrace.core.shards import peer
@@ -126,6 +126,25 @@ def test_what_is_published_in_one_shard_reaches_the_sessions_of_another(qos: int
     assert [m.payload for m in pair.follower.journal.records if isinstance(m, Message)] == (
         [b"0", b"1", b"2"] if qos else []
     )
+
+
+def test_a_copy_of_another_shard_ends_the_stream_that_it_came_in_and_moves_nothing() -> None:
+    pair = Pair()
+    reader = pair.follower.client("r", version=5)
+    reader.subscribe("a", 1)
+    pair.carry()
+    positions = dict(pair.follower.broker.fold.streams.taken)
+    written = len(pair.follower.journal.records)
+    stray = copy_of(message(b"a", b"stray"), 7, 1 << 40)
+    pair.follower.neighbours.heard(pair.near, peer.Copied(stray))
+    pair.follower.sync()
+    assert not pair.follower.neighbours.follows(0)
+    assert pair.follower.broker.fold.streams.taken == positions
+    assert len(pair.follower.journal.records) == written
+    pair.connect()
+    pair.source.client("w").publish("a", b"next", 1)
+    pair.carry()
+    assert received(reader) == [b"next"]
 
 
 def test_what_was_dropped_is_told_once_to_whoever_subscribed_in_any_shard() -> None:
@@ -343,6 +362,51 @@ def test_a_filter_is_withdrawn_a_minute_after_nobody_has_it() -> None:
     reader.feed(codec.encode_unsubscribe(4, 11, ["a"]))
     pair.advance(61)
     assert not routes.match("default", b"a")
+
+
+@pytest.mark.parametrize("qos", [0, 1])
+def test_who_wants_a_topic_is_asked_again_when_routes_have_changed(qos: int) -> None:
+    pair = Pair()
+    writer = pair.source.client("w")
+    reader = pair.follower.client("r")
+
+    def told(payload: bytes) -> list[bytes]:
+        for _ in range(3):  # the first of a topic is remembered, the second knows of whom
+            writer.publish("a", payload, qos)
+        pair.carry()
+        return received(reader)
+
+    assert told(b"nobody") == []
+    reader.subscribe("a", 1)
+    pair.carry()
+    assert told(b"one") == [b"one"] * 3
+    writer.publish("b", b"nobody", qos)
+    assert told(b"again") == [b"again"] * 3
+    pair.source.neighbours.broken(pair.far)
+    pair.connect()
+    assert told(b"another wire") == [b"another wire"] * 3
+    reader.feed(codec.encode_unsubscribe(4, 9, ["a"]))
+    pair.advance(61)
+    copies = pair.source.neighbours.copies_sent
+    assert told(b"nobody") == []
+    assert pair.source.neighbours.copies_sent == copies
+
+
+@pytest.mark.interpreted
+@pytest.mark.parametrize("qos", [0, 1])
+def test_who_wants_a_topic_is_looked_up_twice_at_most_for_a_publisher_that_stays_with_it(qos: int) -> None:
+    pair = Pair(connected=False)
+    routes = pair.source.neighbours.routes = Counting()
+    reader, writer = pair.follower.client("r"), pair.source.client("w")
+    reader.subscribe("a", 1)
+    pair.connect()
+    for topic in ("a", "nobody"):
+        asked = routes.asked
+        for _ in range(5):
+            writer.publish(topic, b"x", qos)
+        pair.carry()
+        assert 1 <= routes.asked - asked <= 2
+    assert received(reader) == [b"x"] * 5
 
 
 def test_filters_beyond_what_may_wait_are_withdrawn_at_once() -> None:
@@ -572,6 +636,18 @@ class Failing(Routes):
         if self.fails:
             self.fails = False
             raise MemoryError
+        return super().match(tenant, topic)
+
+
+class Counting(Routes):
+    """Counts how often it is asked."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.asked = 0
+
+    def match(self, tenant: str, topic: bytes) -> list[int]:
+        self.asked += 1
         return super().match(tenant, topic)
 
 

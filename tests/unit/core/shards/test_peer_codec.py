@@ -103,6 +103,8 @@ def test_a_frame_that_is_cut_or_too_long_is_refused(frame: Frame, expected: str)
         b"\x0a" + encode(passed())[1:],
         b"\x0b" + encode(copied())[1:],
         encode(Copied(Given(copied().copy))),
+        encode(copied())[:16] + b"\xff" + encode(copied())[17:],  # the time is below 0
+        encode(copied())[:24] + b"\xff" + encode(copied())[25:],  # the offset is
     ],
 )
 def test_what_is_none_is_refused(data: bytes) -> None:

@@ -95,6 +95,13 @@ def test_an_answer_holds_what_is_retained_alone() -> None:
         decode(encode(Answered(1, True, [(0, Given(retained()))])))
 
 
+@pytest.mark.parametrize(("offset", "timestamp_us"), [(-1, START_US), (42, -1), (-1, -1)])
+def test_an_answer_has_no_offset_or_time_below_0(offset: int, timestamp_us: int) -> None:
+    copy = Copy(3, offset, timestamp_us, 5, "default", b"defaultc", 7, b"t", b"", -1, b"x")
+    with pytest.raises(CorruptRecord):
+        decode(encode(Answered(1, True, [(0, copy)])))
+
+
 @given(st.binary(max_size=60), st.integers(32, 36))
 def test_anything_else_is_refused_as_damage(rest: bytes, kind: int) -> None:
     assert is_about_retained(kind)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from harness import message
 from headrace.core.homes import Homes
 from headrace.core.ports.journal import NOT_NOW, OTHER_RECORD, Absent, JournalPort
@@ -17,8 +19,11 @@ class Heard(Wire):
     def __init__(self) -> None:
         self.copies: list[int] = []
         self.looked: list[int] = []
+        self.fails = False
 
     def say(self, frame: Frame) -> None:
+        if self.fails:
+            raise MemoryError
         if isinstance(frame, Copied):
             self.copies.append(frame.copy.source_offset)
         elif isinstance(frame, Looked):
@@ -180,3 +185,14 @@ def test_a_new_stream_owes_nothing() -> None:
     stream.publish()
     stream.sender.follow(1, stream.granted)
     assert stream.sender.position(stream.end) == 1
+
+
+def test_what_could_not_be_sent_costs_no_credit() -> None:
+    stream = Stream(1)
+    stream.wire.fails = True
+    with pytest.raises(MemoryError):
+        stream.publish()
+    stream.wire.fails = False
+    stream.sender.fall_back(0)
+    stream.read()
+    assert stream.wire.copies == [0]

@@ -7,6 +7,7 @@ from typing import cast
 
 import pytest
 
+from headrace.core.ports.owned import Owned
 from headrace.core.records.message import FrameMessage
 from headrace.core.state import devices
 from headrace.core.state.devices import NEVER, REPEAT_WINDOW_US, DeviceRoster, seen_of
@@ -132,3 +133,13 @@ def test_a_repeat_of_any_size_is_known_by_its_checksum(size: int) -> None:
     assert one.content == zlib.crc32(b"t\0" + bytes(size))
     assert one.key == b"door\0\0\0\1"
     assert seen_of(message(0xFFFFFFFE)).key == b"door\xff\xff\xff\xfe"
+
+
+def test_a_user_has_the_devices_of_all_shards() -> None:
+    rosters, owned = [DeviceRoster("t"), DeviceRoster("t"), DeviceRoster("t2")], Owned()
+    for roster in rosters:
+        roster.of_all_shards = owned
+    for roster, client_id in zip(rosters, ("a", "b", "c"), strict=True):
+        roster.own(client_id, "ada")
+        roster.own(client_id, "ada")  # a record of before
+    assert [roster.owned_by("ada") for roster in rosters] == [2, 2, 1]

@@ -8,7 +8,9 @@ from hypothesis import strategies as st
 from harness import Client, Harness, message, recover, state
 from headrace.core.records.message import Copy, copy_of
 from headrace.core.records.stream_record import (
+    ANEW,
     FOLLOWED,
+    OWNED,
     STARTED,
     TAKEN,
     StreamRecord,
@@ -158,3 +160,17 @@ def test_starts_come_back_from_records_and_from_snapshots() -> None:
     found = Streams()
     found.restore_starts(streams.start_fields(8))  # the second start was not durable when the snapshot began
     assert (found.starts, found.sources) == ([(3, 100)], streams.sources)
+
+
+def test_with_a_shard_that_was_put_back_streams_begin_anew() -> None:
+    streams = Streams()
+    streams.apply(stream_record(TAKEN, 0, [(1, 30), (2, 30)]))
+    streams.apply(stream_record(FOLLOWED, 0, [(1, 20), (2, 20)]))
+    streams.apply(stream_record(OWNED, 0, [(1, 25), (2, 25)]))
+    streams.apply(stream_record_of(STARTED, 0, [1, 25, 9, 0, 2, 25, 9, 0]))
+    streams.apply(stream_record_of(ANEW, 0, [1, 10, 5, 0]))
+    assert (streams.taken, streams.followed) == ({1: 10, 2: 30}, {1: 5, 2: 20})
+    assert (streams.owners, streams.sources) == ({2: 25}, {2: (25, 9)})
+    assert streams.floor([1, 2]) == 5
+    assert not streams.takes(copy(1, 9))
+    assert streams.takes(copy(1, 10))

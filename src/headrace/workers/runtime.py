@@ -1,0 +1,86 @@
+"""The runtime directory of a node: what its processes have between them, and nobody else may enter.
+
+    config.toml      the configuration as it counts now, written by the supervisor
+    counts, times, subscriptions, devices, kept
+                     tables that all workers map (`services.node_table`)
+    peer-<i>.sock, hand-<i>.sock, admin-<i>.sock
+                     where worker i is reached
+
+It goes with the supervisor; the workers of one that was killed remove it when they end. Where all were killed at once the
+next supervisor on this machine does.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import re
+import shutil
+import tempfile
+from contextlib import suppress
+from pathlib import Path
+from typing import Final
+
+CONFIG: Final = "config.toml"
+CONNECTIONS: Final = "counts"  # of connections, by listener and by user
+TIMES: Final = "times"  # until when bans hold, and allowances are used up
+SUBSCRIPTIONS: Final = "subscriptions"  # by user
+DEVICES: Final = "devices"  # by user
+KEPT: Final = "kept"  # retained messages, topic queues
+TABLES: Final = (CONNECTIONS, TIMES, SUBSCRIPTIONS, DEVICES, KEPT)
+_PREFIX: Final = "headrace-"
+_CHARACTERS_MAX: Final = 80  # the address of a Unix socket has 108 bytes at most
+_OURS: Final = re.compile(r"config\.(toml|new)|(peer|hand|admin)-[0-9]+\.sock|" + "|".join(TABLES))
+
+
+def make_runtime() -> Path:
+    """Make the directory of the sockets between workers, which nobody else may enter. Raises OSError."""
+    folder = tempfile.gettempdir()
+    if len(folder) > _CHARACTERS_MAX - 20:
+        folder = "/tmp"  # noqa: S108  the directory in it is ours alone
+    return Path(tempfile.mkdtemp(prefix=_PREFIX, dir=folder))
+
+
+def hold(folder: Path) -> int:
+    """Keep a folder, which systemd-tmpfiles and other supervisors leave alone while somebody has locked it, however old.
+    Returns the descriptor that holds it, for the workers too. Raises OSError."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    fcntl.flock(descriptor, fcntl.LOCK_SH)
+    return descriptor
+
+
+def write_config(runtime: Path, text: str) -> None:
+    """Write the configuration as it counts now, with its passwords. One that is there already needs no room, where
+    there may be none now. Raises OSError."""
+    file = runtime / CONFIG
+    with suppress(OSError, UnicodeDecodeError):
+        if file.read_text(encoding="utf-8") == text:
+            return
+    written = file.with_suffix(".new")
+    written.write_text(text, encoding="utf-8")
+    written.replace(file)
+
+
+def remove_left_over(folder: Path) -> None:
+    """Remove the runtime directories of supervisors that were killed with all of their workers: nobody holds them any
+    more, and each has some MiB of tables in it."""
+    for path in folder.glob(f"{_PREFIX}*"):
+        with suppress(OSError):
+            if _is_left_over(path):
+                shutil.rmtree(path)
+
+
+def _is_left_over(path: Path) -> bool:
+    """Return whether a directory is ours, has what workers make there and nothing else, and nobody holds it. Raises
+    OSError."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+    try:
+        found, names = os.fstat(descriptor), os.listdir(descriptor)
+        if found.st_uid != os.geteuid() or found.st_mode & 0o077:
+            return False
+        if CONNECTIONS not in names or not all(_OURS.fullmatch(name) for name in names):
+            return False
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)  # BlockingIOError: held
+        return True
+    finally:
+        os.close(descriptor)
