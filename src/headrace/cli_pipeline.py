@@ -15,7 +15,6 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from threading import Event
 from types import FrameType
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -117,11 +116,12 @@ def submit(
     config = configured(options)
     with failures_explained():
         from headrace_spark.base import submitting
+        from headrace_spark.base.scratch import Scratch, sweep
 
         mode = deploy_mode or submitting.default_mode(config.pipeline.master)
         submitting.check_submission(job_settings(job, config), mode)
-        with TemporaryDirectory(prefix="headrace-job-") as made:
-            folder = Path(made)
+        sweep()
+        with Scratch("job") as folder:
             (folder / submitting.SCRIPT).write_text(submitting.SCRIPT_TEXT)
             sent, files = _sent(config) if mode == submitting.CLUSTER else (config, [])
             text = folder / submitting.CONFIGURATION

@@ -8,7 +8,7 @@ from __future__ import annotations
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from threading import Event
@@ -33,22 +33,26 @@ OLDER: Final[Artifacts] = (("org.gaul", "s3proxy", "2.6.0"),)
 _BACKEND: Final = {SERVER: "transient-nio2", OLDER: "transient"}
 _QUIET: Final = '<configuration><root level="WARN"/></configuration>'
 START_S: Final = 120
+# Short-lived and small; a measurement has it as a machine of its own would.
+QUICK: Final = ("-Xmx512m", *quick_java.OPTIONS.split())
 
 
 @contextmanager
-def s3_server(folder: Path, server: Artifacts = SERVER, bucket: str = BUCKET, port: int = 0) -> Iterator[str]:
-    """S3Proxy with an empty bucket until the block ends; its address. `port`: 0 is any that is free."""
+def s3_server(
+    folder: Path,
+    server: Artifacts = SERVER,
+    bucket: str = BUCKET,
+    port: int = 0,
+    java: Sequence[str] = QUICK,
+) -> Iterator[str]:
+    """S3Proxy with an empty bucket until the block ends; its address. `port`: 0: any that is free. `java`: options."""
     jars = fetch(jars_folder().parent / f"s3proxy-{server[0][2]}", server)
     address = f"http://127.0.0.1:{port or free_port()}"
     said = {"s3proxy.endpoint": address, "s3proxy.authorization": "none"}
     said |= {"jclouds.provider": _BACKEND[server], "jclouds.identity": "any", "jclouds.credential": "any"}
     (folder / "s3proxy.conf").write_text("".join(f"{key}={value}\n" for key, value in said.items()))
     (folder / "logback.xml").write_text(_QUIET)
-    options = [
-        "-Xmx512m",
-        *quick_java.OPTIONS.split(),
-        f"-Dlogback.configurationFile={folder / 'logback.xml'}",
-    ]
+    options = [*java, f"-Dlogback.configurationFile={folder / 'logback.xml'}"]
     command = ["java", *options, "-cp", f"{jars}/*", "org.gaul.s3proxy.Main"]
     running = subprocess.Popen([*command, "--properties", str(folder / "s3proxy.conf")])
     try:

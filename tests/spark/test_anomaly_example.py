@@ -18,7 +18,7 @@ from broker_process import ROOT, BrokerProcess, wait_until
 from headrace_spark.base.broker_address import BrokerAddress
 
 pytestmark = pytest.mark.spark
-WAIT_S = 120
+WAIT_S = 400
 
 
 def example() -> ModuleType:

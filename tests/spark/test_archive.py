@@ -29,10 +29,11 @@ from headrace_spark.source.local import LocalJournal
 from spark import quick_java
 from spark.conftest import Writer, settings_of
 from spark.journals import mixed
+from spark.stops import stop_all
 
 pytestmark = pytest.mark.spark
 
-WAIT_S = 120
+WAIT_S = 400
 
 
 class Bench:
@@ -409,3 +410,11 @@ def test_kill_9_of_the_driver_while_the_journal_grows_and_a_clean_stop(bench: Be
     assert process.returncode == 0, said
     assert "done:" in said
     assert bench.rows() == bench.journal.rows()
+
+
+def test_a_stop_of_all_its_processes_in_the_middle_is_one_line(bench: Bench) -> None:
+    bench.journal.write(mixed(6000, 14))
+    with bench.process("--follow", "--trigger", "0", "--max-records", "100") as process:
+        wait_for(lambda: bench.has_version(4), process)
+        stop_all(process)
+    assert 0 < bench.row_count() < len(bench.journal.rows())

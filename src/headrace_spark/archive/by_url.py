@@ -11,8 +11,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Final
 
 from py4j.protocol import Py4JJavaError
@@ -24,6 +22,7 @@ from headrace_spark.archive.position import ends_of
 from headrace_spark.archive.settings import JOB, ArchiveSettings, started, stream
 from headrace_spark.base.errors import TableMoved
 from headrace_spark.base.lake_url import LakeUrl
+from headrace_spark.base.scratch import Scratch
 from headrace_spark.lake.checkpoint import Checkpoint
 from headrace_spark.lake.delta_commit import Step, append_rows
 from headrace_spark.lake.hadoop_files import said_plainly
@@ -46,7 +45,7 @@ class UrlTarget:
         self._journals = journals
         self._lake = UrlLake(spark, lake)
         self._leases = [self._lake.lease(journal.uuid) for journal in journals]
-        self._folder = TemporaryDirectory(prefix="headrace-archive-")
+        self._folder = Scratch("archive")
         self._begun = 0
         self._written: Mapping[str, int] = {}
         self._said: list[JournalEnd] = []
@@ -78,7 +77,7 @@ class UrlTarget:
         """Begin where the table is: what Spark had planned before it failed is of no account."""
         written = self._written if self._begun == 0 else self._written_below()
         self._begun += 1
-        checkpoint = Checkpoint(Path(self._folder.name) / str(self._begun))
+        checkpoint = Checkpoint(self._folder.path / str(self._begun))
         rows = stream(self._spark, self._settings, self._journals, SOURCE, self.owner, written).load()
         batches = Batches(self._lake, self._leases, checkpoint, self._said)
         return started(rows.writeStream.foreachBatch(batches.add), self._settings, checkpoint.path.as_uri())

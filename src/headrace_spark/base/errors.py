@@ -72,6 +72,10 @@ class LakeUnreachable(PipelineError):
     """The store of a lake behind a URL does not answer, does not let us in, or lacks what a lake needs."""
 
 
+class PageUnwritten(PipelineError):
+    """The page of a report has no place on the disk, or may not be written there."""
+
+
 class BrokerUnreachable(PipelineError):
     """No connection to the broker, or no acknowledgement for too long."""
 

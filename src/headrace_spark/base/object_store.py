@@ -7,7 +7,6 @@ Delta leaves it to its log store that a version is written once. For `abfss://`,
 
 from __future__ import annotations
 
-import tempfile
 import zipfile
 from collections.abc import Mapping
 from dataclasses import replace
@@ -19,6 +18,7 @@ from pyspark.sql import SparkSession
 
 from headrace_spark.base.jars import S3_PACKAGES, S3_PACKAGES_LEFT_OUT, s3_jars
 from headrace_spark.base.lake_url import LakeUrl, Location
+from headrace_spark.base.scratch import folder_of_process
 from headrace_spark.base.settings import SparkSettings
 
 LOG_STORE_KEY: Final = "spark.delta.logStore.s3a.impl"
@@ -61,7 +61,7 @@ def add_log_store(spark: SparkSession) -> None:
 
 def _compile(spark: SparkSession) -> None:
     jvm: Any = spark._jvm
-    folder = Path(tempfile.mkdtemp(prefix="headrace-"))
+    folder = folder_of_process("log-store")
     source = Path(str(files("headrace_spark"))) / "base" / "ConditionalPutLogStore.java"
     loader = _loader(jvm)
     compiler = jvm.org.codehaus.janino.Compiler()

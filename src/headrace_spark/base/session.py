@@ -15,7 +15,7 @@ from contextlib import suppress
 from importlib.resources import files
 from pathlib import Path
 from threading import current_thread, main_thread
-from typing import Final
+from typing import Any, Final
 
 from py4j.protocol import Py4JError
 from pyspark import SparkContext
@@ -24,7 +24,10 @@ from pyspark.sql import SparkSession
 from headrace_spark.base.cluster import LOCAL, check_master, check_workers
 from headrace_spark.base.errors import EngineMissing
 from headrace_spark.base.jars import PACKAGES, SPARK_VERSION, jar_files, missing_jars
+from headrace_spark.base.launching import java_as_we_start_it
+from headrace_spark.base.scratch import folder_of_process, sweep
 from headrace_spark.base.settings import SparkSettings
+from headrace_spark.base.stopping import STOPPING
 from headrace_spark.devices.sink import MqttDataSource
 from headrace_spark.lake.table_files import CODEC, CODEC_KEY, MESSAGES_LAYOUT, ZSTD_LEVEL
 from headrace_spark.source.file_source import JournalFiles
@@ -69,6 +72,7 @@ def open_session(settings: SparkSettings) -> SparkSession:
     """Start Spark, or join the session that this process already has. Raises EngineMissing."""
     check_java()
     check_master(settings.master)
+    sweep()
     # Workers must run the interpreter that has pyarrow; the machine's `python3` usually has not.
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
@@ -77,7 +81,8 @@ def open_session(settings: SparkSettings) -> SparkSession:
         builder = builder.config(key, value)
     on_interrupt = signal.getsignal(signal.SIGINT)
     try:
-        spark = builder.getOrCreate()
+        with java_as_we_start_it():
+            spark = builder.getOrCreate()
     except Exception as error:
         reason = str(error).splitlines()[0]  # pages of Java follow
         raise EngineMissing(
@@ -85,6 +90,7 @@ def open_session(settings: SparkSettings) -> SparkSession:
         ) from error
     if on_interrupt is not signal.default_int_handler and current_thread() is main_thread():
         signal.signal(signal.SIGINT, on_interrupt)  # Spark puts its own in the place of ours
+    STOPPING.at_once = hush
     if not is_local(settings.master):
         # Before the source is registered, which takes down what its workers need.
         spark.sparkContext.addPyFile(str(package_archive()))
@@ -98,12 +104,17 @@ def open_session(settings: SparkSettings) -> SparkSession:
 def hush() -> None:
     """Let Spark say nothing more: what a stop cuts off complains, about nothing that anybody can act on.
 
-    Java's own threads do so in a thousand lines, and Python's, which is told how far tasks are, in a traceback.
+    Java's own threads do so in a thousand lines, in the log or past it, and Python's, which is told how far tasks are, in
+    a traceback.
     """
     context = SparkContext._active_spark_context
     if context is None:
         return
-    context.setLogLevel("OFF")
+    with suppress(Py4JError, ConnectionError, AttributeError):  # it may be gone already, or just going
+        context.setLogLevel("OFF")
+        jvm: Any = context._jvm
+        to_the_log = jvm.org.apache.spark.util.SparkUncaughtExceptionHandler(False)
+        jvm.java.lang.Thread.setDefaultUncaughtExceptionHandler(to_the_log)
     server = context._accumulatorServer
     if server is not None:
         setattr(server, "handle_error", lambda *_: None)  # noqa: B010  (a method, as far as mypy sees)
@@ -187,7 +198,7 @@ def check_java() -> None:
 def package_archive() -> Path:
     """Return an archive of the sources of headrace for the workers of a cluster: compiled modules cannot be imported
     from an archive."""
-    archive = Path(tempfile.mkdtemp(prefix="headrace-")) / "headrace.zip"
+    archive = folder_of_process("package") / "headrace.zip"
     with zipfile.ZipFile(archive, "w", zipfile.ZIP_DEFLATED) as out:
         for package in ("headrace", "headrace_spark", "pyspark_headrace"):
             root = Path(str(files(package)))

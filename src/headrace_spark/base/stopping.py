@@ -6,7 +6,8 @@ Other threads, and Spark's Python processes, are not told: they end with their p
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from _thread import start_new_thread
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from threading import Event, current_thread, main_thread
 
@@ -21,10 +22,14 @@ class Stopping:
     def __init__(self) -> None:
         self.event = Event()
         self._may_raise = False
+        self.at_once: Callable[[], None] | None = None
+        """Is called as soon as a stop is asked for, on a thread of its own."""
 
     def ask(self) -> None:
         """Ask for the end. Runs in a signal's handler. Raises Stopped where the main thread waits."""
         self.event.set()
+        if self.at_once is not None:
+            start_new_thread(self.at_once, ())  # takes no lock, which the main thread might hold
         if self._may_raise:
             raise Stopped
 

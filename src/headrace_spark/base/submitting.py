@@ -21,6 +21,7 @@ from typing import Final
 
 from headrace_spark.base.errors import BadOption, EngineMissing
 from headrace_spark.base.lake_url import LakeUrl
+from headrace_spark.base.launching import read_from
 from headrace_spark.base.object_store import for_lake
 from headrace_spark.base.packing import UNPACKED
 from headrace_spark.base.session import is_local, session_configuration
@@ -31,6 +32,7 @@ CLUSTER: Final = "cluster"
 SCRIPT: Final = "headrace_job.py"
 SCRIPT_TEXT: Final = "from headrace.cli import main\n\nmain()\n"
 CONFIGURATION: Final = "headrace_job.toml"
+PROPERTIES: Final = "headrace_job.properties"
 _JAVA_OPTIONS: Final = "spark.driver.extraJavaOptions"  # name a file of this machine
 # Where a driver in the cluster is told its PYTHONPATH.
 _DRIVER_ENVIRONMENT: Final = ("spark.yarn.appMasterEnv.PYTHONPATH", "spark.kubernetes.driverEnv.PYTHONPATH")
@@ -51,7 +53,8 @@ class Submission:
     """That the configuration names: they travel with a driver that runs in the cluster."""
 
     def command(self) -> list[str]:
-        """Return the command and its arguments. Raises EngineMissing."""
+        """Return the command and its arguments; what somebody has configured of Spark is in a file that is written, since
+        keys of a store may be among it. Raises EngineMissing."""
         spark = self.settings.spark
         configuration = dict(session_configuration(for_lake(spark, self.settings.lake)))
         configuration |= self._environment()
@@ -59,8 +62,12 @@ class Submission:
             configuration.pop(_JAVA_OPTIONS, None)
         command = [spark_submit(), "--master", spark.master, "--deploy-mode", self.deploy_mode]
         command += ["--name", spark.app_name]
+        theirs = {key: value for key, value in configuration.items() if key in spark.extra}
+        if theirs:
+            command += read_from(self.folder / PROPERTIES, theirs)
         for key, value in sorted(configuration.items()):
-            command += ["--conf", f"{key}={value}"]
+            if key not in theirs:
+                command += ["--conf", f"{key}={value}"]
         if self.packages is not None:
             command += ["--archives", f"{self.packages.absolute()}#{UNPACKED}"]
         config = self.folder / CONFIGURATION

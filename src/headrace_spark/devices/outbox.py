@@ -4,7 +4,9 @@ A repeated micro-batch may come out differently: cut into other partitions, in a
 was sent of the first attempt could then not be told from what was not. So each batch is written to the outbox first, in
 one transaction (query id, batch id), with a producer and a sequence for every row; what is published is what lies there.
 After kill -9 anywhere the batch is found in the outbox and published again from its beginning, and the broker keeps out
-what it has. Rows of one topic have one producer, so they keep their order.
+what it has. Rows of one topic have one producer, so they keep their order. The producers of a batch are those of the run
+that kept it: where the whole lake is put back from an older copy, checkpoint, tables and all, nothing in it tells which
+numbers are used up, and other rows under them would be taken for repeats.
 
 A row that no broker would take, or that this one refuses for good, is put aside, with the reason; the others go on.
 
@@ -17,6 +19,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from secrets import token_hex
 from typing import Final
 
 from delta.tables import DeltaTable
@@ -35,16 +38,19 @@ from pyspark.sql.types import (
 )
 
 from headrace_spark.base.broker_address import BrokerAddress
+from headrace_spark.base.errors import LakeConflict
 from headrace_spark.base.lake_url import Location
 from headrace_spark.devices.dead_letters import DeadLetters
 from headrace_spark.devices.outgoing import COLUMNS, PRODUCER, SEQUENCE, check_columns
 from headrace_spark.devices.plans import AnyPlans
 from headrace_spark.devices.sink import FORMAT, ROW_BITS, SinkOptions
 from headrace_spark.lake.messages import KEPT_LOG
+from headrace_spark.lake.restored import WRITTEN, lost_by_restore
 from headrace_spark.lake.table_log import Folders, Tables
 
 KEPT_BATCHES: Final = 100
 """So many finished batches of a query stay readable; older ones are deleted now and then."""
+_RUN_BYTES: Final = 6
 _PAIRS: Final = ArrayType(StructType([StructField("name", StringType()), StructField("value", StringType())]))
 _MESSAGE: Final = {
     "topic": StringType(),
@@ -74,6 +80,8 @@ class Outbox:
     patience_s: float = 60.0
     tables: Tables = field(default_factory=Folders)
     """How logs are read."""
+    run: str = field(default_factory=lambda: token_hex(_RUN_BYTES))
+    """A name of this run, no other one's, for the producers of what it keeps."""
 
     def create(self, spark: SparkSession) -> None:
         builder = DeltaTable.createIfNotExists(spark).location(str(self.table)).addColumns(OUTBOX)
@@ -83,9 +91,9 @@ class Outbox:
 
     def stage(self, frame: DataFrame, query: str, batch: int) -> None:
         """Keep a batch; nothing happens if it was kept before."""
-        numbered(frame, query, batch, self.connections).write.format("delta").mode("append").option(
-            "txnAppId", query
-        ).option("txnVersion", batch).save(str(self.table))
+        rows = numbered(frame, query, batch, self.connections, self.run)
+        writer = rows.write.format("delta").mode("append")
+        writer.option("txnAppId", query).option("txnVersion", batch).save(str(self.table))
 
     @property
     def dead_letters(self) -> DeadLetters:
@@ -111,6 +119,17 @@ class Outbox:
         LakeConflict."""
         log = self.tables.open(self.table)
         return None if log is None else log.transaction_version(query)
+
+    def require_unrestored(self) -> None:
+        """Raise LakeConflict if Delta's RESTORE has taken rows out of the table that are still missing: it says
+        nevertheless that they are kept, so they would never leave."""
+        before = lost_by_restore(self.tables, self.table, WRITTEN)
+        if before is not None:
+            raise LakeConflict(
+                f"Delta's RESTORE has taken rows out of table {self.table}, which would never leave. To have them back: "
+                f"RESTORE TABLE delta.`{self.table}` TO VERSION AS OF {before}. Or use another lake, and every row is "
+                "published again"
+            )
 
     def batches(self, plans: AnyPlans | None = None) -> Callable[[DataFrame, int], None]:
         """Return what `foreachBatch` is given: keep the batch, publish it. `plans`: of a query over a Delta table."""
@@ -166,8 +185,9 @@ def in_order(rows: DataFrame, connections: int) -> DataFrame:
     return spread.sortWithinPartitions(PRODUCER, SEQUENCE)
 
 
-def numbered(frame: DataFrame, query: str, batch: int, connections: int) -> DataFrame:
-    """Return the rows of a batch with all columns of OUTBOX: the slot by topic, the sequence by place in the slot."""
+def numbered(frame: DataFrame, query: str, batch: int, connections: int, run: str) -> DataFrame:
+    """Return the rows of a batch with all columns of OUTBOX: the slot by topic, the sequence by place in the slot, the
+    producer by query, run and slot."""
     check_columns(frame.schema)
     columns = [_kept(frame, name).alias(name) for name in COLUMNS]
     slot = F.spark_partition_id()
@@ -177,7 +197,7 @@ def numbered(frame: DataFrame, query: str, batch: int, connections: int) -> Data
         .select(*columns, slot.alias("slot"), row.alias("row"))
         .select(
             *COLUMNS,
-            F.concat(F.lit(f"{query}/"), F.col("slot")).alias(PRODUCER),
+            F.concat(F.lit(f"{query}/{run}/"), F.col("slot")).alias(PRODUCER),
             (F.lit(batch << ROW_BITS) + F.col("row")).alias(SEQUENCE),
             F.lit(query).alias("query"),
             F.lit(batch).cast("long").alias("batch"),

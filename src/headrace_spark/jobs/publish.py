@@ -164,6 +164,7 @@ def start_query(spark: SparkSession, settings: Settings, outbox: Outbox, plans: 
         .option("skipChangeCommits", True)
         .load(str(settings.source))
     )
+    outbox.require_unrestored()
     checkpoint = plans.start(None if plans.query is None else outbox.last_batch(plans.query))
     outbox.create(spark)
     writer = (

@@ -21,7 +21,7 @@ from pyspark.sql import DataFrame, SparkSession
 from headrace_spark.base.errors import LakeConflict, TableMoved
 from headrace_spark.base.lake_url import Location
 from headrace_spark.lake.spark_log import delta_log
-from headrace_spark.lake.table_log import Folders, TableLog, Tables
+from headrace_spark.lake.table_log import Folders, TableLog, Tables, commit_name
 
 _DELTA: Final = "org.apache.spark.sql.delta"
 _NONE: Final = -1
@@ -52,7 +52,7 @@ def append_files(
     if isinstance(table, Path):
         require(table, actions)
     jvm: Any = spark._jvm
-    transaction = delta_log(spark, table).startTransaction()
+    transaction = _begun(spark, table)
     # What `transaction.txnVersion` would answer, for which it rebuilds the table's state in three jobs of Spark; and that
     # it was asked: Delta refuses the commit if another one of the same application is faster.
     begun = (tables or Folders()).open(table, int(transaction.snapshot().version()))
@@ -106,7 +106,7 @@ def append_marks(spark: SparkSession, table: Location, step: Step, also: Mapping
 
 def _begun_at(spark: SparkSession, table: Location, steps: Sequence[Step]) -> Any:
     """Return a transaction of Delta's on a table that stands where the steps begin. Raises TableMoved."""
-    transaction = delta_log(spark, table).startTransaction()
+    transaction = _begun(spark, table)
     for step in steps:
         # And asked, so that Delta refuses the commit if it changes.
         found = int(transaction.txnVersion(step.app_id))
@@ -115,6 +115,33 @@ def _begun_at(spark: SparkSession, table: Location, steps: Sequence[Step]) -> An
                 f"{table} is at version {found} of {step.app_id}, not at {step.after}: another process writes it"
             )
     return transaction
+
+
+def _begun(spark: SparkSession, table: Location) -> Any:
+    """Return a transaction of Delta's on the newest version of a table.
+
+    Delta lists the whole log first, which in a folder takes it seconds after 100 000 commits, unless it is told which
+    version it begins on. So where the version that it knows is still the last one in the folder, it is told that one.
+    Should another process commit in this moment, Delta finds out when it commits.
+    """
+    jvm: Any = spark._jvm
+    log = delta_log(spark, table)
+    known = log.unsafeVolatileSnapshot()
+    if isinstance(table, Path) and _is_last(table, known):
+        return log.startTransaction(jvm.scala.Option.empty(), jvm.scala.Option.apply(known))
+    return log.startTransaction()
+
+
+def _is_last(table: Path, known: Any) -> bool:
+    """Return whether the last commit of a folder's log is that of a version of Delta's: made when that was, and none
+    behind it."""
+    version = int(known.version())
+    try:
+        made = (table / commit_name(version)).stat()
+    except FileNotFoundError:
+        return False
+    same = made.st_mtime_ns // 1_000_000 == int(known.logSegment().lastCommitFileModificationTimestamp())
+    return same and not (table / commit_name(version + 1)).exists()
 
 
 def _listed(jvm: Any, actions: Iterable[str]) -> Any:

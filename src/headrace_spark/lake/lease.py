@@ -6,6 +6,9 @@ It keeps a second driver from beginning, and makes nothing safe: a holder that s
 loses it, goes on, and only then notices. What is safe is the commit: it names the offset that it goes on from, and the
 table takes it only where it stands there (`headrace_spark.lake.delta_commit.append_rows`).
 
+A file that is gone, empty or torn names nobody: somebody has removed it, or the store was full in the middle of a write.
+Its holder writes it anew; were there another one meanwhile, that one's name would be in it.
+
 No clock is compared with another machine's: a lease is over when its file has not changed for as long, by the clock of
 who waits.
 """
@@ -22,7 +25,7 @@ from time import monotonic
 from typing import Any, Final, Protocol
 from uuid import uuid4
 
-from headrace_spark.base.errors import LakeConflict, LakeUnreachable
+from headrace_spark.base.errors import LakeConflict
 from headrace_spark.base.lake_url import LakeUrl
 from headrace_spark.base.logs import LOG
 
@@ -70,7 +73,7 @@ class Lease:
         finally:
             self._ended.set()
             renewing.join(self._beat_s)
-            with suppress(LakeUnreachable):  # then it is over in a while
+            with suppress(Exception):  # then it is over in a while, and what ended the block is what is told
                 if self._is_ours():
                     self._files.remove(self.url)
 
@@ -83,7 +86,7 @@ class Lease:
 
     def require_now(self) -> None:
         """Check that the lease is held, after a look. Raises LakeConflict, LakeUnreachable."""
-        if not self._is_ours():
+        if self._holder_now() not in (None, self._holder):
             self.lost.set()
         self.require()
 
@@ -103,16 +106,20 @@ class Lease:
 
     def _renew(self) -> None:
         while not self._ended.wait(self._beat_s):
-            with suppress(
-                LakeUnreachable
-            ):  # nobody else can take it meanwhile; if somebody could, the table says so
-                if not self._is_ours():
+            # Nobody else can take it while the store is away; if somebody could, the table says so. And whatever else
+            # fails for a moment, for want of memory or of descriptors: who no longer renews loses it unnoticed.
+            with suppress(Exception):
+                if self._holder_now() not in (None, self._holder):
                     self.lost.set()
                     return
                 self._write()
 
     def _is_ours(self) -> bool:
-        return _parsed(self._files.read(self.url)).get("holder") == self._holder
+        return self._holder_now() == self._holder
+
+    def _holder_now(self) -> object:
+        """Return whom the file names; None where it names nobody."""
+        return _parsed(self._files.read(self.url)).get("holder")
 
     def _write(self) -> None:
         self._beat += 1

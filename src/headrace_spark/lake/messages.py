@@ -26,7 +26,14 @@ _PLAIN_WRITER: Final = 2
 LOG_RETENTION: Final = "delta.logRetentionDuration"
 LOG_RETENTION_S: Final = 7 * 24 * 3600
 """Spark's own is a month; the time of a commit grows with the log."""
-KEPT_LOG: Final = {LOG_RETENTION: f"interval {LOG_RETENTION_S} seconds"}
+_CHECKPOINTS: Final = "delta.checkpointInterval"
+_COMMITS_A_CHECKPOINT: Final = 100
+"""Spark's own is ten; a checkpoint names every file that was there in the last week, which is 100 000 after so many
+commits of a file each, and takes Delta many times as long as a commit."""
+KEPT_LOG: Final = {
+    LOG_RETENTION: f"interval {LOG_RETENTION_S} seconds",
+    _CHECKPOINTS: str(_COMMITS_A_CHECKPOINT),
+}
 _PROPERTIES: Final = {
     "headrace.schema": "messages/1",
     _STATISTICS: ",".join(MESSAGES_LAYOUT.statistics),
@@ -35,7 +42,7 @@ _PROPERTIES: Final = {
 # What may be set by hand and asks nothing of who writes files.
 _HARMLESS: Final = {
     "delta.appendOnly",
-    "delta.checkpointInterval",
+    _CHECKPOINTS,
     "delta.deletedFileRetentionDuration",
     LOG_RETENTION,
 }

@@ -99,7 +99,9 @@ class Upkeep:
         age_s = self._marks.age_s(table.name)
         if age_s is None and self._opened.exists(table):
             self._marks.touch(table.name)
-        return age_s is not None and age_s >= self._settings.interval_s and self._opened.exists(table)
+        # Of less than nothing where the clock was put back since: the mark would hold upkeep off until it is reached.
+        is_over = age_s is not None and not 0 <= age_s < self._settings.interval_s
+        return is_over and self._opened.exists(table)
 
 
 def limit_log(spark: SparkSession, table: Location, settings: UpkeepSettings, opened: Tables) -> None:

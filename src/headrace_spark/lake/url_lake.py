@@ -13,7 +13,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from time import monotonic
 from typing import Final
 from uuid import uuid4
@@ -23,6 +22,7 @@ from pyspark.sql import SparkSession
 from headrace_spark.base.errors import LakeUnreachable
 from headrace_spark.base.lake_url import LakeUrl, Location
 from headrace_spark.base.object_store import LOG_STORE, LOG_STORE_KEY
+from headrace_spark.base.scratch import Scratch
 from headrace_spark.lake.hadoop_files import HadoopFiles
 from headrace_spark.lake.lake_table import LakeTable
 from headrace_spark.lake.lease import BEAT_S, LEASE_S, Lease
@@ -55,8 +55,8 @@ class UrlLake:
         self.require_safe()
         doing = f"running job {job} on {self.root}"
         lease = Lease(self.files, self._checkpoints / f"{job}.lease", doing, LEASE_S, BEAT_S)
-        with TemporaryDirectory(prefix=f"headrace-{job}-") as scratch, lease.held():
-            self._lease, self.scratch = lease, Path(scratch)
+        with Scratch(job) as scratch, lease.held():
+            self._lease, self.scratch = lease, scratch
             yield
 
     def require_held(self) -> None:

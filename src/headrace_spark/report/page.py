@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from html import escape
 from pathlib import Path
 from typing import Final
 
+from headrace_spark.base.errors import PageUnwritten
 from headrace_spark.base.lake_url import Location
 from headrace_spark.lake.table_log import Tables
 from headrace_spark.report.charts import bars, lines, number
@@ -36,10 +38,31 @@ th,td{text-align:right;padding:.25rem .6rem;border-bottom:1px solid #e5e7eb}th:f
 def write_report(
     lake: Location, out: Path, days: int, window_s: int, tables: Tables | None = None
 ) -> Figures:
-    """Write the page. `tables`: how the tables are read. Raises LakeConflict, OSError."""
+    """Write the page, in one step where it is a file: on a full disk the one of before stays. `tables`: how they are
+    read. Raises LakeConflict, PageUnwritten."""
     figures = collect(lake, days, window_s, tables=tables)
-    out.write_text(page(figures), encoding="utf-8")
+    try:
+        _put(out, page(figures))
+    except OSError as error:
+        raise PageUnwritten(f"{out} cannot be written: {error.strerror}") from None
     return figures
+
+
+def _put(out: Path, text: str) -> None:
+    """Put a page in the place of what is there. Raises OSError."""
+    if out.exists() and not out.is_file():
+        out.write_text(text, encoding="utf-8")  # a pipe or a terminal
+        return
+    at = out.resolve()  # a link stays one
+    new = at.with_name(f".{at.name}.{os.getpid()}.new")
+    try:
+        new.write_text(text, encoding="utf-8")
+        if at.exists():
+            new.chmod(at.stat().st_mode & 0o7777)
+        new.replace(at)
+    except OSError:
+        new.unlink(missing_ok=True)
+        raise
 
 
 def page(figures: Figures) -> str:

@@ -29,7 +29,7 @@ from spark.conftest import Shards, Writer, settings_of
 from spark.journals import mixed
 
 pytestmark = pytest.mark.spark
-WAIT_S = 120
+WAIT_S = 400
 
 
 class Bench:

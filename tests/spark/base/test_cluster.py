@@ -27,7 +27,7 @@ from spark.conftest import Writer
 from spark.journals import mixed
 
 pytestmark = pytest.mark.spark
-WAIT_S = 120
+WAIT_S = 400
 HOME = Path(pyspark.__file__).parent
 SETTINGS = f"""
 [pipeline.spark]

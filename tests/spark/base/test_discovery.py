@@ -41,5 +41,5 @@ def test_the_source_is_found_under_its_name() -> None:
 )
 def test_what_cannot_run_is_still_found_and_says_why(setting: str, reason: str, tmp_path: Path) -> None:
     asked = [sys.executable, "-c", ASK.format(setting=setting)]
-    said = subprocess.run(asked, capture_output=True, text=True, check=True, timeout=120)
+    said = subprocess.run(asked, capture_output=True, text=True, check=True, timeout=400)
     assert said.stdout.startswith(f"EngineMissing {reason}")

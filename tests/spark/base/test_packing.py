@@ -46,7 +46,7 @@ def test_a_python_without_packages_can_run_our_code_with_it(packed: Path, tmp_pa
     look = (
         f"import sys; sys.path[:0] = [{str(tmp_path)!r}]; import {', '.join(REQUIRED)}; print(numpy.__file__)"
     )
-    done = subprocess.run([python, "-I", "-c", look], check=True, capture_output=True, text=True, timeout=120)
+    done = subprocess.run([python, "-I", "-c", look], check=True, capture_output=True, text=True, timeout=400)
     assert done.stdout.startswith(str(tmp_path))
 
 

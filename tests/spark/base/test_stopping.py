@@ -30,6 +30,20 @@ def test_who_does_not_wait_is_only_told() -> None:
     assert stopping.event.is_set()
 
 
+def test_what_is_to_be_done_at_once_is_done_on_another_thread() -> None:
+    stopping, done = Stopping(), list[int]()
+    over = threading.Event()
+
+    def at_once() -> None:
+        done.append(threading.get_ident())
+        over.set()
+
+    stopping.at_once = at_once
+    stopping.ask()
+    assert over.wait(60)
+    assert done != [threading.get_ident()]
+
+
 def test_who_waits_is_taken_out_of_it() -> None:
     stopping = Stopping()
     with pytest.raises(Stopped), stopping.ends():

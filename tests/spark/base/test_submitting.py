@@ -83,6 +83,23 @@ def test_a_driver_in_the_cluster_gets_configuration_files_and_packages(tmp_path:
     assert not Path(files[0]).exists()  # it may hold passwords
 
 
+def test_what_is_configured_of_spark_is_not_in_the_command(tmp_path: Path) -> None:
+    """Every user of the machine may read that, and it has the keys of the bucket."""
+    key = "spark.hadoop.fs.s3a.secret.key"
+    given = settings(tmp_path)
+    given = replace(given, spark=replace(given.spark, extra={key: "not to be seen", "spark.jars": "a.jar"}))
+    command = submitting.Submission("archive", given, submitting.CLIENT, None, tmp_path, []).command()
+    file = Path(command[command.index("--properties-file") + 1])
+    assert "--load-spark-defaults" in command
+    assert "not to be seen" not in " ".join(command)
+    assert file.stat().st_mode & 0o777 == 0o600
+    said = dict(line.split("=", 1) for line in file.read_text().splitlines())
+    assert said[key] == "not to be seen"
+    assert said["spark.jars"].endswith(",a.jar")
+    assert not said.keys() & options(command).keys()
+    assert "--properties-file" not in printed(*REMOTE)
+
+
 REMOTE = ["--journal", "headraces://b:1", "--lake", "s3a://bucket/lake", "--master", "yarn"]
 
 
@@ -170,7 +187,7 @@ def test_what_plans_beside_the_driver_finds_its_packages() -> None:
     assert (found["PYSPARK_PYTHON"], found["PYSPARK_DRIVER_PYTHON"]) == ("python3.99", sys.executable)
     bare = Path(sys.base_prefix) / "bin" / f"python{sys.version_info.major}.{sys.version_info.minor}"
     look = [str(bare), "-c", "import pyarrow, librt, headrace_spark.source.source"]
-    assert subprocess.run(look, env=os.environ | found, check=False, timeout=120).returncode == 0
+    assert subprocess.run(look, env=os.environ | found, check=False, timeout=400).returncode == 0
 
 
 def test_the_configuration_comes_back_as_it_was(tmp_path: Path) -> None:
@@ -213,7 +230,7 @@ def test_workers_that_have_only_python_archive_a_remote_broker(
     command += ["--packages", str(tmp_path / "packages.tar.gz")]
     environment = spark_cluster.environment | {"PYSPARK_PYTHON": str(bare)}
     environment |= {"PYTHONPATH": os.environ.get("PYTHONPATH", "")}
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=240)
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=900)
     assert done.returncode == 0, done.stdout + done.stderr
     table = DeltaTable(tmp_path / "lake" / "messages").to_pyarrow_table()
     found = table.select(["journal_uuid", "journal_offset"]).to_pylist()

@@ -27,8 +27,8 @@ def test_every_row_has_a_number_of_its_own_and_a_topic_one_producer(spark: Spark
     frame = spark.range(1000).selectExpr(
         "concat('t/', id % 7) as topic", "'p' as payload", "id as journal_offset"
     )
-    rows = numbered(frame, "query", 5, 3).collect()
-    assert numbered(frame, "query", 5, 3).schema.names == OUTBOX.names
+    rows = numbered(frame, "query", 5, 3, "run").collect()
+    assert numbered(frame, "query", 5, 3, "run").schema.names == OUTBOX.names
     assert len({(row.producer, row.sequence) for row in rows}) == 1000
     assert len({row.topic for row in rows}) == len({(row.topic, row.producer) for row in rows})
     assert {row.sequence >> 32 for row in rows} == {5}

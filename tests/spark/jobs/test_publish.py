@@ -19,7 +19,8 @@ from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
 from broker_process import BrokerProcess, wait_until
-from headrace_spark.base.errors import BadOption, LakeConflict
+from headrace_spark.base.errors import BadOption, LakeConflict, QueryFailed
+from headrace_spark.devices.outbox import Outbox
 from headrace_spark.jobs import publish as job
 from headrace_spark.lake.lake import Lake
 from headrace_spark.lake.lake_table import LakeTable
@@ -30,9 +31,14 @@ from spark import quick_java
 from spark.conftest import Writer, settings_of
 from spark.device_clients import received, subscribe
 from spark.journals import mixed
+from spark.stops import stop_all
 
 pytestmark = pytest.mark.spark
-WAIT_S = 120
+WAIT_S = 400
+
+
+class Cut(Exception):
+    """Stands for kill -9."""
 
 
 class Bench:
@@ -56,6 +62,14 @@ class Bench:
         settings = self.settings(**changes)
         job.check(settings)
         return job.run(self.spark, settings, Event(), lambda _: None).rows
+
+    def forget(self) -> None:
+        """Let Spark know nothing of the tables, as another process."""
+        jvm: Any = self.spark._jvm
+        jvm.org.apache.spark.sql.delta.DeltaLog.clearCache()
+
+    def payloads(self, client: str) -> list[int]:
+        return sorted(int(packet.payload) for packet in received(self.broker, client))
 
     @contextmanager
     def process(self) -> Iterator[subprocess.Popen[str]]:
@@ -153,6 +167,49 @@ def test_an_outbox_or_a_table_that_is_older_is_refused_with_both_named(bench: Be
         newest.write_bytes(content)
 
 
+def test_new_rows_of_a_lake_that_was_put_back_whole_leave(bench: Bench, tmp_path: Path) -> None:
+    """Table, outbox and checkpoint know nothing of the batches since, whose numbers the broker has seen."""
+    subscribe(bench.broker, "device-whole", "whole/#")
+    for first in (0, 10):
+        if first:
+            shutil.copytree(bench.lake, tmp_path / "older")
+        bench.append(first, 10, "whole")
+        bench.run()
+    shutil.rmtree(bench.lake)
+    shutil.copytree(tmp_path / "older", bench.lake)
+    bench.forget()
+    bench.append(20, 10, "whole")
+    bench.run()
+    assert bench.payloads("device-whole") == list(range(30))
+
+
+def test_an_outbox_that_lost_rows_by_restore_is_refused_until_they_are_back(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They were kept and had not left: the transaction that says so outlives RESTORE."""
+    subscribe(bench.broker, "device-restore", "restore/#")
+    bench.append(0, 10, "restore")
+    bench.run()
+    bench.append(10, 10, "restore")
+
+    def cut(*_: Any) -> int:
+        raise Cut
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Outbox, "publish", cut)
+        with pytest.raises((Cut, QueryFailed)):
+            bench.run(restarts_max=0)
+    outbox = f"{bench.lake}/outbox"
+    kept = DeltaTable(outbox).version()
+    bench.spark.sql(f"RESTORE TABLE delta.`{outbox}` TO VERSION AS OF {kept - 1}")
+    bench.forget()
+    with pytest.raises(LakeConflict, match=rf"RESTORE has taken rows out .* VERSION AS OF {kept}\. "):
+        bench.run()
+    bench.spark.sql(f"RESTORE TABLE delta.`{outbox}` TO VERSION AS OF {kept}")
+    bench.run()
+    assert bench.payloads("device-restore") == list(range(20))
+
+
 @pytest.mark.slow
 def test_kill_9_of_the_job_and_of_the_broker(spark: SparkSession, tmp_path: Path) -> None:
     broker = BrokerProcess(tmp_path / "broker", {"session.backlog_messages_max": 65_535}).start()
@@ -177,6 +234,23 @@ def test_kill_9_of_the_job_and_of_the_broker(spark: SparkSession, tmp_path: Path
             _, said = process.communicate(timeout=WAIT_S)
         assert process.returncode == 0, said
         assert sorted(int(packet.payload) for packet in received(broker, "device")) == list(range(12_000))
+    finally:
+        broker.end()
+
+
+@pytest.mark.slow
+def test_a_stop_of_all_its_processes_in_the_middle_is_one_line(spark: SparkSession, tmp_path: Path) -> None:
+    broker = BrokerProcess(tmp_path / "broker", {"session.backlog_messages_max": 65_535}).start()
+    try:
+        bench = Bench(spark, tmp_path / "lake", broker)
+        subscribe(broker, "device", "stop/#")
+        bench.append(0, 30_000, "stop")
+        with bench.process() as process:
+            wait_until(lambda: _received(broker) >= 500, "the first of them", 2 * WAIT_S)
+            stop_all(process)
+        bench.append(30_000, 10, "stop")
+        bench.run()
+        assert bench.payloads("device") == list(range(30_010))
     finally:
         broker.end()
 

@@ -28,7 +28,7 @@ from headrace_spark.lake.lake import Lake
 from headrace_spark.lake.lake_of import lake_of
 from headrace_spark.source.journal import journals_of
 from spark.conftest import settings_of
-from spark.device_clients import received, subscribe
+from spark.device_clients import subscribe
 from spark.jobs import test_publish
 from spark.jobs.test_clean import Cut
 from spark.jobs.test_compact_events import Journal
@@ -43,14 +43,6 @@ class Bench(test_publish.Bench):
 
     def settings(self, **changes: Any) -> Any:
         return replace(super().settings(**{"restarts_max": 0} | changes), lake=LakeUrl(f"file:{self.lake}"))
-
-    def forget(self) -> None:
-        """Let Spark know nothing of the tables, as another process."""
-        jvm: Any = self.spark._jvm
-        jvm.org.apache.spark.sql.delta.DeltaLog.clearCache()
-
-    def payloads(self, client: str) -> list[int]:
-        return sorted(int(packet.payload) for packet in received(self.broker, client))
 
 
 @pytest.fixture
@@ -89,6 +81,14 @@ def test_each_row_leaves_once_whatever_was_killed(
     assert (job.job, job.lag, job.problem) == (f"publish-{bench.settings().name}", 7, "")
 
 
+test_new_rows_of_a_lake_that_was_put_back_whole_leave = (
+    test_publish.test_new_rows_of_a_lake_that_was_put_back_whole_leave
+)
+test_an_outbox_that_lost_rows_by_restore = (
+    test_publish.test_an_outbox_that_lost_rows_by_restore_is_refused_until_they_are_back
+)
+
+
 def test_an_outbox_that_was_restored_from_an_older_copy_is_refused(bench: Bench, tmp_path: Path) -> None:
     bench.append(0, 10, "older-url")
     bench.run()
@@ -104,6 +104,21 @@ def test_an_outbox_that_was_restored_from_an_older_copy_is_refused(bench: Bench,
         bench.run()
     with pytest.raises(BadOption, match="there is no Delta table in file:"):
         bench.run(table="nothing")
+
+
+def test_a_lake_that_was_moved_to_another_url_sends_nothing_again(bench: Bench, tmp_path: Path) -> None:
+    """The broker would take it for new where the last batch left more than a week ago."""
+    subscribe(bench.broker, "bucket-moved", "bucket-moved/#")
+    bench.append(0, 10, "bucket-moved")
+    assert bench.run() == 10
+    again = 'headrace_publishes_repeated_total{tenant="default"}'
+    before = bench.broker.metrics().get(again, 0)
+    bench.lake = bench.lake.rename(tmp_path / "elsewhere")
+    bench.run()
+    assert bench.broker.metrics().get(again, 0) == before
+    bench.append(10, 10, "bucket-moved")
+    assert bench.run() == 10
+    assert bench.payloads("bucket-moved") == list(range(20))
 
 
 def test_a_lake_that_was_moved_between_a_folder_and_a_url_sends_nothing_again(bench: Bench) -> None:

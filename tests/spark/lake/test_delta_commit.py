@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import pytest
@@ -51,6 +52,23 @@ def test_a_compaction_in_between_conflicts_with_nothing(spark: SparkSession, tmp
     rows = sum(len(mixed(50, batch).rows("")) for batch in range(3))
     assert DeltaTable(lake.messages).to_pyarrow_table().num_rows == rows
     assert lake.table.last_batch("query") == 2
+
+
+def test_it_goes_on_from_what_is_in_the_folder(spark: SparkSession, tmp_path: Path) -> None:
+    """What Delta knows is the newest version only where no other process has committed, and nobody put back a copy."""
+    lake = Lake(tmp_path)
+    lake.table.create(spark)
+    append_files(spark, lake.messages, write(lake.messages, rows_of(mixed(9, 1))), "query", 0)
+    shutil.copytree(lake.messages, tmp_path / "older")
+    append_files(spark, lake.messages, [], "query", 1)
+    by_another = DeltaTable(lake.messages)
+    by_another.alter.set_table_properties({"delta.deletedFileRetentionDuration": "interval 3 days"})
+    append_files(spark, lake.messages, [], "query", 2)
+    assert DeltaTable(lake.messages).version() == 4
+    shutil.rmtree(lake.messages)
+    shutil.copytree(tmp_path / "older", lake.messages)  # which has other times than those that Delta knows
+    append_files(spark, lake.messages, [], "query", 1)
+    assert (DeltaTable(lake.messages).version(), lake.table.last_batch("query")) == (2, 1)
 
 
 def test_a_file_that_the_driver_does_not_see_is_not_added(spark: SparkSession, tmp_path: Path) -> None:

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import re
+import resource
+import signal
+from concurrent.futures import ThreadPoolExecutor
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -17,7 +21,7 @@ from headrace_spark.lake.lake_table import LakeTable
 from headrace_spark.lake.tables import BACKLOG, CONNECTIONS, DELIVERIES, QUARANTINE, TRAFFIC, USAGE
 from headrace_spark.report.charts import lines
 from headrace_spark.report.figures import Usage, collect, percentile, with_gaps
-from headrace_spark.report.page import page
+from headrace_spark.report.page import page, write_report
 from spark.lakes import EVIL, MINUTE, NOW, small_lake
 
 
@@ -118,6 +122,39 @@ def test_the_command_writes_the_page(lake: Path) -> None:
     assert (done.exit_code, done.stdout) == (0, f"{out}\n")
     assert done.stderr == "table quarantine is not there yet\n"
     assert out.read_text().startswith("<!doctype html>")
+
+
+def test_a_full_disk_leaves_the_page_of_before(lake: Path) -> None:
+    out = lake / "report.html"
+    out.write_text("of before")
+    before = sorted(lake.iterdir())
+    limit = resource.getrlimit(resource.RLIMIT_FSIZE)
+    ignored = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1000, limit[1]))
+    try:
+        done = CliRunner().invoke(pipeline, ["report", "--lake", str(lake), "--out", str(out)])
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limit)
+        signal.signal(signal.SIGXFSZ, ignored)
+    assert (done.exit_code, done.stderr) == (1, f"error: {out} cannot be written: File too large\n")
+    assert (out.read_text(), sorted(lake.iterdir())) == ("of before", before)
+
+
+def test_a_link_to_a_page_stays_one_and_a_pipe_gets_it(lake: Path, tmp_path: Path) -> None:
+    shown, linked, pipe = tmp_path / "shown.html", tmp_path / "linked.html", tmp_path / "pipe"
+    shown.touch(0o640)
+    shown.chmod(0o640)
+    linked.symlink_to(shown)
+    write_report(lake, linked, 1, 60)
+    assert linked.is_symlink()
+    assert shown.read_text().startswith("<!doctype html>")
+    assert shown.stat().st_mode & 0o777 == 0o640
+    os.mkfifo(pipe)
+    with ThreadPoolExecutor(1) as pool:
+        read = pool.submit(pipe.read_text)
+        write_report(lake, pipe, 1, 60)
+        assert read.result(60).startswith("<!doctype html>")
+    assert pipe.is_fifo()
 
 
 def test_a_line_is_interrupted_where_nothing_was() -> None:
