@@ -17,12 +17,11 @@ import subprocess
 import sys
 import time
 from dataclasses import asdict, dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 
 from benchmarks.contestant import SCRATCH, running
 from benchmarks.machine import machine
-from benchmarks.table import RESULTS
+from benchmarks.record import write
 from demo.services import PYTHON
 
 PAGE = bytes(4096)
@@ -107,8 +106,6 @@ def main() -> int:
         print(f"{number + 1}/{options.turns}  {asdict(turns[-1])}", flush=True)
     ratio = min(t.puback_p99_ms for t in turns) / min(t.disk_p99_ms for t in turns)
     print(f"PUBACK p99 is {ratio:.1f} times the p99 of one fdatasync, best against best")
-    RESULTS.mkdir(exist_ok=True)
-    path = RESULTS / f"acknowledgement-{datetime.now(UTC):%Y-%m-%d}.json"
     result = {
         "question": __doc__,
         "machine": machine(),
@@ -116,7 +113,7 @@ def main() -> int:
         "puback_p99_over_disk_p99": round(ratio, 2),
         "turns": [asdict(turn) for turn in turns],
     }
-    path.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+    write(result, "acknowledgement")
     return 1 if any(turn.lost for turn in turns) else 0
 
 

@@ -3,7 +3,7 @@
     python -m benchmarks.repeats [--batches 20] [--rows 50000]
 
 `messages` is written by this script: so many files, each of them a batch, of telemetry with ids that publishers chose;
-one message in a thousand of each is a copy of one of the batch before. `clean` goes through all of it in one run
+one message in a thousand of each has the id of one of the batch before. `clean` goes through all of it in one run
 (local[2]).
 
 For each batch: seconds; the bytes of the ids (`message_id` and the place in the journal, as they lie in the Parquet
@@ -39,7 +39,7 @@ from matplotlib import pyplot as plt
 from benchmarks.machine import machine
 from benchmarks.process_tree import cpu_between, cpu_seconds
 from benchmarks.spark_source import RESULTS, keep
-from benchmarks.telemetry import TOPIC_SCHEMAS, write_journal
+from benchmarks.telemetry import TOPIC_SCHEMAS, with_copies, write_journal
 from headrace.cli_pipeline import job_settings
 from headrace.config import load
 from headrace_spark.base.session import close_session, open_session
@@ -71,10 +71,9 @@ def write_messages(data: Path, table: Path, batches: int, rows: int) -> int:
     whole = pa.Table.from_batches(found).combine_chunks()
     place = whole.schema.get_field_index("message_id")
     for number in range(batches):
-        first = number * rows
-        copied = [n - rows if number and n % COPY_EVERY == 0 else n for n in range(first, first + rows)]
+        copied = with_copies(number, rows, COPY_EVERY)
         ids = pa.array([f"client:default/device-{n % 1000:03}/{n * 2_654_435_761:020x}" for n in copied])
-        part: Any = whole.slice(first, rows).set_column(place, "message_id", ids)
+        part: Any = whole.slice(number * rows, rows).set_column(place, "message_id", ids)
         write_deltalake(table, part, mode="append", partition_by=["tenant", "date"], configuration=STATISTICS)
     return (batches - 1) * rows // COPY_EVERY
 
@@ -155,6 +154,8 @@ def main() -> None:
     parser.add_argument("--batches", type=int, default=20)
     parser.add_argument("--rows", type=int, default=50_000)
     options = parser.parse_args()
+    if options.rows % COPY_EVERY:
+        parser.error(f"--rows: a multiple of {COPY_EVERY}, not {options.rows}")
     machine_before, messages = machine(), options.batches * options.rows
     with tempfile.TemporaryDirectory(prefix="headrace-bench-", ignore_cleanup_errors=True) as scratch:
         folder = Path(scratch)

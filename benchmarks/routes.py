@@ -9,17 +9,14 @@ two sizes at which the table grows the figure differs, so it is taken at several
 
 from __future__ import annotations
 
-import argparse
 import gc
-import json
 import sys
-from datetime import UTC, datetime
 from pathlib import Path
 
 from benchmarks.machine import machine
+from benchmarks.record import parser_of, show
 from headrace.core.shards.routes import Routes
 
-RESULTS = Path(__file__).parent / "results"
 WANTED = 24  # bytes a filter
 STEPS = 10
 LEAST = 1000  # filters, before anything is measured: what every table has
@@ -55,11 +52,8 @@ def measured(filters: int) -> list[dict[str, float]]:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(
-        "python -m benchmarks.routes", description=(__doc__ or "").split("\n")[0]
-    )
+    parser = parser_of("routes", __doc__)
     parser.add_argument("--filters", type=int, default=1_000_000)
-    parser.add_argument("--record", action="store_true", help="write results/routes-<date>.json")
     options = parser.parse_args()
     rows = measured(options.filters)
     most = max(row["table_bytes_each"] for row in rows)
@@ -70,10 +64,7 @@ def main() -> int:
         "most": most,
         "rows": rows,
     }
-    print(json.dumps(result, indent=1))
-    if options.record:
-        path = RESULTS / f"routes-{datetime.now(UTC):%Y-%m-%d}.json"
-        path.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+    show(result, "routes" if options.record else "")
     return 0 if most <= WANTED else 1
 
 

@@ -10,8 +10,6 @@ it. QoS 1.
 
 from __future__ import annotations
 
-import argparse
-import json
 import os
 import re
 import subprocess
@@ -20,12 +18,11 @@ from bisect import bisect_right
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from itertools import count
-from pathlib import Path
 from typing import Final, cast
 
 from benchmarks.instructions import PAIRS, PAYLOAD, START_US, Immediate, OneWorker, environment
+from benchmarks.record import parser_of, show
 from headrace.core.broker import Broker
 from headrace.core.homes import Homes
 from headrace.core.ports.clock import Clock
@@ -43,7 +40,6 @@ from headrace.workers.peer_frames import Greeting
 from headrace.workers.peer_link import FRAME_BYTES_MAX, LinkOwner, PeerLink
 from headrace.workers.wires import LinkWire, ShardWire
 
-RESULTS = Path(__file__).parent / "results"
 FEW, MORE = 400, 2000  # messages of every run, and beyond that
 LOADS: Final = ("alone", "together", "apart", "owed")
 LITTLE_BYTES: Final = 400  # of credit
@@ -255,10 +251,7 @@ def counted() -> dict[str, int]:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(
-        "python -m benchmarks.shard_instructions", description=(__doc__ or "").split("\n")[0]
-    )
-    parser.add_argument("--record", action="store_true", help="write results/shard-instructions-<date>.json")
+    parser = parser_of("shard_instructions", __doc__)
     parser.add_argument("--run", help="run this load in this process, and end")
     parser.add_argument("--messages", type=int, default=FEW)
     options = parser.parse_args()
@@ -266,10 +259,7 @@ def main() -> int:
         Load(options.run).run(options.messages)
         return 0
     result = {"instructions_a_message": counted(), "environment": environment()}
-    print(json.dumps(result, indent=1))
-    if options.record:
-        path = RESULTS / f"shard-instructions-{datetime.now(UTC):%Y-%m-%d}.json"
-        path.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+    show(result, "shard_instructions" if options.record else "")
     return 0
 
 

@@ -9,24 +9,20 @@ of one length that are alike but for a letter, the two letters decide it for all
 
 from __future__ import annotations
 
-import argparse
-import json
 import secrets
 import statistics
 import sys
 from dataclasses import asdict, dataclass
-from datetime import UTC, datetime
 from itertools import product
-from pathlib import Path
 from string import ascii_lowercase
 
 from benchmarks.contestant import Target, compiled, running
 from benchmarks.generator import Run, measured
 from benchmarks.machine import machine
 from benchmarks.process_tree import members
+from benchmarks.record import parser_of, show
 from headrace.core.homes import Homes
 
-RESULTS = Path(__file__).parent / "results"
 WARM_UP_S = 2
 FIRST = 100  # of the numbers of clients, which all have three digits then
 _TENANT = "default"
@@ -106,13 +102,15 @@ def all_pids(target: Target) -> str:
 
 
 def judged(row: Row, runs: list[Run]) -> dict[str, object]:
-    """The best and the middle run of each setting, and the ratio of the best to the first setting's."""
+    """The best and the middle run of each setting, the most that one of them lost, and the ratio of the best to the
+    first setting's."""
     found: dict[str, object] = {"row": row.name, "wanted": row.wanted}
     best: dict[str, float] = {}
     for setting in row.settings:
         values = [run.messages_per_cpu_s for run in runs if run.contestant == setting.name]
         best[setting.name] = max(values)
-        found[setting.name] = {"best": max(values), "median": round(statistics.median(values))}
+        lost = max(run.lost for run in runs if run.contestant == setting.name)
+        found[setting.name] = {"best": max(values), "median": round(statistics.median(values)), "lost": lost}
         if row.rate:
             of_setting = [run for run in runs if run.contestant == setting.name]
             found[f"p50 ms, {setting.name}"] = min(run.delivery_p50_ms for run in of_setting)
@@ -122,13 +120,10 @@ def judged(row: Row, runs: list[Run]) -> dict[str, object]:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(
-        "python -m benchmarks.shards", description=(__doc__ or "").split("\n")[0]
-    )
+    parser = parser_of("shards", __doc__)
     parser.add_argument("--rounds", type=int, default=5, help="of each setting and row; the best counts")
     parser.add_argument("--seconds", type=int, default=5)
     parser.add_argument("--only", default="", help="these rows, comma-separated")
-    parser.add_argument("--record", action="store_true", help="write results/shards-<date>.json")
     options = parser.parse_args()
     rows = [row for row in ROWS if not options.only or row.name in options.only.split(",")]
     about, runs = machine(), []
@@ -143,10 +138,7 @@ def main() -> int:
         "rows": [judged(row, [run for run in runs if run.workload == row.name]) for row in rows],
         "runs": [asdict(run) for run in runs],
     }
-    print(json.dumps(result["rows"], indent=1))
-    if options.record:
-        path = RESULTS / f"shards-{datetime.now(UTC):%Y-%m-%d}.json"
-        path.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+    show(result, "shards" if options.record else "", long=("runs",))
     return 0
 
 

@@ -3,6 +3,7 @@
     python -m benchmarks.spark_source read [--messages 5000000]
     python -m benchmarks.spark_source skip [--messages 5000000]
     python -m benchmarks.spark_source archive [--messages 5000000] [--rounds 2]
+    PYTHONPATH=tests python -m benchmarks.spark_source bucket [--messages 2000000] [--rounds 2]
 
 `skip` writes a journal of 200-byte messages (`telemetry`) on 1 000 topics in turn, spread over a day, and reads it by
 Spark: all of it, 1 % of the time, one topic (the first time making the topic index). Bytes are those that the reader
@@ -13,8 +14,15 @@ asks the disk for, counted in this process by the same code that runs on workers
 `archive` puts the same messages into a Kafka 4.3.1 started here (2 partitions, as the tasks of ours) and archives both
 with `availableNow` into Delta tables of the same columns, in turn, local[2], a million rows a batch. Rates are rows a
 second from start to end of the query, Spark already running; CPU seconds are those of Spark and its Python workers,
-Kafka's not among them.
+servers' not among them.
 The third contestant is the job `archive` itself, which writes all 22 columns of `messages`.
+
+`bucket` lets two write into one bucket of S3Proxy (a real S3 server, with its objects in memory, on this machine), each
+turn into a lake of its own. Spark's Kafka source with Delta's sink writes six columns, partitioned by day: topic,
+payload, timestamp, partition and offset of Kafka, and the day; its checkpoint lies in the bucket, as it must where the
+next driver runs elsewhere. The job `archive` writes all 22 columns of `messages`, partitioned by tenant and day; its
+checkpoint is a folder of this machine, as always for a lake behind a URL: how far it is stands in the table. Both write
+their files by Delta's writer with the same codec and commit by the same log store, with conditional writes.
 
 Results go to results/spark-<what>-<messages>.json.
 """
@@ -24,11 +32,10 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import shutil
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from threading import Event
 from typing import Any
@@ -44,9 +51,11 @@ from headrace.cli_pipeline import job_settings
 from headrace.config import load
 from headrace.journal.disk import Disk
 from headrace.journal.selective import TimeRange
+from headrace_spark.base.object_store import add_log_store, for_lake
 from headrace_spark.base.session import close_session, open_session
 from headrace_spark.base.settings import SparkSettings
 from headrace_spark.jobs import archive
+from headrace_spark.lake.location import lake_location
 from headrace_spark.records.decode import decode_chunk
 from headrace_spark.records.schema import MESSAGES, arrow_schema
 from headrace_spark.source.local import LocalJournal
@@ -165,7 +174,7 @@ def fill_kafka(spark: SparkSession, data: Path, server: str) -> None:
     writer.option("topic", KAFKA_TOPIC).save()
 
 
-def from_kafka(spark: SparkSession, server: str, lake: Path) -> Path:
+def from_kafka(spark: SparkSession, server: str, lake: Path | str) -> str:
     frame = (
         spark.readStream.format("kafka")
         .option("kafka.bootstrap.servers", server)
@@ -185,7 +194,7 @@ def from_kafka(spark: SparkSession, server: str, lake: Path) -> Path:
     return run_to_delta(frame, lake)
 
 
-def from_journal(spark: SparkSession, data: Path, lake: Path) -> Path:
+def from_journal(spark: SparkSession, data: Path, lake: Path) -> str:
     frame = (
         spark.readStream.format("headrace-journal")
         .option("consumer", f"bench-{lake.name}")
@@ -197,55 +206,135 @@ def from_journal(spark: SparkSession, data: Path, lake: Path) -> Path:
     return run_to_delta(frame, lake)
 
 
-def run_to_delta(frame: DataFrame, lake: Path) -> Path:
-    table = lake / "messages"
+def run_to_delta(frame: DataFrame, lake: Path | str) -> str:
+    table = join(lake, "messages")
     writer = frame.writeStream.format("delta").partitionBy("date").trigger(availableNow=True)
-    query = writer.option("checkpointLocation", str(lake / "checkpoint")).start(str(table))
+    query = writer.option("checkpointLocation", join(lake, "checkpoint")).start(table)
     query.awaitTermination()
     return table
 
 
-def by_job(spark: SparkSession, data: Path, lake: Path) -> Path:
-    sets = [f"data_dir={json.dumps(str(data))}", f"pipeline.lake={json.dumps(str(lake))}"]
+def join(lake: Path | str, name: str) -> str:
+    return f"{lake}/{name}"
+
+
+def by_job(spark: SparkSession, data: Path, lake: Path | str) -> str:
+    said = {
+        "data_dir": str(data),
+        "pipeline.lake": str(lake),
+        "pipeline.archive.consumer": f"job-{Path(lake).name}",  # a consumer belongs to one lake
+    }
+    sets = [f"{key}={json.dumps(value)}" for key, value in said.items()]
     settings = job_settings("archive", load(None, sets))
     archive.run(spark, settings, Event(), lambda _progress: None)
-    return lake / "messages"
+    return join(lake, "messages")
+
+
+def in_turn(
+    spark: SparkSession, sides: Mapping[str, Callable[[str], str]], lakes: str, messages: int, rounds: int
+) -> dict[str, Any]:
+    """Let each side in each round write a lake of its own, whose name begins with `lakes`. The first side is what the
+    others are compared with: the best rate of each, and the least CPU time."""
+    runs: dict[str, list[dict[str, Any]]] = {name: [] for name in sides}
+    for turn in range(rounds):
+        for number, (name, side) in enumerate(sides.items()):
+            runs[name].append(one_archive(spark, f"{lakes}-{turn}-{number}", side, messages))
+            print(name, runs[name][-1], flush=True)
+    best = {name: max(run["rows a second"] for run in of) for name, of in runs.items()}
+    cpu = {name: min(run["cpu us a row"] for run in of) for name, of in runs.items()}
+    first, *others = sides
+    return {
+        "runs": runs,
+        "best, rows a second": best,
+        "least cpu us a row": cpu,
+        "times Spark's Kafka source": {name: round(best[name] / best[first], 2) for name in others},
+        "times its cpu": {name: round(cpu[name] / cpu[first], 2) for name in others},
+    }
+
+
+def compare_in_bucket(
+    spark: SparkSession, folder: Path, lakes: str, messages: int, rounds: int
+) -> dict[str, Any]:
+    data = folder / "data"
+    with kafka(folder / "kafka") as server:
+        fill_kafka(spark, data, server)
+        sides: dict[str, Callable[[str], str]] = {
+            "kafka": lambda lake: from_kafka(spark, server, lake),
+            "job archive, 22 columns": lambda lake: by_job(spark, data, lake),
+        }
+        return in_turn(spark, sides, lakes, messages, rounds)
 
 
 def compare(spark: SparkSession, folder: Path, messages: int, rounds: int) -> dict[str, Any]:
     data = folder / "data"
     with kafka(folder / "kafka") as server:
         fill_kafka(spark, data, server)
-        sides: dict[str, Callable[[Path], Path]] = {
+        sides: dict[str, Callable[[str], str]] = {
             "kafka": lambda lake: from_kafka(spark, server, lake),
-            "headrace-journal": lambda lake: from_journal(spark, data, lake),
+            "headrace-journal": lambda lake: from_journal(spark, data, Path(lake)),
             "job archive, 22 columns": lambda lake: by_job(spark, data, lake),
         }
-        runs: dict[str, list[dict[str, Any]]] = {name: [] for name in sides}
-        for turn in range(rounds):
-            for name, side in sides.items():
-                runs[name].append(one_archive(spark, folder / f"lake-{turn}-{len(name)}", side, messages))
-                print(name, runs[name][-1], flush=True)
-    best = {name: max(run["rows a second"] for run in of) for name, of in runs.items()}
-    ratios = {name: round(rate / best["kafka"], 2) for name, rate in best.items() if name != "kafka"}
-    return {"runs": runs, "best, rows a second": best, "times Spark's Kafka source": ratios}
+        return in_turn(spark, sides, str(folder / "lake"), messages, rounds)
 
 
-def one_archive(
-    spark: SparkSession, lake: Path, side: Callable[[Path], Path], messages: int
-) -> dict[str, Any]:
-    used, began = cpu_seconds(os.getpid()), time.monotonic()
+def one_archive(spark: SparkSession, lake: str, side: Callable[[str], str], messages: int) -> dict[str, Any]:
+    used, began = cpu_of(spark), time.monotonic()
     table = side(lake)
     seconds = time.monotonic() - began
-    cpu = cpu_between(used, cpu_seconds(os.getpid()))
-    rows = spark.read.format("delta").load(str(table)).count()
+    cpu = cpu_between(used, cpu_of(spark))
+    rows = spark.read.format("delta").load(table).count()
     if rows != messages:
         sys.exit(f"{table}: {rows} rows instead of {messages}")
-    shutil.rmtree(lake)
-    return {"rows a second": round(messages / seconds), "cpu seconds": cpu, "load": os.getloadavg()[0]}
+    size = bytes_of(spark, table)
+    remove(spark, lake)
+    return {
+        "rows a second": round(messages / seconds),
+        "cpu us a row": round(sum(cpu.values()) / messages * 1e6, 3),
+        "cpu seconds": cpu,
+        "bytes a row": round(size / messages, 1),
+        "load": os.getloadavg()[0],
+    }
+
+
+def cpu_of(spark: SparkSession) -> dict[str, float]:
+    """CPU seconds of this process, of Spark's Java and of the workers that it started: not of servers beside them."""
+    context: Any = spark.sparkContext
+    return cpu_seconds(context._gateway.proc.pid) | {"driver": time.process_time()}
+
+
+def bytes_of(spark: SparkSession, table: str) -> int:
+    found = spark.sql(f"describe detail delta.`{table}`").first()
+    assert found is not None
+    return int(found["sizeInBytes"])
+
+
+def remove(spark: SparkSession, lake: str) -> None:
+    """Remove a folder, or all that begins so in a bucket."""
+    jvm: Any = spark._jvm
+    context: Any = spark.sparkContext
+    path = jvm.org.apache.hadoop.fs.Path(lake)
+    path.getFileSystem(context._jsc.hadoopConfiguration()).delete(path, True)
+
+
+def in_bucket(folder: Path, messages: int, rounds: int) -> dict[str, Any]:
+    from spark.s3_server import BUCKET, SERVER, client_settings, s3_server  # in tests/
+
+    lakes = f"s3a://{BUCKET}/lake"
+    with s3_server(folder, java=["-Xmx2g"]) as address:
+        extra = {"spark.jars": connector_jars()} | client_settings(address)
+        settings = SparkSettings(master="local[2]", app_name="bench", extra=extra)
+        spark = open_session(for_lake(settings, lake_location(lakes)))
+        add_log_store(spark)
+        spark.sparkContext.setLogLevel("ERROR")
+        try:
+            return {"server": SERVER} | compare_in_bucket(spark, folder, lakes, messages, rounds)
+        finally:
+            close_session(spark)
 
 
 def with_spark(what: str, folder: Path, messages: int, rounds: int) -> dict[str, Any]:
+    if what == "bucket":
+        return in_bucket(folder, messages, rounds)
     extra = {"spark.jars": connector_jars()} if what == "archive" else {}
     spark = open_session(SparkSettings(master="local[2]", app_name="bench", extra=extra))
     spark.sparkContext.setLogLevel("ERROR")
@@ -257,7 +346,7 @@ def with_spark(what: str, folder: Path, messages: int, rounds: int) -> dict[str,
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("what", choices=("read", "skip", "archive"))
+    parser.add_argument("what", choices=("read", "skip", "archive", "bucket"))
     parser.add_argument("--messages", type=int, default=5_000_000)
     parser.add_argument("--rounds", type=int, default=2)
     options = parser.parse_args()

@@ -49,6 +49,17 @@ def topic(device: int) -> str:
     return f"site/{device % APPLICATIONS}/line/{device}"
 
 
+def with_copies(batch: int, rows: int, copy_every: int) -> list[int]:
+    """Return the messages of a batch, by number; one in `copy_every` is a copy of one of the batch before, by the same
+    device. `rows`: a multiple of `copy_every`.
+
+    Which one it is moves on from batch to batch: in the place where the batch before has a copy itself there is nothing
+    to copy, for the number of that place never came.
+    """
+    numbers = range(batch * rows, (batch + 1) * rows)
+    return [n - rows if batch and (n - batch) % copy_every == 0 else n for n in numbers]
+
+
 def write_journal(data_dir: Path, messages: int, with_sessions: bool = False) -> None:
     """`messages`: a multiple of BATCH."""
     if with_sessions:

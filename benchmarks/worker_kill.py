@@ -10,8 +10,6 @@ holds the start of a Python process and the recovery of what the load has writte
 
 from __future__ import annotations
 
-import argparse
-import json
 import os
 import secrets
 import signal
@@ -22,15 +20,13 @@ import sys
 import time
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass
-from datetime import UTC, datetime
-from pathlib import Path
 from string import ascii_lowercase
 
 from benchmarks.contestant import Target, compiled, running
 from benchmarks.generator import parsed
 from benchmarks.machine import machine
 from benchmarks.process_tree import members
-from benchmarks.shards import RESULTS
+from benchmarks.record import parser_of, show
 from headrace.core.homes import Homes
 from headrace.core.ports.identity import DEFAULT_TENANT
 from headrace.mqtt import codec
@@ -125,11 +121,8 @@ def trial(killed: bool) -> Trial:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(
-        "python -m benchmarks.worker_kill", description=(__doc__ or "").split("\n")[0]
-    )
+    parser = parser_of("worker_kill", __doc__)
     parser.add_argument("--rounds", type=int, default=4, help="of each, with a kill and without")
-    parser.add_argument("--record", action="store_true", help="write results/worker-kill-<date>.json")
     options = parser.parse_args()
     about, trials = machine(), []
     for _ in range(options.rounds):
@@ -146,10 +139,7 @@ def main() -> int:
         },
         "trials": [asdict(one) for one in trials],
     }
-    print(json.dumps({name: value for name, value in result.items() if name != "trials"}, indent=1))
-    if options.record:
-        path = Path(RESULTS) / f"worker-kill-{datetime.now(UTC):%Y-%m-%d}.json"
-        path.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+    show(result, "worker_kill" if options.record else "", long=("trials",))
     return 0
 
 
