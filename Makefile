@@ -55,8 +55,9 @@ demo: setup  ## this machine as a fleet of MQTT devices, through kill -9 into a 
 bench: setup  ## the table beside Debian's mosquitto and a bare echo in C (QUICK=1, RUNS=3, ROWS=w16,tls, PEER=name=host:port,pid=N)
 	@$(PY) -m benchmarks.table --runs $(RUNS) --only "$(ROWS)" $(if $(QUICK),--quick) $(foreach peer,$(PEER),--peer "$(peer)")
 
-bench-spark: setup  ## the Spark pipeline: archive beside Spark's Kafka source, selective reads, live, clean + metrics
+bench-spark: setup  ## the Spark pipeline: archive beside Spark's Kafka source, on the disk and into a bucket, selective reads, live, clean + metrics
 	@$(PY) -m benchmarks.spark_source archive
+	@PYTHONPATH=tests $(PY) -m benchmarks.spark_source bucket
 	@$(PY) -m benchmarks.spark_source skip
 	@$(PY) -m benchmarks.spark_live
 	@$(PY) -m benchmarks.spark_jobs
