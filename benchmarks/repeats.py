@@ -38,7 +38,7 @@ from matplotlib import pyplot as plt
 
 from benchmarks.machine import machine
 from benchmarks.process_tree import cpu_between, cpu_seconds
-from benchmarks.spark_source import RESULTS, keep
+from benchmarks.spark_source import RESULTS, keep, row_count
 from benchmarks.telemetry import TOPIC_SCHEMAS, with_copies, write_journal
 from headrace.cli_pipeline import job_settings
 from headrace.config import load
@@ -130,7 +130,7 @@ def measure(spark: SparkSession, folder: Path, expected: int) -> dict[str, Any]:
     used, began = cpu_seconds(os.getpid()), time.monotonic()
     clean.run(spark, settings, Event(), lambda _progress: None)
     seconds, cpu = time.monotonic() - began, cpu_between(used, cpu_seconds(os.getpid()))
-    repeats = DeltaTable(folder / "lake" / "repeats").to_pyarrow_dataset().count_rows()
+    repeats = row_count(folder / "lake" / "repeats")
     if repeats != expected:
         sys.exit(f"{repeats} repeats were found instead of {expected}")
     return {"seconds": round(seconds, 1), "cpu seconds": cpu, "repeats": repeats, "batches": Watched.seen}

@@ -29,18 +29,18 @@ from threading import Event
 from typing import Any
 
 import pyarrow.compute as pc
-from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
 from benchmarks.machine import machine
 from benchmarks.process_tree import begin_peaks, cpu_between, cpu_seconds, peak_mb
-from benchmarks.spark_source import keep
+from benchmarks.spark_source import keep, row_count
 from benchmarks.telemetry import TOPIC_SCHEMAS, write_crowd, write_messages
 from headrace.cli_pipeline import job_settings
 from headrace.config import load
 from headrace_spark.base.session import close_session, open_session
 from headrace_spark.base.settings import SparkSettings
 from headrace_spark.jobs import module_of
+from headrace_spark.lake.table_log import Folders
 
 JOBS = ("clean", "metrics")
 
@@ -69,9 +69,9 @@ def one_round(spark: SparkSession, folder: Path, messages: int) -> dict[str, Any
     run_job(spark, "archive", folder)
     before = versions(lake / "metrics_state")
     found = {job: run_job(spark, job, folder) for job in JOBS}
-    clean = DeltaTable(lake / "clean").to_pyarrow_dataset().count_rows()
+    clean = row_count(lake / "clean")
     counted = {
-        name: pc.sum(DeltaTable(lake / name).to_pyarrow_table(columns=["messages"])["messages"]).as_py()
+        name: pc.sum(Folders().scan(lake / name, ["messages"])["messages"]).as_py()
         for name in ("traffic", "deliveries")
     }
     if not clean == counted["traffic"] == messages:
@@ -104,7 +104,7 @@ def added(table: Path, since: int) -> dict[str, int]:
         found["commits"] += 1
         found["rows added"] += sum(json.loads(add["stats"])["numRecords"] for add in adds)
         found["bytes added"] += sum(add["size"] for add in adds)
-    return found | {"rows in it": DeltaTable(table).to_pyarrow_dataset().count_rows()}
+    return found | {"rows in it": row_count(table)}
 
 
 def opened(spark: SparkSession, folder: Path, sessions: int) -> dict[str, Any]:

@@ -29,12 +29,11 @@ from pathlib import Path
 from typing import Any
 
 import duckdb
-from deltalake import DeltaTable
 
 from benchmarks.contestant import READY_S, STOP_S, Target
 from benchmarks.machine import machine
 from benchmarks.process_tree import cpu_between, cpu_seconds, paused
-from benchmarks.spark_source import keep
+from benchmarks.spark_source import keep, row_count
 from benchmarks.telemetry import PAYLOAD_BYTES
 from demo.services import PYTHON, Service
 from headrace.testing.ports import free_port
@@ -157,7 +156,7 @@ def measure(folder: Path, options: argparse.Namespace) -> dict[str, Any]:
             caught_up(data)
             print(number + 1, alone[-1], beside[-1], flush=True)
         cpu = cpu_between(used, cpu_seconds(archive)) | {"in_s": round(time.monotonic() - began)}
-        archived = DeltaTable(table).to_pyarrow_dataset().count_rows()
+        archived = row_count(table)
     medians = [statistics.median(one["puback_p99_ms"] for one in side) for side in (alone, beside)]
     return {
         "puback_p99_ms, alone and beside the archive": medians,

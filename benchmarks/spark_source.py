@@ -40,6 +40,8 @@ from pathlib import Path
 from threading import Event
 from typing import Any
 
+import pyarrow as pa
+from deltalake import DeltaTable
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
@@ -359,6 +361,11 @@ def main() -> None:
         else:
             found = with_spark(options.what, folder, options.messages, options.rounds)
     keep(f"spark-{options.what}-{options.messages}", machine_before, options.messages, found)
+
+
+def row_count(table: Path) -> int:
+    """Return how many rows a table has, as its log says."""
+    return sum(pa.table(DeltaTable(table).get_add_actions(flatten=True))["num_records"].to_pylist())
 
 
 def keep(name: str, machine_before: dict[str, Any], messages: int, found: dict[str, Any]) -> None:

@@ -14,7 +14,7 @@ import sys
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from deltalake import DeltaTable
+from deltalake import DeltaTable, QueryBuilder
 from deltalake.exceptions import TableNotFoundError
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
@@ -50,10 +50,11 @@ def row_count(lake: Path) -> int:
 def readings(lake: Path) -> list[Reading]:
     """Every reading in the table, without Spark: how the demo knows that the archive has caught up."""
     try:
-        column = DeltaTable(lake / "messages").to_pyarrow_table(columns=["payload"])["payload"]
+        table = DeltaTable(lake / "messages")
     except TableNotFoundError:
         return []
-    parsed = (json.loads(payload) for payload in column.to_pylist())
+    rows = QueryBuilder().register("messages", table).execute("select payload from messages").read_all()
+    parsed = (json.loads(payload) for payload in rows["payload"].to_pylist())
     return [(reading["device"], reading["seq"]) for reading in parsed]
 
 

@@ -62,7 +62,6 @@ TESTED_TOGETHER = {
         "headrace/core/shards/queue_port.py",
     ],
     "tests/e2e/test_frames.py": [
-        "headrace/core/inbound/devices.py",
         "headrace/core/ports/voice.py",
         "headrace/frame_link.py",
         "headrace/net/frame_connection.py",
@@ -364,6 +363,25 @@ def test_every_link_of_a_document_leads_somewhere() -> None:
         if "://" not in target and not (file.parent / target).exists()
     ]
     assert not broken
+
+
+def test_nobody_reads_a_table_through_the_file_system_that_can_abort_the_process() -> None:
+    """deltalake's own is Python: a thread of Arrow that calls it while the interpreter ends aborts the process."""
+    places = [ROOT / "README.md"]
+    for folder, suffix in (
+        ("src", "py"),
+        ("docs", "md"),
+        ("examples", "*"),
+        ("demo", "py"),
+        ("benchmarks", "py"),
+    ):
+        places += [path for path in (ROOT / folder).rglob(f"*.{suffix}") if path.is_file()]
+    reads = re.compile(rb"\.to_pyarrow_table\(|\.to_pandas\(|\.to_pyarrow_dataset\((?!filesystem=)")
+    deltas = [
+        path for path in places if b"DeltaTable" in path.read_bytes() or b"DeltaLog" in path.read_bytes()
+    ]
+    assert len(deltas) > 5
+    assert [name(path) for path in deltas if reads.search(path.read_bytes())] == []
 
 
 def test_src_holds_no_extension_modules() -> None:

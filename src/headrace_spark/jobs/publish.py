@@ -103,7 +103,7 @@ def run(spark: SparkSession, settings: Settings, stop: Event, report: Report) ->
         table = lake.root / "outbox"
         outbox = Outbox(table, settings.address, settings.connections, settings.patience_s, lake.tables)
         plans = plans_in(spark, settings, lake, outbox)
-        tracker = Tracker(TableBacklog(settings.source, lake.tables), plans, report)
+        tracker = Tracker(TableBacklog(settings.source, lake.tables), report)
         put_aside = lake.table_of(DEAD_LETTERS).path
         tend = tending(spark, settings.upkeep, lake, [put_aside], [table])
 
@@ -112,7 +112,7 @@ def run(spark: SparkSession, settings: Settings, stop: Event, report: Report) ->
             lake.require_held()
             tend()  # batches that were sent leave the outbox by themselves
 
-        begin = partial(start_query, spark, settings, outbox, plans)
+        begin = partial(start_query, spark, settings, outbox, plans, tracker)
         run_query(begin, observe, stop, settings.restarts_max)
         return tracker.progress
 
@@ -133,19 +133,20 @@ def plans_in(spark: SparkSession, settings: Settings, lake: AnyLake, outbox: Out
 class Tracker:
     """Adds up what Spark reports. The lag is rows of the table."""
 
-    def __init__(self, backlog: TableBacklog, plans: AnyPlans, report: Report) -> None:
+    def __init__(self, backlog: TableBacklog, report: Report) -> None:
         self._report = report
         self._backlog = backlog
-        self._plans = plans
         self._position: TablePosition | None = None
         self._began = monotonic()
         self.progress = Progress(0, 0, 0, 0.0)
 
+    def starts_at(self, position: TablePosition | None) -> None:
+        """Note below which place everything is done, as the plans had it before a batch could write there."""
+        self._position = position
+
     def observe(self, finished: list[StreamingQueryProgress]) -> None:
         """Observe the progress. Called about twice a second with the batches finished since; often none."""
         rows = self.progress.rows + sum(batch.numInputRows for batch in finished)
-        if self._position is None:
-            self._position = self._plans.position()
         for done in finished:
             self._position = TablePosition.from_dict(json.loads(done.sources[0].endOffset))
         lag = self._backlog.lag(self._position, time())
@@ -156,7 +157,9 @@ class Tracker:
         self._report(self.progress)
 
 
-def start_query(spark: SparkSession, settings: Settings, outbox: Outbox, plans: AnyPlans) -> StreamingQuery:
+def start_query(
+    spark: SparkSession, settings: Settings, outbox: Outbox, plans: AnyPlans, tracker: Tracker
+) -> StreamingQuery:
     """Start the query over the rows of the table, from its first version on; only appends count."""
     rows = (
         spark.readStream.format("delta")
@@ -166,6 +169,7 @@ def start_query(spark: SparkSession, settings: Settings, outbox: Outbox, plans: 
     )
     outbox.require_unrestored()
     checkpoint = plans.start(None if plans.query is None else outbox.last_batch(plans.query))
+    tracker.starts_at(plans.position())
     outbox.create(spark)
     writer = (
         rows.writeStream.foreachBatch(outbox.batches(plans))

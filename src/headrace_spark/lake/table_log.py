@@ -18,6 +18,7 @@ from urllib.parse import unquote
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
+from pyarrow.fs import LocalFileSystem, SubTreeFileSystem
 from deltalake import DeltaTable as DeltaLog
 from deltalake import Schema
 from deltalake.exceptions import DeltaError, TableNotFoundError
@@ -117,7 +118,10 @@ class Folders:
 
     def scan(self, table: Location, columns: Sequence[str], since: date | None = None) -> pa.Table:
         kept = None if since is None else pc.field(DATE) >= pa.scalar(since)
-        dataset = DeltaLog(Path(str(table))).to_pyarrow_dataset()
+        folder = Path(str(table))
+        # Arrow's own file system: deltalake's is Python, and a thread of Arrow that calls it while the interpreter ends aborts the process.
+        files = SubTreeFileSystem(str(folder), LocalFileSystem())
+        dataset = DeltaLog(folder).to_pyarrow_dataset(filesystem=files)
         return dataset.to_table(columns=list(columns), filter=kept)
 
     def fetched(self, table: Location, file: str, folder: Path) -> Path:

@@ -433,6 +433,18 @@ class _Hello(SignInListener):
         return None
 
 
+class _Welcome(Deferred):
+    """The answer to a HELLO that was let in."""
+
+    def __init__(self, client: DeviceLink, sn: bytes) -> None:
+        super().__init__(client.link)
+        self._client = client
+        self._sn = sn
+
+    def run(self) -> None:
+        self._client.voice.welcome(self._sn, rc.SUCCESS)
+
+
 class _Published(Deferred):
     """The answer to a PUBLISH that is refused or repeated, in its place behind those before it."""
 

@@ -1,0 +1,56 @@
+"""Devices behind frames: what they are told is durable before they are told."""
+
+from __future__ import annotations
+
+from harness import Harness
+from headrace.core.inbound.devices import DeviceLink
+from headrace.core.ports.access import Access, SignIn
+from headrace.core.ports.identity import Identity
+from headrace.core.ports.voice import Voice
+from headrace.frames.bodies import hello_body
+from headrace.frames.frame import HELLO, encode_frame
+from headrace.frames.serials import client_id_of
+from headrace.frames.server import ServerFrames
+from headrace.mqtt import reason_codes as rc
+from headrace.storage.memory import MemoryLink
+
+SN = b"meter"
+
+
+class Everybody(Access):
+    """Lets in whoever comes, as the user of the name that is given."""
+
+    def authenticate(self, request: SignIn) -> Identity:
+        return request.identity_of(request.username)
+
+
+class Heard(Voice):
+    """Writes down the answers to HELLO."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.codes: list[int] = []
+
+    def welcome(self, sn: bytes, code: int) -> None:
+        self.codes.append(code)
+
+
+def hello(harness: Harness, user: str) -> Heard:
+    link, heard = MemoryLink(harness.worker), Heard()
+    client = DeviceLink(link, heard, harness.worker.bind_device)
+    frames = link.parser = ServerFrames(client, 1 << 16)
+    client.take(frames)
+    frames.receive_data(encode_frame(2, HELLO, SN, hello_body(user, b"p")))
+    return heard
+
+
+def test_a_device_is_told_that_it_is_its_users_once_that_is_durable() -> None:
+    """A second connection is not told so either, while the record of the first one may still be lost."""
+    harness = Harness()
+    harness.worker.guard(Everybody())
+    first, again, other = hello(harness, "ada"), hello(harness, "ada"), hello(harness, "eve")
+    assert (first.codes, again.codes) == ([], [])
+    assert other.codes == [rc.NOT_AUTHORIZED]
+    harness.sync()
+    assert (first.codes, again.codes) == ([rc.SUCCESS], [rc.SUCCESS])
+    assert harness.broker.fold.tenant("default").devices.owners == {client_id_of(2, SN): "ada"}
