@@ -376,7 +376,7 @@ def test_nobody_reads_a_table_through_the_file_system_that_can_abort_the_process
         ("benchmarks", "py"),
     ):
         places += [path for path in (ROOT / folder).rglob(f"*.{suffix}") if path.is_file()]
-    reads = re.compile(rb"\.to_pyarrow_table\(|\.to_pandas\(|\.to_pyarrow_dataset\((?!filesystem=)")
+    reads = re.compile(rb"\.to_pyarrow_table\(|\.to_pandas\(|\.to_pyarrow_dataset\((?!\s*filesystem=)")
     deltas = [
         path for path in places if b"DeltaTable" in path.read_bytes() or b"DeltaLog" in path.read_bytes()
     ]

@@ -18,10 +18,10 @@ from urllib.parse import unquote
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
-from pyarrow.fs import LocalFileSystem, SubTreeFileSystem
 from deltalake import DeltaTable as DeltaLog
 from deltalake import Schema
 from deltalake.exceptions import DeltaError, TableNotFoundError
+from pyarrow.fs import LocalFileSystem, SubTreeFileSystem
 from pyspark.sql.types import StructType
 
 from headrace_spark.base.errors import LakeConflict
@@ -119,7 +119,8 @@ class Folders:
     def scan(self, table: Location, columns: Sequence[str], since: date | None = None) -> pa.Table:
         kept = None if since is None else pc.field(DATE) >= pa.scalar(since)
         folder = Path(str(table))
-        # Arrow's own file system: deltalake's is Python, and a thread of Arrow that calls it while the interpreter ends aborts the process.
+        # Arrow's own: deltalake's is Python, and a thread of Arrow that calls it while the interpreter ends aborts the
+        # process.
         files = SubTreeFileSystem(str(folder), LocalFileSystem())
         dataset = DeltaLog(folder).to_pyarrow_dataset(filesystem=files)
         return dataset.to_table(columns=list(columns), filter=kept)

@@ -117,8 +117,8 @@ class Devices:
         link.let_in()
         link.keep_alive_ms = self._worker.settings.frame_idle_s * 1000
         self._sessions.watch(link)
-        if asked:
-            client.voice.welcome(sn, rc.SUCCESS)
+        if asked:  # behind the record that the device is this user's, whoever appended it
+            self._commit.defer(_Welcome(client, sn))
 
     def _claim(self, client_id: str, link: Link) -> int:
         """Return 0 where the device is nobody's, or of the user of this connection; one that was nobody's is the
