@@ -1,11 +1,13 @@
 #!/usr/bin/env bash
 # The gate: every step runs, even after a failure; the table at the end says which one failed and how long each took.
+# The failures stand once more below that table: what keeps only the end of a log keeps the reason too.
 # Usage: test.sh [check|counts|demo|interpreted|compiled|builds|spark|suites ...]      without arguments: all of them
 # `builds` is both builds at once, `spark` two halves of the Spark tests at once, and `suites` all four of them.
 set -uo pipefail
 cd "$(dirname "$0")/.."
 bin=$PWD/.venv/bin
 report=()
+reasons=()
 failed=0
 
 step() {
@@ -48,6 +50,8 @@ timed_suite() {
   echo $((SECONDS - began)) >"build/test-$1.seconds"
   return $outcome
 }
+# What failed and why, a line each; pytest's last line when it never came to a summary.
+reasons_in() { grep -E '^(FAILED|ERROR) ' "$1" | cut -c 1-240 | head -n 8 | grep . || tail -n 1 "$1"; }
 # Suites at once, each into a log of its own, which are printed one after the other. A test waits for brokers, drivers and
 # disks for most of its time, so two cores serve four suites.
 together() {
@@ -61,7 +65,10 @@ together() {
   for name; do
     printf '\n=== tests, %s, meanwhile into build/test-%s.log\n' "$name" "$name"
     tail -f --pid="${running[$name]}" -n +1 "build/test-$name.log"
-    if wait "${running[$name]}"; then outcome=ok; else outcome=FAILED failed=1; fi
+    if wait "${running[$name]}"; then outcome=ok; else
+      outcome=FAILED failed=1
+      mapfile -t -O "${#reasons[@]}" reasons < <(reasons_in "build/test-$name.log" | sed "s/^/$name: /")
+    fi
     report+=("$(printf '%-34s %-7s %4d s' "tests, $name" "$outcome" "$(<"build/test-$name.seconds")")")
   done
 }
@@ -81,5 +88,5 @@ for part in "$@"; do
   esac
 done
 printf '\n'
-printf '%s\n' "${report[@]}"
+printf '%s\n' "${report[@]}" "${reasons[@]}"
 exit $failed
