@@ -113,12 +113,20 @@ class Devices:
             counters.connects += 1
         client.admitted(sn)
         self.clients[client] = None
-        link.ready = True
         link.let_in()
         link.keep_alive_ms = self._worker.settings.frame_idle_s * 1000
         self._sessions.watch(link)
         if asked:  # behind the record that the device is this user's, whoever appended it
+            client.hellos += 1
             self._commit.defer(_Welcome(client, sn))
+        link.ready = client.hellos == 0
+
+    def answer_ping(self, client: DeviceLink, sn: bytes) -> None:
+        """Answer a PING: at once, but behind the answer to a HELLO before it."""
+        if client.link.ready:
+            client.voice.pong(sn)
+        else:
+            self._commit.defer(_Pong(client, sn))
 
     def _claim(self, client_id: str, link: Link) -> int:
         """Return 0 where the device is nobody's, or of the user of this connection; one that was nobody's is the
@@ -263,6 +271,7 @@ class DeviceLink(FrameHandler):
         self.voice = voice
         self.frames: ServerFrames | None = None  # which knows the version
         self.state = _STRANGER
+        self.hellos = 0  # that are not answered yet
         self._bind = bind
         self._devices: Devices | None = None  # of the shard where the first of them is at home
         self._sn = b""  # who has spoken last
@@ -293,7 +302,7 @@ class DeviceLink(FrameHandler):
             devices.lost(self, guest)
 
     def writable(self) -> None:
-        """Note that the socket's buffer has drained."""
+        """Note that something may be written: the socket's buffer has drained, or HELLO is answered."""
         if self._guest is not None:
             self._home().requests.go_on(self._guest)
 
@@ -336,6 +345,14 @@ class DeviceLink(FrameHandler):
         self._sn = sn
         self._names = None
 
+    def welcomed(self, sn: bytes) -> None:
+        """Answer HELLO, and go on with what a consumer has asked for behind it."""
+        self.voice.welcome(sn, rc.SUCCESS)
+        self.hellos -= 1
+        if not self.hellos:
+            self.link.ready = True
+            self.writable()
+
     def _speaks(self, sn: bytes) -> bool:
         """Find out whose frame this is. False if the connection has not been let in. Raises ProtocolError if the device
         is somebody else's."""
@@ -376,7 +393,7 @@ class DeviceLink(FrameHandler):
 
     def ping(self, sn: bytes) -> None:
         if self._speaks(sn):
-            self.voice.pong(sn)
+            self._home().answer_ping(self, sn)
 
     def broken(self, error: ProtocolError) -> None:
         self.link.on_protocol_error(error)
@@ -442,7 +459,19 @@ class _Welcome(Deferred):
         self._sn = sn
 
     def run(self) -> None:
-        self._client.voice.welcome(self._sn, rc.SUCCESS)
+        self._client.welcomed(self._sn)
+
+
+class _Pong(Deferred):
+    """The answer to a PING, in its place behind that to HELLO."""
+
+    def __init__(self, client: DeviceLink, sn: bytes) -> None:
+        super().__init__(client.link)
+        self._client = client
+        self._sn = sn
+
+    def run(self) -> None:
+        self._client.voice.pong(self._sn)
 
 
 class _Published(Deferred):

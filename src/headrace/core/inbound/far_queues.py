@@ -224,7 +224,9 @@ class FarQueues(Requests):
         self._send(caller)
 
     def _send(self, caller: Caller) -> None:
-        """Ask the homes for what may be asked now."""
+        """Ask the homes for what may be asked now; of what follows a HELLO, nothing before that is answered."""
+        if not caller.guest.link.ready:
+            return
         for line in (caller.members, caller.acks):
             while line.waiting and self._leaves(caller, line, line.waiting[0]):
                 pass

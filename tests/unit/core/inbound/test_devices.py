@@ -8,7 +8,7 @@ from headrace.core.ports.access import Access, SignIn
 from headrace.core.ports.identity import Identity
 from headrace.core.ports.voice import Voice
 from headrace.frames.bodies import hello_body
-from headrace.frames.frame import HELLO, encode_frame
+from headrace.frames.frame import HELLO, PING, encode_frame
 from headrace.frames.serials import client_id_of
 from headrace.frames.server import ServerFrames
 from headrace.mqtt import reason_codes as rc
@@ -25,22 +25,27 @@ class Everybody(Access):
 
 
 class Heard(Voice):
-    """Writes down the answers to HELLO."""
+    """Writes down the answers, and the codes of those to HELLO."""
 
     def __init__(self) -> None:
         super().__init__()
         self.codes: list[int] = []
+        self.told: list[str] = []
 
     def welcome(self, sn: bytes, code: int) -> None:
         self.codes.append(code)
+        self.told.append("welcome")
+
+    def pong(self, sn: bytes) -> None:
+        self.told.append("pong")
 
 
-def hello(harness: Harness, user: str) -> Heard:
+def hello(harness: Harness, user: str, behind: bytes = b"") -> Heard:
     link, heard = MemoryLink(harness.worker), Heard()
     client = DeviceLink(link, heard, harness.worker.bind_device)
     frames = link.parser = ServerFrames(client, 1 << 16)
     client.take(frames)
-    frames.receive_data(encode_frame(2, HELLO, SN, hello_body(user, b"p")))
+    frames.receive_data(encode_frame(2, HELLO, SN, hello_body(user, b"p")) + behind)
     return heard
 
 
@@ -54,3 +59,15 @@ def test_a_device_is_told_that_it_is_its_users_once_that_is_durable() -> None:
     harness.sync()
     assert (first.codes, again.codes) == ([rc.SUCCESS], [rc.SUCCESS])
     assert harness.broker.fold.tenant("default").devices.owners == {client_id_of(2, SN): "ada"}
+
+
+def test_what_follows_a_hello_is_answered_behind_it() -> None:
+    """Also on a connection that has been let in before, and names itself once more."""
+    harness = Harness()
+    harness.worker.guard(Everybody())
+    ping = encode_frame(2, PING, SN, b"")
+    again = encode_frame(2, HELLO, SN, hello_body("ada", b"p"))
+    heard = hello(harness, "ada", ping + again + ping)
+    assert heard.told == []
+    harness.sync()
+    assert heard.told == ["welcome", "pong", "welcome", "pong"]

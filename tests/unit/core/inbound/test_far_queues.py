@@ -23,6 +23,7 @@ from headrace.core.shards.peer_codec import decode
 from headrace.core.shards.queue_frames import ACKS, Answered
 from headrace.core.state.topic_queues import TopicQueue
 from headrace.errors import ProtocolError
+from headrace.mqtt import reason_codes as rc
 from headrace.storage.memory import MemoryLink
 from shard_wires import End, WiredShard, WiredShards
 
@@ -67,6 +68,7 @@ class Service:
         self.owner = queues.wired[shard].broker
         self.link = MemoryLink(self.owner.worker)
         self.link.version = 5
+        self.link.ready = True
         self.ear: Ear = Ear()
         self.guest = Guest(self.link, self.ear)
 
@@ -219,6 +221,20 @@ def test_join_is_answered_when_the_other_shards_look_for_the_topic(queues: Queue
     queues.wired[2].client("w").publish(topic, b"from 2", qos=1, packet_id=1)
     queues.carry()
     assert service.take_and_ack(topic) == [b"from 2"]
+
+
+def test_nothing_is_answered_before_a_hello_is(queues: Queues) -> None:
+    topic = queues.wired.topic_in(0)
+    service = Service(queues, 1)
+    service.link.ready = False
+    service.join(topic, b"")  # which is refused without a question to anybody
+    service.join(topic)
+    queues.carry()
+    assert service.told == []
+    service.link.ready = True
+    service.owner.devices.requests.go_on(service.guest)
+    queues.carry()
+    assert service.told == [("join", rc.TOPIC_NAME_INVALID), ("join", 0)]
 
 
 def test_a_cluster_counts_once_though_its_join_waits_for_other_shards() -> None:
