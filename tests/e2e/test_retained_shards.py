@@ -26,21 +26,23 @@ def retained_by(reader: RawClient, count: int) -> dict[str, bytes]:
 def test_a_subscription_gets_what_both_workers_keep(crew: Crew, clients: Clients, qos: int) -> None:
     first, second = crew.workers
     writer = clients(first, crew.name_in(0, "w"))
+    marked = clients(second, crew.name_in(1, "m"))
+    marked.subscribe("mark", qos=1)
     expected = {f"plant/{number}": b"%d" % number for number in range(TOPICS)}
     for topic, payload in expected.items():
         writer.deliver(topic, payload, max(qos, 1), retain=True)
+    writer.deliver("mark", b"", 1)
+    marked.receive()  # behind all that passes between the two: what comes after SUBACK was kept before it
     for clean in (True, False):
         reader = clients(second, crew.name_in(1, f"r{clean}-"), clean=clean)
         reader.subscribe("plant/+", qos=qos)
         assert retained_by(reader, TOPICS) == expected
         reader.leave()
-    marked = clients(second, crew.name_in(1, "m"))
-    marked.subscribe("mark", qos=1)
     for number in range(0, TOPICS, 2):
         writer.deliver(f"plant/{number}", b"", 1, retain=True)
         del expected[f"plant/{number}"]
     writer.deliver("mark", b"", 1)
-    marked.receive()  # behind all that has passed between the two
+    marked.receive()
     for worker in crew.workers:
         worker.crash()
     crew.wait_linked()
