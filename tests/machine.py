@@ -9,8 +9,10 @@ import asyncio
 import contextlib
 import os
 import time
+import warnings
 from collections.abc import Callable, Coroutine
 from pathlib import Path
+from typing import ClassVar, Final
 
 import uvloop
 
@@ -29,6 +31,7 @@ from headrace.workers.handover import HandOver
 from headrace.workers.peers import Peers
 from headrace.workers.place import Place
 
+CLOSES_S: Final = 10.0
 NO_FILES = TlsFiles("", "", "", "none")
 SETTINGS = DoorSettings(1000, 20.0, 1 << 20, NO_FILES)
 Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
@@ -124,19 +127,21 @@ class OneWorker:
 
 
 class Machine:
-    """So many workers. `told` is what they say in the log."""
+    """So many workers. `told` is what they say in the log. `opened`: those that no test has closed yet."""
+
+    opened: ClassVar[list[Machine]] = []
 
     def __init__(
         self, runtime: Path, urls: list[str], count: int = 2, settings: DoorSettings = SETTINGS
     ) -> None:
         self.told: list[str] = []
-        self._runtime = runtime
+        self.runtime = runtime
         self._urls, self._count, self._settings = urls, count, settings
         self.workers = [self._make(index) for index in range(count)]
         self._name_listeners()
 
     def _make(self, index: int) -> OneWorker:
-        place = Place(index, self._count, self._count, self._runtime, "", 1)
+        place = Place(index, self._count, self._count, self.runtime, "", 1)
         urls = [url.replace("INDEX", str(index)) for url in self._urls]
         return OneWorker(place, urls, self._settings, self.told)
 
@@ -149,11 +154,14 @@ class Machine:
                 one.doors._count(listener.connections, "listener", name)
 
     async def open(self) -> None:
+        self.opened.append(self)
         for one in self.workers:
             await one.open()
         await until(lambda: all(one.peers.links_up == self._count - 1 for one in self.workers))
 
     async def close(self) -> None:
+        if self in self.opened:
+            self.opened.remove(self)
         for one in self.workers:
             await one.close()
 
@@ -165,9 +173,27 @@ class Machine:
 
 
 def run(test: Callable[[], Coroutine[None, None, None]]) -> None:
-    """On the loop of the node, which ends with the test, whatever became of it."""
-    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+    """On the loop of the node, which ends with the test, whatever became of it; and workers that it left open end."""
+    runner = asyncio.Runner(loop_factory=uvloop.new_event_loop)
+    try:
         runner.run(test())
+    except BaseException:
+        _end(runner)
+        raise
+    left_open = _end(runner)
+    assert not left_open, left_open
+
+
+def _end(runner: asyncio.Runner) -> list[str]:
+    """Close a loop; -> what was still open on it. While a warning of that is an error, uvloop would leave it open, and
+    wait for it without end."""
+    left_open = [f"workers of {machine.runtime}" for machine in Machine.opened]
+    with warnings.catch_warnings(record=True) as found:
+        warnings.simplefilter("always")
+        for machine in list(Machine.opened):
+            runner.run(asyncio.wait_for(machine.close(), CLOSES_S))
+        runner.close()
+    return left_open + [str(warning.message) for warning in found]
 
 
 async def until(condition: Callable[[], object]) -> None:

@@ -10,12 +10,14 @@ process that a test starts. So they are set to what a terminal would give.
 
 from __future__ import annotations
 
+import asyncio
 import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
 
 import pytest
+import uvloop
 
 LIMIT_S = 240.0
 LIMITS_S = {"slow": 1200.0, "spark": 1200.0}
@@ -33,17 +35,36 @@ def limit_of(item: pytest.Item) -> float:
 @contextmanager
 def limited(seconds: float) -> Iterator[None]:
     """Fail what runs within after so many seconds. Main thread only."""
+    said = f"took longer than {seconds:g} s"
+    is_over = False
 
     def over(_number: int, _frame: FrameType | None) -> None:
-        pytest.fail(f"took longer than {seconds:g} s")
+        nonlocal is_over
+        is_over = True
+        stop_uvloop()
+        pytest.fail(said)
 
     before = signal.signal(signal.SIGALRM, over)
     signal.setitimer(signal.ITIMER_REAL, seconds, AGAIN_S)
     try:
         yield
+    except Exception as error:
+        if is_over:
+            pytest.fail(f"{said}: {error}")
+        raise
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)
+
+
+def stop_uvloop() -> None:
+    """Have a running loop of uvloop end: it keeps to itself what the handler of a signal raises."""
+    try:
+        loop = asyncio.get_running_loop()
+    except RuntimeError:
+        return
+    if isinstance(loop, uvloop.Loop):
+        loop.stop()
 
 
 def expect_signals() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import signal
 import subprocess
@@ -11,14 +12,40 @@ import time
 from collections.abc import Callable
 
 import pytest
+import uvloop
 
 from broker_process import ROOT
 from time_limit import LIMIT_S, LIMITS_S, expect_signals, limit_of, limited
+
+
+def _loop(factory: Callable[[], asyncio.AbstractEventLoop]) -> None:
+    """Wait for ever on a loop."""
+
+    async def body() -> None:
+        await asyncio.Event().wait()
+
+    with asyncio.Runner(loop_factory=factory) as runner:
+        runner.run(body())
+
+
+def _stubborn_task() -> None:
+    """Wait for ever on a loop, also when the loop ends."""
+
+    async def body() -> None:
+        for _ in range(2):
+            with contextlib.suppress(asyncio.CancelledError):
+                await asyncio.Event().wait()
+
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(body())
+
 
 ENDLESS: dict[str, Callable[[], object]] = {
     "a sleep": lambda: time.sleep(60),
     "a lock": lambda: threading.Event().wait(60),
     "a loop": lambda: [None for _ in iter(int, 1)],
+    "a loop of asyncio": lambda: _loop(asyncio.new_event_loop),
+    "a loop of uvloop": lambda: _loop(uvloop.new_event_loop),
     "a process": lambda: subprocess.run([sys.executable, "-c", "import time; time.sleep(60)"], check=False),
 }
 
@@ -39,6 +66,16 @@ def test_who_swallows_exceptions_is_interrupted_all_the_same() -> None:
 
     with pytest.raises(pytest.fail.Exception), limited(0.05):
         stubborn()
+
+
+def test_a_task_that_goes_on_when_it_is_cancelled_is_interrupted_all_the_same() -> None:
+    with pytest.raises(pytest.fail.Exception, match="took longer than"), limited(0.05):
+        _stubborn_task()
+
+
+def test_what_raises_in_time_raises_that() -> None:
+    with pytest.raises(ValueError, match="of its own"), limited(60):
+        raise ValueError("of its own")
 
 
 def test_what_ends_in_time_is_left_alone() -> None:
