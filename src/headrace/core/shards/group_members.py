@@ -77,7 +77,9 @@ class GroupMembers(Lending):
         self._leaving: set[tuple[int, str]] = set()  # refused: no member any more by a record on its way
         # Who has come or gone since the homes were told, by home and incarnation: all of one pass is said at once.
         self._changed: dict[tuple[int, int], Session] = {}
-        self._told: dict[int, set[int]] = {}  # by incarnation: the homes that were told of it
+        self._told: dict[
+            int, set[int]
+        ] = {}  # by incarnation: the homes that know of it, on the wire there is
         self._held: dict[int, list[Enrolment]] = {}  # by incarnation: an answer is about its session alone
 
     def begin(self) -> None:
@@ -118,6 +120,8 @@ class GroupMembers(Lending):
     def cut(self, home: int) -> None:
         """Note that there is no wire to a home any more."""
         self.loans.cut(home)
+        for homes in self._told.values():
+            homes.discard(home)
         self._pending = {key: entry for key, entry in self._pending.items() if key[0] != home}
         self._unanswered = {number: key for number, key in self._unanswered.items() if key[0] != home}
 
@@ -170,6 +174,7 @@ class GroupMembers(Lending):
             self._enrol(session, home)
             return
         life = frames.ENDED if session is None else frames.HAS_NOTHING
+        self._told.get(incarnation, set()).discard(home)
         self._number += 1
         wire.say(frames.Enrol(self._number, incarnation, life, "", []))
 

@@ -15,7 +15,7 @@ from headrace.core.ports.settings import BrokerSettings
 from headrace.core.records.message import Message
 from headrace.core.records.record import DROP_SESSION_ENDED, UPPER_ID_FIRST
 from headrace.core.shards import group_frames as frames
-from headrace.core.shards.group_frames import ENROL
+from headrace.core.shards.group_frames import ASKED, ENROL
 from headrace.core.shards.group_members import Enrolment, GroupMembers
 from headrace.core.shards.peer_codec import decode
 from headrace.core.state.away import borrowing_of
@@ -958,3 +958,37 @@ def test_of_what_finds_no_room_the_oldest_says_when_it_goes_back() -> None:
     assert loans._waiting == {session: since}
     shards.advance(0.5)
     assert loans._waiting == {}
+
+
+@pytest.mark.parametrize("when_asked", [False, True])
+def test_a_home_that_forgot_who_had_left_hears_of_its_connection_when_it_is_a_member_again(
+    when_asked: bool,
+) -> None:
+    """It was told of the session on an older wire or, `when_asked`, before it heard that there is nothing there."""
+    shards = WiredShards(2)
+    share = share_in(shards, 0)
+    client = member(shards, 1, share)
+    client.feed(codec.encode_unsubscribe(4, 9, [share]))
+    shards.carry()
+    shards.disconnect(1, 0)
+    client.lose()
+    shards.connect(1, 0)
+    if when_asked:
+        near, far = shards.wires[1, 0]
+        while not any(data[0] == ASKED for data in far.said):
+            end, other = (near, far) if near.said else (far, near)
+            other.shard.neighbours.heard(other, decode(end.said.popleft()))
+            shards.sync()
+        shards.held.add((1, 0))
+        client = shards[1].client("m")
+        client.subscribe(share, 1)
+        client.feed(codec.encode_unsubscribe(4, 9, [share]))
+        client.lose()
+        shards.held.clear()
+    shards.carry()
+    assert not shards[0].neighbours.homes._members
+    client = shards[1].client("m")
+    client.subscribe(share, 1)
+    shards.carry()
+    publish(shards, 0, [b"1"])
+    assert received(client) == [b"1"]
