@@ -71,13 +71,14 @@ class GroupLoans(Lending):
         loan = Loan(home, frame.group, frame.serial, frame.incarnation, qos) if known is None else known
         loan.draw = frame.draw
         loan.connection = frame.connection
+        loan.placed = current
         if loan.completed:
-            self._tell(session, loan, DONE, current)
+            self._commit.defer(_Completed(self, session, loan))
         elif current:
             if not loan.counted:  # else it is on its way to the client, or there
                 self._arrived(session, borrowing, loan, frame)
         elif known is None and qos == 2:
-            self._tell(session, loan, UNSENT, False)
+            self._tell(session, loan, UNSENT)
 
     def _arrived(self, session: Session, borrowing: Borrowing, loan: Loan, frame: frames.Drawn) -> None:
         """Have an entry wait for its turn, which may have come."""
@@ -170,7 +171,7 @@ class GroupLoans(Lending):
     def _refuse(self, session: Session, borrowing: Borrowing, loan: Loan) -> None:
         """Give back what the client may not read; what it may have had goes to nobody else."""
         if loan.packet_id == 0:
-            self._tell(session, loan, NOT_ALLOWED, True)
+            self._tell(session, loan, NOT_ALLOWED)
         else:
             session.count_drop(DROP_PERMISSION, 1)
             self._complete(session, borrowing, loan)
@@ -252,7 +253,7 @@ class GroupLoans(Lending):
             self._complete(session, borrowing, loan)
         else:
             self._release(borrowing, loan)
-            self._tell(session, loan, DONE, True)
+            self._tell(session, loan, DONE)
         self._delivery.pump(session)
 
     def _complete(self, session: Session, borrowing: Borrowing, loan: Loan) -> None:
@@ -271,18 +272,20 @@ class GroupLoans(Lending):
 
     def completed(self, session: Session, loan: Loan) -> None:
         """Tell the home of a loan that it is completed, durably."""
-        self._tell(session, loan, DONE, True)
+        self._tell(session, loan, DONE)
 
-    def _tell(self, session: Session, loan: Loan, outcome: int, ends: bool) -> None:
-        """Say what became of a draw. `ends`: if it came on the connection there is, that gets a place more."""
+    def _tell(self, session: Session, loan: Loan, outcome: int) -> None:
+        """Say what became of a draw. If it came on the connection there is, that gets a place more, however often this
+        is said."""
         borrowing = borrowing_of(session)
         lender = None if borrowing is None else borrowing.lenders.get(loan.home)
         granted = 0
         if lender is not None and lender.connection == loan.connection:
-            if ends and outcome == DONE:
+            if loan.placed and outcome == DONE:
                 lender.granted += 1
-            elif ends:
+            elif loan.placed:
                 lender.withheld += 1
+            loan.placed = False
             granted = lender.granted
         numbers = (loan.incarnation, loan.connection, granted, loan.group, loan.serial)
         self._say(loan.home, frames.Finished(*numbers, loan.draw, outcome, loan.qos))
@@ -310,14 +313,14 @@ class GroupLoans(Lending):
                 continue
             for loan in [loan for loan in borrowing.arrived if loan.packet_id == 0]:
                 borrowing.arrived.remove(loan)
-                self._tell(session, loan, UNSENT, True)
+                self._tell(session, loan, UNSENT)
 
     def detached(self, session: Session, borrowing: Borrowing) -> None:
         """Give back what was never sent to a client that is gone, and tell its homes of that."""
         self._waiting.pop(session, None)
         for loan in borrowing.arrived:
             if loan.packet_id == 0:
-                self._tell(session, loan, UNSENT, False)
+                self._tell(session, loan, UNSENT)
         for home, lender in borrowing.lenders.items():
             self._say(home, frames.Absent(session.incarnation, lender.connection))
 

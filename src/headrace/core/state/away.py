@@ -36,7 +36,7 @@ class Loan:
     """An entry of a group at home in another shard that a session here has, or is to have when there is room.
 
     `draw` is the packet id that its home drew it under, `connection` the one of the session that it came on. `message` is
-    there until it is sent.
+    there until it is sent. `placed`: it takes a place of what its home may lend on that connection.
     """
 
     def __init__(self, home: int, group: int, serial: int, incarnation: int, qos: int) -> None:
@@ -48,6 +48,7 @@ class Loan:
         self.packet_id = 0
         self.draw = 0
         self.connection = 0
+        self.placed = False
         self.first = 0  # the first byte of its PUBLISH
         self.ids = b""
         self.message: Message | None = None

@@ -523,3 +523,25 @@ def test_what_was_not_sent_on_a_connection_grants_nothing_on_it() -> None:
     assert (lender.granted, stand_link(shards, 0, 1).window) == (1, 1)
     complete(client, first, shards)
     assert (lender.granted, stand_link(shards, 0, 1).window) == (2, 1)
+
+
+def test_what_is_completed_on_its_way_to_the_journal_grants_one_place_when_it_is_there() -> None:
+    """Its home sends it again on a new wire meanwhile."""
+    shards = WiredShards(2)
+    client, packet_id = only_one(shards)
+    pubrec(client, packet_id)
+    shards.carry()
+    shards.disconnect(1, 0)
+    shards.connect(1, 0)
+    near, _ = shards.wires[1, 0]
+    while not any(data[0] == frames.PRESENT for data in near.said):
+        assert shards.step()
+    shards[1].sync = write_nothing  # type: ignore[method-assign]
+    client.feed(codec.encode_pubcomp(4, packet_id), sync=False)
+    shards.carry()
+    assert len(group_of(shards, 0).drawn) == 1
+    del shards[1].sync
+    shards.carry()
+    assert not group_of(shards, 0).drawn
+    [lender] = borrowed(client).lenders.values()
+    assert (lender.granted, stand_link(shards, 0, 1).window) == (33, 32)
