@@ -119,6 +119,20 @@ def state(fold: Fold, commit: GroupCommit | None = None) -> list[bytes]:
     return entries
 
 
+def held(fold: Fold) -> tuple[list[list[int]], list[bytes]]:
+    """What waits in each queue, taken out of it, and the state without: in which pages it is does not matter."""
+    sessions = sorted(fold.by_incarnation.values(), key=lambda session: session.incarnation)
+    backlogs = [
+        session.queue.backlog for session in sessions if session.persistent and session.queue is not None
+    ]
+    backlogs += [group.backlog for group in fold.all_groups()]
+    waiting = []
+    for backlog in backlogs:
+        waiting.append([backlog.pop() for _ in range(backlog.count)])
+        backlog.ordered = True
+    return waiting, state(fold)
+
+
 class Client:
     """A client over a `MemoryLink`. `received` lists PUBLISH packets as (packet id, payload, dup, qos, retain)."""
 

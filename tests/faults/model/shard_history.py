@@ -22,6 +22,7 @@ from faults.model.actor import NO, Actor
 from faults.model.reference import GROUP, Publication, Reference
 from faults.model.shards import Cluster, End, Owner, Shard
 from faults.model.world import Violation, World
+from harness import held
 from headrace.core.homes import Homes
 from headrace.core.ports.identity import DEFAULT_TENANT
 from headrace.core.ports.settings import BrokerSettings
@@ -29,7 +30,9 @@ from headrace.core.records.message import Copy, Given
 from headrace.core.records.record import KIND_COPY
 from headrace.core.shards.neighbours import StreamSettings
 from headrace.core.state.away import borrowing_of
+from headrace.core.state.queue import REF_QOS
 from headrace.core.state.session import Session
+from headrace.core.state.state import Fold
 from headrace.mqtt.topics import matches
 
 SHARDS = 3
@@ -209,7 +212,8 @@ class ShardHistory:
         """Copies in the journals."""
         return sum(m.kind == KIND_COPY for shard in self.cluster.shards for m in shard.journal.messages())
 
-    def run(self) -> None:
+    def run(self, replays: bool = False) -> None:
+        """Take all steps; then what is held live is what a replay gives, or everybody takes everything."""
         possible = STEPS + GROUP_STEPS if self.groups else STEPS
         names = [name for name, _ in possible]
         weights = [weight for _, weight in possible]
@@ -219,7 +223,10 @@ class ShardHistory:
             getattr(self, "step_" + step)()
             for shard in self.cluster.shards:
                 shard.check()
-        self.finish()
+        if replays:
+            self.check_replays()
+        else:
+            self.finish()
 
     def _actor(self) -> Actor:
         actor = self.rng.choice(self.actors)
@@ -475,6 +482,30 @@ class ShardHistory:
             if publication.acked and publication.payload not in there:
                 raise Violation(f"P1: {publication.number} was acknowledged and is lost")
 
+    def check_replays(self) -> None:
+        """Nobody is connected, no wire is left, and all is durable: a start finds what there is."""
+        self.done.append("replays")
+        for actor in self.actors:
+            actor.lose()
+        for shard in self.cluster.shards:
+            shard.journal.reads_fail = False
+            while shard.stragglers:
+                self._bury(shard, shard.stragglers.pop())
+        for pair in list(self.cluster.wires):
+            self.cluster.break_wire(pair)
+            for end in pair:
+                self.cluster.tell(end)
+        for shard in self.cluster.shards:
+            shard.settle()
+            shard.check()
+            shard.journal.floor, shard.journal.compacted = 0, set()
+            live = _state_of(shard.broker.fold)
+            for snapshot in (None, *shard.snapshots):
+                found = _state_of(shard.recovered(snapshot))
+                if found != live:
+                    what = "the whole journal" if snapshot is None else f"snapshot {snapshot.positions}"
+                    raise Violation(f"shard {shard.number}: {what} gives\n{found}, not\n{live}")
+
     def finish(self) -> None:
         """Everybody comes back and takes everything; then nothing may be missing."""
         self.done.append("finish")
@@ -689,6 +720,31 @@ class ShardHistory:
                     raise Violation(f"P6: {message.offset} of {shard.number} never came to {home.number}")
 
 
+def _state_of(fold: Fold) -> list[object]:
+    """Return all that is durable in a shard, taken out of its queues: what waits in each, sessions and groups, the QoS 2
+    of groups elsewhere, and who is a member there."""
+    assert fold.away is not None
+    loans = [row for row in sorted(fold.away.rows()) if row[3] in fold.by_incarnation]
+    members = [
+        (incarnation, sorted(filters.items()))
+        for incarnation, session in sorted(fold.away.sessions.items())
+        if (filters := _groups_elsewhere(session))
+    ]
+    _hand_back(fold)
+    return [*held(fold), loans, members]
+
+
+def _hand_back(fold: Fold) -> None:
+    """Give back what members had at QoS 1, who all are gone. Where an UNSUBSCRIBE, or a SUBSCRIBE behind one, was on its
+    way when a connection ended, the broker and a replay differ in whether that one was a member."""
+    for group in fold.all_groups():
+        for draw in list(group.drawn.values()):
+            if draw.ref & REF_QOS == 1:
+                group.give_back(draw)
+        if not group.members:
+            group.dissolve()
+
+
 def _groups_elsewhere(session: Session) -> dict[str, int]:
     """The shared subscriptions of a session that are at home in other shards, and where."""
     found = borrowing_of(session)
@@ -703,12 +759,17 @@ def name_at_home(shard: int, shards: int, number: int) -> str:
 
 
 def run(
-    seed: int, steps: int, shards: int = SHARDS, retained: bool = True, groups: bool = True
+    seed: int,
+    steps: int,
+    shards: int = SHARDS,
+    retained: bool = True,
+    groups: bool = True,
+    replays: bool = False,
 ) -> ShardHistory:
     """Run one seed; raises what it finds, with the seed and the last steps in it."""
     history = ShardHistory(seed, steps, shards, retained, groups)
     try:
-        history.run()
+        history.run(replays)
     except Exception as error:
         tail = "\n  ".join(history.done[-60:])
         error.add_note(f"seed {seed}, {shards} shards, {steps} steps, step {len(history.done)}:\n  {tail}")

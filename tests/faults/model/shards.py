@@ -10,13 +10,16 @@ from __future__ import annotations
 from collections import deque
 from random import Random
 
-from faults.model.world import CrashJournal, Violation, World
+from faults.model.world import CrashJournal, Snapshot, Violation, World
 from headrace.core.homes import Homes
 from headrace.core.ports.settings import BrokerSettings
 from headrace.core.shards.neighbours import Neighbours, StreamSettings
 from headrace.core.shards.peer import Frame, Wire
 from headrace.core.shards.peer_codec import decode, encode
 from headrace.core.shards.routes import Routes
+from headrace.core.state.replay import Replay
+from headrace.core.state.snapshots import restore
+from headrace.core.state.state import Fold
 from headrace.core.worker import Worker
 from headrace.storage.memory import ManualScheduler
 
@@ -124,6 +127,22 @@ class Shard(World):
         self._open()
         self.settle()
         self.begin()
+
+    def recovered(self, snapshot: Snapshot | None) -> Fold:
+        """The state that a start would find now, with a snapshot or by the whole journal."""
+        worker = Worker(ManualScheduler(), self.clock, self.settings, Homes(self.shards))
+        broker = worker.own(self.number, self.journal)
+        broker.join(self.journal, Routes(), self.streams)
+        position = 0
+        if snapshot is not None:
+            position = snapshot.positions[-1]
+            restore(broker.fold, snapshot.files)
+        replay = Replay(broker.fold)
+        for base, body in self.journal.batches:
+            replay.batch(body, base, position)
+        for group in broker.fold._dissolved:  # the record of the start would do it
+            group.dissolve()
+        return broker.fold
 
     def owners(self) -> list[Owner]:
         return [self.owner, *self.stragglers]

@@ -34,6 +34,14 @@ def test_histories_of_this_week() -> None:
     assert copies > 10 * HISTORIES
 
 
+def test_what_is_held_live_is_what_a_replay_gives() -> None:
+    """With members and loans of groups elsewhere, from each snapshot and from the whole journal."""
+    year, week, _ = datetime.now(UTC).isocalendar()
+    first = (year * 100 + week) * 1000
+    for seed in range(first, first + HISTORIES):
+        run(seed, STEPS, replays=True)
+
+
 def test_histories_of_two_and_of_five_shards() -> None:
     for shards in (2, 5):
         assert sum(run(seed, STEPS, shards).copies for seed in range(1, 11)) > 100

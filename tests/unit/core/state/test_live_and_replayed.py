@@ -13,7 +13,7 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from harness import Client, Harness, recover, state
+from harness import Client, Harness, held, recover
 from headrace.core.ports.access import Access, SignIn
 from headrace.core.ports.identity import Identity
 from headrace.core.ports.link import Link
@@ -88,20 +88,6 @@ class Short(Backlog):
             (self.refs if self.behind is None else self.behind.refs).append(ref)
             raise MemoryError("push")
         super().push(ref, size)
-
-
-def held(fold: Fold) -> tuple[list[list[int]], list[bytes]]:
-    """What waits in each queue, taken out of it, and the state without: in which pages it is does not matter."""
-    sessions = sorted(fold.by_incarnation.values(), key=lambda session: session.incarnation)
-    backlogs = [
-        session.queue.backlog for session in sessions if session.persistent and session.queue is not None
-    ]
-    backlogs += [group.backlog for group in fold.all_groups()]
-    waiting = []
-    for backlog in backlogs:
-        waiting.append([backlog.pop() for _ in range(backlog.count)])
-        backlog.ordered = True
-    return waiting, state(fold)
 
 
 class History:
