@@ -388,7 +388,8 @@ class SharedDelivery(Sharing):
             self.lending.resumed(session, link)
 
     def resend(self, session: Session, link: Link) -> None:
-        """Send PUBLISH with DUP, or PUBREL, again, as far as the window allows [MQTT-3.3.4-9]."""
+        """Send PUBLISH with DUP, or PUBREL, again, as far as the window allows [MQTT-3.3.4-9]. Whether a member
+        elsewhere has had what it may not read is known in its own shard."""
         membership = membership_of(session)
         redraw = None if membership is None else membership.redraw
         if link.unread:
@@ -405,8 +406,10 @@ class SharedDelivery(Sharing):
                 return
             if not isinstance(message, Message):
                 self._drop(draw.group, draw.serial, DROP_UNREADABLE)
-            elif not _may_read(session, message):  # it goes to nobody else: this member may have had it
-                self._drop(draw.group, draw.serial, DROP_PERMISSION)
+            elif not session.stands_in and not _may_read(session, message):
+                self._drop(
+                    draw.group, draw.serial, DROP_PERMISSION
+                )  # nobody else: this member may have had it
             else:
                 self.send(link, draw, message, True)
 

@@ -545,3 +545,28 @@ def test_what_is_completed_on_its_way_to_the_journal_grants_one_place_when_it_is
     assert not group_of(shards, 0).drawn
     [lender] = borrowed(client).lenders.values()
     assert (lender.granted, stand_link(shards, 0, 1).window) == (33, 32)
+
+
+def test_what_a_member_that_is_back_may_not_read_and_never_had_goes_to_another() -> None:
+    """Its home knows the topic by the first of them, and not which of the others it has had."""
+    shards = WiredShards()
+    rights = Rights()
+    shards[1].worker.guard(rights)
+    share = share_in(shards, 0)
+    client = member(shards, 1, share, 2)
+    publish(shards, 0, [b"1"], 2)
+    assert received(client) == [b"1"]
+    shards.held.add((1, 0))
+    publish(shards, 0, [b"2", b"3", b"4"], 2)
+    assert len(group_of(shards, 0).drawn) == 4
+    shards.disconnect(1, 0)
+    shards.held.clear()
+    client.lose()
+    other = member(shards, 2, share, 2)
+    rights.victim = client.link.client_id
+    shards.connect(1, 0)
+    shards[1].client("m", version=5, receive_maximum=1)
+    shards.carry()
+    assert received(other) == [b"2", b"3", b"4"]
+    assert shards[0].broker.fold.tenant("default").counters.dropped == {}
+    assert not shards[1].neighbours.members.away.loans
