@@ -149,6 +149,7 @@ class Client:
         username: str | None = None,
         keep_alive_s: int = 0,
         method: str | None = None,
+        maximum_packet_size: int | None = None,
     ) -> None:
         self.harness = harness
         self.version = version
@@ -158,6 +159,7 @@ class Client:
         properties = Properties()
         if version == 5:
             properties.receive_maximum = receive_maximum
+            properties.maximum_packet_size = maximum_packet_size
             properties.session_expiry_interval = 0 if clean else expiry_s
             properties.authentication_method = method
         self.packets: list[tuple[int, bytes]] = []

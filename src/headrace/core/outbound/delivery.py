@@ -52,11 +52,14 @@ if TYPE_CHECKING:
 _CHUNK_LIMIT: Final = 16_384
 
 
-def _size(link: Link, message: Message, qos: i64, ids: bytes) -> i64:
-    """Return the bytes of a PUBLISH on this link, without a topic alias."""
+def is_too_large(link: Link, message: Message, qos: i64, ids: bytes) -> bool:
+    """Return whether a PUBLISH, without a topic alias, is above the client's Maximum Packet Size, and so is dropped for
+    it [MQTT-3.1.2-25]."""
+    if not link.max_packet_size:
+        return False
     if link.rendering is not None:
-        return link.rendering.size(link, message, qos, ids)
-    return message.rendered_size(link.version, qos, ids)
+        return link.rendering.size(link, message, qos, ids) > link.max_packet_size
+    return message.rendered_size(link.version, qos, ids) > link.max_packet_size
 
 
 class Sharing:
@@ -123,7 +126,7 @@ class Delivery(Pump):
             session.count_drop(DROP_PERMISSION, 1)
         elif link.paused or link.buffered() > self._high:
             session.count_drop(DROP_QOS0_SLOW, 1)
-        elif link.max_packet_size and _size(link, message, 0, ids) > link.max_packet_size:
+        elif is_too_large(link, message, 0, ids):
             session.count_drop(DROP_TOO_LARGE, 1)
         else:
             self.write(link, message, 0, 0, 0x31 if retain else 0x30, ids)
@@ -219,12 +222,11 @@ class Delivery(Pump):
             self.hungry.append(session)
 
     def _too_large(self, session: Session, link: Link, message: Message, ref: i64) -> bool:
-        """Return whether a message is above the client's Maximum Packet Size, and so is dropped for it
-        [MQTT-3.1.2-25]."""
+        """Return whether an entry of a queue is above the client's Maximum Packet Size."""
         if not link.max_packet_size:
             return False
         ids = session.ids_of(ref >> 3 & REF_IDS_MAX, message.topic)
-        return _size(link, message, ref & REF_QOS, ids) > link.max_packet_size
+        return is_too_large(link, message, ref & REF_QOS, ids)
 
     def _permitted(self, link: Link, message: Message) -> bool:
         """Return whether the client may read this topic. Asked when it is sent: permission may be withdrawn

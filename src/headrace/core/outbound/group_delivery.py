@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from mypy_extensions import i64
 
 from headrace.core.commit import Deferred, GroupCommit
-from headrace.core.outbound.delivery import Delivery, Sharing
+from headrace.core.outbound.delivery import Delivery, Sharing, is_too_large
 from headrace.core.ports.clock import Clock
 from headrace.core.ports.journal import NOT_NOW, Absent, JournalPort
 from headrace.core.ports.link import Link
@@ -322,10 +322,7 @@ class SharedDelivery(Sharing):
         if not _may_read(session, message):
             return False
         qos = min(ref & REF_QOS, member.qos)
-        if (
-            link.max_packet_size
-            and message.rendered_size(link.version, qos, member.ids) > link.max_packet_size
-        ):
+        if is_too_large(link, message, qos, member.ids):
             return self._drop_head(group, serial, DROP_TOO_LARGE)
         if qos == 0:
             group.pop_head()
@@ -356,12 +353,11 @@ class SharedDelivery(Sharing):
 
     def send(self, link: Link, draw: Draw, message: Message, dup: bool) -> None:
         member = draw.group.members.get(draw.session)
-        ids = b"" if member is None else member.ids
         retain = member is not None and member.retain_as_published and draw.ref & REF_RETAIN != 0
         qos: i64 = draw.ref & REF_QOS
         first: i64 = 0x30 | qos << 1 | (1 if retain else 0) | (8 if dup else 0)
         try:
-            self._delivery.write(link, message, qos, draw.packet_id, first, ids)
+            self._delivery.write(link, message, qos, draw.packet_id, first, _ids_of(draw))
         except Exception as error:  # noqa: BLE001  it may be half written: this member's connection goes, no other
             link.worker.contain("group", link, error)
             return
@@ -388,8 +384,7 @@ class SharedDelivery(Sharing):
             self.lending.resumed(session, link)
 
     def resend(self, session: Session, link: Link) -> None:
-        """Send PUBLISH with DUP, or PUBREL, again, as far as the window allows [MQTT-3.3.4-9]. Whether a member
-        elsewhere has had what it may not read is known in its own shard."""
+        """Send PUBLISH with DUP, or PUBREL, again, as far as the window allows [MQTT-3.3.4-9]."""
         membership = membership_of(session)
         redraw = None if membership is None else membership.redraw
         if link.unread:
@@ -404,14 +399,22 @@ class SharedDelivery(Sharing):
                 redraw[key] = draw
                 self._delivery.wait_for_read(session, link)
                 return
-            if not isinstance(message, Message):
-                self._drop(draw.group, draw.serial, DROP_UNREADABLE)
-            elif not session.stands_in and not _may_read(session, message):
-                self._drop(
-                    draw.group, draw.serial, DROP_PERMISSION
-                )  # nobody else: this member may have had it
+            if isinstance(message, Message):
+                self._send_again(session, link, draw, message)
             else:
-                self.send(link, draw, message, True)
+                self._drop(draw.group, draw.serial, DROP_UNREADABLE)
+
+    def _send_again(self, session: Session, link: Link, draw: Draw, message: Message) -> None:
+        """Send an entry again, unless the client may not have it any more: then nobody gets it, since this one may have
+        had it. Of a member elsewhere its own shard knows all of that."""
+        if not session.stands_in:
+            if not _may_read(session, message):
+                self._drop(draw.group, draw.serial, DROP_PERMISSION)
+                return
+            if is_too_large(link, message, draw.ref & REF_QOS, _ids_of(draw)):
+                self._drop(draw.group, draw.serial, DROP_TOO_LARGE)
+                return
+        self.send(link, draw, message, True)
 
     def _drop(self, group: Group, serial: int, reason: int) -> None:
         group.finish(serial)
@@ -457,6 +460,12 @@ def _admitted(group: Group, session: Session) -> bool:
     if link is None or link.rights is None:
         return True
     return link.rights.may_draw(group.carrier.client_id)
+
+
+def _ids_of(draw: Draw) -> bytes:
+    """Return the encoded Subscription Identifiers of an entry: none if its member has left."""
+    member = draw.group.members.get(draw.session)
+    return b"" if member is None else member.ids
 
 
 def _may_read(session: Session, message: Message) -> bool:

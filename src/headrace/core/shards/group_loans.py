@@ -12,10 +12,10 @@ from typing import Final
 from mypy_extensions import i64
 
 from headrace.core.commit import Deferred, GroupCommit
-from headrace.core.outbound.delivery import Delivery
+from headrace.core.outbound.delivery import Delivery, is_too_large
 from headrace.core.outbound.group_delivery import Lending
 from headrace.core.ports.link import Link, WorkerPort
-from headrace.core.records.record import DROP_PERMISSION, DROP_REFUSED
+from headrace.core.records.record import DROP_PERMISSION, DROP_REFUSED, DROP_TOO_LARGE
 from headrace.core.records.stream_record import (
     LENT,
     LENT_COMPLETED,
@@ -155,6 +155,9 @@ class GroupLoans(Lending):
         if link.rights is not None and not link.rights.may_receive(message.topic):
             self._refuse(session, borrowing, loan)
             return
+        if is_too_large(link, message, loan.qos, loan.ids):
+            self._drop(session, borrowing, loan, DROP_TOO_LARGE)
+            return
         self._count(borrowing, loan)
         is_new = loan.packet_id == 0
         if is_new:
@@ -173,8 +176,15 @@ class GroupLoans(Lending):
         if loan.packet_id == 0:
             self._tell(session, loan, NOT_ALLOWED)
         else:
-            session.count_drop(DROP_PERMISSION, 1)
+            self._drop(session, borrowing, loan, DROP_PERMISSION)
+
+    def _drop(self, session: Session, borrowing: Borrowing, loan: Loan, reason: int) -> None:
+        """Finish what the client does not get, and nobody else."""
+        session.count_drop(reason, 1)
+        if loan.qos == 2:
             self._complete(session, borrowing, loan)
+        else:
+            self._tell(session, loan, DONE)
 
     def send(self, session: Session, link: Link, loan: Loan) -> None:
         """Write the PUBLISH of a loan."""

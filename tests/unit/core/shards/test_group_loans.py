@@ -9,7 +9,7 @@ import pytest
 
 from harness import Client, message
 from headrace.core.ports.settings import BrokerSettings
-from headrace.core.records.record import DROP_PERMISSION, DROP_REFUSED
+from headrace.core.records.record import DROP_PERMISSION, DROP_REFUSED, DROP_TOO_LARGE
 from headrace.core.records.stream_record import LENT_SETTLED, StreamRecord
 from headrace.core.shards import group_frames as frames
 from headrace.core.shards.group_homes import MemberLink
@@ -569,4 +569,23 @@ def test_what_a_member_that_is_back_may_not_read_and_never_had_goes_to_another()
     shards.carry()
     assert received(other) == [b"2", b"3", b"4"]
     assert shards[0].broker.fold.tenant("default").counters.dropped == {}
+    assert not shards[1].neighbours.members.away.loans
+
+
+@pytest.mark.parametrize("home", [0, 1])
+def test_what_is_too_large_for_a_client_that_is_back_is_dropped(home: int) -> None:
+    """In the shard of its group, and in another one: sent again, it would end each of its connections."""
+    shards = WiredShards(2)
+    client = member(shards, 1, share_in(shards, home), 2)
+    publish(shards, home, [b"1" * 100, b"2"], 2)
+    assert received(client) == [b"1" * 100, b"2"]
+    client.lose()
+    client = shards[1].client("m", version=5, maximum_packet_size=50)
+    shards.carry()
+    [(packet_id, payload, dup, _)] = client.publishes()
+    assert (payload, dup) == (b"2", True)
+    complete(client, packet_id, shards)
+    session = cast("Session", client.link.session)
+    assert session.tenant.counters.dropped == {DROP_TOO_LARGE: 1}
+    assert not group_of(shards, home).drawn
     assert not shards[1].neighbours.members.away.loans
