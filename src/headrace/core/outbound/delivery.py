@@ -448,13 +448,12 @@ class Delivery(Pump):
             return False
         sessions = self.hungry
         self.hungry = []
-        left = self._settings.deliveries_at_once
+        left: i64 = self._settings.deliveries_at_once
         for at, session in enumerate(sessions):
             if left <= 0:
                 self.hungry = sessions[at:] + self.hungry
                 break
-            counters = session.tenant.counters
-            left -= 1 - counters.publishes_sent
+            left -= 1 - self.written
             link = session.link
             group = group_of(session)
             if group is not None:
@@ -465,7 +464,7 @@ class Delivery(Pump):
                     self.pump(session)
                 except Exception as error:  # noqa: BLE001  it costs this connection, and those behind it go on
                     link.worker.contain("delivery", link, error)
-            left -= counters.publishes_sent
+            left -= self.written
         return len(self.hungry) > 0
 
     def hand_out_later(self, group: Group) -> None:

@@ -296,6 +296,8 @@ class SharedDelivery(Sharing):
         if link.buffered() > self._settings.write_buffer_high:
             self._delivery.feed_later(session, link)
             return False
+        if link.drawing > self._settings.write_buffer_high:
+            return False  # it goes on when the first of these leave
         return session.window_used() < link.window
 
     def _ready(self, session: Session) -> bool:
@@ -350,6 +352,17 @@ class SharedDelivery(Sharing):
                 self.send(link, draw, message, draw.again())
             else:
                 self._commit.defer(_DrawDurable(self, link, draw, message))
+                link.drawing += message.size
+                self._delivery.written += 1  # it is as much work, and leaves later
+
+    def drawn(self, session: Session, link: Link, size: i64) -> None:
+        """Note that so many bytes of what a member is given wait no longer for their record; it goes on if they were too
+        many."""
+        high: i64 = self._settings.write_buffer_high
+        was_full = link.drawing > high
+        link.drawing -= size
+        if was_full and link.drawing <= high and session.link is link:
+            self._delivery.feed_later(session, link)
 
     def send(self, link: Link, draw: Draw, message: Message, dup: bool) -> None:
         member = draw.group.members.get(draw.session)
@@ -489,6 +502,7 @@ class _DrawDurable(Deferred):
         session = self._draw.session
         membership = membership_of(session)
         held = None if membership is None else membership.draws.get(self._draw.packet_id)
+        self._sharing.drawn(session, self._link, self._message.size)
         if session.link is self._link and held is self._draw:
             self._sharing.send(self._link, self._draw, self._message, False)
 

@@ -208,6 +208,9 @@ class Link(ServerHandler):
         self.broken = False  # something failed on its behalf: it is about to be closed
         self.parked = False  # one of its messages waits until the disk has space
         self.deferred: i64 = 0  # bytes that wait for the journal on its behalf (`commit`)
+        # Bytes of entries of groups that it is given, and that wait for the record of that; of a member in another shard,
+        # of all that it was sent and that are not done.
+        self.drawing: i64 = 0
         self.fan: i64 = 0  # sessions that its last durable message went to, where they were many
         self.closed = False
         self.arrived = False  # another worker has handed it over: it goes nowhere from here

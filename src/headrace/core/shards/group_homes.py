@@ -285,7 +285,7 @@ class GroupHomes:
         if redraw and draw.packet_id in redraw:
             del redraw[draw.packet_id]
         elif link is not None:
-            link.end_one()
+            link.end_one(draw.packet_id)
         if is_done:
             draw.group.finish(draw.serial)
             self._commit.shared_finished(draw.group.incarnation, draw.serial)
@@ -381,6 +381,7 @@ class MemberLink(Link):
         self._wire = wire
         self._granted = frame.granted
         self._ended = 0  # draws that were sent on it and are no more
+        self._sizes: dict[int, int] = {}  # of those that are, by packet id
         self.window = frame.granted
 
     def grant(self, granted: int) -> None:
@@ -388,8 +389,14 @@ class MemberLink(Link):
         self._granted = max(self._granted, granted)
         self.window = self._granted - self._ended
 
-    def end_one(self) -> None:
+    def sent(self, packet_id: int, size: int) -> None:
+        """Note that a draw of so many bytes was sent."""
+        self.drawing += size - self._sizes.get(packet_id, 0)
+        self._sizes[packet_id] = size
+
+    def end_one(self, packet_id: int) -> None:
         """Note that a draw is in flight no more; there is room for another one when that is granted."""
+        self.drawing -= self._sizes.pop(packet_id, 0)
         self._ended += 1
         self.window = self._granted - self._ended
 
@@ -447,6 +454,7 @@ class _Drawing(Rendering):
             if draw is None:
                 return
             group, serial = draw.group.incarnation, draw.serial
+            link.sent(draw.packet_id, int(message.size))
         plain = message.of_nobody(message.topic, int(message.flags & _KEPT_FLAGS))
         self._wire.say(
             frames.Drawn(

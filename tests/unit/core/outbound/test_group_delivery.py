@@ -470,3 +470,43 @@ def test_a_member_that_fails_costs_the_others_nothing(qos: int) -> None:
     assert [client.link.closed for client in clients] == [True, False, False]
     came = [payload for client in clients for _, payload, _, _ in client.publishes()]
     assert sorted(came) == [b"0", b"1", b"2", b"3"]
+
+
+def test_what_waits_for_the_record_that_it_was_drawn_is_little_however_large_the_messages() -> None:
+    """They are in memory until then, and no socket says that it is full."""
+    settings = BrokerSettings()
+    settings.write_buffer_high = 1000
+    harness = Harness(settings)
+    [client] = members(harness, 1, qos=2)
+    publisher = harness.client("p", clean=True)
+    payloads = [b"%d" % n * 400 for n in range(10)]
+    for payload in payloads:
+        publisher.publish("t/x", payload, 2, sync=False)
+    harness.worker.end_tick()
+    harness.journal.durable = len(harness.journal.records)
+    harness.broker.commit.on_high_watermark(harness.journal.durable)
+    [group] = harness.broker.fold.groups.values()
+    assert (len(group.drawn), group.backlog.count) == (3, 7)
+    harness.sync()
+    assert [payload for _, payload, _, _ in client.publishes()] == payloads
+
+
+def test_entries_that_wait_for_the_record_that_they_were_drawn_count_as_the_work_of_a_pass() -> None:
+    settings = BrokerSettings()
+    settings.deliveries_at_once = settings.page_messages = 4
+    harness = Harness(settings)
+    clients = members(harness, 3, qos=2)
+    for client in clients:
+        client.link.paused = True
+    publisher = harness.client("p", clean=True)
+    for n in range(30):
+        publisher.publish("t/x", b"%d" % n, 2)
+    [group] = harness.broker.fold.groups.values()
+    assert not group.drawn
+    for client in clients:
+        client.link.paused = False
+        session = session_of(client.link)
+        assert session is not None
+        harness.broker.delivery.feed_later(session, client.link)
+    harness.broker.delivery.feed_hungry()
+    assert len(group.drawn) == 4

@@ -589,3 +589,27 @@ def test_what_is_too_large_for_a_client_that_is_back_is_dropped(home: int) -> No
     assert session.tenant.counters.dropped == {DROP_TOO_LARGE: 1}
     assert not group_of(shards, home).drawn
     assert not shards[1].neighbours.members.away.loans
+
+
+@pytest.mark.parametrize("qos", [1, 2])
+def test_what_a_member_is_lent_at_a_time_is_little_however_large_the_messages(qos: int) -> None:
+    """All of it would be on the wire, and wait in its shard."""
+    settings = BrokerSettings()
+    settings.write_buffer_high = 1000
+    shards = WiredShards(2, settings=settings)
+    client = member(shards, 1, share_in(shards, 0), qos)
+    payloads = [b"%d" % number * 400 for number in range(10)]
+    publish(shards, 0, payloads, qos)
+    got: list[bytes] = []
+    while came := client.publishes():
+        assert len(group_of(shards, 0).drawn) <= 3
+        got += [payload for _, payload, _, _ in came]
+        for packet_id, *_ in came:
+            if qos == 1:
+                client.ack(packet_id)
+            else:
+                pubrec(client, packet_id)
+                client.feed(codec.encode_pubcomp(4, packet_id))
+        shards.carry()
+    assert got == payloads
+    assert stand_link(shards, 0, 1).drawing == 0
