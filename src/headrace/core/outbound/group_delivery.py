@@ -126,9 +126,15 @@ class SharedDelivery(Sharing):
         self._drop(group, serial, reason)
 
     def serve(self, group: Group, message: Message) -> None:
-        """Let members draw as long as they have room: `message` joined the queue."""
+        """Let members draw as long as they have room: `message` joined the queue. Of much that waits before it, and takes
+        no room, one page comes now."""
         passed: dict[Session, None] = {}  # by them, the head
+        left: i64 = self._settings.page_messages
         while group.waiting and not group.unread and group.free:
+            if left == 0:
+                self._delivery.hand_out_later(group)
+                return
+            left -= 1
             chosen = self._choose(group, message, passed, True)
             if chosen is None:
                 return

@@ -510,3 +510,30 @@ def test_entries_that_wait_for_the_record_that_they_were_drawn_count_as_the_work
         harness.broker.delivery.feed_later(session, client.link)
     harness.broker.delivery.feed_hungry()
     assert len(group.drawn) == 4
+
+
+@pytest.mark.parametrize("qos", [0, 1])
+def test_a_message_that_comes_does_not_have_all_be_looked_at_that_waits_before_it(qos: int) -> None:
+    """What takes no place of a window: messages that have expired, and those that leave at QoS 0."""
+    settings = BrokerSettings()
+    settings.page_messages = 4
+    harness = Harness(settings)
+    [client] = members(harness, 1, window=1)
+    publisher = harness.client("p", clean=True, version=5)
+    publisher.publish("t/x", b"first")
+    [(packet_id, *_)] = client.publishes()
+    for n in range(100):
+        publisher.publish("t/x", b"%d" % n, expiry_s=10 if qos else -1)
+    client.subscribe("$share/g/t/#", qos)
+    harness.advance(20)
+    [group] = harness.broker.fold.groups.values()
+    client.ack(packet_id, sync=False)
+    publisher.publish("t/x", b"last", sync=False)
+    assert group.backlog.count == 96
+    harness.worker.end_tick()
+    harness.journal.durable = len(harness.journal.records)
+    harness.broker.commit.on_high_watermark(harness.journal.durable)
+    assert group.backlog.count > 80
+    harness.sync()
+    assert [payload for _, payload, _, _ in client.publishes()][-1] == b"last"
+    assert group.backlog.count == 0
