@@ -9,7 +9,7 @@ import pytest
 
 from harness import Client, message
 from headrace.core.ports.settings import BrokerSettings
-from headrace.core.records.record import DROP_PERMISSION, DROP_REFUSED, DROP_TOO_LARGE
+from headrace.core.records.record import DROP_PERMISSION, DROP_REFUSED, DROP_TOO_LARGE, UPPER_ID_FIRST
 from headrace.core.records.stream_record import LENT_SETTLED, StreamRecord
 from headrace.core.shards import group_frames as frames
 from headrace.core.shards.group_homes import MemberLink
@@ -613,3 +613,33 @@ def test_what_a_member_is_lent_at_a_time_is_little_however_large_the_messages(qo
         shards.carry()
     assert got == payloads
     assert stand_link(shards, 0, 1).drawing == 0
+
+
+@pytest.mark.parametrize("qos", [1, 2])
+def test_without_a_free_packet_id_nothing_is_sent(qos: int) -> None:
+    settings = BrokerSettings()
+    settings.upper_ids = 1
+    shards = WiredShards(2, settings=settings)
+    client = member(shards, 1, share_in(shards, 0), qos)
+    publish(shards, 0, [b"1", b"2"], qos)
+    [(packet_id, payload, _, _)] = client.publishes()
+    assert (packet_id, payload) == (UPPER_ID_FIRST, b"1")
+    if qos == 1:
+        client.ack(packet_id)
+    else:
+        pubrec(client, packet_id)
+        client.feed(codec.encode_pubcomp(4, packet_id))
+    shards.carry()
+    assert client.publishes() == [(UPPER_ID_FIRST + 1, b"2", False, qos)]
+
+
+def test_a_client_whose_socket_is_full_is_sent_nothing() -> None:
+    shards = WiredShards(2)
+    client = member(shards, 1, share_in(shards, 0))
+    client.link.paused = True
+    publish(shards, 0, [b"1"])
+    assert received(client) == []
+    assert len(borrowed(client).arrived) == 1
+    client.link.paused = False
+    shards[1].broker.on_writable(client.link)
+    assert received(client) == [b"1"]
