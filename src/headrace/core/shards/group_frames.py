@@ -259,7 +259,8 @@ class Finished(GroupFrame):
 
 class Drawn(GroupFrame):
     """An entry for a member: u64 incarnation, u64 connection, u64 group, u64 serial, u16 packet id, u8 first byte of its
-    PUBLISH, u16 length and the encoded Subscription Identifiers, then a MESSAGE record. At QoS 0 it is of no group."""
+    PUBLISH, u16 length and the encoded Subscription Identifiers, then a MESSAGE record. At QoS 0 it is of no group. On
+    connection 0, which there never is, it asks whether the session has it, and the message is empty."""
 
     def __init__(
         self,

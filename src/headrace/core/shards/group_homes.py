@@ -27,7 +27,7 @@ from headrace.core.records.event import (
     SubscriptionRow,
     Unsubscribed,
 )
-from headrace.core.records.message import Message
+from headrace.core.records.message import NO_EXPIRY, Message
 from headrace.core.records.record import DROP_SESSION_ENDED, FLAG_QOS, FLAG_RETAIN, FLAG_V5, FLAG_WILL
 from headrace.core.records.stream_record import RETURNED, stream_record
 from headrace.core.shards import group_frames as frames
@@ -37,6 +37,7 @@ from headrace.core.shards.holding import Held, Holding
 from headrace.core.shards.peer import Wire
 from headrace.core.state.backlog import REF_OFFSET_SHIFT
 from headrace.core.state.groups import Draw, Group, draws_of, groups_of, membership_of
+from headrace.core.state.queue import REF_QOS
 from headrace.core.state.session import DEVICE, MEMBER_PREFIX, NEVER_EXPIRES, Session
 from headrace.core.state.state import Fold
 
@@ -47,6 +48,7 @@ if TYPE_CHECKING:
 DENIED_MAX: Final = 256  # topics that a home remembers of a member who may not read them
 DENIED_BYTES_MAX: Final = 128 << 10  # of such topics, each of which may have 64 KiB
 DENIED_FOR_MS: Final = 10_000  # then the member is asked again: its rights may have changed
+_NO_CONNECTION: Final = 0  # those of members are numbered from 1 on
 _KEPT_FLAGS: Final = FLAG_QOS | FLAG_RETAIN | FLAG_V5 | FLAG_WILL
 
 
@@ -86,6 +88,9 @@ class GroupHomes:
         self._wires = wires
         self._members: dict[tuple[int, int], FarMember] = {}  # by shard, and incarnation there
         self._listed: dict[int, set[int]] = {}  # by shard: the incarnations that its wire has told of
+        self._enlisted: dict[
+            int, Wire
+        ] = {}  # by shard: its wire, on which it has told of all since the last timer
         # Who may not read something, and until when that is believed; the oldest first.
         self._denied: OrderedDict[MemberLink, int] = OrderedDict()
 
@@ -108,6 +113,7 @@ class GroupHomes:
 
     def closed(self, shard: int) -> None:
         """Note that the wire of a shard has ended: what its members had at QoS 1 goes back to their groups."""
+        self._enlisted.pop(shard, None)
         for stand in [stand for stand in self._members.values() if stand.shard == shard]:
             self._depart(stand)
 
@@ -125,6 +131,7 @@ class GroupHomes:
             self._enrol(shard, wire, frame)
         elif isinstance(frame, frames.Enlisted):
             self._ask(shard, wire)
+            self._enlisted[shard] = wire
 
     def _absent(self, shard: int, frame: frames.Absent) -> None:
         stand = self._members.get((shard, frame.incarnation))
@@ -138,6 +145,23 @@ class GroupHomes:
         for key in self._members:
             if key[0] == shard and key[1] not in listed:
                 wire.say(frames.Asked(key[1]))
+
+    def _ask_for_unsent(self, shard: int, wire: Wire) -> None:
+        """Ask about the QoS 2 of members that are away, on a connection that there is not: what was on its way when a
+        wire broke was never sent, and their shard gives it back."""
+        for key, stand in self._members.items():
+            if key[0] != shard or stand.link() is not None:
+                continue
+            session = stand.session
+            for draw in draws_of(session):
+                if draw.ref & REF_QOS == 2:
+                    nothing = session.message(self._worker.clock.now_us, 2, 0, b"", b"", NO_EXPIRY, b"")
+                    serial, packet_id = draw.serial, draw.packet_id
+                    wire.say(
+                        frames.Drawn(
+                            key[1], _NO_CONNECTION, draw.group.incarnation, serial, packet_id, 4, b"", nothing
+                        )
+                    )
 
     # Who is a member
 
@@ -301,7 +325,11 @@ class GroupHomes:
             self._denied.setdefault(link, self._worker.clock.mono_ms + DENIED_FOR_MS)
 
     def on_timer(self) -> None:
-        """Ask members again, after a while, for what they were not allowed to read."""
+        """Ask members again, after a while, for what they were not allowed to read; and shards, behind who is connected,
+        for what their members were never sent."""
+        enlisted, self._enlisted = self._enlisted, {}
+        for shard, wire in enlisted.items():
+            self._ask_for_unsent(shard, wire)
         now_ms = self._worker.clock.mono_ms
         while self._denied:
             link, until_ms = next(iter(self._denied.items()))

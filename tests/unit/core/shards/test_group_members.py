@@ -992,3 +992,31 @@ def test_a_home_that_forgot_who_had_left_hears_of_its_connection_when_it_is_a_me
     shards.carry()
     publish(shards, 0, [b"1"])
     assert received(client) == [b"1"]
+
+
+@pytest.mark.parametrize("how", ["wire", "member's shard", "home"])
+def test_qos_2_that_was_on_its_way_when_a_wire_broke_does_not_wait_for_a_member_that_is_away(
+    how: str,
+) -> None:
+    """What it was sent does, since it goes to nobody else."""
+    shards = WiredShards()
+    share = share_in(shards, 0)
+    client = member(shards, 1, share, 2)
+    publish(shards, 0, [b"1"], 2)
+    assert received(client) == [b"1"]
+    shards.held.add((1, 0))
+    publish(shards, 0, [b"2", b"3"], 2)
+    assert len(group_of(shards, 0).drawn) == 3
+    shards.isolate(1)
+    shards.held.clear()
+    client.lose()
+    if how != "wire":
+        shards.crash(0 if how == "home" else 1)
+    other = member(shards, 2, share, 2) if how != "home" else None
+    shards.connect_all()
+    other = other or member(shards, 2, share, 2)
+    shards.advance(1)
+    assert received(other) == [b"2", b"3"]
+    again = shards[1].client("m")
+    shards.carry()
+    assert [(payload, dup) for _, payload, dup, _ in again.publishes()] == [(b"1", True)]
