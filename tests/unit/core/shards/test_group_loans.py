@@ -643,3 +643,25 @@ def test_a_client_whose_socket_is_full_is_sent_nothing() -> None:
     client.link.paused = False
     shards[1].broker.on_writable(client.link)
     assert received(client) == [b"1"]
+
+
+def test_who_had_an_entry_is_still_known_when_another_gives_it_back_unsent() -> None:
+    """DUP says that this client may have had it (decision 13)."""
+    settings = BrokerSettings()
+    settings.inflight_max = 1
+    shards = WiredShards(settings=settings)
+    share = share_in(shards, 0)
+    first = member(shards, 0, share)
+    publish(shards, 0, [b"1"])
+    assert received(first) == [b"1"]
+    full = member(shards, 1, share)
+    full.subscribe("b", 1)
+    shards[1].client("d", clean=True).publish("b", b"direct")
+    first.lose()
+    shards.carry()
+    assert received(full) == [b"direct"]
+    assert len(borrowed(full).arrived) == 1
+    shards.advance(1)
+    assert group_of(shards, 0).returned
+    other = member(shards, 2, share)
+    assert [(payload, dup) for _, payload, dup, _ in other.publishes()] == [(b"1", False)]
