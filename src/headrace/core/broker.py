@@ -60,6 +60,7 @@ from headrace.core.records.record import (
 from headrace.core.records.stream_record import StreamRecord
 from headrace.core.shards.neighbours import Neighbours, StreamSettings
 from headrace.core.shards.routes import Routes
+from headrace.core.state.groups import groups_of
 from headrace.core.state.packet_ids import PacketIds
 from headrace.core.state.session import Session, session_of
 from headrace.core.state.state import Fold
@@ -342,7 +343,10 @@ class Broker(BatchListener):
         if isinstance(event, Unsubscribed):
             return self.fold.unsubscribed(session, event)
         if isinstance(event, Subscribed):
-            return self.fold.subscribed(session, event)
+            work = self.fold.subscribed(session, event)
+            if session.link is None:
+                self.sessions.hand_out(groups_of(session))
+            return work
         return self.fold.retained_queued(session, event)
 
     def _apply_rest(self, session: Session, event: RetainedListing | Unsubscribed, numbered: i64) -> i64:

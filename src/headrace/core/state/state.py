@@ -369,7 +369,12 @@ class Fold:
         if self.away is not None and self.away.join(session, subscription.filter):
             return
         group = self.group(self._whole(session.tenant), subscription.filter, group_id)
+        is_new = session not in group.members
         group.join(session, subscription)
+        if is_new and session.closed_at_us:
+            give_back(
+                session
+            )  # it was no member when its connection ended, and has what it had as one before
 
     def _leave(self, session: Session, topic_filter: str, at: int) -> None:
         """Remove a member from a group: what it has in flight completes with it; the last member takes the queue

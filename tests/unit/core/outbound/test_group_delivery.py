@@ -11,13 +11,14 @@ from types import FrameType
 import pytest
 
 import headrace.core.broker
-from harness import Client, Harness
+from harness import Client, Harness, held, recover
 from headrace.core.ports.access import Access, SignIn
 from headrace.core.ports.identity import Identity
 from headrace.core.ports.link import Link
 from headrace.core.ports.settings import BrokerSettings
 from headrace.core.state.groups import membership_in
 from headrace.core.state.session import session_of
+from headrace.core.state.state import Fold
 from headrace.mqtt import codec
 from headrace.mqtt.packets import SubscriptionRequest
 from headrace.mqtt.properties import Properties
@@ -537,3 +538,26 @@ def test_a_message_that_comes_does_not_have_all_be_looked_at_that_waits_before_i
     harness.sync()
     assert [payload for _, payload, _, _ in client.publishes()][-1] == b"last"
     assert group.backlog.count == 0
+
+
+def test_who_leaves_and_joins_again_and_is_gone_before_that_is_durable_keeps_nothing_from_the_others() -> (
+    None
+):
+    """It was no member when its connection ended, and is one when its SUBSCRIBE takes effect."""
+    harness = Harness()
+    one, two = members(harness, 2)
+    publisher = harness.client("p", clean=True)
+    for n in range(4):
+        publisher.publish("t/x", b"%d" % n)
+    mine = [payload for _, payload, _, _ in one.publishes()]
+    two.publishes()
+    one.feed(codec.encode_unsubscribe(5, 9, ["$share/g/t/#"]))
+    request = SubscriptionRequest("$share/g/t/#", 1, False, False, 0)
+    one.feed(codec.encode_subscribe(5, 10, [request], Properties()), sync=False)
+    one.lose_unsynced()
+    harness.sync()
+    assert [payload for _, payload, _, _ in two.publishes()] == mine
+    live = held(harness.broker.fold)
+    fold = Fold(harness.journal)
+    recover(fold, harness.journal.bodies, None)
+    assert held(fold) == live
