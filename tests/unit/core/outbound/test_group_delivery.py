@@ -561,3 +561,32 @@ def test_who_leaves_and_joins_again_and_is_gone_before_that_is_durable_keeps_not
     fold = Fold(harness.journal)
     recover(fold, harness.journal.bodies, None)
     assert held(fold) == live
+
+
+class Picky(Failing):
+    """Lets one client read everything but one topic."""
+
+    def may_receive(self, link: Link, topic: bytes) -> bool:
+        return link.client_id != self.victim or topic != b"t/x"
+
+
+def test_who_may_not_read_an_entry_has_its_turn_with_the_next_one() -> None:
+    harness = Harness()
+    access = Picky()
+    access.victim = "m0"
+    harness.worker.guard(access)
+    picky, full = members(harness, 2, window=1)
+    picky.link.paused = full.link.paused = True
+    publisher = harness.client("p", clean=True)
+    publisher.publish("t/x", b"1")
+    publisher.publish("t/y", b"2")
+    [group] = harness.broker.fold.groups.values()
+    for client in (picky, full):
+        client.link.paused = False
+        session = session_of(client.link)
+        assert session is not None
+        group.free[session] = None
+    harness.broker.delivery.hand_out_later(group)
+    harness.broker.delivery.feed_hungry()
+    assert [payload for _, payload, _, _ in full.publishes()] == [b"1"]
+    assert [payload for _, payload, _, _ in picky.publishes()] == [b"2"]
