@@ -590,3 +590,23 @@ def test_who_may_not_read_an_entry_has_its_turn_with_the_next_one() -> None:
     harness.broker.delivery.feed_hungry()
     assert [payload for _, payload, _, _ in full.publishes()] == [b"1"]
     assert [payload for _, payload, _, _ in picky.publishes()] == [b"2"]
+
+
+def test_what_a_member_refuses_before_it_is_sent_again_is_not_sent_again() -> None:
+    """There was no room for it on the connection."""
+    harness = Harness()
+    [client] = members(harness, 1, qos=2)
+    publisher = harness.client("p", clean=True)
+    publisher.publish("t/x", b"1", 2)
+    publisher.publish("t/x", b"2", 2)
+    [(first, *_), (second, *_)] = client.publishes()
+    client.lose()
+    client = harness.client("m0", version=5, receive_maximum=1)
+    assert [packet_id for packet_id, *_ in client.publishes()] == [first]
+    client.feed(codec.encode_pubrec(5, second, 0x80))
+    client.feed(codec.encode_pubrec(5, first))
+    client.feed(codec.encode_pubcomp(5, first))
+    assert client.publishes() == []
+    session = session_of(client.link)
+    assert session is not None
+    assert session.window_used() == 0
