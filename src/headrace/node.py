@@ -202,7 +202,7 @@ class Node:
         path = Path(self.config.data_dir)
         self._claim = None
         if place is not None:
-            self.place, self.layout = place, Layout.open(path)
+            self.place, self.layout = place, Layout.of_node(path, place.shards, place.node)
             return
         if self.config.workers not in (1, AUTO) and not self._owns_process:
             raise InvalidKey(

@@ -16,6 +16,7 @@ from headrace.errors import ConfigError
 from headrace.journal.log import LogSettings, SegmentedLog
 from headrace.node import Node
 from headrace.workers.layout import Layout
+from headrace.workers.place import Place
 
 
 def config(data_dir: Path, *listeners: str) -> Config:
@@ -76,6 +77,19 @@ def test_another_number_of_shards_is_refused(tmp_path: Path) -> None:
 
     with pytest.raises(ConfigError, match=r"^shards: 3, but"):
         asyncio.run(fail())
+
+
+def test_a_worker_makes_no_journal_where_the_shards_of_its_node_were(tmp_path: Path) -> None:
+    layout = Layout.make(tmp_path / "data", 2)
+    place = Place(0, 2, 2, tmp_path, layout.node, 2)
+    layout.path.rename(tmp_path / "moved")
+
+    async def fail() -> None:
+        Node(config(layout.path, "tcp://127.0.0.1:0"), place=place)
+
+    with pytest.raises(ConfigError, match="was it moved"):
+        asyncio.run(fail())
+    assert not layout.path.exists()
 
 
 def test_a_start_that_fails_gives_up_the_data_directory(tmp_path: Path) -> None:

@@ -77,6 +77,18 @@ class Layout:
         return layout
 
     @classmethod
+    def of_node(cls, path: Path, shards: int, node: str) -> Layout:
+        """Return the layout of a directory that was opened before, by whoever has started this worker: what is there
+        now may be another one, or nothing. Reads only. Raises UnusableLayout, OSError."""
+        layout = cls.open(path)
+        if (layout.shards, layout.node) != (shards, node):
+            raise UnusableLayout(
+                f"{path} does not hold the {shards} shards of node {node} any more, with which this node was started: "
+                "was it moved, or its disk unmounted? Put it back, or stop the node and start it where its data is"
+            )
+        return layout
+
+    @classmethod
     def make(cls, path: Path, shards: int, disk: Disk = DISK) -> Layout:
         """Make a data directory of so many shards, each still without a journal, out of one that is empty or not there.
         One that was interrupted is made anew. With one shard nothing is written. Raises UnusableLayout, OSError."""

@@ -49,6 +49,19 @@ def test_several_shards_are_data_directories_below_it(tmp_path: Path) -> None:
     assert Layout.make(tmp_path / "e", 2).node != layout.node
 
 
+def test_a_worker_that_is_started_later_takes_no_other_directory_for_its_own(tmp_path: Path) -> None:
+    layout, other, single = made(tmp_path / "d"), made(tmp_path / "e"), Layout.make(tmp_path / "f", 1)
+    opened(single.directory(0)).close()
+    (tmp_path / "g").mkdir()  # where its disk was mounted
+    assert Layout.of_node(layout.path, layout.shards, layout.node) == layout
+    for path in (other.path, single.path, tmp_path / "g", tmp_path / "h"):
+        with pytest.raises(
+            UnusableLayout, match=f"data_dir: {path} does not hold the 3 shards of node {layout.node}"
+        ):
+            Layout.of_node(path, layout.shards, layout.node)
+    assert not list((tmp_path / "g").iterdir())
+
+
 @pytest.mark.parametrize("shard", [-1, 3])
 def test_a_shard_that_is_not_there_has_no_directory(tmp_path: Path, shard: int) -> None:
     with pytest.raises(ValueError, match="of 3"):
