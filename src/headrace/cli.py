@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import logging
+import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -88,6 +89,7 @@ def cli() -> None:
 
 def main() -> None:
     """Run the command line: errors become one line on stderr and an exit status."""
+    _stand_in_for_closed_streams()
     try:
         status = cli.main(prog_name="headrace", standalone_mode=False)
         sys.exit(status if isinstance(status, int) else 0)
@@ -115,6 +117,18 @@ def main() -> None:
     except (HeadraceError, JournalError) as error:
         _say(str(error))
         sys.exit(1)
+
+
+def _stand_in_for_closed_streams() -> None:
+    """Have nothing behind a standard stream that whoever started us has closed: a file of the data directory or a socket
+    would get its number, and libuv ends a process that closes one of those three."""
+    for descriptor in range(3):
+        try:
+            os.fstat(descriptor)
+        except OSError:
+            os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)  # the lowest number that is free
+    sys.stdout = sys.stdout or os.fdopen(1, "w", closefd=False)
+    sys.stderr = sys.stderr or os.fdopen(2, "w", closefd=False)
 
 
 def _reason_of(error: OSError) -> str:

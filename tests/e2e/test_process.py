@@ -7,6 +7,7 @@ import re
 import signal
 import socket
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -252,6 +253,37 @@ def test_nothing_but_the_journal_is_in_the_data_directory(
     assert [path for path in found if not allowed.fullmatch(path)] == []
     assert any(path.endswith(".snapshot") for path in found)
     assert any(path.endswith(".log") for path in found)
+
+
+class Detached(BrokerProcess):
+    """One that is started without some of the standard streams."""
+
+    closed = ""
+
+    def command(self) -> list[str]:
+        return ["sh", "-c", f'exec "$@" {self.closed}', "sh", *super().command()]
+
+    def is_ready(self) -> bool:
+        assert self.running
+        with suppress(OSError):
+            return self.get("/readyz").status == 200
+        return False
+
+
+@pytest.mark.parametrize("workers", ["1", "2"])
+@pytest.mark.parametrize("closed", [">&-", "2>&-", "<&- >&- 2>&-"])
+def test_standard_streams_may_be_closed(tmp_path: Path, closed: str, workers: str) -> None:
+    """Nothing of ours gets their numbers: what is written there by mistake would go into it."""
+    broker = Detached(tmp_path, extra=["--workers", workers])
+    broker.closed = closed
+    try:
+        broker.spawn()
+        wait_until(broker.is_ready, "ready", 30)
+        names = {os.readlink(f"/proc/{broker.pid}/fd/{number}") for number in range(3)}
+        assert names <= {"/dev/null"} | {name for name in names if name.startswith("pipe:")}
+        broker.stop()
+    finally:
+        broker.end()
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
