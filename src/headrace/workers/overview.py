@@ -34,6 +34,9 @@ from headrace.workers.merging import Merged
 
 PATIENCE_S: Final = 10.0  # with a worker's answer
 METRICS_PATIENCE_S: Final = 5.0  # half of Prometheus's own: those of the others come in time
+REQUESTS_MAX: Final = (
+    40  # that Starlette answers on threads at the same time: each may wait for a worker that hangs
+)
 
 
 def socket_of(runtime: Path, index: int) -> Path:
@@ -112,7 +115,7 @@ class Overview:
         self._members = members
         self._shards = shards
         self._merged = Merged()
-        self._threads = ThreadPoolExecutor(len(self._paths), "workers-http")
+        self._threads = ThreadPoolExecutor(len(self._paths) + REQUESTS_MAX, "workers-http")
 
     def site(
         self, directories: Sequence[Path], tokens: Path | None, not_ready: Callable[[], str]
