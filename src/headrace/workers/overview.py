@@ -7,6 +7,7 @@ Journals are read here, from the data directories, whoever owns them. What needs
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -143,17 +144,23 @@ class Overview:
         found = enumerate(asked)
         self._merged.tell({n: answer.body.decode() for n, answer in found if answer.status == HTTPStatus.OK})
 
-    async def _all(self, request: Request, url: str, body: bytes = b"") -> list[Answer] | Response:
-        """Ask all workers the same; the first refusal is the answer for all."""
+    async def _asked(
+        self, request: Request, method: str, urls: Sequence[str | None], body: bytes = b""
+    ) -> list[Answer]:
+        """Ask each worker at its URL, on behalf of who asks us; one with None is not asked. Returns the answers of those
+        that were."""
         token = request.headers.get("authorization", "")
 
         def asked() -> list[Answer]:
-            return list(
-                self._threads.map(lambda path: ask(path, request.method, url, token, body), self._paths)
-            )
+            wanted = [(path, url) for path, url in zip(self._paths, urls, strict=True) if url is not None]
+            return list(self._threads.map(lambda one: ask(one[0], method, one[1], token, body), wanted))
 
-        found = await run_in_threadpool(asked)
-        refused = next((answer for answer in found if answer.status >= HTTPStatus.BAD_REQUEST), None)
+        return await run_in_threadpool(asked)
+
+    async def _all(self, request: Request, url: str, body: bytes = b"") -> list[Answer] | Response:
+        """Ask all workers the same; the first refusal is the answer for all."""
+        found = await self._asked(request, request.method, [url] * len(self._paths), body)
+        refused = _refusal(found)
         return found if refused is None else refused.response()
 
     async def _behind(self, request: Request, _body: bytes) -> Response:
@@ -187,27 +194,21 @@ class Overview:
         return f"{shard + 1}.0.-1" if shard + 1 < self._shards else None
 
     async def _begin(self, request: Request, body: bytes) -> Response:
-        found = await self._all(request, request.url.path, body)
-        if isinstance(found, Response):
-            return found
-        return JSONResponse({"id": ".".join(answer.json()["id"] for answer in found)}, HTTPStatus.CREATED)
+        """Begin a trace in all workers or in none: what one of them has begun counts against its limit of traces."""
+        found = await self._asked(request, "POST", [request.url.path] * len(self._paths), body)
+        begun = [answer.json()["id"] if answer.status == HTTPStatus.CREATED else None for answer in found]
+        refused = _refusal(found)
+        if refused is None:
+            return JSONResponse({"id": ".".join(map(str, begun))}, HTTPStatus.CREATED)
+        await self._asked(request, "DELETE", [each and f"/v1/traces/{each}" for each in begun])
+        return refused.response()
 
     async def _each_of(self, request: Request) -> list[Answer] | Response:
         """Ask each worker about its part of a trace."""
         ids = request.path_params["id"].split(".")
-        if len(ids) != len(self._paths):
+        if len(ids) != len(self._paths) or not all(map(_TRACE.fullmatch, ids)):
             return problem(HTTPStatus.NOT_FOUND, "this trace is over")
-        token = request.headers.get("authorization", "")
-
-        def asked() -> list[Answer]:
-            wanted = zip(self._paths, ids, strict=True)
-            return list(
-                self._threads.map(
-                    lambda one: ask(one[0], request.method, f"/v1/traces/{one[1]}", token), wanted
-                )
-            )
-
-        return await run_in_threadpool(asked)
+        return await self._asked(request, request.method, [f"/v1/traces/{each}" for each in ids])
 
     async def _take(self, request: Request, _body: bytes) -> Response:
         found = await self._each_of(request)
@@ -227,6 +228,12 @@ class Overview:
 
 
 _PARTS_WITH_SHARD: Final = 3
+_TRACE: Final = re.compile(r"[0-9a-f]+")  # what a worker calls one
+
+
+def _refusal(found: Sequence[Answer]) -> Answer | None:
+    """Return the first answer that is a refusal, None if there is none."""
+    return next((answer for answer in found if answer.status >= HTTPStatus.BAD_REQUEST), None)
 
 
 def _route(path: str, answer: Callable[[Request, bytes], Awaitable[Response]], method: str) -> Route:

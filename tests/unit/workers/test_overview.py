@@ -8,11 +8,14 @@ import tempfile
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
+from http import HTTPStatus
 from pathlib import Path
 
 import pytest
 from prometheus_client.registry import CollectorRegistry
-from starlette.routing import BaseRoute
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import BaseRoute, Route
 
 from headrace.api.apart import ServedApart
 from headrace.api.app import application, bind_unix
@@ -80,3 +83,47 @@ def test_a_worker_that_hangs_does_not_have_those_who_ask_wait_for_each_other(
         for one in held:
             one.close()
         assert [answer.result().status for answer in found] == [200] * 8
+
+
+class Traces:
+    """The traces of a worker, by id; `refuses`: it has no place for another one."""
+
+    def __init__(self, refuses: bool) -> None:
+        self.on: set[str] = set()
+        self._refuses = refuses
+
+    def routes(self) -> list[Route]:
+        return [
+            Route("/v1/traces", self._begin, methods=["POST"]),
+            Route("/v1/traces/{id}", self._end, methods=["DELETE"]),
+        ]
+
+    async def _begin(self, _request: Request) -> Response:
+        if self._refuses:
+            return JSONResponse({"detail": "as many as there may be"}, HTTPStatus.BAD_REQUEST)
+        self.on.add("ab12")
+        return JSONResponse({"id": "ab12"}, HTTPStatus.CREATED)
+
+    async def _end(self, request: Request) -> Response:
+        self.on.discard(request.path_params["id"])
+        return Response(status_code=HTTPStatus.NO_CONTENT)
+
+
+@pytest.mark.parametrize("is_there", [False, True])
+def test_a_trace_that_cannot_begin_in_one_worker_goes_on_in_none(runtime: Path, is_there: bool) -> None:
+    traces = [Traces(False), Traces(True), Traces(False)]
+    with ExitStack() as stack:
+        for index in (0, 1, 2) if is_there else (0, 2):
+            stack.enter_context(worker(runtime, index, *traces[index].routes()))
+        path = stack.enter_context(node(runtime, 3))
+        answer = ask(path, "POST", "/v1/traces", "Bearer secret", b"{}", PATIENCE_S)
+        assert answer.status == (HTTPStatus.BAD_REQUEST if is_there else HTTPStatus.SERVICE_UNAVAILABLE)
+        assert [one.on for one in traces] == [set(), set(), set()]
+
+
+@pytest.mark.parametrize("name", ["x", "ab12", "ab12.", "ab12.%C3%A9", "ab%20.12", "%3Fab.12", "ab.%0D%0A"])
+@pytest.mark.parametrize("method", ["GET", "DELETE"])
+def test_what_is_no_trace_is_over(runtime: Path, method: str, name: str) -> None:
+    with node(runtime) as path:
+        answer = ask(path, method, f"/v1/traces/{name}", "Bearer secret", b"", PATIENCE_S)
+        assert (answer.status, answer.json()["detail"]) == (HTTPStatus.NOT_FOUND, "this trace is over")
