@@ -59,6 +59,10 @@ from headrace.workers.supervisor import Supervisor
 from headrace.workers.system import NodeSystem
 
 ADMIN_CONNECTIONS_MAX: Final = 100
+DESCRIPTORS: Final = 24  # of a supervisor, beside those for its workers and the admin HTTP
+DESCRIPTORS_OF_WORKER: Final = (
+    3  # its line, and while it is started the other end of that and what tells of its failure
+)
 OF_THE_SERVICE_MANAGER: Final = ("NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID")
 
 log = structlog.get_logger("headrace")
@@ -136,23 +140,34 @@ async def supervise(config: Config, sources: Reread, claim: Claim) -> int:
     """Run workers until a signal ends them. Raises ConfigError, JournalError, OSError at start."""
     with keys_named(config, "data_dir"):
         await asyncio.to_thread(claim.wait_for_workers)
-    allow_all_descriptors()  # so that the workers may
+    descriptors = allow_all_descriptors()  # so that the workers may
     runtime = make_runtime()
     held = hold(runtime)
     try:
         remove_left_over(runtime.parent)
-        node = SupervisedNode(config, sources, claim, runtime, held)
+        bounds = Bounds(admin_connections_max(descriptors, claim.workers))
+        node = SupervisedNode(config, sources, claim, runtime, held, bounds)
         return await node.run()
     finally:
         shutil.rmtree(runtime, ignore_errors=True)
         os.close(held)
 
 
+def admin_connections_max(descriptors: int, workers: int) -> int:
+    """Return how many connections the admin HTTP of a supervisor takes: strangers must not keep it from starting a worker
+    again, and each connection may need a second descriptor for what it asks."""
+    room = descriptors - DESCRIPTORS - DESCRIPTORS_OF_WORKER * workers
+    return max(1, min(ADMIN_CONNECTIONS_MAX, room // 2))
+
+
 class SupervisedNode:
     """A node of several workers, from its listeners to its end."""
 
-    def __init__(self, config: Config, sources: Reread, claim: Claim, runtime: Path, held: int) -> None:
+    def __init__(
+        self, config: Config, sources: Reread, claim: Claim, runtime: Path, held: int, admin: Bounds
+    ) -> None:
         self._config = config
+        self._admin_bounds = admin
         self._held = held  # keeps the runtime directory
         self._sources = sources
         self._claim = claim
@@ -247,7 +262,7 @@ class SupervisedNode:
             at = endpoint("admin", config.admin, "http", "https")
             bound = bind_admin(config.admin, at.host, at.port)
             url = f"{at.scheme}://{at.shown_host}:{bound.getsockname()[1]}"
-            await self._admin.open(bound, url, app, self._incidents.report, Bounds(ADMIN_CONNECTIONS_MAX))
+            await self._admin.open(bound, url, app, self._incidents.report, self._admin_bounds)
 
     def _admin_context(self) -> ssl.SSLContext | None:
         """Return the TLS context of the admin address, if it has one. Raises UnusableCertificate."""

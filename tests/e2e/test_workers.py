@@ -15,7 +15,7 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
-from contextlib import AsyncExitStack, contextmanager, suppress
+from contextlib import AsyncExitStack, ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -38,16 +38,19 @@ def until(condition: Callable[[], object], what: str) -> None:
         time.sleep(0.05)
 
 
-def serve(folder: Path, *options: str) -> subprocess.Popen[bytes]:
-    """Start `headrace serve` in a folder of its own; its log is `log` there."""
+def serve(folder: Path, *options: str, files: str = "") -> subprocess.Popen[bytes]:
+    """Start `headrace serve` in a folder of its own; its log is `log` there. `files`: how many it may have open."""
     folder.mkdir(exist_ok=True)
-    command = [sys.executable, "-m", "headrace", "serve", "--data-dir", str(folder / "data"), *options]
+    command = ["sh", "-c", f'ulimit -n {files}; exec "$@"', "sh"] if files else []
+    command += [sys.executable, "-m", "headrace", "serve", "--data-dir", str(folder / "data"), *options]
     with (folder / "log").open("ab") as log:
         return subprocess.Popen(command, stderr=log, stdout=log)
 
 
 class Workers:
     """A node with workers, which a test may kill in parts."""
+
+    files = ""
 
     def __init__(self, folder: Path, *options: str) -> None:
         self.folder, self.options = folder, options
@@ -64,7 +67,7 @@ class Workers:
         self.seen = len(self.log)
         addresses = ["--listen", f"tcp://127.0.0.1:{self.port}", "--listen", f"unix://{self.unix}"]
         admin = ["--admin", f"http://127.0.0.1:{self.admin_port}"]
-        self.process = serve(self.folder, *addresses, *admin, *self.options)
+        self.process = serve(self.folder, *addresses, *admin, *self.options, files=self.files)
 
     @property
     def log(self) -> str:
@@ -501,6 +504,20 @@ def test_the_admin_address_answers_for_all_workers(tmp_path: Path) -> None:
         assert "token" in node.get("/v1/clients/behind")
         with pytest.raises(urllib.error.HTTPError, match="400"):
             node.ask("/v1/clients/behind?limit=0")
+        assert node.stop() == 0
+
+
+def test_strangers_at_the_admin_address_leave_descriptors_for_a_worker(tmp_path: Path) -> None:
+    with workers(tmp_path, "--workers", "2") as node, ExitStack() as stack:
+        node.files = "64"
+        node.start()
+        for _ in range(100):
+            stranger = socket.create_connection(("127.0.0.1", node.admin_port), timeout=PATIENCE_S)
+            stack.enter_context(stranger).sendall(b"GET /readyz HTTP/1.1\r\n")
+        until(lambda: node.lines("admin: a connection made room"), "there are as many as may be")
+        os.kill(node.pids[0], signal.SIGKILL)
+        until(lambda: node.lines("worker serves again"), "it serves again")
+        assert not node.lines("Too many open files")
         assert node.stop() == 0
 
 
