@@ -306,8 +306,11 @@ class SupervisedNode:
     def _reload(self) -> None:
         """Read the configuration again, and have the workers do so with what of it a running broker takes over."""
         try:
-            self._config, differing = reloaded(self._config, self._sources())
-            self._write_config()
+            config, differing = reloaded(self._config, self._sources())
+            write_config(self._runtime, show(config))
+            self._config = (
+                config  # what workers read that are started later is what those read that are there
+            )
             if differing:
                 log.warning("some changes of the configuration need a restart", keys=differing)
         except (ConfigError, OSError) as error:

@@ -95,6 +95,12 @@ class Workers:
                 found[int(place[1])] = int(pid)
         return found
 
+    @property
+    def runtime(self) -> Path:
+        """The directory that its processes have between them."""
+        command = Path(f"/proc/{self.pids[1]}/cmdline").read_text().split("\0")
+        return Path(command[command.index("--config") + 1]).parent
+
     def get(self, path: str) -> str:
         """What the admin address answers: the body, or of an error its detail."""
         try:
@@ -184,8 +190,7 @@ def test_a_worker_that_is_killed_comes_back_while_the_others_go_on(tmp_path: Pat
     with workers(tmp_path, "--workers", "2") as node:
         node.start()
         before = node.pids
-        command = Path(f"/proc/{before[1]}/cmdline").read_text().split("\0")
-        config = Path(command[command.index("--config") + 1])
+        config = node.runtime / "config.toml"
         with pytest.raises(BlockingIOError):  # so that systemd-tmpfiles leaves it alone
             fcntl.flock(os.open(config.parent, os.O_RDONLY), fcntl.LOCK_EX | fcntl.LOCK_NB)
         config.unlink()  # as other programs do that clean up in /tmp
@@ -482,6 +487,29 @@ def test_signals_reach_all_workers(tmp_path: Path) -> None:
         node.send(signal.SIGINT)
         assert node.process is not None
         assert node.process.wait(PATIENCE_S) == 0
+
+
+def test_a_configuration_that_could_not_be_handed_on_counts_for_no_worker(tmp_path: Path) -> None:
+    """The disk of the runtime directory may be full when SIGHUP comes, and have room when a worker is started again."""
+    config = tmp_path / "config.toml"
+    config.write_text("[limits]\nmessages_per_s = 100\n")
+    with workers(tmp_path, "--workers", "2", "--config", str(config)) as node:
+        node.start()
+        handed_on = node.runtime / "config.toml"
+        blocking = node.runtime / "config.new"
+        blocking.mkdir()
+        config.write_text("[limits]\nmessages_per_s = 7\n")
+        node.send(signal.SIGHUP)
+        until(lambda: node.lines("configuration not reloaded, the old one stays"), "it says so")
+        blocking.rmdir()
+        before = node.pids[0]
+        os.kill(before, signal.SIGKILL)
+        until(lambda: node.pids.get(0, before) != before, "another process")
+        assert "messages_per_s = 100\n" in handed_on.read_text()
+        node.send(signal.SIGHUP)
+        until(lambda: "messages_per_s = 7\n" in handed_on.read_text(), "it is handed on")
+        until(lambda: node.lines("worker serves again"), "it serves again")
+        assert node.stop() == 0
 
 
 def test_the_admin_address_answers_for_all_workers(tmp_path: Path) -> None:

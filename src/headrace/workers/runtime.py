@@ -51,14 +51,17 @@ def hold(folder: Path) -> int:
 
 def write_config(runtime: Path, text: str) -> None:
     """Write the configuration as it counts now, with its passwords. One that is there already needs no room, where
-    there may be none now. Raises OSError."""
+    there may be none now. Raises OSError, which names the file: its disk is not that of the data."""
     file = runtime / CONFIG
     with suppress(OSError, UnicodeDecodeError):
         if file.read_text(encoding="utf-8") == text:
             return
     written = file.with_suffix(".new")
-    written.write_text(text, encoding="utf-8")
-    written.replace(file)
+    try:
+        written.write_text(text, encoding="utf-8")
+        written.replace(file)
+    except OSError as error:
+        raise OSError(error.errno, f"{file}: {error.strerror}") from None
 
 
 def remove_left_over(folder: Path) -> None:

@@ -69,3 +69,11 @@ def test_a_worker_can_be_started_again_on_a_full_disk(
     with pytest.raises(OSError, match="No space left"):
         write_config(tmp_path, "a = 2\n")
     assert (tmp_path / CONFIG).read_text() == "a = 1\n"
+
+
+def test_what_has_no_room_for_the_configuration_is_named(tmp_path: Path) -> None:
+    """It is seldom the disk of the data."""
+    (tmp_path / "config.new").symlink_to("/dev/full")
+    with pytest.raises(OSError, match=f"{tmp_path}/config.toml: No space left on device") as raised:
+        write_config(tmp_path, "x = 1")
+    assert raised.value.errno == errno.ENOSPC
