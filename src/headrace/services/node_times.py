@@ -17,6 +17,7 @@ from headrace.net.gate import Moments
 from headrace.services.node_table import NodeTable, key_of
 
 _S: Final = 1_000_000_000  # moments are written in nanoseconds
+_LATEST: Final = 1 << 63  # centuries from now: as good as never
 
 
 class NodeTimes(Moments):
@@ -41,7 +42,7 @@ class NodeTimes(Moments):
             self._forget_past()
             if len(table) >= table.full:
                 return
-        table.put(key, round(moment_s * _S))
+        table.put(key, round(min(moment_s * _S, _LATEST)))
 
     def close(self) -> None:
         """Let go of the file."""

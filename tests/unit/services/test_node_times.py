@@ -35,6 +35,15 @@ def test_the_latest_moment_counts_for_all(tmp_path: Path, clock: Time) -> None:
     assert NodeTimes(tmp_path / "times", 0, 3, clock).latest("ban", "a") == 1010.5  # it was killed meanwhile
 
 
+@pytest.mark.parametrize("ban_s", [1e11, float("inf")])
+def test_a_ban_for_ever_holds_at_all_workers(tmp_path: Path, clock: Time, ban_s: float) -> None:
+    settings = GateSettings(ban_after_failures=1, ban_s=ban_s)
+    gates = [Gate(settings, clock, times) for times in crew(tmp_path, clock)]
+    assert gates[0].failed("192.0.2.1:1")
+    clock.now += 1e9
+    assert [gate.bans("192.0.2.1:1") for gate in gates] == [True] * 3
+
+
 def test_a_rate_is_of_the_node_wherever_one_comes(tmp_path: Path, clock: Time) -> None:
     gates = [Gate(GateSettings(connections_per_s=20.0), clock, times) for times in crew(tmp_path, clock)]
     came = [gates[turn % 3].refusal("192.0.2.1:1") for turn in range(60)]
