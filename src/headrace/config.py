@@ -11,6 +11,7 @@ from __future__ import annotations
 import difflib
 import ipaddress
 import json
+import math
 import os
 import re
 import tomllib
@@ -45,6 +46,7 @@ Seconds = Annotated[float, msgspec.Meta(ge=0)]
 
 
 HIDDEN = "(hidden)"
+_BARE_KEY = re.compile(r"[A-Za-z0-9_-]+")
 _SECRET_WORDS = ("password", "secret", "token", "credential", "access.key", "account.key")
 
 
@@ -590,7 +592,7 @@ def _shown(name: str, table: dict[str, Any]) -> list[str]:
 
 def _bare(key: str) -> str:
     """Return a key as TOML has it: Spark's keys have dots in them and need quotes."""
-    return json.dumps(key) if "." in key else key
+    return key if _BARE_KEY.fullmatch(key) else _toml(key)
 
 
 def _read(file: Path) -> dict[str, Any]:
@@ -815,6 +817,7 @@ def _toml(value: object) -> str:
         return "[" + ", ".join(_toml(item) for item in value) + "]"
     if isinstance(value, dict):
         return "{ " + ", ".join(f"{key} = {_toml(item)}" for key, item in value.items()) + " }"
-    return json.dumps(
-        value, ensure_ascii=False
-    )  # for strings, numbers and booleans TOML writes what JSON writes
+    if value in (math.inf, -math.inf):
+        return str(value)
+    # Else for strings, numbers and booleans TOML writes what JSON writes, but for one character.
+    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")

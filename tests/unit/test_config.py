@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 import tomllib
 from pathlib import Path
@@ -18,6 +19,7 @@ from headrace.config import (
     Config,
     Endpoint,
     InvalidKey,
+    PipelineConfig,
     cluster_start_us,
     endpoint,
     load,
@@ -190,6 +192,19 @@ def test_show_prints_every_key_and_load_reads_it_back(tmp_path: Path) -> None:
     assert '[pipeline.archive]\nconsumer = "archive"' in text
     assert tomllib.loads(text).keys() == msgspec.to_builtins(config).keys()
     assert load(write(tmp_path, text)) == config
+
+
+@pytest.mark.parametrize("text", ["\x7f", "a\x7f\x00\x1fb", '"\\\'', "\U0001f600 \u2028\n", "\t #"])
+def test_show_writes_every_character_so_that_load_reads_it(tmp_path: Path, text: str) -> None:
+    """Workers have their configuration so: one that could not be read back kept the node from starting."""
+    config = Config(pipeline=PipelineConfig(spark={text: text, f"spark.{text}": "1"}))
+    assert load(write(tmp_path, show(config))) == config
+
+
+def test_show_writes_what_has_no_end_so_that_load_reads_it(tmp_path: Path) -> None:
+    config = load(None, ["access.ban_s=inf", "access.ban_after_failures=3"])
+    assert config.access.ban_s == math.inf
+    assert load(write(tmp_path, show(config))) == config
 
 
 def test_the_keys_of_spark_keep_their_dots(tmp_path: Path) -> None:
