@@ -34,6 +34,7 @@ from headrace.sockets.poller import Poller
 ACCEPT_BURST = 64  # in a pass of the loop: a connection costs as much as a few hundred messages
 BEYOND_MAX = 16  # connections for a moment, while those that make room for them end
 PAUSE_S = 0.25
+CROWDED_S = 0.01  # while others than our own clients have to make room
 # What accept(2) says of the one connection that it would have been, and not of us.
 OF_THE_CLIENT = (
     errno.ECONNABORTED,
@@ -168,6 +169,7 @@ class Listener:
         if self._context is not None:
             self._loop.set_exception_handler(tls.on_loop_error)
         self._paused: asyncio.TimerHandle | None = None
+        self._beyond = False  # at the last call there was no room for anybody
         self.opening: set[asyncio.Task[None]] = set()
         connections.takes_identity = address.options.identity == "cn"
         connections.report = report
@@ -214,7 +216,9 @@ class Listener:
                     self._hold_back(wait_s)
                 return
             if self.connections.room() <= -BEYOND_MAX:
-                return  # those who make room are gone at the next call
+                self._wait_for_room()
+                return
+            self._beyond = False
             try:
                 accepted, address = self._socket.accept()
             except (BlockingIOError, InterruptedError):
@@ -230,6 +234,13 @@ class Listener:
                 accepted.close()
             else:
                 self._admit(accepted, peer)
+
+    def _wait_for_room(self) -> None:
+        """Leave the next one in the backlog. Those of ours who make room are gone at the next call; those whom other
+        workers have let in may stay, and the readable socket must not keep the loop busy for so long."""
+        if self._beyond:
+            self._pause(CROWDED_S)
+        self._beyond = True
 
     def _turns_away(self, peer: str) -> bool:
         """Return whether who was accepted may not stay, which is counted and said then."""

@@ -18,6 +18,7 @@ from headrace.frames.frame import HELLO, PING, RESPONSE, encode_frame
 from headrace.mqtt import codec
 from headrace.mqtt import reason_codes as rc
 from headrace.mqtt.packets import Connect
+from headrace.services.node_table import key_of
 from headrace.workers.peers import Peers
 from machine import SETTINGS, Machine, OneWorker, connect_packet, open_descriptors, run, settled, until
 
@@ -377,6 +378,40 @@ def test_a_limit_of_connections_counts_those_of_all_workers(tmp_path: Path, of: 
         for one in (*held, writer):
             one.close()
         await machine.close()
+
+    run(body)
+
+
+def test_a_worker_does_not_turn_in_circles_while_others_have_let_in_far_too_many(tmp_path: Path) -> None:
+    async def body() -> None:
+        machine = Machine(tmp_path, ["tcp://127.0.0.1:0"], settings=replace(SETTINGS, connections_max=2))
+        await machine.open()
+        first, second = machine.workers
+        looks = 0
+        connections = first.doors.listeners[0].connections
+        count = connections.others
+        assert count is not None
+
+        def counted() -> int:
+            nonlocal looks
+            looks += 1
+            return count()
+
+        connections.others = counted
+        key = key_of("listener", connections.url)
+        second.counts.set(key, 100)
+        reader, writer = await asyncio.open_connection("127.0.0.1", int(first.ports[0]))
+        writer.write(connect_packet(machine.name_at(0)))
+        await until(lambda: looks)
+        passes = 10_000
+        for _ in range(passes):
+            await asyncio.sleep(0)
+        found = looks
+        second.counts.set(key, 0)
+        assert await reader.readexactly(4) == CONNACK
+        writer.close()
+        await machine.close()
+        assert found < passes / 2
 
     run(body)
 
