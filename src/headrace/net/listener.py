@@ -309,15 +309,21 @@ class Listener:
         connection.worker.bytes_received -= len(sent)  # the other worker has counted them
         connection.data_received(sent)
 
-    def take_relayed(self, source: str, name: str | None) -> Connection:
-        """Make the connection of a client whose socket another worker keeps. `name` is that of its certificate. The
-        transport is the caller's to make."""
-        connection = self._make(self.connections, source)
+    def take_relayed(self, source: str, name: str | None, connect: Callable[[Connection], None]) -> bool:
+        """Go on with a client whose socket another worker keeps: `connect` gives its connection a transport. `name` is
+        that of its certificate. Returns False where that has failed, and then there is nothing of it here."""
         self.connections.note_pending(1)
-        connection.arrived = True
-        connection.certificate_name = name
-        self.connections.strangers.came(connection, None)
-        return connection
+        connection: Connection | None = None
+        try:
+            connection = self._make(self.connections, source)
+            connection.arrived = True
+            connection.certificate_name = name
+            self.connections.strangers.came(connection, None)
+            connect(connection)
+        except Exception as error:  # noqa: BLE001
+            self._refuse(None, connection, error)
+            return False
+        return True
 
     def _set_up(self, accepted: socket.socket) -> None:
         accepted.setblocking(False)
@@ -326,7 +332,9 @@ class Listener:
         if self._keep_alive_s:
             ask_silent_peer(accepted, self._keep_alive_s)
 
-    def _refuse(self, accepted: socket.socket, connection: Connection | None, error: BaseException) -> None:
+    def _refuse(
+        self, accepted: socket.socket | None, connection: Connection | None, error: BaseException
+    ) -> None:
         peer = "" if connection is None else f"{connection.peer()}: "
         self._report("connection refused", f"{self.url}: {peer}{str(error) or type(error).__name__}")
         if connection is None or not connection.why_cut():
@@ -337,8 +345,9 @@ class Listener:
             self.connections.note_pending(-1)
             self._forget(accepted, connection)
 
-    def _forget(self, accepted: socket.socket, connection: Connection | None) -> None:
-        accepted.close()
+    def _forget(self, accepted: socket.socket | None, connection: Connection | None) -> None:
+        if accepted is not None:
+            accepted.close()
         if connection is not None:
             self.connections.strangers.gone(connection)
 

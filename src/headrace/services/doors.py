@@ -256,11 +256,13 @@ class Doors:
         else:
             listener.take_over(accepted, source, sent)
 
-    def take_relayed(self, url: str, source: str, name: str | None) -> Connection | None:
-        """Return a new connection for a client whose socket another worker keeps, which came in at the listener of this
-        URL; None if there is no such listener. `name` is that of its certificate."""
+    def take_relayed(
+        self, url: str, source: str, name: str | None, connect: Callable[[Connection], None]
+    ) -> bool:
+        """Go on with a client whose socket another worker keeps, which came in at the listener of this URL: `connect`
+        gives its connection a transport. `name` is that of its certificate. False: it was not taken."""
         listener = self._listener(url)
-        return None if listener is None else listener.take_relayed(source, name)
+        return listener is not None and listener.take_relayed(source, name, connect)
 
     def _listener(self, url: str) -> Listener | None:
         """Return the listener of a URL that another worker has named; None, and a line in the log, if there is none."""

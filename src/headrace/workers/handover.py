@@ -43,7 +43,11 @@ class RelayRoad(Road):
         channel = self._open_channel(self._worker, replace(parcel_of(link), sent=b"").encode())
         if channel is None:
             raise NotNow("there is no link to its worker")
-        Relay(link, channel).begin()
+        try:
+            Relay(link, channel).begin()
+        except BaseException:
+            channel.abort()
+            raise
 
 
 class HandOver(Elsewhere):
@@ -107,19 +111,19 @@ class HandOver(Elsewhere):
 
     def accept(self, channel: Channel, opening: bytes) -> None:
         """Take a channel that another worker has opened for a client who is at home here."""
-        connection = self._expected(opening)
-        if connection is None:
+        try:
+            parcel = decode(opening)
+        except BadParcel:
+            parcel = None
+        connect = partial(self._connect, channel)
+        if parcel is None or not self._doors.take_relayed(
+            parcel.listener, parcel.source, parcel.name, connect
+        ):
             self.refused_here += 1
             channel.abort()
             return
         self.relayed_here += 1
+
+    def _connect(self, channel: Channel, connection: Connection) -> None:
         transport = ChannelTransport(channel, connection, self._loop)
         connection.connection_made(cast("PlainTransport", transport))  # as much of one as is used
-
-    def _expected(self, opening: bytes) -> Connection | None:
-        """Return a new connection for the client that a channel opens with; None if it opens with something else."""
-        try:
-            parcel = decode(opening)
-        except BadParcel:
-            return None
-        return self._doors.take_relayed(parcel.listener, parcel.source, parcel.name)

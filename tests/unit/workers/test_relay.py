@@ -7,7 +7,7 @@ import os
 import ssl
 from dataclasses import replace
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 import pytest
 from websockets.client import ClientProtocol
@@ -21,6 +21,7 @@ from headrace.mqtt import codec
 from headrace.mqtt.packets import Connect, SubscriptionRequest
 from headrace.net.tls import TlsFiles
 from headrace.workers.channel import WINDOW_BYTES
+from headrace.workers.relay import ChannelTransport
 from machine import SETTINGS, Machine, Streams, connect_packet, open_descriptors, run, settled, until
 
 CONNACK = bytes([0x20, 2, 0, 0])
@@ -264,6 +265,39 @@ def test_without_a_link_the_client_is_told_to_come_later(
         assert await reader.read() == bytes([0x20, 2, 0, 3])
         writer.close()
         await machine.close()
+
+    run(body)
+
+
+def test_a_relay_that_could_not_begin_leaves_nothing_at_home(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A connection that stayed counted would be missing from what the whole node may have, for ever."""
+    wanting = [MemoryError()]
+
+    def transport(*arguments: Any) -> ChannelTransport:
+        if wanting:
+            raise wanting.pop()
+        return ChannelTransport(*arguments)
+
+    monkeypatch.setattr("headrace.workers.handover.ChannelTransport", transport)
+
+    async def body() -> None:
+        tls = Tls(tmp_path)
+        machine = tls.machine
+        await machine.open()
+        second = machine.workers[1]
+        reader, writer = await tls.connect()
+        writer.write(connect_packet(machine.name_at(1)))
+        assert await reader.read() == b""
+        writer.close()
+        connections = second.doors.listeners[0].connections
+        left = connections.pending, len(connections.open), len(connections.strangers)
+        _, writer = await tls.connected(machine.name_at(1))
+        then = connections.pending, len(connections.open)
+        writer.close()
+        await machine.close()
+        assert (left, then, second.handover.refused_here) == ((0, 0, 0), (0, 1), 1)
 
     run(body)
 
