@@ -14,7 +14,7 @@ from headrace.core.ports.elsewhere import Departing
 from headrace.errors import HeadraceError, ProtocolError
 from headrace.mqtt import reason_codes as rc
 from headrace.net.connection import Connection
-from headrace.workers.parcel import BadParcel, Parcel
+from headrace.workers.parcel import Parcel
 
 WAIT_S: Final = 5.0  # for a worker that starts again, or takes no more now
 WAITING_MAX: Final = 10_000  # connections
@@ -37,7 +37,7 @@ class Road:
     def send(self, link: Connection) -> None:
         """Send a connection, or go on with the same one as before; when this returns it is no longer here.
 
-        Raises NotNow, and BadParcel or OSError where it cannot be sent at all."""
+        Raises NotNow, and something else, BadParcel or OSError above all, where it cannot be sent at all."""
         raise NotImplementedError
 
     def give_up(self) -> None:
@@ -95,18 +95,19 @@ class Departures:
             self._timer = None
 
     def _go_on(self) -> None:
-        """Send a bounded part of those who wait."""
+        """Send a bounded part of those who wait; the others follow, whatever is raised here."""
         self._timer = None
-        self._expire()
+        wait_s = RETRY_S
         try:
-            for _ in range(AT_ONCE):
-                if not self._waiting:
-                    return
+            self._expire()
+            for _ in range(min(AT_ONCE, len(self._waiting))):
                 self._send_first()
+            wait_s = 0.0
         except NotNow:
-            self._timer = self._loop.call_later(RETRY_S, self._go_on)
             return
-        self._timer = self._loop.call_soon(self._go_on)
+        finally:
+            if self._waiting:
+                self._timer = self._loop.call_later(wait_s, self._go_on)
 
     def _expire(self) -> None:
         """Refuse who has waited for too long; forget who has gone."""
@@ -131,9 +132,13 @@ class Departures:
                 self.sent += 1
             else:
                 self._road.give_up()
-        except (BadParcel, OSError) as error:
+        except NotNow:
+            raise
+        except Exception as error:  # noqa: BLE001  it costs this client, and none of those behind it
             self._road.give_up()
-            self._refuse(departing, str(error))
+            self._done()
+            self._refuse(departing, str(error) or type(error).__name__)
+            return
         self._done()
 
     def _done(self) -> Departing:
