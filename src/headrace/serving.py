@@ -31,6 +31,7 @@ from headrace.api.server import Bounds
 from headrace.build import build
 from headrace.config import Config, endpoint, load, reloaded, show
 from headrace.errors import ConfigError
+from headrace.journal.errors import reason_of
 from headrace.naming import keys_named
 from headrace.net.address import Address, parse
 from headrace.net.bound import allow_all_descriptors, bind, release
@@ -231,8 +232,8 @@ class SupervisedNode:
         of the others out."""
         try:
             forget(self._runtime / CONNECTIONS, member.index, self._claim.workers)
-        except OSError as error:
-            log.warning("connections of a worker that has ended still count", error=str(error))
+        except (OSError, MemoryError) as error:
+            log.warning("connections of a worker that has ended still count", error=reason_of(error))
 
     # Addresses
 
@@ -294,9 +295,9 @@ class SupervisedNode:
             self._publish_system(system)
 
     def _publish_system(self, system: NodeSystem) -> None:
-        system.publish(time.monotonic())
         interval_s = self._config.sys_interval_s
         asyncio.get_running_loop().call_later(interval_s, self._publish_system, system)
+        system.publish(time.monotonic())
 
     def _tell_alive(self) -> None:
         if self._notifier.watchdog_s:

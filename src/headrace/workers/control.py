@@ -102,8 +102,8 @@ class Control:
         self._end.close()
 
     def _beat(self) -> None:
+        self._next = self._loop.call_later(HEARTBEAT_S, self._beat)  # first: a want of memory is over by then
         self._say()
-        self._next = self._loop.call_later(HEARTBEAT_S, self._beat)
 
     def _say(self) -> None:
         with suppress(OSError):  # one that does not read is told later; of one that is gone we hear

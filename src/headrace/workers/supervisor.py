@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
+from headrace.journal.errors import reason_of
 from headrace.workers.control import AWAY, HEARTBEAT_S, PREPARED, READY, RECOVERING, STOPPING
 from headrace.workers.member import Member
 
@@ -131,6 +132,11 @@ class Supervisor:
         self._loop.add_reader(member.end, self._hear, member)
 
     def _hear(self, member: Member) -> None:
+        self._listen_to(member)
+        self._reap()
+
+    def _listen_to(self, member: Member) -> None:
+        """Take what a worker has said, and do what follows from it."""
         before = member.state
         if member.read():
             self._settle(member)
@@ -144,7 +150,6 @@ class Supervisor:
                 if self.serves_again is not None:
                     self.serves_again(member)
             self._moved.set()
-        self._reap()
 
     # Ends
 
@@ -155,9 +160,9 @@ class Supervisor:
                     self._loop.remove_reader(member.end)
                 state = member.state
                 status = member.bury()
-                if self.has_ended is not None:
-                    self.has_ended(member)
                 self._ended(member, status, state)
+                if self.has_ended is not None:
+                    self.has_ended(member)  # before the next start, and after that is certain
         self._moved.set()
 
     def _ended(self, member: Member, status: int, state: str) -> None:
@@ -188,9 +193,9 @@ class Supervisor:
             return
         try:
             self._start(member)
-        except OSError as error:
+        except (OSError, MemoryError) as error:
             pause_s = member.pause_s()
-            self._log.error("no process for a worker", worker=member.index, error=str(error.strerror))
+            self._log.error("no process for a worker", worker=member.index, error=reason_of(error))
             self._loop.call_later(pause_s, self._start_again, member)
 
     def _look(self) -> None:
@@ -201,7 +206,7 @@ class Supervisor:
         stood_still = now_s - self._looked_s > STOOD_STILL_S
         self._looked_s = now_s
         for member in self.members:
-            member.read()
+            self._listen_to(member)
             if stood_still:
                 member.was_not_listened_to()
             member.looked()

@@ -108,6 +108,35 @@ def test_it_is_heard_again_and_again() -> None:
     asyncio.run(life())
 
 
+def test_what_is_raised_at_one_heartbeat_costs_none_of_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A worker that says nothing any more is taken for one that hangs, and ended."""
+    monkeypatch.setattr("headrace.workers.control.HEARTBEAT_S", 0.01)
+
+    async def life() -> list[object]:
+        ours, theirs = pair()
+        control = Control(theirs)
+        loop = asyncio.get_running_loop()
+        raised: list[object] = []
+        loop.set_exception_handler(lambda _, told: raised.append(told["exception"]))
+        wanting = [MemoryError()]
+
+        def trouble() -> str:
+            if wanting:
+                raise wanting.pop()
+            return "well again"
+
+        control.trouble = trouble
+        ours.setblocking(False)
+        async with asyncio.timeout(20):
+            while Report.unpack(await loop.sock_recv(ours, 4096)).trouble != "well again":
+                pass
+        control.close()
+        ours.close()
+        return raised
+
+    assert [type(one) for one in asyncio.run(life())] == [MemoryError]
+
+
 def test_a_supervisor_that_reads_nothing_stops_nobody() -> None:
     async def life() -> None:
         ours, theirs = pair()

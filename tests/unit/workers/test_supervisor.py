@@ -219,6 +219,56 @@ def test_whoever_asks_hears_of_each_end_before_the_next_start() -> None:
     assert sorted(ends) == [(0, False, 1), (1, False, 1), (1, False, 2)]
 
 
+def test_what_a_look_hears_counts_as_what_comes_between_two(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both read what a worker says, and whoever reads it acts on it."""
+    monkeypatch.setattr("headrace.workers.supervisor.HEARTBEAT_S", 0.05)
+    crew = Crew(["opgr"], ["opgr"])
+    told: list[int] = []
+
+    async def look(supervisor: Supervisor) -> None:
+        supervisor.serves_again = lambda member: told.append(member.index)
+        await crew.until(lambda: crew.heard == ["ready"])
+        crew.members[1].send(signal.SIGKILL)
+        await crew.until(lambda: crew.members[1].starts == 2)
+        end = crew.members[1].end
+        assert end is not None
+        asyncio.get_running_loop().remove_reader(end)  # a look comes first each time
+        async with asyncio.timeout(30):
+            await crew.until(lambda: supervisor.trouble == "")
+        supervisor.stop()
+
+    assert crew.run(look) == 0
+    assert told == [1]
+    assert [line["worker"] for line in crew.said("worker serves again")] == [1]
+
+
+def test_a_want_of_memory_leaves_no_worker_away() -> None:
+    crew = Crew(["opgr"], ["opgr"])
+    wanting = [MemoryError(), MemoryError()]
+
+    def spawn(index: int, run: int, end: socket.socket) -> subprocess.Popen[bytes]:
+        if crew.heard and wanting:
+            raise wanting.pop()
+        return Crew.spawn(crew, index, run, end)
+
+    def forget(_member: Member) -> None:
+        if len(wanting) == 2:
+            raise wanting.pop()
+
+    async def look(supervisor: Supervisor) -> None:
+        asyncio.get_running_loop().set_exception_handler(lambda *_: None)
+        supervisor.has_ended = forget
+        await crew.until(lambda: crew.heard == ["ready"])
+        crew.members[1].send(signal.SIGKILL)
+        async with asyncio.timeout(30):
+            await crew.until(lambda: crew.members[1].starts == 2 and supervisor.trouble == "")
+        supervisor.stop()
+
+    crew.members = [Member(index, spawn, lambda: crew.now_s) for index in range(2)]
+    assert crew.run(look) == 0
+    assert [line["error"] for line in crew.said("no process for a worker")] == ["Cannot allocate memory"]
+
+
 def test_one_that_does_not_end_well_is_told_by_the_status() -> None:
     crew = Crew(["opgr"], ["opgr"], status=1)
 
