@@ -245,8 +245,8 @@ class PeerLink(Carrier):
         if len(self._out) > _FLUSH_BYTES:
             self._write()
         elif not self._flushing:
-            self._flushing = True
             self._call_soon(self._flush)
+            self._flushing = True
 
     def _flush(self) -> None:
         self._flushing = False

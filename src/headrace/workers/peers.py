@@ -198,25 +198,30 @@ class Peers(LinkOwner):
         backoff = Backoff(SHORTEST_S, LONGEST_S)
         while True:
             began = self._loop.time()
-            await self._dial(other)
+            try:
+                await self._dial(other)
+            except Exception as error:  # noqa: BLE001  nobody else dials this worker
+                self.failed(error)
             backoff.lasted(self._loop.time() - began)
             await asyncio.sleep(backoff.next_s())
 
     async def _dial(self, other: int) -> None:
         """Dial a worker, and return when that link has ended, or could not be made."""
         link = self._begin(other)
-        ended = self._ends[link] = asyncio.Event()
+        ended = asyncio.Event()
         try:
+            self._ends[link] = ended
             await self._loop.create_unix_connection(
                 lambda: cast("asyncio.Protocol", link), self._path_of(other)
             )
             await ended.wait()
         except OSError:
-            self._strangers.discard(link)
+            return
         except asyncio.CancelledError:
             link.end("stopped")
             raise
         finally:
+            self._strangers.discard(link)
             self._ends.pop(link, None)
 
     # Links

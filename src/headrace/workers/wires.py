@@ -176,6 +176,7 @@ class Exchange:
     def __init__(self, call_soon: Callable[[Callable[[], None]], object]) -> None:
         self.later = call_soon
         self._coming: deque[tuple[LocalWire, Frame | None]] = deque()
+        self._is_due = False  # a later pass will hand over
 
     def pair(self, wires: Wires, follower: Neighbours, source: Neighbours) -> LocalWire:
         """Return the follower's side of a new wire between two shards."""
@@ -186,12 +187,14 @@ class Exchange:
 
     def put(self, wire: LocalWire, frame: Frame | None) -> None:
         """Let a frame arrive at a wire, or its end."""
-        if not self._coming:
+        if not self._is_due:
             self.later(self.hand_over)
+            self._is_due = True
         self._coming.append((wire, frame))
 
     def hand_over(self) -> None:
         """Let a share of what was said until now arrive."""
+        self._is_due = False
         coming = self._coming
         for _ in range(min(len(coming), LOCAL_AT_ONCE)):
             wire, frame = coming[0]
@@ -200,5 +203,6 @@ class Exchange:
             else:
                 wire.hear(frame)
             coming.popleft()
-        if coming:
+        if coming and not self._is_due:
             self.later(self.hand_over)
+            self._is_due = True

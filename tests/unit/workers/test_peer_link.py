@@ -108,11 +108,17 @@ class Line:
     def __init__(self, greeted: bool = True) -> None:
         self.owner, self.transport = Owner(), Transport()
         self.calls: list[Callable[[], None]] = []
+        self.wanting: list[Exception] = []  # what is raised instead of asking for a later pass
         worker = Harness().worker
-        self.link = PeerLink(self.owner, MINE, 1, 1000, worker, self.calls.append)
+        self.link = PeerLink(self.owner, MINE, 1, 1000, worker, self._later)
         self.link.connection_made(cast("object", self.transport))  # type: ignore[arg-type]
         if greeted:
             self.say(HELLO, 0, THEIRS.encode())
+
+    def _later(self, call: Callable[[], None]) -> None:
+        if self.wanting:
+            raise self.wanting.pop()
+        self.calls.append(call)
 
     def say(self, kind: int, channel: int, body: bytes) -> None:
         out = BytesWriter()
@@ -154,6 +160,18 @@ def test_what_is_sent_in_a_pass_leaves_in_one_write() -> None:
     assert len(line.calls) == 1
     assert line.transport.written == b""
     assert line.turn() == frame(SAY, 1, b"a") + frame(SAY, 1, b"b")
+
+
+def test_what_is_sent_leaves_although_a_pass_could_not_be_asked_for() -> None:
+    """For want of memory; the next frame, a heartbeat at the latest, asks again."""
+    line = Line()
+    line.turn()
+    line.wanting.append(MemoryError())
+    with pytest.raises(MemoryError):
+        line.link.send(SAY, 1, b"a")
+    assert line.turn() == b""
+    line.ticks(BEAT_TICKS)
+    assert line.turn() == frame(SAY, 1, b"a") + frame(BEAT, 0, b"")
 
 
 def test_a_copy_is_written_as_the_frame_of_one_is() -> None:

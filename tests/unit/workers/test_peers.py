@@ -399,6 +399,34 @@ async def test_a_worker_that_is_not_there_yet_is_dialled_in_vain_and_nothing_is_
     assert sum(first.peers.counts.values()) == 0
 
 
+class Wanting:
+    """A loop that has no memory for a connection the first time."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self.wants = 1
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._loop, name)
+
+    async def create_unix_connection(self, *arguments: object) -> object:
+        if self.wants:
+            self.wants -= 1
+            raise MemoryError
+        return await self._loop.create_unix_connection(*arguments)  # type: ignore[arg-type]
+
+
+@in_town
+async def test_a_worker_is_dialled_again_whatever_was_raised(town: Town) -> None:
+    first = Crew(town.place(0))
+    first.peers._loop = Wanting(asyncio.get_running_loop())  # type: ignore[assignment]
+    await town.start(first)
+    second = await town.open(town.place(1))
+    await town.until(lambda: first.follows((0, 1)) and second.follows((1, 0)))
+    assert first.peers._strangers == set()
+    assert first.peers._loop.wants == 0  # type: ignore[attr-defined]
+
+
 @in_town
 async def test_a_new_link_of_a_worker_replaces_the_old_one(town: Town) -> None:
     _, second = await town.pair()

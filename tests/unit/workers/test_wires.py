@@ -79,8 +79,8 @@ class Local:
         self.passes: list[Callable[[], None]] = []
         self.ends = Ends()
         self.follower, self.source = Ear(1), Ear(0)
-        exchange = Exchange(self.passes.append)
-        self.near = exchange.pair(self.ends, self.follower, self.source)
+        self.exchange = Exchange(self.passes.append)
+        self.near = self.exchange.pair(self.ends, self.follower, self.source)
         assert self.near.other is not None
         self.far = self.near.other
 
@@ -245,3 +245,26 @@ def test_what_cannot_be_said_within_a_worker_ends_the_wire_at_both_sides() -> No
     local.turn()
     assert (numbers(local.source), len(local.ends.errors)) == ([1], 1)
     assert (local.source.lost, local.follower.lost) == ([local.far], [local.near])
+
+
+def test_what_waits_is_handed_over_although_a_pass_could_not_be_asked_for() -> None:
+    """For want of memory; the next frame asks again."""
+    local = Local()
+    passes = local.passes
+
+    def later(call: Callable[[], None]) -> None:
+        if wanting:
+            raise wanting.pop()
+        passes.append(call)
+
+    wanting: list[Exception] = []
+    local.exchange.later = later
+    for number in range(LOCAL_AT_ONCE + 1):
+        local.near.say(Confirmed(number))
+    wanting = [MemoryError()]
+    with pytest.raises(MemoryError):
+        local.turn()
+    assert len(local.source.said) == LOCAL_AT_ONCE
+    local.near.say(Confirmed(LOCAL_AT_ONCE + 1))
+    local.turn()
+    assert numbers(local.source) == list(range(LOCAL_AT_ONCE + 2))
