@@ -89,9 +89,7 @@ TESTED_TOGETHER = {
         "headrace/mosquitto/without.py",
     ],
     "tests/e2e/test_workers.py": [
-        "headrace/serving.py",
         "headrace/workers/membership.py",
-        "headrace/workers/overview.py",
     ],
     "tests/e2e/test_mistakes.py": ["headrace/checking.py", "headrace/naming.py"],
     "tests/unit/journal/test_merging.py": ["headrace/journal/overlap.py"],
