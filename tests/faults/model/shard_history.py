@@ -186,6 +186,7 @@ class ShardHistory:
         streams.note_step = rng.choice((3, 10, 10_000))
         streams.read_at_once = rng.choice((1, 5, 500))
         streams.owed_max = Random(seed + 2_000_000_011).choice((0, 2, 100_000))  # as above
+        streams.note_bytes = Random(seed + 3_000_000_019).choice((300, 5000, 16 << 20))  # as above
         streams.withdraw_after_ms = rng.choice((0, 1000, 60_000))
         self.filters: tuple[str, ...] = FILTERS
         if retained:

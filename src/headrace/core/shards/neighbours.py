@@ -20,10 +20,11 @@ from headrace.core.ports.journal import JournalPort
 from headrace.core.ports.link import WorkerPort
 from headrace.core.records.message import Copy, Message
 from headrace.core.records.record import DROP_QOS0_SLOW, FLAG_FRAME, FLAG_QOS, FLAG_RETAIN
-from headrace.core.records.stream_record import FOLLOWED, OWNED, stream_record
+from headrace.core.records.stream_record import OWNED, stream_record
 from headrace.core.shards import peer
 from headrace.core.shards.answering import Answering
 from headrace.core.shards.asking import Asking
+from headrace.core.shards.followed import Followed
 from headrace.core.shards.group_frames import GroupFrame, Meet, Welcome
 from headrace.core.shards.group_homes import GroupHomes
 from headrace.core.shards.group_members import GroupMembers
@@ -51,6 +52,7 @@ class StreamSettings:
     def __init__(self) -> None:
         self.window_bytes = 4 << 20  # of copies from one shard on their way to take effect
         self.note_step = 10_000  # offsets that a position may be behind in the journal
+        self.note_bytes = 16 << 20  # bytes of the journal that a follower may be behind there
         self.owed_max = 100_000  # messages that a sender keeps the offsets of, for want of credit
         self.read_at_once = 500  # records that a sender looks at in one pass of the loop
         self.withdraw_after_ms = 60_000  # a filter that nobody has any more is withdrawn
@@ -101,8 +103,7 @@ class Neighbours(Passing):
         self._senders: dict[int, Sender] = {}  # by slot
         self._by_shard: dict[int, Sender] = {}
         self._withdrawing = Withdrawing()
-        self._followed: dict[int, int] = {}  # what followers have said is durable there
-        self._followed_noted: dict[int, int] = {}
+        self._followed = Followed(fold, commit, settings.note_step, settings.note_bytes)
         self._nobody = _Wanting(0, [])
         self._wanted = Wanted()
         fold.wanted = fold.queues.wanted = self._wanted
@@ -115,7 +116,7 @@ class Neighbours(Passing):
         """Begin as the newest owner of the shard, which `epoch` says: its state is recovered, and there may be wires."""
         self.epoch = epoch
         self._wanted.listener = _Announcer(self)
-        self._followed_noted = dict(self._fold.streams.followed)
+        self._followed.begin()
         self.homes.begin()
         self.members.begin()
         settings = self._settings
@@ -174,7 +175,7 @@ class Neighbours(Passing):
         sender = self._by_shard.get(shard)
         if sender is not None and sender.following:
             return int(sender.position(self._commit.high_watermark))
-        return max(self._followed.get(shard, 0), self._fold.streams.followed.get(shard, 0))
+        return self._followed.of(shard)
 
     @property
     def copies_sent(self) -> int:
@@ -318,8 +319,7 @@ class Neighbours(Passing):
         elif isinstance(frame, peer.Granted):
             sender.grant(frame.granted)
         elif isinstance(frame, peer.Durable):
-            known = self._followed.get(sender.shard, 0)
-            self._followed[sender.shard] = max(known, int(frame.offset))
+            self._followed.tell(sender.shard, int(frame.offset))
         elif isinstance(frame, Sought):
             self._look(sender)
         elif isinstance(frame, RetainedFrame):
@@ -384,6 +384,8 @@ class Neighbours(Passing):
             taker.looked(frame.offset)
         elif isinstance(frame, peer.Started):
             taker.started(frame, self._worker.clock.now_us)
+        elif isinstance(frame, peer.Kept):
+            taker.kept(self._worker.clock.now_us)
         elif isinstance(frame, peer.Confirmed):
             taker.confirm(frame.number, self._holding.number, self._worker.clock.mono_ms)
             self._holding.release()
@@ -542,9 +544,10 @@ class Neighbours(Passing):
         end: i64 = self._commit.high_watermark
         for sender in self._senders.values():
             sender.look(end)
+            self._followed.ask(sender, end, self._full)
             if sender.reads:
                 self._worker.request_tick()
-        self._note_followed(clock.now_us)
+        self._followed.note(clock.now_us)
         self.homes.on_timer()
         self.members.on_timer()
         if self.queues is not None:
@@ -559,17 +562,6 @@ class Neighbours(Passing):
             for taker in self._takers.values():
                 if taker.wire is not None:
                     taker.wire.say(frame)
-
-    def _note_followed(self, now_us: int) -> None:
-        """Journal how far followers have come, where that is much further than the journal says."""
-        moved = [
-            (shard, offset)
-            for shard, offset in sorted(self._followed.items())
-            if offset >= self._followed_noted.get(shard, 0) + self._settings.note_step
-        ]
-        if moved:
-            self._commit.append(stream_record(FOLLOWED, now_us, moved))
-            self._followed_noted.update(moved)
 
 
 class _Wanting(Elsewhere):

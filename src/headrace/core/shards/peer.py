@@ -3,7 +3,7 @@
 B follows A. B opens the conversation on a wire of its own, on which what is said arrives in order until it breaks:
 
     B -> A   Hello, Announced ..., Follow, then Wanted, Unwanted, Granted, Durable
-    A -> B   Started, then Copied, Looked, Passed; Confirmed
+    A -> B   Started, then Copied, Looked, Passed, Kept; Confirmed
 
 and behind Hello what `group_frames` and `queue_frames` tell of, in both directions.
 
@@ -89,6 +89,10 @@ class Durable(Frame):
 
     def __init__(self, offset: i64) -> None:
         self.offset: i64 = offset
+
+
+class Kept(Frame):
+    """A keeps much of its journal, for B too: B writes down how far it has come, and says so when that is durable."""
 
 
 class Copied(Frame):

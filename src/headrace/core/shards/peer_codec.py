@@ -10,6 +10,7 @@ One frame is a kind and its fields; whoever carries it says where it ends. Integ
     10 Copied     a COPY record        11 Passed   a MESSAGE record at QoS 0 (`record`)
     12 Started    u64 offset, u64 time
     13 Copied     a COPY record of what a device has published: its topic has a queue from there on
+    14 Kept
     32 to 36      what is asked and answered about retained messages (`retained_frames`)
     48 to 59      what is said about shared subscriptions (`group_frames`)
     64 to 70      what is said about topic queues (`queue_frames`)
@@ -36,6 +37,7 @@ from headrace.core.shards.peer import (
     Frame,
     Granted,
     Hello,
+    Kept,
     Looked,
     Passed,
     Started,
@@ -69,6 +71,7 @@ COPIED: Final = 10
 PASSED: Final = 11
 STARTED: Final = 12
 BEGUN: Final = 13
+KEPT: Final = 14
 
 _HELLO: Final = struct.Struct("<IQQ")
 _PAIR: Final = struct.Struct("<QQ")
@@ -114,6 +117,8 @@ def _encode_number(frame: Frame) -> bytes:
         return _kind(LOOKED) + _NUMBER.pack(frame.offset)
     if isinstance(frame, Confirmed):
         return _kind(CONFIRMED) + _NUMBER.pack(frame.number)
+    if isinstance(frame, Kept):
+        return _kind(KEPT)
     raise TypeError(f"{type(frame).__name__} is no frame of a stream")
 
 
@@ -210,6 +215,8 @@ def _decode_filters(data: bytes, kind: int) -> Frame:
 
 
 def _decode_number(data: bytes, kind: int) -> Frame:
+    if kind == KEPT and len(data) == 1:
+        return Kept()
     number = _checked(_NUMBER.unpack(data[1:])[0])
     if kind == GRANTED:
         return Granted(number)

@@ -75,6 +75,7 @@ class Taker:
         self._limits = limits
         self._noted: i64 = self.position  # as the journal has it, or will have
         self._told: i64 = 0  # the durable position that the other side knows
+        self._asked: i64 = -1  # it wants to know when this one is durable; -1: it has not asked
         self._pending = 0  # copies and messages that have not taken effect
         self._newest: Copy | None = None  # the last copy among them: each knows the offset of the next one
         self._oldest: i64 = 0  # the offset of the first one, if there is one
@@ -89,6 +90,7 @@ class Taker:
         self.confirmed = number
         self._received = 0
         self._told = 0
+        self._asked = -1
         self._granted = 0 if self.full else max(0, self._window - self._taking)
         wire.say(hello)
         for at in range(0, len(filters), ANNOUNCED_AT_ONCE):
@@ -219,10 +221,16 @@ class Taker:
     def mark(self, now_us: int) -> None:
         """Journal the position, if the journal does not say it."""
         if self.position > self._noted:
-            self._noted = self.position
             if self._unsaid is not None:
                 self._say_start(self._unsaid)
             self._commit.append(stream_record(TAKEN, now_us, [(self.source, self.position)]))
+            self._noted = self.position
+
+    def kept(self, now_us: int) -> None:
+        """Journal the position, since the other side keeps its journal for what is not durable here, and have it told
+        of that."""
+        self._asked = self.position
+        self.mark(now_us)
 
     def note(self, now_us: int) -> None:
         """Journal the position over a long stretch that held nothing, and tell the other side of what is durable."""
@@ -230,9 +238,12 @@ class Taker:
             self.mark(now_us)
         wire = self.wire
         durable = self._fold.streams.taken_of(self.source)
-        if wire is not None and durable >= self._told + self._step:
+        answers = 0 <= self._asked <= durable
+        if wire is not None and (answers or durable >= self._told + self._step):
             self._told = durable
             wire.say(Durable(durable))
+        if answers:
+            self._asked = -1
 
 
 class _Later(Deferred):

@@ -443,6 +443,87 @@ def test_positions_are_journaled_over_long_stretches_and_told() -> None:
     assert len(pair.source.journal.records) + len(pair.follower.journal.records) <= before + 4
 
 
+def written(pair: Pair) -> int:
+    return len(pair.source.journal.records) + len(pair.follower.journal.records)
+
+
+def test_a_follower_is_asked_how_far_it_is_when_much_may_be_kept_for_it() -> None:
+    """Few large messages are many bytes and few offsets, whether they are for the other shard or not."""
+    streams = StreamSettings()
+    streams.note_bytes = 10_000
+    pair = Pair(streams)
+    reader, writer = pair.follower.client("r"), pair.source.client("w")
+    reader.subscribe("a", 1)
+    pair.carry()
+    for topic in ("a", "b"):
+        for _ in range(10):
+            writer.publish(topic, bytes(1000))
+            pair.carry()
+            for packet_id, *_ in reader.publishes():
+                reader.ack(packet_id)
+        end = len(pair.source.journal.records)
+        for _ in range(3):
+            pair.advance(1)
+        assert pair.source.broker.fold.streams.floor([1]) >= end
+    before = written(pair)
+    for _ in range(50):
+        pair.advance(1)
+    assert written(pair) == before, "who is idle asks nobody"
+
+
+def test_on_a_full_disk_nothing_is_kept_that_all_others_have() -> None:
+    pair = Pair()
+    reader, writer = pair.follower.client("r", version=5), pair.source.client("w")
+    reader.subscribe("a", 1)
+    pair.carry()
+    for topic in ("a", "b"):
+        writer.publish(topic, b"x")
+    pair.carry()
+    end = len(pair.source.journal.records)
+    pair.advance(1)
+    assert pair.source.broker.fold.streams.floor([1]) == 0
+    pair.source.broker.set_storage_full(True)
+    for _ in range(3):
+        pair.advance(1)
+    assert pair.source.broker.fold.streams.floor([1]) >= end
+    before = written(pair)
+    for _ in range(50):
+        pair.advance(1)
+    assert written(pair) <= before + 2, "what is left of the disk is not for such notes"
+    pair.source.broker.set_storage_full(False)
+    writer.publish("a", b"y")
+    pair.carry()
+    end = len(pair.source.journal.records)
+    pair.advance(1)
+    pair.source.broker.set_storage_full(True)
+    for _ in range(3):
+        pair.advance(1)
+    assert pair.source.broker.fold.streams.floor([1]) >= end
+
+
+def test_on_a_full_disk_a_follower_that_catches_up_is_asked_again() -> None:
+    streams = StreamSettings()
+    streams.window_bytes = 500
+    pair = Pair(streams)
+    reader, writer = pair.follower.client("r", version=5), pair.source.client("w")
+    reader.subscribe("a", 1)
+    pair.carry()
+    pair.follower.broker.set_storage_full(True)
+    for _ in range(10):
+        writer.publish("a", b"x")
+    pair.carry()
+    end = len(pair.source.journal.records)
+    pair.source.broker.set_storage_full(True)
+    for _ in range(3):
+        pair.advance(1)
+    assert 0 < pair.source.broker.fold.streams.floor([1]) < end
+    pair.follower.broker.set_storage_full(False)
+    for _ in range(5):
+        pair.advance(1)
+    assert len(received(reader)) == 10
+    assert pair.source.broker.fold.streams.floor([1]) >= end
+
+
 def test_what_the_journal_says_of_a_follower_is_not_journaled_again_after_a_start() -> None:
     streams = StreamSettings()
     streams.note_step = 10

@@ -17,6 +17,7 @@ from headrace.core.shards.peer import (
     Frame,
     Granted,
     Hello,
+    Kept,
     Looked,
     Passed,
     Started,
@@ -53,6 +54,7 @@ FRAMES: list[tuple[Frame, str]] = [
     (Granted(1), "060100000000000000"),
     (Durable(2), "070200000000000000"),
     (Looked(3), "080300000000000000"),
+    (Kept(), "0e"),
     (Confirmed(4), "090400000000000000"),
     (Started(3, 9), "0c03000000000000000900000000000000"),
     (
