@@ -20,11 +20,13 @@ AT_ONCE_BYTES: Final = 64 << 10  # of one frame: the channels of a link take tur
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class Carrier(Splitter):
-    """Carries the frames of channels: `full` says that the other worker does not take what is written for now."""
+    """Carries the frames of channels: `full` says that the other worker does not take what is written for now, and
+    `piled` that far more waits than it should."""
 
     def __init__(self, bytes_max: i64) -> None:
         super().__init__(bytes_max)
         self.full = False
+        self.piled = False
 
     def send(self, kind: int, channel: int, body: bytes) -> None:
         """Send a frame behind those before it; nothing happens once the link has ended."""

@@ -49,6 +49,9 @@ GREETING_TICKS: Final = 50
 HIGH_BYTES: Final = (
     8 << 20
 )  # waiting to be written: channels of bytes pause. Streams have credits of their own.
+PILED_BYTES: Final = (
+    64 << 20
+)  # then streams wait too: their credits are of each pair of shards, a message has 256 MiB
 BUFFERED_BYTES_MAX: Final = 512 << 20  # one message may have half of it
 _FLUSH_BYTES: Final = 256 << 10
 _KEPT_BYTES_MAX: Final = 1 << 20
@@ -185,6 +188,9 @@ class PeerLink(Carrier):
 
     def resume_writing(self) -> None:
         self.full = False
+        if self.piled:
+            self.piled = False
+            self._worker.request_tick()
         waiting, self._until_writable = self._until_writable, {}
         for channel in waiting.values():
             channel.writable()
@@ -270,7 +276,10 @@ class PeerLink(Carrier):
             self._transport = None
             transport.abort()  # the end comes with `connection_lost`
             return
-        if transport.get_write_buffer_size() > BUFFERED_BYTES_MAX:
+        waits: i64 = transport.get_write_buffer_size()
+        if waits > PILED_BYTES:
+            self.piled = True
+        if waits > BUFFERED_BYTES_MAX:
             self._call_soon(self._end_slow)
 
     def _end_slow(self) -> None:

@@ -107,6 +107,10 @@ class LinkWire(ShardWire):
         self.number = number
         self._carrier = carrier
 
+    @property
+    def full(self) -> bool:
+        return self._carrier.piled
+
     def say(self, frame: Frame) -> None:
         if self.open:
             try:

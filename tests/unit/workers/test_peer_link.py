@@ -10,6 +10,7 @@ from librt.strings import BytesWriter
 
 from harness import Harness, message
 from headrace.core.records.message import FrameMessage, copy_of
+from headrace.core.shards.neighbours import Neighbours
 from headrace.core.shards.peer import Confirmed, Copied
 from headrace.core.shards.peer_codec import encode
 from headrace.workers.channel import Channel
@@ -30,6 +31,7 @@ from headrace.workers.peer_frames import (
 from headrace.workers.peer_link import (
     BEAT_TICKS,
     GREETING_TICKS,
+    PILED_BYTES,
     QUIET_TICKS,
     REASONS,
     SILENT_TICKS,
@@ -109,7 +111,7 @@ class Line:
         self.owner, self.transport = Owner(), Transport()
         self.calls: list[Callable[[], None]] = []
         self.wanting: list[Exception] = []  # what is raised instead of asking for a later pass
-        worker = Harness().worker
+        self.worker = worker = Harness().worker
         self.link = PeerLink(self.owner, MINE, 1, 1000, worker, self._later)
         self.link.connection_made(cast("object", self.transport))  # type: ignore[arg-type]
         if greeted:
@@ -294,6 +296,23 @@ def test_a_link_that_takes_nothing_ends_before_memory_does() -> None:
     assert line.owner.ends == []
     line.turn()
     assert line.owner.ends == ["slow"]
+
+
+def test_streams_wait_while_far_more_waits_than_should_and_go_on_with_a_tick() -> None:
+    line = Line()
+    wire = LinkWire(line.owner, Neighbours.__new__(Neighbours), 1, True, line.link, 1)
+    found = []
+    for waits in (PILED_BYTES, PILED_BYTES + 1, 1):
+        line.transport.waits = waits
+        line.link.send(SAY, 1, b"x")
+        line.turn()
+        found.append(wire.full)
+    line.worker.end_tick()
+    line.link.resume_writing()
+    found.append(wire.full)
+    assert found == [False, True, True, False]
+    assert line.worker._tick_requested
+    assert line.owner.ends == []
 
 
 def test_channels_wait_while_the_link_is_full_and_close_with_it() -> None:

@@ -163,6 +163,8 @@ class Answering:
         return walk.page(self._fold, self._shard, self._clock.now_us, self._page_messages)
 
     def _can_answer(self, walk: _Walk) -> bool:
+        if walk.wire.full:
+            return False
         complete = self._has_taken(walk)
         return complete or walk.away
 

@@ -132,6 +132,12 @@ class Wire:
 
     far: int = -1
 
+    @property
+    def full(self) -> bool:
+        """Return whether so much waits to leave that what can be said later is. When that has changed, the worker has
+        a tick."""
+        return False
+
     def say(self, frame: Frame) -> None:
         """Say something on the wire, behind what was said before. Does nothing once the wire has broken, which it does
         when something cannot be said."""

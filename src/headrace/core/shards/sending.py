@@ -2,9 +2,10 @@
 
 A sender is *live* when everything durable has been looked at for it: then each message passes by as it takes effect.
 What it has no credit for it *owes*: it notes the offset, and fetches the message, which the journal has in memory, once
-the other side has granted more. When it owes too many it *lags*: then it reads from the journal, some records in each
-pass, from the offset that it has come to. To look at a record again costs several times what it costs to send it when it
-passes by, so a sender that lags for want of a moment's credit would not catch up with publishers that go on.
+the other side has granted more; so it does while far too much waits to leave on the link, of whatever stream. When it
+owes too many it *lags*: then it reads from the journal, some records in each pass, from the offset that it has come to.
+To look at a record again costs several times what it costs to send it when it passes by, so a sender that lags for want
+of a moment's credit would not catch up with publishers that go on.
 
 Copies are of messages that clients published here; copies of other shards go no further.
 """
@@ -72,13 +73,18 @@ class Sender:
     @property
     def reads(self) -> bool:
         """Return whether the sender has something to read from the journal now."""
-        return self.following and self._left > 0 and (not self.live or len(self._owed) > 0)
+        return self.following and (not self.live or len(self._owed) > 0) and self._may_send
+
+    @property
+    def _may_send(self) -> bool:
+        """Return whether there is credit, and what was sent has not piled up on its way out."""
+        return self._left > 0 and not self.wire.full
 
     def passes(self, message: Message) -> None:
         """Send a durable message that the other shard wants: it takes effect here."""
         if not self.live:
             return
-        if self._left > 0 and not self._owed:
+        if not self._owed and self._may_send:
             self._copy(message)
         elif len(self._owed) < self._owed_max:
             message.waits = True  # for this sender: it stays in memory
@@ -88,7 +94,7 @@ class Sender:
 
     def passes_live(self, message: Message) -> bool:
         """Send a message at QoS 0 that the other shard wants; return False when it is dropped."""
-        if not self.live or self._left <= 0 or self._owed:
+        if not self.live or self._owed or not self._may_send:
             return False
         self.wire.say(Passed(message.of_nobody(message.topic, message.flags)))
         self._left -= weight_of(message)
@@ -100,7 +106,7 @@ class Sender:
         if self._owed:
             self._pay(journal)
             return False
-        while self._at < end and looks > 0 and self._left > 0:
+        while self._at < end and looks > 0 and self._may_send:
             found = journal.fetch(self._at)
             if isinstance(found, Message):
                 if self._wants(found, routes):
@@ -112,12 +118,12 @@ class Sender:
         if self._at >= end:
             self.live = True
             return False
-        return self._left > 0
+        return self._may_send
 
     def _pay(self, journal: JournalPort) -> None:
         """Send what is owed, as far as the credit goes. What the journal cannot read now the timer asks for again."""
         owed = self._owed
-        while owed and self._left > 0:
+        while owed and self._may_send:
             found = journal.fetch(owed[0])
             if found is NOT_NOW:
                 return

@@ -17,6 +17,11 @@ class Heard(Wire):
 
     def __init__(self) -> None:
         self.said: list[Frame] = []
+        self.is_full = False
+
+    @property
+    def full(self) -> bool:
+        return self.is_full
 
     def say(self, frame: Frame) -> None:
         self.said.append(frame)
@@ -70,6 +75,16 @@ def test_one_page_is_given_for_each_time_it_is_asked() -> None:
     assert sizes == [PAGE, PAGE, 1]
     assert wire.pages() == []
     assert shards[1].neighbours._answering._walks == {}
+
+
+def test_no_page_is_given_while_what_was_said_has_piled_up() -> None:
+    shards, wire = home(1)
+    wire.is_full = True
+    ask(shards, Asked(1, ALL, [], "default", [(1, "a/+")]), wire)
+    assert wire.pages() == []
+    wire.is_full = False
+    shards[1].neighbours.go_on()
+    assert wire.pages() == [[b"0"]]
 
 
 def test_a_page_is_not_of_too_many_bytes() -> None:

@@ -20,6 +20,11 @@ class Heard(Wire):
         self.copies: list[int] = []
         self.looked: list[int] = []
         self.fails = False
+        self.is_full = False
+
+    @property
+    def full(self) -> bool:
+        return self.is_full
 
     def say(self, frame: Frame) -> None:
         if self.fails:
@@ -108,6 +113,23 @@ def test_what_it_owes_is_fetched_and_nothing_else_is_looked_at() -> None:
     assert stream.sender.position(stream.end) == stream.end
     stream.publish()
     assert stream.wire.copies[-1] == 7
+
+
+@pytest.mark.parametrize("owed_max", [0, 100])
+def test_nothing_is_sent_while_what_was_sent_has_piled_up(owed_max: int) -> None:
+    """Each shard at the other side has credit for a large message, and all of them have one link."""
+    stream = Stream(10, owed_max)
+    stream.wire.is_full = True
+    for _ in range(3):
+        stream.publish()
+    assert not stream.sender.passes_live(message(qos=0, topic=b"a"))
+    reads = [stream.sender.reads, stream.read()]
+    assert stream.wire.copies == []
+    stream.wire.is_full = False
+    assert [*reads, stream.sender.reads] == [False, False, True]
+    stream.read()
+    stream.publish()
+    assert stream.wire.copies == [0, 1, 2, 3]
 
 
 def test_nothing_is_said_to_be_looked_at_that_is_owed() -> None:
