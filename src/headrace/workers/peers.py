@@ -296,10 +296,18 @@ class Peers(LinkOwner):
         for follower in self._followers:
             if follower.near.follows(follower.source):
                 continue
-            if follower.due_s > now_s or not self._connect(follower):
+            if follower.due_s > now_s or not self._try(follower, now_s):
                 self._unfollowed = True
-            else:
-                follower.tried(now_s)
+
+    def _try(self, follower: Follower, now_s: float) -> bool:
+        """Open a wire; False if it is to be tried again. What raises, for want of memory, costs this attempt alone."""
+        try:
+            if not self._connect(follower):
+                return False
+        except Exception as error:  # noqa: BLE001
+            self.failed(error)
+        follower.tried(now_s)
+        return follower.near.follows(follower.source)
 
     def _connect(self, follower: Follower) -> bool:
         """Open a wire, if there is somebody to talk to. It begins with all filters that are wanted here: behind much that

@@ -17,9 +17,13 @@ import pytest
 import uvloop
 
 from harness import Client, Harness, recover
+from headrace.build import PURE, build
 from headrace.core.homes import Homes
 from headrace.core.ports.clock import Clock
+from headrace.core.records.message import Message
 from headrace.core.shards.neighbours import StreamSettings
+from headrace.core.shards.peer import Wire
+from headrace.core.shards.queue_port import QueuePort
 from headrace.core.shards.routes import Routes
 from headrace.core.worker import Worker
 from headrace.storage.memory import ManualScheduler, MemoryJournal
@@ -232,6 +236,48 @@ async def test_a_wire_that_was_cut_is_opened_again(town: Town) -> None:
     assert first.peers.links_up == second.peers.links_up == 1
 
 
+@pytest.mark.skipif(build() != PURE, reason="whoever speaks of queues is compiled there")
+@in_town
+async def test_a_wire_for_which_there_was_no_memory_is_opened_again(town: Town) -> None:
+    class NoMemory(QueuePort):
+        """Has none when a wire ends, so often; else speaks of no queues."""
+
+        def __init__(self, times: int) -> None:
+            self.left = times
+
+        def cut(self, home: int) -> None:
+            self.left -= 1
+            if self.left >= 0:
+                raise MemoryError
+
+        def reached(self, home: int, wire: Wire) -> None: ...
+
+        def closed(self, shard: int) -> None: ...
+
+        def go_on(self) -> None: ...
+
+        def on_timer(self) -> None: ...
+
+        def may_have(self, message: Message) -> bool:
+            return False
+
+    first, second = await town.pair()
+    neighbours = first.broker.neighbours
+    assert neighbours is not None
+    neighbours._takers[1].end()
+    neighbours.queues = port = NoMemory(2)
+    first.peers._followers[0].due_s = 0.0
+    first.peers._unfollowed = True
+    await town.until(lambda: first.follows((0, 1)))
+    assert port.left <= 0
+    reader = first.client_in(0, "r")
+    reader.subscribe("a", 1)
+    await town.settle()
+    second.client_in(1, "w").publish("a", b"x", 1)
+    await town.settle()
+    assert [payload for _, payload, *_ in reader.publishes()] == [b"x"]
+
+
 @in_town
 async def test_the_filters_of_all_pairs_of_shards_are_not_written_at_once(town: Town) -> None:
     """Else those of a million sessions end a link as too slow, again and again."""
@@ -383,6 +429,34 @@ async def test_a_worker_that_dials_as_another_one_is_refused(town: Town) -> None
         stranger.sendall(hello(Greeting(1, 2, 2, 1, bytes.fromhex(NODE))))
         await town.until(lambda: second.peers.counts["worker"] == 1)
     assert first.peers.links_up == second.peers.links_up == 1
+
+
+class ShortOfMemory:
+    """The loop, which has no memory for some connections."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, times: int) -> None:
+        self.loop = loop
+        self.left = times
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self.loop, name)
+
+    async def create_unix_connection(self, *arguments: object) -> object:
+        self.left -= 1
+        if self.left >= 0:
+            raise MemoryError
+        return await self.loop.create_unix_connection(*arguments)  # type: ignore[arg-type]
+
+
+@in_town
+async def test_a_worker_is_dialled_again_for_whom_there_was_no_memory(town: Town) -> None:
+    await town.open(town.place(1))
+    first = Crew(town.place(0))
+    first.peers._loop = loop = ShortOfMemory(asyncio.get_running_loop(), 2)  # type: ignore[assignment]
+    await town.start(first)
+    await town.until(lambda: first.follows((0, 1)))
+    assert loop.left < 0
+    await town.until(lambda: not first.peers._strangers)
 
 
 @in_town

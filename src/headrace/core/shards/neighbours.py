@@ -144,20 +144,31 @@ class Neighbours(Passing):
     # Wires
 
     def connect(self, source: int, wire: Wire) -> None:
-        """Follow a shard on a new wire to its owner."""
-        self.members.cut(source)
-        if self.queues is not None:
-            self.queues.cut(source)
+        """Follow a shard on a new wire to its owner. What raises, for want of memory for all filters, leaves none: a wire
+        that was begun and does not ask for the stream would be taken for one on which it comes."""
         self._attempt += 1
         wire.far = source
+        taker = self._takers[source]
+        try:
+            self._begin(taker, wire)
+        except BaseException:
+            taker.end()
+            wire.cut()
+            raise
+        finally:
+            self._holding.release()
+
+    def _begin(self, taker: Taker, wire: Wire) -> None:
+        self.members.cut(taker.source)
+        if self.queues is not None:
+            self.queues.cut(taker.source)
         hello = Hello(self.shard, self.epoch, self._attempt)
         announced = self._wanted.filters() + self._withdrawing.filters()
-        self._takers[source].begin(wire, hello, announced, self._holding.number)
-        if self.members.needs(source):
+        taker.begin(wire, hello, announced, self._holding.number)
+        if self.members.needs(taker.source):
             wire.say(Meet())
         if self.queues is not None:
-            self.queues.reached(source, wire)
-        self._holding.release()
+            self.queues.reached(taker.source, wire)
 
     def follows(self, source: int) -> bool:
         """Return whether there is a wire on which it follows a shard."""

@@ -216,6 +216,37 @@ def test_suback_waits_for_nobody_whose_stream_is_cut() -> None:
     assert received(reader) == [b"after"]
 
 
+class Dumb(End):
+    """Has memory for so many frames."""
+
+    def __init__(self, shard: Shard, frames: int) -> None:
+        super().__init__(shard)
+        self.left = frames
+
+    def say(self, frame: Frame) -> None:
+        self.left -= 1
+        if self.left < 0:
+            raise MemoryError
+        super().say(frame)
+
+
+@pytest.mark.parametrize("frames", [0, 1, 2])
+def test_a_wire_that_could_not_be_begun_is_none(frames: int) -> None:
+    """Filters that are announced on it would be confirmed, and nothing would ever come."""
+    pair = Pair()
+    reader = pair.follower.client("r")
+    reader.subscribe("a", 1)
+    wire = Dumb(pair.follower, frames)
+    with pytest.raises(MemoryError):
+        pair.follower.neighbours.connect(0, wire)
+    assert wire.is_cut
+    assert not pair.follower.neighbours.follows(0)
+    assert has_suback(reader), "nobody is asked"
+    pair.source.client("w").publish("a", b"after")
+    pair.connect()
+    assert received(reader) == [b"after"]
+
+
 @pytest.mark.parametrize("how", ["time", "break", "new wire"])
 def test_what_is_said_on_a_wire_that_was_given_up_is_not_believed(how: str) -> None:
     """So nothing that was looked at without the new filter moves the position behind SUBACK."""
