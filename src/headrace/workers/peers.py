@@ -379,11 +379,17 @@ class Peers(LinkOwner):
                     "was restored alone, or has lost its end",
                 )
 
+            for other, epochs in near.older_followers.items():
+                self._tell_of(near.shard, other, _older(other, *epochs))
+            for source, epochs in near.older_sources.items():
+                self._tell_of(source, near.shard, _older(source, *epochs))
+
     def _tell_of(self, shard: int, other: int, why: str) -> None:
         if (shard, other) not in self._told_estranged:
             self._told_estranged.add((shard, other))
             self._report(
-                f"shard {other} gets nothing of shard {shard}: {why}; restore all shards from one backup"
+                f"shard {other} gets nothing of shard {shard}: {why}; restore all shards from one backup, or see "
+                "`headrace journal accept`"
             )
 
     def _tick(self) -> None:
@@ -396,6 +402,13 @@ class Peers(LinkOwner):
             self._tell_estranged()
         except Exception as error:  # noqa: BLE001  the next tick comes
             self.failed(error)
+
+
+def _older(shard: int, epoch: int, newest: int) -> str:
+    return (
+        f"shard {shard} has begun at offset {epoch} of its journal, and began at {newest} before: it was restored alone, "
+        "or has lost its end"
+    )
 
 
 def user_of(descriptor: int) -> int | None:

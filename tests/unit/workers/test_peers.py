@@ -605,6 +605,17 @@ async def test_a_shard_that_has_less_of_another_than_it_had_is_told_of(town: Tow
     await town.until(lambda: any(line.startswith(told) for line in first.lines))
 
 
+@pytest.mark.parametrize("follows", [True, False])
+@in_town
+async def test_a_shard_that_began_later_before_is_told_of(town: Town, follows: bool) -> None:
+    first, _ = await town.pair()
+    neighbours = first.broker.neighbours
+    assert neighbours is not None
+    (neighbours.older_followers if follows else neighbours.older_sources)[1] = (30, 70)
+    told = f"shard {int(follows)} gets nothing of shard {int(not follows)}: shard 1 has begun at offset 30"
+    await town.until(lambda: any(line.startswith(told) for line in first.lines))
+
+
 @in_town
 async def test_whatever_breaks_meanwhile_nothing_is_lost_and_nothing_comes_twice(town: Town) -> None:
     """Links and wires end again and again, while clients of all shards publish for each other."""

@@ -83,6 +83,9 @@ class Neighbours(Passing):
         self.behind: dict[
             int, tuple[int, int]
         ] = {}  # those that ask from an offset, and had more than that before
+        # Followers and sources whose owner began before one that was talked to: at which offset, and at which that one.
+        self.older_followers: dict[int, tuple[int, int]] = {}
+        self.older_sources: dict[int, tuple[int, int]] = {}
         self.cuts = 0  # streams that were cut because the other side did not answer
         self._fold = fold
         self._commit = commit
@@ -241,11 +244,13 @@ class Neighbours(Passing):
         newest = (hello.epoch, hello.attempt)
         if self.epoch == NOT_BEGUN or hello.shard not in self._takers:
             wire.cut()
-        elif newest <= self._newest.get(hello.shard, (NOT_BEGUN, 0)) or hello.epoch < self._owner(
-            hello.shard
-        ):
+        elif hello.epoch < self._owner(hello.shard):
+            self.older_followers[hello.shard] = (hello.epoch, self._owner(hello.shard))
+            wire.cut()  # it is of an owner that was replaced, or of a shard that was put back alone
+        elif newest <= self._newest.get(hello.shard, (NOT_BEGUN, 0)):
             wire.cut()  # it is of an owner that was replaced, or a wire that was given up
         else:
+            self.older_followers.pop(hello.shard, None)
             self._newest[hello.shard] = newest
             wire.far = hello.shard
             before = self._by_shard.get(hello.shard)
@@ -290,9 +295,11 @@ class Neighbours(Passing):
     def _welcomed(self, taker: Taker, wire: Wire, epoch: int) -> None:
         """Go on with the owner of a shard that has answered: an older one than was talked to is left alone."""
         if epoch < self._owner(taker.source):
+            self.older_sources[taker.source] = (epoch, self._owner(taker.source))
             self._cut(taker)
             self._holding.release()
             return
+        self.older_sources.pop(taker.source, None)
         self._note_owner(taker.source, epoch)
         self._commit.defer(_Meeting(self, taker, wire, epoch))
 

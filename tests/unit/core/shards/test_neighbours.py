@@ -15,6 +15,7 @@ from headrace.core.records.message import Message, copy_of
 from headrace.core.records.record import DROP_QOS0_SLOW
 from headrace.core.records.stream_record import FOLLOWED, TAKEN, StreamRecord
 from headrace.core.shards import peer
+from headrace.core.shards.group_frames import Meet
 from headrace.core.shards.neighbours import Neighbours, StreamSettings
 from headrace.core.shards.peer import Frame, Hello, Wire
 from headrace.core.shards.routes import Routes
@@ -657,6 +658,41 @@ def test_a_follower_that_was_put_back_alone_is_told_of() -> None:
     [(asked, before)] = pair.source.neighbours.behind.values()
     assert asked < before == followed
     assert not pair.source.neighbours.is_followed(1)
+
+
+def put_back(shard: Shard, bodies: list[bytes]) -> None:
+    """The shard begins again, with what is given of its journal."""
+    shard._open(bodies)
+    shard.neighbours.begin(len(shard.journal.records))
+
+
+def test_whoever_has_begun_before_an_owner_that_was_talked_to_is_told_of_on_both_sides() -> None:
+    """What is said of groups is believed of the newest owner: one of before may be a shard that was put back alone."""
+    pair = Pair()
+    of_before = [list(shard.journal.bodies) for shard in (pair.source, pair.follower)]
+    newest = []
+    for shard in (pair.source, pair.follower):
+        shard.client("c").subscribe("a", 1)
+        put_back(shard, list(shard.journal.bodies))
+        newest.append(shard.neighbours.epoch)
+    pair.connect(carry=False)
+    pair.near.say(Meet())
+    pair.carry()
+    both = [list(shard.journal.bodies) for shard in (pair.source, pair.follower)]
+    put_back(pair.follower, of_before[1])
+    pair.connect()
+    assert pair.far.is_cut
+    assert pair.source.neighbours.older_followers == {1: (pair.follower.neighbours.epoch, newest[1])}
+    put_back(pair.follower, both[1])
+    pair.connect()
+    assert pair.source.neighbours.older_followers == {}
+    put_back(pair.source, of_before[0])
+    put_back(pair.follower, both[1])
+    pair.connect(carry=False)
+    pair.near.say(Meet())
+    pair.carry()
+    assert pair.near.is_cut
+    assert pair.follower.neighbours.older_sources == {0: (pair.source.neighbours.epoch, newest[0])}
 
 
 def test_a_stream_begins_when_the_record_of_the_start_is_durable() -> None:
