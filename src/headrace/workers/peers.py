@@ -25,7 +25,8 @@ from headrace.workers.peer_link import FRAME_BYTES_MAX, REASONS, TICK_S, LinkOwn
 from headrace.workers.place import Place
 from headrace.workers.wires import Exchange, LinkWire, ShardWire
 
-SHORTEST_S, LONGEST_S = 0.05, 0.5  # between two attempts, which cost little on one machine
+SHORTEST_S, LONGEST_S = 0.05, 0.5  # between two attempts to dial, which cost little on one machine
+REFUSED_S = 10.0  # between two attempts to follow, each of which begins with all filters
 STRANGERS_MAX = 64  # connections that have not said who they are
 NODE_BYTES = 16
 EXPECTED = {"closed", "stopped", "replaced"}  # ends of links that nobody need look into
@@ -40,12 +41,14 @@ class Follower:
         self.near = near
         self.source = source
         self.due_s = 0.0
-        self._backoff = Backoff(SHORTEST_S, LONGEST_S)
+        self._backoff = Backoff(SHORTEST_S, REFUSED_S)
         self._tried_s = 0.0
 
     def tried(self, now_s: float) -> None:
-        """Note that a wire was opened now: the next one follows later, the sooner the longer the one before lasted."""
-        self._backoff.lasted(now_s - self._tried_s)
+        """Note that a wire is opened now: the next one follows later, the sooner the longer the one before lasted. One on
+        which nothing was sent was refused, however long it took to say so: to read all filters takes its time."""
+        answered = self.near.was_answered(self.source)
+        self._backoff.lasted(now_s - self._tried_s if answered else 0.0)
         self._tried_s = now_s
         self.due_s = now_s + self._backoff.next_s()
 
@@ -302,30 +305,29 @@ class Peers(LinkOwner):
     def _try(self, follower: Follower, now_s: float) -> bool:
         """Open a wire; False if it is to be tried again. What raises, for want of memory, costs this attempt alone."""
         try:
-            if not self._connect(follower):
-                return False
+            self._connect(follower, now_s)
         except Exception as error:  # noqa: BLE001
             self.failed(error)
-        follower.tried(now_s)
         return follower.near.follows(follower.source)
 
-    def _connect(self, follower: Follower) -> bool:
+    def _connect(self, follower: Follower, now_s: float) -> None:
         """Open a wire, if there is somebody to talk to. It begins with all filters that are wanted here: behind much that
         waits to be written they would wait in memory, those of each pair of shards, until the link was too slow."""
         near, source = follower.near, follower.source
         if near.epoch == NOT_BEGUN:
-            return False
+            return
         local = self._owned.get(source)
         if local is not None:
+            follower.tried(now_s)
             near.connect(source, self._exchange.pair(self, near, local))
-            return True
+            return
         link = self._usable(self._place.owner_of(source))
         if link is None or link.full:
-            return False
+            return
         wire = LinkWire(self, near, source, True, link, link.number())
+        follower.tried(now_s)
         link.open_wire(wire)
         near.connect(source, wire)
-        return True
 
     def follow(self, link: PeerLink, number: int, follower: int, source: int) -> LinkWire | None:
         """Return our side of a wire on which a shard of another worker follows one of ours. Raises BrokenLink."""

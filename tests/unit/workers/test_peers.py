@@ -30,7 +30,7 @@ from headrace.storage.memory import ManualScheduler, MemoryJournal
 from headrace.workers import peer_link
 from headrace.workers.channel import Channel
 from headrace.workers.peer_frames import FORMAT, HELLO, MAGIC, Greeting
-from headrace.workers.peers import STRANGERS_MAX, Peers, user_of
+from headrace.workers.peers import REFUSED_S, SHORTEST_S, STRANGERS_MAX, Follower, Peers, user_of
 from headrace.workers.place import Place
 
 NODE = "0123456789abcdef" * 2
@@ -276,6 +276,46 @@ async def test_a_wire_for_which_there_was_no_memory_is_opened_again(town: Town) 
     second.client_in(1, "w").publish("a", b"x", 1)
     await town.settle()
     assert [payload for _, payload, *_ in reader.publishes()] == [b"x"]
+
+
+class Refused:
+    """A shard that follows another one."""
+
+    def __init__(self) -> None:
+        self.answered = False
+
+    def was_answered(self, source: int) -> bool:
+        return self.answered
+
+
+def test_a_shard_that_is_refused_announces_its_filters_less_and_less_often() -> None:
+    """However long it takes to read them all before it is told so; a wire that lasted is opened again at once."""
+    near = Refused()
+    follower = Follower(near, 1)  # type: ignore[arg-type]
+    now_s, pauses = 1000.0, []
+    for _ in range(12):
+        follower.tried(now_s)
+        pauses.append(follower.due_s - now_s)
+        now_s = follower.due_s + 2 * REFUSED_S
+    assert pauses[0] <= SHORTEST_S
+    assert min(pauses[-3:]) >= REFUSED_S / 2
+    near.answered = True
+    follower.tried(now_s)
+    assert follower.due_s - now_s <= SHORTEST_S
+
+
+@in_town
+async def test_a_shard_knows_whether_it_was_answered(town: Town) -> None:
+    first, second = await town.pair()
+    near, source = first.broker.neighbours, second.broker.neighbours
+    assert near is not None
+    assert source is not None
+    assert near.was_answered(1)
+    second.broker.fold.streams.followed[0] = 1 << 40  # it had more
+    near._takers[1].end()
+    await town.until(lambda: source.behind != {})
+    await town.until(lambda: not first.follows((0, 1)))
+    assert not near.was_answered(1)
 
 
 @in_town

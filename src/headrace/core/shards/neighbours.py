@@ -178,6 +178,11 @@ class Neighbours(Passing):
         taker = self._takers.get(source)
         return taker is not None and taker.wire is not None
 
+    def was_answered(self, source: int) -> bool:
+        """Return whether a shard has begun to send on the newest wire on which it was followed."""
+        taker = self._takers.get(source)
+        return taker is not None and taker.answered
+
     def is_followed(self, shard: int) -> bool:
         """Return whether another shard follows this one now."""
         sender = self._by_shard.get(shard)

@@ -64,6 +64,7 @@ class Taker:
         )  # when the oldest filter that it has not confirmed was announced; -1: there is none
         self.copies = 0  # appended
         self.full = False  # the disk is: nothing more is granted
+        self.answered = False  # the source has begun to send on the newest wire
         self.position: i64 = fold.streams.taken_of(source)
         self._start = fold.streams.sources.get(source, NO_START)  # of the owner that was heard last
         self._unsaid: StreamRecord | None = None  # it, if the journal does not have it
@@ -91,6 +92,7 @@ class Taker:
         self._received = 0
         self._told = 0
         self._asked = -1
+        self.answered = False
         self._granted = 0 if self.full else max(0, self._window - self._taking)
         wire.say(hello)
         for at in range(0, len(filters), ANNOUNCED_AT_ONCE):
@@ -124,6 +126,7 @@ class Taker:
 
     def started(self, frame: Started, now_us: int) -> None:
         """Note of which owner comes what is taken from now on. It is journaled before the position moves."""
+        self.answered = True
         start = (int(frame.offset), int(frame.timestamp_us))
         if start != self._start:
             self._start = start
