@@ -9,9 +9,10 @@ from __future__ import annotations
 
 from typing import Final
 
-from headrace.core.ports.clock import Clock
+from headrace.core.ports.link import WorkerPort
 from headrace.core.records.message import Copy, Message, copy_of
 from headrace.core.records.record import FLAG_QOS
+from headrace.core.shards.group_wires import GroupWires
 from headrace.core.shards.peer import Wire
 from headrace.core.shards.retained_frames import ALL, STORED, Answered, Asked, More, RetainedFrame, Sought
 from headrace.core.shards.taking import Taker
@@ -103,13 +104,21 @@ class Answering:
     """Answers what other shards ask."""
 
     def __init__(
-        self, shard: int, fold: Fold, takers: dict[int, Taker], clock: Clock, page_messages: int
+        self,
+        shard: int,
+        fold: Fold,
+        takers: dict[int, Taker],
+        worker: WorkerPort,
+        wires: GroupWires,
+        page_messages: int,
     ) -> None:
         self._shard = shard
         self._page_messages = page_messages
         self._fold = fold
         self._takers = takers
-        self._clock = clock
+        self._clock = worker.clock
+        self._worker = worker
+        self._wires = wires
         self._walks: dict[tuple[int, int], _Walk] = {}  # by slot of the wire, and number
         self._waiting: dict[tuple[int, int], _Walk] = {}  # of which a page is wanted
 
@@ -137,23 +146,32 @@ class Answering:
             self._forget(key)
 
     def go_on(self) -> bool:
-        """Give some of the pages that are wanted; True if more can be given now."""
+        """Give some of the pages that are wanted; True if more can be given now. What that raises, for want of memory,
+        ends the wire of who asks: a page that was begun and not given would be missing, and waited for."""
         pages = 0
         for key, walk in list(self._waiting.items()):
-            if not self._can_answer(walk):
+            if self._waiting.get(key) is not walk or not self._can_answer(walk):
                 continue
             if pages == PAGES_AT_ONCE:
                 return True
             pages += 1
-            del self._waiting[key]
-            answered = self._page(walk)
-            if answered is None:
-                self._waiting[key] = walk  # behind the others
-                continue
-            walk.wire.say(answered)
-            if answered.last:
+            try:
+                self._give(key, walk)
+            except Exception as error:  # noqa: BLE001  it is asked again on another wire, from the beginning
+                self._worker.contain("retained", None, error)
                 self._forget(key)
+                self._wires.end(walk.wire)
         return any(self._can_answer(walk) for walk in self._waiting.values())
+
+    def _give(self, key: tuple[int, int], walk: _Walk) -> None:
+        del self._waiting[key]
+        answered = self._page(walk)
+        if answered is None:
+            self._waiting[key] = walk  # behind the others
+            return
+        walk.wire.say(answered)
+        if answered.last:
+            self._forget(key)
 
     def _page(self, walk: _Walk) -> Answered | None:
         """Return the next page. One that is empty, and not the last, says that a shard is away of which something is

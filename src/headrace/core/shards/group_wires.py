@@ -1,4 +1,4 @@
-"""What those who speak of groups ask of whoever has the wires between shards (`neighbours`)."""
+"""What those who speak of groups, or give pages, ask of whoever has the wires between shards (`neighbours`)."""
 
 from __future__ import annotations
 

@@ -101,7 +101,8 @@ class Neighbours(Passing):
         self.asking = Asking(
             shard, fold, commit, delivery, worker, self._takers, self._holding, settings.answer_within_ms
         )
-        self._answering = Answering(shard, fold, self._takers, worker.clock, settings.page_messages)
+        wires = _GroupWires(self)
+        self._answering = Answering(shard, fold, self._takers, worker, wires, settings.page_messages)
         self._newest: dict[int, tuple[int, int]] = {}  # by shard: epoch and attempt of its newest hello
         self._senders: dict[int, Sender] = {}  # by slot
         self._by_shard: dict[int, Sender] = {}
@@ -111,7 +112,6 @@ class Neighbours(Passing):
         self._wanted = Wanted()
         fold.wanted = fold.queues.wanted = self._wanted
         self.queues: QueuePort | None = None  # whoever speaks of topic queues
-        wires = _GroupWires(self)
         self.homes = GroupHomes(fold, commit, delivery, journal, worker, self._holding, wires)
         self.members = GroupMembers(shard, fold, commit, delivery, worker, wires, settings.answer_within_ms)
 

@@ -9,7 +9,7 @@ from headrace.core.shards.neighbours import StreamSettings
 from headrace.core.shards.peer import Frame, Wire
 from headrace.core.shards.peer_codec import decode
 from headrace.core.shards.retained_frames import ALL, LIVE, STORED, Answered, Asked, Forgotten, More, Sought
-from shard_wires import End, WiredShards
+from shard_wires import End, WiredShards, received
 
 
 class Heard(Wire):
@@ -85,6 +85,38 @@ def test_no_page_is_given_while_what_was_said_has_piled_up() -> None:
     wire.is_full = False
     shards[1].neighbours.go_on()
     assert wire.pages() == [[b"0"]]
+
+
+class Failing(End):
+    """Has no memory for a page, so often."""
+
+    left = 1
+
+    def say(self, frame: Frame) -> None:
+        if isinstance(frame, Answered) and self.left:
+            self.left -= 1
+            raise MemoryError
+        super().say(frame)
+
+
+def test_a_page_that_cannot_be_given_is_asked_for_on_another_wire_and_keeps_nobody_waiting() -> None:
+    shards, wire = home(3)
+    shards.disconnect(0, 1)
+    near, far = End(shards[0]), Failing(shards[1])
+    shards.wires[0, 1] = near, far
+    shards[0].neighbours.connect(1, near)
+    shards.carry()
+    reader = shards[0].client("r", clean=False)
+    reader.subscribe("a/+", 1)
+    shards.carry()
+    assert far.is_cut
+    ask(shards, Asked(1, ALL, [], "default", [(1, "a/+")]), wire)
+    assert [len(page) for page in wire.pages()] == [3], "others are answered"
+    shards[0].neighbours.broken(near)
+    del shards.wires[0, 1]
+    shards.connect(0, 1)
+    shards.carry()
+    assert sorted(received(reader)) == [b"0", b"1", b"2"]
 
 
 def test_a_page_is_not_of_too_many_bytes() -> None:
