@@ -188,6 +188,8 @@ class ShardHistory:
         streams.owed_max = Random(seed + 2_000_000_011).choice((0, 2, 100_000))  # as above
         streams.note_bytes = Random(seed + 3_000_000_019).choice((300, 5000, 16 << 20))  # as above
         streams.withdraw_after_ms = rng.choice((0, 1000, 60_000))
+        self.disks = Random(seed + 4_000_000_007)  # as above: of what is full
+        self.often_full = self.disks.random() < 0.3
         self.filters: tuple[str, ...] = FILTERS
         if retained:
             streams.page_messages = self.habits.choice((1, 2, 64))
@@ -222,6 +224,8 @@ class ShardHistory:
             step = self.rng.choices(names, weights)[0]
             self.done.append(step)
             getattr(self, "step_" + step)()
+            if self.often_full and self.disks.random() < 0.03:
+                self.fill()
             for shard in self.cluster.shards:
                 shard.check()
         if replays:
@@ -387,6 +391,12 @@ class ShardHistory:
         """A disk cannot be read for a while."""
         self._shard().journal.reads_fail = self.rng.random() < 0.5
 
+    def fill(self) -> None:
+        """A disk is full, or has space again."""
+        shard, full = self.disks.choice(self.cluster.shards), self.disks.random() < 0.6
+        self.done.append(f"full {shard.number} {full}")
+        shard.broker.set_storage_full(full)
+
     def step_crash(self) -> None:
         shard = self._shard()
         for actor in self._at_home(shard):
@@ -512,6 +522,7 @@ class ShardHistory:
         self.done.append("finish")
         for shard in self.cluster.shards:
             shard.journal.reads_fail = False
+            shard.broker.set_storage_full(False)
             while shard.stragglers:
                 self._bury(shard, shard.stragglers.pop())
         self.cluster.bury()
