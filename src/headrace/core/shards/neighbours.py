@@ -367,7 +367,7 @@ class Neighbours(Passing):
         that it has heard last, would pass over what is written next: this journal has lost its end, or was restored from
         another backup than that one's."""
         streams = self._fold.streams
-        followed = streams.followed.get(sender.shard, 0)
+        followed = self._followed.of(sender.shard)
         if frame.offset < followed:
             self.behind[sender.shard] = (int(frame.offset), followed)
             self._close(

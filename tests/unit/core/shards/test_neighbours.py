@@ -660,6 +660,26 @@ def test_a_follower_that_was_put_back_alone_is_told_of() -> None:
     assert not pair.source.neighbours.is_followed(1)
 
 
+def test_a_follower_that_has_less_than_it_told_of_is_refused_before_that_is_journaled() -> None:
+    """Else it was journaled later on, and what it asks for now was not kept."""
+    pair = Pair()
+    reader, writer = pair.follower.client("r"), pair.source.client("w")
+    reader.subscribe("a", 1)
+    pair.carry()
+    copied = list(pair.follower.journal.bodies)
+    for number in range(9):
+        writer.publish("a", b"%d" % number)
+        pair.carry()
+    told = pair.follower.broker.fold.streams.taken[0]
+    pair.source.neighbours.heard(pair.far, peer.Durable(told))
+    assert pair.source.stream_records(FOLLOWED) == []
+    put_back(pair.follower, copied)
+    pair.connect()
+    [(asked, before)] = pair.source.neighbours.behind.values()
+    assert asked < before == told
+    assert not pair.source.neighbours.is_followed(1)
+
+
 def put_back(shard: Shard, bodies: list[bytes]) -> None:
     """The shard begins again, with what is given of its journal."""
     shard._open(bodies)
