@@ -37,6 +37,7 @@ from headrace.syscalls import Syncer
 HOUSEKEEPING_INTERVAL_S = 1.0
 DRAIN_TIMEOUT_S = 10.0
 WINDOW_BYTES_LEAST = 256 << 10  # of a stream: some milliseconds of a fast one
+RESERVE_SHARE = 4
 LOCKED_S = 15.0  # for so long the worker of before may take to end
 LOCKED_INTERVAL_S = 0.05
 
@@ -90,7 +91,8 @@ class OwnedShard:
         self.journal = LocalJournal(self.log, OffsetOutOfRange, self._report)
         self.broker = around.worker.own(number, self.journal)
         if self._is_one_of_many:
-            self.broker.join(self.journal, Routes(), _streams(around.worker.homes.shards - 1))
+            others = around.worker.homes.shards - 1
+            self.broker.join(self.journal, Routes(), _streams(others, self.log.reserve_bytes))
         self.name = JournalName()
         self.broker.journal_failed = self._fail
         self._on_high_watermark = around.watchdog.watched("apply", self.broker.commit.on_high_watermark)
@@ -251,10 +253,14 @@ class OwnedShard:
         self.log.close()
 
 
-def _streams(others: int) -> StreamSettings:
-    """Return the settings of streams with so many other shards: together they may have as much on its way as one."""
+def _streams(others: int, reserve_bytes: int) -> StreamSettings:
+    """Return the settings of streams with so many other shards: together they may have as much on its way as one, and
+    no more than a quarter of what is kept back for a full disk, from which it is written there."""
     settings = StreamSettings()
-    settings.window_bytes = max(WINDOW_BYTES_LEAST, settings.window_bytes // others)
+    on_the_way = settings.window_bytes
+    if reserve_bytes:
+        on_the_way = min(on_the_way, reserve_bytes // RESERVE_SHARE)
+    settings.window_bytes = max(WINDOW_BYTES_LEAST, on_the_way // others)
     return settings
 
 

@@ -27,7 +27,15 @@ from headrace.journal.lock import lock_data_dir
 from headrace.journal.log import LogSettings
 from headrace.services.ticks import LoopScheduler
 from headrace.services.watchdog import Watchdog
-from headrace.shard import OwnedShard, ShardSettings, Surroundings, name_of, settle
+from headrace.shard import (
+    WINDOW_BYTES_LEAST,
+    OwnedShard,
+    ShardSettings,
+    Surroundings,
+    _streams,
+    name_of,
+    settle,
+)
 from headrace.storage.memory import ManualScheduler
 
 SETTINGS = ShardSettings(LogSettings(segment_bytes_max=4096), 1 << 40, 3600.0, "hold")
@@ -219,3 +227,19 @@ def test_a_journal_that_cannot_be_read_has_no_name_and_its_copies_are_taken_for_
     copy.offset, other.offset = 9, 5
     name = JournalName("u", [(0, 1)])
     assert name.id_of(copy) != name.id_of(other)
+
+
+@pytest.mark.parametrize(
+    ("others", "reserve_bytes", "window"),
+    [
+        (1, 16 << 20, 4 << 20),
+        (4, 16 << 20, 1 << 20),
+        (1, 4 << 20, 1 << 20),
+        (1, 0, 4 << 20),
+        (9, 1, WINDOW_BYTES_LEAST),
+    ],
+)
+def test_what_is_on_its_way_to_a_shard_fits_into_what_is_kept_back_for_a_full_disk(
+    others: int, reserve_bytes: int, window: int
+) -> None:
+    assert _streams(others, reserve_bytes).window_bytes == window

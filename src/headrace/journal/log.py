@@ -207,6 +207,11 @@ class SegmentedLog:
         return self._writer.full
 
     @property
+    def reserve_bytes(self) -> int:
+        """Return how much is kept back for a full disk."""
+        return self._reserve.size
+
+    @property
     def start_offset(self) -> int:
         """Return the oldest offset that is still there."""
         return self._catalog.segments[0].base_offset
