@@ -212,6 +212,15 @@ class SegmentedLog:
         return self._reserve.size
 
     @property
+    def short(self) -> bool:
+        """Return whether what nobody needs has to go: the disk is full, or, where other shards write to it, they may find
+        it so, with less left than each gets back of it."""
+        if self.full:
+            return True
+        wanted = self._reserve.size + self._reserve.size // 4
+        return self.settings.streams and self._disk.free_bytes(self.data_dir) < wanted
+
+    @property
     def start_offset(self) -> int:
         """Return the oldest offset that is still there."""
         return self._catalog.segments[0].base_offset
@@ -353,7 +362,7 @@ class SegmentedLog:
         self._lag_warnings.update(lagging(segments, limits, consumers, self._ages))
         floor = min([self._floor, *positions(self.directory, self._disk)])
         said = []
-        for drop in plan(segments, limits, floor, consumers, self._ages, bool(self.full))[:_DROPS_MAX]:
+        for drop in plan(segments, limits, floor, consumers, self._ages, self.short)[:_DROPS_MAX]:
             if drop.reason == IS_FULL and self.has_room():
                 break
             self._watermark.publish_start(drop.segment.end_offset)
@@ -407,7 +416,7 @@ class SegmentedLog:
             return []
         segments = self._catalog.segments
         self._ages.see(segments)
-        is_full = bool(self.full) and not self.has_room()
+        is_full = self.short and not self.has_room()
         return compactable(segments, self._limits(), kept[0], consumers, self._ages, is_full)
 
     def lost_by(self, segment: Segment) -> str:

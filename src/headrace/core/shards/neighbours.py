@@ -44,6 +44,7 @@ from headrace.core.state.wanted import Wanted, WantedListener
 from headrace.errors import CorruptRecord
 
 NOT_BEGUN: Final = -1
+Offsets = dict[int, tuple[int, int]]  # two of them, by shard
 
 
 class StreamSettings:
@@ -80,12 +81,10 @@ class Neighbours(Passing):
         self.epoch = NOT_BEGUN
         self.others = [other for other in range(worker.homes.shards) if other != shard]
         self.ahead: dict[int, int] = {}  # followers that have taken more than there is, and up to where
-        self.behind: dict[
-            int, tuple[int, int]
-        ] = {}  # those that ask from an offset, and had more than that before
-        # Followers and sources whose owner began before one that was talked to: at which offset, and at which that one.
-        self.older_followers: dict[int, tuple[int, int]] = {}
-        self.older_sources: dict[int, tuple[int, int]] = {}
+        self.behind: Offsets = {}  # those that ask from an offset, and had more than that before
+        self.older_followers: Offsets = {}  # those whose owner began before one that was talked to: where both did
+        self.older_sources: Offsets = {}
+        self.short = False  # space is, on the journal's disk: whatever can go has to
         self.cuts = 0  # streams that were cut because the other side did not answer
         self._fold = fold
         self._commit = commit
@@ -567,7 +566,7 @@ class Neighbours(Passing):
         end: i64 = self._commit.high_watermark
         for sender in self._senders.values():
             sender.look(end)
-            self._followed.ask(sender, end, self._full)
+            self._followed.ask(sender, end, self._full or self.short)
             if sender.reads:
                 self._worker.request_tick()
         self._followed.note(clock.now_us)

@@ -53,7 +53,11 @@ class Upkeep:
 
     async def turn(self) -> None:
         """Do what is due now, if anything. Raises OSError, and then the journal keeps what it needs."""
-        if self._journal.full:
+        short = self._journal.short
+        neighbours = self._broker.neighbours
+        if neighbours is not None:
+            neighbours.short = short
+        if short:
             await self._relieve()
         elif self._snapshots.due():
             await self.snapshot()

@@ -533,6 +533,19 @@ def test_on_a_full_disk_nothing_is_kept_that_all_others_have() -> None:
     assert pair.source.broker.fold.streams.floor([1]) >= end
 
 
+def test_where_others_are_short_of_space_nothing_is_kept_that_all_others_have() -> None:
+    pair = Pair()
+    pair.follower.client("r").subscribe("a", 1)
+    pair.carry()
+    pair.source.client("w").publish("a", b"x")
+    pair.carry()
+    end = len(pair.source.journal.records)
+    pair.source.neighbours.short = True
+    for _ in range(3):
+        pair.advance(1)
+    assert pair.source.broker.fold.streams.floor([1]) >= end
+
+
 def test_on_a_full_disk_a_follower_that_catches_up_is_asked_again() -> None:
     streams = StreamSettings()
     streams.window_bytes = 500

@@ -48,8 +48,8 @@ class SmallDisk(Disk):
 class Running:
     """A broker over a log on a small disk, without sockets."""
 
-    def __init__(self, folder: Path, segment_bytes_max: int) -> None:
-        settings = LogSettings(segment_bytes_max=segment_bytes_max, reserve_bytes=128 << 10)
+    def __init__(self, folder: Path, segment_bytes_max: int, streams: bool = False) -> None:
+        settings = LogSettings(segment_bytes_max=segment_bytes_max, reserve_bytes=128 << 10, streams=streams)
         self.log = SegmentedLog.open(folder, settings, print, SmallDisk(folder))
         clock = Clock()
         clock.now_us = 1
@@ -86,8 +86,8 @@ class Running:
 
 
 @contextmanager
-def running(folder: Path, segment_bytes_max: int) -> Iterator[Running]:
-    found = Running(folder, segment_bytes_max)
+def running(folder: Path, segment_bytes_max: int, streams: bool = False) -> Iterator[Running]:
+    found = Running(folder, segment_bytes_max, streams)
     try:
         yield found
     finally:
@@ -106,6 +106,31 @@ def test_what_nobody_needs_goes(tmp_path: Path, segment_bytes_max: int) -> None:
         assert node.log.start_offset > 0
 
     with running(tmp_path, segment_bytes_max) as node:
+        asyncio.run(run())
+
+
+@pytest.mark.parametrize("streams", [True, False])
+def test_what_nobody_needs_goes_while_another_shard_has_no_space(tmp_path: Path, streams: bool) -> None:
+    """That one may hold next to nothing, and this one write no more, so that it would never find the disk full."""
+
+    async def run() -> None:
+        node.start()
+        ticks = asyncio.create_task(node.tick())
+        for _ in range(100):
+            node.broker.commit.append(message(b"t", bytes(8000)))
+            await durable(node.broker.commit)
+        await node.upkeep.turn()
+        assert node.log.start_offset == 0
+        free = SmallDisk(tmp_path).free_bytes(tmp_path)
+        (tmp_path / "shard-1").write_bytes(bytes(free - (140 << 10)))
+        assert not node.log.full
+        for _ in range(20):
+            await node.upkeep.turn()
+            await asyncio.sleep(0.01)
+        ticks.cancel()
+        assert (node.log.start_offset > 0) == streams
+
+    with running(tmp_path, 256 << 10, streams) as node:
         asyncio.run(run())
 
 
