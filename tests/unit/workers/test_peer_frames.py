@@ -8,6 +8,7 @@ import pytest
 from librt.strings import BytesWriter
 
 from headrace.workers.peer_frames import (
+    FORMAT,
     HELLO_BYTES,
     BrokenLink,
     Greeting,
@@ -86,8 +87,8 @@ def test_a_greeting_comes_back_as_it_was() -> None:
 
 def test_a_greeting_of_another_format_is_told_apart_from_garbage() -> None:
     body = Greeting(0, 2, 2, 1, bytes(16)).encode()
-    with pytest.raises(BrokenLink, match="format 3") as raised:
-        decode_greeting(body[:8] + b"\x03\0" + body[10:])
+    with pytest.raises(BrokenLink, match=f"format {FORMAT + 1}") as raised:
+        decode_greeting(body[:8] + (FORMAT + 1).to_bytes(2, "little") + body[10:])
     assert raised.value.reason == "format"
     for bad in (b"", body[:-1], b"x" + body[1:]):
         with pytest.raises(BrokenLink) as raised:
