@@ -507,10 +507,11 @@ class Neighbours(Passing):
         return wanting
 
     def may_be_heard(self, message: Message) -> bool:
-        """Return whether another shard wants the message, or does not follow now and may want it."""
-        if len(self._by_shard) < len(self.others):
+        """Return whether another shard wants the message, or does not follow now and may want it: it has announced all
+        of its filters when it follows, not when it has said HELLO."""
+        if len(self.routes.match(message.tenant, message.topic)) > 0:
             return True
-        return len(self.routes.match(message.tenant, message.topic)) > 0
+        return not all(self.is_followed(other) for other in self.others)
 
     def took(self, copy: Copy) -> None:
         """Note that a copy takes effect here."""

@@ -876,6 +876,38 @@ def test_puback_says_that_nobody_hears_only_where_all_shards_have_said_so() -> N
     assert code() == 0
 
 
+def test_puback_does_not_say_that_nobody_hears_before_a_shard_has_announced_its_filters() -> None:
+    pair = Pair(connected=False)
+    near, far = pair.connect(carry=False)
+    pair.source.neighbours.heard(far, near.said.popleft())  # HELLO, and nothing else yet
+    writer = pair.source.client("w", version=5)
+    codes = []
+    for _ in range(2):
+        writer.take()
+        writer.publish("a", b"x", 1)
+        codes += [body[2:] for first, body in writer.take() if first >> 4 == 4]
+        pair.carry()
+    assert codes == [b"", b"\x10"]
+
+
+def test_what_was_dropped_before_a_shard_has_announced_its_filters_is_told_there() -> None:
+    pair = Pair(connected=False)
+    owner = pair.follower.client("owner")
+    owner.subscribe("$events/dropped/#", 1)
+    pair.source.settings.drop_events, pair.source.settings.backlog_messages_max = True, 2
+    pair.source.broker.fold.collect_drops()
+    away, writer = pair.source.client("away"), pair.source.client("w")
+    away.subscribe("t", 1)
+    away.lose()
+    near, far = pair.connect(carry=False)
+    pair.source.neighbours.heard(far, near.said.popleft())  # HELLO
+    for _ in range(5):
+        writer.publish("t", b"x")
+    pair.source.advance(1.1)
+    pair.carry()
+    assert [json.loads(event)["messages"] for event in received(owner)] == [3]
+
+
 def test_before_it_has_begun_a_shard_speaks_to_nobody() -> None:
     source = Pair(connected=False).source
     neighbours = source.broker.join(source.journal, Routes(), StreamSettings())
