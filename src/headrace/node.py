@@ -55,7 +55,7 @@ from headrace.services.node_sums import NodeSums
 from headrace.services.node_times import NodeTimes
 from headrace.services.notify import Notifier
 from headrace.services.repeating import Repeating
-from headrace.services.sys_topics import SystemValues, numbers, tell
+from headrace.services.sys_topics import SystemValues, numbers, state_of_bridge, tell
 from headrace.services.ticks import LoopScheduler, Stalls
 from headrace.services.watchdog import Watchdog
 from headrace.shard import OwnedShard, Surroundings, name_of, settle
@@ -423,10 +423,9 @@ class Node:
     def _publish_system(self) -> None:
         """Tell every now and then what `$SYS` is to say."""
         interval_s = self.config.sys_interval_s
-        if not interval_s:
-            return
         if self._membership is not None:
             self._leave_system_to(self._membership.control)
+        if self._membership is not None or not interval_s:
             return
         values = SystemValues(__version__, time.monotonic())
         publish = self.watchdog.watched("system", partial(tell, self.worker))
@@ -441,7 +440,8 @@ class Node:
         return numbers(self.worker, self._doors.accepted())
 
     def _leave_system_to(self, control: Control) -> None:
-        """Tell what the supervisor makes of the numbers of all workers. What fails costs no heartbeat."""
+        """Tell what the supervisor makes of the numbers of all workers, and which bridges of the others are up. What
+        fails costs no heartbeat."""
         publish = self.watchdog.watched("system", partial(tell, self.worker))
 
         def count() -> dict[str, int]:
@@ -452,12 +452,16 @@ class Node:
                 return {}
 
         def told(values: Mapping[str, str]) -> None:
+            own = {state_of_bridge(name) for name in self._bridges.states}  # of which it knows more
             try:
-                publish(values)
+                publish({name: value for name, value in values.items() if name not in own})
             except Exception as error:  # noqa: BLE001
                 self.worker.failures.note("system", "", error)
 
-        control.numbers, control.told = count, told
+        control.told = told
+        control.bridges, self._bridges.changed = lambda: self._bridges.states, control.say
+        if self.config.sys_interval_s:
+            control.numbers = count
 
     # Stop
 

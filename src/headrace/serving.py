@@ -42,6 +42,7 @@ from headrace.node import run as run_alone
 from headrace.services.node_counts import forget
 from headrace.services.notify import Notifier
 from headrace.wiring import door_settings, wish
+from headrace.workers.bridge_states import BridgeStates
 from headrace.workers.claim import Claim
 from headrace.workers.control import RECOVERING, Control
 from headrace.workers.member import Member
@@ -180,7 +181,8 @@ class SupervisedNode:
         self._incidents = Incidents(log.warning)
         self._members = [Member(index, self._spawn) for index in range(claim.workers)]
         self._supervisor = Supervisor(self._members, self._announce, self._stop_listening, log)
-        self._supervisor.has_ended = self._forget_connections
+        self._supervisor.has_ended = self._has_ended
+        self._supervisor.has_said = BridgeStates(self._members).look
         self._environment = {
             name: value for name, value in os.environ.items() if name not in OF_THE_SERVICE_MANAGER
         }
@@ -227,7 +229,7 @@ class SupervisedNode:
     def _write_config(self) -> None:
         write_config(self._runtime, show(self._config))
 
-    def _forget_connections(self, member: Member) -> None:
+    def _has_ended(self, member: Member) -> None:
         """Count no connection of a worker whose process has ended: it may stay away, and what it had would keep clients
         of the others out."""
         try:

@@ -16,6 +16,7 @@ import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import AsyncExitStack, ExitStack, contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,7 @@ import pytest
 from broker_process import headrace
 from e2e.device import Device
 from headrace.core.homes import Homes
+from headrace.core.state.session import BRIDGE_PREFIX
 from headrace.testing.ports import free_port
 
 PATIENCE_S = 60.0
@@ -422,6 +424,43 @@ def test_system_topics_say_the_same_of_the_node_at_every_worker(tmp_path: Path) 
         asyncio.run(
             values(node, {"clients/total": "6", "publish/bytes/received": "16"})
         )  # nothing is forgotten
+
+
+def test_every_worker_tells_which_bridges_are_up(tmp_path: Path) -> None:
+    async def states(node: Workers, names: list[str], expected: list[bytes], act: Callable[[], None]) -> None:
+        """Wait until each of these clients has read the first state, act, and wait until they have read the others."""
+        async with asyncio.timeout(PATIENCE_S), AsyncExitStack() as stack:
+            clients = [await connected(node, name, stack) for name in names]
+            read = [aiter(client.messages) for client in clients]
+            for client in clients:
+                await client.subscribe("$SYS/broker/connection/+/state")
+            for messages in read:
+                assert (await anext(messages)).payload == expected[0]
+            act()
+            for state in expected[1:]:
+                for messages in read:
+                    assert (await anext(messages)).payload == state
+
+    names = spread_names(2)
+    home = Homes(2).of_client("default", BRIDGE_PREFIX + "b")
+    config = tmp_path / "config.toml"
+    with workers(tmp_path / "far", "--workers", "1") as far:
+        lines = [
+            "sys_interval_s = 0",
+            "[[bridge]]",
+            'name = "b"',
+            f'addresses = ["tcp://127.0.0.1:{far.port}"]',
+            "reconnect_max_s = 1.0",
+            "[[bridge.topics]]",
+            'pattern = "t/#"',
+        ]
+        config.write_text("\n".join(lines))
+        with workers(tmp_path / "near", "--workers", "2", "--config", str(config)) as node:
+            node.start()
+            asyncio.run(states(node, names, [b"0", b"1"], far.start))
+            kill = partial(os.kill, node.pids[home], signal.SIGKILL)
+            asyncio.run(states(node, [names[1 - home]], [b"1", b"0", b"1"], kill))
+            asyncio.run(states(node, names, [b"1", b"0"], far.end))
 
 
 def test_a_node_that_waits_for_a_worker_says_for_which(tmp_path: Path) -> None:

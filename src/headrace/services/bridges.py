@@ -15,6 +15,7 @@ from headrace.core.broker import Broker
 from headrace.core.records.record import DROP_REASONS
 from headrace.core.state.session import BRIDGE_PREFIX, Session
 from headrace.core.worker import Worker
+from headrace.services.sys_topics import state_of_bridge
 
 _STOP_TIMEOUT_S = 2.0
 _COUNTERS = {
@@ -28,7 +29,9 @@ _COUNTERS = {
 
 
 class Bridges:
-    """All bridges of a node. `info` and `warn` write log lines with more about them by name."""
+    """All bridges of a node, of several workers those that this one has. `info` and `warn` write log lines with more
+    about them by name. `states` says which are up, of those whose state is told; `changed` is called when one comes or
+    goes."""
 
     def __init__(self, worker: Worker, journal_uuid: str, info: Tell, warn: Tell) -> None:
         self._worker = worker
@@ -37,6 +40,8 @@ class Bridges:
         self._warn = warn
         self._tasks: list[asyncio.Task[None]] = []
         self.bridges: list[Bridge] = []
+        self.states: dict[str, int] = {}
+        self.changed: Callable[[], None] | None = None
 
     def open(self, configured: Sequence[BridgeSettings]) -> None:
         """Make the sessions, with their subscriptions. Before anybody can publish, so that nothing is missed."""
@@ -92,10 +97,14 @@ class Bridges:
     def _publish(self, bridge: Bridge, up: bool) -> None:
         """Publish the state of a bridge among the topics of the broker itself, as Mosquitto's users know it."""
         if bridge.settings.notifications != "none":
-            topic = f"$SYS/broker/connection/{bridge.settings.name}/state"
+            name = bridge.settings.name
+            topic = f"$SYS/broker/{state_of_bridge(name)}"
             for broker in self._worker.brokers:
                 tenant = broker.fold.tenant(bridge.session.tenant.name)
                 broker.system.publish(tenant, topic, b"1" if up else b"0")
+            self.states[name] = int(up)
+            if self.changed is not None:
+                self.changed()
 
 
 class BridgeCollector(Collector):

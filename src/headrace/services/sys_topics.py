@@ -44,6 +44,11 @@ CONNECTED: Final = "clients/connected"
 HEAP: Final = ("heap/current", "heap/maximum")
 
 
+def state_of_bridge(name: str) -> str:
+    """Return the name of the topic that says whether a bridge is up."""
+    return f"connection/{name}/state"
+
+
 class Load:
     """A counter's growth per minute, smoothed like the load average of Unix."""
 

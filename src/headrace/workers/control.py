@@ -1,7 +1,8 @@
 """What a worker and its supervisor say to each other, over a socket that keeps messages apart (SOCK_SEQPACKET).
 
-    worker -> supervisor    {"state": STATE, "trouble": "why it is not ready, or empty", "numbers": {NAME: NUMBER}}, now
-                            and every HEARTBEAT_S; numbers, for `$SYS`, once it serves
+    worker -> supervisor    {"state": STATE, "trouble": "why it is not ready, or empty", "numbers": {NAME: NUMBER},
+                            "bridges": {NAME: 1 or 0}}, now and every HEARTBEAT_S; numbers, for `$SYS`, once it serves;
+                            the bridges that it has, 1 for those that are up
     supervisor -> worker    b"go": all workers are prepared, clients may come
                             {NAME: VALUE}: what `$SYS` says of the node
 
@@ -22,6 +23,7 @@ from typing import Final
 HEARTBEAT_S: Final = 1.0
 MESSAGE_BYTES_MAX: Final = 32 << 10
 TROUBLE_CHARACTERS_MAX: Final = 500
+BRIDGES_BYTES_MAX: Final = 16 << 10  # of the names of bridges: of those beyond the other workers hear nothing
 GO: Final = b"go"
 
 AWAY: Final = "away"  # there is no process
@@ -40,9 +42,11 @@ class Report:
     state: str
     trouble: str = ""
     numbers: Mapping[str, int] = field(default_factory=dict)
+    bridges: Mapping[str, int] = field(default_factory=dict)
 
     def pack(self) -> bytes:
-        return json.dumps({**asdict(self), "trouble": self.trouble[:TROUBLE_CHARACTERS_MAX]}).encode()
+        trouble, bridges = self.trouble[:TROUBLE_CHARACTERS_MAX], _as_many_as_fit(self.bridges)
+        return json.dumps({**asdict(self), "trouble": trouble, "bridges": bridges}).encode()
 
     @classmethod
     def unpack(cls, data: bytes) -> Report:
@@ -50,10 +54,27 @@ class Report:
         found = json.loads(data)
         if not isinstance(found, dict) or found.get("state") not in STATES:
             raise ValueError(f"{data!r} is no report of a worker")
-        numbers = found.get("numbers")
-        if not isinstance(numbers, dict) or not all(isinstance(number, int) for number in numbers.values()):
-            numbers = {}
-        return cls(found["state"], str(found.get("trouble", "")), numbers)
+        numbers, bridges = _numbers(found.get("numbers")), _numbers(found.get("bridges"))
+        return cls(found["state"], str(found.get("trouble", "")), numbers, bridges)
+
+
+def _numbers(found: object) -> dict[str, int]:
+    """Return numbers by name; nothing where it is something else."""
+    if not isinstance(found, dict) or not all(isinstance(number, int) for number in found.values()):
+        return {}
+    return found
+
+
+def _as_many_as_fit(bridges: Mapping[str, int]) -> dict[str, int]:
+    """Return the first of them: a report is one message."""
+    fit: dict[str, int] = {}
+    left = BRIDGES_BYTES_MAX
+    for name, up in bridges.items():
+        left -= len(name) + len('"": 1, ')
+        if left < 0:
+            break
+        fit[name] = up
+    return fit
 
 
 def pack_values(values: Mapping[str, str]) -> bytes:
@@ -71,14 +92,15 @@ def unpack_values(data: bytes) -> dict[str, str]:
 
 class Control:
     """The worker's end. Runs on the loop, so that a loop which hangs is silent. `may_serve` is set once clients may come;
-    `trouble` says why the worker is not ready, `numbers` what `$SYS` is made of; `told` is called with the values of
-    `$SYS`, `lost` when the supervisor is gone."""
+    `trouble` says why the worker is not ready, `numbers` what `$SYS` is made of, `bridges` which are up; `told` is called
+    with the values of `$SYS`, `lost` when the supervisor is gone."""
 
     def __init__(self, end: socket.socket) -> None:
         self.may_serve = asyncio.Event()
         self.is_lost = False
         self.trouble: Callable[[], str] = str
         self.numbers: Callable[[], Mapping[str, int]] = dict
+        self.bridges: Callable[[], Mapping[str, int]] = dict
         self.told: Callable[[Mapping[str, str]], None] | None = None
         self.lost: Callable[[], None] = self.may_serve.set
         self._end = end
@@ -92,7 +114,7 @@ class Control:
     def tell(self, state: str) -> None:
         """Tell the supervisor how far this worker is."""
         self._state = state
-        self._say()
+        self.say()
 
     def close(self) -> None:
         """Say nothing more; the supervisor sees the end."""
@@ -103,11 +125,12 @@ class Control:
 
     def _beat(self) -> None:
         self._next = self._loop.call_later(HEARTBEAT_S, self._beat)  # first: a want of memory is over by then
-        self._say()
+        self.say()
 
-    def _say(self) -> None:
+    def say(self) -> None:
+        """Say everything now."""
         with suppress(OSError):  # one that does not read is told later; of one that is gone we hear
-            self._end.send(Report(self._state, self.trouble(), self.numbers()).pack())
+            self._end.send(Report(self._state, self.trouble(), self.numbers(), self.bridges()).pack())
 
     def _read(self) -> None:
         try:

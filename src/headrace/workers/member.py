@@ -49,6 +49,7 @@ class Member:
         self.silent_s = 0.0  # since then, when the supervisor looked last
         self.owed: signal.Signals | None = None  # this process is to get it once it can take it
         self.tally = Tally()
+        self.bridges: Mapping[str, int] = {}  # that it has; 1: up
         self._clock = clock
         self._spawn = spawn
         self._serves_since_s: float | None = None
@@ -100,6 +101,7 @@ class Member:
                 report = Report.unpack(data)
                 self.state, self.trouble = report.state, report.trouble
                 self.tally.heard(report.numbers)
+                self.bridges = report.bridges
                 self.heard_s, self.silent_s = self._clock(), 0.0
                 if self.serves and self._serves_since_s is None:
                     self._serves_since_s = self.heard_s
@@ -111,11 +113,13 @@ class Member:
             with suppress(OSError):
                 self.end.send(GO)
 
-    def tell(self, values: Mapping[str, str]) -> None:
-        """Tell it what `$SYS` says of the node, if it serves."""
+    def tell(self, values: Mapping[str, str]) -> bool:
+        """Tell it what `$SYS` says of the node, if it serves. False if it was not told: it may not read now."""
         if self.end is not None and self.serves:
-            with suppress(OSError):  # one that does not read is told the next time
+            with suppress(OSError):
                 self.end.send(pack_values(values))
+                return True
+        return False
 
     def looked(self) -> None:
         """Note for how long it has been silent."""
@@ -146,6 +150,7 @@ class Member:
         self.process = None
         self.state, self.trouble = AWAY, ""
         self.tally.ended()
+        self.bridges = dict.fromkeys(self.bridges, 0)
         if self.end is not None:
             self.end.close()
             self.end = None

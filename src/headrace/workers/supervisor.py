@@ -25,8 +25,8 @@ _AS_FAR: Final = {RECOVERING: (RECOVERING, PREPARED, READY), PREPARED: (PREPARED
 
 class Supervisor:
     """Runs the workers. `is_ready` is called once, when all of them serve; `stop_listening` when a stop begins;
-    `has_ended` for a worker whose process has, `serves_again` for one that does after it was started again. `logger` is
-    a structlog logger."""
+    `has_ended` for a worker whose process has, `serves_again` for one that does after it was started again, `has_said`
+    when some have said something. `logger` is a structlog logger."""
 
     def __init__(
         self,
@@ -38,6 +38,7 @@ class Supervisor:
         self.members = members
         self.has_ended: Callable[[Member], None] | None = None
         self.serves_again: Callable[[Member], None] | None = None
+        self.has_said: Callable[[], None] | None = None
         self._is_ready = is_ready
         self._stop_listening = stop_listening
         self._log = logger
@@ -133,6 +134,8 @@ class Supervisor:
 
     def _hear(self, member: Member) -> None:
         self._listen_to(member)
+        if self.has_said is not None:
+            self.has_said()
         self._reap()
 
     def _listen_to(self, member: Member) -> None:
@@ -213,6 +216,8 @@ class Supervisor:
             if member.is_hung() and (member.state == READY or not self._stopping):  # which has STOP_S
                 self._log.error("a worker does not answer; it is ended", worker=member.index)
                 member.send(signal.SIGKILL)
+        if self.has_said is not None:
+            self.has_said()
         self._reap()
 
     # Stop

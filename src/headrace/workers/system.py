@@ -50,7 +50,7 @@ class Telling(Protocol):
 
     tally: Tally
 
-    def tell(self, values: Mapping[str, str]) -> None:
+    def tell(self, values: Mapping[str, str]) -> object:
         """Have it tell its clients."""
 
 

@@ -36,9 +36,12 @@ def test_each_bridge_is_opened_where_its_name_is_at_home_and_told_of_in_every_sh
         assert BRIDGE_PREFIX + name in broker.fold.tenant("default").sessions
         assert len(broker.fold.by_incarnation) == 2
         assert broker.publishing.trace == trace_of(UUID.replace("-", "")[:16])
+    said: list[dict[str, int]] = []
+    bridges.changed = lambda: said.append(dict(bridges.states))
     bridges._publish(bridges.bridges[1], True)
     shards.sync()
     assert [[payload for _, payload, _, _ in client.publishes()] for client in watching] == [[b"1"]] * 3
+    assert said == [{names[1]: 1}]  # for the other workers of the node
 
 
 def test_what_waits_for_a_bridge_that_has_gone_is_told_of_in_its_shard() -> None:

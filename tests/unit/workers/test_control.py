@@ -10,6 +10,7 @@ import pytest
 
 from headrace.workers.control import (
     GO,
+    MESSAGE_BYTES_MAX,
     PREPARED,
     READY,
     STARTING,
@@ -35,6 +36,15 @@ def test_numbers_come_with_a_report_and_what_makes_no_sense_is_none() -> None:
     assert Report.unpack(report.pack()) == report
     for wrong in (b"[1]", b'{"a": "b"}', b"3"):
         assert Report.unpack(b'{"state": "ready", "numbers": %s}' % wrong) == Report(READY)
+
+
+def test_bridges_come_with_a_report_as_many_as_fit_into_one() -> None:
+    report = Report(READY, bridges={"b": 1, "c": 0})
+    assert Report.unpack(report.pack()) == report
+    data = Report(READY, bridges={f"{'long' * 20}{number}": 1 for number in range(1000)}).pack()
+    assert len(data) < MESSAGE_BYTES_MAX
+    assert 100 < len(Report.unpack(data).bridges) < 1000
+    assert Report.unpack(b'{"state": "ready", "bridges": {"b": "up"}}') == Report(READY)
 
 
 def test_a_worker_hears_the_values_of_the_node() -> None:
