@@ -267,14 +267,13 @@ class Node:
         for shard in self.shards:
             shard.name_sources({one.number: one.name for one in self.shards})
             shard.start(self._doors.poller)
-        tcp_keep_alive_s = self.config.limits.tcp_keep_alive_s
-        self._bridges.open([bridge_settings(bridge, tcp_keep_alive_s) for bridge in self.config.bridge])
         await settle(self.worker, self.shards)
         for other in range(self.place.workers):
             if other != self.place.index:  # what came from there before may be delivered before it is linked
                 self._name_shards_of(other)
         for shard in self.shards:
             shard.begin()
+        await self._open_bridges()
         if self.peers is not None:
             await self.peers.start()
         if not await self._may_serve():
@@ -291,6 +290,12 @@ class Node:
             shard.keep_small()
         await self._stopping.wait()
         return await self._stop()
+
+    async def _open_bridges(self) -> None:
+        """Make the sessions of bridges, once the shards have begun: a new one asks all of them for what is retained."""
+        tcp_keep_alive_s = self.config.limits.tcp_keep_alive_s
+        self._bridges.open([bridge_settings(bridge, tcp_keep_alive_s) for bridge in self.config.bridge])
+        await settle(self.worker, self.shards)
 
     def _recover(self) -> None:
         for shard in self.shards:

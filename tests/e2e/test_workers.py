@@ -445,22 +445,53 @@ def test_every_worker_tells_which_bridges_are_up(tmp_path: Path) -> None:
     home = Homes(2).of_client("default", BRIDGE_PREFIX + "b")
     config = tmp_path / "config.toml"
     with workers(tmp_path / "far", "--workers", "1") as far:
-        lines = [
-            "sys_interval_s = 0",
-            "[[bridge]]",
-            'name = "b"',
-            f'addresses = ["tcp://127.0.0.1:{far.port}"]',
-            "reconnect_max_s = 1.0",
-            "[[bridge.topics]]",
-            'pattern = "t/#"',
-        ]
-        config.write_text("\n".join(lines))
+        config.write_text(bridge_to(far.port, "sys_interval_s = 0"))
         with workers(tmp_path / "near", "--workers", "2", "--config", str(config)) as node:
             node.start()
             asyncio.run(states(node, names, [b"0", b"1"], far.start))
             kill = partial(os.kill, node.pids[home], signal.SIGKILL)
             asyncio.run(states(node, [names[1 - home]], [b"1", b"0", b"1"], kill))
             asyncio.run(states(node, names, [b"1", b"0"], far.end))
+
+
+def bridge_to(port: int, *lines: str) -> str:
+    """A configuration with a bridge `b` that sends what is published here to a broker on this port."""
+    rule = ["[[bridge.topics]]", 'pattern = "t/#"']
+    address = f'addresses = ["tcp://127.0.0.1:{port}"]'
+    return "\n".join([*lines, "[[bridge]]", 'name = "b"', address, "reconnect_max_s = 1.0", *rule])
+
+
+def test_a_new_bridge_gets_what_is_retained_in_every_shard(tmp_path: Path) -> None:
+    topics = {f"t/{number}" for number in range(6)}
+    assert {Homes(2).of_topic("default", topic) for topic in topics} == {0, 1}
+
+    async def retain(node: Workers) -> None:
+        async with asyncio.timeout(PATIENCE_S), AsyncExitStack() as stack:
+            client = await connected(node, "w", stack)
+            for topic in topics:
+                await client.publish(topic, b"kept", qos=1, retain=True)
+
+    async def read(far: Workers, then: Callable[[], None]) -> None:
+        async with asyncio.timeout(PATIENCE_S), AsyncExitStack() as stack:
+            client = await connected(far, "r", stack)
+            await client.subscribe("t/#", qos=1)
+            then()
+            left = set(topics)
+            async for message in client.messages:
+                left.discard(str(message.topic))
+                if not left:
+                    return
+
+    config = tmp_path / "config.toml"
+    with workers(tmp_path / "near", "--workers", "2") as node, workers(tmp_path / "far") as far:
+        node.start()
+        asyncio.run(retain(node))
+        assert node.stop() == 0
+        config.write_text(bridge_to(far.port))
+        node.options += ("--config", str(config))
+        far.start()
+        asyncio.run(read(far, node.start))
+        assert not node.lines("something failed")
 
 
 def test_a_node_that_waits_for_a_worker_says_for_which(tmp_path: Path) -> None:
