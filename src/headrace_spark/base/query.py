@@ -61,7 +61,8 @@ class Watch:
         self.batches = 0
         self._query: StreamingQuery | None = None
         self._observe = observe
-        self._seen_until = ""
+        self._seen = ""
+        """The time of the newest batch that was handed on, which tells it from others: a clock may be put back."""
 
     def until_end(self, begin: Callable[[], StreamingQuery], stop: Event) -> None:
         self._query = query = begin()
@@ -80,9 +81,11 @@ class Watch:
 
     def _drain(self, query: StreamingQuery) -> None:
         """Hand on the batches finished since the last time. Spark reports one only after its commit log has it."""
-        new = [progress for progress in query.recentProgress if progress.timestamp > self._seen_until]
+        recent = query.recentProgress
+        seen = [at for at, progress in enumerate(recent) if progress.timestamp == self._seen]
+        new = recent[seen[-1] + 1 :] if seen else recent
         if new:
-            self._seen_until = new[-1].timestamp
+            self._seen = new[-1].timestamp
         self.batches += sum(progress.numInputRows > 0 for progress in new)
         self._observe(new)
 

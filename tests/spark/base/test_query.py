@@ -54,6 +54,11 @@ def test_every_batch_is_seen_once() -> None:
     assert run(PlayedQuery([first, second], [], [third])) == [first, second, third]
 
 
+def test_batches_are_seen_also_when_the_clock_was_put_back() -> None:
+    first, second, third = progress(40), progress(10), progress(20)
+    assert run(PlayedQuery([first], [second], [], [third])) == [first, second, third]
+
+
 def test_a_stop_ends_the_query_and_keeps_what_was_done() -> None:
     stop = Event()
     stop.set()
