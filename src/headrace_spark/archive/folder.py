@@ -58,7 +58,7 @@ class FolderTarget:
             yield
 
     def require_held(self) -> None:
-        """Do nothing: a lock is not lost."""
+        self._lake.require_held()
 
     def open(self) -> Mapping[str, int]:
         self._written = {

@@ -14,7 +14,11 @@ from __future__ import annotations
 import fcntl
 from collections.abc import Iterator
 from contextlib import contextmanager
+from os import fstat
+from os.path import samestat
 from pathlib import Path
+from types import TracebackType
+from typing import Self, TextIO
 
 from deltalake import DeltaTable as DeltaLog
 
@@ -37,6 +41,7 @@ class Lake:
         self.tables = Folders()
         self.checkpoints = self.root / "_checkpoints"
         self.notes = FolderNotes(self.checkpoints)
+        self._locks: list[Lock] = []
 
     def table_of(self, definition: TableDefinition) -> LakeTable:
         return LakeTable(self.root, definition)
@@ -45,7 +50,9 @@ class Lake:
         return FileMarks(self.checkpoints)
 
     def require_held(self) -> None:
-        """Do nothing: a lock is not lost."""
+        """Check that this process still holds what it has locked. Raises LakeConflict if somebody else does by now."""
+        for lock in self._locks:
+            lock.require()
 
     def checkpoint(self, job: str, consumer: str) -> Checkpoint:
         return Checkpoint(self.checkpoints / f"{job}-{consumer}")
@@ -69,17 +76,65 @@ class Lake:
 
     @contextmanager
     def _locked(self, name: str, doing: str) -> Iterator[None]:
-        path = self.checkpoints / f"{name}.lock"
+        with Lock(self.checkpoints / f"{name}.lock", doing) as lock:
+            self._locks.append(lock)
+            try:
+                yield
+            finally:
+                self._locks.remove(lock)
+
+
+class Lock:
+    """Holds a file by a lock of the system. One that was removed meanwhile, or has another one in its place, keeps
+    nobody out: the file that is there is locked then."""
+
+    def __init__(self, path: Path, doing: str) -> None:
+        self._path = path
+        self._doing = doing
+        self._file: TextIO | None = None
+
+    def __enter__(self) -> Self:
         try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            opened = path.open("w")
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            self._take()
         except OSError as error:
             raise LakeConflict(
                 f"{error.filename} cannot be written: {error.strerror}. Give a lake that this user may write"
             ) from None
-        with opened as lock:
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                raise LakeConflict(f"another process is {doing}") from None
-            yield
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._file is not None:
+            self._file.close()
+
+    def require(self) -> None:
+        """Raise LakeConflict if another process has the lock by now, or the folder is gone."""
+        if self._is_held():
+            return
+        try:
+            self._take()
+        except OSError as error:
+            raise LakeConflict(
+                f"{error.filename} was removed while this process was {self._doing}: another one could begin. Restore "
+                "the lake, then run the job again"
+            ) from None
+
+    def _is_held(self) -> bool:
+        try:
+            return self._file is not None and samestat(self._path.stat(), fstat(self._file.fileno()))
+        except FileNotFoundError:
+            return False
+
+    def _take(self) -> None:
+        """Lock the file that is there. Raises LakeConflict, OSError."""
+        opened = self._path.open("w")
+        try:
+            fcntl.flock(opened, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            opened.close()
+            raise LakeConflict(f"another process is {self._doing}") from None
+        if self._file is not None:
+            self._file.close()
+        self._file = opened

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -112,3 +113,27 @@ def test_one_archive_of_a_journal_at_a_time(tmp_path: Path) -> None:
             pass
     with lake.archiving("u1"):
         pass
+
+
+def test_a_lock_whose_file_was_removed_is_taken_again_unless_another_process_has_it(tmp_path: Path) -> None:
+    lake, other = Lake(tmp_path), Lake(tmp_path)
+    with lake.holding("clean"):
+        lake.require_held()
+        (lake.checkpoints / "clean.lock").unlink()
+        lake.require_held()
+        with (
+            pytest.raises(LakeConflict, match="another process is running job clean"),
+            other.holding("clean"),
+        ):
+            pass
+        (lake.checkpoints / "clean.lock").rename(lake.checkpoints / "moved")
+        with other.holding("clean"):
+            other.require_held()
+            with pytest.raises(LakeConflict, match="another process is running job clean"):
+                lake.require_held()
+    with lake.holding("clean"):
+        shutil.rmtree(lake.checkpoints)
+        with pytest.raises(
+            LakeConflict, match=r"clean\.lock was removed .*Restore the lake, then run the job again"
+        ):
+            lake.require_held()
