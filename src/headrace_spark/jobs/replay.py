@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass
 from datetime import datetime
@@ -104,7 +104,7 @@ def check(settings: Settings) -> None:
         raise BadOption("pipeline.replay.topic", settings.topic, "not a topic filter")
     if not settings.table and not valid_topic(f"{settings.topic_prefix}x".encode()):
         raise BadOption("pipeline.replay.prefix", settings.topic_prefix, "not the beginning of a topic")
-    if settings.table and settings.target in own_tables(settings.lake):
+    if settings.table and is_within(settings.target, own_tables(settings.lake)):
         problem = (
             "the jobs of headrace write that table: its rows would be counted, cleaned or sent as new ones"
         )
@@ -124,6 +124,21 @@ def own_tables(lake: Location) -> set[Location]:
     names = {"messages", "outbox", "event_snapshot", "bootstrap", "_checkpoints"}
     names |= {table.name for table in TABLES}
     return {_resolved(table_location(lake, name)) for name in names}
+
+
+def is_within(place: Location, tables: Collection[Location]) -> bool:
+    """Return whether a place is one of these tables or within one: a vacuum of that removes what its log does not
+    name."""
+    above = (
+        place.parents
+        if isinstance(place, Path)
+        else [LakeUrl(str(place)[:at]) for at in _slashes(str(place))]
+    )
+    return any(each in tables for each in (place, *above))
+
+
+def _slashes(url: str) -> list[int]:
+    return [at for at, character in enumerate(url) if character == "/"]
 
 
 def _resolved(place: Location) -> Location:

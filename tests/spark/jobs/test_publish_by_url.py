@@ -154,7 +154,9 @@ def test_a_part_of_the_archive_again_into_a_table_and_to_devices(bench: Bench) -
     assert table.select(list(rows[0])).to_pylist() == rows
 
 
-@pytest.mark.parametrize("table", ["messages", "../l/clean", "s3a://b/l//outbox/", "s3a://b/l/x/../repeats"])
+@pytest.mark.parametrize(
+    "table", ["messages", "../l/clean", "s3a://b/l//outbox/", "s3a://b/l/x/../repeats", "messages/again"]
+)
 def test_a_replay_into_a_table_of_the_jobs_is_refused(tmp_path: Path, table: str) -> None:
     settings = settings_of("replay", tmp_path, tmp_path, name="url", url="tcp://127.0.0.1:1883", table=table)
     with pytest.raises(BadOption, match=r"pipeline\.replay\.table="):

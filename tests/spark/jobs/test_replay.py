@@ -205,6 +205,7 @@ def test_what_was_replayed_is_left_out(bench: Bench) -> None:
         ({"name": "a/b"}, "letters, digits"),
         ({"table": "messages"}, "the jobs of headrace write that table"),
         ({"table": "x/../clean"}, "the jobs of headrace write that table"),
+        ({"table": "messages/again"}, "the jobs of headrace write that table"),
         (
             {"where": "publish_timestamp > now() - interval 1 day", "table": "t"},
             "now() is another one at every start",
