@@ -151,7 +151,8 @@ class MessagesTable:
         if found | {name: expected[name] for name in ADDED_TO_MESSAGES - found.keys()} != expected:
             different = sorted(set(found.items()) ^ set(expected.items()))
             raise LakeConflict(
-                f"table {self.location} has another schema than this headrace writes: {different}"
+                f"table {self.location} has another schema than this headrace writes: {different}. Use another lake, or "
+                "move the table away"
             )
         return log
 
@@ -165,7 +166,8 @@ class MessagesTable:
         for file in actions.to_pylist():
             if any(file.get(name) is None for name in ("num_records", *_BOUNDS)):
                 raise LakeConflict(
-                    f"table {self.location} has files without statistics: it cannot say how far it goes"
+                    f"table {self.location} has files without statistics: it cannot say how far it goes. Use another "
+                    "lake, or restore the table as it was before somebody wrote it"
                 )
             rows += file["num_records"]
             for uuid, epoch, last in self._lasts(file):
