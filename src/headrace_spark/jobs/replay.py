@@ -39,6 +39,7 @@ from headrace_spark.devices.outgoing import COLUMNS, PRODUCER, SEQUENCE
 from headrace_spark.lake.lake import Lake
 from headrace_spark.lake.lake_of import AnyLake, lake_of
 from headrace_spark.lake.location import table_location
+from headrace_spark.lake.table_position import commit_of, is_there
 from headrace_spark.lake.tables import TABLES
 from headrace_spark.source.options import check_consumer
 
@@ -336,6 +337,7 @@ class Notes:
         slices_done: int,
         parts: list[Journal],
         messages: str,
+        commit: str | None,
         kept: int,
     ) -> None:
         self._lake = lake
@@ -348,6 +350,8 @@ class Notes:
         """What the slices are cut from; none before the first start, and in notes of an older headrace."""
         self.messages = messages
         """The id of the table that is replayed."""
+        self.commit = commit
+        """What tells its version from another one of that number; None: it is not known."""
         self.kept = kept
         """The last slice that the target table has, if it is a table; -1: none."""
 
@@ -371,15 +375,18 @@ class Notes:
                     f"stands for another replay, {noted['identity']}: choose another name, or remove {path}"
                 )
                 raise BadOption("pipeline.replay.name", settings.name, problem)
-            if noted.get("messages", messages) != messages or noted["version"] > version:
+            commit = noted.get("commit") or commit_of(lake.tables, lake.messages, noted["version"])
+            is_same = is_there(lake.tables, lake.messages, noted["version"], commit)
+            if noted.get("messages", messages) != messages or not is_same:
                 raise LakeConflict(
                     f"{path} was noted for version {noted['version']} of another table than {lake.messages}: one of them "
                     f"was replaced, or restored from an older copy. Restore both as they were at one time, or {_ANEW}"
                 )
             parts = [Journal(**part) for part in noted.get("parts", [])]
-            about = noted["version"], noted["slices_done"], parts, messages, noted.get("kept", -1)
+            about = noted["version"], noted["slices_done"], parts, messages, commit, noted.get("kept", -1)
             return cls(lake, name, noted["id"], identity, *about)
-        return cls(lake, name, uuid4().hex, identity, version, 0, [], messages, -1)
+        commit = commit_of(lake.tables, lake.messages, version)
+        return cls(lake, name, uuid4().hex, identity, version, 0, [], messages, commit, -1)
 
     def archive(self, spark: SparkSession) -> DataFrame:
         """Return the table as it was when the replay began. Raises LakeConflict if its log no longer says that."""
@@ -416,6 +423,7 @@ class Notes:
 
     def save(self) -> None:
         noted = {"id": self.id, "identity": self.identity, "version": self.version, "messages": self.messages}
+        noted["commit"] = self.commit
         done = {"slices_done": self.slices_done, "kept": self.kept, "parts": list(map(asdict, self.parts))}
         self._lake.notes.write(self._name, json.dumps(noted | done).encode())
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 from collections import defaultdict
 from pathlib import Path
 from threading import Event
@@ -141,6 +142,23 @@ def test_what_was_put_in_the_place_of_notes_or_tables_is_refused(
         (bench.lake / path).symlink_to(bench.lake / source)
     with pytest.raises(LakeConflict, match=f"{problem}.*[Rr]emove the file"):
         bench.run(name="harmed", table="harmed")
+
+
+def test_a_version_that_has_taken_the_place_of_the_noted_one_is_refused(tmp_path: Path) -> None:
+    """The archive was put back from an older copy and has gone on since: its log counts on."""
+    lake = Lake(tmp_path / "lake")
+    append(lake, MADE, 0, 1)
+    shutil.copytree(lake.messages, tmp_path / "older")
+    append(lake, mixed(20), 400, 1, batch=1)
+    settings = settings_of("replay", tmp_path, lake.root, name="noted", table="again")
+    job.Notes.of(settings, lake).save()
+    assert job.Notes.of(settings, lake).version == 1
+    shutil.rmtree(lake.messages)
+    (tmp_path / "older").rename(lake.messages)
+    for batch in (1, 2):
+        append(lake, mixed(10), 390 + 10 * batch, 1, batch=batch)
+    with pytest.raises(LakeConflict, match=r"was noted for version 1 of another table .*remove the file"):
+        job.Notes.of(settings, lake)
 
 
 def test_a_dry_run_counts(bench: Bench, capsys: pytest.CaptureFixture[str]) -> None:
