@@ -51,6 +51,22 @@ class Bench:
     def archive(self, **changes: Any) -> Progress:
         return archive.run(self.spark, self.settings(**changes), Event(), lambda _: None)
 
+    def archive_around(self, harm: Callable[[], None]) -> Progress:
+        """Follow the journal until 100 more records are archived that were written behind some harm to the lake."""
+        stop = Event()
+        done = iter((harm, stop.set))
+        end = len(self.journal.made.records)
+
+        def look(progress: Progress) -> None:
+            nonlocal end
+            if progress.offset >= end and not stop.is_set():
+                next(done)()
+                self.journal.write(mixed(100, end))
+                end += 100
+
+        settings = self.settings(follow=True, trigger_s=0.1, restarts_max=1)
+        return archive.run(self.spark, settings, stop, look)
+
     def rows(self) -> list[dict[str, Any]]:
         table = DeltaTable(self.lake / "messages").to_pyarrow_table()
         rows: list[dict[str, Any]] = (
@@ -278,6 +294,60 @@ def test_a_table_that_is_older_than_its_checkpoint_is_refused_with_both_named(
     with pytest.raises(LakeConflict, match=r"read up to offset 400.* has the journal up to offset 300"):
         bench.archive()
     shutil.rmtree(bench.lake / "_checkpoints")
+    bench.archive()
+    assert bench.rows() == bench.journal.rows()
+
+
+@pytest.mark.parametrize(
+    ("harm", "said"),
+    [
+        ("restored", r"RESTORE has taken rows out of table .*/messages, .*TO VERSION AS OF 2"),
+        ("put back", r"read up to offset 400, .* has the journal up to offset 300.*Remove the checkpoint"),
+        ("removed", r"read up to offset 400, .* has the journal up to offset 0.*Remove the checkpoint"),
+    ],
+)
+def test_what_is_done_to_the_table_while_the_job_runs_is_noticed_by_the_next_batch(
+    bench: Bench, tmp_path: Path, harm: str, said: str
+) -> None:
+    """Its rows would hide that what is below them is missing."""
+    messages = bench.lake / "messages"
+    bench.journal.write(mixed(300, 40))
+    bench.archive()
+    shutil.copytree(messages, tmp_path / "older")
+    bench.journal.write(mixed(100, 41))
+
+    def done() -> None:
+        if harm == "restored":
+            DeltaTable(messages).restore(1)
+            return
+        shutil.rmtree(messages)
+        if harm == "put back":
+            shutil.copytree(tmp_path / "older", messages)
+
+    with pytest.raises((LakeConflict, QueryFailed), match=said):
+        bench.archive_around(done)
+    if harm == "restored":
+        DeltaTable(messages).restore(2)
+    else:
+        shutil.rmtree(bench.lake / "_checkpoints")
+    if harm == "removed":
+        ConsumerPosition.hand_over(bench.journal.data_dir, "archive")
+    bench.archive()
+    assert bench.rows() == bench.journal.rows()
+
+
+def test_of_two_jobs_whose_locks_were_removed_neither_doubles_a_row(bench: Bench) -> None:
+    """The one that runs finds the table further than it left it, and goes on behind that."""
+    bench.journal.write(mixed(300, 42))
+
+    def another() -> None:
+        shutil.rmtree(bench.lake / "_checkpoints")
+        bench.journal.write(mixed(50, 43))
+        bench.archive(consumer="another")
+
+    with suppress(LakeConflict):
+        bench.archive_around(another)
+    shutil.rmtree(bench.lake / "_checkpoints", ignore_errors=True)
     bench.archive()
     assert bench.rows() == bench.journal.rows()
 

@@ -17,6 +17,7 @@ CASES = (
     ("refused", "data/consumers/archive emptied"),
     ("refused", "messages/_delta_log/00000000000000000002.json emptied"),
     ("refused", "lake/messages put back"),
+    ("refused", "lake/messages restored"),
 )
 
 

@@ -108,6 +108,7 @@ class Batches:
         steps = self._steps(StreamOffset.from_dict(self._checkpoint.end(batch)).positions.values())
         if not steps:
             return
+        self._lake.table.require_unrestored()
         try:
             append_rows(rows.sparkSession, self._lake.messages, rows, steps)
         except TableMoved:

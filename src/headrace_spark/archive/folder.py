@@ -9,7 +9,7 @@ restored), and two archives of one journal into one lake.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
@@ -19,7 +19,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from headrace_spark.archive.position import ends_of
 from headrace_spark.archive.settings import JOB, ArchiveSettings, started, stream
-from headrace_spark.base.errors import LakeConflict
+from headrace_spark.base.errors import LakeConflict, TableMoved
 from headrace_spark.lake.checkpoint import Checkpoint
 from headrace_spark.lake.delta_commit import Step, append_files, append_rows, has_version, remove_files
 from headrace_spark.lake.durable import SyncedTable
@@ -44,6 +44,7 @@ class FolderTarget:
         self._lake = Lake(lake)
         self._checkpoint = self._lake.checkpoint(JOB, checkpoint_name(settings.consumer, journals))
         self._written: Mapping[str, int] = {}
+        self._is_begun = False
         self._added = Added(self._lake, self._checkpoint)
 
     @property
@@ -72,6 +73,11 @@ class FolderTarget:
         return Upkeep(self._spark, self._settings.upkeep, marks, [self._lake.messages]).tend
 
     def start(self) -> StreamingQuery:
+        """Begin, or begin again: where the table is by then may be due to somebody else."""
+        if self._is_begun:
+            self.open()
+        self._is_begun = True
+        self._added.begin(self._stands())
         files = (
             stream(self._spark, self._settings, self._journals, FORMAT, self.owner, self._written)
             .option("table", str(self._lake.messages))
@@ -81,6 +87,11 @@ class FolderTarget:
         )
         writer = files.writeStream.foreachBatch(self._added.batch)
         return started(writer, self._settings, str(self._checkpoint.path))
+
+    def _stands(self) -> Mapping[str, int]:
+        """Return how far batches have said that the table has the journals, by Delta's applications."""
+        ends = (self._lake.table.archived(journal.uuid, journal.epoch) for journal in self._journals)
+        return {archive_id(end.uuid_start, end.epoch): end.offset for end in ends if end is not None}
 
     def rows(self, batch: int) -> int | None:
         return self._added.rows.pop(batch, None)
@@ -137,22 +148,42 @@ class Added:
         self._lake = lake
         self._checkpoint = checkpoint
         self._synced = SyncedTable(lake.messages)
+        self._stands: dict[str, int] = {}
         self.rows: dict[int, int] = {}
         """By batch; Spark sees files in the place of rows."""
 
+    def begin(self, stands: Mapping[str, int]) -> None:
+        """Begin a query. `stands`: how far the table has the journals, by Delta's applications."""
+        self._stands = dict(stands)
+        self._synced = SyncedTable(self._lake.messages)
+
     def batch(self, files: DataFrame, batch: int) -> None:
-        ends = StreamOffset.from_dict(self._checkpoint.end(batch)).positions.values()
-        table = DeltaLog(self._lake.messages)
-        steps = [
-            Step(app_id, end.offset, table.transaction_version(app_id))
-            for end in ends
-            if not has_version(table, app_id := archive_id(end.uuid, end.epoch), end.offset)
-        ]
+        self._lake.table.require_unrestored()
+        steps = self._steps(StreamOffset.from_dict(self._checkpoint.end(batch)).positions.values())
         if steps:
             actions = [row.action for row in files.collect()]  # the workers write them now
             self._append(files.sparkSession, actions, steps, batch)
             self.rows[batch] = sum(rows_in(action) for action in actions)
+            self._stands |= {step.app_id: step.version for step in steps}
         self._synced.sync()  # before Spark calls the batch finished, and the consumer's position moves
+
+    def _steps(self, ends: Iterable[JournalOffset]) -> list[Step]:
+        """Return how far a batch takes each journal of which the table lacks anything. Raises TableMoved where it is not
+        where this process left it: rows of batches that are done may be missing, or there already."""
+        table = DeltaLog(self._lake.messages)
+        steps = []
+        for end in ends:
+            app_id = archive_id(end.uuid, end.epoch)
+            if has_version(table, app_id, end.offset):
+                continue
+            found, known = table.transaction_version(app_id), self._stands.get(app_id)
+            if found != known:
+                raise TableMoved(
+                    f"{self._lake.messages} is at offset {found} of {app_id}, not at {known}: it was restored from an "
+                    "older copy, or another process writes it"
+                )
+            steps.append(Step(app_id, end.offset, found))
+        return steps
 
     def _append(self, spark: SparkSession, actions: list[str], steps: list[Step], batch: int) -> None:
         """Add all journals' rows of a batch in one commit: a batch is in the table or it is not."""

@@ -15,7 +15,7 @@ from pyspark.sql import SparkSession
 
 from headrace_spark.base.errors import LakeConflict
 from headrace_spark.base.lake_url import Location
-from headrace_spark.lake.restored import BATCH, lost_by_restore
+from headrace_spark.lake.restored import BATCH, Restores
 from headrace_spark.lake.table_files import MESSAGES_LAYOUT, TEXT_KEPT, FileLayout
 from headrace_spark.lake.table_log import Folders, TableLog, Tables, types_of
 from headrace_spark.records.schema import ADDED_TO_MESSAGES, MESSAGES
@@ -84,6 +84,7 @@ class MessagesTable:
     def __init__(self, location: Location, tables: Tables | None = None) -> None:
         self.location = location
         self._tables = tables or Folders()
+        self._restores = Restores(self._tables, location, {BATCH})
 
     def create(self, spark: SparkSession) -> None:
         """Create the table if it is missing; one of an older headrace gets the columns that are new."""
@@ -122,10 +123,10 @@ class MessagesTable:
     def lost_by_restore(self) -> int | None:
         """Return the version from which Delta's RESTORE has taken rows since; None if nothing is missing.
 
-        RESTORE keeps the transactions by which an archive says how far it has come. Only those behind the last batch of
-        an archive are looked at.
+        RESTORE keeps the transactions by which an archive says how far it has come. Looked at are those behind the last
+        batch of an archive, and from then on those that come.
         """
-        return lost_by_restore(self._tables, self.location, {BATCH})
+        return self._restores.lost()
 
     def archived(self, uuid: str, epoch: int) -> JournalEnd | None:
         """Return how far the table has a journal, by the transactions of the batches, in the newest epoch up to

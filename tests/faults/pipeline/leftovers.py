@@ -1,5 +1,5 @@
 """What backup tools, hands and power cuts leave behind: every file of checkpoint, lake and consumer registry deleted,
-emptied, put back from earlier or taken from another lake; then the job runs again.
+emptied, put back from earlier or taken from another lake, and every table RESTOREd; then the job runs again.
 
     python -m faults.pipeline.leftovers --share 1/4 --seed 3 --job metrics
 
@@ -181,7 +181,10 @@ class Scene:
             relative = str(path.relative_to(self.now))
             for harm in HARMS:
                 source = {"put back": self.earlier, "swapped": self.other}.get(harm)
-                if (source is None or (source / relative).exists()) and (harm != "emptied" or path.is_file()):
+                is_for = {"emptied": path.is_file(), "restored": (path / "_delta_log").is_dir()}.get(
+                    harm, True
+                )
+                if is_for and (source is None or (source / relative).exists()):
                     yield Case(self.job, relative, harm)
 
     def outcome(self, case: Case) -> str:
@@ -268,11 +271,18 @@ def remove(path: Path) -> None:
         path.unlink()
 
 
+def restore(path: Path) -> None:
+    """Take the newest commit of a table back by Delta's RESTORE."""
+    table = DeltaTable(path)
+    table.restore(table.version() - 1)
+
+
 HARMS: dict[str, Callable[[Scene, Path, str], Any]] = {
     "deleted": lambda _scene, path, _relative: remove(path),
     "emptied": lambda _scene, path, _relative: path.write_bytes(b""),
     "put back": lambda scene, path, relative: scene.put(scene.earlier, path, relative),
     "swapped": lambda scene, path, relative: scene.put(scene.other, path, relative),
+    "restored": lambda _scene, path, _relative: restore(path),
 }
 
 

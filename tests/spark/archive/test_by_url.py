@@ -97,6 +97,27 @@ def test_an_older_copy_of_the_lake_gets_what_it_lacks(bench: Bench, tmp_path: Pa
     assert bench.offsets() == bench.expected()
 
 
+def test_a_restore_while_the_job_runs_is_noticed_by_the_next_batch(bench: Bench) -> None:
+    """It keeps the transaction by which the table says where it stands."""
+    bench.journal.write(mixed(300, 50))
+    bench.archive()
+    stop = Event()
+
+    def look(progress: Progress) -> None:
+        if progress.offset == 400:
+            DeltaTable(bench.folder / "messages").restore(1)
+            bench.journal.write(mixed(100, 52))
+        if progress.offset == 500:
+            stop.set()
+
+    bench.journal.write(mixed(100, 51))
+    with pytest.raises(QueryFailed, match="RESTORE has taken rows out of table"):
+        archive.run(bench.spark, bench.settings(follow=True, trigger_s=0.1), stop, look)
+    DeltaTable(bench.folder / "messages").restore(2)
+    bench.archive()
+    assert bench.offsets() == bench.expected()
+
+
 def test_rows_that_a_query_of_ones_own_wrote_are_not_written_again(bench: Bench) -> None:
     bench.journal.write(mixed(300, 6))
     bench.lake.table.create(bench.spark)
