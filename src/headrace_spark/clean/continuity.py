@@ -6,7 +6,8 @@ for every batch, notes beside it how far the other two tables and `messages` wer
 somebody has put an older copy, or another table, in its place.
 
 A checkpoint may be lost, or restored from an older copy: its next batches have rows that the tables hold already, and
-those are left out by their place in the journal.
+those are left out by their place in the journal. So are rows that Delta's RESTORE has brought back into `messages`, and
+those that another query has written: of a checkpoint that was lost, or where the lake was moved to, a folder or a URL.
 
 Behind a URL there is no checkpoint to lose: `clean` has the plan of each batch (`headrace_spark.lake.table_plan`).
 """
@@ -21,11 +22,18 @@ from headrace_spark.base.errors import LakeConflict
 from headrace_spark.base.lake_url import Location
 from headrace_spark.lake.checkpoint import Checkpoint
 from headrace_spark.lake.lake_table import LakeTable
-from headrace_spark.lake.restored import WRITTEN, lost_by_restore
+from headrace_spark.lake.restored import WRITTEN, brought_back, lost_by_restore
 from headrace_spark.lake.table_plan import TablePlan
-from headrace_spark.lake.table_position import TablePosition, commit_of, is_there
+from headrace_spark.lake.table_position import (
+    TablePosition,
+    commit_of,
+   
+    is_there,
+    version_behind,
+)
 
 _AGAIN: Final = "again"
+_OTHERS: Final = "others"
 REMEDY: Final = (
     "Remove the checkpoint, and the job goes through `messages` once more and leaves out what its tables have"
 )
@@ -79,6 +87,7 @@ class Continuity:
         self._messages = messages
         self._clean = clean
         self._others = others
+        self._elsewhere = Elsewhere(messages, clean)
         self._again = checkpoint.path.with_name(f"{checkpoint.path.name}-again")
 
     def require(self) -> None:
@@ -133,7 +142,8 @@ class Continuity:
         return self._checkpoint
 
     def plan(self, batch: int) -> None:
-        """Do nothing: the checkpoint has planned it."""
+        """Check once more what was checked before the query began: the checkpoint has planned the batch."""
+        self.require()
 
     def position(self) -> TablePosition | None:
         passed = self._checkpoint.passed()
@@ -158,20 +168,25 @@ class Continuity:
 
     def repeats(self, batch: int) -> bool:
         """Return whether rows of the batch may be in the tables."""
-        if self._again.exists() and (batch == 0 or self.end(batch - 1).is_first_look):
+        begin = None if batch == 0 else self.end(batch - 1)
+        if self._again.exists() and (begin is None or begin.is_first_look):
+            return True
+        if self._elsewhere.may_have(self._checkpoint.query_id, begin, self.end(batch)):
             return True
         written = self._clean.last_version(self.app_id)
         if written is None:
             before = self._clean.last_version(str(self._checkpoint.query_id))
             return before is not None and before >= batch
-        return batch == 0 or written > self.end(batch - 1).number
+        return begin is None or written > begin.number
 
     def note(self, batch: int) -> str:
         """Return what is remembered with the rows of a batch: who wrote them, and how far everything was before."""
         version = max(0, self.end(batch).read_version)
         source = {"version": version, "commit": commit_of(self._clean.tables, self._messages, version)}
         versions = {table.definition.name: _version(table) for table in self._others}
-        return json.dumps({"query": self._checkpoint.query_id, "batch": batch, "messages": source} | versions)
+        query = self._checkpoint.query_id
+        about = {"query": query, "batch": batch, "messages": source, _OTHERS: self._elsewhere.reached(query)}
+        return json.dumps(about | versions)
 
 
 class PlannedContinuity:
@@ -186,6 +201,7 @@ class PlannedContinuity:
         self._messages = messages
         self._clean = clean
         self._others = others
+        self._elsewhere = Elsewhere(messages, clean)
         self._again = plan.newest() is None and any(map(_is_written, (clean, *others)))
 
     @property
@@ -221,6 +237,7 @@ class PlannedContinuity:
         return None if newest is None else newest.begin if self.is_unfinished else newest.end
 
     def plan(self, batch: int) -> None:
+        self.require()
         versions = {table.definition.name: _version(table) for table in self._others}
         again = self._again or bool(self._plan.noted(_AGAIN))
         self._plan.add(batch, {**versions, _AGAIN: int(again)})
@@ -232,11 +249,43 @@ class PlannedContinuity:
         begin = self._plan.begin
         if (begin is None or begin.is_first_look) and self._plan.noted(_AGAIN):
             return True
+        if self._elsewhere.may_have(self._plan.query_id, begin, self.end(batch)):
+            return True
         below = -1 if begin is None else begin.number
         return any((table.last_version(self.app_id) or -1) > below for table in (self._clean, *self._others))
 
     def note(self, batch: int) -> str:
-        return json.dumps({"query": self._plan.query_id, "batch": batch})
+        query = self._plan.query_id
+        return json.dumps({"query": query, "batch": batch, _OTHERS: self._elsewhere.reached(query)})
+
+
+class Elsewhere:
+    """Knows which rows of `messages` may be in the tables by another way than the batches of the query at hand."""
+
+    def __init__(self, messages: Location, clean: LakeTable) -> None:
+        self._messages = messages
+        self._clean = clean
+        self._reached: int | None = None
+
+    def may_have(self, query: str | None, begin: TablePosition | None, end: TablePosition) -> bool:
+        """Return whether rows between two places may have been written by another query, or were brought back into
+        `messages` by RESTORE."""
+        if begin is not None and begin.number < self.reached(query):
+            return True
+        if end.is_first_look:
+            return False  # it reads what is there at one version
+        since = end.version if begin is None else begin.version
+        return brought_back(self._clean.tables, self._messages, since, end.read_version) is not None
+
+    def reached(self, query: str | None) -> int:
+        """Return a number of a position below which other queries have written: as `clean` says before this query writes
+        there; 0 if there are none."""
+        if self._reached is None:
+            note = self._clean.last_note()
+            other = note.get("query")
+            end = None if other in (None, query) else self._clean.last_version(f"clean-{other}")
+            self._reached = max(int(note.get(_OTHERS, 0)), 0 if end is None else version_behind(end))
+        return self._reached
 
 
 def _version(table: LakeTable) -> int:

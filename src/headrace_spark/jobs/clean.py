@@ -81,7 +81,7 @@ class Tables:
         self.all = (*self.others, self.clean)
 
     def missing(self, messages: DataFrame) -> DataFrame:
-        """Return those of the rows that are in none of the tables."""
+        """Return those of the rows that are in none of the tables, each once."""
         since = messages.agg(F.min("date")).first()
         assert since is not None
         if since[0] is None:
@@ -90,7 +90,8 @@ class Tables:
         places = [
             table.read(spark).where(F.col("date") >= F.lit(since[0])).select(*PLACE) for table in self.all
         ]
-        return messages.join(reduce(DataFrame.unionByName, places), list(PLACE), "left_anti")
+        once = messages.dropDuplicates(list(PLACE))  # RESTORE may bring back what the same batch has
+        return once.join(reduce(DataFrame.unionByName, places), list(PLACE), "left_anti")
 
 
 def check(settings: Settings) -> None:

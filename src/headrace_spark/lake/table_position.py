@@ -74,6 +74,11 @@ class TablePosition:
         return self.version if begun else self.version - 1
 
 
+def version_behind(number: int) -> int:
+    """Return the number of the place behind the version of a position: a first look reads in an order of its own."""
+    return ((number >> _INDEX_BITS) + 1) << _INDEX_BITS
+
+
 def commit_of(tables: Tables, table: Location, version: int) -> str | None:
     """Return what tells a commit from another one of the same version; None where it is no longer in the log, or not
     yet."""

@@ -253,6 +253,87 @@ def test_a_checkpoint_that_is_older_than_the_tables_loses_and_repeats_nothing(be
     everything(bench, 120)
 
 
+def test_rows_that_a_restore_brings_back_are_not_cleaned_again(bench: Bench) -> None:
+    """As the archive says what to do about rows that one has taken out: that adds their files anew. They may also come
+    with the rows themselves in one batch."""
+    for first in (0, 30, 60):
+        bench.add(made(range(first, first + 30)))
+        bench.clean()
+    messages = DeltaTable(bench.lake / "messages")
+    messages.restore(0)
+    messages.update_incremental()
+    messages.restore(2)
+    bench.clean()
+    everything(bench, 90)
+    bench.add(made(range(90, 120)))
+    messages.update_incremental()
+    messages.restore(4)
+    messages.update_incremental()
+    messages.restore(5)
+    assert messages.to_pyarrow_table().num_rows == 120
+    bench.clean()
+    everything(bench, 120)
+
+
+def test_an_older_checkpoint_of_another_query_repeats_nothing(bench: Bench, tmp_path: Path) -> None:
+    """The checkpoint was lost, the job went on without it, and then it was put back."""
+    checkpoint = bench.lake / "_checkpoints" / "clean-messages"
+    bench.add(made(range(30)))
+    bench.clean()
+    checkpoint.rename(tmp_path / "first")
+    for first in (30, 60):
+        bench.add(made(range(first, first + 30)))
+        bench.clean()
+    checkpoint.rename(tmp_path / "second")
+    shutil.copytree(tmp_path / "first", checkpoint)
+    bench.add(made(range(90, 120)))
+    bench.clean()
+    everything(bench, 120)
+    for name, end in (("second", 150), ("first", 180)):
+        shutil.rmtree(checkpoint)
+        shutil.copytree(tmp_path / name, checkpoint)
+        bench.add(made(range(end - 30, end)))
+        bench.clean()
+        everything(bench, end)
+
+
+@pytest.mark.parametrize(
+    ("harm", "said"),
+    [
+        ("restored", "RESTORE has taken rows out of table .*/clean"),
+        ("put back", "table .*/clean does not hold that.*Remove the checkpoint"),
+        ("source put back", "table .*/messages was replaced.*Remove the checkpoint"),
+    ],
+)
+def test_what_is_done_to_tables_while_the_job_runs_is_noticed_by_the_next_batch(
+    bench: Bench, tmp_path: Path, harm: str, said: str
+) -> None:
+    """Its commit, or what it reads, would hide it."""
+    bench.add(made(range(30)))
+    bench.clean()
+    shutil.copytree(bench.lake, tmp_path / "older")
+    bench.add(made(range(30, 60)))
+    once = Event()
+
+    def done(progress: Progress) -> None:
+        if progress.rows != 30 or once.is_set():
+            return
+        once.set()
+        if harm == "restored":
+            DeltaTable(bench.lake / "clean").restore(DeltaTable(bench.lake / "clean").version() - 1)
+            bench.add(made(range(60, 90)))
+            return
+        name = "messages" if harm == "source put back" else "clean"
+        shutil.rmtree(bench.lake / name)
+        shutil.copytree(tmp_path / "older" / name, bench.lake / name)
+        for first in (30, 60, 70) if name == "messages" else (60,):
+            bench.written = first
+            bench.add(made(range(first, first + 10)))
+
+    with pytest.raises((LakeConflict, QueryFailed), match=said):
+        clean.run(bench.spark, bench.settings(follow=True, trigger_s=0.1), Event(), done)
+
+
 def test_older_copies_in_the_place_of_tables_are_refused(bench: Bench, tmp_path: Path) -> None:
     bench.add(made(range(30)))
     bench.clean()

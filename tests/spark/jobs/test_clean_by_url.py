@@ -17,6 +17,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from headrace_spark.base.errors import LakeConflict, QueryFailed, TableMoved
 from headrace_spark.base.lake_url import LakeUrl
+from headrace_spark.base.progress import Progress
 from headrace_spark.jobs import clean, mend
 from headrace_spark.lake.delta_commit import Step, append_marks
 from headrace_spark.lake.hadoop_files import HadoopFiles
@@ -108,6 +109,49 @@ def test_an_older_copy_of_the_lake_gets_what_it_lacks(bench: Bench, tmp_path: Pa
     bench.forget()
     bench.clean()
     everything(bench, 90)
+
+
+@pytest.mark.parametrize("places", [(0, 1, 0, 1), (1, 0, 1, 0)])
+def test_a_lake_that_is_moved_between_a_folder_and_a_url_repeats_nothing(
+    bench: Bench, places: tuple[int, ...]
+) -> None:
+    """Each keeps elsewhere where it is, and what the other one has left there is older by then."""
+    for number, is_url in enumerate(places):
+        bench.add(made(range(30 * number, 30 * number + 30)))
+        bench.forget()
+        if is_url:
+            bench.clean()
+        else:
+            clean.run(bench.spark, test_clean.Bench.settings(bench), Event(), lambda _: None)
+        everything(bench, bench.written)
+
+
+def test_rows_that_a_restore_brings_back_are_not_cleaned_again(bench: Bench) -> None:
+    for first in (0, 30):
+        bench.add(made(range(first, first + 30)))
+        bench.clean()
+    DeltaTable(bench.lake / "messages").restore(0)
+    DeltaTable(bench.lake / "messages").restore(1)
+    bench.forget()
+    bench.clean()
+    everything(bench, 60)
+
+
+def test_a_restore_while_the_job_runs_is_noticed_by_the_next_batch(bench: Bench) -> None:
+    bench.add(made(range(30)))
+    bench.clean()
+    bench.add(made(range(30, 60)))
+    once = Event()
+
+    def done(progress: Progress) -> None:
+        if progress.rows == 30 and not once.is_set():
+            once.set()
+            table = DeltaTable(bench.lake / "clean")
+            table.restore(table.version() - 2)  # the newest one plans a batch
+            bench.add(made(range(60, 90)))
+
+    with pytest.raises((LakeConflict, QueryFailed), match=r"RESTORE has taken rows out of table .*/clean"):
+        clean.run(bench.spark, bench.settings(follow=True, trigger_s=0.1), Event(), done)
 
 
 def test_rows_that_a_restore_took_out_are_missed_and_those_of_a_table_made_anew_are_not_written_again(
