@@ -27,7 +27,7 @@ from headrace_spark.lake.table_plan import TablePlan
 from headrace_spark.lake.table_position import (
     TablePosition,
     commit_of,
-   
+    is_cleaned_up,
     is_there,
     version_behind,
 )
@@ -108,6 +108,10 @@ class Continuity:
                 f"does not hold that: the table was replaced, or restored from an older copy"
             )
         self._require_as_noted(self._clean.last_note())
+        if is_cleaned_up(self._clean.tables, self._messages, position):
+            raise self._conflict(
+                f"the log of {self._messages} no longer has version {position.version}, where more is to be read"
+            )
 
     def _has(self, position: TablePosition) -> bool:
         """Return whether `clean` has the batches below the position. An older headrace said so by their numbers."""

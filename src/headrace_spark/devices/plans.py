@@ -25,7 +25,7 @@ from headrace_spark.lake.durable import sync_path
 from headrace_spark.lake.notes import NoteFiles
 from headrace_spark.lake.table_log import Folders
 from headrace_spark.lake.table_plan import TablePlan
-from headrace_spark.lake.table_position import TablePosition, commit_of, is_there
+from headrace_spark.lake.table_position import TablePosition, commit_of, is_cleaned_up, is_there
 
 FOLDER: Final = "_plans"
 _EARLIER: Final = 2
@@ -247,6 +247,10 @@ class Plans:
             raise self._conflict(
                 f"table {self._source} was replaced, or restored from an older copy: it has not the version "
                 f"{last.position.read_version} that was read"
+            )
+        if is_cleaned_up(Folders(), self._source, last.position):
+            raise self._conflict(
+                f"the log of {self._source} no longer has version {last.position.version}, where more is to be read"
             )
         passed, planned = self._checkpoint.passed(), self._checkpoint.last_planned
         if passed is not None and TablePosition.from_dict(passed).number > last.position.number:

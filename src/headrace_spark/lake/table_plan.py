@@ -32,7 +32,7 @@ from headrace_spark.lake.checkpoint import Checkpoint
 from headrace_spark.lake.delta_commit import Step, append_marks
 from headrace_spark.lake.hadoop_files import said_plainly
 from headrace_spark.lake.table_log import TableLog, Tables
-from headrace_spark.lake.table_position import TablePosition, commit_of
+from headrace_spark.lake.table_position import TablePosition, commit_of, is_cleaned_up
 from headrace_spark.lake.url_lake import UrlLake
 
 _PARTITIONS: Final = "spark.sql.shuffle.partitions"
@@ -167,6 +167,10 @@ class TablePlan:
             raise self._conflict(f"it has not the version {version} that was read")
         if found.commit and self._commit_of(found.end) not in (0, found.commit):
             raise self._conflict(f"its version {version} is another one than was read")
+        if is_cleaned_up(self._tables, self._source, found.end):
+            raise self._conflict(
+                f"its log no longer has version {found.end.version}, where more is to be read"
+            )
 
     def _commit_of(self, position: TablePosition) -> int:
         """Return what tells the newest version that was read from another one; 0 where the log no longer has it."""

@@ -92,3 +92,11 @@ def is_there(tables: Tables, table: Location, version: int, commit: str | None) 
     return (
         log is not None and log.version() >= version and commit_of(tables, table, version) in (None, commit)
     )
+
+
+def is_cleaned_up(tables: Tables, table: Location, position: TablePosition) -> bool:
+    """Return whether the log of a table no longer tells what came behind a position: Delta keeps a week of it, or what
+    `delta.logRetentionDuration` says."""
+    log = tables.open(table)
+    is_behind = log is not None and position.version <= log.version()
+    return is_behind and not position.is_first_look and tables.commit(table, position.version) is None

@@ -118,6 +118,20 @@ def test_rows_that_a_restore_took_out_are_missed_until_it_is_taken_back(bench: B
     bench.together.require()
 
 
+def test_a_log_that_no_longer_has_what_is_still_to_be_read_is_named(bench: Bench) -> None:
+    """The job was away for longer than Delta keeps the log."""
+    for batch in range(2):
+        bench.do(batch)
+    for _ in range(2):
+        nothing(bench.messages)
+    bench.together.require()
+    DeltaTable(bench.messages.folder).create_checkpoint()
+    for commit in sorted((bench.messages.folder / "_delta_log").glob("*.json"))[:-1]:
+        commit.unlink()
+    with pytest.raises(LakeConflict, match=r"the log of .* no longer has version 3, .*Remove the checkpoint"):
+        bench.together.require()
+
+
 def test_a_first_look_repeats_what_the_tables_had_before_it(bench: Bench) -> None:
     bench.together.begin()
     bench.do(0)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from deltalake import write_deltalake
+from deltalake import DeltaTable, write_deltalake
 
 from headrace_spark.base.errors import LakeConflict
 from headrace_spark.devices.plans import Plans
@@ -109,6 +109,20 @@ def test_what_does_not_belong_together_is_refused(bench: Bench, harm: str, probl
         (bench.lake / "outbox" / "_plans" / "commands.json").write_text('{"query"')
     with pytest.raises(LakeConflict, match=f"{problem}.*another pipeline.publish.name"):
         bench.plans.resume(kept)
+
+
+def test_a_log_that_no_longer_has_what_is_still_to_be_read_is_named(bench: Bench) -> None:
+    bench.do(2)
+    bench.plan(2)
+    write_deltalake(bench.lake / "commands", pa.table({"payload": ["y"]}), mode="append")
+    bench.plans.resume(1)
+    DeltaTable(bench.lake / "commands").create_checkpoint()
+    for commit in sorted((bench.lake / "commands" / "_delta_log").glob("*.json"))[:-1]:
+        commit.unlink()
+    with pytest.raises(
+        LakeConflict, match=r"the log of .*/commands no longer has version 2, .*another pipeline"
+    ):
+        bench.plans.resume(1)
 
 
 def test_an_outbox_of_an_older_headrace_tells_by_numbers(bench: Bench) -> None:
