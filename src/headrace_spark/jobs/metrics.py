@@ -27,7 +27,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
-from headrace_spark.base.errors import BadOption, LakeUnreachable, QueryFailed
+from headrace_spark.base.errors import BadOption, LakeConflict, LakeUnreachable, QueryFailed
 from headrace_spark.base.lake_url import LakeUrl
 from headrace_spark.base.logs import LOG
 from headrace_spark.base.progress import Progress, Report
@@ -39,6 +39,7 @@ from headrace_spark.lake.hadoop_files import said_plainly
 from headrace_spark.lake.lake import Lake
 from headrace_spark.lake.lake_of import AnyLake, lake_of, tending
 from headrace_spark.lake.lake_table import LakeTable
+from headrace_spark.lake.restored import WRITTEN, Restores
 from headrace_spark.lake.table_files import CODEC, CODEC_KEY, TableFiles
 from headrace_spark.lake.tables import (
     BACKLOG,
@@ -110,6 +111,21 @@ class Tables:
         self.parts = (self.traffic, self.deliveries, self.usage)
         self.merged = (self.devices, self.connections)
         self.all = (*self.parts, self.devices, self.connections, self.backlog, self.state)
+        self._restores = [
+            Restores(table.tables, table.path, WRITTEN, is_replaced=table not in self.parts)
+            for table in self.all
+        ]
+
+    def require_unrestored(self) -> None:
+        """Raise LakeConflict if Delta's RESTORE has taken rows out of a table, before or since the last look: it keeps
+        the transactions by which the table says that they are counted."""
+        for table, restores in zip(self.all, self._restores, strict=True):
+            if (before := restores.lost()) is not None:
+                raise LakeConflict(
+                    f"Delta's RESTORE has taken rows out of table {table.path}, which would be missing for ever. To have "
+                    f"them back: RESTORE TABLE delta.`{table.path}` TO VERSION AS OF {before}. Or remove all tables of "
+                    f"job {JOB} to count what the journal still has"
+                )
 
 
 def check(settings: Settings) -> None:
@@ -133,6 +149,7 @@ def run(spark: SparkSession, settings: Settings, stop: Event, report: Report) ->
         tables = Tables(lake)
         for table in tables.all:
             table.create()
+        tables.require_unrestored()
         owner = lake.owner(JOB, tables.state.path)
         turns = deque(begun(settings, tables, journal, owner) for journal in journals)
         ends = {ranges.journal.uuid: ranges.position() or 0 for ranges in turns}
@@ -148,6 +165,7 @@ def run(spark: SparkSession, settings: Settings, stop: Event, report: Report) ->
                 continue
             at = monotonic()
             lake.require_held()
+            tables.require_unrestored()
             found = count(spark, settings, lake, tables, found, ranges)
             for synced in on_disk:
                 synced.sync()

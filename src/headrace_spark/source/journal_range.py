@@ -56,8 +56,6 @@ class Ranges:
         self._last = last
         self._others = others
         self._merged = merged
-        self.is_together = False
-        """Whether the tables were found to fit together: only somebody else can change that between two ranges."""
 
     def app_id(self, epoch: int) -> str:
         return f"{self._job}-{self.journal.uuid}-{epoch}"
@@ -97,26 +95,11 @@ class Ranges:
         Raises LakeConflict.
         """
         position = self.position()
-        self._require_together(position)
-        for table in self._merged:
-            noted = self._last.last_version(self._note(table))
-            log = table.log()
-            if noted is None or log is None:
-                continue  # an older headrace noted nothing
-            known = self._last.last_version(self._note(table, log.metadata().id))
-            if known is None or log.version() < known:
-                raise self._conflict(
-                    f"table {table.path} is not the one that {self._last.path} was written with"
-                )
+        ends = self._require_together(position)
         first = self.journal.complete_offset()
-        is_begun = consumed == first and all(end > first for end in self._ends().values())
-        if position is None and self._ends() and first > 0 and not is_begun:
+        is_begun = consumed == first and all(end > first for end in ends.values())
+        if position is None and ends and first > 0 and not is_begun:
             raise self._conflict(f"table {self._last.path} has nothing of this journal, which others count")
-
-    def _ends(self) -> dict[LakeTable, int]:
-        """Return, for each table that counts anything, up to where it does."""
-        ends = {table: self._end_of(table) for table in self._others}
-        return {table: end for table, end in ends.items() if end is not None}
 
     def _conflict(self, problem: str) -> LakeConflict:
         return LakeConflict(
@@ -124,18 +107,32 @@ class Ranges:
             f"{self._job} as they were at one time, or remove all of them to count what the journal still has"
         )
 
-    def _require_together(self, position: int | None) -> None:
-        """Check that every table ends where the last one does, or where the range ended that was cut off. Raises
-        LakeConflict."""
-        if self.is_together:
-            return
+    def _require_together(self, position: int | None) -> dict[LakeTable, int]:
+        """Check that every table ends where the last one does, or where the range ended that was cut off, and return
+        where those end that count anything. Raises LakeConflict."""
         ends = {table: self._end_of(table) for table in self._others}
         ahead = {end for end in ends.values() if end is not None and end > (position or 0)}
         behind = [table for table, end in ends.items() if position is not None and (end or 0) < position]
         if behind or len(ahead) > 1:
             said = ", ".join(f"{table.path} up to offset {end or 0}" for table, end in ends.items())
             raise self._conflict(f"table {self._last.path} counts up to offset {position or 0}, {said}")
-        self.is_together = True
+        self._require_merged()
+        return {table: end for table, end in ends.items() if end is not None}
+
+    def _require_merged(self) -> None:
+        """Check that the merged tables are those that the last one was written with. Raises LakeConflict."""
+        last = self._last.log()
+        if last is None:
+            return
+        for table in self._merged:
+            noted, log = last.transaction_version(self._note(table)), table.log()
+            if noted is None or log is None:
+                continue  # an older headrace noted nothing
+            known = last.transaction_version(self._note(table, log.metadata().id))
+            if known is None or log.version() < known:
+                raise self._conflict(
+                    f"table {table.path} is not the one that {self._last.path} was written with"
+                )
 
     def _end_of(self, table: LakeTable) -> int | None:
         """Return the end in the newest epoch in which it counts anything."""
@@ -148,7 +145,7 @@ class Ranges:
         """Return the next range, None if there is nothing new. Raises DataLoss, LakeConflict."""
         journal = self.journal
         position = self.position()
-        self._require_together(position)
+        ends = self._require_together(position)
         start = (
             journal.complete_offset()
             if position is None
@@ -157,8 +154,8 @@ class Ranges:
         app_id = self.app_id(journal.epoch)
         begun = [
             done
-            for table in self._others
-            if (done := table.last_version(app_id)) is not None and done > start
+            for table, end in ends.items()
+            if end > start and (done := table.last_version(app_id)) is not None and done > start
         ]
         end = max(begun) if begun else min(journal.high_watermark(), start + records_max)
         if end <= start:

@@ -30,7 +30,9 @@ from headrace_spark.metrics.usage import MEASURES
 from headrace_spark.report.page import write_report
 from headrace_spark.source.journal import open_journals
 from headrace_spark.source.journal_range import JournalRange
-from spark.conftest import Shards, settings_of
+from spark.conftest import Shards, Writer, settings_of
+from spark.histories import History
+from spark.journals import Made
 
 pytestmark = pytest.mark.spark
 
@@ -242,6 +244,29 @@ def test_the_journals_of_shards_are_worked_on_in_turn(
     for each_turn in turns:
         monkeypatch.setattr(each_turn, "next", lambda *_: None)
     assert metrics.next_range(turns, settings)[1] is None
+
+
+@pytest.mark.parametrize("name", ["traffic", "devices"])
+def test_what_a_restore_took_out_is_missed_until_it_is_back(
+    spark: SparkSession, journal: Writer, tmp_path: Path, name: str
+) -> None:
+    """It keeps the transactions by which the tables say how far they count."""
+    records = History(3, 400).made.records
+    lake = tmp_path / "lake"
+    for part in range(2):
+        made = Made()
+        made.records = records[part * len(records) // 2 : (part + 1) * len(records) // 2]
+        journal.write(made)
+        run(spark, journal.data_dir, lake)
+        if not part:
+            version = DeltaTable(lake / name).version()
+    DeltaTable(lake / name).restore(version)
+    with pytest.raises(
+        LakeConflict, match=rf"RESTORE has taken rows out of table .*/{name}.*TO VERSION AS OF"
+    ):
+        run(spark, journal.data_dir, lake)
+    DeltaTable(lake / name).restore(DeltaTable(lake / name).version() - 1)
+    run(spark, journal.data_dir, lake)
 
 
 def test_what_does_not_fit_is_refused(spark: SparkSession, tmp_path: Path) -> None:

@@ -116,6 +116,26 @@ def test_a_table_without_an_end_of_its_own_is_recognised_by_its_log(
         bench.ranges().require_together(200)
 
 
+def test_what_is_put_back_between_two_ranges_is_noticed_before_the_next(bench: Bench, tmp_path: Path) -> None:
+    """That one would take it to the end of all others."""
+    bench.range_done(100)
+    for table in (bench.traffic, bench.devices):
+        shutil.copytree(table.folder, tmp_path / "older" / table.definition.name)
+    bench.range_done(200)
+    ranges = bench.ranges()
+    ranges.require_together(200)
+    assert ranges.next(50, 1 << 30, True) is not None
+    for table in (bench.traffic, bench.devices):
+        name = table.definition.name
+        table.folder.rename(tmp_path / name)
+        shutil.copytree(tmp_path / "older" / name, table.folder)
+        with pytest.raises(LakeConflict, match=f"{name}.*restored from an older copy"):
+            ranges.next(50, 1 << 30, True)
+        shutil.rmtree(table.folder)
+        (tmp_path / name).rename(table.folder)
+    assert ranges.next(50, 1 << 30, True) is not None
+
+
 def test_a_state_that_is_gone_is_made_again_only_from_a_journal_that_is_whole(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
