@@ -45,7 +45,7 @@ from headrace_spark.devices.outgoing import COLUMNS, PRODUCER, SEQUENCE, check_c
 from headrace_spark.devices.plans import AnyPlans
 from headrace_spark.devices.sink import FORMAT, ROW_BITS, SinkOptions
 from headrace_spark.lake.messages import KEPT_LOG
-from headrace_spark.lake.restored import WRITTEN, lost_by_restore
+from headrace_spark.lake.restored import WRITTEN, Restores
 from headrace_spark.lake.table_log import Folders, Tables
 
 KEPT_BATCHES: Final = 100
@@ -120,10 +120,14 @@ class Outbox:
         log = self.tables.open(self.table)
         return None if log is None else log.transaction_version(query)
 
-    def require_unrestored(self) -> None:
+    def restores(self) -> Restores:
+        """Return what misses rows that Delta's RESTORE takes out of the table."""
+        return Restores(self.tables, self.table, WRITTEN)
+
+    def require_unrestored(self, restores: Restores) -> None:
         """Raise LakeConflict if Delta's RESTORE has taken rows out of the table that are still missing: it says
         nevertheless that they are kept, so they would never leave."""
-        before = lost_by_restore(self.tables, self.table, WRITTEN)
+        before = restores.lost()
         if before is not None:
             raise LakeConflict(
                 f"Delta's RESTORE has taken rows out of table {self.table}, which would never leave. To have them back: "
@@ -133,8 +137,10 @@ class Outbox:
 
     def batches(self, plans: AnyPlans | None = None) -> Callable[[DataFrame, int], None]:
         """Return what `foreachBatch` is given: keep the batch, publish it. `plans`: of a query over a Delta table."""
+        restores = self.restores()
 
         def each(frame: DataFrame, batch: int) -> None:
+            self.require_unrestored(restores)
             spark = frame.sparkSession
             query = str(spark.sparkContext.getLocalProperty("sql.streaming.queryId"))
             if plans is not None:

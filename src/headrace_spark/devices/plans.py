@@ -20,10 +20,12 @@ from pathlib import Path
 from typing import Any, Final, Protocol
 
 from headrace_spark.base.errors import LakeConflict
+from headrace_spark.base.lake_url import Location
 from headrace_spark.lake.checkpoint import Checkpoint
 from headrace_spark.lake.durable import sync_path
 from headrace_spark.lake.notes import NoteFiles
-from headrace_spark.lake.table_log import Folders
+from headrace_spark.lake.restored import brought_back
+from headrace_spark.lake.table_log import Folders, Tables
 from headrace_spark.lake.table_plan import TablePlan
 from headrace_spark.lake.table_position import TablePosition, commit_of, is_cleaned_up, is_there
 
@@ -79,10 +81,11 @@ class TablePlans:
         self,
         plan: TablePlan,
         outbox: object,
-        source: object,
+        source: Location,
         name: str,
         notes: NoteFiles,
         of_folder: NoteFiles,
+        tables: Tables,
     ) -> None:
         self._plan = plan
         self._outbox = outbox
@@ -91,9 +94,13 @@ class TablePlans:
         self._file = _file_of(name)
         self._notes = notes
         self._of_folder = of_folder
+        self._tables = tables
         self.query = plan.query_id
 
     def add(self, batch: int) -> None:
+        newest = self._plan.newest()  # and the table is still the one that was read
+        end = TablePosition.from_dict(self._plan.checkpoint.end(batch))
+        _require_new(self._tables, self._source, None if newest is None else newest.end, end)
         self._plan.add(batch)
 
     def kept(self, batch: int) -> None:
@@ -165,6 +172,19 @@ def _moved(file: object, outbox: object) -> LakeConflict:
     )
 
 
+def _require_new(tables: Tables, source: Location, begin: TablePosition | None, end: TablePosition) -> None:
+    """Raise LakeConflict if RESTORE has brought rows back between two places: they have left when they came first."""
+    if end.is_first_look:
+        return  # it reads what is there at one version
+    since = end.version if begin is None else begin.version
+    if (version := brought_back(tables, source, since, end.read_version)) is not None:
+        raise LakeConflict(
+            f"Delta's RESTORE has brought rows back into table {source} with version {version}, and those that have left "
+            "would leave again. Append the rows that are to leave to another table, and publish that under another "
+            "pipeline.publish.name"
+        )
+
+
 class Plans:
     """Knows the plans of one query over the Delta table `source`."""
 
@@ -176,11 +196,15 @@ class Plans:
         self._source = source
 
     def add(self, batch: int) -> None:
-        """Add a plan, before the rows of a batch are kept. Raises OSError."""
+        """Add a plan, before the rows of a batch are kept. Raises OSError, LakeConflict."""
         end = self._checkpoint.end(batch)
-        version = max(0, TablePosition.from_dict(end).read_version)
+        position = TablePosition.from_dict(end)
+        version = max(0, position.read_version)
         _, plans = self._read()
         plans = [plan for plan in plans if plan.batch < batch][-_EARLIER:]
+        if plans:
+            self._require_read(plans[-1])
+        _require_new(Folders(), self._source, plans[-1].position if plans else None, position)
         plans.append(
             Plan(batch, end, commit_of(Folders(), self._source, version), self._checkpoint.settings_of(batch))
         )
@@ -243,15 +267,7 @@ class Plans:
 
     def _go_on(self, query: str, plans: Sequence[Plan]) -> None:
         last = plans[-1]
-        if not is_there(Folders(), self._source, max(0, last.position.read_version), last.commit):
-            raise self._conflict(
-                f"table {self._source} was replaced, or restored from an older copy: it has not the version "
-                f"{last.position.read_version} that was read"
-            )
-        if is_cleaned_up(Folders(), self._source, last.position):
-            raise self._conflict(
-                f"the log of {self._source} no longer has version {last.position.version}, where more is to be read"
-            )
+        self._require_read(last)
         passed, planned = self._checkpoint.passed(), self._checkpoint.last_planned
         if passed is not None and TablePosition.from_dict(passed).number > last.position.number:
             raise self._conflict(
@@ -261,6 +277,20 @@ class Plans:
         is_behind = planned is None or planned < last.batch
         if is_behind or (planned == last.batch and self._checkpoint.end(planned) != last.end):
             self._checkpoint.move(query, {plan.batch: plan.end for plan in plans}, last.settings)
+
+    def _require_read(self, plan: Plan) -> None:
+        """Check that the source has what was read up to a plan: rows of versions that were read before in another table
+        would never leave. Raises LakeConflict."""
+        if not is_there(Folders(), self._source, max(0, plan.position.read_version), plan.commit):
+            raise self._conflict(
+                f"table {self._source} was replaced, or restored from an older copy: it has not the version "
+                f"{plan.position.read_version} that was read"
+            )
+        if is_cleaned_up(Folders(), self._source, plan.position):
+            raise self._conflict(
+                f"the log of {self._source} no longer has version {plan.position.version}, where more is to be "
+                "read"
+            )
 
     def _conflict(self, problem: str) -> LakeConflict:
         return LakeConflict(

@@ -127,7 +127,7 @@ def plans_in(spark: SparkSession, settings: Settings, lake: AnyLake, outbox: Out
         outbox.create(spark)
     plan = TablePlan(lake, f"{JOB}-{settings.name}", outbox.table, settings.source)
     of_folder = UrlNotes(lake.files, lake.root / "outbox" / FOLDER)
-    return TablePlans(plan, outbox.table, settings.source, settings.name, lake.notes, of_folder)
+    return TablePlans(plan, outbox.table, settings.source, settings.name, lake.notes, of_folder, lake.tables)
 
 
 class Tracker:
@@ -167,7 +167,7 @@ def start_query(
         .option("skipChangeCommits", True)
         .load(str(settings.source))
     )
-    outbox.require_unrestored()
+    outbox.require_unrestored(outbox.restores())
     checkpoint = plans.start(None if plans.query is None else outbox.last_batch(plans.query))
     tracker.starts_at(plans.position())
     outbox.create(spark)

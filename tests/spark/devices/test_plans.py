@@ -111,6 +111,19 @@ def test_what_does_not_belong_together_is_refused(bench: Bench, harm: str, probl
         bench.plans.resume(kept)
 
 
+def test_a_table_that_is_put_back_between_two_batches_is_noticed_by_the_next(bench: Bench) -> None:
+    """It gets other rows under versions that were read: these would never leave."""
+    bench.do(1)
+    shutil.copytree(bench.lake / "commands", bench.lake / "older")
+    bench.do(4)
+    shutil.rmtree(bench.lake / "commands")
+    (bench.lake / "older").rename(bench.lake / "commands")
+    for _ in range(4):
+        write_deltalake(bench.lake / "commands", pa.table({"payload": ["y"]}), mode="append")
+    with pytest.raises(LakeConflict, match="commands was replaced, or restored from an older copy"):
+        bench.plan(4)
+
+
 def test_a_log_that_no_longer_has_what_is_still_to_be_read_is_named(bench: Bench) -> None:
     bench.do(2)
     bench.plan(2)
@@ -123,6 +136,16 @@ def test_a_log_that_no_longer_has_what_is_still_to_be_read_is_named(bench: Bench
         LakeConflict, match=r"the log of .*/commands no longer has version 2, .*another pipeline"
     ):
         bench.plans.resume(1)
+
+
+def test_rows_that_a_restore_brings_back_do_not_leave_again(bench: Bench) -> None:
+    bench.do(3)
+    DeltaTable(bench.lake / "commands").restore(1)
+    bench.plan(3)  # it takes rows out, which a stream passes over
+    DeltaTable(bench.lake / "commands").delete()
+    DeltaTable(bench.lake / "commands").restore(4)
+    with pytest.raises(LakeConflict, match=r"brought rows back into table .*/commands with version 6"):
+        bench.plan(6)
 
 
 def test_an_outbox_of_an_older_headrace_tells_by_numbers(bench: Bench) -> None:

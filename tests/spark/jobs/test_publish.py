@@ -20,6 +20,7 @@ from pyspark.sql import SparkSession
 
 from broker_process import BrokerProcess, wait_until
 from headrace_spark.base.errors import BadOption, LakeConflict, QueryFailed
+from headrace_spark.base.progress import Progress
 from headrace_spark.devices.outbox import Outbox
 from headrace_spark.jobs import publish as job
 from headrace_spark.lake.lake import Lake
@@ -208,6 +209,38 @@ def test_an_outbox_that_lost_rows_by_restore_is_refused_until_they_are_back(
     bench.spark.sql(f"RESTORE TABLE delta.`{outbox}` TO VERSION AS OF {kept}")
     bench.run()
     assert bench.payloads("device-restore") == list(range(20))
+
+
+def test_a_restore_while_the_job_runs_is_noticed_by_the_next_batch(bench: Bench) -> None:
+    """Of the outbox, whose next transaction would hide it; and of the table, whose rows have left before."""
+    subscribe(bench.broker, "device-meanwhile", "meanwhile/#")
+    for name, said in (
+        ("outbox", "RESTORE has taken rows out"),
+        ("commands", "RESTORE has brought rows back"),
+    ):
+        bench.append(0, 10, "meanwhile")
+        bench.run()
+        bench.append(10, 10, "meanwhile")
+        once = Event()
+
+        def done(progress: Progress, name: str = name, once: Event = once) -> None:
+            if progress.rows != 10 or once.is_set():
+                return
+            once.set()
+            table = DeltaTable(bench.lake / name)
+            table.restore(table.version() - 1)
+            if name == "outbox":
+                bench.append(20, 10, "meanwhile")
+            else:
+                table.update_incremental()
+                table.restore(table.version() - 1)
+
+        settings = bench.settings(follow=True, trigger_s=0.1, restarts_max=0)
+        with pytest.raises((LakeConflict, QueryFailed), match=said):
+            job.run(bench.spark, settings, Event(), done)
+        assert bench.payloads("device-meanwhile") == list(range(20))
+        shutil.rmtree(bench.lake)
+        bench.forget()
 
 
 @pytest.mark.slow
