@@ -10,7 +10,6 @@ from librt.strings import BytesWriter
 
 from harness import Harness, message
 from headrace.core.records.message import FrameMessage, copy_of
-from headrace.core.shards.neighbours import Neighbours
 from headrace.core.shards.peer import Confirmed, Copied
 from headrace.core.shards.peer_codec import encode
 from headrace.workers.channel import Channel
@@ -39,6 +38,7 @@ from headrace.workers.peer_link import (
     PeerLink,
 )
 from headrace.workers.wires import LinkWire, ShardWire
+from shard_wires import WiredShards
 
 MINE = Greeting(0, 2, 2, 1, bytes(16))
 THEIRS = Greeting(1, 2, 2, 1, bytes(16))
@@ -300,7 +300,7 @@ def test_a_link_that_takes_nothing_ends_before_memory_does() -> None:
 
 def test_streams_wait_while_far_more_waits_than_should_and_go_on_with_a_tick() -> None:
     line = Line()
-    wire = LinkWire(line.owner, Neighbours.__new__(Neighbours), 1, True, line.link, 1)
+    wire = LinkWire(line.owner, WiredShards(2)[0].neighbours, 1, True, line.link, 1)
     found = []
     for waits in (PILED_BYTES, PILED_BYTES + 1, 1):
         line.transport.waits = waits
