@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import re
 import socket
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from importlib.util import find_spec
 from typing import Final
 from urllib.parse import urlsplit
@@ -55,11 +56,12 @@ def check_master(master: str) -> None:
     raise EngineMissing(f"no Spark master answers at {master} ({'; '.join(problems)})")
 
 
-def check_workers(spark: SparkSession) -> None:
+def check_workers(spark: SparkSession, modules: Sequence[str] = REQUIRED) -> None:
     """Ask the workers whether they have what they need. Raises EngineMissing."""
     tasks = spark.sparkContext.defaultParallelism
+    look = Missing(tuple(modules))
     try:
-        missing = set(spark.sparkContext.parallelize(range(tasks), tasks).mapPartitions(_missing).collect())
+        missing = set(spark.sparkContext.parallelize(range(tasks), tasks).mapPartitions(look).collect())
     except Exception as error:
         found = _VERSIONS.search(str(error))
         if found is None:
@@ -72,6 +74,19 @@ def check_workers(spark: SparkSession) -> None:
         )
 
 
-def _missing(_numbers: Iterable[int]) -> Iterable[str]:
-    """Return the modules that a worker lacks. Runs on a worker."""
-    return (name for name in REQUIRED if find_spec(name) is None)
+@dataclass(frozen=True)
+class Missing:
+    """A look for modules. Runs on a worker."""
+
+    modules: tuple[str, ...]
+
+    def __call__(self, _numbers: Iterable[int]) -> Iterator[str]:
+        """Yield the names of those that a worker lacks."""
+        return (name for name in self.modules if not _is_installed(name))
+
+
+def _is_installed(name: str) -> bool:
+    try:
+        return find_spec(name) is not None
+    except ModuleNotFoundError:  # nor is the package that it is in
+        return False

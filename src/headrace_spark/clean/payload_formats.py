@@ -32,6 +32,8 @@ SPARKPLUG: Final = "sparkplug"
 _SPARKPLUG_MESSAGE: Final = "org.eclipse.tahu.protobuf.Payload"
 # What a hostile payload, or one of another schema, makes of a reader of Avro.
 _BROKEN: Final = (ArithmeticError, EOFError, LookupError, TypeError, ValueError, struct.error, DecodeError)
+MODULES: Final = ("fastavro", "google.protobuf")
+"""What workers need to decode these formats, beside what all jobs need."""
 _ENCODER: Final = msgspec.json.Encoder(decimal_format="number")
 
 Decoder = Callable[[bytes], object]

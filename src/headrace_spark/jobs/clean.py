@@ -28,6 +28,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.streaming.listener import StreamingQueryProgress
 from pyspark.sql.streaming.query import StreamingQuery
 
+from headrace_spark.base.cluster import check_workers
 from headrace_spark.base.errors import BadOption, LakeConflict
 from headrace_spark.base.lake_url import LakeUrl
 from headrace_spark.base.progress import Progress, Report
@@ -45,6 +46,7 @@ from headrace_spark.clean.cleaning import (
 )
 from headrace_spark.clean.continuity import Continuity, PlannedContinuity, Together
 from headrace_spark.clean.known_ids import KnownIds
+from headrace_spark.clean.payload_formats import MODULES
 from headrace_spark.clean.topic_schemas import TopicSchema, files_of, has_grown, load_topic_schemas
 from headrace_spark.lake.lake import Lake
 from headrace_spark.lake.lake_of import AnyLake, lake_of, tending
@@ -147,7 +149,9 @@ def run(spark: SparkSession, settings: Settings, stop: Event, report: Report) ->
         tables = Tables(lake)
         together = together_in(settings, lake, tables)
         Pinned(lake.notes, together.is_unfinished).keep(Path(settings.topic_schemas))
-        cleaner = Cleaner(settings, load_topic_schemas(Path(settings.topic_schemas)), tables, together)
+        schemas = load_topic_schemas(Path(settings.topic_schemas))
+        require_formats(spark, schemas)
+        cleaner = Cleaner(settings, schemas, tables, together)
         tracker = Tracker(cleaner, TableBacklog(lake.messages, lake.tables), together.position(), report)
         written = [table.path for table in tables.all]
         tend = tending(spark, settings.upkeep, lake, written)
@@ -160,6 +164,12 @@ def run(spark: SparkSession, settings: Settings, stop: Event, report: Report) ->
         begin = partial(start_query, spark, settings, lake, cleaner, together)
         run_query(begin, observe, stop, settings.restarts_max)
         return tracker.progress
+
+
+def require_formats(spark: SparkSession, schemas: Sequence[TopicSchema]) -> None:
+    """Check that the workers can decode what the schemas speak of beside JSON. Raises EngineMissing."""
+    if any(schema.form is not None for schema in schemas):
+        check_workers(spark, MODULES)
 
 
 def require_columns(clean: LakeTable, schemas: Sequence[TopicSchema]) -> None:

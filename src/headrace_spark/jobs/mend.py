@@ -73,6 +73,7 @@ def add_mended(spark: SparkSession, settings: Settings, lake: AnyLake, tables: T
     assert log is not None  # `run` has seen it; taking rows out has made a version more
     rows = with_payloads(tables.quarantine.read(spark), spark.read.format("delta").load(str(lake.messages)))
     schemas = load_topic_schemas(Path(settings.topic_schemas))
+    clean.require_formats(spark, schemas)
     judged = judge(rows, schemas, settings.payload_bytes_max, settings.late_after_s)
     good = clean_rows(judged.withColumn("repeat", F.lit(False)))
     if good.isEmpty():

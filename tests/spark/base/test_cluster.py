@@ -18,7 +18,6 @@ from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
 from broker_process import free_port, wait_until
-from headrace_spark.base import cluster
 from headrace_spark.base.cluster import check_master, check_workers
 from headrace_spark.base.errors import BadOption, EngineMissing
 from headrace_spark.lake.lake import Lake
@@ -180,8 +179,7 @@ def test_a_master_that_is_none() -> None:
         check_master("spark://127.0.0.1:1")
 
 
-def test_what_workers_lack_is_named(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_workers_lack_is_named(spark: SparkSession) -> None:
     check_workers(spark)
-    monkeypatch.setattr(cluster, "_missing", lambda _numbers: iter(("librt", "msgspec")))
-    with pytest.raises(EngineMissing, match="Spark workers lack librt, msgspec: install them"):
-        check_workers(spark)
+    with pytest.raises(EngineMissing, match=r"Spark workers lack nothing\.like_it, nowhere: install them"):
+        check_workers(spark, ("msgspec", "nowhere", "nothing.like_it"))

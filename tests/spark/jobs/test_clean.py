@@ -14,7 +14,7 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 from pyspark.sql import DataFrame, SparkSession
 
-from headrace_spark.base.errors import BadOption, LakeConflict, QueryFailed
+from headrace_spark.base.errors import BadOption, EngineMissing, LakeConflict, QueryFailed
 from headrace_spark.base.progress import Progress
 from headrace_spark.clean.topic_schemas import BadTopicSchema
 from headrace_spark.jobs import clean
@@ -379,3 +379,12 @@ def test_files_that_schemas_name_are_kept_with_an_unfinished_batch(bench: Bench,
         pinned.require(bench.file)
     named.write_text(json.dumps(record))
     pinned.require(bench.file)
+
+
+def test_workers_that_cannot_decode_a_format_are_named(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(clean, "MODULES", ("msgspec", "nowhere"))
+    bench.add(made(range(4)))
+    assert bench.clean() == 4  # JSON needs neither
+    bench.file.write_text(SCHEMAS + '[[schema]]\nname = "edge"\ntopics = ["edge/#"]\nsparkplug = true\n')
+    with pytest.raises(EngineMissing, match="Spark workers lack nowhere: install them"):
+        bench.clean()
