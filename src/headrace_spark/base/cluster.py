@@ -10,8 +10,12 @@ from __future__ import annotations
 import re
 import socket
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from importlib.util import find_spec
+from pathlib import Path
+from secrets import token_hex
+from time import monotonic, sleep
 from typing import Final
 from urllib.parse import urlsplit
 
@@ -25,6 +29,9 @@ REQUIRED: Final = ("librt", "msgspec", "mypy_extensions", "numpy", "pyarrow")
 LOCAL: Final = re.compile(r"local(?:\[(\*|[1-9]\d*)(?:,[1-9]\d*)?\])?")
 _CONNECT_TIMEOUT_S: Final = 5.0
 _VERSIONS: Final = re.compile(r"Python in worker has different version.*")
+_MARK: Final = ".seen-"
+_SEEN_WITHIN_S: Final = 5.0
+"""So long may a shared file system take until another machine sees a new file."""
 
 
 def check_master(master: str) -> None:
@@ -72,6 +79,61 @@ def check_workers(spark: SparkSession, modules: Sequence[str] = REQUIRED) -> Non
         raise EngineMissing(
             f"Spark workers lack {names}: install them into the Python that PYSPARK_PYTHON names on every worker"
         )
+
+
+def check_folders(
+    spark: SparkSession, lake: Path | None, data_dir: Path | None, journals: Sequence[Path]
+) -> None:
+    """Check that the workers have the folders that a job was told under the driver's paths, as far as they are there yet:
+    what is written into another folder of that name is no part of any table. Raises BadOption.
+
+    `journals`: of `data_dir`. None: that job has none.
+    """
+    if data_dir is not None:
+        problem = (
+            "does not see it; the journal of a running broker needs no shared disk: headrace://HOST:PORT"
+        )
+        require_seen(spark, "data_dir", data_dir, journals, problem)
+    if lake is None:
+        return
+    mark = lake.absolute() / "_checkpoints" / f"{_MARK}{token_hex(8)}"
+    try:
+        mark.parent.mkdir(parents=True, exist_ok=True)
+        mark.touch()
+    except OSError:
+        return  # the job says what there is to say
+    try:
+        problem = "does not see it: give a folder that all machines share, or a URL (s3a://BUCKET/...)"
+        require_seen(spark, "pipeline.lake", lake, [mark], problem)
+    finally:
+        with suppress(OSError):
+            mark.unlink()
+
+
+def require_seen(spark: SparkSession, option: str, value: Path, paths: Sequence[Path], problem: str) -> None:
+    """Raise BadOption unless the workers see all of the paths."""
+    look = Look(tuple(map(str, paths)), _SEEN_WITHIN_S)
+    tasks = spark.sparkContext.defaultParallelism
+    hosts = set(spark.sparkContext.parallelize(range(tasks), tasks).mapPartitions(look).collect())
+    if hosts:
+        raise BadOption(option, str(value), f"the worker on {min(hosts)} {problem}")
+
+
+@dataclass(frozen=True)
+class Look:
+    """A look at paths. Runs on a worker."""
+
+    paths: tuple[str, ...]
+    within_s: float
+
+    def __call__(self, _numbers: Iterable[int]) -> Iterator[str]:
+        """Yield the name of this machine if one of the paths is not there in time."""
+        until = monotonic() + self.within_s
+        while not all(Path(path).exists() for path in self.paths):
+            if monotonic() >= until:
+                yield socket.gethostname()
+                return
+            sleep(0.5)
 
 
 @dataclass(frozen=True)

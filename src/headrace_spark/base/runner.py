@@ -13,7 +13,7 @@ from py4j.protocol import Py4JError, Py4JJavaError, Py4JNetworkError
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
-from headrace_spark.base.cluster import check_master
+from headrace_spark.base.cluster import check_folders, check_master
 from headrace_spark.base.errors import (
     EngineLost,
     JournalUnreachable,
@@ -26,9 +26,9 @@ from headrace_spark.base.lake_url import LakeUrl
 from headrace_spark.base.logs import LOG
 from headrace_spark.base.object_store import add_log_store, for_lake
 from headrace_spark.base.progress import Progress, Report
-from headrace_spark.base.session import close_session, open_session
+from headrace_spark.base.session import close_session, is_local, open_session
 from headrace_spark.base.settings import RunSettings
-from headrace_spark.base.stopping import Stopped
+from headrace_spark.base.stopping import STOPPING, Stopped
 from headrace_spark.jobs import TABLES_OF, module_of
 from headrace_spark.lake.catalog import Catalog, with_catalog
 from headrace_spark.lake.hadoop_files import said_plainly
@@ -66,6 +66,9 @@ def run_job(job: str, settings: RunSettings, stop: Event, report: Report) -> Pro
             catalog.go_on()
 
     try:
+        if not is_local(settings.spark.master):
+            with STOPPING.ends():
+                check_shared(spark, settings)
         if isinstance(settings.lake, LakeUrl):
             add_log_store(spark)
         if settings.database:
@@ -91,6 +94,14 @@ def run_job(job: str, settings: RunSettings, stop: Event, report: Report) -> Pro
     except BaseException:
         close_session(spark)
         raise
+
+
+def check_shared(spark: SparkSession, settings: RunSettings) -> None:
+    """Check that the workers of a cluster see what this job reads and writes. Raises BadOption."""
+    lake = settings.lake if isinstance(settings.lake, Path) else None
+    reads_journal = hasattr(settings, "consumer") and not settings.journal
+    journals = [Path(journal.location) for journal in journals_of(settings)] if reads_journal else []
+    check_folders(spark, lake, settings.data_dir if reads_journal else None, journals)
 
 
 def named(spark: SparkSession, settings: RunSettings, names: Sequence[str]) -> Catalog:

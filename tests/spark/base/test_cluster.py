@@ -18,7 +18,8 @@ from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
 from broker_process import free_port, wait_until
-from headrace_spark.base.cluster import check_master, check_workers
+from headrace_spark.base import cluster
+from headrace_spark.base.cluster import check_folders, check_master, check_workers
 from headrace_spark.base.errors import BadOption, EngineMissing
 from headrace_spark.lake.lake import Lake
 from spark import quick_java
@@ -183,3 +184,19 @@ def test_what_workers_lack_is_named(spark: SparkSession) -> None:
     check_workers(spark)
     with pytest.raises(EngineMissing, match=r"Spark workers lack nothing\.like_it, nowhere: install them"):
         check_workers(spark, ("msgspec", "nowhere", "nothing.like_it"))
+
+
+def test_a_folder_that_workers_do_not_see_is_named(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else each machine would write a lake of its own, and the table name files that are elsewhere."""
+    monkeypatch.setattr(cluster, "_SEEN_WITHIN_S", 0.0)
+    lake, data_dir = tmp_path / "lake", tmp_path / "data"
+    (data_dir / "journal").mkdir(parents=True)
+    check_folders(spark, lake, data_dir, [data_dir / "journal"])
+    assert list((lake / "_checkpoints").iterdir()) == []
+    with pytest.raises(BadOption, match=r"data_dir=.*/data.*: the worker on .* does not see it.*headrace://"):
+        check_folders(spark, lake, data_dir, [data_dir / "journal", data_dir / "elsewhere"])
+    monkeypatch.setattr(Path, "touch", lambda _path: None)
+    with pytest.raises(BadOption, match=r"pipeline.lake=.*/lake.*: the worker on .* does not see it.*a URL"):
+        check_folders(spark, lake, None, [])
