@@ -23,11 +23,12 @@ from pyspark.sql import SparkSession
 
 from headrace_spark.base.cluster import LOCAL, check_master, check_workers
 from headrace_spark.base.errors import EngineMissing
+from headrace_spark.base.executors import watch_executors
 from headrace_spark.base.jars import PACKAGES, SPARK_VERSION, jar_files, missing_jars
 from headrace_spark.base.launching import java_as_we_start_it
 from headrace_spark.base.scratch import folder_of_process, sweep
 from headrace_spark.base.settings import SparkSettings
-from headrace_spark.base.stopping import STOPPING
+from headrace_spark.base.stopping import STOPPING, Stopped
 from headrace_spark.devices.sink import MqttDataSource
 from headrace_spark.lake.table_files import CODEC, CODEC_KEY, MESSAGES_LAYOUT, ZSTD_LEVEL
 from headrace_spark.source.file_source import JournalFiles
@@ -69,7 +70,8 @@ _SMALL_MACHINE: Final = {
 
 
 def open_session(settings: SparkSettings) -> SparkSession:
-    """Start Spark, or join the session that this process already has. Raises EngineMissing."""
+    """Start Spark, or join the session that this process already has. Raises EngineMissing; Stopped while a cluster has
+    no worker for it."""
     check_java()
     check_master(settings.master)
     sweep()
@@ -92,13 +94,28 @@ def open_session(settings: SparkSettings) -> SparkSession:
         signal.signal(signal.SIGINT, on_interrupt)  # Spark puts its own in the place of ours
     STOPPING.at_once = hush
     if not is_local(settings.master):
+        watch_executors(spark, settings.master)
         # Before the source is registered, which takes down what its workers need.
         spark.sparkContext.addPyFile(str(package_archive()))
-        check_workers(spark)
+        await_workers(spark)
     spark.dataSource.register(JournalDataSource)
     spark.dataSource.register(JournalFiles)
     spark.dataSource.register(MqttDataSource)
     return spark
+
+
+def await_workers(spark: SparkSession) -> None:
+    """Wait until workers are there, which need not be soon, and check that they have what they need. Raises
+    EngineMissing; Stopped when a stop is asked for meanwhile."""
+    try:
+        with STOPPING.ends():
+            if STOPPING.event.is_set():
+                raise Stopped
+            check_workers(spark)
+    except Py4JError:  # what a signal's handler raises is passed on as one
+        if STOPPING.event.is_set():
+            raise Stopped from None
+        raise
 
 
 def hush() -> None:

@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import zipfile
+from collections.abc import Iterable
 from pathlib import Path
+from threading import Event, Thread
 
 import pytest
+from pyspark.sql import SparkSession
 
+from broker_process import wait_until
+from headrace_spark.base import session as of_sessions
 from headrace_spark.base.errors import EngineMissing
 from headrace_spark.base.jars import PACKAGES, jar_files
 from headrace_spark.base.session import (
+    await_workers,
     check_java,
     is_local,
     package_archive,
@@ -17,6 +25,7 @@ from headrace_spark.base.session import (
     spark_master,
 )
 from headrace_spark.base.settings import SparkSettings
+from headrace_spark.base.stopping import STOPPING, Stopped
 
 
 @pytest.mark.parametrize(
@@ -99,3 +108,39 @@ def test_workers_of_a_cluster_get_the_sources() -> None:
         "headrace/journal/reader.py",
     } <= set(names)
     assert all(name.endswith(".py") for name in names)
+
+
+@pytest.mark.spark
+def test_who_waits_for_workers_can_be_stopped(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They may come when another job of the cluster has ended, if ever."""
+    begun, handler = tmp_path / "begun", signal.getsignal(signal.SIGUSR1)
+
+    def endless(numbers: Iterable[int]) -> Iterable[int]:
+        begun.touch()
+        Event().wait(600)
+        return numbers
+
+    def wait_for_workers(session: SparkSession) -> None:
+        session.sparkContext.parallelize([0], 1).mapPartitions(endless).collect()
+
+    def stop() -> None:
+        wait_until(begun.exists, "a task", 400)
+        os.kill(os.getpid(), signal.SIGUSR1)
+
+    monkeypatch.setattr(of_sessions, "check_workers", wait_for_workers)
+    monkeypatch.setattr(STOPPING, "at_once", None)
+    signal.signal(signal.SIGUSR1, lambda _number, _frame: STOPPING.ask())
+    stopper = Thread(target=stop)
+    stopper.start()
+    try:
+        with pytest.raises(Stopped):
+            await_workers(spark)
+        with pytest.raises(Stopped):  # it may have been told before
+            await_workers(spark)
+    finally:
+        stopper.join()
+        signal.signal(signal.SIGUSR1, handler)
+        STOPPING.event.clear()
+        spark.sparkContext.cancelAllJobs()
