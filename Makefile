@@ -20,7 +20,7 @@ PEER ?=
 SENDERS ?=
 
 .PHONY: help setup deb site test check unit spark fuzz demo bench bench-spark bench-neighbours bench-frames bench-shards bench-curves soak counts torture \
-	torture-workers torture-faults torture-clock torture-spark bucket hdfs s3 clean
+	torture-workers torture-faults torture-clock torture-spark bucket cluster hdfs s3 clean
 
 help:  ## print the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -107,6 +107,9 @@ bucket: setup  ## a lake behind a real S3 server: drivers killed, stopped and do
 
 hdfs: setup  ## a lake in HDFS: a namenode and a datanode of Maven Central, 105 MB; four jobs and status
 	@PYTHONPATH=$(CURDIR)/src:tests $(PY) -m faults.pipeline.hdfs
+
+cluster: setup  ## every job on a standalone Spark cluster, a worker killed in the middle, by `run` and by `submit`
+	@PYTHONPATH=$(CURDIR)/src:tests $(PY) -m faults.pipeline.cluster
 
 s3: setup  ## an S3 server with the bucket `lake` in memory at http://127.0.0.1:9090, until Ctrl-C
 	@PYTHONPATH=src:tests $(PY) -m spark.s3_server

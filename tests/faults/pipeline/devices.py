@@ -101,13 +101,13 @@ class Publisher:
 class Device:
     """Counts the commands that it gets; the client under it drops what QoS 2 repeats, on this and other connections."""
 
-    def __init__(self, broker: BrokerProcess) -> None:
+    def __init__(self, broker: BrokerProcess, name: str = DEVICE, topic_filter: str = "commands/#") -> None:
         self.commands: Counter[str] = Counter()
         self._granted = Event()
-        self._client = connected(DEVICE, broker)
+        self._client = connected(name, broker)
         self._client.on_message = self._on_message
         self._client.on_subscribe = lambda *_: self._granted.set()
-        self._client.subscribe("commands/#", 2)
+        self._client.subscribe(topic_filter, 2)
         assert self._granted.wait(WAIT_S)
 
     def _on_message(self, _client: object, _data: object, message: mqtt.MQTTMessage) -> None:

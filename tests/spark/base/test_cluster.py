@@ -1,8 +1,8 @@
-"""A standalone cluster on loopback: the archive while one worker is killed; and what is said when it cannot work."""
+"""A standalone cluster on loopback: `archive` while one worker is killed, `clean` behind it; and what is said when it
+cannot work."""
 
 from __future__ import annotations
 
-import os
 import signal
 import subprocess
 import sys
@@ -11,119 +11,38 @@ from pathlib import Path
 from threading import Event, Thread
 from typing import Any
 
-import psutil
-import pyspark
 import pytest
 from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
-from broker_process import free_port, wait_until
+from broker_process import wait_until
 from headrace_spark.base import cluster
 from headrace_spark.base.cluster import check_folders, check_master, check_workers
 from headrace_spark.base.errors import BadOption, EngineMissing
 from headrace_spark.lake.lake import Lake
-from spark import quick_java
 from spark.conftest import Writer
 from spark.journals import mixed
+from spark.standalone import SETTINGS, WAIT_S, Cluster, standalone_cluster
 
 pytestmark = pytest.mark.spark
-WAIT_S = 400
-HOME = Path(pyspark.__file__).parent
-SETTINGS = f"""
-[pipeline.spark]
-"spark.executor.memory" = "600m"
-"spark.executor.cores" = "1"
-"spark.executor.extraJavaOptions" = "{quick_java.OPTIONS}"
-"""
-
-
-class Cluster:
-    """A master and two workers of one core each."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        self.port = free_port()
-        self.processes: list[subprocess.Popen[bytes]] = []
-        self.environment = os.environ | {
-            "SPARK_HOME": str(HOME),
-            "PYSPARK_PYTHON": sys.executable,
-            "SPARK_LOCAL_IP": "127.0.0.1",
-            "SPARK_NO_DAEMONIZE": "1",
-            "SPARK_DAEMON_MEMORY": "256m",
-            **quick_java.ENVIRONMENT,
-        }
-
-    @property
-    def master(self) -> str:
-        return f"spark://127.0.0.1:{self.port}"
-
-    def start(self) -> None:
-        self._spawn("master.Master", "--port", str(self.port))
-        self._wait_for(0, "elected leader")
-        for number in (1, 2):
-            size = ("--cores", "1", "--memory", "1g", "--work-dir", str(self.folder / f"work-{number}"))
-            self._spawn("worker.Worker", "--port", str(free_port()), *size, self.master)
-        for number in (1, 2):
-            self._wait_for(number, "Successfully registered")
-
-    def _spawn(self, kind: str, *arguments: str) -> None:
-        command = [
-            str(HOME / "bin" / "spark-class"),
-            f"org.apache.spark.deploy.{kind}",
-            "--host",
-            "127.0.0.1",
-        ]
-        log = self._log(len(self.processes)).open("wb")
-        ports = ("--webui-port", str(free_port()))
-        self.processes.append(
-            subprocess.Popen([*command, *ports, *arguments], env=self.environment, stdout=log, stderr=log)
-        )
-        log.close()
-
-    def _log(self, number: int) -> Path:
-        return self.folder / f"daemon-{number}.log"
-
-    def _wait_for(self, number: int, line: str) -> None:
-        log = self._log(number)
-
-        def found() -> bool:
-            assert self.processes[number].poll() is None, log.read_text()
-            return line in log.read_text()
-
-        wait_until(found, line, WAIT_S)
-
-    def kill_worker(self, number: int) -> int:
-        """SIGKILL to the worker and its executors, as when a machine goes; returns how many executors there were."""
-        worker = psutil.Process(self.processes[number].pid)
-        children = worker.children(recursive=True)
-        for process in [worker, *children]:
-            process.kill()
-        self.processes[number].wait()
-        return len(children)
-
-    def stop(self) -> None:
-        for number, process in enumerate(self.processes):
-            if process.poll() is None:
-                self.kill_worker(number)
 
 
 @pytest.fixture
 def spark_cluster(tmp_path: Path) -> Iterator[Cluster]:
-    made = Cluster(tmp_path)
-    try:
-        made.start()
-        yield made
-    finally:
-        made.stop()
+    with standalone_cluster(tmp_path) as cluster:
+        yield cluster
 
 
-def archive(spark_cluster: Cluster, journal: Writer, lake: Path) -> subprocess.Popen[str]:
+def run(
+    spark_cluster: Cluster, job: str, journal: Writer, lake: Path, *options: str
+) -> subprocess.Popen[str]:
     config = spark_cluster.folder / "headrace.toml"
     config.write_text(SETTINGS)
-    command = [sys.executable, "-m", "headrace", "pipeline", "archive", "--config", str(config)]
+    command = [sys.executable, "-m", "headrace", "pipeline", "run", job, "--config", str(config)]
     command += ["--data-dir", str(journal.data_dir), "--lake", str(lake), "--master", spark_cluster.master]
-    command += ["--follow", "--trigger", "0", "--max-records", "200"]
-    return subprocess.Popen(command, env=spark_cluster.environment, stderr=subprocess.PIPE, text=True)
+    return subprocess.Popen(
+        [*command, *options], env=spark_cluster.environment, stderr=subprocess.PIPE, text=True
+    )
 
 
 @pytest.mark.slow
@@ -141,7 +60,8 @@ def test_a_killed_worker_costs_nothing(spark_cluster: Cluster, journal: Writer, 
                 return
 
     journal.write(mixed(1500, 1))
-    process = archive(spark_cluster, journal, lake)
+    more = ("--follow", "--trigger", "0", "--set", "pipeline.archive.records_per_trigger_max=200")
+    process = run(spark_cluster, "archive", journal, lake, *more)
 
     def running(condition: Callable[[], bool]) -> Callable[[], bool]:
         def check() -> bool:
@@ -169,6 +89,27 @@ def test_a_killed_worker_costs_nothing(spark_cluster: Cluster, journal: Writer, 
     table = DeltaTable(lake / "messages").to_pyarrow_table().sort_by("journal_offset")
     found: list[dict[str, Any]] = table.select(list(journal.rows()[0])).to_pylist()
     assert found == journal.rows()
+    clean(spark_cluster, journal, lake)
+
+
+def clean(spark_cluster: Cluster, journal: Writer, lake: Path) -> None:
+    """On what is left of the cluster: every row goes into exactly one table."""
+    schemas = spark_cluster.folder / "schemas.toml"
+    schemas.write_text('[[schema]]\nname = "any"\ntopics = ["#"]\n')
+    keys = ("--set", f"pipeline.clean.topic_schemas='{schemas}'")
+    process = run(spark_cluster, "clean", journal, lake, *keys)
+    try:
+        _, said = process.communicate(timeout=WAIT_S)
+    finally:
+        process.kill()
+        process.communicate()
+    assert process.returncode == 0, said
+    found = [
+        offset
+        for table in ("clean", "quarantine", "repeats")
+        for offset in DeltaTable(lake / table).to_pyarrow_table()["journal_offset"].to_pylist()
+    ]
+    assert sorted(found) == [row["journal_offset"] for row in journal.rows()]
 
 
 def test_a_master_that_is_none() -> None:

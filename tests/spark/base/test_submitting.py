@@ -25,20 +25,16 @@ from headrace_spark.base import submitting
 from headrace_spark.base.errors import BadOption, EngineMissing
 from headrace_spark.base.lake_url import LakeUrl
 from headrace_spark.base.packing import pack
-from spark.base.test_cluster import HOME, Cluster
 from spark.conftest import Shards, settings_of
+from spark.standalone import HOME, Cluster, standalone_cluster
 
 pytestmark = pytest.mark.spark
 
 
 @pytest.fixture
 def spark_cluster(tmp_path: Path) -> Iterator[Cluster]:
-    made = Cluster(tmp_path)
-    try:
-        made.start()
-        yield made
-    finally:
-        made.stop()
+    with standalone_cluster(tmp_path) as cluster:
+        yield cluster
 
 
 def settings(tmp_path: Path, **changes: Any) -> Any:
