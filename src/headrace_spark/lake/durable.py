@@ -60,7 +60,7 @@ def _added(table: Path, log: list[Path]) -> Iterator[Path]:
     for commit in log:
         if commit.suffix != ".json":
             continue  # a checkpoint: it repeats what the commits say
-        for line in commit.read_text(encoding="utf-8").splitlines():
+        for line in commit.read_bytes().splitlines():  # a text has other ends of lines, too
             action: dict[str, Any] = json.loads(line)
             if "add" in action:
                 yield table / unquote(action["add"]["path"])

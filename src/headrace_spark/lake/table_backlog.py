@@ -96,7 +96,7 @@ class TableBacklog:
 
 
 def _added(commit: bytes) -> list[Added]:
-    actions = [json.loads(line) for line in commit.decode().splitlines()]
+    actions = [json.loads(line) for line in commit.splitlines()]  # bytes: a text has other ends of lines, too
     if any(action["remove"].get("dataChange") for action in actions if "remove" in action):
         return []
     adds = [action["add"] for action in actions if "add" in action]

@@ -53,6 +53,13 @@ def test_files_come_before_the_commit_that_names_them_and_their_folders_too(tabl
     assert set(found[3:]) == folders
 
 
+def test_a_text_with_the_line_breaks_of_other_alphabets_is_one_line_of_the_log(table: Path) -> None:
+    append(table, "north\u2028\u2029\x85east")
+    syncs = Syncs()
+    SyncedTable(table, syncs).sync()
+    assert set(table.rglob("*.parquet")) < set(syncs.taken())
+
+
 def test_only_what_is_new_is_synced_again(table: Path) -> None:
     append(table, "north")
     syncs = Syncs()

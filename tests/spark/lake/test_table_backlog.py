@@ -35,6 +35,12 @@ def test_rows_behind_a_position(tmp_path: Path) -> None:
     assert backlog.rows(at(4)) == 0
 
 
+def test_a_text_with_the_line_breaks_of_other_alphabets_is_one_line_of_the_log(tmp_path: Path) -> None:
+    for version in range(2):
+        write_deltalake(tmp_path / "t", pa.table({"topic": [f"{version}\u2028\u2029\x85"]}), mode="append")
+    assert TableBacklog(tmp_path / "t").rows(at(1)) == 1
+
+
 def test_the_first_look_takes_the_files_that_are_there_in_order(tmp_path: Path) -> None:
     for rows in (5, 7, 11):
         append(tmp_path, rows)
