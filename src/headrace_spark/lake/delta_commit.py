@@ -8,6 +8,7 @@ py4j; `jars/pom.xml` pins the version that they are of.
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,9 +18,11 @@ from urllib.parse import unquote
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
 
 from headrace_spark.base.errors import LakeConflict, TableMoved
 from headrace_spark.base.lake_url import Location
+from headrace_spark.lake.durable import SyncedTable
 from headrace_spark.lake.spark_log import delta_log
 from headrace_spark.lake.table_log import Folders, TableLog, Tables, commit_name
 
@@ -102,6 +105,25 @@ def append_marks(spark: SparkSession, table: Location, step: Step, also: Mapping
     marks = _listed(jvm, [_mark(*each) for each in {**also, step.app_id: step.version}.items()])
     mode = jvm.org.apache.spark.sql.streaming.OutputMode.Append()
     _commit(jvm, transaction, marks, mode, step.app_id, step.version)
+
+
+def rename_files(spark: SparkSession, table: Path, names: Mapping[str, str]) -> None:
+    """Give files other names, in one commit that changes no row: from the path in their action to the one that is to be
+    there. The old names go with a vacuum."""
+    transaction = _begun(spark, table)
+    files = DataFrame(transaction.snapshot().allFiles().toDF(), spark)
+    columns = ("path", "partitionValues", "size", "modificationTime", "stats")
+    actions = list[str]()
+    for file in files.where(F.col("path").isin(list(names))).select(*columns).toArrow().to_pylist():
+        old, values = file["path"], {"partitionValues": dict(file["partitionValues"]), "dataChange": False}
+        add = file | values | {"path": names[old]}
+        gone = {"path": old, "deletionTimestamp": time_ns() // 1_000_000, "extendedFileMetadata": True}
+        actions += json.dumps({"remove": gone | values | {"size": file["size"]}}), json.dumps({"add": add})
+        shutil.copy2(table / unquote(old), table / unquote(names[old]))
+    jvm: Any = spark._jvm
+    mode = jvm.org.apache.spark.sql.streaming.OutputMode.Update()
+    _commit(jvm, transaction, _listed(jvm, actions), mode, "headrace-rename", 0)
+    SyncedTable(table).sync()
 
 
 def _begun_at(spark: SparkSession, table: Location, steps: Sequence[Step]) -> Any:

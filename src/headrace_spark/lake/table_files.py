@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
@@ -38,6 +39,8 @@ _NO_VALUE: Final = "__HIVE_DEFAULT_PARTITION__"
 _ESCAPED: Final = {chr(code): f"%{code:02X}" for code in (*range(1, 32), 127, *map(ord, "\"#%'*/:=?\\{[]^"))}
 _FOLDER: Final = str.maketrans(_ESCAPED)
 _IN_URI: Final = "/=-_.~!$&'()*+,;:@"
+# ASCII, and beyond it what Java takes for spaces and control characters.
+_QUOTED: Final = re.compile("[\0-\xa0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000]+")
 _LAST_ASCII: Final = "\x7f"
 _LAST: Final = "\U0010ffff"
 
@@ -198,7 +201,7 @@ class TableFile:
         self._writer.close()
         sync_path(self._path)  # here, where the other tasks work on meanwhile
         add = {
-            "path": quote(self._name, safe=_IN_URI),
+            "path": path_in_log(self._name),
             "partitionValues": self._partition,
             "size": os.path.getsize(self._path),
             "modificationTime": time.time_ns() // 1_000_000,
@@ -239,6 +242,12 @@ class Statistics:
             "nullCount": self.nulls,
         }
         return json.dumps(found, ensure_ascii=False, separators=(",", ":"))
+
+
+def path_in_log(name: str) -> str:
+    """Return the path of a file as Spark writes it into the log, letters of any alphabet as they are: Delta's vacuum goes
+    by its spelling, and would take the file for one that nobody needs."""
+    return _QUOTED.sub(lambda found: quote(found[0], safe=_IN_URI), name)
 
 
 def rows_in(action: str) -> int:

@@ -16,14 +16,19 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from time import time
 from typing import Any, Final, Protocol
+from urllib.parse import unquote
+from uuid import uuid4
 
 import pyarrow as pa
 from delta.tables import DeltaTable
 from pyspark.sql import SparkSession
 
 from headrace_spark.base.lake_url import Location
+from headrace_spark.base.logs import LOG
 from headrace_spark.base.settings import UpkeepSettings
+from headrace_spark.lake.delta_commit import rename_files
 from headrace_spark.lake.messages import LOG_RETENTION, LOG_RETENTION_S
+from headrace_spark.lake.table_files import path_in_log
 from headrace_spark.lake.table_log import Folders, TableLog, Tables
 
 _SIZE: Final = "spark.databricks.delta.optimize.maxFileSize"
@@ -91,7 +96,7 @@ class Upkeep:
             if self._settings.interval_s and self._due(table):
                 if table in self._tables:
                     compact(self._spark, table, self._settings, self._opened)
-                vacuum(self._spark, table, self._settings)
+                vacuum(self._spark, table, self._settings, self._opened)
                 self._marks.touch(table.name)
 
     def _due(self, table: Location) -> bool:
@@ -131,10 +136,31 @@ def compact(spark: SparkSession, table: Location, settings: UpkeepSettings, open
     return len(partitions)
 
 
-def vacuum(spark: SparkSession, table: Location, settings: UpkeepSettings) -> None:
-    """Remove the files that no version of the last `vacuum_retention_s` seconds needs."""
+def vacuum(spark: SparkSession, table: Location, settings: UpkeepSettings, opened: Tables) -> None:
+    """Remove the files that no version of the last `vacuum_retention_s` seconds needs.
+
+    Delta takes a file for one of these unless its path is spelled in the log as Hadoop spells it. An older headrace
+    spelled names beyond ASCII otherwise: such files get other names first, and where that cannot be none is removed.
+    """
+    misspelt = _misspelt(opened.open(table))
+    if misspelt and not isinstance(table, Path):
+        LOG.warning("%s is not vacuumed, which would remove %d files that it needs", table, len(misspelt))
+        return
+    if misspelt and isinstance(table, Path):
+        rename_files(spark, table, misspelt)
     spark.conf.set(_CHECK, "false")  # the configuration asks for an hour at least
     DeltaTable.forPath(spark, str(table)).vacuum(settings.vacuum_retention_s / _HOUR_S)
+
+
+def _misspelt(log: TableLog | None) -> dict[str, str]:
+    """Return other paths for files that Delta would not find again by those in the log."""
+    paths = [] if log is None else pa.table(log.get_add_actions(flatten=True))["path"].to_pylist()
+    names = {path: unquote(path) for path in paths}
+    return {
+        path: path_in_log(f"{name.rpartition('/')[0]}/part-{uuid4()}{''.join(Path(name).suffixes[-2:])}")
+        for path, name in names.items()
+        if path != path_in_log(name)
+    }
 
 
 def _crowded(log: TableLog, settings: UpkeepSettings) -> Iterator[dict[str, Any]]:

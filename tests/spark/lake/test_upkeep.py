@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from time import time
 from typing import Any
+from urllib.parse import quote
 
 import pyarrow as pa
 import pytest
@@ -14,7 +17,10 @@ from pyspark.sql import SparkSession
 
 from headrace_spark.base.errors import LakeConflict
 from headrace_spark.base.settings import UpkeepSettings
+from headrace_spark.lake import table_files
+from headrace_spark.lake.delta_commit import append_files
 from headrace_spark.lake.lake import Lake
+from headrace_spark.lake.table_files import path_in_log
 from headrace_spark.lake.upkeep import FileMarks, Upkeep
 from headrace_spark.records.decode import decode
 from headrace_spark.records.schema import MESSAGES, arrow_schema
@@ -75,6 +81,29 @@ def test_small_files_become_one_and_old_ones_go(spark: SparkSession, tmp_path: P
     # All that is left on the disk is what the table consists of; a log checkpoint is no data.
     assert len(list(lake.messages.glob("tenant=*/**/*.parquet"))) == 3
     assert DeltaTable(lake.messages).to_pyarrow_table().num_rows == 9
+
+
+@pytest.mark.parametrize(
+    "spelled", [path_in_log, partial(quote, safe="/=")], ids=["as now", "as by an older headrace"]
+)
+def test_no_file_of_a_tenant_named_beyond_ascii_goes(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, spelled: Callable[[str], str]
+) -> None:
+    monkeypatch.setattr(table_files, "path_in_log", spelled)
+    tenants = ["größe 水", "🚰", "a\u3000b\xa0", "\x85", "it's %C3", "plain"]
+    rows = pa.RecordBatch.from_pylist([{"x": number, "tenant": name} for number, name in enumerate(tenants)])
+    DeltaTable.create(tmp_path / "odd", rows.schema, partition_by=["tenant"])
+    files = table_files.TableFiles(tmp_path / "odd", table_files.FileLayout(("tenant",), (), ()))
+    files.add(rows)
+    append_files(spark, tmp_path / "odd", files.finish(), "any", 1)
+    settings = UpkeepSettings(interval_s=1e-9, small_files_max=9, file_bytes=1 << 20, vacuum_retention_s=0)
+    for _ in range(3):
+        Upkeep(spark, settings, FileMarks(tmp_path / "marks"), [tmp_path / "odd"]).tend()
+    found = DeltaTable(tmp_path / "odd")
+    assert sorted(found.to_pyarrow_table()["tenant"].to_pylist()) == sorted(tenants)
+    assert len(list((tmp_path / "odd").glob("tenant=*/*.parquet"))) == len(found.file_uris()) == len(tenants)
+    seen = spark.read.format("delta").load(str(tmp_path / "odd")).toArrow()
+    assert sorted(seen["x"].to_pylist()) == list(range(len(tenants)))
 
 
 def test_the_log_is_kept_for_as_long_as_old_files_are(spark: SparkSession, tmp_path: Path) -> None:
