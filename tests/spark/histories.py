@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from array import array
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -76,8 +77,11 @@ class Group:
 class History:
     """`Made` records, and `traffic`, `delivered`, `unknown`, `connections`, `last`, `backlog` as they must come out."""
 
-    def __init__(self, seed: int, steps: int) -> None:
+    def __init__(
+        self, seed: int, steps: int, tenants: Sequence[str] = TENANTS, clients: Sequence[str] = CLIENTS
+    ) -> None:
         self._draw = random.Random(seed)
+        self._tenants, self._clients = tenants, clients
         self.made = Made()
         self.traffic: Counter[tuple[str, str, str]] = Counter()
         self.traffic_bytes: Counter[tuple[str, str, str]] = Counter()
@@ -124,7 +128,7 @@ class History:
 
     def _publish(self) -> None:
         for _ in range(self._draw.randint(1, 12)):
-            tenant, client = self._draw.choice(TENANTS), self._draw.choice(CLIENTS)
+            tenant, client = self._draw.choice(self._tenants), self._draw.choice(self._clients)
             topic, qos = self._draw.choice(TOPICS), self._draw.randrange(3)
             payload = self._draw.randbytes(self._draw.randrange(30))
             made = message(
@@ -136,7 +140,7 @@ class History:
                 timestamp_us=self._now_us,
             )
             key = tenant, "/".join(topic.split("/")[:2]), client
-            if qos == 1 and client == CLIENTS[0]:  # which speaks both
+            if qos == 1 and client == self._clients[0]:  # which speaks both
                 made.flags |= FLAG_FRAME
                 self.frames[key] += 1
             self._add(made)
@@ -208,7 +212,7 @@ class History:
                     self._finish(live.tenant, live.queue, serial, DROP_REASONS[reason])
 
     def _session(self) -> None:
-        tenant, client = self._draw.choice(TENANTS), self._draw.choice(CLIENTS)
+        tenant, client = self._draw.choice(self._tenants), self._draw.choice(self._clients)
         live = self._live.get((tenant, client))
         if self._draw.random() < 0.1:
             self._add(Event(BROKER_STARTED, self._now_us, {}))
