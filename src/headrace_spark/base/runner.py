@@ -66,11 +66,7 @@ def run_job(job: str, settings: RunSettings, stop: Event, report: Report) -> Pro
             catalog.go_on()
 
     try:
-        if not is_local(settings.spark.master):
-            with STOPPING.ends():
-                check_shared(spark, settings)
-        if isinstance(settings.lake, LakeUrl):
-            add_log_store(spark)
+        make_ready(spark, settings)
         if settings.database:
             catalog = named(spark, settings, TABLES_OF.get(job, ()))
         progress = run_through_outages(module, spark, settings, stop, remember)
@@ -94,6 +90,16 @@ def run_job(job: str, settings: RunSettings, stop: Event, report: Report) -> Pro
     except BaseException:
         close_session(spark)
         raise
+
+
+def make_ready(spark: SparkSession, settings: RunSettings) -> None:
+    """Check the workers of a cluster, and have lakes behind URLs committed to by headrace's log store. Raises
+    BadOption."""
+    if not is_local(settings.spark.master):
+        with STOPPING.ends():
+            check_shared(spark, settings)
+    if isinstance(settings.lake, LakeUrl):
+        add_log_store(spark)
 
 
 def check_shared(spark: SparkSession, settings: RunSettings) -> None:
