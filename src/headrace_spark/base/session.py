@@ -11,10 +11,11 @@ import sys
 import tempfile
 import zipfile
 from collections.abc import Mapping
+from concurrent.futures import Future
 from contextlib import suppress
 from importlib.resources import files
 from pathlib import Path
-from threading import current_thread, main_thread
+from threading import Thread, current_thread, main_thread
 from typing import Any, Final
 
 from py4j.protocol import Py4JError
@@ -107,15 +108,22 @@ def open_session(settings: SparkSettings) -> SparkSession:
 def await_workers(spark: SparkSession) -> None:
     """Wait until workers are there, which need not be soon, and check that they have what they need. Raises
     EngineMissing; Stopped when a stop is asked for meanwhile."""
-    try:
-        with STOPPING.ends():
-            if STOPPING.event.is_set():
-                raise Stopped
+    found: Future[None] = Future()
+
+    def look() -> None:
+        try:
             check_workers(spark)
-    except Py4JError:  # what a signal's handler raises is passed on as one
+        except Exception as error:  # noqa: BLE001  (it is raised where it is waited for)
+            found.set_exception(error)
+        else:
+            found.set_result(None)
+
+    # py4j would pass on what ends its waiting as an error of its own, with a traceback in the log.
+    Thread(target=look, daemon=True).start()
+    with STOPPING.ends():
         if STOPPING.event.is_set():
-            raise Stopped from None
-        raise
+            raise Stopped
+        found.result()
 
 
 def hush() -> None:
