@@ -8,6 +8,7 @@ Whatever is remembered of addresses is bounded. Pure, but for the file.
 from __future__ import annotations
 
 import ipaddress
+import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -65,7 +66,8 @@ class Allowance:
         name: str = "",
     ) -> None:
         self._each_s = 1 / per_s
-        self._spare_s = (burst - 1) / per_s  # there is one left while the bucket is full again within this
+        # There is one left while the bucket is full again within this: at once, where any number is allowed.
+        self._spare_s = 0.0 if math.isinf(per_s) else (burst - 1) / per_s
         self._clock = clock
         self._moments = moments
         self._name = name

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 
 import pytest
@@ -40,6 +41,12 @@ def test_bans_of_a_file(tmp_path: Path) -> None:
     file.write_bytes(b"\xff\n")
     with pytest.raises(InvalidBans):
         read_bans(file)
+
+
+def test_an_infinite_allowance_has_no_end(clock: Time) -> None:
+    allowance = Allowance(math.inf, math.inf, clock)
+    assert all(allowance.take("a") for _ in range(1000))
+    assert allowance.wait_s("a") == 0.0
 
 
 def test_failures_ban_for_a_time(clock: Time) -> None:
