@@ -66,7 +66,7 @@ class Checkpoint:
     def _planned(self, batch: int) -> list[str]:
         path = self.path / "offsets" / str(batch)
         try:
-            lines = path.read_text().splitlines()
+            lines = path.read_text().split("\n")  # other ends of lines may be in what Spark is set to
             is_whole = all(isinstance(json.loads(line), dict) for line in lines[1:_LINES])
         except (OSError, ValueError):
             lines, is_whole = [], False

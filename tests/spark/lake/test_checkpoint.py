@@ -45,6 +45,14 @@ def test_what_has_not_finished_a_batch_begins_anew(tmp_path: Path, planned: int)
     assert (nothing.query_id, nothing.last_batch, nothing.passed()) == (None, None, None)
 
 
+def test_what_spark_is_set_to_may_hold_other_ends_of_lines(tmp_path: Path) -> None:
+    checkpoint = made(tmp_path, 1, 1)
+    planned = tmp_path / "offsets" / "0"
+    planned.write_text(planned.read_text().replace("{}", '{"conf":{"a":"b\u2028c"}}'))
+    assert checkpoint.settings_of(0) == '{"conf":{"a":"b\u2028c"}}'
+    assert checkpoint.end(0)["offset"] == 10
+
+
 def test_what_is_no_checkpoint_is_refused(tmp_path: Path) -> None:
     (tmp_path / "metadata").write_text("hello")
     with pytest.raises(LakeConflict, match="not a Spark checkpoint"):
