@@ -34,7 +34,7 @@ check() {
   step "documents as a site" workshop/site.sh
 }
 # The slow ones run once, in the build that ships. Spark, which computes the most and has the longest limits, gives way.
-jobs=(tests/spark/jobs tests/spark/test_documents.py)
+jobs=(tests/spark/jobs)
 suite_of() {
   case $1 in
     interpreted) suite "$1" interpreted -m "not spark and not compiled and not slow" ;;
