@@ -372,6 +372,7 @@ def test_nobody_reads_a_table_through_the_file_system_that_can_abort_the_process
         ("examples", "*"),
         ("demo", "py"),
         ("benchmarks", "py"),
+        ("tests/faults", "py"),
     ):
         places += [path for path in (ROOT / folder).rglob(f"*.{suffix}") if path.is_file()]
     reads = re.compile(rb"\.to_pyarrow_table\(|\.to_pandas\(|\.to_pyarrow_dataset\((?!\s*filesystem=)")

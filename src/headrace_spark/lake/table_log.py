@@ -21,6 +21,7 @@ import pyarrow.parquet as pq
 from deltalake import DeltaTable as DeltaLog
 from deltalake import Schema
 from deltalake.exceptions import DeltaError, TableNotFoundError
+from pyarrow.dataset import Dataset
 from pyarrow.fs import LocalFileSystem, SubTreeFileSystem
 from pyspark.sql.types import StructType
 
@@ -101,6 +102,13 @@ class Tables(Protocol):
         """Give a table the columns that it lacks; its rows have null in them. Raises LakeConflict."""
 
 
+def dataset_of(folder: Path) -> Dataset:
+    """Return the rows of a table as Arrow reads them, by its own file system: deltalake's is Python, and a thread of
+    Arrow that calls it while the interpreter ends aborts the process."""
+    files = SubTreeFileSystem(str(folder), LocalFileSystem())
+    return DeltaLog(folder).to_pyarrow_dataset(filesystem=files)
+
+
 class Folders:
     """Opens the logs of tables in folders of this machine."""
 
@@ -118,12 +126,7 @@ class Folders:
 
     def scan(self, table: Location, columns: Sequence[str], since: date | None = None) -> pa.Table:
         kept = None if since is None else pc.field(DATE) >= pa.scalar(since)
-        folder = Path(str(table))
-        # Arrow's own: deltalake's is Python, and a thread of Arrow that calls it while the interpreter ends aborts the
-        # process.
-        files = SubTreeFileSystem(str(folder), LocalFileSystem())
-        dataset = DeltaLog(folder).to_pyarrow_dataset(filesystem=files)
-        return dataset.to_table(columns=list(columns), filter=kept)
+        return dataset_of(Path(str(table))).to_table(columns=list(columns), filter=kept)
 
     def fetched(self, table: Location, file: str, folder: Path) -> Path:
         return Path(str(table)) / unquote(file)

@@ -25,7 +25,8 @@ from time import monotonic, sleep
 from typing import Any, Final
 from urllib.parse import urlsplit
 
-from deltalake import DeltaTable
+import pyarrow as pa
+from deltalake import DeltaTable, QueryBuilder
 from pyarrow import fs
 
 from headrace_spark.base.jars import jar_files, jars_folder, s3_jars
@@ -91,7 +92,8 @@ class Ground:
 
     def offsets(self) -> list[int]:
         table = DeltaTable(f"s3://{self.lake}/messages", storage_options=storage_options(self.address))
-        found: list[int] = table.to_pyarrow_table(columns=["journal_offset"])["journal_offset"].to_pylist()
+        query = QueryBuilder().register("rows", table).execute("select journal_offset from rows")
+        found: list[int] = pa.table(query.read_all())["journal_offset"].to_pylist()
         return sorted(found)
 
     def has(self, rows: int) -> bool:

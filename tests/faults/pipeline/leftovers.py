@@ -33,6 +33,7 @@ from headrace_spark.base.errors import PipelineError, QueryFailed
 from headrace_spark.base.session import open_session
 from headrace_spark.base.settings import SparkSettings
 from headrace_spark.jobs import module_of
+from headrace_spark.lake.table_log import dataset_of
 from spark.conftest import QUICK, Writer, settings_of
 from spark.device_clients import received, subscribe
 from spark.histories import History
@@ -247,7 +248,7 @@ class Scene:
             if table == "metrics_state" or (only_added and table in ROWS and table not in PARTS):
                 continue
             try:
-                rows = DeltaTable(folder / "lake" / table).to_pyarrow_table().to_pylist()
+                rows = dataset_of(folder / "lake" / table).to_table().to_pylist()
             except (DeltaError, OSError):
                 continue
             key = ROWS.get(table, ("journal_offset",))

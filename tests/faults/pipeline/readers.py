@@ -26,12 +26,12 @@ from typing import Any, Final, Protocol
 import duckdb
 import pyarrow as pa
 from deltalake import DeltaTable, QueryBuilder
-from pyarrow.fs import LocalFileSystem, SubTreeFileSystem
 from pyspark.sql import SparkSession
 
 from faults.pipeline import every_table
 from faults.pipeline.every_table import NAMES, lake_in
 from headrace_spark.base.jars import jar_files, jars_folder
+from headrace_spark.lake.table_log import dataset_of
 from spark import quick_java
 from spark.trino_server import JAVA_MIN, Trino, java_for_trino, trino_server
 
@@ -102,9 +102,8 @@ class DuckDbReader:
     apostrophe, unit_us = "''", 1
 
     def ask(self, table: Path, query: str) -> Rows:
-        files = SubTreeFileSystem(str(table), LocalFileSystem())
         with duckdb.connect() as connection:
-            connection.register("rows", DeltaTable(table).to_pyarrow_dataset(filesystem=files))
+            connection.register("rows", dataset_of(table))
             found: Rows = connection.sql(query).to_arrow_table().to_pylist()
             return found
 

@@ -11,6 +11,7 @@ import duckdb
 from deltalake import DeltaTable
 
 from faults.pipeline.devices import BROKEN_EVERY, PUBLISHER, Published
+from headrace_spark.lake.table_log import dataset_of
 
 NAMES = ("messages", "clean", "quarantine", "repeats", "traffic", "deliveries", "backlog")
 _ID = f"client:default/{PUBLISHER}/"
@@ -26,7 +27,7 @@ class Lake:
         """Rows of a query over `rows`; none where there is no such table yet."""
         if not DeltaTable.is_deltatable(str(self.root / table)):
             return []
-        rows = DeltaTable(self.root / table).to_pyarrow_dataset()
+        rows = dataset_of(self.root / table)
         with duckdb.connect() as connection:
             connection.register("rows", rows)
             return connection.execute(query).fetchall()
