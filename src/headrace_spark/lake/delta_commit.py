@@ -22,7 +22,7 @@ from pyspark.sql import functions as F
 
 from headrace_spark.base.errors import LakeConflict, TableMoved
 from headrace_spark.base.lake_url import Location
-from headrace_spark.lake.durable import SyncedTable
+from headrace_spark.lake.durable import SyncedTable, sync_path
 from headrace_spark.lake.spark_log import delta_log
 from headrace_spark.lake.table_log import Folders, TableLog, Tables, commit_name
 
@@ -119,7 +119,9 @@ def rename_files(spark: SparkSession, table: Path, names: Mapping[str, str]) -> 
         add = file | values | {"path": names[old]}
         gone = {"path": old, "deletionTimestamp": time_ns() // 1_000_000, "extendedFileMetadata": True}
         actions += json.dumps({"remove": gone | values | {"size": file["size"]}}), json.dumps({"add": add})
-        shutil.copy2(table / unquote(old), table / unquote(names[old]))
+        copy = table / unquote(names[old])
+        shutil.copy2(table / unquote(old), copy)
+        sync_path(copy)  # before the log names it in the place of the other one
     jvm: Any = spark._jvm
     mode = jvm.org.apache.spark.sql.streaming.OutputMode.Update()
     _commit(jvm, transaction, _listed(jvm, actions), mode, "headrace-rename", 0)

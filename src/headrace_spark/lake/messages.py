@@ -196,15 +196,20 @@ def archive_id(uuid: str, epoch: int) -> str:
     return f"archive-{uuid}-{epoch}"
 
 
+def has_plain_files(log: TableLog) -> bool:
+    """Return whether the table's log says nothing of a file but what every writer of Delta knows."""
+    return bool(log.protocol().min_writer_version <= _PLAIN_WRITER)
+
+
 def is_plain(log: TableLog, layout: FileLayout, properties: Mapping[str, str]) -> bool:
     """Return whether a table has what it was made with, and nothing of Delta that asks more of a writer.
 
     Constraints or column mapping, that somebody has switched on since, would.
     """
-    protocol, about = log.protocol(), log.metadata()
+    about = log.metadata()
     set_by_hand = {key for key in about.configuration if key.startswith("delta.")} - properties.keys()
     return bool(
-        protocol.min_writer_version <= _PLAIN_WRITER
+        has_plain_files(log)
         and tuple(about.partition_columns) == layout.partitioned_by
         and about.configuration.get(_STATISTICS) == properties[_STATISTICS]
         and not set_by_hand - _HARMLESS

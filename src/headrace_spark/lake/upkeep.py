@@ -27,7 +27,7 @@ from headrace_spark.base.lake_url import Location
 from headrace_spark.base.logs import LOG
 from headrace_spark.base.settings import UpkeepSettings
 from headrace_spark.lake.delta_commit import rename_files
-from headrace_spark.lake.messages import LOG_RETENTION, LOG_RETENTION_S
+from headrace_spark.lake.messages import LOG_RETENTION, LOG_RETENTION_S, has_plain_files
 from headrace_spark.lake.table_files import path_in_log
 from headrace_spark.lake.table_log import Folders, TableLog, Tables
 
@@ -140,10 +140,12 @@ def vacuum(spark: SparkSession, table: Location, settings: UpkeepSettings, opene
     """Remove the files that no version of the last `vacuum_retention_s` seconds needs.
 
     Delta takes a file for one of these unless its path is spelled in the log as Hadoop spells it. An older headrace
-    spelled names beyond ASCII otherwise: such files get other names first, and where that cannot be none is removed.
+    spelled names beyond ASCII otherwise: such files get other names first. Where that cannot be, behind a URL or where a
+    feature of Delta, such as deletion vectors, knows more of a file than its rows, none is removed.
     """
-    misspelt = _misspelt(opened.open(table))
-    if misspelt and not isinstance(table, Path):
+    log = opened.open(table)
+    misspelt = _misspelt(log)
+    if log is not None and misspelt and not (isinstance(table, Path) and has_plain_files(log)):
         LOG.warning("%s is not vacuumed, which would remove %d files that it needs", table, len(misspelt))
         return
     if misspelt and isinstance(table, Path):

@@ -106,6 +106,26 @@ def test_no_file_of_a_tenant_named_beyond_ascii_goes(
     assert sorted(seen["x"].to_pylist()) == list(range(len(tenants)))
 
 
+def test_files_of_which_rows_were_deleted_get_no_other_name(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A deletion vector belongs to the name of its file: without it the rows would be there again."""
+    monkeypatch.setattr(table_files, "path_in_log", partial(quote, safe="/="))
+    odd = tmp_path / "odd"
+    rows = pa.RecordBatch.from_pylist([{"x": number, "tenant": "größe"} for number in range(20)])
+    DeltaTable.create(odd, rows.schema, partition_by=["tenant"])
+    files = table_files.TableFiles(odd, table_files.FileLayout(("tenant",), (), ()))
+    files.add(rows)
+    append_files(spark, odd, files.finish(), "any", 1)
+    spark.sql(f"ALTER TABLE delta.`{odd}` SET TBLPROPERTIES ('delta.enableDeletionVectors' = 'true')")
+    spark.sql(f"DELETE FROM delta.`{odd}` WHERE x = 7")
+    settings = UpkeepSettings(interval_s=1e-9, small_files_max=9, file_bytes=1 << 20, vacuum_retention_s=0)
+    for _ in range(3):
+        Upkeep(spark, settings, FileMarks(tmp_path / "marks"), [odd]).tend()
+    seen = spark.read.format("delta").load(str(odd)).toArrow()
+    assert sorted(seen["x"].to_pylist()) == [number for number in range(20) if number != 7]
+
+
 def test_the_log_is_kept_for_as_long_as_old_files_are(spark: SparkSession, tmp_path: Path) -> None:
     lake = Lake(tmp_path)
     write(lake, "t", 0)
