@@ -38,7 +38,7 @@ from headrace.endpoints import Parts, site
 from headrace.journal.watermark import NAME as WATERMARK
 from headrace.naming import keys_named
 from headrace.net.address import parse as parse_listener
-from headrace.net.tls import server_context
+from headrace.net.tls import is_hang_up, server_context
 from headrace.reloading import Reloading
 from headrace.services.access import FileAccess
 from headrace.services.bridges import Bridges
@@ -127,7 +127,7 @@ class Node:
         scheduler.end_tick = self.worker.end_tick
         self._synced = Histogram("headrace_journal_sync_duration_seconds", "Write and fdatasync of a batch")
         self.worker.latencies = self._latencies = LatencyHistograms()
-        self.worker.failures.tell = FailureLog(log.error).report
+        self._hear_failures()
         self._on_timer = self.watchdog.watched("timer", self.worker.on_timer)
         self.shards: list[OwnedShard] = []
         with keys_named(config, "data_dir"):
@@ -192,6 +192,19 @@ class Node:
                     server_context(own.overridden_by(address), "mqtt")
         with keys_named(self.config, "admin"):
             self._admin_context()
+
+    def _hear_failures(self) -> None:
+        self.worker.failures.tell = FailureLog(log.error).report
+        if self._loop.get_exception_handler() is None:  # else it is that of the program around us
+            self._loop.set_exception_handler(self._on_loop_error)
+
+    def _on_loop_error(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        """Handle what the loop could not: without memory for a moment it reads again what told it of a signal."""
+        error = context.get("exception")
+        if isinstance(error, MemoryError):
+            self.worker.failures.note("loop", "", error)
+        elif not is_hang_up(context):
+            loop.default_exception_handler(context)
 
     def _report(self, line: str) -> None:
         log.info("workers", detail=line)

@@ -140,3 +140,25 @@ def test_a_broker_inside_a_program_is_one_worker(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"^workers: a broker inside a program is one worker"):
         asyncio.run(fail())
     assert not (tmp_path / "data").exists()
+
+
+@pytest.mark.parametrize("owned", [False, True])
+def test_what_the_loop_cannot_do_for_want_of_memory_is_contained(tmp_path: Path, owned: bool) -> None:
+    """It reads again what tells of a signal; a program around the broker has a handler of its own."""
+
+    async def life() -> tuple[int, list[object]]:
+        loop = asyncio.get_running_loop()
+        heard: list[object] = []
+        if owned:
+            loop.set_exception_handler(lambda _, context: heard.append(context["exception"]))
+        node = Node(config(tmp_path, "tcp://127.0.0.1:0"), owns_process=False)
+        running = asyncio.create_task(node.run())
+        await node.ready.wait()
+        loop.call_exception_handler({"message": "Exception in callback", "exception": MemoryError()})
+        node.stop()
+        await running
+        return node.worker.failures.counts["loop"], heard
+
+    count, heard = asyncio.run(life())
+    assert count == (0 if owned else 1)
+    assert [type(one) for one in heard] == ([MemoryError] if owned else [])

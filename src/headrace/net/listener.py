@@ -166,8 +166,6 @@ class Listener:
         self._timeout_s = connections.connect_timeout_ms / 1000
         self._origins = [origin for origin in address.options.origins.split(",") if origin]
         self._context = self._read_certificates(files)
-        if self._context is not None:
-            self._loop.set_exception_handler(tls.on_loop_error)
         self._paused: asyncio.TimerHandle | None = None
         self._beyond = False  # at the last call there was no room for anybody
         self.opening: set[asyncio.Task[None]] = set()

@@ -166,16 +166,15 @@ def _bound_reads() -> None:
     constants.SSL_BIO_SIZE_DEFAULTS["ssl_incoming_bio_size"] = READ_BYTES_MAX
 
 
-def on_loop_error(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-    """Handle what the loop could not: a connection that its peer broke off is no error of ours, and told by the
-    listener.
+def is_hang_up(context: dict[str, Any]) -> bool:
+    """Return whether what the loop could not handle is a connection that its peer broke off: no error of ours, and told
+    by the listener.
 
-    aiofastnet reports a reset within the handshake here, as a class instead of an exception, which logging cannot print.
+    aiofastnet reports a reset within the handshake so, as a class instead of an exception, which logging cannot print.
     """
     error = context.get("exception")
     kind = error if isinstance(error, type) else type(error)
-    if not issubclass(kind, OSError):
-        loop.default_exception_handler(context)
+    return issubclass(kind, OSError)
 
 
 def certificate(transport: asyncio.BaseTransport) -> bytes | None:
