@@ -233,7 +233,9 @@ class Shell:
             ["bash", "-c", command], cwd=self.folder, env=self.environment, capture_output=True, text=True,
             timeout=DEADLINE_S, stdin=subprocess.DEVNULL,
         )  # fmt: skip
-        assert ran.returncode == expected, f"$ {command}\nexit {ran.returncode}\n{ran.stdout}{ran.stderr}"
+        said = f"{ran.stdout}{ran.stderr}"
+        last = next((line for line in reversed(said.splitlines()) if line.strip()), "")  # all that a summary shows
+        assert ran.returncode == expected, f"exit {ran.returncode}, {last} -- $ {command}\n{said}"
 
     # Other languages
 
