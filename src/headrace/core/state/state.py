@@ -30,7 +30,7 @@ from headrace.core.records.record import (
 from headrace.core.state.away import Away
 from headrace.core.state.groups import GROUP_NUMBER_SHIFT, Group, draws_of, give_back, groups_of
 from headrace.core.state.packet_ids import PacketIds
-from headrace.core.state.queue import reference
+from headrace.core.state.queue import REF_QOS, reference
 from headrace.core.state.retained_homes import RecentRetained, RetainedHome
 from headrace.core.state.roster import Roster
 from headrace.core.state.session import Commons, Session, Subscription
@@ -81,6 +81,7 @@ class Fold:
         self._leaving: list[Session] = []  # ended, with subscriptions still in the tree
         # Ended, and members of groups until their `ended` record has taken effect: by incarnation.
         self.departing: dict[int, Session] = {}
+        self._regained: dict[int, list[Group]] = {}  # groups that it had left and has given something back to
         # Groups that the records replayed so far have dissolved: draws from them may be noted behind that.
         self._dissolved: list[Group] = []
         self.replaying = False  # set with every event that is replayed, until the broker has started
@@ -186,6 +187,7 @@ class Fold:
         """End a session that is gone: its queue, its subscriptions, its place in the directory. `at`: offset of the
         record."""
         self._depart(session)
+        self._regained.pop(session.incarnation, None)  # nobody is connected in a replay
         for topic_filter in list(session.subscriptions or {}):
             self.unsubscribe(session, topic_filter, at)
         if self.away is not None:
@@ -210,7 +212,7 @@ class Fold:
 
     def departed(self, incarnation: int, at: int) -> list[Group]:
         """Apply the `ended` record at offset `at`: the session is in no group any more. Returns those that it was
-        in."""
+        in, or that have something back of it."""
         session = self.departing.pop(incarnation, None)
         if session is None:
             return []
@@ -221,7 +223,7 @@ class Fold:
             self._leave(session, group.carrier.client_id, at)
         if self.away is not None:
             self.away.ended(session)
-        return groups
+        return groups + self._regained.pop(incarnation, [])
 
     def changed_departing(self, event: SessionEvent) -> None:
         """Apply a `subscribed` or `unsubscribed` record of a session that ended after it was appended: groups are made
@@ -263,12 +265,17 @@ class Fold:
             self.roster.remove(session)
 
     def _hand_back(self, session: Session) -> None:
-        """Hand back what a session that has ended has in flight of groups: QoS 1 to the other members, QoS 2 to nobody
-        else [MQTT-4.8.2-5]."""
+        """Hand back what a session that has ended has in flight of groups: QoS 1 to the other members, also of a group
+        that it had left, QoS 2 to nobody else [MQTT-4.8.2-5]."""
         give_back(session)
         for draw in draws_of(session):
-            draw.group.finish(draw.serial)
-            session.count_drop(DROP_SESSION_ENDED, 1)
+            group = draw.group
+            if draw.ref & REF_QOS == 1 and group.members:
+                group.give_back(draw)
+                self._regained.setdefault(session.incarnation, []).append(group)
+            else:
+                group.finish(draw.serial)
+                session.count_drop(DROP_SESSION_ENDED, 1)
 
     def sweep(self, most: int) -> bool:
         """Remove up to `most` subscriptions of sessions that have left; True if there are more."""

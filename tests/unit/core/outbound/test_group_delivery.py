@@ -58,6 +58,27 @@ def test_a_member_that_leaves_gives_its_unacknowledged_qos1_to_another() -> None
     assert payloads == Counter([b"0", b"1", b"2", b"3"]) - Counter([mine[0][1]])
 
 
+@pytest.mark.parametrize("others", [0, 1])
+def test_what_a_member_had_that_had_left_goes_to_the_others_when_its_session_ends(others: int) -> None:
+    """While the session lasts it may still acknowledge it. The other member came later."""
+    harness = Harness()
+    one = members(harness, 1)[0]
+    harness.client("p", clean=True).publish("t/x", b"x")
+    assert [payload for _, payload, _, _ in one.publishes()] == [b"x"]
+    readers = [harness.client(f"other{n}", version=5) for n in range(others)]
+    for reader in readers:
+        reader.subscribe("$share/g/t/#", 1)
+    one.feed(codec.encode_unsubscribe(5, 9, ["$share/g/t/#"]))
+    one.lose()
+    assert [reader.publishes() for reader in readers] == [[]] * others
+    harness.client("m0", clean=True)
+    assert [[payload for _, payload, _, _ in reader.publishes()] for reader in readers] == [[b"x"]] * others
+    live = held(harness.broker.fold)
+    fold = Fold(harness.journal)
+    recover(fold, harness.journal.bodies, None)
+    assert held(fold) == live
+
+
 def test_qos2_completes_with_its_member() -> None:
     harness = Harness()
     one, two = members(harness, 2, qos=2)
