@@ -9,10 +9,11 @@ from harness import Client, Harness
 from headrace.core.homes import Homes
 from headrace.core.ports.identity import DEFAULT_TENANT
 from headrace.core.ports.settings import BrokerSettings
-from headrace.core.shards.neighbours import Neighbours, StreamSettings
+from headrace.core.shards.neighbours import Neighbours
 from headrace.core.shards.peer import Frame, Wire
 from headrace.core.shards.peer_codec import decode, encode
 from headrace.core.shards.routes import Routes
+from headrace.core.shards.stream_settings import StreamSettings
 from headrace.core.worker import Worker
 from headrace.storage.memory import ManualScheduler
 

@@ -234,7 +234,9 @@ class Shell:
             timeout=DEADLINE_S, stdin=subprocess.DEVNULL,
         )  # fmt: skip
         said = f"{ran.stdout}{ran.stderr}"
-        last = next((line for line in reversed(said.splitlines()) if line.strip()), "")  # all that a summary shows
+        last = next(
+            (line for line in reversed(said.splitlines()) if line.strip()), ""
+        )  # all that a summary shows
         assert ran.returncode == expected, f"exit {ran.returncode}, {last} -- $ {command}\n{said}"
 
     # Other languages

@@ -28,7 +28,7 @@ from headrace.core.ports.identity import DEFAULT_TENANT
 from headrace.core.ports.settings import BrokerSettings
 from headrace.core.records.message import Copy, Given
 from headrace.core.records.record import KIND_COPY
-from headrace.core.shards.neighbours import StreamSettings
+from headrace.core.shards.stream_settings import StreamSettings
 from headrace.core.state.away import borrowing_of
 from headrace.core.state.queue import REF_QOS
 from headrace.core.state.session import Session
@@ -190,6 +190,11 @@ class ShardHistory:
         streams.withdraw_after_ms = rng.choice((0, 1000, 60_000))
         self.disks = Random(seed + 4_000_000_007)  # as above: of what is full
         self.often_full = self.disks.random() < 0.3
+        if groups:  # histories without them were found before there was any of this
+            pace = Random(seed + 5_000_000_023)  # as above
+            streams.pending_max = pace.choice((1, 3, 4096))
+            streams.crowded_at = pace.choice((1, 3, 1000))
+            streams.late_at = pace.choice((1, 2, 0))
         self.filters: tuple[str, ...] = FILTERS
         if retained:
             streams.page_messages = self.habits.choice((1, 2, 64))

@@ -23,7 +23,7 @@ from headrace.core.commit import (
 )
 from headrace.core.inbound.admission import Admission
 from headrace.core.outbound.routing import Router, targets_of
-from headrace.core.ports.link import Link, WorkerPort
+from headrace.core.ports.link import Crowd, Crowds, Link, WorkerPort
 from headrace.core.ports.witness import Testimony
 from headrace.core.records.message import NO_EXPIRY, FrameMessage, Message, message_flags
 from headrace.core.records.record import (
@@ -57,7 +57,7 @@ _DELAYED: Final = b"$delayed/"
 _REASON_FITS: Final = 64  # an acknowledgement with the longest of our reason strings is shorter
 
 
-class Publishing:
+class Publishing(Crowds):
     """Checks and journals the messages that clients publish, and answers for them."""
 
     def __init__(
@@ -82,6 +82,7 @@ class Publishing:
             settings.topic_levels_max or TOPIC_BYTES_MAX + 1
         )  # bytes that too many levels take at least
         self._held_back: list[Link] = []
+        self.crowded = 0  # of those held back, who wait for other shards
         self._let_go: list[Link] = []  # of them: to be read from again, some in each pass
         self.storage_full = False
         self._parked: list[_Parked] = []
@@ -414,14 +415,29 @@ class Publishing:
         held = self._held_back
         self._held_back = []
         for link in held:
+            crowd = link.crowd
             if link.closed:
                 link.held_back = False
+            elif crowd is not None and crowd.crowded:
+                crowd.waiting.append(link)
+                self.crowded += 1
             elif self._waits(link):
                 self._held_back.append(link)
             else:
                 self._let_go.append(link)
         if self._let_go:
             self._worker.request_tick()
+
+    def join(self, link: Link, crowd: Crowd) -> None:
+        link.crowd = crowd
+        self.hold_back(link)
+
+    def disperse(self, crowd: Crowd) -> None:
+        crowd.crowded = False
+        waiting, crowd.waiting = crowd.waiting, []
+        self.crowded -= len(waiting)
+        self._held_back += waiting
+        self.let_go()
 
     def _waits(self, link: Link) -> bool:
         if link.parked or self.commit.pending_memory > self.settings.commit_bytes_max:
@@ -444,6 +460,7 @@ class Publishing:
             link = let_go[gone]
             gone += 1
             link.held_back = False
+            link.crowd = None
             if not link.closed:
                 try:
                     link.release()

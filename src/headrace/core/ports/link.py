@@ -35,6 +35,27 @@ WORK_AT_ONCE: Final = (
 )
 
 
+class Crowd:
+    """Publishers whose messages pile up somewhere. While it is `crowded` those who join it are not read from; they are
+    kept in `waiting`."""
+
+    def __init__(self) -> None:
+        self.crowded = False
+        self.waiting: list[Link] = []
+
+
+class Crowds:
+    """Whoever stops reading from publishers, and reads on."""
+
+    def join(self, link: Link, crowd: Crowd) -> None:
+        """Read nothing more of this client as long as what it publishes piles up there."""
+        raise NotImplementedError
+
+    def disperse(self, crowd: Crowd) -> None:
+        """Read again, soon, from those who waited there: it is not crowded any more."""
+        raise NotImplementedError
+
+
 class Rendering:
     """Says how messages leave through a link whose receiver wants them in another form: a bridge maps topics, a client
     wants message ids. `bridges`: what comes in there has been through this broker before."""
@@ -205,6 +226,7 @@ class Link(ServerHandler):
         self.hungry = False
         self.unread = False  # the next entry of its session's queue cannot be read now (`unread`)
         self.held_back = False  # nothing is read from it until what waits on its behalf is within its share
+        self.crowd: Crowd | None = None  # in which it waits, or is about to
         self.broken = False  # something failed on its behalf: it is about to be closed
         self.parked = False  # one of its messages waits until the disk has space
         self.deferred: i64 = 0  # bytes that wait for the journal on its behalf (`commit`)

@@ -18,16 +18,17 @@ from mypy_extensions import i64
 
 from headrace.core.homes import Homes
 from headrace.core.ports.journal import NOT_NOW, JournalPort
+from headrace.core.ports.link import Crowd
 from headrace.core.records.message import Message, copy_of
 from headrace.core.records.record import FLAG_FRAME, FLAG_QOS, FLAG_RETAIN, KIND_MESSAGE
 from headrace.core.shards.peer import Copied, Looked, Passed, Wire, weight_of
 from headrace.core.shards.queue_port import QueuePort
 from headrace.core.shards.routes import Routes
+from headrace.core.shards.stream_settings import StreamSettings
 
 
 class Sender:
-    """The stream to one shard, on one wire. `slot` holds the routes that were announced on it; `owed_max`: how many
-    messages it may owe."""
+    """The stream to one shard, on one wire. `slot` holds the routes that were announced on it."""
 
     def __init__(
         self,
@@ -37,7 +38,7 @@ class Sender:
         slot: int,
         homes: Homes,
         queues: QueuePort | None,
-        owed_max: int,
+        settings: StreamSettings,
     ) -> None:
         self.wire = wire
         self._homes = homes
@@ -49,23 +50,28 @@ class Sender:
         self.live = False
         self.copies = 0  # sent
         self._source = source
-        self._owed_max = owed_max
+        self._owed_max: i64 = settings.owed_max
+        self._crowded_at: i64 = settings.crowded_at
+        self._crowded_ms_max: i64 = settings.crowded_ms_max
         self._owed: deque[int] = deque()  # live: offsets of what it wants and has no credit for, oldest first
         self._at: i64 = 0  # lagging: the next offset to be looked at
         self._said: i64 = 0  # everything below it the other side knows to be looked at
         self._left: i64 = 0  # bytes that may be sent, below 0 by the last message at most
         self._granted: i64 = 0
+        self.crowd = Crowd()  # publishers that wait until less is owed
+        self._granted_ms: i64 = 0  # when more was granted last
 
-    def follow(self, offset: i64, granted: i64) -> None:
+    def follow(self, offset: i64, granted: i64, now_ms: i64) -> None:
         """Begin at an offset of the journal."""
         self.following = True
         self.live = False
         self._owed.clear()
         self._at = self._said = offset
-        self.grant(granted)
+        self.grant(granted, now_ms)
 
-    def grant(self, granted: i64) -> None:
+    def grant(self, granted: i64, now_ms: i64) -> None:
         """Note how many bytes may be sent in all."""
+        self._granted_ms = now_ms
         if granted > self._granted:
             self._left += granted - self._granted
             self._granted = granted
@@ -80,17 +86,20 @@ class Sender:
         """Return whether there is credit, and what was sent has not piled up on its way out."""
         return self._left > 0 and not self.wire.full
 
-    def passes(self, message: Message) -> None:
-        """Send a durable message that the other shard wants: it takes effect here."""
+    def passes(self, message: Message) -> bool:
+        """Send a durable message that the other shard wants: it takes effect here. Return False when so many are owed
+        that whoever publishes had better wait."""
         if not self.live:
-            return
+            return True
         if not self._owed and self._may_send:
             self._copy(message)
-        elif len(self._owed) < self._owed_max:
+            return True
+        if len(self._owed) < self._owed_max:
             message.waits = True  # for this sender: it stays in memory
             self._owed.append(message.offset)
-        else:
-            self.fall_back(message.offset)
+            return len(self._owed) < self._crowded_at
+        self.fall_back(message.offset)
+        return True
 
     def passes_live(self, message: Message) -> bool:
         """Send a message at QoS 0 that the other shard wants; return False when it is dropped."""
@@ -99,6 +108,13 @@ class Sender:
         self.wire.say(Passed(message.of_nobody(message.topic, message.flags)))
         self._left -= weight_of(message)
         return True
+
+    def is_crowded(self, now_ms: i64) -> bool:
+        """Return whether publishers wait, or go on to: much is owed to a shard that takes more all the time. Whoever has
+        not granted anything for a while stands still, and nobody waits for that."""
+        if not self.live or now_ms - self._granted_ms > self._crowded_ms_max:
+            return False
+        return not self._may_send or len(self._owed) > self._crowded_at // 4
 
     def read(self, journal: JournalPort, routes: Routes, end: i64, looks: i64) -> bool:
         """Send what is owed, then look at the next `looks` records of the journal below `end`, all of which have taken

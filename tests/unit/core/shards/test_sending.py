@@ -11,6 +11,7 @@ from headrace.core.records.message import Message
 from headrace.core.shards.peer import Copied, Frame, Looked, Wire, weight_of
 from headrace.core.shards.routes import Routes
 from headrace.core.shards.sending import Sender
+from headrace.core.shards.stream_settings import StreamSettings
 
 PAYLOAD = b"x" * 50
 
@@ -56,13 +57,15 @@ class Stream:
 
     def __init__(self, credit: int, owed_max: int = 100) -> None:
         self.wire, self.journal, self.routes = Heard(), Kept(), Routes()
+        settings = StreamSettings()
+        settings.owed_max = owed_max
         slot = self.routes.open()
         self.routes.add(slot, "default", "a")
-        self.sender = Sender(self.wire, 0, 1, slot, Homes(2), None, owed_max)
+        self.sender = Sender(self.wire, 0, 1, slot, Homes(2), None, settings)
         self.weight = int(weight_of(message(qos=1, topic=b"a", payload=PAYLOAD)))
         self.granted = credit * self.weight
         self.end = 0
-        self.sender.follow(0, self.granted)
+        self.sender.follow(0, self.granted, 0)
         self.read()
         assert self.sender.live
 
@@ -71,7 +74,7 @@ class Stream:
 
     def grant(self, messages: int) -> None:
         self.granted += messages * self.weight
-        self.sender.grant(self.granted)
+        self.sender.grant(self.granted, 0)
 
     def publish(self, topic: bytes = b"a") -> Message:
         """A message takes effect: it passes by the sender if it is wanted there."""
@@ -205,7 +208,7 @@ def test_what_cannot_be_read_now_stays_owed() -> None:
 def test_a_new_stream_owes_nothing() -> None:
     stream = Stream(0)
     stream.publish()
-    stream.sender.follow(1, stream.granted)
+    stream.sender.follow(1, stream.granted, 0)
     assert stream.sender.position(stream.end) == 1
 
 

@@ -1,0 +1,156 @@
+"""How fast a shard takes what the others send it: no faster than those of its sessions get it that keep up.
+
+Copies are cheaper to take than to deliver, and their publishers, who are served by other workers, wait for none of it. So
+a shard that is busy would pile up what it takes, until the queues of clients are at their limits that take all they are
+given. Instead it leaves what comes in the *inbox* of its stream, whose source then has no credit, and lets its publishers
+wait (`crowd`).
+
+Nobody waits for one slow client. A session is waited for while it goes on to take much: who does not is found out within
+CHECK_MS, and is not waited for again for some time. And however it ends, nothing is left lying for HOLD_MS_MAX at a time.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from mypy_extensions import i64
+
+from headrace.core.outbound.delivery import Lateness
+from headrace.core.ports.clock import Clock
+from headrace.core.ports.settings import BrokerSettings
+from headrace.core.shards.stream_settings import StreamSettings
+from headrace.core.state.queue import OutboundQueue
+from headrace.core.state.session import APPLICATION, Session
+
+WATCHED_MAX: Final = 64  # sessions that are waited for at a time
+LATE: Final = (
+    4  # a DEVICE whose queue holds this part of its limit is late, and with half of that in time again
+)
+CHECK_MS: Final = (
+    50  # so often, and not before as many passes of the loop as CHECK_PASSES, is looked who takes much
+)
+CHECK_PASSES: Final = 3
+TAKEN_PER_S: Final = 5000  # by those who are waited for together: less is not worth it
+DRAINED_MS: Final = 2000  # each of them would be in time again in so long: else it is slow
+HOLD_MS_MAX: Final = 500
+REST_MS: Final = 100  # nothing is held after that
+POOR_REST: Final = 10  # times as long as what was held for nothing
+SLOW_MS: Final = 5000  # a session that was slow is not waited for
+SLOW_MAX: Final = 1000  # sessions that are remembered for that
+
+
+class _Watched:
+    """A session that is waited for."""
+
+    def __init__(self, session: Session, serial: i64) -> None:
+        self.session = session
+        self.link = session.link
+        self.serial: i64 = serial  # the head of its queue when it was looked at last
+
+
+class Intake(Lateness):
+    """Says when more may be taken from the streams of a shard, and knows for whom it is left lying."""
+
+    def __init__(self, clock: Clock, settings: BrokerSettings, streams: StreamSettings) -> None:
+        """Begin with nothing that waits. `settings`: what queues may hold."""
+        self.pending: i64 = 0  # copies that were taken and have not taken effect
+        self.holds = False
+        self._late_at: i64 = streams.late_at or max(1, settings.backlog_messages_max // LATE)
+        self._pending_max: i64 = streams.pending_max
+        self._late_bytes: i64 = settings.backlog_bytes_max // LATE  # 0: only messages are limited
+        self.held_ms = 0  # in all
+        self._clock = clock
+        self._watched: dict[int, _Watched] = {}  # by incarnation
+        self._slow: dict[int, int] = {}  # and until when
+        self._since_ms = 0
+        self._checked_ms = 0
+        self._passes: i64 = 0
+        self._rest_until_ms = 0
+
+    @property
+    def open(self) -> bool:
+        """Return whether the next copy may be taken."""
+        return not self.holds and self.pending < self._pending_max
+
+    def grown(self, session: Session, queue: OutboundQueue) -> None:
+        backlog = queue.backlog
+        late = backlog.count > self._late_at or (self._late_bytes and backlog.bytes > self._late_bytes)
+        if late and session.session_type != APPLICATION and session.incarnation not in self._watched:
+            self._watch(session, queue)
+
+    def _watch(self, session: Session, queue: OutboundQueue) -> None:
+        """Wait for a session from now on, unless there is nothing to be gained."""
+        now_ms, number = self._clock.mono_ms, session.incarnation
+        if now_ms < self._rest_until_ms or now_ms < self._slow.get(number, 0):
+            return
+        if len(self._watched) >= WATCHED_MAX:
+            return
+        self._watched[number] = _Watched(session, queue.head_serial())
+        if not self.holds:
+            self.holds = True
+            self._since_ms = self._checked_ms = now_ms
+            self._passes = 0
+
+    def look(self) -> None:
+        """Look, in each pass of the loop, whether those that are waited for are in time again."""
+        if not self.holds:
+            return
+        self._passes += 1
+        for number in [number for number, watched in self._watched.items() if self._in_time(watched)]:
+            del self._watched[number]
+        now_ms = self._clock.mono_ms
+        held_ms = now_ms - self._since_ms
+        if not self._watched:
+            self._end(now_ms, 0)
+            return
+        if held_ms >= HOLD_MS_MAX or (now_ms - self._checked_ms >= CHECK_MS and self._passes >= CHECK_PASSES):
+            self._check(now_ms)
+            if not self._watched:
+                self._end(now_ms, POOR_REST * held_ms)
+            elif held_ms >= HOLD_MS_MAX:
+                self._end(now_ms, REST_MS)
+
+    def _in_time(self, watched: _Watched) -> bool:
+        session = watched.session
+        queue, link = session.queue, session.link
+        if session.ended or queue is None or link is None or link is not watched.link or link.closed:
+            return True
+        backlog = queue.backlog
+        fits = self._late_bytes == 0 or 2 * backlog.bytes <= self._late_bytes
+        return fits and 2 * backlog.count <= self._late_at
+
+    def _check(self, now_ms: int) -> None:
+        """Wait no longer for those who take too little."""
+        elapsed_ms: i64 = now_ms - self._checked_ms
+        taken: i64 = 0
+        slow: list[int] = []
+        for number, watched in self._watched.items():
+            queue = watched.session.queue
+            if queue is None:
+                continue
+            serial: i64 = queue.head_serial()
+            advance = serial - watched.serial
+            watched.serial = serial
+            taken += advance
+            if (queue.backlog.count - self._late_at // 2) * elapsed_ms > advance * DRAINED_MS:
+                slow.append(number)
+        if taken * 1000 < TAKEN_PER_S * elapsed_ms:
+            slow = list(self._watched)
+        for number in slow:
+            del self._watched[number]
+            self._note_slow(number, now_ms)
+        self._checked_ms = now_ms
+        self._passes = 0
+
+    def _note_slow(self, number: int, now_ms: int) -> None:
+        if len(self._slow) >= SLOW_MAX:
+            self._slow = {one: until for one, until in self._slow.items() if until > now_ms}
+        if len(self._slow) < SLOW_MAX:
+            self._slow[number] = now_ms + SLOW_MS
+
+    def _end(self, now_ms: int, rest_ms: int) -> None:
+        """Take again, and hold nothing for some time."""
+        self.holds = False
+        self._watched.clear()
+        self.held_ms += now_ms - self._since_ms
+        self._rest_until_ms = now_ms + rest_ms

@@ -1,0 +1,263 @@
+"""A shard takes from the others what its sessions get that keep up, publishers elsewhere wait for that, and nobody waits
+for a slow client."""
+
+from __future__ import annotations
+
+import pytest
+
+from harness import Client
+from headrace.core.ports.settings import BrokerSettings
+from headrace.core.records.record import DROP_LIMIT, DROP_QOS0_SLOW
+from headrace.core.shards import intake
+from headrace.core.shards.stream_settings import StreamSettings
+from headrace.core.state.session import APPLICATION, session_of
+from shard_wires import WiredShards, received
+
+LIMIT = 60
+WINDOW = 6
+
+
+def shards(owed_max: int = 100_000, **settings: int) -> WiredShards:
+    """Three shards whose queues, windows and crowds are small."""
+    made, streams = BrokerSettings(), StreamSettings()
+    made.backlog_messages_max = LIMIT
+    made.inflight_max = WINDOW
+    for name, value in settings.items():
+        setattr(made, name, value)
+    streams.pending_max = 8
+    streams.crowded_at = 10
+    streams.window_bytes = 20 << 10
+    streams.owed_max = owed_max
+    return WiredShards(3, made, streams)
+
+
+def waits(client: Client) -> bool:
+    """Whether nothing is read from it."""
+    return client.link.held_back
+
+
+class Load:
+    """Publishers at home in shards 0 and 1, who publish whenever they are read from, in steps of a millisecond."""
+
+    def __init__(self, cluster: WiredShards, topic: str, qos: int = 1) -> None:
+        self.cluster, self.topic, self.qos = cluster, topic, qos
+        self.writers = [cluster[at].client(f"w{at}", version=5) for at in (0, 1)]
+        self.sent: list[list[bytes]] = [[], []]
+        self.waited = 0
+
+    def step(self, each: int = 5) -> None:
+        for at, writer in enumerate(self.writers):
+            for _ in range(each):
+                if waits(writer):
+                    self.waited += 1
+                    break
+                self.sent[at].append(b"%d %d" % (at, len(self.sent[at])))
+                writer.publish(self.topic, self.sent[at][-1], self.qos)
+        self.cluster.carry()
+        self.cluster.advance(0.001)
+
+    def of(self, got: list[bytes]) -> list[list[bytes]]:
+        return [[one for one in got if one.startswith(b"%d " % at)] for at in (0, 1)]
+
+
+def take(reader: Client, most: int) -> list[bytes]:
+    """Take what has come, and acknowledge it."""
+    got = reader.publishes()
+    assert len(got) <= most
+    for packet_id, _, _, qos in got:
+        if qos:
+            reader.ack(packet_id, sync=False)
+    reader.harness.sync()
+    return [payload for _, payload, _, _ in got]
+
+
+def drops(cluster: WiredShards, shard: int, reason: int) -> int:
+    return cluster[shard].broker.fold.tenant("default").counters.dropped.get(reason, 0)
+
+
+def drain(cluster: WiredShards, reader: Client) -> list[bytes]:
+    """Take all that is still to come."""
+    found: list[bytes] = []
+    quiet = 0
+    while quiet < 700:
+        got = take(reader, WINDOW)
+        found += got
+        cluster.carry()
+        cluster.advance(0.001)
+        quiet = 0 if got else quiet + 1
+    return found
+
+
+@pytest.mark.parametrize("owed_max", [100_000, 12])
+def test_a_subscriber_that_takes_all_the_time_loses_nothing(owed_max: int) -> None:
+    """However much publishers in other shards could publish meanwhile: they wait."""
+    cluster = shards(owed_max)
+    reader = cluster[2].client("r", version=5)
+    reader.subscribe("a", 1)
+    cluster.carry()
+    load = Load(cluster, "a")
+    got: list[bytes] = []
+    for _ in range(400):
+        load.step()
+        got += take(reader, WINDOW)
+    assert len(got) > 2000
+    assert load.waited > 100 or owed_max < 100_000
+    got += drain(cluster, reader)
+    assert load.of(got) == load.sent
+    assert drops(cluster, 2, DROP_LIMIT) == 0
+    assert not any(waits(writer) for writer in load.writers)
+
+
+def test_nobody_waits_for_a_slow_client() -> None:
+    """It is at its limit, and loses what is too much for it as in one shard. What others get takes as long as before but
+    for a tenth of the time."""
+    cluster = shards()
+    slow, quick = cluster[2].client("s", version=5), cluster[2].client("q", version=5)
+    slow.subscribe("a", 1)
+    quick.subscribe("b", 1)
+    cluster.carry()
+    load = Load(cluster, "a")
+    other = cluster[0].client("o", version=5)
+    late = 0
+    for at in range(2000):
+        load.step()
+        if at % 50 == 0:
+            take(slow, WINDOW)
+        other.publish("b", b"%d" % at)
+        cluster.carry()
+        late += take(quick, WINDOW)[-1:] != [b"%d" % at]
+    assert late < 200
+    assert drops(cluster, 2, DROP_LIMIT) > 1000
+    assert cluster[2].neighbours.intake.held_ms < 200
+    assert load.waited < 1000
+
+
+def test_who_was_found_to_be_slow_is_not_waited_for_again_at_once() -> None:
+    cluster = shards()
+    slow = cluster[2].client("s", version=5)
+    slow.subscribe("a", 1)
+    cluster.carry()
+    load = Load(cluster, "a")
+    found = cluster[2].neighbours.intake
+    while not found.held_ms:
+        load.step()
+    first = found.held_ms
+    for _ in range(intake.SLOW_MS - 100):
+        load.step(1)
+    assert found.held_ms == first
+    assert first <= 2 * intake.CHECK_MS
+
+
+def test_nothing_is_left_lying_for_long() -> None:
+    """Somebody takes much, and gets as much from a publisher in its own shard: the others have their turn."""
+    cluster = shards(inflight_max=20)
+    reader, near = cluster[2].client("r", version=5), cluster[2].client("n", version=5)
+    reader.subscribe("a", 1)
+    cluster.carry()
+    load = Load(cluster, "a")
+    got: list[bytes] = []
+    for at in range(3000):
+        load.step()
+        for _ in range(20 if at < 2000 else 0):
+            near.publish("a", b"near", sync=False)
+        got += take(reader, 20)
+    mine = load.of(got)
+    assert min(len(one) for one in mine) > 500
+    assert cluster[2].neighbours.intake.held_ms < 2500
+
+
+def test_an_application_is_not_waited_for() -> None:
+    cluster = shards()
+    reader = cluster[2].client("r", version=5)
+    session = session_of(reader.link)
+    assert session is not None
+    session.session_type = APPLICATION
+    reader.subscribe("a", 1)
+    cluster.carry()
+    load = Load(cluster, "a")
+    for _ in range(300):
+        load.step()
+    assert cluster[2].neighbours.intake.held_ms == 0
+    assert load.of(received(reader) + drain(cluster, reader))[0][:3] == load.sent[0][:3]
+    assert drops(cluster, 2, DROP_LIMIT) == 0
+
+
+def crowded() -> tuple[WiredShards, Load, Client]:
+    """Both publishers wait: shard 2 takes nothing for the moment."""
+    cluster = shards()
+    reader = cluster[2].client("r", version=5)
+    reader.subscribe("a", 1)
+    cluster.carry()
+    load = Load(cluster, "a")
+    while not all(waits(writer) for writer in load.writers):
+        load.step()
+    return cluster, load, reader
+
+
+def test_publishers_do_not_wait_for_a_shard_that_stands_still() -> None:
+    cluster, load, reader = crowded()
+    cluster.held = {(2, 0)}
+    for _ in range(1200):
+        cluster.advance(0.001)
+    assert not waits(load.writers[0])
+    before = len(load.sent[0])
+    for _ in range(20):
+        load.step()
+    assert len(load.sent[0]) == before + 100
+    cluster.held = set()
+    got = drain(cluster, reader)
+    assert set(got) <= {one for sent in load.sent for one in sent}
+
+
+def test_publishers_go_on_when_the_stream_breaks_and_everything_comes_once() -> None:
+    cluster, load, reader = crowded()
+    assert [shard.broker.publishing.crowded for shard in cluster.shards] == [1, 1, 0]
+    waiting = cluster[2].neighbours._takers
+    assert all(waiting[at].inbox for at in (0, 1))
+    for at in (0, 1):
+        cluster.disconnect(2, at)
+    assert not any(taker.inbox for taker in waiting.values())
+    cluster.carry()
+    assert not any(waits(writer) for writer in load.writers)
+    for at in (0, 1):
+        cluster.connect(2, at)
+    cluster.carry()
+    assert load.of(drain(cluster, reader)) == load.sent
+
+
+def test_publishers_who_left_while_they_waited_are_forgotten() -> None:
+    cluster, load, reader = crowded()
+    load.writers[0].lose()
+    got = drain(cluster, reader)
+    assert load.of(got) == load.sent
+    publishing = cluster[0].broker.publishing
+    assert (publishing.waiting(), publishing.crowded) == ((0, 0), 0)
+    assert not waits(load.writers[1])
+
+
+def test_a_subscription_is_acknowledged_behind_what_waits() -> None:
+    """And what is published then is found."""
+    cluster, _, _ = crowded()
+    other = cluster[2].client("x", version=5)
+    other.subscribe("new", 1)
+    for _ in range(2 * intake.HOLD_MS_MAX):
+        cluster.advance(0.001)
+    assert any(first >> 4 == 9 for first, _ in other.take())
+    cluster[0].client("y", version=5).publish("new", b"1")
+    for _ in range(2 * intake.HOLD_MS_MAX):
+        cluster.advance(0.001)
+    assert received(other) == [b"1"]
+
+
+def test_who_publishes_at_qos_0_waits_where_that_would_be_dropped() -> None:
+    cluster, load, reader = crowded()
+    writer = cluster[0].client("z", version=5)
+    for number in range(100):
+        if waits(writer):
+            break
+        writer.publish("a", b"zero %d" % number, 0)
+    assert waits(writer)
+    assert drops(cluster, 0, DROP_QOS0_SLOW) == 1
+    drain(cluster, reader)
+    assert not waits(writer)
+    assert not any(waits(one) for one in load.writers)
