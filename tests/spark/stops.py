@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 import subprocess
 from contextlib import suppress
+from pathlib import Path
 from typing import Final
 
 import psutil
@@ -25,3 +26,12 @@ def stop_all(process: subprocess.Popen[str]) -> None:
     others = [line for line in lines if not line.startswith(("archive: ", "publish: "))]
     assert others == [], said
     assert " done: " in lines[-1]
+
+
+def stop_while_planning(checkpoint: Path) -> None:
+    """Leave what Spark leaves of a first batch that it is stopped in while it plans it: half a file."""
+    (checkpoint / "commits").mkdir(parents=True)
+    (checkpoint / "offsets").mkdir()
+    (checkpoint / "metadata").write_text('{"id":"8a069751-60db-4f23-8ae3-edfb416beba1"}')
+    for name in (".0.5f172168.tmp", "..0.5f172168.tmp.crc"):
+        (checkpoint / "offsets" / name).write_text("v1")

@@ -29,7 +29,7 @@ from headrace_spark.source.local import LocalJournal
 from spark import quick_java
 from spark.conftest import Writer, settings_of
 from spark.journals import mixed
-from spark.stops import stop_all
+from spark.stops import stop_all, stop_while_planning
 
 pytestmark = pytest.mark.spark
 
@@ -136,6 +136,13 @@ def test_the_table_equals_the_journal_and_the_consumer_is_at_its_end(bench: Benc
         "tenant=tenant-0",
         "tenant=tenant-1",
     }
+
+
+def test_a_stop_while_the_first_batch_was_planned_harms_nothing(bench: Bench) -> None:
+    bench.journal.write(mixed(100, 1))
+    stop_while_planning(bench.lake / "_checkpoints" / "archive-archive")
+    assert bench.archive().rows == len(bench.journal.rows())
+    assert bench.rows() == bench.journal.rows()
 
 
 def test_another_run_adds_what_is_new_and_nothing_else(bench: Bench) -> None:

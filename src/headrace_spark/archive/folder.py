@@ -108,7 +108,7 @@ def written_below(journal: LogReader, lake: Lake, checkpoint: Checkpoint) -> int
 
     Raises LakeConflict, ForeignOffset.
     """
-    checkpoint.require_whole("Remove it, and the archive goes on from the table")
+    checkpoint.make_ready("Remove it, and the archive goes on from the table")
     last, said = ends_of(journal, lake.table)
     written = max(end.offset if end else 0 for end in (last, said))
     require_together(lake, checkpoint, journal.uuid, None if said is None else written)

@@ -92,7 +92,7 @@ class Continuity:
 
     def require(self) -> None:
         """Check that the query can go on from its checkpoint. Raises LakeConflict, ForeignOffset if it cannot."""
-        self._checkpoint.require_whole(REMEDY)
+        self._checkpoint.make_ready(REMEDY)
         passed = self._checkpoint.passed()
         if passed is None:
             return

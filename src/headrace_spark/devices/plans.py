@@ -235,7 +235,7 @@ class Plans:
         Raises LakeConflict, ForeignOffset.
         """
         checkpoint = self._checkpoint
-        checkpoint.require_whole("Remove it, and the job goes on behind the rows that the outbox has")
+        checkpoint.make_ready("Remove it, and the job goes on behind the rows that the outbox has")
         noted, plans = self._read()
         counted = [plan for plan in plans if kept is not None and plan.batch <= kept]
         if noted is None:

@@ -13,6 +13,7 @@ before Spark is.
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
@@ -22,6 +23,8 @@ from headrace_spark.lake.durable import sync_path
 
 _VERSION: Final = "v1"
 _LINES: Final = 3
+_EMPTY_AT_FIRST: Final = ("offsets", "commits", "state")
+"""Folders that Spark wants to be empty when it begins its first batch."""
 
 
 class Checkpoint:
@@ -83,11 +86,12 @@ class Checkpoint:
             return None
         return self.end(begun - 1 if self.unfinished else begun)
 
-    def require_whole(self, remedy: str) -> None:
-        """Check that Spark can go on with the checkpoint. Raises LakeConflict, which ends with `remedy`, if it
-        cannot."""
+    def make_ready(self, remedy: str) -> None:
+        """Check that Spark can go on with the checkpoint, before a query starts; one in which no batch was begun is made
+        fit for a start. Raises LakeConflict, which ends with `remedy`, if it is not whole."""
         begun, done = self.last_planned, self.last_batch
         if begun is None and done is None:
+            self._clear()
             return
         try:
             if self.query_id is None:
@@ -100,6 +104,20 @@ class Checkpoint:
                 raise LakeConflict(f"{self.path / 'commits' / str(done)} is empty or cut off")
         except LakeConflict as problem:
             raise LakeConflict(f"{problem}: the checkpoint is not whole. {remedy}") from None
+
+    def _clear(self) -> None:
+        """Take away what a stop or a crash has left of planning the first batch: Spark refuses for good to begin where
+        half a file lies (STATE_STORE_CHECKPOINT_LOCATION_NOT_EMPTY)."""
+        try:
+            for folder in _EMPTY_AT_FIRST:
+                if (self.path / folder).exists():
+                    shutil.rmtree(self.path / folder)
+            try:
+                self.query_id  # noqa: B018
+            except LakeConflict:
+                (self.path / "metadata").unlink()
+        except OSError as error:
+            raise LakeConflict(f"{error.filename} cannot be removed: {error.strerror}") from None
 
     def begin(self, query_id: str) -> None:
         """Make the checkpoint that of a query which has done nothing yet. Raises OSError."""

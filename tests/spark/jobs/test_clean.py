@@ -25,6 +25,7 @@ from headrace_spark.records.decode import decode
 from headrace_spark.records.schema import MESSAGES, arrow_schema
 from spark.conftest import settings_of
 from spark.journals import Made, message, user_properties
+from spark.stops import stop_while_planning
 
 pytestmark = pytest.mark.spark
 
@@ -121,6 +122,13 @@ def test_rows_in_are_clean_and_quarantine_and_repeats(bench: Bench) -> None:
         {"device": "d2", "value": 2.0},
     ]
     assert bench.clean() == 0
+
+
+def test_a_stop_while_the_first_batch_was_planned_harms_nothing(bench: Bench) -> None:
+    bench.add(made(range(30)))
+    stop_while_planning(bench.lake / "_checkpoints" / "clean-messages")
+    assert bench.clean() == 30
+    everything(bench, 30)
 
 
 def test_the_lag_is_what_is_still_to_clean(bench: Bench) -> None:

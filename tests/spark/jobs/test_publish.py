@@ -32,7 +32,7 @@ from spark import quick_java
 from spark.conftest import Writer, settings_of
 from spark.device_clients import received, subscribe
 from spark.journals import mixed
-from spark.stops import stop_all
+from spark.stops import stop_all, stop_while_planning
 
 pytestmark = pytest.mark.spark
 WAIT_S = 400
@@ -106,6 +106,14 @@ def test_rows_are_published_once_and_new_ones_follow(bench: Bench) -> None:
     assert bench.run() == 100
     assert bench.run() == 0
     assert sorted(int(packet.payload) for packet in received(bench.broker, "device-job")) == list(range(300))
+
+
+def test_a_stop_while_the_first_batch_was_planned_harms_nothing(bench: Bench) -> None:
+    subscribe(bench.broker, "device-planned", "planned/#")
+    bench.append(0, 5, "planned")
+    stop_while_planning(bench.lake / "_checkpoints" / "publish-publish")
+    assert bench.run() == 5
+    assert len(received(bench.broker, "device-planned")) == 5
 
 
 def test_files_that_the_outbox_no_longer_needs_go(bench: Bench) -> None:
