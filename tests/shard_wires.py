@@ -125,6 +125,12 @@ class WiredShards:
         for shard in self.shards:
             shard.sync()
 
+    def hear(self, end: End) -> None:
+        """One thing that was said at this end of a wire is heard at the other one; nobody has a pass of the loop."""
+        near, far = next(pair for pair in self.wires.values() if end in pair)
+        other = far if end is near else near
+        other.shard.neighbours.heard(other, decode(end.said.popleft()))
+
     def step(self) -> bool:
         """What was said by now is heard; True if anything was."""
         moved = False

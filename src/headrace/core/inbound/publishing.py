@@ -83,6 +83,7 @@ class Publishing(Crowds):
         )  # bytes that too many levels take at least
         self._held_back: list[Link] = []
         self.crowded = 0  # of those held back, who wait for other shards
+        self._dispersing: list[Crowd] = []  # that are crowded no more, while some wait there
         self._let_go: list[Link] = []  # of them: to be read from again, some in each pass
         self.storage_full = False
         self._parked: list[_Parked] = []
@@ -434,9 +435,25 @@ class Publishing(Crowds):
 
     def disperse(self, crowd: Crowd) -> None:
         crowd.crowded = False
-        waiting, crowd.waiting = crowd.waiting, []
-        self.crowded -= len(waiting)
-        self._held_back += waiting
+        if crowd.waiting:
+            if crowd not in self._dispersing:
+                self._dispersing.append(crowd)
+            self._worker.request_tick()
+
+    def _call_in(self) -> None:
+        """Let the next of those go on who wait where it is not crowded any more, until it is again by what they publish;
+        the others keep their places."""
+        for crowd in self._dispersing:
+            waiting = crowd.waiting
+            called = 0
+            while waiting and called < LET_GO_AT_ONCE and not crowd.crowded:
+                link = waiting.popleft()
+                self.crowded -= 1
+                self._held_back.append(link)
+                called += not link.closed
+        self._dispersing = [crowd for crowd in self._dispersing if crowd.waiting and not crowd.crowded]
+        if self._dispersing:
+            self._worker.request_tick()
         self.let_go()
 
     def _waits(self, link: Link) -> bool:
@@ -449,6 +466,8 @@ class Publishing(Crowds):
     def read_on(self) -> None:
         """Go on at the end of a tick with some of the connections that are to be read from again, in turn, until as
         much waits as all of them may have waiting."""
+        if self._dispersing and len(self._let_go) < LET_GO_AT_ONCE:
+            self._call_in()
         let_go = self._let_go
         if not let_go:
             return

@@ -7,6 +7,7 @@ classes rather than protocols, because compiled code calls them per message (dec
 
 from __future__ import annotations
 
+from collections import deque
 from typing import TYPE_CHECKING, Final
 
 from librt.strings import BytesWriter
@@ -37,11 +38,11 @@ WORK_AT_ONCE: Final = (
 
 class Crowd:
     """Publishers whose messages pile up somewhere. While it is `crowded` those who join it are not read from; they are
-    kept in `waiting`."""
+    kept in `waiting`, and read from again in the order in which they came, some in each pass of the loop."""
 
     def __init__(self) -> None:
         self.crowded = False
-        self.waiting: list[Link] = []
+        self.waiting: deque[Link] = deque()
 
 
 class Crowds:

@@ -18,6 +18,7 @@ from mypy_extensions import i64
 from headrace.core.outbound.delivery import Lateness
 from headrace.core.ports.clock import Clock
 from headrace.core.ports.settings import BrokerSettings
+from headrace.core.records.record import DROP_BYTES_LIMIT, DROP_LIMIT, DROP_TENANT_BYTES_LIMIT
 from headrace.core.shards.stream_settings import StreamSettings
 from headrace.core.state.queue import OutboundQueue
 from headrace.core.state.session import APPLICATION, Session
@@ -34,7 +35,7 @@ TAKEN_PER_S: Final = 5000  # by those who are waited for together: less is not w
 DRAINED_MS: Final = 2000  # each of them would be in time again in so long: else it is slow
 HOLD_MS_MAX: Final = 500
 REST_MS: Final = 100  # nothing is held after that
-POOR_REST: Final = 10  # times as long as what was held for nothing
+POOR_REST: Final = 10  # times as long as what was held for nothing, HOLD_MS_MAX at most
 SLOW_MS: Final = 5000  # a session that was slow is not waited for
 SLOW_MAX: Final = 1000  # sessions that are remembered for that
 
@@ -46,6 +47,24 @@ class _Watched:
         self.session = session
         self.link = session.link
         self.serial: i64 = serial  # the head of its queue when it was looked at last
+        self.trimmed: i64 = _trimmed(session)  # and what had been dropped there above the limits
+
+    def advance(self, serial: i64) -> i64:
+        """Return how many messages it has taken since it was looked at last; the head of its queue is at `serial` now.
+        What was dropped above the limits it has not taken."""
+        trimmed = _trimmed(self.session)
+        taken = serial - self.serial - (trimmed - self.trimmed)
+        self.serial = serial
+        self.trimmed = trimmed
+        return max(0, taken)
+
+
+def _trimmed(session: Session) -> i64:
+    dropped = session.dropped
+    if dropped is None:
+        return 0
+    count: i64 = dropped.get(DROP_LIMIT, 0)
+    return count + dropped.get(DROP_BYTES_LIMIT, 0) + dropped.get(DROP_TENANT_BYTES_LIMIT, 0)
 
 
 class Intake(Lateness):
@@ -96,25 +115,39 @@ class Intake(Lateness):
         if not self.holds:
             return
         self._passes += 1
-        for number in [number for number, watched in self._watched.items() if self._in_time(watched)]:
-            del self._watched[number]
         now_ms = self._clock.mono_ms
         held_ms = now_ms - self._since_ms
-        if not self._watched:
+        poor_rest_ms = POOR_REST * min(held_ms, HOLD_MS_MAX)  # nobody may have looked for a long time
+        if not self._look_at_all(now_ms):
+            self._end(now_ms, poor_rest_ms)
+        elif not self._watched:
             self._end(now_ms, 0)
-            return
-        if held_ms >= HOLD_MS_MAX or (now_ms - self._checked_ms >= CHECK_MS and self._passes >= CHECK_PASSES):
+        elif held_ms >= HOLD_MS_MAX or (
+            now_ms - self._checked_ms >= CHECK_MS and self._passes >= CHECK_PASSES
+        ):
             self._check(now_ms)
             if not self._watched:
-                self._end(now_ms, POOR_REST * held_ms)
+                self._end(now_ms, poor_rest_ms)
             elif held_ms >= HOLD_MS_MAX:
                 self._end(now_ms, REST_MS)
 
-    def _in_time(self, watched: _Watched) -> bool:
-        session = watched.session
-        queue, link = session.queue, session.link
-        if session.ended or queue is None or link is None or link is not watched.link or link.closed:
-            return True
+    def _look_at_all(self, now_ms: int) -> bool:
+        """Wait no longer for those who are in time again, or who have gone, which those do as well whom nobody should wait
+        for. Return False when nobody is left, and somebody was waited for in vain."""
+        in_vain = False
+        for number, watched in list(self._watched.items()):
+            session = watched.session
+            queue, link = session.queue, session.link
+            if session.ended or queue is None or link is None or link is not watched.link or link.closed:
+                in_vain = True
+                if not session.ended:
+                    self._note_slow(number, now_ms)
+            elif not self._in_time(queue):
+                continue
+            del self._watched[number]
+        return not in_vain or len(self._watched) > 0
+
+    def _in_time(self, queue: OutboundQueue) -> bool:
         backlog = queue.backlog
         fits = self._late_bytes == 0 or 2 * backlog.bytes <= self._late_bytes
         return fits and 2 * backlog.count <= self._late_at
@@ -128,11 +161,9 @@ class Intake(Lateness):
             queue = watched.session.queue
             if queue is None:
                 continue
-            serial: i64 = queue.head_serial()
-            advance = serial - watched.serial
-            watched.serial = serial
+            advance = watched.advance(queue.head_serial())
             taken += advance
-            if (queue.backlog.count - self._late_at // 2) * elapsed_ms > advance * DRAINED_MS:
+            if max(1, queue.backlog.count - self._late_at // 2) * elapsed_ms > advance * DRAINED_MS:
                 slow.append(number)
         if taken * 1000 < TAKEN_PER_S * elapsed_ms:
             slow = list(self._watched)

@@ -9,6 +9,7 @@ or nothing is taken from that shard any more: a stream that was cut begins again
 
 from __future__ import annotations
 
+from collections import deque
 from typing import Final, cast
 
 from mypy_extensions import i64
@@ -47,6 +48,7 @@ from headrace.errors import CorruptRecord
 
 NOT_BEGUN: Final = -1
 TAKEN_IN_TURN: Final = 64  # frames of one stream, before the next one has its turn
+TAKEN_AT_ONCE: Final = 1024  # of what has had to wait, in one pass of the loop
 Offsets = dict[int, tuple[int, int]]  # two of them, by shard
 
 
@@ -86,7 +88,7 @@ class Neighbours(Passing):
         self._attempt = 0
         self._full = False
         self._sent_before = 0  # copies, on wires that have ended
-        self._takers: dict[int, Taker] = {}
+        self._takers: dict[int, Taker] = {}  # in the order in which they have their turns
         self.intake = delivery.lateness = Intake(worker.clock, worker.settings, settings)
         self._holding = Holding(self._takers, commit, worker)
         self.asking = Asking(shard, fold, commit, delivery, worker, self._takers, self._holding, settings)
@@ -327,7 +329,7 @@ class Neighbours(Passing):
         elif isinstance(frame, peer.Unwanted):
             routes.remove(slot, frame.tenant, frame.topic_filter)
         elif isinstance(frame, peer.Granted):
-            sender.grant(frame.granted, self._worker.clock.mono_ms)
+            sender.grant(frame.granted)
         elif isinstance(frame, peer.Durable):
             self._followed.tell(sender.shard, int(frame.offset))
         elif isinstance(frame, Sought):
@@ -366,7 +368,7 @@ class Neighbours(Passing):
         else:
             self.ahead.pop(sender.shard, None)
             self.behind.pop(sender.shard, None)
-            sender.grant(frame.granted, self._worker.clock.mono_ms)
+            sender.grant(frame.granted)
             if streams.starts and streams.starts[-1][0] >= self._commit.high_watermark:
                 self._commit.defer(_Following(self, sender, frame))
             else:
@@ -378,7 +380,7 @@ class Neighbours(Passing):
             return
         if self._fold.streams.starts:
             sender.wire.say(peer.Started(*self._fold.streams.starts[-1]))
-        sender.follow(frame.offset, frame.granted, self._worker.clock.mono_ms)
+        sender.follow(frame.offset, frame.granted)
 
     def _from_source(self, taker: Taker, frame: Frame) -> None:
         """Go on with what a shard says that is followed. What belongs to its stream, or is told behind it, waits for what
@@ -399,16 +401,22 @@ class Neighbours(Passing):
         elif taker.wire is not None:
             self._welcomed(taker, taker.wire, frame.epoch)
 
-    def _take_on(self) -> None:
-        """Take what has had to wait, of all streams in turn."""
-        waiting = [taker for taker in self._takers.values() if taker.inbox]
-        while waiting and self.intake.open:
-            for taker in waiting:
-                left = TAKEN_IN_TURN
-                while taker.inbox and left > 0 and self.intake.open:
-                    self._take_one(taker)
-                    left -= 1
-            waiting = [taker for taker in waiting if taker.inbox]
+    def _take_on(self) -> bool:
+        """Take what has had to wait, as much as one pass of the loop should, of all streams in turn: the first one is who
+        has waited longest for its turn. True if more can be taken now."""
+        takers = self._takers
+        waiting = deque([taker for taker in takers.values() if taker.inbox])
+        left = TAKEN_AT_ONCE
+        while waiting and left > 0 and self.intake.open:
+            taker = waiting.popleft()
+            takers[taker.source] = takers.pop(taker.source)
+            end = max(0, left - TAKEN_IN_TURN)
+            while taker.inbox and left > end and self.intake.open:
+                self._take_one(taker)
+                left -= 1
+            if taker.inbox:
+                waiting.append(taker)
+        return len(waiting) > 0 and self.intake.open
 
     def _take_one(self, taker: Taker) -> None:
         """Take the next of what has had to wait. What that raises cuts this stream: it begins again on another wire."""
@@ -485,7 +493,7 @@ class Neighbours(Passing):
                 if not sender.passes(message) and publisher is not None:
                     self._crowd(sender, publisher)
             if message.flags & (FLAG_RETAIN | FLAG_FRAME):
-                self._pass_home(message, wanting.senders)
+                self._pass_home(message, wanting.senders, publisher)
         except Exception as error:  # noqa: BLE001  whoever has not got it reads it from the journal
             self._worker.contain("apply", None, error)
             for sender in self._senders.values():
@@ -512,13 +520,13 @@ class Neighbours(Passing):
             self._nobody = _Wanting(changes, found)
         return self._nobody
 
-    def _pass_home(self, message: Message, sent: list[Sender]) -> None:
+    def _pass_home(self, message: Message, sent: list[Sender], publisher: Link | None) -> None:
         """Send a message to the home of its topic too, if it is retained, or of a device and the topic may have a
         queue."""
         if message.flags & FLAG_RETAIN or is_queued(message, self.queues):
             home = self._by_shard.get(home_of(message, self._worker.homes))
-            if home is not None and home not in sent:
-                home.passes(message)
+            if home is not None and home not in sent and not home.passes(message) and publisher is not None:
+                self._crowd(home, publisher)
 
     def passed_live(
         self, message: Message, known: Elsewhere | None, publisher: Link | None
@@ -536,14 +544,14 @@ class Neighbours(Passing):
     def _crowd(self, sender: Sender, publisher: Link) -> None:
         """Let whoever publishes wait for a shard that takes all the time, and less than comes."""
         if sender.is_crowded(self._worker.clock.mono_ms):
-            sender.crowd.crowded = True
+            sender.gather()
             self._publishing.join(publisher, sender.crowd)
 
     def _disperse(self) -> None:
-        """Let publishers go on where less is owed, or nothing is taken."""
+        """Let publishers go on where less is owed, or nothing is taken, or others go on all the time."""
         now_ms = self._worker.clock.mono_ms
         for sender in self._senders.values():
-            if sender.crowd.crowded and not sender.is_crowded(now_ms):
+            if sender.crowd.crowded and (sender.has_paid or not sender.is_crowded(now_ms)):
                 self._publishing.disperse(sender.crowd)
 
     def may_be_heard(self, message: Message) -> bool:
@@ -577,7 +585,7 @@ class Neighbours(Passing):
                 more = True
         self._disperse()
         self.intake.look()
-        self._take_on()
+        more = self._take_on() or more
         for taker in self._takers.values():
             taker.tell()
         more = self._answering.go_on() or more

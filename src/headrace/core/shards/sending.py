@@ -59,19 +59,22 @@ class Sender:
         self._left: i64 = 0  # bytes that may be sent, below 0 by the last message at most
         self._granted: i64 = 0
         self.crowd = Crowd()  # publishers that wait until less is owed
-        self._granted_ms: i64 = 0  # when more was granted last
+        # When somebody might first have waited since more was granted; -1: nobody has.
+        self._short_ms: i64 = -1
+        self._crowd_granted: i64 = 0  # what was granted when the crowd began
+        self._crowd_owed: i64 = -1  # and the newest that was owed; -1: nothing was
 
-    def follow(self, offset: i64, granted: i64, now_ms: i64) -> None:
+    def follow(self, offset: i64, granted: i64) -> None:
         """Begin at an offset of the journal."""
         self.following = True
         self.live = False
         self._owed.clear()
         self._at = self._said = offset
-        self.grant(granted, now_ms)
+        self.grant(granted)
 
-    def grant(self, granted: i64, now_ms: i64) -> None:
+    def grant(self, granted: i64) -> None:
         """Note how many bytes may be sent in all."""
-        self._granted_ms = now_ms
+        self._short_ms = -1
         if granted > self._granted:
             self._left += granted - self._granted
             self._granted = granted
@@ -111,10 +114,29 @@ class Sender:
 
     def is_crowded(self, now_ms: i64) -> bool:
         """Return whether publishers wait, or go on to: much is owed to a shard that takes more all the time. Whoever has
-        not granted anything for a while stands still, and nobody waits for that."""
-        if not self.live or now_ms - self._granted_ms > self._crowded_ms_max:
+        not granted anything while they might have waited for some time stands still, and nobody waits for that."""
+        if not self.live:
+            return False
+        if self._short_ms < 0:
+            self._short_ms = now_ms
+        if now_ms - self._short_ms > self._crowded_ms_max:
             return False
         return not self._may_send or len(self._owed) > self._crowded_at // 4
+
+    def gather(self) -> None:
+        """Let publishers wait, until much of what is owed now has been sent, all of it at most."""
+        if not self.crowd.crowded:
+            self.crowd.crowded = True
+            self._crowd_granted = self._granted
+            self._crowd_owed = self._owed[-1] if self._owed else -1
+
+    @property
+    def has_paid(self) -> bool:
+        """Return whether all is sent that was owed when the crowd began: what is owed now has come from others since, and
+        those who wait have their turn."""
+        if self._granted <= self._crowd_granted:
+            return False
+        return not self._owed or self._owed[0] > self._crowd_owed
 
     def read(self, journal: JournalPort, routes: Routes, end: i64, looks: i64) -> bool:
         """Send what is owed, then look at the next `looks` records of the journal below `end`, all of which have taken

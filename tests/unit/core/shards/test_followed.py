@@ -29,7 +29,7 @@ def test_a_follower_is_asked_for_the_sake_of_bytes_and_its_answer_counts_from_th
     followed.begin()
     sender = Sender(Heard(), 0, 1, 0, Homes(2), None, StreamSettings())
     followed.ask(sender, 5, True)  # it does not follow yet
-    sender.follow(0, 1 << 20, 0)
+    sender.follow(0, 1 << 20)
     sender.live = True
 
     def ask(full: bool = False) -> int:

@@ -6,12 +6,15 @@ from __future__ import annotations
 import pytest
 
 from harness import Client
+from headrace.core.inbound.publishing import LET_GO_AT_ONCE
+from headrace.core.ports.link import Crowd
 from headrace.core.ports.settings import BrokerSettings
 from headrace.core.records.record import DROP_LIMIT, DROP_QOS0_SLOW
-from headrace.core.shards import intake
+from headrace.core.shards import intake, neighbours
+from headrace.core.shards.peer import Looked
 from headrace.core.shards.stream_settings import StreamSettings
 from headrace.core.state.session import APPLICATION, session_of
-from shard_wires import WiredShards, received
+from shard_wires import WiredShard, WiredShards, received
 
 LIMIT = 60
 WINDOW = 6
@@ -261,3 +264,196 @@ def test_who_publishes_at_qos_0_waits_where_that_would_be_dropped() -> None:
     drain(cluster, reader)
     assert not waits(writer)
     assert not any(waits(one) for one in load.writers)
+
+
+# What one client can do, and what is so for a moment only
+
+
+def test_what_is_dropped_for_a_session_was_not_taken_by_it() -> None:
+    """It takes nothing, while a publisher of its own shard, who does not wait, fills its queue above the limit."""
+    cluster = shards()
+    dead, near = cluster[2].client("d", version=5), cluster[2].client("n", version=5)
+    dead.subscribe("a", 1)
+    cluster.carry()
+    for _ in range(600):
+        for _ in range(20):
+            near.publish("a", b"near", sync=False)
+        cluster[2].advance(0.001)
+    assert drops(cluster, 2, DROP_LIMIT) > 10_000
+    assert 0 < cluster[2].neighbours.intake.held_ms <= intake.CHECK_MS + 5
+
+
+@pytest.mark.parametrize("clean", [False, True])
+def test_who_connects_again_and_again_is_not_waited_for(clean: bool) -> None:
+    """Each time before it would have been found to be slow."""
+    cluster = shards()
+    client = cluster[2].client("s", version=5, clean=clean)
+    client.subscribe("a", 1)
+    cluster.carry()
+    load = Load(cluster, "a")
+    for at in range(800):
+        if at % 40 == 39:
+            client.lose()
+            client = Client(cluster[2], client.link.client_id, version=5, clean=clean)
+            if clean:
+                client.subscribe("a", 1)
+        load.step(3)
+    assert cluster[2].neighbours.intake.held_ms < 800 // (intake.POOR_REST - 2)
+
+
+def test_a_session_that_takes_nothing_is_slow_however_few_its_messages_are(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It is late by their bytes, and others take enough."""
+    monkeypatch.setattr(intake, "TAKEN_PER_S", 0)
+    cluster = shards(backlog_bytes_max=8000)
+    slow = cluster[2].client("s", version=5)
+    slow.subscribe("a", 1)
+    cluster.carry()
+    writer = cluster[0].client("w", version=5)
+    for _ in range(WINDOW + 3):
+        writer.publish("a", b"x" * 900)
+    cluster.carry()
+    found = cluster[2].neighbours.intake
+    assert found.holds
+    for _ in range(intake.CHECK_MS + 2):
+        cluster.advance(0.001)
+    assert not found.holds
+
+
+def test_after_a_stop_publishers_are_waited_for_again_soon() -> None:
+    """The process stood still, or nobody looked, in the middle of a hold."""
+    cluster, load, reader = crowded()
+    found = cluster[2].neighbours.intake
+    cluster.advance(3600)
+    taken = cluster[2].neighbours.copies_taken
+    cluster.advance(intake.POOR_REST * intake.HOLD_MS_MAX / 1000)
+    cluster.advance(intake.SLOW_MS / 1000)
+    held_ms = found.held_ms
+    for _ in range(60):
+        load.step()
+        take(reader, WINDOW)
+    assert found.holds or found.held_ms > held_ms
+    assert cluster[2].neighbours.copies_taken > taken
+
+
+def one_batch(shard: WiredShard) -> None:
+    """One batch becomes durable, and takes effect."""
+    shard.worker.end_tick()
+    shard.journal.durable = len(shard.journal.records)
+    shard.broker.commit.on_high_watermark(shard.journal.durable)
+    shard.worker.end_tick()
+
+
+def test_streams_have_their_turns_though_little_is_taken_at_a_time() -> None:
+    """Less than one of them brings."""
+    cluster = shards(inflight_max=1000, backlog_messages_max=10_000)
+    reader = cluster[2].client("r", version=5)
+    reader.subscribe("a", 1)
+    cluster.carry()
+    load = Load(cluster, "a")
+    for _ in range(60):
+        for writer in load.writers:
+            for _ in range(12):
+                if not waits(writer):
+                    writer.publish("a", b"x")
+        for end in [end for pair in cluster.wires.values() for end in pair]:
+            while end.said:
+                cluster.hear(end)
+        for shard in cluster.shards[:2]:
+            shard.advance(0.001)
+        one_batch(cluster[2])
+    found = cluster[2].neighbours._takers
+    assert min(found[at].copies for at in (0, 1)) > 150
+
+
+def test_a_pass_of_the_loop_takes_so_much_of_what_waited() -> None:
+    cluster = shards()
+    seen = cluster[2].neighbours
+    for taker in seen._takers.values():
+        taker.inbox.extend(Looked(0) for _ in range(neighbours.TAKEN_AT_ONCE))
+    requests = cluster[2].worker._scheduler.requests  # type: ignore[attr-defined]
+    cluster[2].worker.end_tick()
+    left = [len(taker.inbox) for taker in seen._takers.values()]
+    assert sum(left) == neighbours.TAKEN_AT_ONCE
+    assert max(left) - min(left) <= neighbours.TAKEN_IN_TURN
+    assert cluster[2].worker._scheduler.requests > requests  # type: ignore[attr-defined]
+    cluster[2].worker.end_tick()
+    assert not any(taker.inbox for taker in seen._takers.values())
+
+
+def test_whoever_publishes_much_after_a_pause_waits() -> None:
+    """Nothing was granted for long, since nothing was published."""
+    cluster, _, reader = crowded()
+    drain(cluster, reader)
+    cluster.advance(30)
+    writer = cluster[0].client("z", version=5)
+    number = 0
+    while not waits(writer) and number < 100:
+        writer.publish("a", b"zero", 0)
+        number += 1
+    assert waits(writer)
+    assert drops(cluster, 0, DROP_QOS0_SLOW) == 1
+
+
+def test_who_waits_has_a_turn_though_others_come_all_the_time() -> None:
+    """Each of them publishes something, and leaves: they wait for nobody."""
+    cluster = shards()
+    reader = cluster[2].client("r", version=5)
+    reader.subscribe("a", 1)
+    cluster.carry()
+    load = Load(cluster, "a")
+    load.writers.pop()
+    waited = longest = 0
+    for at in range(400):
+        other = cluster[0].client(f"o{at}-", version=5, clean=True, sync=False)
+        for _ in range(WINDOW + 1):
+            other.publish("a", b"other", sync=False)
+        cluster[0].sync()
+        other.lose()
+        load.step()
+        take(reader, WINDOW)
+        waited = waited + 1 if waits(load.writers[0]) else 0
+        longest = max(longest, waited)
+    assert 10 < longest < 150
+
+
+def test_who_publishes_retained_messages_waits_for_their_home() -> None:
+    cluster, load, _ = crowded()
+    cluster.held = {(2, 0)}
+    writer = cluster[0].client("z", version=5)
+    topic = cluster.topic_in(2, "z/")
+    for _ in range(100):
+        if not waits(writer):
+            writer.publish(topic, b"kept", retain=True)
+    assert waits(writer)
+    assert waits(load.writers[0])
+
+
+def test_a_crowd_disperses_in_the_order_in_which_it_came_some_in_each_pass() -> None:
+    """And stays where it is when it is crowded again."""
+    shard = shards()[0]
+    publishing, crowd = shard.broker.publishing, Crowd()
+    crowd.crowded = True
+    clients = [shard.client(f"c{at}-", version=5) for at in range(2 * LET_GO_AT_ONCE + 10)]
+    for client in clients:
+        publishing.join(client.link, crowd)
+    shard.sync()
+    clients[3].lose()
+    assert publishing.crowded == len(clients)
+    publishing.disperse(crowd)
+    publishing.disperse(crowd)
+    shard.worker.end_tick()
+    assert [waits(one) for one in clients] == [at > LET_GO_AT_ONCE for at in range(len(clients))]
+    crowd.crowded = True
+    publishing.join(clients[0].link, crowd)
+    shard.worker.end_tick()
+    shard.worker.end_tick()
+    assert publishing.crowded == len(clients) - LET_GO_AT_ONCE
+    publishing.disperse(crowd)
+    shard.worker.end_tick()
+    assert waits(clients[0])
+    assert not waits(clients[2 * LET_GO_AT_ONCE])
+    shard.worker.end_tick()
+    assert not any(waits(one) for one in clients)
+    assert (publishing.crowded, len(crowd.waiting)) == (0, 0)

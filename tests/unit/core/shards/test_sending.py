@@ -65,7 +65,7 @@ class Stream:
         self.weight = int(weight_of(message(qos=1, topic=b"a", payload=PAYLOAD)))
         self.granted = credit * self.weight
         self.end = 0
-        self.sender.follow(0, self.granted, 0)
+        self.sender.follow(0, self.granted)
         self.read()
         assert self.sender.live
 
@@ -74,7 +74,7 @@ class Stream:
 
     def grant(self, messages: int) -> None:
         self.granted += messages * self.weight
-        self.sender.grant(self.granted, 0)
+        self.sender.grant(self.granted)
 
     def publish(self, topic: bytes = b"a") -> Message:
         """A message takes effect: it passes by the sender if it is wanted there."""
@@ -208,7 +208,7 @@ def test_what_cannot_be_read_now_stays_owed() -> None:
 def test_a_new_stream_owes_nothing() -> None:
     stream = Stream(0)
     stream.publish()
-    stream.sender.follow(1, stream.granted, 0)
+    stream.sender.follow(1, stream.granted)
     assert stream.sender.position(stream.end) == 1
 
 
