@@ -430,8 +430,17 @@ class Publishing(Crowds):
             self._worker.request_tick()
 
     def join(self, link: Link, crowd: Crowd) -> None:
-        link.crowd = crowd
-        self.hold_back(link)
+        if link.crowd is None:
+            link.crowd = crowd
+            self.hold_back(link)
+
+    def leave(self, link: Link) -> None:
+        crowd, link.crowd = link.crowd, None
+        if crowd is not None and link in crowd.waiting:
+            crowd.waiting.remove(link)
+            self.crowded -= 1
+            self._held_back.append(link)
+        self.let_go()
 
     def disperse(self, crowd: Crowd) -> None:
         crowd.crowded = False

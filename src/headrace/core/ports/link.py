@@ -52,6 +52,10 @@ class Crowds:
         """Read nothing more of this client as long as what it publishes piles up there."""
         raise NotImplementedError
 
+    def leave(self, link: Link) -> None:
+        """Read again, soon, from this client, wherever it waits with others."""
+        raise NotImplementedError
+
     def disperse(self, crowd: Crowd) -> None:
         """Read again, soon, from those who waited there: it is not crowded any more."""
         raise NotImplementedError
@@ -227,7 +231,7 @@ class Link(ServerHandler):
         self.hungry = False
         self.unread = False  # the next entry of its session's queue cannot be read now (`unread`)
         self.held_back = False  # nothing is read from it until what waits on its behalf is within its share
-        self.crowd: Crowd | None = None  # in which it waits, or is about to
+        self.crowd: Crowd | None = None  # in which it waits, is about to, or has waited until now
         self.broken = False  # something failed on its behalf: it is about to be closed
         self.parked = False  # one of its messages waits until the disk has space
         self.deferred: i64 = 0  # bytes that wait for the journal on its behalf (`commit`)

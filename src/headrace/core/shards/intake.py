@@ -17,6 +17,7 @@ from mypy_extensions import i64
 
 from headrace.core.outbound.delivery import Lateness
 from headrace.core.ports.clock import Clock
+from headrace.core.ports.link import Crowds
 from headrace.core.ports.settings import BrokerSettings
 from headrace.core.records.record import DROP_BYTES_LIMIT, DROP_LIMIT, DROP_TENANT_BYTES_LIMIT
 from headrace.core.shards.stream_settings import StreamSettings
@@ -70,8 +71,10 @@ def _trimmed(session: Session) -> i64:
 class Intake(Lateness):
     """Says when more may be taken from the streams of a shard, and knows for whom it is left lying."""
 
-    def __init__(self, clock: Clock, settings: BrokerSettings, streams: StreamSettings) -> None:
-        """Begin with nothing that waits. `settings`: what queues may hold."""
+    def __init__(
+        self, clock: Clock, settings: BrokerSettings, streams: StreamSettings, crowds: Crowds
+    ) -> None:
+        """Begin with nothing that waits. `settings`: what queues may hold; `crowds`: of those who wait here."""
         self.pending: i64 = 0  # copies that were taken and have not taken effect
         self.holds = False
         self._late_at: i64 = streams.late_at or max(1, settings.backlog_messages_max // LATE)
@@ -79,6 +82,7 @@ class Intake(Lateness):
         self._late_bytes: i64 = settings.backlog_bytes_max // LATE  # 0: only messages are limited
         self.held_ms = 0  # in all
         self._clock = clock
+        self._crowds = crowds
         self._watched: dict[int, _Watched] = {}  # by incarnation
         self._slow: dict[int, int] = {}  # and until when
         self._since_ms = 0
@@ -94,8 +98,18 @@ class Intake(Lateness):
     def grown(self, session: Session, queue: OutboundQueue) -> None:
         backlog = queue.backlog
         late = backlog.count > self._late_at or (self._late_bytes and backlog.bytes > self._late_bytes)
-        if late and session.session_type != APPLICATION and session.incarnation not in self._watched:
+        if not late or session.session_type == APPLICATION:
+            return
+        if session.link is not None and session.link.crowd is not None:
+            self._crowds.leave(session.link)
+        if session.incarnation not in self._watched:
             self._watch(session, queue)
+
+    def keeps_up(self, session: Session) -> bool:
+        """Return whether a session is not late, so that it may wait for others: while nothing is read from its client,
+        its acknowledgements are not either."""
+        queue = session.queue
+        return queue is None or session.session_type == APPLICATION or self._in_time(queue)
 
     def _watch(self, session: Session, queue: OutboundQueue) -> None:
         """Wait for a session from now on, unless there is nothing to be gained."""
@@ -132,8 +146,8 @@ class Intake(Lateness):
                 self._end(now_ms, REST_MS)
 
     def _look_at_all(self, now_ms: int) -> bool:
-        """Wait no longer for those who are in time again, or who have gone, which those do as well whom nobody should wait
-        for. Return False when nobody is left, and somebody was waited for in vain."""
+        """Wait no longer for those who are in time again, or who have gone, as those who take nothing may do all the
+        time. Return False when nobody is left, and somebody was waited for in vain."""
         in_vain = False
         for number, watched in list(self._watched.items()):
             session = watched.session

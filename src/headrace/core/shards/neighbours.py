@@ -41,7 +41,7 @@ from headrace.core.shards.sending import Sender, home_of, is_queued
 from headrace.core.shards.stream_settings import StreamSettings
 from headrace.core.shards.taking import Taker
 from headrace.core.shards.withdrawing import Withdrawing
-from headrace.core.state.session import Elsewhere
+from headrace.core.state.session import Elsewhere, session_of
 from headrace.core.state.state import Fold
 from headrace.core.state.wanted import Wanted, WantedListener
 from headrace.errors import CorruptRecord
@@ -89,7 +89,7 @@ class Neighbours(Passing):
         self._full = False
         self._sent_before = 0  # copies, on wires that have ended
         self._takers: dict[int, Taker] = {}  # in the order in which they have their turns
-        self.intake = delivery.lateness = Intake(worker.clock, worker.settings, settings)
+        self.intake = delivery.lateness = Intake(worker.clock, worker.settings, settings, publishing)
         self._holding = Holding(self._takers, commit, worker)
         self.asking = Asking(shard, fold, commit, delivery, worker, self._takers, self._holding, settings)
         wires = _GroupWires(self)
@@ -542,7 +542,11 @@ class Neighbours(Passing):
         return wanting
 
     def _crowd(self, sender: Sender, publisher: Link) -> None:
-        """Let whoever publishes wait for a shard that takes all the time, and less than comes."""
+        """Let whoever publishes wait for a shard that takes all the time, and less than comes, unless it has to take much
+        itself."""
+        session = session_of(publisher)
+        if session is not None and not self.intake.keeps_up(session):
+            return
         if sender.is_crowded(self._worker.clock.mono_ms):
             sender.gather()
             self._publishing.join(publisher, sender.crowd)

@@ -14,6 +14,8 @@ from headrace.core.shards import intake, neighbours
 from headrace.core.shards.peer import Looked
 from headrace.core.shards.stream_settings import StreamSettings
 from headrace.core.state.session import APPLICATION, session_of
+from headrace.mqtt.packets import Subscribe, SubscriptionRequest
+from headrace.mqtt.properties import Properties
 from shard_wires import WiredShard, WiredShards, received
 
 LIMIT = 60
@@ -457,3 +459,54 @@ def test_a_crowd_disperses_in_the_order_in_which_it_came_some_in_each_pass() -> 
     shard.worker.end_tick()
     assert not any(waits(one) for one in clients)
     assert (publishing.crowded, len(crowd.waiting)) == (0, 0)
+
+
+def test_clients_who_publish_to_each_other_lose_nothing() -> None:
+    """Nobody reads what they acknowledge while they wait for the other's shard, which waits for them."""
+    cluster = shards()
+    pair = [cluster[at].client(f"p{at}-", version=5) for at in (0, 1)]
+    load = [(cluster[at].client(f"o{at}{n}-", version=5), f"to {1 - at}") for at in (0, 1) for n in range(3)]
+    for at in (0, 1):
+        pair[at].subscribe(f"to {at}", 1)
+        load.append((pair[at], f"to {1 - at}"))
+    cluster.carry()
+    sent = got = 0
+    for step in range(500):
+        for client, topic in load:
+            for _ in range(4):
+                if step < 300 and not waits(client):
+                    client.publish(topic, b"x", sync=False)
+                    sent += 1
+        cluster.carry()
+        cluster.advance(0.001)
+        for client in pair:
+            for packet_id, _, _, qos in client.publishes():
+                got += 1 if qos else 0
+                client.ack(packet_id, sync=False)
+    for client in pair:
+        got += len(drain(cluster, client))
+    assert got == sent > 3000
+    assert drops(cluster, 0, DROP_LIMIT) == drops(cluster, 1, DROP_LIMIT) == 0
+
+
+def test_who_waits_is_read_from_when_it_has_much_to_take_itself() -> None:
+    cluster, load, _ = crowded()
+    writer, near = load.writers[0], cluster[0].client("n", version=5)
+    publishing = cluster[0].broker.publishing
+    session = session_of(writer.link)
+    assert session is not None
+    subscribed = SubscriptionRequest("b", 1, False, False, 0)
+    cluster[0].broker.on_subscribe(writer.link, Subscribe(1, [subscribed], 0, Properties()))
+    cluster[0].sync()
+    assert publishing.crowded == 1
+    for _ in range(WINDOW + LIMIT // 4 + 2):
+        near.publish("b", b"near")
+    assert not waits(writer)
+    assert publishing.crowded == 0
+    writer.publish("a", b"more")
+    assert not waits(writer)
+    while got := writer.publishes():
+        for packet_id, _, _, _ in got:
+            writer.ack(packet_id)
+    writer.publish("a", b"more")
+    assert waits(writer)
