@@ -552,6 +552,20 @@ class ShardHistory:
         self.check_streams()
         self.check_retained()
         self.check_new_subscribers()
+        self.check_pace()
+
+    def check_pace(self) -> None:
+        """Nothing is left lying, nobody waits, and what is on its way to take effect is counted as what it is."""
+        for shard in self.cluster.shards:
+            found, publishing = shard.owner.neighbours, shard.broker.publishing
+            lying = [len(taker.inbox) for taker in found._takers.values()]
+            waiting = [len(sender.crowd.waiting) for sender in found._senders.values()]
+            held = [actor.name for actor in self._at_home(shard) if actor.link and actor.link.held_back]
+            if any(lying) or any(waiting) or held or publishing.crowded or found.intake.pending:
+                raise Violation(
+                    f"shard {shard.number}: {lying} lie, {waiting} and {held} wait, {publishing.crowded} are counted, "
+                    f"{found.intake.pending} are pending"
+                )
 
     def _take_all(self) -> None:
         """Everybody takes everything, until nothing comes any more."""

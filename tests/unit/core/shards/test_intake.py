@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import pytest
 
-from harness import Client
+from harness import Client, Harness
 from headrace.core.inbound.publishing import LET_GO_AT_ONCE
 from headrace.core.ports.link import Crowd
 from headrace.core.ports.settings import BrokerSettings
@@ -13,7 +13,7 @@ from headrace.core.records.record import DROP_LIMIT, DROP_QOS0_SLOW
 from headrace.core.shards import intake, neighbours
 from headrace.core.shards.peer import Looked
 from headrace.core.shards.stream_settings import StreamSettings
-from headrace.core.state.session import APPLICATION, session_of
+from headrace.core.state.session import APPLICATION, Session, session_of
 from headrace.mqtt.packets import Subscribe, SubscriptionRequest
 from headrace.mqtt.properties import Properties
 from shard_wires import WiredShard, WiredShards, received
@@ -510,3 +510,143 @@ def test_who_waits_is_read_from_when_it_has_much_to_take_itself() -> None:
             writer.ack(packet_id)
     writer.publish("a", b"more")
     assert waits(writer)
+
+
+# By itself
+
+
+class Watch:
+    """An intake for which a session with more than 10 messages is late."""
+
+    def __init__(self) -> None:
+        self.harness = Harness()
+        streams = StreamSettings()
+        streams.late_at = 10
+        streams.pending_max = 5
+        self.clock = self.harness.clock
+        broker = self.harness.broker
+        self.intake = intake.Intake(self.clock, self.harness.settings, streams, broker.publishing)
+
+    def session(self, name: str) -> Session:
+        found = session_of(self.harness.client(name, version=5).link)
+        assert found is not None
+        return found
+
+    def give(self, session: Session, count: int) -> None:
+        for _ in range(count):
+            session.outbound().push(1 << 20 | 1, 10)
+            self.intake.grown(session, session.outbound())
+
+    def run(self, ms: int, takers: dict[Session, int] | None = None, step: int = 1) -> int:
+        """Take so many messages of each in each step; return for how long was held."""
+        before = self.intake.held_ms
+        for _ in range(0, ms, step):
+            self.clock.mono_ms += step
+            for session, count in (takers or {}).items():
+                session.outbound().drop_head(min(count, session.outbound().backlog.count))
+            self.intake.look()
+        return self.intake.held_ms - before
+
+
+def test_copies_that_have_not_taken_effect_close_it() -> None:
+    found = Watch().intake
+    found.pending = 4
+    assert found.open
+    found.pending = 5
+    assert not found.open
+
+
+def test_a_session_that_takes_much_is_waited_for_until_it_is_in_time() -> None:
+    watch = Watch()
+    session = watch.session("a")
+    watch.give(session, 30)
+    assert watch.intake.holds
+    assert watch.run(100, {session: 10}) == 3
+    watch.give(session, 11)
+    assert watch.intake.holds  # again at once
+
+
+def test_sessions_that_take_too_little_together_are_slow() -> None:
+    watch = Watch()
+    session = watch.session("a")
+    watch.give(session, 1000)
+    assert watch.run(100, {session: 4}) == intake.CHECK_MS
+    watch.run(intake.POOR_REST * intake.CHECK_MS)
+    watch.give(session, 1)
+    assert not watch.intake.holds
+    other = watch.session("b")
+    watch.give(other, 20)
+    assert watch.intake.holds
+    watch.run(intake.SLOW_MS)
+    watch.give(session, 1)
+    assert watch.intake.holds
+
+
+def test_one_that_takes_too_little_of_much_is_slow_beside_others() -> None:
+    watch = Watch()
+    slow, quick = watch.session("a"), watch.session("b")
+    watch.give(slow, 400)
+    watch.give(quick, 2500)
+    watch.run(intake.CHECK_MS + 1, {slow: 0, quick: 20})
+    assert watch.intake.holds
+    assert list(watch.intake._watched) == [quick.incarnation]
+
+
+def test_however_much_is_taken_the_others_have_their_turn() -> None:
+    watch = Watch()
+    session = watch.session("a")
+    watch.give(session, 8000)
+    assert watch.run(intake.HOLD_MS_MAX, {session: 10}) == intake.HOLD_MS_MAX
+    watch.give(session, 1)
+    watch.run(intake.REST_MS - 1, {session: 10})
+    watch.give(session, 1)
+    assert not watch.intake.holds
+    watch.run(1)
+    watch.give(session, 1)
+    assert watch.intake.holds
+
+
+def test_nobody_is_found_to_be_slow_in_a_pass_that_took_long() -> None:
+    """Nobody's acknowledgements were read meanwhile."""
+    watch = Watch()
+    session = watch.session("a")
+    watch.give(session, 30)
+    step = intake.CHECK_MS + 10
+    watch.run((intake.CHECK_PASSES - 1) * step, step=step)
+    assert watch.intake.holds
+    watch.run(step, step=step)
+    assert not watch.intake.holds
+
+
+def test_one_that_goes_while_it_is_waited_for_is_slow_unless_it_was_in_time() -> None:
+    watch = Watch()
+    client = watch.harness.client("a", version=5)
+    session = session_of(client.link)
+    assert session is not None
+    watch.give(session, 20)
+    watch.run(10)
+    client.link.closed = True
+    assert watch.run(10) == 11
+    client.link.closed = False
+    watch.run(intake.POOR_REST * intake.HOLD_MS_MAX - intake.CHECK_MS)
+    watch.give(session, 1)
+    assert not watch.intake.holds
+
+
+def test_so_many_are_watched_and_so_many_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(intake, "WATCHED_MAX", 3)
+    monkeypatch.setattr(intake, "SLOW_MAX", 4)
+    watch = Watch()
+    sessions = [watch.session(f"c{at}") for at in range(5)]
+    for session in sessions:
+        watch.give(session, 20)
+    assert len(watch.intake._watched) == 3
+    for _ in range(3):
+        watch.run(intake.CHECK_MS + intake.CHECK_MS * intake.POOR_REST + 2)
+        for session in sessions:
+            watch.give(session, 1)
+    assert len(watch.intake._slow) == 4
+    watch.run(intake.SLOW_MS + 1000)
+    watch.give(sessions[4], 1)
+    watch.run(intake.CHECK_MS + 1)
+    assert list(watch.intake._slow) == [sessions[4].incarnation]
