@@ -169,7 +169,13 @@ class ShardHistory:
     """One seed: its shards, its clients, its steps."""
 
     def __init__(
-        self, seed: int, steps: int, shards: int = SHARDS, retained: bool = True, groups: bool = True
+        self,
+        seed: int,
+        steps: int,
+        shards: int = SHARDS,
+        retained: bool = True,
+        groups: bool = True,
+        rushes: bool = True,
     ) -> None:
         self.rng = rng = Random(seed)
         self.retained = retained  # some messages are
@@ -190,6 +196,8 @@ class ShardHistory:
         streams.withdraw_after_ms = rng.choice((0, 1000, 60_000))
         self.disks = Random(seed + 4_000_000_007)  # as above: of what is full
         self.often_full = self.disks.random() < 0.3
+        self.paces = Random(seed + 6_000_000_029)  # as above: of who publishes much at once
+        self.rushes = rushes
         if groups:  # histories without them were found before there was any of this
             pace = Random(seed + 5_000_000_023)  # as above
             streams.pending_max = pace.choice((1, 3, 4096))
@@ -231,6 +239,8 @@ class ShardHistory:
             getattr(self, "step_" + step)()
             if self.often_full and self.disks.random() < 0.03:
                 self.fill()
+            if self.rushes and self.paces.random() < 0.03:
+                self.rush()
             for shard in self.cluster.shards:
                 shard.check()
         if replays:
@@ -401,6 +411,27 @@ class ShardHistory:
         shard, full = self.disks.choice(self.cluster.shards), self.disks.random() < 0.6
         self.done.append(f"full {shard.number} {full}")
         shard.broker.set_storage_full(full)
+
+    def rush(self) -> None:
+        """Somebody publishes much at once; the others hear of it, and it becomes durable there, while they have hardly a
+        pass of the loop."""
+        ready = [actor for actor in self.actors if actor.ready]
+        if not ready:
+            return
+        writer, topic = self.paces.choice(ready), self.paces.choice(TOPICS)
+        self.done.append(f"rush {writer.name}")
+        for _ in range(self.paces.choice((3, 8))):
+            self._publish(writer, topic)
+        writer.world.settle()
+        for _ in range(self.paces.choice((5, 20))):
+            end = self._end([end for pair in self.cluster.wires for end in pair if end.coming])
+            if end is not None:
+                self.cluster.deliver(end, self.paces.choice((1, 2, 20)))
+            shard = self.paces.choice(self.cluster.shards)
+            if self.paces.random() < 0.5:
+                shard.commit()
+            else:
+                shard.tick()
 
     def step_crash(self) -> None:
         shard = self._shard()
@@ -796,9 +827,10 @@ def run(
     retained: bool = True,
     groups: bool = True,
     replays: bool = False,
+    rushes: bool = True,
 ) -> ShardHistory:
     """Run one seed; raises what it finds, with the seed and the last steps in it."""
-    history = ShardHistory(seed, steps, shards, retained, groups)
+    history = ShardHistory(seed, steps, shards, retained, groups, rushes)
     try:
         history.run(replays)
     except Exception as error:
