@@ -491,7 +491,7 @@ class Neighbours(Passing):
             wanting = self._wanting(message, known)
             for sender in wanting.senders:
                 if not sender.passes(message) and publisher is not None:
-                    self._crowd(sender, publisher)
+                    self._crowd(sender, publisher, message.offset)
             if message.flags & (FLAG_RETAIN | FLAG_FRAME):
                 self._pass_home(message, wanting.senders, publisher)
         except Exception as error:  # noqa: BLE001  whoever has not got it reads it from the journal
@@ -526,7 +526,7 @@ class Neighbours(Passing):
         if message.flags & FLAG_RETAIN or is_queued(message, self.queues):
             home = self._by_shard.get(home_of(message, self._worker.homes))
             if home is not None and home not in sent and not home.passes(message) and publisher is not None:
-                self._crowd(home, publisher)
+                self._crowd(home, publisher, message.offset)
 
     def passed_live(
         self, message: Message, known: Elsewhere | None, publisher: Link | None
@@ -538,17 +538,17 @@ class Neighbours(Passing):
             if not sender.passes_live(message):
                 self._fold.tenant(message.tenant).count_drop(DROP_QOS0_SLOW, 1)
                 if publisher is not None:
-                    self._crowd(sender, publisher)
+                    self._crowd(sender, publisher, message.offset)
         return wanting
 
-    def _crowd(self, sender: Sender, publisher: Link) -> None:
+    def _crowd(self, sender: Sender, publisher: Link, offset: i64) -> None:
         """Let whoever publishes wait for a shard that takes all the time, and less than comes, unless it has to take much
         itself."""
         session = session_of(publisher)
         if session is not None and not self.intake.keeps_up(session):
             return
         if sender.is_crowded(self._worker.clock.mono_ms):
-            sender.gather()
+            sender.gather(offset)
             self._publishing.join(publisher, sender.crowd)
 
     def _disperse(self) -> None:

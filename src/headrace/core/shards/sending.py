@@ -5,7 +5,7 @@ What it has no credit for it *owes*: it notes the offset, and fetches the messag
 the other side has granted more; so it does while far too much waits to leave on the link, of whatever stream. When it
 owes too many it *lags*: then it reads from the journal, some records in each pass, from the offset that it has come to.
 To look at a record again costs several times what it costs to send it when it passes by, so a sender that lags for want
-of a moment's credit would not catch up with publishers that go on.
+of a moment's credit would not catch up with publishers that go on: those wait, where it was live until now.
 
 Copies are of messages that clients published here; copies of other shards go no further.
 """
@@ -13,6 +13,7 @@ Copies are of messages that clients published here; copies of other shards go no
 from __future__ import annotations
 
 from collections import deque
+from typing import Final
 
 from mypy_extensions import i64
 
@@ -25,6 +26,8 @@ from headrace.core.shards.peer import Copied, Looked, Passed, Wire, weight_of
 from headrace.core.shards.queue_port import QueuePort
 from headrace.core.shards.routes import Routes
 from headrace.core.shards.stream_settings import StreamSettings
+
+LITTLE: Final = 4  # times the messages that a sender may owe: it has looked at so many records soon
 
 
 class Sender:
@@ -55,6 +58,7 @@ class Sender:
         self._crowded_ms_max: i64 = settings.crowded_ms_max
         self._owed: deque[int] = deque()  # live: offsets of what it wants and has no credit for, oldest first
         self._at: i64 = 0  # lagging: the next offset to be looked at
+        self._lags_little = False  # it was live until now: publishers wait until it is again
         self._said: i64 = 0  # everything below it the other side knows to be looked at
         self._left: i64 = 0  # bytes that may be sent, below 0 by the last message at most
         self._granted: i64 = 0
@@ -67,7 +71,7 @@ class Sender:
     def follow(self, offset: i64, granted: i64) -> None:
         """Begin at an offset of the journal."""
         self.following = True
-        self.live = False
+        self.live = self._lags_little = False
         self._owed.clear()
         self._at = self._said = offset
         self.grant(granted)
@@ -92,17 +96,16 @@ class Sender:
     def passes(self, message: Message) -> bool:
         """Send a durable message that the other shard wants: it takes effect here. Return False when so many are owed
         that whoever publishes had better wait."""
-        if not self.live:
-            return True
-        if not self._owed and self._may_send:
-            self._copy(message)
-            return True
-        if len(self._owed) < self._owed_max:
-            message.waits = True  # for this sender: it stays in memory
-            self._owed.append(message.offset)
-            return len(self._owed) < self._crowded_at
-        self.fall_back(message.offset)
-        return True
+        if self.live:
+            if not self._owed and self._may_send:
+                self._copy(message)
+                return True
+            if len(self._owed) < self._owed_max:
+                message.waits = True  # for this sender: it stays in memory
+                self._owed.append(message.offset)
+                return len(self._owed) < self._crowded_at
+            self.fall_back(message.offset)
+        return not self._lags_little or message.offset - self._at < self._crowded_at
 
     def passes_live(self, message: Message) -> bool:
         """Send a message at QoS 0 that the other shard wants; return False when it is dropped."""
@@ -115,20 +118,21 @@ class Sender:
     def is_crowded(self, now_ms: i64) -> bool:
         """Return whether publishers wait, or go on to: much is owed to a shard that takes more all the time. Whoever has
         not granted anything while they might have waited for some time stands still, and nobody waits for that."""
-        if not self.live:
+        if not self.live and not self._lags_little:
             return False
         if self._short_ms < 0:
             self._short_ms = now_ms
         if now_ms - self._short_ms > self._crowded_ms_max:
             return False
-        return not self._may_send or len(self._owed) > self._crowded_at // 4
+        return not self.live or not self._may_send or len(self._owed) > self._crowded_at // 4
 
-    def gather(self) -> None:
-        """Let publishers wait, until much of what is owed now has been sent, all of it at most."""
+    def gather(self, offset: i64) -> None:
+        """Let publishers wait, until much of what is owed now has been sent, all of it at most. `offset`: of the message
+        for which they do, if it has one."""
         if not self.crowd.crowded:
             self.crowd.crowded = True
             self._crowd_granted = self._granted
-            self._crowd_owed = self._owed[-1] if self._owed else -1
+            self._crowd_owed = self._owed[-1] if self._owed else offset
 
     @property
     def has_paid(self) -> bool:
@@ -136,6 +140,8 @@ class Sender:
         those who wait have their turn."""
         if self._granted <= self._crowd_granted:
             return False
+        if not self.live:
+            return self._at > self._crowd_owed
         return not self._owed or self._owed[0] > self._crowd_owed
 
     def read(self, journal: JournalPort, routes: Routes, end: i64, looks: i64) -> bool:
@@ -184,13 +190,14 @@ class Sender:
         if self.live:
             self.live = False
             self._at = self._owed[0] if self._owed else offset
+            self._lags_little = offset - self._at <= LITTLE * self._owed_max
             self._owed.clear()
 
     def look_again(self) -> None:
         """Look at everything behind the position again: there is one more route, which what has passed by since was not
         compared with."""
         if self._owed:
-            self.fall_back(self._owed[0])
+            self.fall_back(self._owed[-1])
 
     def position(self, end: i64) -> i64:
         """Return the offset that the sender has come to: all below it that the other shard wants is sent. `end`: that of

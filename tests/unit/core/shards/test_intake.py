@@ -669,3 +669,23 @@ def test_so_many_are_watched_and_so_many_remembered(monkeypatch: pytest.MonkeyPa
     watch.give(sessions[4], 1)
     watch.run(intake.CHECK_MS + 1)
     assert list(watch.intake._slow) == [sessions[4].incarnation]
+
+
+def test_new_filters_let_nobody_pass_who_waits() -> None:
+    """With each of them what is owed is looked at again."""
+    cluster = shards()
+    reader = cluster[2].client("r", version=5)
+    reader.subscribe("a", 1)
+    cluster.carry()
+    load = Load(cluster, "a")
+    got: list[bytes] = []
+    for at in range(600):
+        if at % 10 == 0:
+            reader.subscribe(f"new/{at}", 1)
+        load.step()
+        got += take(reader, WINDOW)
+    assert load.waited > 400
+    assert sum(len(sent) for sent in load.sent) - len(got) < 300
+    got += drain(cluster, reader)
+    assert load.of(got) == load.sent
+    assert drops(cluster, 2, DROP_LIMIT) == 0
