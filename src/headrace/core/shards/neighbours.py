@@ -626,6 +626,7 @@ class Neighbours(Passing):
         self._withdraw(self._withdrawing.due(clock.mono_ms))
         end: i64 = self._commit.high_watermark
         for sender in self._senders.values():
+            sender.note_lag(end)
             sender.look(end)
             self._followed.ask(sender, end, self._full or self.short)
             if sender.reads:

@@ -5,7 +5,7 @@ What it has no credit for it *owes*: it notes the offset, and fetches the messag
 the other side has granted more; so it does while far too much waits to leave on the link, of whatever stream. When it
 owes too many it *lags*: then it reads from the journal, some records in each pass, from the offset that it has come to.
 To look at a record again costs several times what it costs to send it when it passes by, so a sender that lags for want
-of a moment's credit would not catch up with publishers that go on: those wait, where it was live until now.
+of a moment's credit would not catch up with publishers that go on: those wait while it falls behind.
 
 Copies are of messages that clients published here; copies of other shards go no further.
 """
@@ -27,7 +27,7 @@ from headrace.core.shards.queue_port import QueuePort
 from headrace.core.shards.routes import Routes
 from headrace.core.shards.stream_settings import StreamSettings
 
-LITTLE: Final = 4  # times the messages that a sender may owe: it has looked at so many records soon
+LITTLE: Final = 4  # times the messages that a sender may owe: for more records nobody waits
 
 
 class Sender:
@@ -58,7 +58,9 @@ class Sender:
         self._crowded_ms_max: i64 = settings.crowded_ms_max
         self._owed: deque[int] = deque()  # live: offsets of what it wants and has no credit for, oldest first
         self._at: i64 = 0  # lagging: the next offset to be looked at
-        self._lags_little = False  # it was live until now: publishers wait until it is again
+        self._outrun = False  # and it does not catch up: publishers wait
+        self._behind: i64 = 0  # records, when that was looked at last
+        self._behind_at_first: i64 = 0  # and when it was found that it does not catch up
         self._said: i64 = 0  # everything below it the other side knows to be looked at
         self._left: i64 = 0  # bytes that may be sent, below 0 by the last message at most
         self._granted: i64 = 0
@@ -71,7 +73,7 @@ class Sender:
     def follow(self, offset: i64, granted: i64) -> None:
         """Begin at an offset of the journal."""
         self.following = True
-        self.live = self._lags_little = False
+        self.live = self._outrun = False
         self._owed.clear()
         self._at = self._said = offset
         self.grant(granted)
@@ -105,7 +107,7 @@ class Sender:
                 self._owed.append(message.offset)
                 return len(self._owed) < self._crowded_at
             self.fall_back(message.offset)
-        return not self._lags_little or message.offset - self._at < self._crowded_at
+        return not self._outrun
 
     def passes_live(self, message: Message) -> bool:
         """Send a message at QoS 0 that the other shard wants; return False when it is dropped."""
@@ -118,13 +120,24 @@ class Sender:
     def is_crowded(self, now_ms: i64) -> bool:
         """Return whether publishers wait, or go on to: much is owed to a shard that takes more all the time. Whoever has
         not granted anything while they might have waited for some time stands still, and nobody waits for that."""
-        if not self.live and not self._lags_little:
+        if not self.live and not self._outrun:
             return False
         if self._short_ms < 0:
             self._short_ms = now_ms
         if now_ms - self._short_ms > self._crowded_ms_max:
             return False
         return not self.live or not self._may_send or len(self._owed) > self._crowded_at // 4
+
+    def note_lag(self, end: i64) -> None:
+        """Note, from time to time, whether publishers outrun a sender that lags: they wait then until it has caught up by
+        half. Where it is far behind, since the other shard was away, nobody waits."""
+        behind: i64 = 0 if self.live or not self.following else end - self._at
+        if self._outrun:
+            self._outrun = 2 * behind > self._behind_at_first
+        elif self._crowded_at <= behind <= LITTLE * self._owed_max and behind > self._behind:
+            self._outrun = True
+            self._behind_at_first = behind
+        self._behind = behind
 
     def gather(self, offset: i64) -> None:
         """Let publishers wait, until much of what is owed now has been sent, all of it at most. `offset`: of the message
@@ -190,7 +203,6 @@ class Sender:
         if self.live:
             self.live = False
             self._at = self._owed[0] if self._owed else offset
-            self._lags_little = offset - self._at <= LITTLE * self._owed_max
             self._owed.clear()
 
     def look_again(self) -> None:

@@ -221,3 +221,25 @@ def test_what_could_not_be_sent_costs_no_credit() -> None:
     stream.sender.fall_back(0)
     stream.read()
     assert stream.wire.copies == [0]
+
+
+def test_publishers_wait_for_a_sender_that_lags_only_while_it_falls_behind() -> None:
+    stream = Stream(0, owed_max=10_000)
+    stream.sender.follow(0, 0)  # not live: its first look is still to come
+    far = 4 * StreamSettings().crowded_at
+
+    def noted(end: int) -> bool:
+        stream.end = end
+        stream.sender.note_lag(end)
+        return not stream.sender.passes(stream.publish())
+
+    assert not noted(900)
+    assert noted(2000)
+    assert noted(1500)
+    assert stream.sender.is_crowded(0)
+    assert not noted(1000)  # by half
+    assert not stream.sender.is_crowded(0)
+    assert not noted(900)
+    assert noted(far)
+    assert not noted(500)
+    assert not noted(40_001)
