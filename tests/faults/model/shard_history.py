@@ -468,6 +468,8 @@ class ShardHistory:
         for actor in self._at_home(shard):
             if self.rng.random() < 0.5:
                 actor.broker_crashed(shard.kept)
+            elif actor.transient:  # its session ends with the new owner, which it does not know of
+                self.reference.group_left(actor.name)
         self.check_journals()
 
     def step_bury(self) -> None:
