@@ -76,6 +76,7 @@ class FolderTarget:
         """Begin, or begin again: where the table is by then may be due to somebody else."""
         if self._is_begun:
             self.open()
+        self._checkpoint.make_ready()
         self._is_begun = True
         self._added.begin(self._stands())
         files = (
@@ -108,7 +109,7 @@ def written_below(journal: LogReader, lake: Lake, checkpoint: Checkpoint) -> int
 
     Raises LakeConflict, ForeignOffset.
     """
-    checkpoint.make_ready("Remove it, and the archive goes on from the table")
+    checkpoint.require_whole("Remove it, and the archive goes on from the table")
     last, said = ends_of(journal, lake.table)
     written = max(end.offset if end else 0 for end in (last, said))
     require_together(lake, checkpoint, journal.uuid, None if said is None else written)

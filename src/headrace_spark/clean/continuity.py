@@ -92,7 +92,7 @@ class Continuity:
 
     def require(self) -> None:
         """Check that the query can go on from its checkpoint. Raises LakeConflict, ForeignOffset if it cannot."""
-        self._checkpoint.make_ready(REMEDY)
+        self._checkpoint.require_whole(REMEDY)
         passed = self._checkpoint.passed()
         if passed is None:
             return
@@ -143,6 +143,7 @@ class Continuity:
         return self._checkpoint.unfinished
 
     def start(self) -> Checkpoint:
+        self._checkpoint.make_ready()
         return self._checkpoint
 
     def plan(self, batch: int) -> None:

@@ -223,6 +223,7 @@ class Plans:
 
     def start(self, kept: int | None) -> Checkpoint:
         self.resume(kept)
+        self._checkpoint.make_ready()
         return self._checkpoint
 
     def position(self) -> TablePosition | None:
@@ -235,7 +236,7 @@ class Plans:
         Raises LakeConflict, ForeignOffset.
         """
         checkpoint = self._checkpoint
-        checkpoint.make_ready("Remove it, and the job goes on behind the rows that the outbox has")
+        checkpoint.require_whole("Remove it, and the job goes on behind the rows that the outbox has")
         noted, plans = self._read()
         counted = [plan for plan in plans if kept is not None and plan.batch <= kept]
         if noted is None:

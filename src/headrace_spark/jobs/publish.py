@@ -119,9 +119,9 @@ def run(spark: SparkSession, settings: Settings, stop: Event, report: Report) ->
 
 def plans_in(spark: SparkSession, settings: Settings, lake: AnyLake, outbox: Outbox) -> AnyPlans:
     if isinstance(lake, Lake) and isinstance(settings.source, Path):
-        return Plans(
-            lake.root / "outbox", settings.name, lake.checkpoint(JOB, settings.name), settings.source
-        )
+        checkpoint = lake.checkpoint(JOB, settings.name)
+        checkpoint.make_ready()
+        return Plans(lake.root / "outbox", settings.name, checkpoint, settings.source)
     assert isinstance(lake, UrlLake)
     with said_plainly(outbox.table):
         outbox.create(spark)

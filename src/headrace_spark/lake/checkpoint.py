@@ -86,12 +86,11 @@ class Checkpoint:
             return None
         return self.end(begun - 1 if self.unfinished else begun)
 
-    def make_ready(self, remedy: str) -> None:
-        """Check that Spark can go on with the checkpoint, before a query starts; one in which no batch was begun is made
-        fit for a start. Raises LakeConflict, which ends with `remedy`, if it is not whole."""
+    def require_whole(self, remedy: str) -> None:
+        """Check that Spark can go on with the checkpoint. Raises LakeConflict, which ends with `remedy`, if it
+        cannot."""
         begun, done = self.last_planned, self.last_batch
         if begun is None and done is None:
-            self._clear()
             return
         try:
             if self.query_id is None:
@@ -105,9 +104,12 @@ class Checkpoint:
         except LakeConflict as problem:
             raise LakeConflict(f"{problem}: the checkpoint is not whole. {remedy}") from None
 
-    def _clear(self) -> None:
+    def make_ready(self) -> None:
         """Take away what a stop or a crash has left of planning the first batch: Spark refuses for good to begin where
-        half a file lies (STATE_STORE_CHECKPOINT_LOCATION_NOT_EMPTY)."""
+        half a file lies (STATE_STORE_CHECKPOINT_LOCATION_NOT_EMPTY). For who holds the job's lock, right before a query
+        starts. Raises LakeConflict if it cannot be removed."""
+        if self.last_planned is not None or self.last_batch is not None:
+            return
         try:
             for folder in _EMPTY_AT_FIRST:
                 if (self.path / folder).exists():

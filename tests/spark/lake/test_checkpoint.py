@@ -39,7 +39,7 @@ def test_it_tells_its_query_and_its_batches(tmp_path: Path) -> None:
 @pytest.mark.parametrize("planned", [0, 1])
 def test_what_has_not_finished_a_batch_begins_anew(tmp_path: Path, planned: int) -> None:
     checkpoint = made(tmp_path, planned, 0)
-    checkpoint.make_ready("Remove it")
+    checkpoint.require_whole("Remove it")
     assert checkpoint.passed() is None
     nothing = Checkpoint(tmp_path / "none")
     assert (nothing.query_id, nothing.last_batch, nothing.passed()) == (None, None, None)
@@ -47,12 +47,14 @@ def test_what_has_not_finished_a_batch_begins_anew(tmp_path: Path, planned: int)
 
 @pytest.mark.parametrize("planned", [0, 1])
 def test_half_a_file_goes_where_nothing_was_begun(tmp_path: Path, planned: int) -> None:
-    """Spark begins no first batch beside it."""
+    """Spark begins no first batch beside it. Whoever only looks, while another process may write it, leaves it there."""
     checkpoint = made(tmp_path, planned, 0)
     for folder in ("offsets", "commits", "state/0/0"):
         (tmp_path / folder).mkdir(parents=True, exist_ok=True)
         (tmp_path / folder / ".0.5f172168.tmp").write_text("v1")
-    checkpoint.make_ready("Remove it")
+    checkpoint.require_whole("Remove it")
+    assert len(list(tmp_path.rglob("*.tmp"))) == 3
+    checkpoint.make_ready()
     left = sorted(path.parent.name for path in tmp_path.rglob("*.tmp"))
     assert left == (["0", "commits", "offsets"] if planned else [])
     assert checkpoint.query_id == "query-1"
@@ -61,7 +63,7 @@ def test_half_a_file_goes_where_nothing_was_begun(tmp_path: Path, planned: int) 
 def test_an_id_that_was_not_written_whole_goes_where_nothing_was_begun(tmp_path: Path) -> None:
     (tmp_path / "metadata").write_text("")
     checkpoint = Checkpoint(tmp_path)
-    checkpoint.make_ready("Remove it")
+    checkpoint.make_ready()
     assert checkpoint.query_id is None
 
 
@@ -84,16 +86,16 @@ def test_what_is_no_checkpoint_is_refused(tmp_path: Path) -> None:
 def test_what_is_cut_off_is_named_with_what_to_do(tmp_path: Path, file: str, content: str | None) -> None:
     """All but two are refused: the newest batch may never have been marked as done, or be marked without a word."""
     checkpoint = made(tmp_path, 3, 3)
-    checkpoint.make_ready("Remove it")
+    checkpoint.require_whole("Remove it")
     if content is None:
         (tmp_path / file).unlink()
     else:
         (tmp_path / file).write_text(content)
     if file == "commits/2" and (content is None or content.startswith("v1")):
-        checkpoint.make_ready("Remove it")
+        checkpoint.require_whole("Remove it")
         return
     with pytest.raises(LakeConflict, match=f"{file.split('/', maxsplit=1)[0]}.*not whole. Remove it$"):
-        checkpoint.make_ready("Remove it")
+        checkpoint.require_whole("Remove it")
 
 
 def test_it_is_moved_forward_and_back_to_where_rows_are_kept(tmp_path: Path) -> None:
@@ -101,7 +103,7 @@ def test_it_is_moved_forward_and_back_to_where_rows_are_kept(tmp_path: Path) -> 
     (tmp_path / "old" / "offsets" / ".2.crc").touch()
     for planned in (made(tmp_path / "old2", 1, 1), checkpoint, Checkpoint(tmp_path / "lost")):
         planned.move("query-2", {2: {"at": 21}, 3: {"at": 31}}, "{}")
-        planned.make_ready("Remove it")
+        planned.require_whole("Remove it")
         assert (planned.query_id, planned.last_planned, planned.last_batch) == ("query-2", 3, 2)
         assert (planned.passed(), planned.end(3)) == ({"at": 21}, {"at": 31})
         assert planned.settings_of(3) == "{}"
