@@ -32,15 +32,13 @@ _REMEMBERED_TARGETS_MAX: Final = 64  # in a session: for more of them a look-up 
 
 class Passing:
     """Whoever passes on to other shards what is published here. Who wants the topic is looked up, unless `known` says it,
-    and returned: to be handed in with the next message on it. The publisher may have to wait."""
+    and returned: to be handed in with the next message on it."""
 
-    def passed(self, message: Message, known: Elsewhere | None, publisher: Link | None) -> Elsewhere | None:
+    def passed(self, message: Message, known: Elsewhere | None) -> Elsewhere | None:
         """Note that a durable message takes effect. Raises nothing."""
         raise NotImplementedError
 
-    def passed_live(
-        self, message: Message, known: Elsewhere | None, publisher: Link | None
-    ) -> Elsewhere | None:
+    def passed_live(self, message: Message, known: Elsewhere | None) -> Elsewhere | None:
         """Note that a message at QoS 0 goes to its sessions."""
         raise NotImplementedError
 
@@ -79,9 +77,9 @@ class Router(Offering):
         if others is not None:
             route = _remembered(publisher, message.topic)
             if route is None:
-                others.passed(message, None, publisher)
+                others.passed(message, None)
             else:
-                route.elsewhere = others.passed(message, route.elsewhere, publisher)
+                route.elsewhere = others.passed(message, route.elsewhere)
         return self.route(tenant, message, publisher)
 
     def keep(self, tenant: Commons, message: Message) -> None:
@@ -135,9 +133,9 @@ class Router(Offering):
         if others is not None:
             route = _remembered(publisher, message.topic)
             if route is None:
-                others.passed_live(message, None, publisher)
+                others.passed_live(message, None)
             else:
-                route.elsewhere = others.passed_live(message, route.elsewhere, publisher)
+                route.elsewhere = others.passed_live(message, route.elsewhere)
         targets = targets_of(session_of(publisher), tenant.tree, message.topic)
         if tenant.shared_tree.count:
             targets = self._with_groups(tenant, message, targets)
