@@ -81,7 +81,8 @@ class Fold:
         self._leaving: list[Session] = []  # ended, with subscriptions still in the tree
         # Ended, and members of groups until their `ended` record has taken effect: by incarnation.
         self.departing: dict[int, Session] = {}
-        self._regained: dict[int, list[Group]] = {}  # groups that it had left and has given something back to
+        # Groups that have something back of one who had left them before it ended: by incarnation, as long.
+        self._regained: dict[int, list[Group]] = {}
         # Groups that the records replayed so far have dissolved: draws from them may be noted behind that.
         self._dissolved: list[Group] = []
         self.replaying = False  # set with every event that is replayed, until the broker has started
