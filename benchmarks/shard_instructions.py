@@ -27,8 +27,8 @@ from headrace.core.broker import Broker
 from headrace.core.homes import Homes
 from headrace.core.ports.clock import Clock
 from headrace.core.ports.settings import BrokerSettings
-from headrace.core.shards.neighbours import StreamSettings
 from headrace.core.shards.routes import Routes
+from headrace.core.shards.stream_settings import StreamSettings
 from headrace.core.worker import Worker
 from headrace.mqtt import codec
 from headrace.mqtt.packets import Connect, SubscriptionRequest

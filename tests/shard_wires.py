@@ -9,10 +9,11 @@ from harness import Client, Harness
 from headrace.core.homes import Homes
 from headrace.core.ports.identity import DEFAULT_TENANT
 from headrace.core.ports.settings import BrokerSettings
-from headrace.core.shards.neighbours import Neighbours, StreamSettings
+from headrace.core.shards.neighbours import Neighbours
 from headrace.core.shards.peer import Frame, Wire
 from headrace.core.shards.peer_codec import decode, encode
 from headrace.core.shards.routes import Routes
+from headrace.core.shards.stream_settings import StreamSettings
 from headrace.core.worker import Worker
 from headrace.storage.memory import ManualScheduler
 
@@ -123,6 +124,12 @@ class WiredShards:
     def sync(self) -> None:
         for shard in self.shards:
             shard.sync()
+
+    def hear(self, end: End) -> None:
+        """One thing that was said at this end of a wire is heard at the other one; nobody has a pass of the loop."""
+        near, far = next(pair for pair in self.wires.values() if end in pair)
+        other = far if end is near else near
+        other.shard.neighbours.heard(other, decode(end.said.popleft()))
 
     def step(self) -> bool:
         """What was said by now is heard; True if anything was."""

@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from headrace.core.records.message_id import JournalName
-from headrace.core.shards.neighbours import StreamSettings
 from headrace.core.shards.routes import Routes
+from headrace.core.shards.stream_settings import StreamSettings
 from headrace.core.worker import Worker
 from headrace.journal.epochs import published_epochs
 from headrace.journal.errors import FULL_REASONS, JournalError, JournalLocked, OffsetOutOfRange, reason_of

@@ -48,6 +48,7 @@ TESTED_TOGETHER = {
     "tests/unit/services/test_connection_log.py": ["headrace/core/ports/witness.py"],
     "tests/unit/core/shards/test_neighbours.py": [
         "headrace/core/shards/peer.py",
+        "headrace/core/shards/stream_settings.py",
     ],
     "tests/unit/core/shards/test_group_members.py": [
         "headrace/core/shards/group_wires.py",

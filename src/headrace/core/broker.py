@@ -58,8 +58,9 @@ from headrace.core.records.record import (
     Record,
 )
 from headrace.core.records.stream_record import StreamRecord
-from headrace.core.shards.neighbours import Neighbours, StreamSettings
+from headrace.core.shards.neighbours import Neighbours
 from headrace.core.shards.routes import Routes
+from headrace.core.shards.stream_settings import StreamSettings
 from headrace.core.state.groups import groups_of
 from headrace.core.state.packet_ids import PacketIds
 from headrace.core.state.session import Session, session_of
@@ -137,6 +138,7 @@ class Broker(BatchListener):
             self.worker,
             routes,
             settings,
+            self.publishing,
         )
         self.neighbours = self.router.others = self.subscribing.neighbours = neighbours
         self.drop_events.others = neighbours

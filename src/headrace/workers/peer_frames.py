@@ -28,7 +28,9 @@ from mypy_extensions import i32, i64, mypyc_attr
 
 from headrace.errors import HeadraceError
 
-FORMAT: Final = 3  # 1: streams without the starts of their sources; 2: without Kept
+FORMAT: Final = (
+    4  # 1: streams without the starts of their sources; 2: without Kept; 3: other weights of messages
+)
 MAGIC: Final = b"HRPEER\r\n"
 HELLO: Final = 1
 BEAT: Final = 2

@@ -28,6 +28,8 @@ class PeerCollector(Collector):
         yield self._of_shard("stream_copies_sent", "Copies of messages sent to other shards", _sent)
         yield self._of_shard("stream_copies_taken", "Copies of messages of other shards appended", _taken)
         yield self._of_shard("stream_cuts", "Streams cut because the other shard did not answer", _cuts)
+        text = "Time in which nothing more was taken, so that sessions could keep up"
+        yield self._of_shard("stream_held_seconds", text, _held_s)
         yield from self._lags()
 
     def _links(self) -> Iterator[Metric]:
@@ -50,7 +52,7 @@ class PeerCollector(Collector):
             if broker.neighbours is not None:
                 yield broker.neighbours
 
-    def _of_shard(self, name: str, text: str, count: Callable[[Neighbours], int]) -> Metric:
+    def _of_shard(self, name: str, text: str, count: Callable[[Neighbours], float]) -> Metric:
         family = CounterMetricFamily(f"headrace_{name}", text, labels=["shard"])
         for neighbours in self._neighbours():
             family.add_metric([str(neighbours.shard)], count(neighbours))
@@ -86,3 +88,7 @@ def _taken(neighbours: Neighbours) -> int:
 
 def _cuts(neighbours: Neighbours) -> int:
     return neighbours.cuts
+
+
+def _held_s(neighbours: Neighbours) -> float:
+    return neighbours.intake.held_ms / 1000

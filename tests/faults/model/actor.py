@@ -353,10 +353,16 @@ class Actor:
                 self.publish(publication)
 
     def _on_suback(self, packet_id: int, code: int) -> None:
+        before = list(self._asked)
         asked = self._asked.pop(packet_id, None)
         if asked is None or code >= 0x80:
             return
         topic_filter, qos = asked
+        for older in before[: before.index(packet_id)]:
+            if (
+                self._asked[older][0] == topic_filter != GROUP
+            ):  # answered later, since its retained messages came late
+                del self._asked[older]
         if topic_filter == GROUP:
             self.reference.group_members[self.name] = 1
         elif (topic_filter, 0) not in self._asked.values():  # else it is on its way to be QoS 0 already

@@ -28,7 +28,7 @@ from headrace.core.ports.identity import DEFAULT_TENANT
 from headrace.core.ports.settings import BrokerSettings
 from headrace.core.records.message import Copy, Given
 from headrace.core.records.record import KIND_COPY
-from headrace.core.shards.neighbours import StreamSettings
+from headrace.core.shards.stream_settings import StreamSettings
 from headrace.core.state.away import borrowing_of
 from headrace.core.state.queue import REF_QOS
 from headrace.core.state.session import Session
@@ -169,7 +169,13 @@ class ShardHistory:
     """One seed: its shards, its clients, its steps."""
 
     def __init__(
-        self, seed: int, steps: int, shards: int = SHARDS, retained: bool = True, groups: bool = True
+        self,
+        seed: int,
+        steps: int,
+        shards: int = SHARDS,
+        retained: bool = True,
+        groups: bool = True,
+        rushes: bool = True,
     ) -> None:
         self.rng = rng = Random(seed)
         self.retained = retained  # some messages are
@@ -190,6 +196,13 @@ class ShardHistory:
         streams.withdraw_after_ms = rng.choice((0, 1000, 60_000))
         self.disks = Random(seed + 4_000_000_007)  # as above: of what is full
         self.often_full = self.disks.random() < 0.3
+        self.paces = Random(seed + 6_000_000_029)  # as above: of who publishes much at once
+        self.rushes = rushes
+        if groups:  # histories without them were found before there was any of this
+            pace = Random(seed + 5_000_000_023)  # as above
+            streams.pending_max = pace.choice((1, 3, 4096))
+            streams.crowded_at = pace.choice((1, 3, 1000))
+            streams.late_at = pace.choice((1, 2, 0))
         self.filters: tuple[str, ...] = FILTERS
         if retained:
             streams.page_messages = self.habits.choice((1, 2, 64))
@@ -226,6 +239,8 @@ class ShardHistory:
             getattr(self, "step_" + step)()
             if self.often_full and self.disks.random() < 0.03:
                 self.fill()
+            if self.rushes and self.paces.random() < 0.03:
+                self.rush()
             for shard in self.cluster.shards:
                 shard.check()
         if replays:
@@ -397,6 +412,27 @@ class ShardHistory:
         self.done.append(f"full {shard.number} {full}")
         shard.broker.set_storage_full(full)
 
+    def rush(self) -> None:
+        """Somebody publishes much at once; the others hear of it, and it becomes durable there, while they have hardly a
+        pass of the loop."""
+        ready = [actor for actor in self.actors if actor.ready]
+        if not ready:
+            return
+        writer, topic = self.paces.choice(ready), self.paces.choice(TOPICS)
+        self.done.append(f"rush {writer.name}")
+        for _ in range(self.paces.choice((3, 8))):
+            self._publish(writer, topic)
+        writer.world.settle()
+        for _ in range(self.paces.choice((5, 20))):
+            end = self._end([end for pair in self.cluster.wires for end in pair if end.coming])
+            if end is not None:
+                self.cluster.deliver(end, self.paces.choice((1, 2, 20)))
+            shard = self.paces.choice(self.cluster.shards)
+            if self.paces.random() < 0.5:
+                shard.commit()
+            else:
+                shard.tick()
+
     def step_crash(self) -> None:
         shard = self._shard()
         for actor in self._at_home(shard):
@@ -432,6 +468,8 @@ class ShardHistory:
         for actor in self._at_home(shard):
             if self.rng.random() < 0.5:
                 actor.broker_crashed(shard.kept)
+            elif actor.transient:  # its session ends with the new owner, which it does not know of
+                self.reference.group_left(actor.name)
         self.check_journals()
 
     def step_bury(self) -> None:
@@ -547,6 +585,20 @@ class ShardHistory:
         self.check_streams()
         self.check_retained()
         self.check_new_subscribers()
+        self.check_pace()
+
+    def check_pace(self) -> None:
+        """Nothing is left lying, nobody waits, and what is on its way to take effect is counted as what it is."""
+        for shard in self.cluster.shards:
+            found, publishing = shard.owner.neighbours, shard.broker.publishing
+            lying = [len(taker.inbox) for taker in found._takers.values()]
+            waiting = [len(sender.crowd.waiting) for sender in found._senders.values()]
+            held = [actor.name for actor in self._at_home(shard) if actor.link and actor.link.held_back]
+            if any(lying) or any(waiting) or held or publishing.crowded or found.intake.pending:
+                raise Violation(
+                    f"shard {shard.number}: {lying} lie, {waiting} and {held} wait, {publishing.crowded} are counted, "
+                    f"{found.intake.pending} are pending"
+                )
 
     def _take_all(self) -> None:
         """Everybody takes everything, until nothing comes any more."""
@@ -777,9 +829,10 @@ def run(
     retained: bool = True,
     groups: bool = True,
     replays: bool = False,
+    rushes: bool = True,
 ) -> ShardHistory:
     """Run one seed; raises what it finds, with the seed and the last steps in it."""
-    history = ShardHistory(seed, steps, shards, retained, groups)
+    history = ShardHistory(seed, steps, shards, retained, groups, rushes)
     try:
         history.run(replays)
     except Exception as error:

@@ -13,10 +13,11 @@ from random import Random
 from faults.model.world import CrashJournal, Snapshot, Violation, World
 from headrace.core.homes import Homes
 from headrace.core.ports.settings import BrokerSettings
-from headrace.core.shards.neighbours import Neighbours, StreamSettings
+from headrace.core.shards.neighbours import Neighbours
 from headrace.core.shards.peer import Frame, Wire
 from headrace.core.shards.peer_codec import decode, encode
 from headrace.core.shards.routes import Routes
+from headrace.core.shards.stream_settings import StreamSettings
 from headrace.core.state.replay import Replay
 from headrace.core.state.snapshots import restore
 from headrace.core.state.state import Fold

@@ -35,15 +35,15 @@ def test_who_waits_for_what() -> None:
     harness = Harness()
     harness.settings.commit_bytes_max = 1000
     publisher = harness.client("p", clean=True)
-    assert paused(harness) == {"journal": 0, "disk_full": 0, "socket": 0, "disk_read": 0}
+    assert paused(harness) == {"journal": 0, "disk_full": 0, "shard": 0, "socket": 0, "disk_read": 0}
     publisher.publish("t", b"x" * 2000, sync=False)
-    assert paused(harness) == {"journal": 1, "disk_full": 0, "socket": 0, "disk_read": 0}
+    assert paused(harness) == {"journal": 1, "disk_full": 0, "shard": 0, "socket": 0, "disk_read": 0}
     harness.sync()
-    assert paused(harness) == {"journal": 0, "disk_full": 0, "socket": 0, "disk_read": 0}
+    assert paused(harness) == {"journal": 0, "disk_full": 0, "shard": 0, "socket": 0, "disk_read": 0}
     harness.broker.set_storage_full(True)
     for _ in range(2):
         publisher.publish("t", b"x", sync=False)
-    assert paused(harness) == {"journal": 0, "disk_full": 1, "socket": 0, "disk_read": 0}
+    assert paused(harness) == {"journal": 0, "disk_full": 1, "shard": 0, "socket": 0, "disk_read": 0}
 
 
 def test_what_was_read_back() -> None:

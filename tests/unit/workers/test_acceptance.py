@@ -9,7 +9,7 @@ from headrace.core.records.event import BrokerStarted
 from headrace.core.records.message import Message
 from headrace.core.records.record import Record
 from headrace.core.records.stream_record import FOLLOWED, OWNED, TAKEN, StreamRecord, stream_record
-from headrace.core.shards.neighbours import StreamSettings
+from headrace.core.shards.stream_settings import StreamSettings
 from headrace.core.state.away import Away
 from headrace.core.state.state import Fold
 from headrace.journal.segment import void_records

@@ -21,10 +21,10 @@ from headrace.build import PURE, build
 from headrace.core.homes import Homes
 from headrace.core.ports.clock import Clock
 from headrace.core.records.message import Message
-from headrace.core.shards.neighbours import StreamSettings
 from headrace.core.shards.peer import Wire
 from headrace.core.shards.queue_port import QueuePort
 from headrace.core.shards.routes import Routes
+from headrace.core.shards.stream_settings import StreamSettings
 from headrace.core.worker import Worker
 from headrace.storage.memory import ManualScheduler, MemoryJournal
 from headrace.workers import peer_link

@@ -23,7 +23,7 @@ from headrace.core.commit import (
 )
 from headrace.core.inbound.admission import Admission
 from headrace.core.outbound.routing import Router, targets_of
-from headrace.core.ports.link import Link, WorkerPort
+from headrace.core.ports.link import Crowd, Crowds, Link, WorkerPort
 from headrace.core.ports.witness import Testimony
 from headrace.core.records.message import NO_EXPIRY, FrameMessage, Message, message_flags
 from headrace.core.records.record import (
@@ -57,7 +57,7 @@ _DELAYED: Final = b"$delayed/"
 _REASON_FITS: Final = 64  # an acknowledgement with the longest of our reason strings is shorter
 
 
-class Publishing:
+class Publishing(Crowds):
     """Checks and journals the messages that clients publish, and answers for them."""
 
     def __init__(
@@ -82,6 +82,8 @@ class Publishing:
             settings.topic_levels_max or TOPIC_BYTES_MAX + 1
         )  # bytes that too many levels take at least
         self._held_back: list[Link] = []
+        self.crowded = 0  # of those held back, who wait for other shards
+        self._dispersing: list[Crowd] = []  # that are crowded no more, while some wait there
         self._let_go: list[Link] = []  # of them: to be read from again, some in each pass
         self.storage_full = False
         self._parked: list[_Parked] = []
@@ -414,14 +416,54 @@ class Publishing:
         held = self._held_back
         self._held_back = []
         for link in held:
+            crowd = link.crowd
             if link.closed:
                 link.held_back = False
+            elif crowd is not None and crowd.crowded:
+                crowd.waiting.append(link)
+                self.crowded += 1
             elif self._waits(link):
                 self._held_back.append(link)
             else:
                 self._let_go.append(link)
         if self._let_go:
             self._worker.request_tick()
+
+    def join(self, link: Link, crowd: Crowd) -> None:
+        if link.crowd is None:
+            link.crowd = crowd
+            self.hold_back(link)
+
+    def leave(self, link: Link) -> None:
+        crowd, link.crowd = link.crowd, None
+        if crowd is not None and link in crowd.waiting:
+            crowd.waiting.remove(link)
+            self.crowded -= 1
+            self._held_back.append(link)
+        self.let_go()
+
+    def disperse(self, crowd: Crowd) -> None:
+        crowd.crowded = False
+        if crowd.waiting:
+            if crowd not in self._dispersing:
+                self._dispersing.append(crowd)
+            self._worker.request_tick()
+
+    def _call_in(self) -> None:
+        """Let the next of those go on who wait where it is not crowded any more, until it is again by what they publish;
+        the others keep their places."""
+        for crowd in self._dispersing:
+            waiting = crowd.waiting
+            called = 0
+            while waiting and called < LET_GO_AT_ONCE and not crowd.crowded:
+                link = waiting.popleft()
+                self.crowded -= 1
+                self._held_back.append(link)
+                called += not link.closed
+        self._dispersing = [crowd for crowd in self._dispersing if crowd.waiting and not crowd.crowded]
+        if self._dispersing:
+            self._worker.request_tick()
+        self.let_go()
 
     def _waits(self, link: Link) -> bool:
         if link.parked or self.commit.pending_memory > self.settings.commit_bytes_max:
@@ -433,6 +475,8 @@ class Publishing:
     def read_on(self) -> None:
         """Go on at the end of a tick with some of the connections that are to be read from again, in turn, until as
         much waits as all of them may have waiting."""
+        if self._dispersing and len(self._let_go) < LET_GO_AT_ONCE:
+            self._call_in()
         let_go = self._let_go
         if not let_go:
             return
@@ -444,6 +488,7 @@ class Publishing:
             link = let_go[gone]
             gone += 1
             link.held_back = False
+            link.crowd = None
             if not link.closed:
                 try:
                     link.release()

@@ -14,10 +14,10 @@ from headrace.core.inbound.far_queues import FarQueues
 from headrace.core.inbound.visitors import Visitors
 from headrace.core.ports.link import WorkerPort
 from headrace.core.records.message import Message
-from headrace.core.shards.neighbours import StreamSettings
 from headrace.core.shards.peer import Frame, Wire
 from headrace.core.shards.queue_frames import QueueFrame
 from headrace.core.shards.queue_port import QueuePort
+from headrace.core.shards.stream_settings import StreamSettings
 from headrace.core.state.state import Fold
 
 

@@ -86,6 +86,14 @@ class Sharing:
         raise NotImplementedError
 
 
+class Lateness:
+    """Whoever wants to know which connected sessions do not get at once what they are given."""
+
+    def grown(self, session: Session, queue: OutboundQueue) -> None:
+        """Note that a message was put behind others in the queue of a session."""
+        raise NotImplementedError
+
+
 class Delivery(Pump):
     """Sends queue entries to connected sessions and keeps queues inside their limits."""
 
@@ -101,6 +109,7 @@ class Delivery(Pump):
         self.written: i64 = 0  # messages, into the buffers of connections
         self.unread = Unread()
         self.sharing: Sharing | None = None
+        self.lateness: Lateness | None = None
         self.spilling = Spilling(commit, clock, settings)
         self.reserving = Reserving(commit, self)
         self.sampled_us: i64 = 0  # when a message arrived that was sent since the last flush; 0: none was
@@ -192,9 +201,14 @@ class Delivery(Pump):
         queue.push(ref, message.size)
         message.waits = True
         if link is None or queue.backlog.count > 1:
-            self.keep_limits(session, queue)
+            self._grown(session, link, queue)
         else:
             self.pump(session)  # asks for what is missing, or drops what is too large for the client
+
+    def _grown(self, session: Session, link: Link | None, queue: OutboundQueue) -> None:
+        if link is not None and self.lateness is not None:
+            self.lateness.grown(session, queue)
+        self.keep_limits(session, queue)
 
     def _room(self, session: Session, link: Link, queue: OutboundQueue, serial: i64) -> bool:
         """Return whether `serial` may be sent now. Asks the journal for a higher `sent_limit` or boundary ahead of

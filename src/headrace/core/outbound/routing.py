@@ -32,13 +32,15 @@ _REMEMBERED_TARGETS_MAX: Final = 64  # in a session: for more of them a look-up 
 
 class Passing:
     """Whoever passes on to other shards what is published here. Who wants the topic is looked up, unless `known` says it,
-    and returned: to be handed in with the next message on it."""
+    and returned: to be handed in with the next message on it. The publisher may have to wait."""
 
-    def passed(self, message: Message, known: Elsewhere | None) -> Elsewhere | None:
+    def passed(self, message: Message, known: Elsewhere | None, publisher: Link | None) -> Elsewhere | None:
         """Note that a durable message takes effect. Raises nothing."""
         raise NotImplementedError
 
-    def passed_live(self, message: Message, known: Elsewhere | None) -> Elsewhere | None:
+    def passed_live(
+        self, message: Message, known: Elsewhere | None, publisher: Link | None
+    ) -> Elsewhere | None:
         """Note that a message at QoS 0 goes to its sessions."""
         raise NotImplementedError
 
@@ -77,9 +79,9 @@ class Router(Offering):
         if others is not None:
             route = _remembered(publisher, message.topic)
             if route is None:
-                others.passed(message, None)
+                others.passed(message, None, publisher)
             else:
-                route.elsewhere = others.passed(message, route.elsewhere)
+                route.elsewhere = others.passed(message, route.elsewhere, publisher)
         return self.route(tenant, message, publisher)
 
     def keep(self, tenant: Commons, message: Message) -> None:
@@ -133,9 +135,9 @@ class Router(Offering):
         if others is not None:
             route = _remembered(publisher, message.topic)
             if route is None:
-                others.passed_live(message, None)
+                others.passed_live(message, None, publisher)
             else:
-                route.elsewhere = others.passed_live(message, route.elsewhere)
+                route.elsewhere = others.passed_live(message, route.elsewhere, publisher)
         targets = targets_of(session_of(publisher), tenant.tree, message.topic)
         if tenant.shared_tree.count:
             targets = self._with_groups(tenant, message, targets)

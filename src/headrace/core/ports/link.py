@@ -7,6 +7,7 @@ classes rather than protocols, because compiled code calls them per message (dec
 
 from __future__ import annotations
 
+from collections import deque
 from typing import TYPE_CHECKING, Final
 
 from librt.strings import BytesWriter
@@ -33,6 +34,31 @@ if TYPE_CHECKING:
 WORK_AT_ONCE: Final = (
     1024  # small packets that are handled in a pass of the loop of all who send without a pause
 )
+
+
+class Crowd:
+    """Publishers whose messages pile up somewhere. While it is `crowded` those who join it are not read from; they are
+    kept in `waiting`, and read from again in the order in which they came, some in each pass of the loop."""
+
+    def __init__(self) -> None:
+        self.crowded = False
+        self.waiting: deque[Link] = deque()
+
+
+class Crowds:
+    """Whoever stops reading from publishers, and reads on."""
+
+    def join(self, link: Link, crowd: Crowd) -> None:
+        """Read nothing more of this client as long as what it publishes piles up there."""
+        raise NotImplementedError
+
+    def leave(self, link: Link) -> None:
+        """Read again, soon, from this client, wherever it waits with others."""
+        raise NotImplementedError
+
+    def disperse(self, crowd: Crowd) -> None:
+        """Read again, soon, from those who waited there: it is not crowded any more."""
+        raise NotImplementedError
 
 
 class Rendering:
@@ -205,6 +231,7 @@ class Link(ServerHandler):
         self.hungry = False
         self.unread = False  # the next entry of its session's queue cannot be read now (`unread`)
         self.held_back = False  # nothing is read from it until what waits on its behalf is within its share
+        self.crowd: Crowd | None = None  # in which it waits, is about to, or has waited until now
         self.broken = False  # something failed on its behalf: it is about to be closed
         self.parked = False  # one of its messages waits until the disk has space
         self.deferred: i64 = 0  # bytes that wait for the journal on its behalf (`commit`)

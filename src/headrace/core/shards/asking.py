@@ -37,6 +37,7 @@ from headrace.core.state.queue import reference
 if TYPE_CHECKING:
     from headrace.core.ports.link import Link, WorkerPort
     from headrace.core.shards.peer import Wire
+    from headrace.core.shards.stream_settings import StreamSettings
     from headrace.core.shards.taking import Taker
     from headrace.core.state.retained_homes import RecentRetained
     from headrace.core.state.session import Session, Subscription
@@ -386,7 +387,7 @@ class Asking(OtherHomes):
         worker: WorkerPort,
         takers: dict[int, Taker],
         holding: Holding,
-        answer_within_ms: int,
+        settings: StreamSettings,
     ) -> None:
         self.commit = commit
         self.delivery = delivery
@@ -395,7 +396,7 @@ class Asking(OtherHomes):
         self._worker = worker
         self._takers = takers
         self._holding = holding
-        self._answer_within_ms = answer_within_ms
+        self._answer_within_ms = settings.answer_within_ms
         self._number = 0
         self._homes: dict[int, _Home] = {}
         self._inquiries: OrderedDict[_Inquiry, None] = OrderedDict()

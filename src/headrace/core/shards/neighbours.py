@@ -9,6 +9,7 @@ or nothing is taken from that shard any more: a stream that was cut begins again
 
 from __future__ import annotations
 
+from collections import deque
 from typing import Final, cast
 
 from mypy_extensions import i64
@@ -17,7 +18,7 @@ from headrace.core.commit import Deferred, GroupCommit
 from headrace.core.outbound.delivery import Delivery
 from headrace.core.outbound.routing import Passing, Router
 from headrace.core.ports.journal import JournalPort
-from headrace.core.ports.link import WorkerPort
+from headrace.core.ports.link import Crowds, Link, WorkerPort
 from headrace.core.records.message import Copy, Message
 from headrace.core.records.record import DROP_QOS0_SLOW, FLAG_FRAME, FLAG_QOS, FLAG_RETAIN
 from headrace.core.records.stream_record import OWNED, stream_record
@@ -30,35 +31,25 @@ from headrace.core.shards.group_homes import GroupHomes
 from headrace.core.shards.group_members import GroupMembers
 from headrace.core.shards.group_wires import GroupWires
 from headrace.core.shards.holding import Held, Holding
+from headrace.core.shards.intake import Intake
 from headrace.core.shards.peer import Frame, Hello, Wire
 from headrace.core.shards.queue_frames import QueueFrame
 from headrace.core.shards.queue_port import QueuePort
 from headrace.core.shards.retained_frames import Answered, RetainedFrame, Sought
 from headrace.core.shards.routes import Routes
 from headrace.core.shards.sending import Sender, home_of, is_queued
+from headrace.core.shards.stream_settings import StreamSettings
 from headrace.core.shards.taking import Taker
 from headrace.core.shards.withdrawing import Withdrawing
-from headrace.core.state.session import Elsewhere
+from headrace.core.state.session import Elsewhere, session_of
 from headrace.core.state.state import Fold
 from headrace.core.state.wanted import Wanted, WantedListener
 from headrace.errors import CorruptRecord
 
 NOT_BEGUN: Final = -1
+TAKEN_IN_TURN: Final = 64  # frames of one stream, before the next one has its turn
+TAKEN_AT_ONCE: Final = 1024  # of what has had to wait, in one pass of the loop
 Offsets = dict[int, tuple[int, int]]  # two of them, by shard
-
-
-class StreamSettings:
-    """The limits and times of the streams between shards."""
-
-    def __init__(self) -> None:
-        self.window_bytes = 4 << 20  # of copies from one shard on their way to take effect
-        self.note_step = 10_000  # offsets that a position may be behind in the journal
-        self.note_bytes = 16 << 20  # bytes of the journal that a follower may be behind there
-        self.owed_max = 100_000  # messages that a sender keeps the offsets of, for want of credit
-        self.read_at_once = 500  # records that a sender looks at in one pass of the loop
-        self.withdraw_after_ms = 60_000  # a filter that nobody has any more is withdrawn
-        self.page_messages = 64  # of what is retained that another shard is given at a time
-        self.answer_within_ms = 3000  # or the stream is cut, for which SUBACKs wait
 
 
 class Neighbours(Passing):
@@ -75,6 +66,7 @@ class Neighbours(Passing):
         worker: WorkerPort,
         routes: Routes,
         settings: StreamSettings,
+        publishing: Crowds,
     ) -> None:
         self.shard = shard
         self.routes = routes
@@ -92,14 +84,14 @@ class Neighbours(Passing):
         self._journal = journal
         self._worker = worker
         self._settings = settings
+        self._publishing = publishing
         self._attempt = 0
         self._full = False
         self._sent_before = 0  # copies, on wires that have ended
-        self._takers: dict[int, Taker] = {}
+        self._takers: dict[int, Taker] = {}  # in the order in which they have their turns
+        self.intake = delivery.lateness = Intake(worker.clock, worker.settings, settings, publishing)
         self._holding = Holding(self._takers, commit, worker)
-        self.asking = Asking(
-            shard, fold, commit, delivery, worker, self._takers, self._holding, settings.answer_within_ms
-        )
+        self.asking = Asking(shard, fold, commit, delivery, worker, self._takers, self._holding, settings)
         wires = _GroupWires(self)
         self._answering = Answering(shard, fold, self._takers, worker, wires, settings.page_messages)
         self._newest: dict[int, tuple[int, int]] = {}  # by shard: epoch and attempt of its newest hello
@@ -131,6 +123,7 @@ class Neighbours(Passing):
                 settings.window_bytes,
                 settings.note_step,
                 self._worker.settings,
+                self.intake,
             )
             self._takers[other].full = self._full
 
@@ -230,10 +223,7 @@ class Neighbours(Passing):
             return
         taker = self._takers.get(wire.far)
         if taker is not None and taker.wire is wire:
-            if not isinstance(frame, QueueFrame):
-                self._of_source(taker, frame)
-            elif self.queues is not None:
-                self.queues.heard(taker.source, frame)
+            self._from_source(taker, frame)
             return
         sender = self._by_shard.get(wire.far)
         if sender is None or sender.wire is not wire:
@@ -261,8 +251,7 @@ class Neighbours(Passing):
             if before is not None:
                 self._close(before)
             slot, homes = self.routes.open(), self._worker.homes
-            owed_max = self._settings.owed_max
-            sender = Sender(wire, self.shard, hello.shard, slot, homes, self.queues, owed_max)
+            sender = Sender(wire, self.shard, hello.shard, slot, homes, self.queues, self._settings)
             self._senders[sender.slot] = sender
             self._by_shard[hello.shard] = sender
             self.homes.opened(hello.shard)
@@ -317,6 +306,7 @@ class Neighbours(Passing):
         del self._senders[sender.slot]
         del self._by_shard[sender.shard]
         self._sent_before += sender.copies
+        self._publishing.disperse(sender.crowd)
         self.routes.close(sender.slot)
         self._answering.forget(sender.slot)
         sender.wire.cut()
@@ -392,6 +382,51 @@ class Neighbours(Passing):
             sender.wire.say(peer.Started(*self._fold.streams.starts[-1]))
         sender.follow(frame.offset, frame.granted)
 
+    def _from_source(self, taker: Taker, frame: Frame) -> None:
+        """Go on with what a shard says that is followed. What belongs to its stream, or is told behind it, waits for what
+        has come before; what groups and topic queues say does not."""
+        if isinstance(frame, QueueFrame):
+            if self.queues is not None:
+                self.queues.heard(taker.source, frame)
+        elif isinstance(frame, GroupFrame):
+            self._of_home(taker, frame)
+        elif taker.inbox or not self.intake.open:
+            taker.inbox.append(frame)
+        else:
+            self._of_source(taker, frame)
+
+    def _of_home(self, taker: Taker, frame: GroupFrame) -> None:
+        if not isinstance(frame, Welcome):
+            self.members.heard(taker.source, frame)
+        elif taker.wire is not None:
+            self._welcomed(taker, taker.wire, frame.epoch)
+
+    def _take_on(self) -> bool:
+        """Take what has had to wait, as much as one pass of the loop should, of all streams in turn: the first one is who
+        has waited longest for its turn. True if more can be taken now."""
+        takers = self._takers
+        waiting = deque([taker for taker in takers.values() if taker.inbox])
+        left = TAKEN_AT_ONCE
+        while waiting and left > 0 and self.intake.open:
+            taker = waiting.popleft()
+            takers[taker.source] = takers.pop(taker.source)
+            end = max(0, left - TAKEN_IN_TURN)
+            while taker.inbox and left > end and self.intake.open:
+                self._take_one(taker)
+                left -= 1
+            if taker.inbox:
+                waiting.append(taker)
+        return len(waiting) > 0 and self.intake.open
+
+    def _take_one(self, taker: Taker) -> None:
+        """Take the next of what has had to wait. What that raises cuts this stream: it begins again on another wire."""
+        try:
+            self._of_source(taker, taker.inbox.popleft())
+        except Exception as error:  # noqa: BLE001
+            self._worker.contain("peer", None, error)
+            self._cut(taker)
+            self._holding.release()
+
     def _of_source(self, taker: Taker, frame: Frame) -> None:
         if isinstance(frame, peer.Copied):
             try:
@@ -413,11 +448,6 @@ class Neighbours(Passing):
             self._holding.release()
         elif isinstance(frame, Answered):
             self.asking.answered(taker.source, frame)
-        elif isinstance(frame, Welcome):
-            if taker.wire is not None:
-                self._welcomed(taker, taker.wire, frame.epoch)
-        elif isinstance(frame, GroupFrame):
-            self.members.heard(taker.source, frame)
 
     def _copied(self, taker: Taker, frame: peer.Copied) -> None:
         """Append the next copy of a stream; before it the queue of its topic, where it is to begin one. Raises
@@ -452,17 +482,18 @@ class Neighbours(Passing):
 
     # What is published here, and what of others takes effect here
 
-    def passed(self, message: Message, known: Elsewhere | None) -> Elsewhere | None:
+    def passed(self, message: Message, known: Elsewhere | None, publisher: Link | None) -> Elsewhere | None:
         """Send a message that is durable and takes effect here to whoever follows and wants it. Of what is retained
         everybody gets a copy, at QoS 0 too: whoever comes later is told that it has come."""
         if message.flags & (FLAG_QOS | FLAG_RETAIN) == 0:
-            return self.passed_live(message, known)
+            return self.passed_live(message, known, publisher)
         try:
             wanting = self._wanting(message, known)
             for sender in wanting.senders:
-                sender.passes(message)
+                if not sender.passes(message) and publisher is not None:
+                    self._crowd(sender, publisher, message.offset)
             if message.flags & (FLAG_RETAIN | FLAG_FRAME):
-                self._pass_home(message, wanting.senders)
+                self._pass_home(message, wanting.senders, publisher)
         except Exception as error:  # noqa: BLE001  whoever has not got it reads it from the journal
             self._worker.contain("apply", None, error)
             for sender in self._senders.values():
@@ -489,22 +520,43 @@ class Neighbours(Passing):
             self._nobody = _Wanting(changes, found)
         return self._nobody
 
-    def _pass_home(self, message: Message, sent: list[Sender]) -> None:
+    def _pass_home(self, message: Message, sent: list[Sender], publisher: Link | None) -> None:
         """Send a message to the home of its topic too, if it is retained, or of a device and the topic may have a
         queue."""
         if message.flags & FLAG_RETAIN or is_queued(message, self.queues):
             home = self._by_shard.get(home_of(message, self._worker.homes))
-            if home is not None and home not in sent:
-                home.passes(message)
+            if home is not None and home not in sent and not home.passes(message) and publisher is not None:
+                self._crowd(home, publisher, message.offset)
 
-    def passed_live(self, message: Message, known: Elsewhere | None) -> Elsewhere | None:
+    def passed_live(
+        self, message: Message, known: Elsewhere | None, publisher: Link | None
+    ) -> Elsewhere | None:
         """Send a message at QoS 0 to whoever follows, wants it and keeps up; for the others it is dropped, and
         counted."""
         wanting = self._wanting(message, known)
         for sender in wanting.senders:
             if not sender.passes_live(message):
                 self._fold.tenant(message.tenant).count_drop(DROP_QOS0_SLOW, 1)
+                if publisher is not None:
+                    self._crowd(sender, publisher, message.offset)
         return wanting
+
+    def _crowd(self, sender: Sender, publisher: Link, offset: i64) -> None:
+        """Let whoever publishes wait for a shard that takes all the time, and less than comes, unless it has to take much
+        itself."""
+        session = session_of(publisher)
+        if session is not None and not self.intake.keeps_up(session):
+            return
+        if sender.is_crowded(self._worker.clock.mono_ms):
+            sender.gather(offset)
+            self._publishing.join(publisher, sender.crowd)
+
+    def _disperse(self) -> None:
+        """Let publishers go on where less is owed, or nothing is taken, or others go on all the time."""
+        now_ms = self._worker.clock.mono_ms
+        for sender in self._senders.values():
+            if sender.crowd.crowded and (sender.has_paid or not sender.is_crowded(now_ms)):
+                self._publishing.disperse(sender.crowd)
 
     def may_be_heard(self, message: Message) -> bool:
         """Return whether another shard wants the message, or does not follow now and may want it: it has announced all
@@ -535,6 +587,9 @@ class Neighbours(Passing):
         for sender in self._senders.values():
             if looks and sender.reads and self._reads_on(sender, end, looks):
                 more = True
+        self._disperse()
+        self.intake.look()
+        more = self._take_on() or more
         for taker in self._takers.values():
             taker.tell()
         more = self._answering.go_on() or more
@@ -558,7 +613,12 @@ class Neighbours(Passing):
         """Do what time has decided: streams that nobody answers for are cut, filters withdrawn, positions told and
         noted."""
         clock = self._worker.clock
+        self._disperse()
+        if self.intake.holds:
+            self._worker.request_tick()
         for taker in self._takers.values():
+            if taker.inbox and taker.asked_ms >= 0:
+                taker.asked_ms = clock.mono_ms  # the answer may be among what waits
             if taker.asked_ms >= 0 and clock.mono_ms - taker.asked_ms >= self._settings.answer_within_ms:
                 self.cuts += 1
                 self._cut(taker)
@@ -566,6 +626,7 @@ class Neighbours(Passing):
         self._withdraw(self._withdrawing.due(clock.mono_ms))
         end: i64 = self._commit.high_watermark
         for sender in self._senders.values():
+            sender.note_lag(end)
             sender.look(end)
             self._followed.ask(sender, end, self._full or self.short)
             if sender.reads:

@@ -19,7 +19,9 @@ from mypy_extensions import i64, mypyc_attr
 
 from headrace.core.records.message import Copy, Message, copy_of
 
-OVERHEAD_BYTES: Final = 200  # what a copy or a message at QoS 0 counts as, beside its own bytes
+# What a copy or a message at QoS 0 counts as, beside its own bytes: 4 000 small ones are a window of 4 MiB, a few passes
+# of the loop for whoever takes them.
+OVERHEAD_BYTES: Final = 1024
 
 
 class Frame:

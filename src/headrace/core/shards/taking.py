@@ -7,6 +7,7 @@ from that one, after a wire has broken from the appended one.
 
 from __future__ import annotations
 
+from collections import deque
 from typing import Final
 
 from mypy_extensions import i64
@@ -23,10 +24,12 @@ from headrace.core.records.stream_record import (
     stream_record,
     stream_record_of,
 )
+from headrace.core.shards.intake import Intake
 from headrace.core.shards.peer import (
     Announced,
     Durable,
     Follow,
+    Frame,
     Granted,
     Hello,
     Started,
@@ -52,11 +55,13 @@ class Taker:
         window: i64,
         step: i64,
         limits: BrokerSettings,
+        intake: Intake,
     ) -> None:
         """Take the stream of the shard `source`. `window`: bytes that may be on their way to take effect; `step`: how
         many offsets of the other journal may hold nothing for this shard before the position is journaled all the
-        same; `limits`: of what is retained."""
+        same; `limits`: of what is retained; `intake`: of all streams of this shard."""
         self.source = source
+        self.inbox: deque[Frame] = deque()  # what has come and has to wait
         self.wire: Wire | None = None
         self.confirmed = 0  # the number of the last filter that the other side looks for
         self.asked_ms: i64 = (
@@ -74,6 +79,7 @@ class Taker:
         self._window: i64 = window
         self._step: i64 = step
         self._limits = limits
+        self._intake = intake
         self._noted: i64 = self.position  # as the journal has it, or will have
         self._told: i64 = 0  # the durable position that the other side knows
         self._asked: i64 = -1  # it wants to know when this one is durable; -1: it has not asked
@@ -102,6 +108,7 @@ class Taker:
     def end(self) -> None:
         """Take nothing more from the wire there is: the stream is cut."""
         wire, self.wire = self.wire, None
+        self.inbox.clear()
         self.asked_ms = -1
         if wire is not None:
             wire.cut()
@@ -157,6 +164,7 @@ class Taker:
         self.position = self._noted = offset + 1
         self.copies += 1
         self._pending += 1
+        self._intake.pending += 1
         self._taking += weight
 
     def _append_retained(self, copy: Copy) -> None:
@@ -182,6 +190,7 @@ class Taker:
         self._received += weight
         if self._pending:
             self._pending += 1
+            self._intake.pending += 1
             self._taking += weight
             self._commit.defer(_Later(self, message, weight))
         else:
@@ -207,6 +216,7 @@ class Taker:
     def took(self, weight: i64) -> None:
         """Note that a copy or a message has taken effect."""
         self._pending -= 1
+        self._intake.pending -= 1
         self._taking -= weight
 
     # What is told, and written, now and then

@@ -18,9 +18,9 @@ from headrace.core.inbound.queue_talk import QueueTalk
 from headrace.core.ports.settings import BrokerSettings
 from headrace.core.ports.voice import Draught, Voice
 from headrace.core.records.message import FrameMessage
-from headrace.core.shards.neighbours import StreamSettings
 from headrace.core.shards.peer_codec import decode
 from headrace.core.shards.queue_frames import ACKS, Answered
+from headrace.core.shards.stream_settings import StreamSettings
 from headrace.core.state.topic_queues import TopicQueue
 from headrace.errors import ProtocolError
 from headrace.mqtt import reason_codes as rc

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from headrace.core.shards import answering
-from headrace.core.shards.neighbours import StreamSettings
 from headrace.core.shards.peer import Frame, Wire
 from headrace.core.shards.peer_codec import decode
 from headrace.core.shards.retained_frames import ALL, LIVE, STORED, Answered, Asked, Forgotten, More, Sought
+from headrace.core.shards.stream_settings import StreamSettings
 from shard_wires import End, WiredShards, received
 
 

@@ -8,7 +8,7 @@ from harness import Client
 from headrace.core.ports.identity import DEFAULT_TENANT
 from headrace.core.records.message import Given
 from headrace.core.shards import asking
-from headrace.core.shards.neighbours import StreamSettings
+from headrace.core.shards.stream_settings import StreamSettings
 from headrace.mqtt import codec
 from shard_wires import WiredShards, received
 

@@ -16,9 +16,10 @@ from headrace.core.records.record import DROP_QOS0_SLOW
 from headrace.core.records.stream_record import FOLLOWED, TAKEN, StreamRecord
 from headrace.core.shards import peer
 from headrace.core.shards.group_frames import Meet
-from headrace.core.shards.neighbours import Neighbours, StreamSettings
+from headrace.core.shards.neighbours import Neighbours
 from headrace.core.shards.peer import Frame, Hello, Wire
 from headrace.core.shards.routes import Routes
+from headrace.core.shards.stream_settings import StreamSettings
 from headrace.core.worker import Worker
 from headrace.mqtt import codec
 from headrace.storage.memory import ManualScheduler

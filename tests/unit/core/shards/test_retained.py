@@ -8,7 +8,7 @@ from headrace.core.ports.identity import DEFAULT_TENANT
 from headrace.core.ports.settings import BrokerSettings
 from headrace.core.records.message import Copy
 from headrace.core.records.record import DROP_RETAINED_LIMIT
-from headrace.core.shards.neighbours import StreamSettings
+from headrace.core.shards.stream_settings import StreamSettings
 from headrace.mqtt.packets import Will
 from shard_wires import WiredShards, received
 

@@ -11,6 +11,7 @@ from headrace.core.records.message import Message
 from headrace.core.shards.peer import Copied, Frame, Looked, Wire, weight_of
 from headrace.core.shards.routes import Routes
 from headrace.core.shards.sending import Sender
+from headrace.core.shards.stream_settings import StreamSettings
 
 PAYLOAD = b"x" * 50
 
@@ -56,9 +57,11 @@ class Stream:
 
     def __init__(self, credit: int, owed_max: int = 100) -> None:
         self.wire, self.journal, self.routes = Heard(), Kept(), Routes()
+        settings = StreamSettings()
+        settings.owed_max = owed_max
         slot = self.routes.open()
         self.routes.add(slot, "default", "a")
-        self.sender = Sender(self.wire, 0, 1, slot, Homes(2), None, owed_max)
+        self.sender = Sender(self.wire, 0, 1, slot, Homes(2), None, settings)
         self.weight = int(weight_of(message(qos=1, topic=b"a", payload=PAYLOAD)))
         self.granted = credit * self.weight
         self.end = 0
@@ -218,3 +221,25 @@ def test_what_could_not_be_sent_costs_no_credit() -> None:
     stream.sender.fall_back(0)
     stream.read()
     assert stream.wire.copies == [0]
+
+
+def test_publishers_wait_for_a_sender_that_lags_only_while_it_falls_behind() -> None:
+    stream = Stream(0, owed_max=10_000)
+    stream.sender.follow(0, 0)  # not live: its first look is still to come
+    far = 4 * StreamSettings().crowded_at
+
+    def noted(end: int) -> bool:
+        stream.end = end
+        stream.sender.note_lag(end)
+        return not stream.sender.passes(stream.publish())
+
+    assert not noted(900)
+    assert noted(2000)
+    assert noted(1500)
+    assert stream.sender.is_crowded(0)
+    assert not noted(1000)  # by half
+    assert not stream.sender.is_crowded(0)
+    assert not noted(900)
+    assert noted(far)
+    assert not noted(500)
+    assert not noted(40_001)
