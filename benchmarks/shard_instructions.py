@@ -65,6 +65,9 @@ class MemoryLog:
         self.next_offset += count
         return self._batches[-1].base_offset
 
+    def room(self) -> int:
+        return 0
+
     def read_batch(self, offset: int) -> Batch:
         return self._batches[bisect_right(self._batches, offset, key=lambda batch: batch.base_offset) - 1]
 

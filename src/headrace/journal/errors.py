@@ -140,7 +140,8 @@ class SyncFailed(OSError):
 
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 NO_RESERVE = "no space for the reserve"
-FULL_REASONS = (NO_RESERVE, *map(os.strerror, _FULL))  # in the words that the journal reports them by
+LENT = "another shard needs what is left"
+FULL_REASONS = (NO_RESERVE, LENT, *map(os.strerror, _FULL))  # in the words that the journal reports them by
 
 
 def is_disk_full(error: OSError) -> bool:

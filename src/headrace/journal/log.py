@@ -374,10 +374,25 @@ class SegmentedLog:
         """Return whether the disk has as much space as a full one must get back."""
         return self._disk.free_bytes(self.data_dir) >= self._reserve.wanted_bytes
 
+    def room(self) -> int:
+        """Return how many bytes there is room for while the disk is full, beside the progress of sessions: what is free
+        above half of the reserve. Raises OSError."""
+        return max(0, self._disk.free_bytes(self.data_dir) - self._reserve.size // 2)
+
+    def lend(self, wanted: bool) -> None:
+        """Give the reserve away, as for a full disk, while `wanted`: another shard has to write on this disk before
+        anything of this journal can go. It is given with the next batch, and taken again when it fits."""
+        self._writer.lend_wanted = wanted
+
     @property
     def active_bytes(self) -> int:
         """Return the bytes of the segment that is being written."""
         return self._catalog.segments[-1].size
+
+    @property
+    def finished_offset(self) -> int:
+        """Return where the finished segments end, which can go as a whole."""
+        return self._catalog.segments[-1].base_offset
 
     def roll(self) -> None:
         """Let the next batch begin a segment, if this segment holds any: what is in it can go as a whole then."""

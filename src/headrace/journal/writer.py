@@ -34,6 +34,7 @@ from headrace.journal.active import SegmentFile, begin_segment, name_segment
 from headrace.journal.catalog import Catalog
 from headrace.journal.disk import Disk
 from headrace.journal.errors import (
+    LENT,
     NO_RESERVE,
     DiskFull,
     SyncFailed,
@@ -87,6 +88,9 @@ class GroupWriter:
         self.full = "" if reserve.hold() else NO_RESERVE  # the reason
         self.closing = Event()
         self.roll_wanted = False  # set on the loop: the next batch begins a segment
+        self.lend_wanted = (
+            False  # set on the loop: the reserve is for others, until it is not wanted any more
+        )
         self.acknowledged_early: tuple[Pending, ...] = ()  # with durability=none, until they are written
         self.on_durable: Callable[[int], None] = _ignore_offset
         self.on_failure: Callable[[BaseException], None] = _ignore_error
@@ -150,6 +154,7 @@ class GroupWriter:
             busy
             or self.full
             or self.roll_wanted
+            or self.lend_wanted
             or not header
             or end > self._segment_bytes_max
             or self._is_old(first_us)
@@ -242,6 +247,9 @@ class GroupWriter:
                 goes_on = False
             else:
                 group.append(item)
+        if self.lend_wanted and not self.full:
+            self._say_full(LENT)
+            self._reserve.release()
         if group:
             self._write(group)
         if self.full and monotonic() > self._regain_at:
@@ -337,7 +345,7 @@ class GroupWriter:
     def _regain(self) -> None:
         """Take the reserve again when it fits: then space has returned."""
         self._regain_at = monotonic() + RETRY_S
-        if self._reserve.hold():
+        if not self.lend_wanted and self._reserve.hold():
             self._say_full("")
 
     def _say_full(self, reason: str) -> None:

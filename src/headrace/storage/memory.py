@@ -22,6 +22,7 @@ class MemoryJournal(JournalPort):
     `on_high_watermark`.
 
     Offsets in `unreadable` cannot be read now; with `reads_fail` none can. `failed_reads` counts such answers.
+    `free_bytes` is what there is room for on a full disk.
     """
 
     def __init__(self, batches: list[bytes] | None = None) -> None:
@@ -31,6 +32,7 @@ class MemoryJournal(JournalPort):
         self.unreadable: set[int] = set()
         self.reads_fail = False
         self.failed_reads = 0
+        self.free_bytes = 0
         for body in batches or []:
             self._take(body)
         self.durable = len(self.records)
@@ -46,6 +48,9 @@ class MemoryJournal(JournalPort):
         self, body: bytes, records: list[object], first_timestamp_us: int, max_timestamp_us: int
     ) -> None:
         self._take(body)
+
+    def room(self) -> i64:
+        return self.free_bytes
 
     def fetch(self, offset: int) -> Message | Absent:
         if self._fails(offset):

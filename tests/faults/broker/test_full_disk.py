@@ -11,6 +11,7 @@ import pytest
 from broker_process import BrokerProcess, wait_until
 from e2e.raw import RawClient, SilenceError
 from e2e.wire import PUBACK, PUBREC
+from e2e.workers import Crew
 from faults.broker.conftest import Faults, SmallDisk
 from headrace.core.homes import Homes
 from headrace.core.ports.identity import DEFAULT_TENANT
@@ -159,6 +160,39 @@ def test_workers_recover_by_themselves_when_sessions_have_drained(
     publisher.deliver("t", b"%08d" % 99_999_999)
     assert drain(clients(broker, reader, clean=False))[-1] == 99_999_999
     broker.stop()
+
+
+@pytest.mark.parametrize("settings", [{}, {"journal.segment_bytes_max": 1 << 20}])
+def test_a_shard_takes_what_fills_the_disk_that_it_shares(
+    settings: dict[str, object], small_disk: SmallDisk, clients: Clients
+) -> None:
+    """Its worker stood still while all was published. To take it the shard has to write, which nothing frees before."""
+    crew = Crew(small_disk.folder, 2, 2, settings)
+    try:
+        crew.start()
+        there, here = crew.workers[1], crew.workers[0]
+        away = clients(there, crew.name_in(1, "away"), clean=False)
+        away.subscribe("t", qos=1)
+        away.close()
+        there.pause()
+        publisher = clients(here, crew.name_in(0, "p"), keep_alive_s=0)
+        acknowledged = publish_until(publisher, lambda: here.get("/readyz").status == 503)
+        assert len(acknowledged) > 5000
+        there.resume()
+        drained: list[int] = []
+        until = time.monotonic() + 120
+        while (not drained or drained[-1] < acknowledged[-1]) and time.monotonic() < until:
+            away = clients(there, crew.name_in(1, "away"), clean=False)
+            drained += drain(away)
+            away.close()
+        assert sorted(set(drained)) == list(range(drained[-1] + 1))
+        assert set(acknowledged) <= set(drained)
+        wait_until(lambda: crew.workers[0].get("/readyz").status == 200, "ready again", 60)
+        wait_until(lambda: crew.workers[1].get("/readyz").status == 200, "ready again", 60)
+        for _ in range(20):
+            assert publisher.read().kind == PUBACK
+    finally:
+        crew.end()
 
 
 def test_refuse_in_version_5(small_disk: SmallDisk, brokers: Brokers, clients: Clients) -> None:

@@ -50,6 +50,9 @@ class CrashJournal(JournalPort):
         self.batches.append((len(self.records), body))
         self.records += decode_batch(body, len(self.records))
 
+    def room(self) -> int:
+        return 0
+
     def fetch(self, offset: int) -> Message | Absent:
         if self.reads_fail:
             return NOT_NOW

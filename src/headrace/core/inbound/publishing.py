@@ -420,7 +420,7 @@ class Publishing(Crowds):
             if link.closed:
                 link.held_back = False
             elif crowd is not None and crowd.crowded:
-                crowd.waiting.append(link)
+                crowd.waiting[link] = None
                 self.crowded += 1
             elif self._waits(link):
                 self._held_back.append(link)
@@ -437,7 +437,7 @@ class Publishing(Crowds):
     def leave(self, link: Link) -> None:
         crowd, link.crowd = link.crowd, None
         if crowd is not None and link in crowd.waiting:
-            crowd.waiting.remove(link)
+            del crowd.waiting[link]
             self.crowded -= 1
             self._held_back.append(link)
         self.let_go()
@@ -456,7 +456,7 @@ class Publishing(Crowds):
             waiting = crowd.waiting
             called = 0
             while waiting and called < LET_GO_AT_ONCE and not crowd.crowded:
-                link = waiting.popleft()
+                link, _ = waiting.popitem(False)
                 self.crowded -= 1
                 self._held_back.append(link)
                 called += not link.closed

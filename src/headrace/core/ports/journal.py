@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from mypy_extensions import mypyc_attr
+from mypy_extensions import i64, mypyc_attr
 
 if TYPE_CHECKING:
     from headrace.core.records.message import Message
@@ -57,6 +57,11 @@ class JournalPort(PageReader):
         `records` are those of `body`, None where it is no message, offered to whoever keeps the recent ones in memory.
         Once they have taken effect, those that nobody waits for become None too.
         """
+        raise NotImplementedError
+
+    def room(self) -> i64:
+        """Return how many bytes there is room for while the disk is full, beside the progress of sessions, which is what
+        frees it."""
         raise NotImplementedError
 
     def fetch(self, offset: int) -> Message | Absent:

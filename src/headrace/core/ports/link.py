@@ -7,7 +7,7 @@ classes rather than protocols, because compiled code calls them per message (dec
 
 from __future__ import annotations
 
-from collections import deque
+from collections import OrderedDict
 from typing import TYPE_CHECKING, Final
 
 from librt.strings import BytesWriter
@@ -42,7 +42,7 @@ class Crowd:
 
     def __init__(self) -> None:
         self.crowded = False
-        self.waiting: deque[Link] = deque()
+        self.waiting: OrderedDict[Link, None] = OrderedDict()
 
 
 class Crowds:

@@ -2,7 +2,9 @@
 
 A follower tells it by itself now and then, by offsets, which say nothing about bytes. So it is asked, too: when much has
 been written since it was asked last, and on a full disk, where whatever can go has to. A disk full of messages that all
-others have had would else be full for ever, since nothing more is published there that could move an offset.
+others have had would else be full for ever, since nothing more is published there that could move an offset. It is asked
+until it has come to the end of what is in finished segments, and no further, since what answers write down moves the end
+of the journal itself.
 """
 
 from __future__ import annotations
@@ -22,8 +24,6 @@ class _Asked:
     def __init__(self) -> None:
         self.at: i64 = 0  # the offset that its stream had come to
         self.written: i64 = 0  # bytes of this journal, since the start
-        self.copies = 0  # sent on its wire
-        self.whole = False  # the disk was full, and nothing was left to be sent
 
 
 class Followed:
@@ -52,22 +52,19 @@ class Followed:
         """Return the offset below which everything is known to be durable in a shard."""
         return max(self._durable.get(shard, 0), self._fold.streams.followed.get(shard, 0))
 
-    def ask(self, sender: Sender, end: i64, full: bool) -> None:
-        """Ask a follower how far it is, if that may free much. `full`: the disk is, so whatever has been sent since may
-        go; but nobody is asked for the sake of what such answers write down."""
+    def ask(self, sender: Sender, end: i64, finished: i64) -> None:
+        """Ask a follower how far it is, if that may free much. `finished`: where the finished segments end while space is
+        short, so that what can go has to; 0 while it is not."""
         asked = self._asked.get(sender.shard)
         if asked is None:
             asked = self._asked[sender.shard] = _Asked()
-        asked.whole = asked.whole and full
         at, written = sender.position(end), i64(self._commit.bytes)
         if not sender.following or at <= asked.at:
             return
-        pressed = full and (sender.copies != asked.copies or not asked.whole)
-        if pressed or written - asked.written >= self._bytes:
+        if asked.at < finished or written - asked.written >= self._bytes:
             sender.look(end)
             sender.wire.say(Kept())
-            asked.at, asked.written, asked.copies = at, written, sender.copies
-            asked.whole = full and at >= end
+            asked.at, asked.written = at, written
 
     def note(self, now_us: int) -> None:
         """Journal how far followers have come, where that is much further than the journal says, or they were asked."""

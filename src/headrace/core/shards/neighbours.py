@@ -76,7 +76,7 @@ class Neighbours(Passing):
         self.behind: Offsets = {}  # those that ask from an offset, and had more than that before
         self.older_followers: Offsets = {}  # those whose owner began before one that was talked to: where both did
         self.older_sources: Offsets = {}
-        self.short = False  # space is, on the journal's disk: whatever can go has to
+        self.finished: i64 = 0  # while space is short: where the journal's finished segments end, which can go
         self.cuts = 0  # streams that were cut because the other side did not answer
         self._fold = fold
         self._commit = commit
@@ -125,16 +125,29 @@ class Neighbours(Passing):
                 self._worker.settings,
                 self.intake,
             )
-            self._takers[other].full = self._full
+        self._set_windows()
 
     def set_storage_full(self, full: bool) -> None:
-        """Note that the journal's disk is full, or that it has space again. While it is full, other shards may send what
-        they were granted and no more: what is left of the disk is for what frees it."""
+        """Note that the journal's disk is full, or that it has space again."""
         self._full = full
+        self._set_windows()
+        self._worker.request_tick()
+
+    def _set_windows(self) -> None:
+        """Say how much may come on each stream. On a full disk other shards may send what there is room for, beside what
+        frees it, and each shard of this disk takes a part: theirs may be the journals that fill it, and nothing goes
+        there before it is taken here."""
+        window = self._settings.window_bytes
+        if self._full and self.others:
+            shards = len(self.others) + 1
+            window = min(window, int(self._journal.room()) // (shards * len(self.others)))
         for taker in self._takers.values():
-            taker.full = full
-        if not full:
-            self._worker.request_tick()
+            taker.window = window
+
+    def starve(self) -> bool:
+        """Return whether somebody who follows has granted nothing since this was asked last, and something waits for
+        that."""
+        return len([sender for sender in self._senders.values() if sender.starves()]) > 0  # all are asked
 
     # Wires
 
@@ -590,6 +603,8 @@ class Neighbours(Passing):
         self._disperse()
         self.intake.look()
         more = self._take_on() or more
+        if self._full:
+            self._set_windows()
         for taker in self._takers.values():
             taker.tell()
         more = self._answering.go_on() or more
@@ -614,7 +629,7 @@ class Neighbours(Passing):
         noted."""
         clock = self._worker.clock
         self._disperse()
-        if self.intake.holds:
+        if self.intake.holds or self._full:
             self._worker.request_tick()
         for taker in self._takers.values():
             if taker.inbox and taker.asked_ms >= 0:
@@ -628,7 +643,7 @@ class Neighbours(Passing):
         for sender in self._senders.values():
             sender.note_lag(end)
             sender.look(end)
-            self._followed.ask(sender, end, self._full or self.short)
+            self._followed.ask(sender, end, self.finished)
             if sender.reads:
                 self._worker.request_tick()
         self._followed.note(clock.now_us)

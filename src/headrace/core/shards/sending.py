@@ -64,6 +64,7 @@ class Sender:
         self._said: i64 = 0  # everything below it the other side knows to be looked at
         self._left: i64 = 0  # bytes that may be sent, below 0 by the last message at most
         self._granted: i64 = 0
+        self._granted_before: i64 = 0  # when was asked last whether it starves
         self.crowd = Crowd()  # publishers that wait until less is owed
         # When somebody might first have waited since more was granted; -1: nobody has.
         self._short_ms: i64 = -1
@@ -127,6 +128,12 @@ class Sender:
         if now_ms - self._short_ms > self._crowded_ms_max:
             return False
         return not self.live or not self._may_send or len(self._owed) > self._crowded_at // 4
+
+    def starves(self) -> bool:
+        """Return whether something waits for credit, and none was granted since this was asked last."""
+        before, self._granted_before = self._granted_before, self._granted
+        waits = self.following and (not self.live or len(self._owed) > 0)
+        return waits and self._left <= 0 and before == self._granted
 
     def note_lag(self, end: i64) -> None:
         """Note, from time to time, whether publishers outrun a sender that lags: they wait then until it has caught up by

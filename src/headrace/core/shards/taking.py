@@ -57,9 +57,9 @@ class Taker:
         limits: BrokerSettings,
         intake: Intake,
     ) -> None:
-        """Take the stream of the shard `source`. `window`: bytes that may be on their way to take effect; `step`: how
-        many offsets of the other journal may hold nothing for this shard before the position is journaled all the
-        same; `limits`: of what is retained; `intake`: of all streams of this shard."""
+        """Take the stream of the shard `source`. `window`: bytes that may be on their way to take effect, less on a full
+        disk; `step`: how many offsets of the other journal may hold nothing for this shard before the position is
+        journaled all the same; `limits`: of what is retained; `intake`: of all streams of this shard."""
         self.source = source
         self.inbox: deque[Frame] = deque()  # what has come and has to wait
         self.wire: Wire | None = None
@@ -68,7 +68,7 @@ class Taker:
             -1
         )  # when the oldest filter that it has not confirmed was announced; -1: there is none
         self.copies = 0  # appended
-        self.full = False  # the disk is: nothing more is granted
+        self.window: i64 = window
         self.answered = False  # the source has begun to send on the newest wire
         self.position: i64 = fold.streams.taken_of(source)
         self._start = fold.streams.sources.get(source, NO_START)  # of the owner that was heard last
@@ -76,7 +76,6 @@ class Taker:
         self._fold = fold
         self._commit = commit
         self._router = router
-        self._window: i64 = window
         self._step: i64 = step
         self._limits = limits
         self._intake = intake
@@ -99,7 +98,7 @@ class Taker:
         self._told = 0
         self._asked = -1
         self.answered = False
-        self._granted = 0 if self.full else max(0, self._window - self._taking)
+        self._granted = max(0, self.window - self._taking)
         wire.say(hello)
         for at in range(0, len(filters), ANNOUNCED_AT_ONCE):
             wire.say(Announced(filters[at : at + ANNOUNCED_AT_ONCE]))
@@ -224,10 +223,8 @@ class Taker:
     def tell(self) -> None:
         """Grant what has taken effect, once it is much of the window."""
         wire = self.wire
-        if self.full:
-            return
-        granted: i64 = self._received + max(0, self._window - self._taking)
-        if wire is not None and granted - self._granted >= max(1, self._window // 4):
+        granted: i64 = self._received + max(0, self.window - self._taking)
+        if wire is not None and granted - self._granted >= max(1, self.window // 4):
             self._granted = granted
             wire.say(Granted(granted))
 

@@ -12,6 +12,8 @@ from collections.abc import Callable
 from time import monotonic
 from typing import Protocol
 
+from mypy_extensions import i64
+
 from headrace.core.ports.journal import DAMAGED, GONE, NOT_NOW, OTHER_RECORD, Absent, JournalPort
 from headrace.core.records.message import Given, Message, decode_copy, decode_message
 from headrace.core.records.record import (
@@ -37,6 +39,8 @@ class Log(Protocol):
     next_offset: int
 
     def append(self, body: bytes, count: int, first_timestamp_us: int, max_timestamp_us: int) -> int: ...
+
+    def room(self) -> int: ...
 
     def read_batch(self, offset: int) -> ReadBatch: ...
 
@@ -130,6 +134,12 @@ class LocalJournal(JournalPort):
 
     def next_offset(self) -> int:
         return self._log.next_offset
+
+    def room(self) -> i64:
+        try:
+            return self._log.room()
+        except OSError:  # it cannot be told now
+            return 0
 
     def append(
         self, body: bytes, records: list[object], first_timestamp_us: int, max_timestamp_us: int

@@ -56,7 +56,8 @@ class Upkeep:
         short = self._journal.short
         neighbours = self._broker.neighbours
         if neighbours is not None:
-            neighbours.short = short
+            neighbours.finished = self._journal.finished_offset if short else 0
+            self._lend(neighbours.starve() and short and not self._journal.has_room())
         if short:
             await self._relieve()
         elif self._snapshots.due():
@@ -85,6 +86,13 @@ class Upkeep:
             log.info("retention", detail=line)
 
     # A full disk
+
+    def _lend(self, wanted: bool) -> None:
+        """Give the reserve to another shard that can take nothing for want of it, so that what lies here for that one
+        may go; it goes with the next batch."""
+        self._journal.lend(wanted)
+        if wanted and not self._journal.full:
+            self._commit.append(Progress(ACKED, self._broker.worker.clock.now_us, b""))
 
     async def _relieve(self) -> None:
         """Look for what can go. A snapshot is worth its space only if something has moved since the last one."""

@@ -28,20 +28,23 @@ def test_a_follower_is_asked_for_the_sake_of_bytes_and_its_answer_counts_from_th
     followed = Followed(shard.broker.fold, commit, 1000, 500)
     followed.begin()
     sender = Sender(Heard(), 0, 1, 0, Homes(2), None, StreamSettings())
-    followed.ask(sender, 5, True)  # it does not follow yet
+    followed.ask(sender, 5, 5)  # it does not follow yet
     sender.follow(0, 1 << 20)
     sender.live = True
 
-    def ask(full: bool = False) -> int:
+    def ask(finished: int = 0) -> int:
         before = sender.wire.asked  # type: ignore[attr-defined]
-        followed.ask(sender, commit.next_offset, full)
+        followed.ask(sender, commit.next_offset, finished)
         return int(sender.wire.asked - before)  # type: ignore[attr-defined]
 
-    assert [ask(), ask(True), ask(True)] == [0, 1, 0], "little is written; on a full disk it is asked once"
+    assert ask() == 0, "little is written"
     commit.append(message(payload=bytes(600)))
     shard.sync()
     assert [ask(), ask()] == [1, 0]
+    commit.append(message())
+    shard.sync()
     end = commit.next_offset
+    assert [ask(end - 1), ask(end), ask(end)] == [0, 1, 0], "once, and for what is in finished segments"
     followed.tell(1, end - 1)
     followed.note(1)
     followed.tell(1, end)

@@ -653,6 +653,8 @@ def test_one_that_goes_while_it_is_waited_for_is_slow_unless_it_was_in_time() ->
 
 
 def test_so_many_are_watched_and_so_many_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
+    if intake.__file__.endswith(".so"):
+        pytest.skip("a constant of compiled code")
     monkeypatch.setattr(intake, "WATCHED_MAX", 3)
     monkeypatch.setattr(intake, "SLOW_MAX", 4)
     watch = Watch()

@@ -504,6 +504,13 @@ def test_a_follower_is_asked_how_far_it_is_when_much_may_be_kept_for_it() -> Non
     assert written(pair) == before, "who is idle asks nobody"
 
 
+def fill_up(shard: Shard) -> None:
+    """The disk of a shard is full, and the segment of its journal is finished."""
+    shard.broker.set_storage_full(True)
+    assert shard.neighbours is not None
+    shard.neighbours.finished = len(shard.journal.records)
+
+
 def test_on_a_full_disk_nothing_is_kept_that_all_others_have() -> None:
     pair = Pair()
     reader, writer = pair.follower.client("r", version=5), pair.source.client("w")
@@ -515,7 +522,7 @@ def test_on_a_full_disk_nothing_is_kept_that_all_others_have() -> None:
     end = len(pair.source.journal.records)
     pair.advance(1)
     assert pair.source.broker.fold.streams.floor([1]) == 0
-    pair.source.broker.set_storage_full(True)
+    fill_up(pair.source)
     for _ in range(3):
         pair.advance(1)
     assert pair.source.broker.fold.streams.floor([1]) >= end
@@ -528,7 +535,7 @@ def test_on_a_full_disk_nothing_is_kept_that_all_others_have() -> None:
     pair.carry()
     end = len(pair.source.journal.records)
     pair.advance(1)
-    pair.source.broker.set_storage_full(True)
+    fill_up(pair.source)
     for _ in range(3):
         pair.advance(1)
     assert pair.source.broker.fold.streams.floor([1]) >= end
@@ -541,7 +548,7 @@ def test_where_others_are_short_of_space_nothing_is_kept_that_all_others_have() 
     pair.source.client("w").publish("a", b"x")
     pair.carry()
     end = len(pair.source.journal.records)
-    pair.source.neighbours.short = True
+    pair.source.neighbours.finished = end
     for _ in range(3):
         pair.advance(1)
     assert pair.source.broker.fold.streams.floor([1]) >= end
@@ -559,7 +566,7 @@ def test_on_a_full_disk_a_follower_that_catches_up_is_asked_again() -> None:
         writer.publish("a", b"x")
     pair.carry()
     end = len(pair.source.journal.records)
-    pair.source.broker.set_storage_full(True)
+    fill_up(pair.source)
     for _ in range(3):
         pair.advance(1)
     assert 0 < pair.source.broker.fold.streams.floor([1]) < end
@@ -568,6 +575,34 @@ def test_on_a_full_disk_a_follower_that_catches_up_is_asked_again() -> None:
         pair.advance(1)
     assert len(received(reader)) == 10
     assert pair.source.broker.fold.streams.floor([1]) >= end
+
+
+def test_a_follower_on_a_full_disk_takes_as_much_as_there_is_room_for() -> None:
+    """Its source may be the shard whose journal fills the disk, of which nothing goes before it is taken."""
+    streams = StreamSettings()
+    streams.window_bytes = 100_000
+    pair = Pair(streams)
+    reader, writer = pair.follower.client("r", version=5, receive_maximum=1000), pair.source.client("w")
+    reader.subscribe("a", 1)
+    pair.carry()
+    pair.follower.broker.set_storage_full(True)
+    for _ in range(200):
+        writer.publish("a", bytes(1000))
+    pair.carry()
+    pair.advance(1)
+    granted = len(received(reader))
+    assert 40 < granted < 60, "what was granted before, and no more"
+    disk = pair.follower.journal
+    disk.free_bytes = 40_000  # half of which is for the other shard
+    pair.follower.neighbours.go_on()
+    disk.free_bytes = 0
+    pair.carry()
+    pair.advance(1)
+    assert 5 < len(received(reader)) < 15
+    disk.free_bytes = 40_000
+    for _ in range(30):
+        pair.advance(1)
+    assert len(received(reader)) > 100, "it frees what it takes"
 
 
 def test_what_the_journal_says_of_a_follower_is_not_journaled_again_after_a_start() -> None:

@@ -243,3 +243,20 @@ def test_publishers_wait_for_a_sender_that_lags_only_while_it_falls_behind() -> 
     assert noted(far)
     assert not noted(500)
     assert not noted(40_001)
+
+
+def test_it_starves_when_something_waits_and_nothing_is_granted_from_one_question_to_the_next() -> None:
+    stream = Stream(1)
+    starves = stream.sender.starves
+    assert not any([starves(), starves()]), "nothing waits"
+    stream.publish()
+    stream.publish()
+    assert starves()
+    stream.grant(1)
+    assert not starves()
+    stream.read()
+    assert not any([starves(), starves()]), "all is sent"
+    stream.publish()
+    assert starves()
+    stream.sender.fall_back(2)
+    assert starves(), "neither does it read the journal on"

@@ -35,10 +35,16 @@ class Log:
         self.next_offset = 10_000
         self.reads: list[int] = []
         self.broken: dict[int, Exception] = {}
+        self.statvfs_fails = False
 
     def append(self, body: bytes, count: int, first_timestamp_us: int, max_timestamp_us: int) -> int:
         self.next_offset += count
         return self.next_offset - count
+
+    def room(self) -> int:
+        if self.statvfs_fails:
+            raise OSError("statvfs")
+        return 500
 
     def read_batch(self, offset: int) -> Batch:
         self.reads.append(offset)
@@ -195,3 +201,11 @@ def test_a_message_that_was_read_back_is_of_the_kind_that_it_was() -> None:
         KIND_GIVEN,
     ]
     assert [(r.source, r.source_offset) for r in found if isinstance(r, (Copy, Given))] == [(2, 7), (2, 7)]
+
+
+def test_while_the_room_on_the_disk_cannot_be_told_there_is_none() -> None:
+    log = Log()
+    journal = LocalJournal(log, KeyError)
+    assert journal.room() == 500
+    log.statvfs_fails = True
+    assert journal.room() == 0

@@ -11,13 +11,19 @@ from pathlib import Path
 import pytest
 
 from harness import message
+from headrace.core.broker import Broker
+from headrace.core.homes import Homes
 from headrace.core.ports.clock import Clock
 from headrace.core.ports.settings import BrokerSettings
 from headrace.core.records.message import Message
+from headrace.core.shards.peer import Announced, Follow, Frame, Hello, Wire
+from headrace.core.shards.routes import Routes
+from headrace.core.shards.stream_settings import StreamSettings
+from headrace.core.state.streams import NO_START
 from headrace.core.worker import Worker
 from headrace.journal.consumers import ConsumerPosition
 from headrace.journal.disk import Disk
-from headrace.journal.errors import OffsetOutOfRange
+from headrace.journal.errors import LENT, OffsetOutOfRange
 from headrace.journal.log import LogSettings, SegmentedLog
 from headrace.services.watchdog import Watchdog
 from headrace.storage.embedded.local import LocalJournal
@@ -45,16 +51,39 @@ class SmallDisk(Disk):
         super().allocate(fd, position, length)
 
 
+class Follower(Wire):
+    """The wire to another shard; `follow` lets it ask for all that is published to `t`."""
+
+    def say(self, frame: Frame) -> None:
+        pass
+
+    def cut(self) -> None:
+        pass
+
+    def follow(self, broker: Broker, granted: int) -> None:
+        neighbours = broker.neighbours
+        assert neighbours is not None
+        neighbours.begin(0)
+        for frame in (Hello(1, 1, 1), Announced([("default", "t")]), Follow(0, granted, NO_START)):
+            neighbours.heard(self, frame)
+
+
 class Running:
     """A broker over a log on a small disk, without sockets."""
 
-    def __init__(self, folder: Path, segment_bytes_max: int, streams: bool = False) -> None:
+    def __init__(
+        self, folder: Path, segment_bytes_max: int, streams: bool = False, followed: bool = False
+    ) -> None:
         settings = LogSettings(segment_bytes_max=segment_bytes_max, reserve_bytes=128 << 10, streams=streams)
         self.log = SegmentedLog.open(folder, settings, print, SmallDisk(folder))
         clock = Clock()
         clock.now_us = 1
         journal = LocalJournal(self.log, OffsetOutOfRange)
-        self.broker = Worker(ManualScheduler(), clock, BrokerSettings()).own(0, journal)
+        homes = Homes(2 if followed else 1)
+        self.broker = Worker(ManualScheduler(), clock, BrokerSettings(), homes).own(0, journal)
+        self.follower = Follower()
+        if followed:
+            self.broker.join(journal, Routes(), StreamSettings())
         snapshots = Snapshotting(self.broker, self.log, 1 << 40, 3600, Watchdog())
         self.upkeep = Upkeep(self.broker, self.log, snapshots, Watchdog())
 
@@ -86,8 +115,10 @@ class Running:
 
 
 @contextmanager
-def running(folder: Path, segment_bytes_max: int, streams: bool = False) -> Iterator[Running]:
-    found = Running(folder, segment_bytes_max, streams)
+def running(
+    folder: Path, segment_bytes_max: int, streams: bool = False, followed: bool = False
+) -> Iterator[Running]:
+    found = Running(folder, segment_bytes_max, streams, followed)
     try:
         yield found
     finally:
@@ -131,6 +162,37 @@ def test_what_nobody_needs_goes_while_another_shard_has_no_space(tmp_path: Path,
         assert (node.log.start_offset > 0) == streams
 
     with running(tmp_path, 256 << 10, streams) as node:
+        asyncio.run(run())
+
+
+def test_the_reserve_is_given_to_a_shard_that_has_to_take_what_lies_here(tmp_path: Path) -> None:
+    """It has no space to take it, and nothing goes here before it has: without the reserve both would wait for ever."""
+
+    async def run() -> None:
+        node.start()
+        ticks = asyncio.create_task(node.tick())
+        commit, follower = node.broker.commit, node.follower
+        follower.follow(node.broker, 1)
+        for _ in range(100):
+            commit.append(message(b"t", bytes(8000), qos=1))
+            await durable(commit)
+        disk = SmallDisk(tmp_path)
+        (tmp_path / "shard-1").write_bytes(bytes(disk.free_bytes(tmp_path) - (40 << 10)))
+        await node.upkeep.turn()
+        assert not node.log.full, "it may have been granted something just now"
+        await node.upkeep.turn()
+        await durable(commit)
+        assert node.log.full == LENT
+        assert disk.free_bytes(tmp_path) > 150 << 10
+        assert node.log.room() > 90 << 10, "half of the reserve is for the progress of sessions"
+        (tmp_path / "shard-1").unlink()
+        for _ in range(3):
+            await node.upkeep.turn()
+        await node.relieve()
+        ticks.cancel()
+        assert not node.log.full
+
+    with running(tmp_path, 256 << 10, streams=True, followed=True) as node:
         asyncio.run(run())
 
 
