@@ -5,8 +5,9 @@ a shard that is busy would pile up what it takes, until the queues of clients ar
 given. Instead it leaves what comes in the *inbox* of its stream, whose source then has no credit, and lets its publishers
 wait (`crowd`).
 
-Nobody waits for one slow client. A session is waited for while it goes on to take much: who does not is found out within
-CHECK_MS, and is not waited for again for some time. And however it ends, nothing is left lying for HOLD_MS_MAX at a time.
+Nobody waits for one slow client, nor for those who get less than half of what is taken. A session is waited for while it
+goes on to take much: who does not is found out within CHECK_MS, and is not waited for again for some time. And however it
+ends, nothing is left lying for HOLD_MS_MAX at a time.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ LATE: Final = (
     4  # a DEVICE whose queue holds this part of its limit is late, and with half of that in time again
 )
 CHECK_MS: Final = (
-    50  # so often, and not before as many passes of the loop as CHECK_PASSES, is looked who takes much
+    200  # so often, and not before as many passes of the loop as CHECK_PASSES, is looked who takes much
 )
 CHECK_PASSES: Final = 3
 TAKEN_PER_S: Final = 5000  # by those who are waited for together: less is not worth it
@@ -37,7 +38,10 @@ DRAINED_MS: Final = 2000  # each of them would be in time again in so long: else
 HOLD_MS_MAX: Final = 500
 REST_MS: Final = 100  # nothing is held after that
 POOR_REST: Final = 10  # times as long as what was held for nothing, HOLD_MS_MAX at most
-SLOW_MS: Final = 5000  # a session that was slow is not waited for
+SLOW_MS: Final = (
+    3000  # a session that was slow is not waited for; twice as long each time, if it soon is again
+)
+SLOW_MS_MAX: Final = 60_000
 SLOW_MAX: Final = 1000  # sessions that are remembered for that
 
 
@@ -60,6 +64,21 @@ class _Watched:
         return max(0, taken)
 
 
+class _Slow:
+    """A session that is not waited for. When it has been in time for as long as that, all is forgotten."""
+
+    def __init__(self, now_ms: i64) -> None:
+        self.ms: i64 = SLOW_MS
+        self.until_ms: i64 = now_ms + SLOW_MS
+
+    def again(self, now_ms: i64) -> None:
+        self.ms = SLOW_MS if self.is_past(now_ms) else min(2 * self.ms, SLOW_MS_MAX)
+        self.until_ms = now_ms + self.ms
+
+    def is_past(self, now_ms: i64) -> bool:
+        return now_ms >= self.until_ms + self.ms
+
+
 def _trimmed(session: Session) -> i64:
     dropped = session.dropped
     if dropped is None:
@@ -80,11 +99,15 @@ class Intake(Lateness):
         self._late_at: i64 = streams.late_at or max(1, settings.backlog_messages_max // LATE)
         self._pending_max: i64 = streams.pending_max
         self._late_bytes: i64 = settings.backlog_bytes_max // LATE  # 0: only messages are limited
+        self._share_of: i64 = streams.share_of
+        self._taken: i64 = 0  # copies that have taken effect lately
+        self._for_late: i64 = 0  # of these: for sessions that were late
+        self._counted = False  # the last one is
         self.held_ms = 0  # in all
         self._clock = clock
         self._crowds = crowds
         self._watched: dict[int, _Watched] = {}  # by incarnation
-        self._slow: dict[int, int] = {}  # and until when
+        self._slow: dict[int, _Slow] = {}
         self._since_ms = 0
         self._checked_ms = 0
         self._passes: i64 = 0
@@ -95,6 +118,15 @@ class Intake(Lateness):
         """Return whether the next copy may be taken."""
         return not self.holds and self.pending < self._pending_max
 
+    def took(self) -> None:
+        """Note that what was taken takes effect, and goes to its sessions next."""
+        self.pending -= 1
+        self._counted = False
+        self._taken += 1
+        if self._taken >= 4 * self._share_of:
+            self._taken //= 2
+            self._for_late //= 2
+
     def grown(self, session: Session, queue: OutboundQueue) -> None:
         backlog = queue.backlog
         late = backlog.count > self._late_at or (self._late_bytes and backlog.bytes > self._late_bytes)
@@ -102,6 +134,9 @@ class Intake(Lateness):
             return
         if session.link is not None and session.link.crowd is not None:
             self._crowds.leave(session.link)
+        if not self._counted:
+            self._counted = True
+            self._for_late += 1
         if session.incarnation not in self._watched:
             self._watch(session, queue)
 
@@ -112,9 +147,13 @@ class Intake(Lateness):
         return queue is None or session.session_type == APPLICATION or self._in_time(queue)
 
     def _watch(self, session: Session, queue: OutboundQueue) -> None:
-        """Wait for a session from now on, unless there is nothing to be gained."""
+        """Wait for a session from now on, unless there is nothing to be gained, or most of what is taken is for others:
+        they would wait for this one."""
+        if self._taken < self._share_of or 2 * self._for_late < self._taken:
+            return
         now_ms, number = self._clock.mono_ms, session.incarnation
-        if now_ms < self._rest_until_ms or now_ms < self._slow.get(number, 0):
+        slow = self._slow.get(number)
+        if now_ms < self._rest_until_ms or (slow is not None and now_ms < slow.until_ms):
             return
         if len(self._watched) >= WATCHED_MAX:
             return
@@ -188,10 +227,15 @@ class Intake(Lateness):
         self._passes = 0
 
     def _note_slow(self, number: int, now_ms: int) -> None:
+        """Do not wait for a session for some time: for longer if it was slow not long before that."""
+        slow = self._slow.get(number)
+        if slow is not None:
+            slow.again(now_ms)
+            return
         if len(self._slow) >= SLOW_MAX:
-            self._slow = {one: until for one, until in self._slow.items() if until > now_ms}
+            self._slow = {one: found for one, found in self._slow.items() if not found.is_past(now_ms)}
         if len(self._slow) < SLOW_MAX:
-            self._slow[number] = now_ms + SLOW_MS
+            self._slow[number] = _Slow(now_ms)
 
     def _end(self, now_ms: int, rest_ms: int) -> None:
         """Take again, and hold nothing for some time."""

@@ -76,7 +76,9 @@ class Neighbours(Passing):
         self.behind: Offsets = {}  # those that ask from an offset, and had more than that before
         self.older_followers: Offsets = {}  # those whose owner began before one that was talked to: where both did
         self.older_sources: Offsets = {}
-        self.finished: i64 = 0  # while space is short: where the journal's finished segments end, which can go
+        self.finished: i64 = (
+            0  # while space is short: where the journal's finished segments end, which can go
+        )
         self.cuts = 0  # streams that were cut because the other side did not answer
         self._fold = fold
         self._commit = commit

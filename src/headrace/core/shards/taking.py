@@ -215,7 +215,7 @@ class Taker:
     def took(self, weight: i64) -> None:
         """Note that a copy or a message has taken effect."""
         self._pending -= 1
-        self._intake.pending -= 1
+        self._intake.took()
         self._taking -= weight
 
     # What is told, and written, now and then
