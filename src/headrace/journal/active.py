@@ -46,18 +46,21 @@ class SegmentFile:
         self._index_size = 0
         self._begun = (0, 0, 0, 0)  # of what the syncer has: bytes, zeroed up to, growth, bytes for the index
 
-    def preallocate(self, end: int) -> None:
+    def preallocate(self, end: int, is_scarce: bool = False) -> None:
         """See to it that there is space up to `end`, in steps, so that a sync need not write the size of the file each
-        time. Smaller steps on a disk that is nearly full."""
+        time. Smaller steps on a disk that is nearly full; with `is_scarce` at once: what was given back for others is
+        not to be taken by one step."""
         growth = self._growth(end)
         if not growth:
             return
         try:
-            self._grow(growth)
+            if not is_scarce:
+                self._grow(growth)
+                return
         except OSError as error:
             if not is_disk_full(error):
                 raise
-            self._grow(max(min(_SMALL_STEP_BYTES, self._allocate_bytes), end - self._allocated))
+        self._grow(max(min(_SMALL_STEP_BYTES, self._allocate_bytes), end - self._allocated))
 
     def _growth(self, end: int) -> int:
         """Return the bytes to preallocate, so that there is space up to `end`; 0 if there is."""
@@ -127,6 +130,11 @@ class SegmentFile:
         return True
 
     @property
+    def spare_bytes(self) -> int:
+        """Return how many bytes are preallocated and hold nothing yet."""
+        return max(0, self._allocated - self.segment.size)
+
+    @property
     def has_index(self) -> bool:
         """Return whether there is an index file already."""
         return self._index_fd >= 0
@@ -182,13 +190,15 @@ def create_segment(disk: Disk, directory: Path, header: SegmentHeader, allocate_
     return name_segment(disk, begin_segment(disk, directory, header, allocate_bytes))
 
 
-def begin_segment(disk: Disk, directory: Path, header: SegmentHeader, allocate_bytes: int) -> SegmentFile:
+def begin_segment(
+    disk: Disk, directory: Path, header: SegmentHeader, allocate_bytes: int, is_scarce: bool = False
+) -> SegmentFile:
     """Do the first half of `create_segment`, which may be done again if there was no space or no descriptor."""
     segment = Segment(directory, header.base_offset)
     fd = disk.create(_temporary(segment))
     try:
         file = SegmentFile(disk, segment, fd, allocate_bytes, 0)
-        file.preallocate(SEGMENT_HEADER_SIZE)
+        file.preallocate(SEGMENT_HEADER_SIZE, is_scarce)
         disk.write_fully(fd, [header.pack()], 0)
     except (OSError, MemoryError):
         disk.close(fd)

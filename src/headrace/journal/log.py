@@ -35,7 +35,7 @@ from headrace.journal.errors import (
 from headrace.journal.lock import lock_data_dir
 from headrace.journal.merging import are_adjacent, merge, mergeable
 from headrace.journal.opening import Recovery
-from headrace.journal.reserve import Reserve
+from headrace.journal.reserve import SHARE_OF_DISK, Reserve
 from headrace.journal.retention import (
     IS_FULL,
     LagWarnings,
@@ -122,7 +122,9 @@ class SegmentedLog:
         disk.make_directory(self.directory)
         self._lock_fd = lock_data_dir(disk, data_dir)
         try:
-            self._reserve = Reserve(disk, data_dir, settings.reserve_bytes)
+            # Beside other shards a small reserve would soon be held again, and what they need be written full.
+            kept = self._bytes_there() if settings.streams else 0
+            self._reserve = Reserve(disk, data_dir, settings.reserve_bytes, kept)
             self._recover_on_any_disk()
         except BaseException:
             disk.close(self._lock_fd)
@@ -143,6 +145,15 @@ class SegmentedLog:
         Raises JournalLocked; CorruptJournal or CorruptFile if records known durable are damaged.
         """
         return cls(data_dir, settings, report, disk, clock)
+
+    def _bytes_there(self) -> int:
+        """Return the bytes of all files of the journal, before it is read."""
+        size = 0
+        for name in self._disk.names(self.directory):
+            fd = self._disk.open(self.directory / name)
+            size += self._disk.size(fd)
+            self._disk.close(fd)
+        return size
 
     def _recover_on_any_disk(self) -> None:
         try:
@@ -217,8 +228,17 @@ class SegmentedLog:
         it so, with less left than each gets back of it."""
         if self.full:
             return True
-        wanted = self._reserve.size + self._reserve.size // 4
-        return self.settings.streams and self._disk.free_bytes(self.data_dir) < wanted
+        if not self.settings.streams:
+            return False
+        free = self._disk.free_bytes(self.data_dir)
+        wanted = self._kept_back(free)
+        return free < wanted + wanted // 4
+
+    def _kept_back(self, free: int) -> int:
+        """Return how much a shard of this disk may keep back of it: one that began on a full disk itself has a small
+        reserve, and may have written much since that another one needs."""
+        share = (free + self.size_bytes) // SHARE_OF_DISK
+        return max(self._reserve.size, min(self.settings.reserve_bytes, share))
 
     @property
     def start_offset(self) -> int:
@@ -372,12 +392,24 @@ class SegmentedLog:
 
     def has_room(self) -> bool:
         """Return whether the disk has as much space as a full one must get back."""
-        return self._disk.free_bytes(self.data_dir) >= self._reserve.wanted_bytes
+        free = self._disk.free_bytes(self.data_dir)
+        wanted = self._reserve.wanted_bytes
+        if self.settings.streams:
+            wanted = max(wanted, 2 * self._kept_back(free))
+        return free >= wanted
+
+    @property
+    def is_tight(self) -> bool:
+        """Return whether there is less space than a reserve takes: another shard that has given its own away may find too
+        little in it. Raises OSError."""
+        free = self._disk.free_bytes(self.data_dir)
+        return free < self._kept_back(free)
 
     def room(self) -> int:
-        """Return how many bytes there is room for while the disk is full, beside the progress of sessions: what is free
-        above half of the reserve. Raises OSError."""
-        return max(0, self._disk.free_bytes(self.data_dir) - self._reserve.size // 2)
+        """Return how many bytes there is room for while the disk is full, beside the progress of sessions: what is free,
+        or in the segment already, above half of the reserve. Raises OSError."""
+        free = self._disk.free_bytes(self.data_dir) + self._writer.file.spare_bytes
+        return max(0, free - self._reserve.size // 2)
 
     def lend(self, wanted: bool) -> None:
         """Give the reserve away, as for a full disk, while `wanted`: another shard has to write on this disk before

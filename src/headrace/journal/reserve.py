@@ -16,18 +16,20 @@ from headrace.journal.disk import Disk
 
 NAME = "reserve"
 SIZE_MIN = 256 << 10
-_SHARE_OF_FREE = 16  # on a small disk the reserve is no more than this part of what is free
+SHARE_OF_DISK = 16  # on a small disk the reserve is no more than this part of what there is for a journal
 
 
 class Reserve:
     """Space kept back on the disk. `size` 0: there is none, and the end of a full disk is found by trying to write."""
 
-    def __init__(self, disk: Disk, data_dir: Path, size_max: int) -> None:
+    def __init__(self, disk: Disk, data_dir: Path, size_max: int, kept_bytes: int = 0) -> None:
+        """Find the reserve, or say how large it is to be. `kept_bytes`: of the journal, which count like what is free:
+        one that was given away is as large again after a start on the full disk."""
         self._disk = disk
         self._path = data_dir / NAME
         self.size, self.is_held = self._found(size_max)
         if not self.is_held:
-            share = disk.free_bytes(data_dir) // _SHARE_OF_FREE
+            share = (disk.free_bytes(data_dir) + kept_bytes) // SHARE_OF_DISK
             self.size = min(size_max, max(SIZE_MIN, share))
 
     def _found(self, size_max: int) -> tuple[int, bool]:

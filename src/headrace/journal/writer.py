@@ -312,7 +312,7 @@ class GroupWriter:
         end = position
         for buffer in buffers:
             end += len(buffer)
-        file.preallocate(end)
+        file.preallocate(end, bool(self.full))
         if self._durability == FSYNC:
             began = monotonic()
             file.append_durably(buffers, position, end)
@@ -386,7 +386,10 @@ class GroupWriter:
         self._durable_offset = base_offset
         header = SegmentHeader(self._uuid, self._epoch, base_offset, time_ns() // 1000)
         directory = self.file.segment.path.parent
-        begin = partial(begin_segment, self._disk, directory, header, self._allocate_bytes)
+
+        def begin() -> SegmentFile:
+            return begin_segment(self._disk, directory, header, self._allocate_bytes, bool(self.full))
+
         self.file = name_segment(self._disk, self._with_room(begin), self._with_room)
         self.roll_wanted = False
         self._index_wanted_at = self.file.segment.size

@@ -162,6 +162,20 @@ def test_workers_recover_by_themselves_when_sessions_have_drained(
     broker.stop()
 
 
+def drain_until_ready(crew: Crew, name: str, acknowledged: list[int], clients: Clients) -> None:
+    """Drain the session of the second worker, until it had all that was acknowledged and both can be written."""
+    drained: list[int] = []
+    until = time.monotonic() + 120
+    while (not drained or drained[-1] < acknowledged[-1]) and time.monotonic() < until:
+        away = clients(crew.workers[1], name, clean=False)
+        drained += drain(away)
+        away.close()
+    assert sorted(set(drained)) == list(range(drained[-1] + 1))
+    assert set(acknowledged) <= set(drained)
+    wait_until(lambda: crew.workers[0].get("/readyz").status == 200, "ready again", 60)
+    wait_until(lambda: crew.workers[1].get("/readyz").status == 200, "ready again", 60)
+
+
 @pytest.mark.parametrize("settings", [{}, {"journal.segment_bytes_max": 1 << 20}])
 def test_a_shard_takes_what_fills_the_disk_that_it_shares(
     settings: dict[str, object], small_disk: SmallDisk, clients: Clients
@@ -179,18 +193,42 @@ def test_a_shard_takes_what_fills_the_disk_that_it_shares(
         acknowledged = publish_until(publisher, lambda: here.get("/readyz").status == 503)
         assert len(acknowledged) > 5000
         there.resume()
-        drained: list[int] = []
-        until = time.monotonic() + 120
-        while (not drained or drained[-1] < acknowledged[-1]) and time.monotonic() < until:
-            away = clients(there, crew.name_in(1, "away"), clean=False)
-            drained += drain(away)
-            away.close()
-        assert sorted(set(drained)) == list(range(drained[-1] + 1))
-        assert set(acknowledged) <= set(drained)
-        wait_until(lambda: crew.workers[0].get("/readyz").status == 200, "ready again", 60)
-        wait_until(lambda: crew.workers[1].get("/readyz").status == 200, "ready again", 60)
+        drain_until_ready(crew, crew.name_in(1, "away"), acknowledged, clients)
         for _ in range(20):
             assert publisher.read().kind == PUBACK
+    finally:
+        crew.end()
+
+
+@pytest.mark.parametrize("took", [False, True])
+def test_a_shard_that_starts_again_on_a_full_disk_leaves_others_what_they_need(
+    took: bool, small_disk: SmallDisk, clients: Clients
+) -> None:
+    """`took`: the other shard has taken what it found room for, and is full itself."""
+    crew = Crew(small_disk.folder, 2, 2)
+    try:
+        crew.start()
+        there, here = crew.workers[1], crew.workers[0]
+        away = clients(there, crew.name_in(1, "away"), clean=False)
+        away.subscribe("t", qos=1)
+        away.close()
+        there.pause()
+        publisher = clients(here, crew.name_in(0, "p"), keep_alive_s=0)
+        acknowledged = publish_until(publisher, lambda: here.get("/readyz").status == 503)
+        publisher.close()
+        if took:
+            there.resume()
+            wait_until(lambda: there.get("/readyz").status == 503, "full, too", 60)
+            there.pause()
+        here.kill()
+        here.start()
+        other = clients(here, crew.name_in(0, "q"), keep_alive_s=0)
+        waits = publish_until(other, lambda: here.get("/readyz").status == 503, "u")
+        there.resume()
+        drain_until_ready(crew, crew.name_in(1, "away"), acknowledged, clients)
+        for _ in range(20):
+            assert other.read().kind == PUBACK
+        assert len(waits) < 2000
     finally:
         crew.end()
 

@@ -10,9 +10,9 @@ import pytest
 from faults.journal.crash_run import DATA_DIR, SMALL, Run, content, reopened
 from faults.journal.simulated_disk import SimulatedDisk
 from headrace.journal.disk import Disk
-from headrace.journal.errors import DiskFull
-from headrace.journal.log import SegmentedLog
-from headrace.journal.reserve import NAME
+from headrace.journal.errors import NO_RESERVE, DiskFull
+from headrace.journal.log import LogSettings, SegmentedLog
+from headrace.journal.reserve import NAME, SIZE_MIN
 
 RESERVE = DATA_DIR / NAME
 
@@ -78,6 +78,67 @@ def test_with_the_reserve_used_up_nothing_is_acknowledged_until_space_returns(sy
     assert content(run.log) == bodies
     run.log.close()
     assert reopened(disk)[0] == bodies
+
+
+@pytest.mark.parametrize("syncer", [False, True])
+def test_what_a_full_disk_gave_back_is_taken_as_it_is_needed(syncer: bool) -> None:
+    """Another journal on the disk may need it before anything of this one can go."""
+    disk = SmallDisk(20 << 20)
+    run = Run(disk, settings=LogSettings(segment_bytes_max=1 << 20, reserve_bytes=5 << 20), syncer=syncer)
+    reserve = run.log.reserve_bytes
+    body = bytes(100_000)
+    while not run.full:
+        run.append([body])
+    assert reserve > 1 << 20
+    assert disk.free_bytes(DATA_DIR) > reserve - (200 << 10)
+    run.log.roll()
+    run.append([body])
+    assert disk.free_bytes(DATA_DIR) > reserve - (400 << 10)
+    room = run.log.room()
+    run.append([bytes(1000)])
+    assert room - 1500 < run.log.room() < room, "what the segment has already is counted"
+    run.log.close()
+
+
+@pytest.mark.parametrize("share", [True, False])
+def test_who_starts_again_beside_others_keeps_back_as_much_as_before(share: bool) -> None:
+    """With a small reserve it would write full what another shard needs, and never be short by its own word."""
+    disk = SmallDisk(20 << 20)
+    settings = LogSettings(segment_bytes_max=1 << 20, reserve_bytes=1 << 20, streams=share)
+    run = Run(disk, settings=settings)
+    reserve = run.log.reserve_bytes
+    body = bytes(100_000)
+    while not run.full:
+        run.append([body])
+    disk.kill()
+    disk.crash()
+    run = Run(disk, settings=settings)
+    if share:
+        assert run.log.reserve_bytes == reserve
+        assert run.log.full == NO_RESERVE
+        assert run.log.room() > reserve // 4
+    else:
+        assert run.log.reserve_bytes < reserve
+        assert not run.log.full
+    run.log.close()
+
+
+def test_a_shard_with_much_is_short_of_space_when_others_are_whatever_it_keeps_back() -> None:
+    disk = SmallDisk(1 << 20)  # the other one, which has gone meanwhile, had the rest
+    settings = LogSettings(segment_bytes_max=1 << 20, reserve_bytes=2 << 20, streams=True)
+    run = Run(disk, settings=settings)
+    assert run.log.reserve_bytes == SIZE_MIN
+    disk.capacity = 18 << 20
+    body = bytes(100_000)
+    while disk.free_bytes(DATA_DIR) > (1 << 20) + (1 << 17):
+        assert run.log.is_tight == (disk.free_bytes(DATA_DIR) < run.log.size_bytes // 16)
+        run.append([body])
+    assert not run.log.full
+    assert run.log.short
+    assert not run.log.has_room()
+    disk.capacity += 3 << 20
+    assert (run.log.short, run.log.has_room()) == (False, True)
+    run.log.close()
 
 
 @pytest.mark.parametrize("syncer", [False, True])

@@ -5,7 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from headrace.journal.active import SMALL_WRITE_MAX, ZEROS, ZEROS_MIN, SegmentFile, create_segment
+from headrace.journal.active import (
+    SMALL_WRITE_MAX,
+    ZEROS,
+    ZEROS_MIN,
+    SegmentFile,
+    begin_segment,
+    create_segment,
+)
 from headrace.journal.disk import DISK, Disk
 from headrace.journal.segment import SEGMENT_HEADER_SIZE, SegmentHeader, seed_of
 from headrace.journal.walk import Walk, read_footer
@@ -46,6 +53,21 @@ def test_space_is_reserved_in_steps(tmp_path: Path) -> None:
     for end in (100, 10_000, 10_001, 15_000, 20_001, 70_000):
         file.preallocate(end)
     assert disk.allocated == [(0, 10_000), (10_000, 10_000), (20_000, 10_000), (30_000, 40_000)]
+    file.close()
+
+
+def test_of_scarce_space_little_is_reserved_at_a_time(tmp_path: Path) -> None:
+    disk = CountingDisk()
+    header = SegmentHeader(UUID, 2, 7, 0)
+    file = begin_segment(disk, tmp_path, header, 16 << 20, True)
+    file.preallocate(65_000, True)
+    assert file.spare_bytes == (64 << 10) - SEGMENT_HEADER_SIZE
+    file.preallocate(70_000, True)
+    file.preallocate(400_000, True)
+    step = 64 << 10
+    assert disk.allocated == [(0, step), (step, step), (2 * step, 400_000 - 2 * step)]
+    file.preallocate(400_001)
+    assert disk.allocated[-1] == (400_000, 16 << 20)
     file.close()
 
 

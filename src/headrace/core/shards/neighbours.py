@@ -76,9 +76,7 @@ class Neighbours(Passing):
         self.behind: Offsets = {}  # those that ask from an offset, and had more than that before
         self.older_followers: Offsets = {}  # those whose owner began before one that was talked to: where both did
         self.older_sources: Offsets = {}
-        self.finished: i64 = (
-            0  # while space is short: where the journal's finished segments end, which can go
-        )
+        self.finished: i64 = 0  # while space is short: where the finished segments end, which can go
         self.cuts = 0  # streams that were cut because the other side did not answer
         self._fold = fold
         self._commit = commit
@@ -150,6 +148,11 @@ class Neighbours(Passing):
         """Return whether somebody who follows has granted nothing since this was asked last, and something waits for
         that."""
         return len([sender for sender in self._senders.values() if sender.starves()]) > 0  # all are asked
+
+    @property
+    def owes(self) -> bool:
+        """Return whether something waits for somebody who follows."""
+        return any(sender.waits for sender in self._senders.values())
 
     # Wires
 

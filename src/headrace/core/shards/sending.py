@@ -129,11 +129,15 @@ class Sender:
             return False
         return not self.live or not self._may_send or len(self._owed) > self._crowded_at // 4
 
+    @property
+    def waits(self) -> bool:
+        """Return whether there is something that was not sent yet."""
+        return self.following and (not self.live or len(self._owed) > 0)
+
     def starves(self) -> bool:
         """Return whether something waits for credit, and none was granted since this was asked last."""
         before, self._granted_before = self._granted_before, self._granted
-        waits = self.following and (not self.live or len(self._owed) > 0)
-        return waits and self._left <= 0 and before == self._granted
+        return self.waits and self._left <= 0 and before == self._granted
 
     def note_lag(self, end: i64) -> None:
         """Note, from time to time, whether publishers outrun a sender that lags: they wait then until it has caught up by

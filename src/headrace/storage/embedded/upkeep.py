@@ -25,6 +25,7 @@ from headrace.storage.embedded.snapshotting import durable, followed
 
 if TYPE_CHECKING:
     from headrace.core.broker import Broker
+    from headrace.core.shards.neighbours import Neighbours
     from headrace.journal.catalog import Segment
     from headrace.journal.log import SegmentedLog
     from headrace.services.watchdog import Watchdog
@@ -57,7 +58,7 @@ class Upkeep:
         neighbours = self._broker.neighbours
         if neighbours is not None:
             neighbours.finished = self._journal.finished_offset if short else 0
-            self._lend(neighbours.starve() and short and not self._journal.has_room())
+            self._lend(self._must_lend(neighbours, short))
         if short:
             await self._relieve()
         elif self._snapshots.due():
@@ -86,6 +87,15 @@ class Upkeep:
             log.info("retention", detail=line)
 
     # A full disk
+
+    def _must_lend(self, neighbours: Neighbours, short: bool) -> bool:
+        """Return whether the reserve is for others: somebody has had nothing for want of space, and until it is given
+        what waits, or there is room. What frees some is not to end it by turns."""
+        starves = neighbours.starve()  # to be asked each time
+        journal = self._journal
+        if not short or journal.has_room():
+            return False
+        return neighbours.owes if journal.full else starves and journal.is_tight
 
     def _lend(self, wanted: bool) -> None:
         """Give the reserve to another shard that can take nothing for want of it, so that what lies here for that one

@@ -16,7 +16,7 @@ from headrace.core.homes import Homes
 from headrace.core.ports.clock import Clock
 from headrace.core.ports.settings import BrokerSettings
 from headrace.core.records.message import Message
-from headrace.core.shards.peer import Announced, Follow, Frame, Hello, Wire
+from headrace.core.shards.peer import Announced, Follow, Frame, Granted, Hello, Wire
 from headrace.core.shards.routes import Routes
 from headrace.core.shards.stream_settings import StreamSettings
 from headrace.core.state.streams import NO_START
@@ -67,6 +67,10 @@ class Follower(Wire):
         for frame in (Hello(1, 1, 1), Announced([("default", "t")]), Follow(0, granted, NO_START)):
             neighbours.heard(self, frame)
 
+    def grant(self, broker: Broker, granted: int) -> None:
+        assert broker.neighbours is not None
+        broker.neighbours.heard(self, Granted(granted))
+
 
 class Running:
     """A broker over a log on a small disk, without sockets."""
@@ -82,6 +86,7 @@ class Running:
         homes = Homes(2 if followed else 1)
         self.broker = Worker(ManualScheduler(), clock, BrokerSettings(), homes).own(0, journal)
         self.follower = Follower()
+        self.said: list[str] = []  # of the disk
         if followed:
             self.broker.join(journal, Routes(), StreamSettings())
         snapshots = Snapshotting(self.broker, self.log, 1 << 40, 3600, Watchdog())
@@ -94,7 +99,7 @@ class Running:
         def on_durable(offset: int) -> None:
             loop.call_soon_threadsafe(self.broker.commit.on_high_watermark, offset)
 
-        self.log.start(on_durable, self.broker.commit.on_failure)
+        self.log.start(on_durable, self.broker.commit.on_failure, self.said.append)
 
     async def tick(self) -> None:
         while True:
@@ -191,6 +196,46 @@ def test_the_reserve_is_given_to_a_shard_that_has_to_take_what_lies_here(tmp_pat
         await node.relieve()
         ticks.cancel()
         assert not node.log.full
+
+    with running(tmp_path, 256 << 10, streams=True, followed=True) as node:
+        asyncio.run(run())
+
+
+async def some_turns(node: Running) -> None:
+    """Longer than a full disk is looked at again, and more often."""
+    for _ in range(8):
+        await node.upkeep.turn()
+        await durable(node.broker.commit)
+        await asyncio.sleep(0.1)
+
+
+def test_what_is_given_to_others_is_not_taken_and_given_by_turns(tmp_path: Path) -> None:
+    """The follower that takes nothing may have been stopped; each turn would be two lines in the log."""
+
+    async def run() -> None:
+        node.start()
+        ticks = asyncio.create_task(node.tick())
+        commit = node.broker.commit
+        node.follower.follow(node.broker, 1)
+        for _ in range(100):
+            commit.append(message(b"t", bytes(8000), qos=1))
+            await durable(commit)
+        disk, other = SmallDisk(tmp_path), tmp_path / "shard-1"
+        other.write_bytes(bytes(disk.free_bytes(tmp_path) - (150 << 10)))
+        assert node.log.short
+        await some_turns(node)
+        assert node.said == [], "there is as much as a shard that is full gets by on"
+        other.write_bytes(bytes(other.stat().st_size + (50 << 10)))
+        await some_turns(node)
+        assert node.said == [LENT]
+        other.write_bytes(bytes(other.stat().st_size - (20 << 10)))
+        node.follower.grant(node.broker, 100_000)
+        await some_turns(node)
+        assert node.said == [LENT], "it has not got all"
+        node.follower.grant(node.broker, 10_000_000)
+        await some_turns(node)
+        ticks.cancel()
+        assert node.said == [LENT, ""]
 
     with running(tmp_path, 256 << 10, streams=True, followed=True) as node:
         asyncio.run(run())
