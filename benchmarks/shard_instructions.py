@@ -68,6 +68,9 @@ class MemoryLog:
     def room(self) -> int:
         return 0
 
+    def has_room(self) -> bool:
+        return True
+
     def read_batch(self, offset: int) -> Batch:
         return self._batches[bisect_right(self._batches, offset, key=lambda batch: batch.base_offset) - 1]
 

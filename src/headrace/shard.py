@@ -204,7 +204,7 @@ class OwnedShard:
         Subscribers drain; publishers wait (decision 22)."""
         what = "the journal's disk is full" if reason in FULL_REASONS else "the journal cannot be written now"
         self._full = f"{what}: {reason}" if reason else ""
-        self.broker.set_storage_full(bool(reason))
+        self.broker.set_storage_full(bool(reason), reason in FULL_REASONS)
         if reason:
             publishers = self._settings.full_disk
             self.logger.error("nothing new is acknowledged", reason=self._full, publishers=publishers)

@@ -197,11 +197,12 @@ class Broker(BatchListener):
     def on_pubrel(self, link: Link, packet_id: int) -> None:
         self.publishing.pubrel(link, packet_id)
 
-    def set_storage_full(self, full: bool) -> None:
-        """Note that the journal's disk is full, or that it has space again."""
+    def set_storage_full(self, full: bool, is_of_disk: bool = True) -> None:
+        """Note that the journal's disk is full, or that it has space again. Not `is_of_disk`: nothing can be written, for
+        want of descriptors, which is no concern of other shards."""
         self.publishing.set_storage_full(full)
         if self.neighbours is not None:
-            self.neighbours.set_storage_full(full)
+            self.neighbours.set_storage_full(full, is_of_disk)
 
     # Acknowledgements of a subscriber: `acknowledging`
 

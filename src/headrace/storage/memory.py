@@ -22,7 +22,7 @@ class MemoryJournal(JournalPort):
     `on_high_watermark`.
 
     Offsets in `unreadable` cannot be read now; with `reads_fail` none can. `failed_reads` counts such answers.
-    `free_bytes` is what there is room for on a full disk.
+    `free_bytes` is what there is room for on a full disk, `is_tight` whether it is nearly so.
     """
 
     def __init__(self, batches: list[bytes] | None = None) -> None:
@@ -33,6 +33,7 @@ class MemoryJournal(JournalPort):
         self.reads_fail = False
         self.failed_reads = 0
         self.free_bytes = 0
+        self.is_tight = False
         for body in batches or []:
             self._take(body)
         self.durable = len(self.records)
@@ -51,6 +52,9 @@ class MemoryJournal(JournalPort):
 
     def room(self) -> i64:
         return self.free_bytes
+
+    def has_room(self) -> bool:
+        return not self.is_tight
 
     def fetch(self, offset: int) -> Message | Absent:
         if self._fails(offset):

@@ -53,6 +53,9 @@ class CrashJournal(JournalPort):
     def room(self) -> int:
         return 0
 
+    def has_room(self) -> bool:
+        return True
+
     def fetch(self, offset: int) -> Message | Absent:
         if self.reads_fail:
             return NOT_NOW

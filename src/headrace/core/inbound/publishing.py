@@ -86,6 +86,7 @@ class Publishing(Crowds):
         self._dispersing: list[Crowd] = []  # that are crowded no more, while some wait there
         self._let_go: list[Link] = []  # of them: to be read from again, some in each pass
         self.storage_full = False
+        self._own_full = self._others_full = False
         self._parked: list[_Parked] = []
         self._parked_looked_at: i64 = _PARKED_LEAST
         self.sampled_us: i64 = (
@@ -336,8 +337,16 @@ class Publishing(Crowds):
 
     def set_storage_full(self, full: bool) -> None:
         """Note that the journal's disk is full, or has space again: then what was put off is taken up, in order."""
-        self.storage_full = full
-        if full:
+        self._own_full = full
+        self._note_storage()
+
+    def set_others_full(self, full: bool) -> None:
+        self._others_full = full
+        self._note_storage()
+
+    def _note_storage(self) -> None:
+        before, self.storage_full = self.storage_full, self._own_full or self._others_full
+        if self.storage_full or not before:
             return
         parked = self._parked
         self._parked = []

@@ -64,6 +64,10 @@ class JournalPort(PageReader):
         frees it."""
         raise NotImplementedError
 
+    def has_room(self) -> bool:
+        """Return whether there is so much space on the disk that one that was full would not count as that any more."""
+        raise NotImplementedError
+
     def fetch(self, offset: int) -> Message | Absent:
         """Return the message at `offset`; why there is none; or NOT_NOW, and then it is to be asked for again later."""
         raise NotImplementedError

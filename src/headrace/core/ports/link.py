@@ -56,6 +56,11 @@ class Crowds:
         """Read again, soon, from this client, wherever it waits with others."""
         raise NotImplementedError
 
+    def set_others_full(self, full: bool) -> None:
+        """Take nothing that is published, or take it again: the disk is full for other shards, and nearly so for this
+        one."""
+        raise NotImplementedError
+
     def disperse(self, crowd: Crowd) -> None:
         """Read again, soon, from those who waited there: it is not crowded any more."""
         raise NotImplementedError

@@ -38,6 +38,7 @@ from headrace.core.shards.queue_port import QueuePort
 from headrace.core.shards.retained_frames import Answered, RetainedFrame, Sought
 from headrace.core.shards.routes import Routes
 from headrace.core.shards.sending import Sender, home_of, is_queued
+from headrace.core.shards.shared_disk import SharedDisk
 from headrace.core.shards.stream_settings import StreamSettings
 from headrace.core.shards.taking import Taker
 from headrace.core.shards.withdrawing import Withdrawing
@@ -76,7 +77,6 @@ class Neighbours(Passing):
         self.behind: Offsets = {}  # those that ask from an offset, and had more than that before
         self.older_followers: Offsets = {}  # those whose owner began before one that was talked to: where both did
         self.older_sources: Offsets = {}
-        self.finished: i64 = 0  # while space is short: where the finished segments end, which can go
         self.cuts = 0  # streams that were cut because the other side did not answer
         self._fold = fold
         self._commit = commit
@@ -86,7 +86,6 @@ class Neighbours(Passing):
         self._settings = settings
         self._publishing = publishing
         self._attempt = 0
-        self._full = False
         self._sent_before = 0  # copies, on wires that have ended
         self._takers: dict[int, Taker] = {}  # in the order in which they have their turns
         self.intake = delivery.lateness = Intake(worker.clock, worker.settings, settings, publishing)
@@ -97,6 +96,8 @@ class Neighbours(Passing):
         self._newest: dict[int, tuple[int, int]] = {}  # by shard: epoch and attempt of its newest hello
         self._senders: dict[int, Sender] = {}  # by slot
         self._by_shard: dict[int, Sender] = {}
+        window = settings.window_bytes
+        self.disk = SharedDisk(self.others, self._takers, self._senders, journal, publishing, window)
         self._withdrawing = Withdrawing()
         self._followed = Followed(fold, commit, settings.note_step, settings.note_bytes)
         self._nobody = _Wanting(0, [])
@@ -125,34 +126,12 @@ class Neighbours(Passing):
                 self._worker.settings,
                 self.intake,
             )
-        self._set_windows()
+        self.disk.set_windows()
 
-    def set_storage_full(self, full: bool) -> None:
-        """Note that the journal's disk is full, or that it has space again."""
-        self._full = full
-        self._set_windows()
+    def set_storage_full(self, full: bool, is_of_disk: bool = True) -> None:
+        """Note that the journal's disk is full, or that it has space again; `is_of_disk`: and not something else."""
+        self.disk.set_full(full, is_of_disk)
         self._worker.request_tick()
-
-    def _set_windows(self) -> None:
-        """Say how much may come on each stream. On a full disk other shards may send what there is room for, beside what
-        frees it, and each shard of this disk takes a part: theirs may be the journals that fill it, and nothing goes
-        there before it is taken here."""
-        window = self._settings.window_bytes
-        if self._full and self.others:
-            shards = len(self.others) + 1
-            window = min(window, int(self._journal.room()) // (shards * len(self.others)))
-        for taker in self._takers.values():
-            taker.window = window
-
-    def starve(self) -> bool:
-        """Return whether somebody who follows has granted nothing since this was asked last, and something waits for
-        that."""
-        return len([sender for sender in self._senders.values() if sender.starves()]) > 0  # all are asked
-
-    @property
-    def owes(self) -> bool:
-        """Return whether something waits for somebody who follows."""
-        return any(sender.waits for sender in self._senders.values())
 
     # Wires
 
@@ -178,6 +157,7 @@ class Neighbours(Passing):
         hello = Hello(self.shard, self.epoch, self._attempt)
         announced = self._wanted.filters() + self._withdrawing.filters()
         taker.begin(wire, hello, announced, self._holding.number)
+        wire.say(peer.Filled(self.disk.says_full))
         if self.members.needs(taker.source):
             wire.say(Meet())
         if self.queues is not None:
@@ -246,7 +226,9 @@ class Neighbours(Passing):
         sender = self._by_shard.get(wire.far)
         if sender is None or sender.wire is not wire:
             return
-        if not isinstance(frame, QueueFrame):
+        if isinstance(frame, peer.Filled):
+            self.disk.told(sender.shard, frame.full)
+        elif not isinstance(frame, QueueFrame):
             self._of_follower(sender, frame)
         elif self.queues is not None:
             self.queues.asked(sender.shard, wire, frame)
@@ -325,6 +307,7 @@ class Neighbours(Passing):
         del self._by_shard[sender.shard]
         self._sent_before += sender.copies
         self._publishing.disperse(sender.crowd)
+        self.disk.told(sender.shard, True)  # it may be
         self.routes.close(sender.slot)
         self._answering.forget(sender.slot)
         sender.wire.cut()
@@ -608,8 +591,8 @@ class Neighbours(Passing):
         self._disperse()
         self.intake.look()
         more = self._take_on() or more
-        if self._full:
-            self._set_windows()
+        if self.disk.is_full:
+            self.disk.set_windows()
         for taker in self._takers.values():
             taker.tell()
         more = self._answering.go_on() or more
@@ -634,7 +617,8 @@ class Neighbours(Passing):
         noted."""
         clock = self._worker.clock
         self._disperse()
-        if self.intake.holds or self._full:
+        self.disk.on_timer()
+        if self.intake.holds or self.disk.is_full:
             self._worker.request_tick()
         for taker in self._takers.values():
             if taker.inbox and taker.asked_ms >= 0:
@@ -648,7 +632,7 @@ class Neighbours(Passing):
         for sender in self._senders.values():
             sender.note_lag(end)
             sender.look(end)
-            self._followed.ask(sender, end, self.finished)
+            self._followed.ask(sender, end, self.disk.finished)
             if sender.reads:
                 self._worker.request_tick()
         self._followed.note(clock.now_us)

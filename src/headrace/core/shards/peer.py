@@ -2,7 +2,7 @@
 
 B follows A. B opens the conversation on a wire of its own, on which what is said arrives in order until it breaks:
 
-    B -> A   Hello, Announced ..., Follow, then Wanted, Unwanted, Granted, Durable
+    B -> A   Hello, Announced ..., Follow, then Wanted, Unwanted, Granted, Durable, Filled
     A -> B   Started, then Copied, Looked, Passed, Kept; Confirmed
 
 and behind Hello what `group_frames` and `queue_frames` tell of, in both directions.
@@ -84,6 +84,13 @@ class Granted(Frame):
 
     def __init__(self, granted: i64) -> None:
         self.granted: i64 = granted
+
+
+class Filled(Frame):
+    """The disk that B writes to is full, or has space."""
+
+    def __init__(self, full: bool) -> None:
+        self.full = full
 
 
 class Durable(Frame):

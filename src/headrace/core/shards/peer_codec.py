@@ -10,7 +10,7 @@ One frame is a kind and its fields; whoever carries it says where it ends. Integ
     10 Copied     a COPY record        11 Passed   a MESSAGE record at QoS 0 (`record`)
     12 Started    u64 offset, u64 time
     13 Copied     a COPY record of what a device has published: its topic has a queue from there on
-    14 Kept
+    14 Kept                           15 Filled    u64, 1 or 0
     32 to 36      what is asked and answered about retained messages (`retained_frames`)
     48 to 59      what is said about shared subscriptions (`group_frames`)
     64 to 70      what is said about topic queues (`queue_frames`)
@@ -33,6 +33,7 @@ from headrace.core.shards.peer import (
     Confirmed,
     Copied,
     Durable,
+    Filled,
     Follow,
     Frame,
     Granted,
@@ -72,6 +73,7 @@ PASSED: Final = 11
 STARTED: Final = 12
 BEGUN: Final = 13
 KEPT: Final = 14
+FILLED: Final = 15
 
 _HELLO: Final = struct.Struct("<IQQ")
 _PAIR: Final = struct.Struct("<QQ")
@@ -117,6 +119,8 @@ def _encode_number(frame: Frame) -> bytes:
         return _kind(LOOKED) + _NUMBER.pack(frame.offset)
     if isinstance(frame, Confirmed):
         return _kind(CONFIRMED) + _NUMBER.pack(frame.number)
+    if isinstance(frame, Filled):
+        return _kind(FILLED) + _NUMBER.pack(int(frame.full))
     if isinstance(frame, Kept):
         return _kind(KEPT)
     raise TypeError(f"{type(frame).__name__} is no frame of a stream")
@@ -226,4 +230,6 @@ def _decode_number(data: bytes, kind: int) -> Frame:
         return Looked(number)
     if kind == CONFIRMED:
         return Confirmed(number)
+    if kind == FILLED and number <= 1:
+        return Filled(number == 1)
     raise CorruptRecord(f"a frame of unknown kind {kind}")

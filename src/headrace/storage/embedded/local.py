@@ -42,6 +42,8 @@ class Log(Protocol):
 
     def room(self) -> int: ...
 
+    def has_room(self) -> bool: ...
+
     def read_batch(self, offset: int) -> ReadBatch: ...
 
 
@@ -140,6 +142,12 @@ class LocalJournal(JournalPort):
             return self._log.room()
         except OSError:  # it cannot be told now
             return 0
+
+    def has_room(self) -> bool:
+        try:
+            return self._log.has_room()
+        except OSError:
+            return True
 
     def append(
         self, body: bytes, records: list[object], first_timestamp_us: int, max_timestamp_us: int

@@ -25,7 +25,7 @@ from headrace.storage.embedded.snapshotting import durable, followed
 
 if TYPE_CHECKING:
     from headrace.core.broker import Broker
-    from headrace.core.shards.neighbours import Neighbours
+    from headrace.core.shards.shared_disk import SharedDisk
     from headrace.journal.catalog import Segment
     from headrace.journal.log import SegmentedLog
     from headrace.services.watchdog import Watchdog
@@ -57,8 +57,8 @@ class Upkeep:
         short = self._journal.short
         neighbours = self._broker.neighbours
         if neighbours is not None:
-            neighbours.finished = self._journal.finished_offset if short else 0
-            self._lend(self._must_lend(neighbours, short))
+            neighbours.disk.finished = self._journal.finished_offset if short else 0
+            self._lend(self._must_lend(neighbours.disk, short))
         if short:
             await self._relieve()
         elif self._snapshots.due():
@@ -88,14 +88,14 @@ class Upkeep:
 
     # A full disk
 
-    def _must_lend(self, neighbours: Neighbours, short: bool) -> bool:
+    def _must_lend(self, disk: SharedDisk, short: bool) -> bool:
         """Return whether the reserve is for others: somebody has had nothing for want of space, and until it is given
         what waits, or there is room. What frees some is not to end it by turns."""
-        starves = neighbours.starve()  # to be asked each time
+        starves = disk.starve()  # to be asked each time
         journal = self._journal
         if not short or journal.has_room():
             return False
-        return neighbours.owes if journal.full else starves and journal.is_tight
+        return disk.owes if journal.full else starves and journal.is_tight
 
     def _lend(self, wanted: bool) -> None:
         """Give the reserve to another shard that can take nothing for want of it, so that what lies here for that one

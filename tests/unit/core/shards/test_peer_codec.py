@@ -13,6 +13,7 @@ from headrace.core.shards.peer import (
     Confirmed,
     Copied,
     Durable,
+    Filled,
     Follow,
     Frame,
     Granted,
@@ -55,6 +56,8 @@ FRAMES: list[tuple[Frame, str]] = [
     (Durable(2), "070200000000000000"),
     (Looked(3), "080300000000000000"),
     (Kept(), "0e"),
+    (Filled(True), "0f0100000000000000"),
+    (Filled(False), "0f0000000000000000"),
     (Confirmed(4), "090400000000000000"),
     (Started(3, 9), "0c03000000000000000900000000000000"),
     (
@@ -99,6 +102,7 @@ def test_a_frame_that_is_cut_or_too_long_is_refused(frame: Frame, expected: str)
         b"",
         b"\x00" + bytes(8),
         b"\x0c" + bytes(8),
+        b"\x0f\x02" + bytes(7),
         b"\x06" + b"\xff" * 8,  # no offset is as large
         b"\x05" + bytes(3) + bytes(3),  # two filters where one is meant
         b"\x05\x01\x00\x00\xff",  # no UTF-8
