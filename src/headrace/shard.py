@@ -38,6 +38,7 @@ HOUSEKEEPING_INTERVAL_S = 1.0
 DRAIN_TIMEOUT_S = 10.0
 WINDOW_BYTES_LEAST = 256 << 10  # of a stream: some milliseconds of a fast one
 RESERVE_SHARE = 4
+WAITS_FOR_OTHERS = "little space is left, and another shard's disk is full, or it is not there"
 LOCKED_S = 15.0  # for so long the worker of before may take to end
 LOCKED_INTERVAL_S = 0.05
 
@@ -131,7 +132,9 @@ class OwnedShard:
     def trouble(self) -> str:
         if self.failure is not None:
             return self._named(f"journal failed: {self.failure}")
-        return self._named(self._full) if self._full else ""
+        if self._full:
+            return self._named(self._full)
+        return self._named(WAITS_FOR_OTHERS) if self.broker.publishing.storage_full else ""
 
     def _named(self, what: str) -> str:
         return f"shard {self.number}: {what}" if self._is_one_of_many else what
