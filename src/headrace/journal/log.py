@@ -114,6 +114,7 @@ class SegmentedLog:
         self._clock = clock
         self._thread: Thread | None = None
         self._is_closed = False
+        self.space_wanted = False  # by publishers who wait for other shards on the disk, with too little left
         self._floor = 0
         self._name_is_unsure = (
             False  # of a merged segment: what is in it may not go, until a start writes it anew
@@ -224,9 +225,9 @@ class SegmentedLog:
 
     @property
     def short(self) -> bool:
-        """Return whether what nobody needs has to go: the disk is full, or, where other shards write to it, they may find
-        it so, with less left than each gets back of it."""
-        if self.full:
+        """Return whether what nobody needs has to go: the disk is full, or publishers wait for space on it, or, where
+        other shards write to it, they may find it so, with less left than each gets back of it."""
+        if self.full or self.space_wanted:
             return True
         if not self.settings.streams:
             return False

@@ -102,7 +102,7 @@ class Intake(Lateness):
         self._share_of: i64 = streams.share_of
         self._taken: i64 = 0  # copies that have taken effect lately
         self._for_late: i64 = 0  # of these: for sessions that were late
-        self._counted = False  # the last one is
+        self.is_copy = False  # what takes effect now, and it does not count for late sessions yet
         self.held_ms = 0  # in all
         self._clock = clock
         self._crowds = crowds
@@ -121,7 +121,7 @@ class Intake(Lateness):
     def took(self) -> None:
         """Note that what was taken takes effect, and goes to its sessions next."""
         self.pending -= 1
-        self._counted = False
+        self.is_copy = True
         self._taken += 1
         if self._taken >= 4 * self._share_of:
             self._taken //= 2
@@ -129,13 +129,13 @@ class Intake(Lateness):
 
     def grown(self, session: Session, queue: OutboundQueue) -> None:
         backlog = queue.backlog
-        late = backlog.count > self._late_at or (self._late_bytes and backlog.bytes > self._late_bytes)
+        late = backlog.count > self._late_at or (self._late_bytes > 0 and backlog.bytes > self._late_bytes)
         if not late or session.session_type == APPLICATION:
             return
         if session.link is not None and session.link.crowd is not None:
             self._crowds.leave(session.link)
-        if not self._counted:
-            self._counted = True
+        if self.is_copy:
+            self.is_copy = False
             self._for_late += 1
         if session.incarnation not in self._watched:
             self._watch(session, queue)

@@ -488,6 +488,7 @@ class Neighbours(Passing):
         everybody gets a copy, at QoS 0 too: whoever comes later is told that it has come."""
         if message.flags & (FLAG_QOS | FLAG_RETAIN) == 0:
             return self.passed_live(message, known, publisher)
+        self.intake.is_copy = False
         try:
             wanting = self._wanting(message, known)
             for sender in wanting.senders:

@@ -175,6 +175,34 @@ def test_nothing_is_left_lying_for_long() -> None:
     assert cluster[2].neighbours.intake.held_ms < 2500
 
 
+def test_nobody_waits_for_a_session_that_gets_what_its_own_shard_publishes() -> None:
+    """What comes of others is for somebody who keeps up, and the next message here is for one that is late."""
+    cluster = shards()
+    reader, other = cluster[2].client("r", version=5), cluster[2].client("o", version=5)
+    near = cluster[2].client("n", version=5)
+    reader.subscribe("near", 1)
+    other.subscribe("a", 1)
+    cluster.carry()
+    load = Load(cluster, "a")
+    found = cluster[2].neighbours.intake
+    for _ in range(LIMIT // 2):
+        near.publish("near", b"near", sync=False)
+    cluster.carry()
+    session = session_of(reader.link)
+    for _ in range(60):
+        for _ in range(WINDOW):
+            near.publish("near", b"near")
+            load.step(1)
+            take(other, WINDOW)
+        take(reader, WINDOW)
+        assert session is not None
+        assert not found.keeps_up(session)
+    assert cluster[2].neighbours.copies_taken > 100
+    assert found.held_ms == 0
+    assert not found.holds
+    assert drops(cluster, 2, DROP_LIMIT) == 0
+
+
 def test_an_application_is_not_waited_for() -> None:
     cluster = shards()
     reader = cluster[2].client("r", version=5)

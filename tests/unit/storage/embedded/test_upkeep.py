@@ -16,7 +16,8 @@ from headrace.core.homes import Homes
 from headrace.core.ports.clock import Clock
 from headrace.core.ports.settings import BrokerSettings
 from headrace.core.records.message import Message
-from headrace.core.shards.peer import Announced, Follow, Frame, Granted, Hello, Wire
+from headrace.core.records.stream_record import FOLLOWED, stream_record
+from headrace.core.shards.peer import Announced, Filled, Follow, Frame, Granted, Hello, Wire
 from headrace.core.shards.routes import Routes
 from headrace.core.shards.stream_settings import StreamSettings
 from headrace.core.state.streams import NO_START
@@ -201,6 +202,10 @@ def test_the_reserve_is_given_to_a_shard_that_has_to_take_what_lies_here(tmp_pat
         asyncio.run(run())
 
 
+def publishers_wait(node: Running) -> bool:
+    return node.broker.publishing.storage_full
+
+
 async def some_turns(node: Running) -> None:
     """Longer than a full disk is looked at again, and more often."""
     for _ in range(8):
@@ -236,6 +241,47 @@ def test_what_is_given_to_others_is_not_taken_and_given_by_turns(tmp_path: Path)
         await some_turns(node)
         ticks.cancel()
         assert node.said == [LENT, ""]
+
+    with running(tmp_path, 256 << 10, streams=True, followed=True) as node:
+        asyncio.run(run())
+
+
+@pytest.mark.parametrize("is_there", [True, False])
+def test_what_nobody_needs_goes_while_publishers_wait_for_another_shard(
+    tmp_path: Path, is_there: bool
+) -> None:
+    """There is more than a shard that is short of space has, and nobody writes, so that it would never be."""
+
+    async def run() -> None:
+        node.start()
+        ticks = asyncio.create_task(node.tick())
+        broker, follower = node.broker, node.follower
+        follower.follow(broker, 10_000_000)
+        assert broker.neighbours is not None
+        for _ in range(100):
+            broker.commit.append(message(b"u", bytes(8000)))
+            await durable(broker.commit)
+        broker.commit.append(stream_record(FOLLOWED, 1, [(1, 100)]))
+        broker.neighbours.heard(follower, Filled(False))
+        disk, other = SmallDisk(tmp_path), tmp_path / "shard-1"
+        other.write_bytes(bytes(disk.free_bytes(tmp_path) - (200 << 10)))
+        await some_turns(node)
+        assert (node.log.short, node.log.start_offset) == (False, 0)
+        if is_there:
+            broker.neighbours.heard(follower, Filled(True))
+        else:
+            broker.neighbours.broken(follower)
+        assert publishers_wait(node)
+        for _ in range(10):
+            broker.neighbours.on_timer()
+            await some_turns(node)
+            if not publishers_wait(node):
+                break
+        ticks.cancel()
+        assert node.log.start_offset > 0
+        assert not publishers_wait(node)
+        await node.upkeep.turn()
+        assert not node.log.short, "it is as before"
 
     with running(tmp_path, 256 << 10, streams=True, followed=True) as node:
         asyncio.run(run())
