@@ -48,19 +48,18 @@ class SegmentFile:
 
     def preallocate(self, end: int, is_scarce: bool = False) -> None:
         """See to it that there is space up to `end`, in steps, so that a sync need not write the size of the file each
-        time. Smaller steps on a disk that is nearly full; with `is_scarce` at once: what was given back for others is
-        not to be taken by one step."""
+        time. Smaller steps on a disk that is nearly full; with `is_scarce` from the first on, since what was given back
+        for others is not to be taken by one step. Raises OSError."""
         growth = self._growth(end)
         if not growth:
             return
+        small = max(min(_SMALL_STEP_BYTES, self._allocate_bytes), end - self._allocated)
         try:
-            if not is_scarce:
-                self._grow(growth)
-                return
+            self._grow(small if is_scarce else growth)
         except OSError as error:
-            if not is_disk_full(error):
+            if is_scarce or not is_disk_full(error):
                 raise
-        self._grow(max(min(_SMALL_STEP_BYTES, self._allocate_bytes), end - self._allocated))
+            self._grow(small)
 
     def _growth(self, end: int) -> int:
         """Return the bytes to preallocate, so that there is space up to `end`; 0 if there is."""
