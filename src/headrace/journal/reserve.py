@@ -78,10 +78,13 @@ class Reserve:
             self._disk.close(fd)
 
     def release(self) -> bool:
-        """Give the space to the journal. False if there is nothing to give."""
+        """Give the space to the journal. False if there is nothing to give, or it cannot be given now."""
         if not self.is_held:
             return False
+        try:
+            with suppress(FileNotFoundError):
+                self._disk.unlink(self._path)
+        except OSError:
+            return False
         self.is_held = False
-        with suppress(FileNotFoundError):
-            self._disk.unlink(self._path)
         return True

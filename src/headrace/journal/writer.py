@@ -247,8 +247,9 @@ class GroupWriter:
                 goes_on = False
             else:
                 group.append(item)
-        if self.lend_wanted and not self.full:
-            self._say_full(LENT)
+        if self.lend_wanted:
+            if not self.full:
+                self._say_full(LENT)
             self._reserve.release()
         if group:
             self._write(group)

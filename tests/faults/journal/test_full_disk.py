@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import errno
 from collections.abc import Sequence
+from pathlib import Path
 
 import pytest
 
 from faults.journal.crash_run import DATA_DIR, SMALL, Run, content, reopened
 from faults.journal.simulated_disk import SimulatedDisk
 from headrace.journal.disk import Disk
-from headrace.journal.errors import NO_RESERVE, DiskFull
+from headrace.journal.errors import LENT, NO_RESERVE, DiskFull
 from headrace.journal.log import LogSettings, SegmentedLog
 from headrace.journal.reserve import NAME, SIZE_MIN
 
@@ -97,6 +98,36 @@ def test_what_a_full_disk_gave_back_is_taken_as_it_is_needed(syncer: bool) -> No
     room = run.log.room()
     run.append([bytes(1000)])
     assert room - 1500 < run.log.room() < room, "what the segment has already is counted"
+    run.log.close()
+
+
+class StuckReserve(SmallDisk):
+    """Cannot remove the reserve `left` times."""
+
+    left = 0
+
+    def unlink(self, path: Path) -> None:
+        if path == RESERVE and self.left:
+            self.left -= 1
+            raise OSError(errno.EIO, "Input/output error")
+        super().unlink(path)
+
+
+@pytest.mark.parametrize("lends", [True, False])
+def test_a_reserve_that_cannot_be_given_at_once_is_given_later(lends: bool) -> None:
+    disk = StuckReserve(20 << 20)
+    run = Run(disk, settings=LogSettings(segment_bytes_max=1 << 20, reserve_bytes=1 << 20))
+    body = bytes(100_000)
+    run.append([body])
+    count = 1
+    disk.left = 2
+    run.log.lend(lends)
+    while disk.left or NAME in disk.names(DATA_DIR):
+        run.append([body])
+        count += 1
+        assert (run.failures, run.acknowledged) == ([], count)
+    assert len(run.full) == 1
+    assert (run.full == [LENT]) == lends
     run.log.close()
 
 
