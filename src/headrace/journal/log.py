@@ -123,9 +123,7 @@ class SegmentedLog:
         disk.make_directory(self.directory)
         self._lock_fd = lock_data_dir(disk, data_dir)
         try:
-            # Beside other shards a small reserve would soon be held again, and what they need be written full.
-            kept = self._bytes_there() if settings.streams else 0
-            self._reserve = Reserve(disk, data_dir, settings.reserve_bytes, kept)
+            self._reserve = Reserve(disk, data_dir, settings.reserve_bytes, self._bytes_kept)
             self._recover_on_any_disk()
         except BaseException:
             disk.close(self._lock_fd)
@@ -147,13 +145,18 @@ class SegmentedLog:
         """
         return cls(data_dir, settings, report, disk, clock)
 
-    def _bytes_there(self) -> int:
-        """Return the bytes of all files of the journal, before it is read."""
+    def _bytes_kept(self) -> int:
+        """Return the bytes of the journal's files, before it is read, where there are other shards: a small reserve would
+        soon be held again, and what they need be written full. 0 where there are none. Raises OSError."""
         size = 0
+        if not self.settings.streams:
+            return size
         for name in self._disk.names(self.directory):
             fd = self._disk.open(self.directory / name)
-            size += self._disk.size(fd)
-            self._disk.close(fd)
+            try:
+                size += self._disk.size(fd)
+            finally:
+                self._disk.close(fd)
         return size
 
     def _recover_on_any_disk(self) -> None:

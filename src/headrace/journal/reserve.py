@@ -9,6 +9,7 @@ It is made when a log is opened and found again at the next start. After that it
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
@@ -22,14 +23,17 @@ SHARE_OF_DISK = 16  # on a small disk the reserve is no more than this part of w
 class Reserve:
     """Space kept back on the disk. `size` 0: there is none, and the end of a full disk is found by trying to write."""
 
-    def __init__(self, disk: Disk, data_dir: Path, size_max: int, kept_bytes: int = 0) -> None:
+    def __init__(
+        self, disk: Disk, data_dir: Path, size_max: int, kept_bytes: Callable[[], int] = lambda: 0
+    ) -> None:
         """Find the reserve, or say how large it is to be. `kept_bytes`: of the journal, which count like what is free:
-        one that was given away is as large again after a start on the full disk."""
+        one that was given away is as large again after a start on the full disk; asked where there is none. Raises
+        OSError."""
         self._disk = disk
         self._path = data_dir / NAME
         self.size, self.is_held = self._found(size_max)
         if not self.is_held:
-            share = (disk.free_bytes(data_dir) + kept_bytes) // SHARE_OF_DISK
+            share = (disk.free_bytes(data_dir) + kept_bytes()) // SHARE_OF_DISK
             self.size = min(size_max, max(SIZE_MIN, share))
 
     def _found(self, size_max: int) -> tuple[int, bool]:

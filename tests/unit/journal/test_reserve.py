@@ -57,8 +57,8 @@ def test_on_a_small_disk_it_is_a_part_of_what_is_free(tmp_path: Path) -> None:
 
 
 def test_on_a_full_disk_it_is_as_large_as_before(tmp_path: Path) -> None:
-    assert Reserve(SmallDisk(1 << 20), tmp_path, 16 << 20, 31 << 20).size == 2 << 20
-    assert Reserve(SmallDisk(0), tmp_path, 16 << 20, 1 << 30).size == 16 << 20
+    assert Reserve(SmallDisk(1 << 20), tmp_path, 16 << 20, lambda: 31 << 20).size == 2 << 20
+    assert Reserve(SmallDisk(0), tmp_path, 16 << 20, lambda: 1 << 30).size == 16 << 20
 
 
 def test_it_is_held_again_only_with_a_quarter_to_spare(tmp_path: Path) -> None:
