@@ -65,17 +65,20 @@ class _Watched:
 
 
 class _Slow:
-    """A session that is not waited for. When it has been in time for as long as that, all is forgotten."""
+    """A session that is not waited for until `until_ms`, for `ms` in all. If it is not slow again for as long after
+    that, all is forgotten. Times are of the monotonic clock, in milliseconds."""
 
     def __init__(self, now_ms: i64) -> None:
         self.ms: i64 = SLOW_MS
         self.until_ms: i64 = now_ms + SLOW_MS
 
     def again(self, now_ms: i64) -> None:
+        """Do not wait for it for twice as long as before, SLOW_MS_MAX at most; for SLOW_MS if all is forgotten."""
         self.ms = SLOW_MS if self.is_past(now_ms) else min(2 * self.ms, SLOW_MS_MAX)
         self.until_ms = now_ms + self.ms
 
     def is_past(self, now_ms: i64) -> bool:
+        """Return whether all is forgotten."""
         return now_ms >= self.until_ms + self.ms
 
 

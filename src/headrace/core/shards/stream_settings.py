@@ -17,7 +17,7 @@ class StreamSettings:
         self.late_at = (
             0  # messages in the queue of a DEVICE for which streams wait; 0: a quarter of its limit
         )
-        self.share_of = 32  # copies at least, of which half have to be for sessions that are late
+        self.share_of = 32  # copies, at least, are looked at: half have to be for sessions that are late
         self.read_at_once = 500  # records that a sender looks at in one pass of the loop
         self.withdraw_after_ms = 60_000  # a filter that nobody has any more is withdrawn
         self.page_messages = 64  # of what is retained that another shard is given at a time
