@@ -162,6 +162,19 @@ def test_workers_recover_by_themselves_when_sessions_have_drained(
     broker.stop()
 
 
+def fill_while_one_stands_still(crew: Crew, clients: Clients) -> tuple[RawClient, list[int]]:
+    """Start two workers, and stop the second one, which has a session that is away, while a client of the first one
+    publishes for it until the disk is full. Return that client, and the numbers that were acknowledged."""
+    crew.start()
+    here, there = crew.workers
+    away = clients(there, crew.name_in(1, "away"), clean=False)
+    away.subscribe("t", qos=1)
+    away.close()
+    there.pause()
+    publisher = clients(here, crew.name_in(0, "p"), keep_alive_s=0)
+    return publisher, publish_until(publisher, lambda: here.get("/readyz").status == 503)
+
+
 def drain_until_ready(crew: Crew, name: str, acknowledged: list[int], clients: Clients) -> None:
     """Drain the session of the second worker, until it had all that was acknowledged and both can be written."""
     drained: list[int] = []
@@ -183,16 +196,9 @@ def test_a_shard_takes_what_fills_the_disk_that_it_shares(
     """Its worker stood still while all was published. To take it the shard has to write, which nothing frees before."""
     crew = Crew(small_disk.folder, 2, 2, settings)
     try:
-        crew.start()
-        there, here = crew.workers[1], crew.workers[0]
-        away = clients(there, crew.name_in(1, "away"), clean=False)
-        away.subscribe("t", qos=1)
-        away.close()
-        there.pause()
-        publisher = clients(here, crew.name_in(0, "p"), keep_alive_s=0)
-        acknowledged = publish_until(publisher, lambda: here.get("/readyz").status == 503)
+        publisher, acknowledged = fill_while_one_stands_still(crew, clients)
         assert len(acknowledged) > 5000
-        there.resume()
+        crew.workers[1].resume()
         drain_until_ready(crew, crew.name_in(1, "away"), acknowledged, clients)
         for _ in range(20):
             assert publisher.read().kind == PUBACK
@@ -207,14 +213,8 @@ def test_a_shard_that_starts_again_on_a_full_disk_leaves_others_what_they_need(
     """`took`: the other shard has taken what it found room for, and is full itself."""
     crew = Crew(small_disk.folder, 2, 2)
     try:
-        crew.start()
         there, here = crew.workers[1], crew.workers[0]
-        away = clients(there, crew.name_in(1, "away"), clean=False)
-        away.subscribe("t", qos=1)
-        away.close()
-        there.pause()
-        publisher = clients(here, crew.name_in(0, "p"), keep_alive_s=0)
-        acknowledged = publish_until(publisher, lambda: here.get("/readyz").status == 503)
+        publisher, acknowledged = fill_while_one_stands_still(crew, clients)
         publisher.close()
         if took:
             there.resume()

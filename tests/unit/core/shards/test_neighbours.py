@@ -97,6 +97,13 @@ class Pair:
             self.source.sync()
             self.follower.sync()
 
+    def talkers(self, topic_filter: str, qos: int, **options: object) -> tuple[Client, Client]:
+        """A client of the follower that is subscribed, and one of the source."""
+        reader, writer = self.follower.client("r", **options), self.source.client("w")
+        reader.subscribe(topic_filter, qos)
+        self.carry()
+        return reader, writer
+
     def advance(self, seconds: float) -> None:
         self.source.advance(seconds)
         self.follower.advance(seconds)
@@ -303,9 +310,7 @@ def test_what_there_is_no_credit_for_comes_later_in_order_and_only_qos_0_is_lost
     streams.read_at_once = 2
     streams.owed_max = owed_max
     pair = Pair(streams)
-    reader, writer = pair.follower.client("r"), pair.source.client("w")
-    reader.subscribe("#", 1)
-    pair.carry()
+    reader, writer = pair.talkers("#", 1)
     for number in range(20):
         writer.publish("a", b"%d" % number, 1)
     writer.publish("a", b"lost", 0)
@@ -327,9 +332,7 @@ def owing() -> tuple[Pair, Client]:
     streams = StreamSettings()
     streams.window_bytes = 600
     pair = Pair(streams)
-    reader, writer = pair.follower.client("r"), pair.source.client("w")
-    reader.subscribe("a", 1)
-    pair.carry()
+    reader, writer = pair.talkers("a", 1)
     for number in range(10):
         writer.publish("a", b"%d" % number, 1)
         writer.publish("b", b"not yet", 1)
@@ -366,9 +369,7 @@ def test_what_is_owed_waits_while_the_journal_cannot_be_read() -> None:
 
 def test_qos_0_overtakes_no_copy() -> None:
     pair = Pair()
-    reader, writer = pair.follower.client("r"), pair.source.client("w")
-    reader.subscribe("#", 1)
-    pair.carry()
+    reader, writer = pair.talkers("#", 1)
     writer.publish("a", b"stored", 1)
     writer.publish("a", b"live", 0)
     while pair.far.said:
@@ -470,10 +471,10 @@ def test_positions_are_journaled_over_long_stretches_and_told() -> None:
     [[(shard, followed)], *_] = pair.source.stream_records(FOLLOWED)
     assert (shard, followed) == (1, taken)
     assert pair.source.broker.fold.streams.floor([1]) == taken
-    before = len(pair.source.journal.records) + len(pair.follower.journal.records)
+    before = written(pair)
     for _ in range(50):
         pair.advance(1)
-    assert len(pair.source.journal.records) + len(pair.follower.journal.records) <= before + 4
+    assert written(pair) <= before + 4
 
 
 def written(pair: Pair) -> int:
@@ -485,9 +486,7 @@ def test_a_follower_is_asked_how_far_it_is_when_much_may_be_kept_for_it() -> Non
     streams = StreamSettings()
     streams.note_bytes = 10_000
     pair = Pair(streams)
-    reader, writer = pair.follower.client("r"), pair.source.client("w")
-    reader.subscribe("a", 1)
-    pair.carry()
+    reader, writer = pair.talkers("a", 1)
     for topic in ("a", "b"):
         for _ in range(10):
             writer.publish(topic, bytes(1000))
@@ -525,9 +524,7 @@ def test_what_the_journal_says_of_a_follower_is_not_journaled_again_after_a_star
 
 def test_a_follower_that_is_ahead_of_a_journal_that_lost_its_end_gets_nothing() -> None:
     pair = Pair()
-    reader, writer = pair.follower.client("r", version=5), pair.source.client("w")
-    reader.subscribe("a", 1)
-    pair.carry()
+    _, writer = pair.talkers("a", 1, version=5)
     writer.publish("a", b"1")
     pair.carry()
     taken = pair.follower.broker.fold.streams.taken[0]
@@ -551,9 +548,7 @@ def restored(pair: Pair, of_before: list[bytes]) -> None:
 
 def test_a_follower_gets_nothing_of_a_journal_that_was_put_back_alone_and_has_grown_past_it() -> None:
     pair = Pair()
-    reader, writer = pair.follower.client("r", version=5), pair.source.client("w")
-    reader.subscribe("a", 1)
-    pair.carry()
+    _, writer = pair.talkers("a", 1, version=5)
     writer.publish("a", b"0")
     pair.carry()
     copied = list(pair.source.journal.bodies)
@@ -575,9 +570,7 @@ def test_a_follower_gets_nothing_of_a_journal_that_was_put_back_alone_and_has_gr
 
 def test_a_follower_goes_on_with_a_journal_that_was_put_back_from_behind_what_it_has_taken() -> None:
     pair = Pair()
-    reader, writer = pair.follower.client("r"), pair.source.client("w")
-    reader.subscribe("a", 1)
-    pair.carry()
+    reader, writer = pair.talkers("a", 1)
     writer.publish("a", b"0")
     pair.carry()
     restored(pair, list(pair.source.journal.bodies))
@@ -591,9 +584,7 @@ def test_a_follower_that_was_put_back_alone_is_told_of() -> None:
     streams = StreamSettings()
     streams.note_step = 10
     pair = Pair(streams)
-    reader, writer = pair.follower.client("r"), pair.source.client("w")
-    reader.subscribe("a", 1)
-    pair.carry()
+    _, writer = pair.talkers("a", 1)
     copied = list(pair.follower.journal.bodies)
     for number in range(30):
         writer.publish("a", b"%d" % number)
@@ -611,9 +602,7 @@ def test_a_follower_that_was_put_back_alone_is_told_of() -> None:
 def test_a_follower_that_has_less_than_it_told_of_is_refused_before_that_is_journaled() -> None:
     """Else it was journaled later on, and what it asks for now was not kept."""
     pair = Pair()
-    reader, writer = pair.follower.client("r"), pair.source.client("w")
-    reader.subscribe("a", 1)
-    pair.carry()
+    _, writer = pair.talkers("a", 1)
     copied = list(pair.follower.journal.bodies)
     for number in range(9):
         writer.publish("a", b"%d" % number)
@@ -682,9 +671,7 @@ def test_a_stream_begins_when_the_record_of_the_start_is_durable() -> None:
 
 def test_a_stream_goes_on_where_the_follower_has_appended() -> None:
     pair = Pair()
-    reader, writer = pair.follower.client("r", version=5), pair.source.client("w")
-    reader.subscribe("a", 2)
-    pair.carry()
+    reader, writer = pair.talkers("a", 2, version=5)
     for number in range(3):
         writer.publish("a", b"%d" % number)
     pair.follower.neighbours.heard(pair.near, pair.far.said.popleft())
@@ -699,9 +686,7 @@ def test_a_stream_goes_on_where_the_follower_has_appended() -> None:
 
 def test_a_copy_that_cannot_be_appended_is_asked_for_again() -> None:
     pair = Pair()
-    reader, writer = pair.follower.client("r"), pair.source.client("w")
-    reader.subscribe("a", 1)
-    pair.carry()
+    reader, writer = pair.talkers("a", 1)
     writer.publish("a", b"x")
     [frame] = [frame for frame in pair.far.said if isinstance(frame, peer.Copied)]
     pair.far.said.clear()

@@ -23,9 +23,7 @@ def fill_up(shard: Shard) -> None:
 
 def test_on_a_full_disk_nothing_is_kept_that_all_others_have() -> None:
     pair = Pair()
-    reader, writer = pair.follower.client("r", version=5), pair.source.client("w")
-    reader.subscribe("a", 1)
-    pair.carry()
+    _, writer = pair.talkers("a", 1, version=5)
     for topic in ("a", "b"):
         writer.publish(topic, b"x")
     pair.carry()
@@ -68,9 +66,7 @@ def test_on_a_full_disk_a_follower_that_catches_up_is_asked_again() -> None:
     streams = StreamSettings()
     streams.window_bytes = 500
     pair = Pair(streams)
-    reader, writer = pair.follower.client("r", version=5), pair.source.client("w")
-    reader.subscribe("a", 1)
-    pair.carry()
+    reader, writer = pair.talkers("a", 1, version=5)
     pair.follower.broker.set_storage_full(True)
     for _ in range(10):
         writer.publish("a", b"x")
@@ -124,9 +120,7 @@ def test_a_follower_on_a_full_disk_takes_as_much_as_there_is_room_for() -> None:
     streams = StreamSettings()
     streams.window_bytes = 100_000
     pair = Pair(streams)
-    reader, writer = pair.follower.client("r", version=5, receive_maximum=1000), pair.source.client("w")
-    reader.subscribe("a", 1)
-    pair.carry()
+    reader, writer = pair.talkers("a", 1, version=5, receive_maximum=1000)
     pair.follower.broker.set_storage_full(True)
     for _ in range(200):
         writer.publish("a", bytes(1000))
@@ -151,9 +145,7 @@ def test_a_shard_with_a_full_disk_grants_nothing_more() -> None:
     streams = StreamSettings()
     streams.window_bytes = 2000
     pair = Pair(streams)
-    reader, writer = pair.follower.client("r"), pair.source.client("w")
-    reader.subscribe("#", 1)
-    pair.carry()
+    reader, writer = pair.talkers("#", 1)
     pair.follower.broker.set_storage_full(True)
     for number in range(50):
         writer.publish("a", b"%d" % number)
