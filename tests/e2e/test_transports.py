@@ -43,7 +43,7 @@ class Doors:
         urls = [
             f"tls://{at['tls']}?connect_timeout_s=1.5",
             f"ws://{at['ws']}?connect_timeout_s=1.5",
-            f"wss://{at['wss']}",
+            f"wss://{at['wss']}?paths=/mqtt",
             f"tls://{at['mutual']}?client_cert=require&ca={self.authority.ca}&identity=cn",
             f"tcp://{at['proxied']}?proxy=required&connect_timeout_s=1.5",
             f"tcp://{at['few']}?connections_max=3&packet_bytes_max=1000",
@@ -172,7 +172,11 @@ def test_headrace_pub_checks_who_it_speaks_to(doors: Doors) -> None:
     assert unknown.returncode == 1
     assert "certificate verify failed" in unknown.stderr
     assert headrace("pub", *wss, "--insecure").returncode == 0
-    elsewhere = headrace("pub", *to, f"ws://localhost:{doors.ports['ws']}/elsewhere")
+    for path in ("/", "/ws", "/mqtt/"):  # where no path is named all are served
+        assert headrace("pub", *to, f"ws://localhost:{doors.ports['ws']}{path}").returncode == 0
+    elsewhere = headrace(
+        "pub", *wss, "--insecure", "--url", f"wss://localhost:{doors.ports['wss']}/elsewhere"
+    )
     assert elsewhere.returncode == 1
     assert "404" in elsewhere.stderr
     no_file = headrace("pub", *wss, "--ca", "/none.pem")

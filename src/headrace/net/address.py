@@ -29,6 +29,7 @@ class Options:
     identity: str = ""  # "cn": the client certificate's common name is the user name
     proxy: str = "off"  # one of PROXY
     origins: str = ""  # of WebSockets, separated by commas; a browser's page from elsewhere is refused
+    paths: str = ""  # of WebSockets, separated by commas; at others there is no MQTT
     connections_max: int = 0
     packet_bytes_max: int = 0
     pending_bytes_max: int = 0
@@ -62,7 +63,14 @@ def parse(url: str) -> Address:
     if found.path and found.scheme != "unix":
         raise ValueError(f"{url!r} is no address of the form {found.scheme}://HOST:PORT")
     options = _options(url, urlsplit(url).query)
+    if not all(path.startswith("/") for path in listed(options.paths)):
+        raise ValueError(f"{url!r}: paths={options.paths!r}: a path begins with /")
     return Address(found.scheme, found.host, found.port, found.path, options)
+
+
+def listed(text: str) -> list[str]:
+    """Return what an option names, separated by commas."""
+    return [one for one in text.split(",") if one]
 
 
 def _options(url: str, query: str) -> Options:

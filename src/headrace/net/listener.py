@@ -17,7 +17,7 @@ import traceback
 from collections.abc import Callable, Sequence
 
 from headrace.net import tls
-from headrace.net.address import Address, Options
+from headrace.net.address import Address, Options, listed
 from headrace.net.bound import bind, release
 from headrace.net.connection import Connection, ConnectionSet
 from headrace.net.gate import BANNED, Allowance, Gate
@@ -164,7 +164,8 @@ class Listener:
         self._report = report
         self._loop = asyncio.get_running_loop()
         self._timeout_s = connections.connect_timeout_ms / 1000
-        self._origins = [origin for origin in address.options.origins.split(",") if origin]
+        self._origins = listed(address.options.origins)
+        self._paths = listed(address.options.paths)
         self._context = self._read_certificates(files)
         self._paused: asyncio.TimerHandle | None = None
         self._beyond = False  # at the last call there was no room for anybody
@@ -404,5 +405,6 @@ class Listener:
         if self._address.websocket:
             frame_bytes_max = 2 * int(connection.packet_bytes_max) + FRAME_OVERHEAD
             later = self._loop.call_soon
-            return WebSocketTransport(connection, frame_bytes_max, self._origins, later)  # type: ignore[return-value]
+            origins, paths = self._origins, self._paths
+            return WebSocketTransport(connection, frame_bytes_max, origins, later, paths)  # type: ignore[return-value]
         return connection  # type: ignore[return-value]

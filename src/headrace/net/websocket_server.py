@@ -22,7 +22,6 @@ from headrace.net.connection import Connection
 from headrace.websocket_frames import DATA_FRAMES, WebSocketStream
 
 SUBPROTOCOLS: Final = [Subprotocol("mqtt"), Subprotocol("mqttv3.1")]  # [MQTT-6.0.0-3], and MQTT 3.1's
-PATHS: Final = ("/mqtt", "/")
 REQUEST_BYTES_MAX: Final = 16 << 10
 
 _silent = logging.getLogger("headrace.net.websocket_server")
@@ -33,7 +32,7 @@ _silent.propagate = False  # bad input is answered, not logged line by line
 class WebSocketTransport(WebSocketStream):
     """The server's side of one WebSocket. `frame_bytes_max` bounds what a frame may make us hold; `origins` are those
     of browsers' pages that may connect, empty for all of them. Who sends no Origin is no browser, and not held back by
-    this."""
+    this. `paths` are those at which MQTT is served, empty for all of them."""
 
     def __init__(
         self,
@@ -41,7 +40,9 @@ class WebSocketTransport(WebSocketStream):
         frame_bytes_max: int,
         origins: Sequence[str],
         call_soon: Callable[..., object],
+        paths: Sequence[str] = (),
     ) -> None:
+        self._paths = paths
         self._connection = connection
         self._frames: ServerProtocol = ServerProtocol(
             origins=[None, *(Origin(origin) for origin in origins)] if origins else None,
@@ -96,11 +97,10 @@ class WebSocketTransport(WebSocketStream):
     def _upgrade(self, request: Request) -> None:
         if self._frames.eof_sent:
             return  # what followed the request was no frame
-        path = request.path.partition("?")[0]
-        if path in PATHS:
+        if not self._paths or request.path.partition("?")[0] in self._paths:
             response = self._frames.accept(request)
         else:
-            response = self._frames.reject(404, "MQTT is served at /mqtt\n")
+            response = self._frames.reject(404, f"MQTT is served at {', '.join(self._paths)}\n")
         if response.status_code != HTTPStatus.SWITCHING_PROTOCOLS:
             self._connection.count_turned_away("handshake")
         self._frames.send_response(response)

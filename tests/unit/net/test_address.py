@@ -38,7 +38,7 @@ def test_options_have_types() -> None:
     address = parse(
         "tls://h:1?cert=/c.pem&key=/k.pem&ca=/a.pem&client_cert=require&identity=cn&proxy=optional"
         "&connections_max=5&packet_bytes_max=1000&connect_timeout_s=1.5&pending_bytes_max=70000"
-        "&origins=https://a.example,https://b.example"
+        "&origins=https://a.example,https://b.example&paths=/mqtt,/ws"
     )
     assert address.options == Options(
         cert="/c.pem",
@@ -48,6 +48,7 @@ def test_options_have_types() -> None:
         identity="cn",
         proxy="optional",
         origins="https://a.example,https://b.example",
+        paths="/mqtt,/ws",
         connections_max=5,
         packet_bytes_max=1000,
         pending_bytes_max=70_000,
@@ -73,6 +74,8 @@ def test_options_have_types() -> None:
         "unix://host/path",
         "unix:///",
         "unix:///a?mode=9",
+        "ws://h:1?paths=mqtt",
+        "ws://h:1?paths=/mqtt,ws",
     ],
 )
 def test_what_is_no_address_is_said(url: str) -> None:

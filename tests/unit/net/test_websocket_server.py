@@ -64,13 +64,14 @@ class Client:
         origin: str | None = None,
         origins: tuple[str, ...] = (),
         frame_bytes_max: int = 3000,
+        paths: tuple[str, ...] = (),
     ) -> None:
         self.harness = Harness()
         self.socket = Socket()
         self.connections = ConnectionSet(10, 1000, pending_bytes_max=100_000)
         self.connection = Connection(self.harness.worker, self.connections)
         self.turns: list[Callable[[], None]] = []
-        self.server = WebSocketTransport(self.connection, frame_bytes_max, origins, self.turns.append)
+        self.server = WebSocketTransport(self.connection, frame_bytes_max, origins, self.turns.append, paths)
         self.server.connection_made(self.socket)  # type: ignore[arg-type]
         self.frames = ClientProtocol(
             parse_uri(f"ws://localhost{path}"),
@@ -114,7 +115,7 @@ CONNACK = bytes([0x20, 2, 0, 0])
 PING, PONG = bytes([0xC0, 0]), bytes([0xD0, 0])
 
 
-@pytest.mark.parametrize("path", ["/mqtt", "/", "/mqtt?token=x"])
+@pytest.mark.parametrize("path", ["/mqtt", "/", "/mqtt?token=x", "/mqtt/", "/ws", "/websocket", "/a/b%20c"])
 @pytest.mark.parametrize("chunk", [1, 1 << 20])
 def test_upgrade_connect_and_answer_in_a_binary_frame(path: str, chunk: int) -> None:
     client = Client(path)
@@ -127,14 +128,26 @@ def test_upgrade_connect_and_answer_in_a_binary_frame(path: str, chunk: int) -> 
     assert client.connection.peer() == "192.0.2.1:5"
 
 
-@pytest.mark.parametrize(("path", "subprotocols", "status"), [("/else", ("mqtt",), 404), ("/mqtt", (), 400)])
+@pytest.mark.parametrize(
+    ("path", "subprotocols", "status"),
+    [
+        ("/mqtt", ("mqtt",), 101),
+        ("/ws?token=x", ("mqtt",), 101),
+        ("/else", ("mqtt",), 404),
+        ("/mqtt/", ("mqtt",), 404),
+        ("/", ("mqtt",), 404),
+        ("/mqtt", (), 400),
+    ],
+)
 def test_a_wrong_path_or_subprotocol_is_refused(
     path: str, subprotocols: tuple[str, ...], status: int
 ) -> None:
-    client = Client(path, subprotocols)
+    client = Client(path, subprotocols, paths=("/mqtt", "/ws"))
     assert client.response is not None
     assert client.response.status_code == status
-    assert client.socket.closed
+    assert client.socket.closed == (status != 101)
+    if status == 404:
+        assert client.response.body == b"MQTT is served at /mqtt, /ws\n"
 
 
 @pytest.mark.parametrize(
