@@ -31,6 +31,7 @@ from headrace.net.bound import allow_all_descriptors
 from headrace.net.gate import read_bans
 from headrace.net.tls import TlsFiles, revocations, server_context
 from headrace.net.validity import complaints
+from headrace.ownership import hidden_from
 from headrace.services.acl import read_acl
 from headrace.services.doors import connections_allowed
 from headrace.services.passwords import read_hashes
@@ -44,7 +45,7 @@ _UNPRIVILEGED_PORT = 1024
 
 def problems(config: Config, running: bool = False) -> list[str]:
     """Return what is wrong with a configuration, a line each with its key in front."""
-    steps = (_access, _certificates, _addresses, _data_dir, _workers, _limits, _tokens, _bridges)
+    steps = (_access, _certificates, _addresses, _data_dir, _workers, _limits, _tokens, _bridges, _service)
     found = [line for step in steps for line in step(config, running)]
     return list(dict.fromkeys(found))
 
@@ -259,6 +260,40 @@ def _readable(key: str, file: str) -> Iterator[str]:
         Path(file).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         yield f"{key}: {file}: {getattr(error, 'strerror', None) or 'not UTF-8'}"
+
+
+def _service(config: Config, _: bool) -> Iterator[str]:
+    """Look, as root, whether the user to whom the data directory belongs could read what the configuration names."""
+    data_dir = Path(config.data_dir)
+    owner = data_dir.stat() if data_dir.is_dir() else None
+    if os.geteuid() or owner is None or not owner.st_uid:
+        return
+    for key, file in _named_files(config):
+        try:
+            hidden = hidden_from(owner.st_uid, owner.st_gid, Path(file))
+        except OSError:
+            continue  # which is said already
+        if hidden is not None:
+            yield (
+                f"{key}: {file}: user {owner.st_uid}, to whom {data_dir} belongs, may not read {hidden}: "
+                f"chgrp {owner.st_gid} {hidden} && chmod g+{'rx' if hidden.is_dir() else 'r'} {hidden}"
+            )
+
+
+def _named_files(config: Config) -> Iterator[tuple[str, str]]:
+    """Yield every file that the broker reads, with the key that names it."""
+    access, tls = config.access, config.tls
+    found = [(f"access.{name}", getattr(access, name)) for name in ("password_file", "acl_file", "ban_file")]
+    found += [(f"tls.{name}", getattr(tls, name)) for name in ("certificate", "key", "ca", "crl")]
+    found.append(("journal.token_file", config.journal.token_file))
+    for url in config.listeners:
+        options = parse(url).options
+        found += [("listeners", file) for file in (options.cert, options.key, options.ca, options.crl)]
+    for index, bridge in enumerate(config.bridge):
+        key = f"bridge[{index}]"
+        found.append((f"{key}.password_file", bridge.password_file))
+        found += [(f"{key}.tls.{name}", getattr(bridge.tls, name)) for name in ("ca", "certificate", "key")]
+    yield from ((key, file) for key, file in found if file)
 
 
 def _bridges(config: Config, _: bool) -> Iterator[str]:

@@ -21,10 +21,10 @@ from headrace.cli_storage import (
     backup_command,
     data_dir_options,
     ends_with_its_reader,
+    journals_of,
     repair_command,
     reshard_command,
     restore_command,
-    shards_of,
 )
 from headrace.config import Config, PipelineConfig, examine, load, show, without_secrets
 from headrace.core.ports.identity import DEFAULT_TENANT
@@ -312,7 +312,7 @@ def journal_verify(data_dir: Path) -> None:
     from headrace.journal.inspect import verify
 
     is_whole = True
-    for label, directory in _existing(data_dir):
+    for label, directory in journals_of(data_dir):
         report = verify(directory)
         for line in report.lines():
             click.echo(f"{label}{line}")
@@ -328,7 +328,7 @@ def journal_verify(data_dir: Path) -> None:
 @ends_with_its_reader
 def journal_dump(data_dir: Path, start: int | None, end: int | None, shard: int | None) -> None:
     """Print the records as JSON lines; of several shards each line names its own."""
-    shards = _existing(data_dir)
+    shards = journals_of(data_dir)
     if shard is not None and not 0 <= shard < len(shards):
         raise click.BadParameter(f"there are {len(shards)} shards, from 0 on", param_hint="--shard")
     if len(shards) > 1 and shard is None and (start, end) != (None, None):
@@ -348,15 +348,6 @@ def _dump(data_dir: Path, start: int | None, end: int | None, about: dict[str, o
         for row in _rows(bytes(batch.body), batch.base_offset):
             if first <= int(str(row["offset"])) < last:
                 click.echo(json.dumps(about | row))
-
-
-def _existing(data_dir: Path) -> list[tuple[str, Path]]:
-    """Return the data directory of each shard, with what is put before a line about it. Raises BadParameter."""
-    shards = shards_of(data_dir)
-    for _, directory in shards:
-        if not (directory / "journal").is_dir():
-            raise click.BadParameter(f"{directory} holds no journal", param_hint="--data-dir")
-    return shards
 
 
 def _rows(body: bytes, base_offset: int) -> Iterator[dict[str, object]]:
@@ -442,7 +433,7 @@ def session_list(data_dir: Path, as_json: bool) -> None:
     from headrace.storage.embedded.recovery import folded
 
     line = "{tenant}/{client_id}\t{type}\t{state}\tinflight={inflight}\tbacklog={backlog}"
-    shards = _existing(data_dir)
+    shards = journals_of(data_dir)
     for shard, (_, directory) in enumerate(shards):
         for found in folded(directory, shard, len(shards)).by_incarnation.values():
             if not found.stands_in:
@@ -461,7 +452,7 @@ def session_show(data_dir: Path, tenant: str, client_id: str) -> None:
     from headrace.services.sessions import details
     from headrace.storage.embedded.recovery import folded
 
-    shards = _existing(data_dir)
+    shards = journals_of(data_dir)
     shard = Homes(len(shards)).of_client(tenant, client_id)
     found = folded(shards[shard][1], shard, len(shards)).tenant(tenant).sessions.get(client_id)
     if found is None:
@@ -478,7 +469,7 @@ def session_dump(data_dir: Path) -> None:
     from headrace.services.state import lines
     from headrace.storage.embedded.recovery import folded
 
-    shards = _existing(data_dir)
+    shards = journals_of(data_dir)
     for shard, (_, directory) in enumerate(shards):
         for line in lines(folded(directory, shard, len(shards))):
             click.echo(line)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from headrace.cli_storage import data_dir_options, ends_with_its_reader, shards_of
+from headrace.cli_storage import data_dir_options, ends_with_its_reader, journals_of
 from headrace.journal.consumers import ConsumerPosition
 
 
@@ -21,7 +21,7 @@ def consumer() -> None:
 def list_command(data_dir: Path) -> None:
     """Print a line for each consumer: name, offset below which everything is processed, owner. Of several shards each has
     its own."""
-    for label, directory in shards_of(data_dir):
+    for label, directory in journals_of(data_dir):
         for position in ConsumerPosition.list(directory):
             click.echo(f"{label}{position.name}  offset {position.offset}  {position.owner or 'nobody'}")
 
@@ -32,7 +32,7 @@ def list_command(data_dir: Path) -> None:
 def hand_over_command(name: str, data_dir: Path) -> None:
     """Take consumer NAME from its owner: it belongs to the next job that comes under this name, from its offset on. Of
     several shards in all of them."""
-    for label, directory in shards_of(data_dir):
+    for label, directory in journals_of(data_dir):
         was = ConsumerPosition.hand_over(directory, name)
         owner = was.owner or "nobody"
         click.echo(

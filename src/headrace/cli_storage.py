@@ -28,12 +28,25 @@ Command = TypeVar("Command", bound=Callable[..., Any])
 
 
 def data_dir_options(command: Command) -> Command:
-    """Add `--data-dir`, or the configuration that names it: the command gets `data_dir`. Raises InvalidKey."""
+    """Add `--data-dir`, or the configuration that names it: the command gets `data_dir`, a directory that is there: of
+    one that is not, "nothing" would be no answer. Raises InvalidKey, BadParameter."""
+    return _located(command, must_exist=True)
 
+
+def new_data_dir_options(command: Command) -> Command:
+    """Do as `data_dir_options` for a command that makes the directory. Raises InvalidKey."""
+    return _located(command, must_exist=False)
+
+
+def _located(command: Command, *, must_exist: bool) -> Command:
     @wraps(command)
     def located(*arguments: Any, data_dir: Path | None, config_file: Path | None, **options: Any) -> Any:
+        named = "--data-dir"
         if data_dir is None:
             data_dir = Path(load(config_file).data_dir)
+            named = "--data-dir" if config_file is None else f"data_dir of {config_file}"
+        if must_exist and not data_dir.is_dir():
+            raise click.BadParameter(f"there is no directory {data_dir}", param_hint=named)
         return command(*arguments, data_dir=data_dir, **options)
 
     named = click.option("--data-dir", type=_PATH, help="where the journal lies  [default: ./headrace-data]")
@@ -48,6 +61,15 @@ def shards_of(data_dir: Path) -> list[tuple[str, Path]]:
     if layout.shards == 1:
         return [("", data_dir)]
     return [(f"shard {shard}: ", directory) for shard, directory in enumerate(layout.directories())]
+
+
+def journals_of(data_dir: Path) -> list[tuple[str, Path]]:
+    """Do as `shards_of` for directories that hold journals. Raises UnusableLayout, BadParameter."""
+    shards = shards_of(data_dir)
+    for _, directory in shards:
+        if not (directory / "journal").is_dir():
+            raise click.BadParameter(f"{directory} holds no journal", param_hint="--data-dir")
+    return shards
 
 
 def require_whole(data_dir: Path, hint: str = "--data-dir") -> None:
@@ -173,7 +195,7 @@ def _described(made: Manifest) -> str:
 
 @click.command("restore")
 @click.argument("directory", type=_PATH)
-@data_dir_options
+@new_data_dir_options
 @click.option("--to-offset", type=int, help="leave out the records from this offset on")
 def restore_command(directory: Path, data_dir: Path, to_offset: int | None) -> None:
     """Make a data directory, which must be empty or absent, from the backup in DIRECTORY. The epoch rises: offsets

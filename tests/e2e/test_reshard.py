@@ -242,7 +242,7 @@ def test_what_cannot_be_divided_is_refused(old: BrokerProcess, tmp_path: Path) -
     full.mkdir()
     (full / "mine").write_text("a file of somebody")
     assert "is not empty (mine)" in reshard(old.data_dir, full).stderr
-    assert "holds no journal" in reshard(tmp_path / "nothing", tmp_path / "new").stderr
+    assert "there is no directory" in reshard(tmp_path / "nothing", tmp_path / "new").stderr
     assert reshard(old.data_dir, tmp_path / "new", shards=1).returncode == 2
     old.start()
     assert "another process" in reshard(old.data_dir, tmp_path / "new").stderr

@@ -17,6 +17,7 @@ pytestmark = pytest.mark.interpreted
 
 def test_a_consumer_is_listed_with_its_owner_and_handed_over(tmp_path: Path) -> None:
     owner = "archive:1 in /lake/messages"
+    (tmp_path / "journal").mkdir()
     ConsumerPosition.register_at(tmp_path, "archive", str(uuid4()), 1, 10, owner=owner)
     ConsumerPosition.register(tmp_path, "own", str(uuid4()), 1, 3)
     directory = ["--data-dir", str(tmp_path)]

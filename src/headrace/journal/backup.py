@@ -37,6 +37,7 @@ from headrace.journal.reader import DIRECTORY, JournalReader
 from headrace.journal.segment import Batch, file_name
 from headrace.journal.snapshot import SUFFIX as SNAPSHOT_SUFFIX
 from headrace.journal.snapshot import SnapshotFile, positions
+from headrace.ownership import give_directory, make_directory
 
 LEASE_S = 600
 _RENEWAL_S = 60.0
@@ -205,13 +206,14 @@ def _remove_dead(data_dir: Path, name: str, disk: Disk) -> None:
 
 def _make_empty(target: Path) -> bool:
     """Make an empty directory, and return whether it was not there; for nobody else to read, until it is complete."""
-    target.parent.mkdir(parents=True, exist_ok=True)
+    make_directory(target.parent)
     try:
         target.mkdir(mode=0o700)
     except FileExistsError:
         if any(target.iterdir()):
             raise FileExistsError(f"{target} is not empty") from None
         return False
+    give_directory(target)
     return True
 
 

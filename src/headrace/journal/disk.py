@@ -17,6 +17,7 @@ from threading import get_native_id
 from typing import Protocol
 
 from headrace.journal.errors import SyncFailed
+from headrace.ownership import make_directory, open_new
 
 BUFFERS_MAX = 1024  # IOV_MAX of Linux
 
@@ -33,18 +34,19 @@ class Disk:
     """The local file system."""
 
     def make_directory(self, path: Path) -> None:
-        path.mkdir(parents=True, exist_ok=True)
+        """Make a directory and those above it, for whom that belongs in which they are made."""
+        make_directory(path)
 
     def create(self, path: Path) -> int:
-        """Create an empty file and open it for reading and writing."""
-        return os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o640)
+        """Create an empty file, for whom the directory belongs, and open it for reading and writing."""
+        return open_new(path, os.O_RDWR | os.O_TRUNC | os.O_CLOEXEC, 0o640)
 
     def open(self, path: Path, write: bool = False) -> int:
         return os.open(path, (os.O_RDWR if write else os.O_RDONLY) | os.O_CLOEXEC)
 
     def open_or_create(self, path: Path) -> int:
-        """Open a file for reading and writing, keeping what is there."""
-        return os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o640)
+        """Open a file for reading and writing, keeping what is there; a new one is for whom the directory belongs."""
+        return open_new(path, os.O_RDWR | os.O_CLOEXEC, 0o640)
 
     def close(self, fd: int) -> None:
         os.close(fd)

@@ -36,6 +36,7 @@ from headrace.journal.segment import file_name
 from headrace.journal.snapshot import SUFFIX as SNAPSHOT_SUFFIX
 from headrace.journal.snapshot import SnapshotFile, positions
 from headrace.journal.watermark import NAME as WATERMARK
+from headrace.ownership import make_directory
 
 MAKING = "restore.tmp"
 _MEANINGLESS = {LOCK, DIRECTORY, "lost+found"}  # of a start that failed; of a file system's root
@@ -61,7 +62,7 @@ def restore(source: Path, data_dir: Path, to_offset: int | None = None, disk: Di
     _check_empty(data_dir)
     is_new = not data_dir.exists()
     likeness = Likeness.of(source)
-    data_dir.mkdir(mode=likeness.directory_mode, parents=True, exist_ok=True)
+    make_directory(data_dir, likeness.directory_mode)
     lock_fd = lock_data_dir(disk, data_dir)
     try:
         _check_empty(data_dir)  # a broker may have been here until now

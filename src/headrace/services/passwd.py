@@ -8,6 +8,7 @@ from typing import IO
 
 import click
 
+from headrace.ownership import is_roots_alone
 from headrace.services.passwords import hash_password, is_user_name, set_hash
 
 
@@ -38,6 +39,12 @@ def passwd(
         raise click.UsageError("give one of --password, --password-file")
     secret = _secret(password, password_file)
     set_hash(file, user, hash_password(secret))
+    if is_roots_alone(file):
+        click.echo(
+            f"headrace passwd: {file} can be read by root alone; for a service: "
+            f"chgrp headrace {file} && chmod 640 {file}",
+            err=True,
+        )
 
 
 def _secret(password: str | None, password_file: IO[bytes] | None) -> bytes:

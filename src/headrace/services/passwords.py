@@ -32,6 +32,7 @@ from argon2 import PasswordHasher
 from argon2.exceptions import Argon2Error, InvalidHashError
 
 from headrace.errors import ConfigError
+from headrace.ownership import share_secret
 
 REMEMBER_S = 3600.0
 COSTS_MAX = 3  # of a file, beside our own: the most frequent ones
@@ -200,7 +201,8 @@ def set_hash(file: Path, user: str, hashed: str | None) -> bool:
 
 
 def write_hashes(file: Path, hashes: dict[str, str]) -> None:
-    """Replace the file at once; it keeps its owner and mode, a new one is readable by its owner only."""
+    """Replace the file at once; it keeps its owner and mode. A new one is readable by its owner only, and where root
+    makes it by the service to whose group or user its directory belongs."""
     _replace(file, [f"{user}:{hashed}" for user, hashed in hashes.items()])
 
 
@@ -226,6 +228,8 @@ def _replace(file: Path, lines: list[str]) -> None:
             out.flush()
             if file.exists():
                 _become_like(out.fileno(), file.stat())
+            else:
+                share_secret(out.fileno(), file.parent)
             os.fsync(out.fileno())
         os.replace(fresh, file)
     except BaseException:

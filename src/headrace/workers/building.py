@@ -19,6 +19,7 @@ from headrace.journal.lock import lock_data_dir
 from headrace.journal.reader import DIRECTORY as JOURNAL
 from headrace.journal.watermark import NAME as WATERMARK
 from headrace.journal.watermark import sharded_page
+from headrace.ownership import make_directory
 from headrace.workers.layout import NAME as SHARDS
 from headrace.workers.layout import is_new, is_shard
 
@@ -40,7 +41,7 @@ def built(data_dir: Path, making: str, likeness: Likeness, owner: Path, disk: Di
     It belongs to whom `owner` belongs. Raises FileExistsError, JournalLocked, OSError."""
     _check_empty(data_dir, making, disk)
     was_there = data_dir.exists()
-    data_dir.mkdir(mode=likeness.directory_mode, parents=True, exist_ok=True)
+    make_directory(data_dir, likeness.directory_mode)
     lock_fd = lock_data_dir(disk, data_dir)
     try:
         _check_empty(data_dir, making, disk)  # somebody may have been here until now
