@@ -68,7 +68,7 @@ def files(folder: Path) -> dict[str, int]:
 
 
 def let_in(port: int, kind: str, folder: Path, user: str, password: str) -> bool:
-    """Whether a client with this password is let in."""
+    """Whether a client with this password is let in, where somebody listens."""
     options: dict[str, Any] = {"auth": {"username": user, "password": password}} if user else {}
     if kind == "tls":
         options["tls"] = {"ca_certs": str(folder / "certificates/ca.pem")}
@@ -76,7 +76,7 @@ def let_in(port: int, kind: str, folder: Path, user: str, password: str) -> bool
         options["transport"] = "websockets"
     try:
         publish.single(f"clients/{user}/hello", "x", qos=1, port=port, **options)
-    except MQTTException:
+    except (MQTTException, ConnectionRefusedError):
         return False
     return True
 
@@ -143,17 +143,134 @@ def test_debians_own_file(tmp_path: Path) -> None:
 
 def test_lines_that_cannot_be_used_are_left_out_of_the_copies(tmp_path: Path) -> None:
     (tmp_path / "pw").write_text("ada:$7$101$c2FsdA==$aGFzaA==\neve:plain\n")
-    (tmp_path / "acl").write_text("topic read a/#\ntopik x\n")
+    (tmp_path / "acl").write_text("topic read a/#\ntopic read x#\n")
     conf = tmp_path / "mosquitto.conf"
     conf.write_text(f"password_file {tmp_path}/pw\nacl_file {tmp_path}/acl\n")
     loose = headrace("config", "from-mosquitto", str(conf))
     assert f"{tmp_path}/pw: with these lines it cannot be used" in loose.stderr
     made = headrace("config", "from-mosquitto", str(conf), "--out", str(tmp_path / "out"))
     assert "user eve: no $7$" in made.stderr
-    assert "'topik x' is no topic" in made.stderr
+    assert "acl:2: 'x#': " in made.stderr
     where = ["--set", f"data_dir={tmp_path}/data", "--set", f"listeners=tcp://127.0.0.1:{free_port()}"]
     checked = headrace("config", "check", made.stdout.strip(), *where)
     assert (checked.returncode, checked.stdout) == (0, "ok\n"), checked.stderr
+
+
+@pytest.mark.parametrize("line", ["topic deny a/b#", "usr bob"])
+def test_a_line_of_the_acl_that_forbids_is_not_left_out(tmp_path: Path, line: str) -> None:
+    (tmp_path / "acl").write_text(f"topic read a/#\n{line}\n")
+    conf = tmp_path / "mosquitto.conf"
+    conf.write_text(f"acl_file {tmp_path}/acl\n")
+    out = ("--out", str(tmp_path / "out"))
+    made = headrace("config", "from-mosquitto", str(conf), *out)
+    assert (made.returncode, made.stdout, (tmp_path / "out").exists()) == (1, "", False)
+    assert f"acl:2: {line}: without this line more would be allowed" in made.stderr
+    made = headrace("config", "from-mosquitto", str(conf), "--accept", "acl_file", *out)
+    assert made.returncode == 0, made.stderr
+    assert f"# {line}" in (tmp_path / "out/acl").read_text()
+
+
+def test_what_is_there_is_not_replaced(tmp_path: Path) -> None:
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out/headrace.toml").write_text("# mine")
+    conf = tmp_path / "mosquitto.conf"
+    conf.write_text("listener 1883\n")
+    command = ("config", "from-mosquitto", str(conf), "--out", str(tmp_path / "out"))
+    refused = headrace(*command)
+    assert (refused.returncode, refused.stdout) == (2, "")
+    assert f"{tmp_path}/out/headrace.toml: there already; --force replaces" in refused.stderr
+    assert (tmp_path / "out/headrace.toml").read_text() == "# mine"
+    assert headrace(*command, "--force").returncode == 0
+    assert "listeners" in (tmp_path / "out/headrace.toml").read_text()
+
+
+def test_what_is_left_out_is_said_and_ends_with_1(tmp_path: Path) -> None:
+    conf = tmp_path / "mosquitto.conf"
+    conf.write_text("listener 1883\nlistener 8884\npsk_hint x\npsk_file /psk\n")
+    part = headrace("config", "from-mosquitto", str(conf))
+    assert (part.returncode, 'listeners = ["tcp://0.0.0.0:1883"]' in part.stdout) == (1, True)
+    assert part.stderr.splitlines()[-1] == "headrace: left out: listener 8884"
+    conf.write_text("listener 1883\nauth_plugin /x.so\nauth_opt_jwt_secret geheim\n")
+    nothing = headrace("config", "from-mosquitto", str(conf))
+    assert (nothing.returncode, nothing.stdout) == (1, "")
+    assert nothing.stderr.splitlines()[-1] == "headrace: left out: everything; no configuration is made"
+    assert "geheim" not in nothing.stderr
+    accepted = headrace("config", "from-mosquitto", str(conf), "--accept", "auth_plugin")
+    assert (accepted.returncode, "geheim" in accepted.stdout + accepted.stderr) == (0, False)
+    unknown = headrace("config", "from-mosquitto", str(conf), "--accept", "auth_plugins")
+    assert unknown.returncode == 2
+
+
+def closed_files(folder: Path, kind: str) -> list[int]:
+    """A mosquitto.conf that keeps somebody out by an option of this kind; returns the ports of its listeners."""
+    certificate, key = Authority(folder / "certificates").issue("server")
+    for name, users in (("a", ["ada"]), ("b", ["bob"])):
+        for user in users:
+            made = ["mosquitto_passwd", "-c", "-b", f"{folder}/{name}", user, USERS[user]]
+            subprocess.run(made, check=True, timeout=30)
+    first, second = free_port(), free_port()
+    tls = [f"certfile {certificate}", f"keyfile {key}"]
+    lines = {
+        "users": [
+            "per_listener_settings true",
+            *(f"listener {first} 127.0.0.1", f"password_file {folder}/a"),
+            *(f"listener {second} 127.0.0.1", f"password_file {folder}/b"),
+        ],
+        "open": [
+            "per_listener_settings true",
+            *(f"listener {first} 127.0.0.1", "allow_anonymous true"),
+            *(f"listener {second} 127.0.0.1", f"password_file {folder}/b"),
+        ],
+        "nobody": [
+            "per_listener_settings true",
+            *(f"listener {first} 127.0.0.1", f"password_file {folder}/a"),
+            f"listener {second} 127.0.0.1",
+        ],
+        "certificates": [
+            f"password_file {folder}/a",
+            f"listener {first} 127.0.0.1",
+            *(f"listener {second} 127.0.0.1", *tls, "use_identity_as_username true"),
+        ],
+        "prefixes": [f"password_file {folder}/a", "clientid_prefixes own-", f"listener {first} 127.0.0.1"],
+    }[kind]
+    (folder / "mosquitto.conf").write_text("\n".join(["user root", "log_dest stderr", *lines]))
+    return [first, second]
+
+
+def admitted(ports: list[int], folder: Path, tls: int) -> set[tuple[int, str]]:
+    """Who comes in where: (port, user)."""
+    asked = [("ada", "secret"), ("bob", "hidden"), ("eve", "x"), ("", "")]
+    return {
+        (port, user)
+        for port in ports
+        for user, password in asked
+        if let_in(port, "tls" if port == tls else "tcp", folder, user, password)
+    }
+
+
+@pytest.mark.mosquitto
+@pytest.mark.parametrize("kind", ["users", "open", "nobody", "certificates", "prefixes"])
+def test_nobody_comes_in_who_did_not(tmp_path: Path, kind: str) -> None:
+    """Without a word from the person who converts; whoever else comes in, came in at Debian's mosquitto."""
+    ports = closed_files(tmp_path, kind)
+    made = headrace(
+        "config", "from-mosquitto", str(tmp_path / "mosquitto.conf"), "--out", str(tmp_path / "out")
+    )
+    assert made.returncode == (0 if kind == "open" else 1), made.stderr
+    found = []
+    for brand in (Mosquitto, Headrace):
+        if brand is Headrace and not (tmp_path / "out").exists():
+            assert kind == "prefixes"
+            return
+        broker = brand(tmp_path)
+        broker.port = ports[0]
+        broker.start()
+        try:
+            found.append(admitted(ports, tmp_path, ports[1] if kind == "certificates" else 0))
+        finally:
+            broker.stop()
+    assert found[1] <= found[0]
+    assert found[1]
 
 
 def test_wrong_use(tmp_path: Path) -> None:

@@ -37,6 +37,7 @@ BRIDGE_OPTIONS = {
     "bridge_capath",
     "bridge_insecure",
     "bridge_protocol_version",
+    "bridge_tls_use_os_certs",
     "connection",
     "notifications",
     "notifications_local_only",
@@ -56,6 +57,22 @@ class Bridge:
     topics: list[Table] = field(default_factory=list)
     hosts: list[str] = field(default_factory=list)
     encrypted: bool = False
+    closed: list[tuple[Line, str]] = field(default_factory=list)  # that close a door, and why
+    authorities: Line | None = None  # a folder of them, other than the system's
+    insecure: Line | None = None
+
+    def is_left_out(self, converted: Converted) -> bool:
+        """Return whether it would cross less protected than before."""
+        if self.authorities is not None and "ca" not in self.tls:
+            why = "the system's authorities would be trusted; name one file with those of the folder: bridge_cafile"
+            self.closed.append((self.authorities, why))
+        if self.insecure is not None and self.encrypted:
+            self.tls["insecure"] = True
+            why = "a certificate of anybody would do, where Mosquitto leaves out the name alone"
+            self.closed.append((self.insecure, why))
+        what = f"connection {self.first.value}"
+        said = [converted.closes(line, why, what) for line, why in self.closed]  # each of them
+        return any(said)
 
     def as_table(self) -> Table:
         """Return the table of a bridge. Raises InvalidLine."""
@@ -70,7 +87,7 @@ class Bridge:
         }
         # Mosquitto's default is the older one.
         found |= {"version": "3.1.1"} | self.table
-        if self.tls:
+        if self.tls and self.encrypted:
             found["tls"] = self.tls
         return found | {"topics": self.topics}
 
@@ -83,19 +100,20 @@ def begin(line: Line, converted: Converted) -> Bridge:
     return Bridge(line, {"name": name})
 
 
-def _take_tls(bridge: Bridge, line: Line, converted: Converted) -> None:
+def _take_tls(bridge: Bridge, line: Line) -> None:
     if line.option == "bridge_insecure":
-        if line.flag():
-            bridge.tls["insecure"] = True
-        return
-    bridge.encrypted = True
-    if line.option in _TLS:
-        bridge.tls[_TLS[line.option]] = line.text()
-    elif line.value.rstrip("/") != "/etc/ssl/certs":
-        converted.remark(line, "the system's authorities are trusted, or those of one file: bridge_cafile")
+        bridge.insecure = line if line.flag() else None
+    elif line.option == "bridge_tls_use_os_certs":
+        bridge.encrypted = bridge.encrypted or line.flag()
+    else:
+        bridge.encrypted = True
+        if line.option in _TLS:
+            bridge.tls[_TLS[line.option]] = line.text()
+        elif line.value.rstrip("/") != "/etc/ssl/certs":
+            bridge.authorities = line
 
 
-def take(bridge: Bridge, line: Line, converted: Converted) -> None:
+def take(bridge: Bridge, line: Line) -> None:
     """Note an option of this bridge. Raises InvalidLine."""
     option, table = line.option, bridge.table
     if option in ("address", "addresses"):
@@ -106,8 +124,8 @@ def take(bridge: Bridge, line: Line, converted: Converted) -> None:
         table[_TEXTS[option]] = line.text()
     elif option in _NUMBERS:
         table[_NUMBERS[option]] = line.integer()
-    elif option in _TLS or option in ("bridge_capath", "bridge_insecure"):
-        _take_tls(bridge, line, converted)
+    elif option in _TLS or option in ("bridge_capath", "bridge_insecure", "bridge_tls_use_os_certs"):
+        _take_tls(bridge, line)
     elif option == "bridge_protocol_version":
         if line.value not in _VERSIONS:
             raise InvalidLine(f"{line.place}: {option} {line.value}: one of {', '.join(_VERSIONS)} is needed")

@@ -6,6 +6,7 @@ import json
 from dataclasses import dataclass, field
 from typing import Any
 
+from headrace.mosquitto.closing import SECRETS
 from headrace.mosquitto.lines import Line
 
 Table = dict[str, Any]
@@ -14,10 +15,14 @@ Table = dict[str, Any]
 @dataclass
 class Converted:
     """What a conversion has made. `tables` as TOML has them. `remarks`: place, what stands there, and what became of
-    it."""
+    it. `accepted`: options that may be left out although they close a door. `left_out`: what is not in the result, since
+    without its option it would let in more than before; `is_made`: False when that is all of it."""
 
     tables: Table = field(default_factory=dict)
     remarks: list[str] = field(default_factory=list)
+    accepted: frozenset[str] = frozenset()
+    left_out: list[str] = field(default_factory=list)
+    is_made: bool = True
 
     def set(self, key: str, value: object) -> None:
         """Set a key: `session.inflight_max` is a key of the table `session`."""
@@ -29,8 +34,18 @@ class Converted:
         return (self.tables.get(table, {}) if table else self.tables).get(name)
 
     def remark(self, line: Line, why: str) -> None:
-        value = "(a secret)" if "password" in line.option and "file" not in line.option else line.value
-        self.remarks.append(f"{line.place}: {line.option} {value}".rstrip() + f": {why}")
+        self.remarks.append(f"{line.place}: {_shown(line)}: {why}")
+
+    def closes(self, line: Line, why: str, what: str) -> bool:
+        """Return whether `what` must be left out, since this line closes a door and `why` nothing of ours does: unless
+        its option was accepted. Either is said."""
+        if line.option in self.accepted:
+            self.remark(line, f"{why}; accepted")
+            return False
+        if what not in self.left_out:
+            self.left_out.append(what)
+        self.remark(line, f"{why}; {what} is left out, unless you say --accept {line.option}")
+        return True
 
     def toml(self) -> str:
         """Return the configuration as a file: keys, tables, bridges, with the remarks in front."""
@@ -44,6 +59,12 @@ class Converted:
         )
         lines = _table("", self.tables)
         return "\n".join([*head, *([""] if head else []), *lines]) + "\n"
+
+
+def _shown(line: Line) -> str:
+    """Return a line for people, without secrets."""
+    value = "(a secret)" if line.option in SECRETS else line.value
+    return f"{line.option} {value}".rstrip()
 
 
 def _table(name: str, table: Table) -> list[str]:

@@ -47,9 +47,10 @@ def can_verify(hashed: str) -> bool:
         return False
 
 
-def usable_acl(file: Path) -> tuple[list[str], list[str]]:
-    """Return the lines that we can use, and the remarks. Raises OSError, UnicodeDecodeError."""
-    lines, remarks = file.read_text(encoding="utf-8").split("\n"), []
+def usable_acl(file: Path) -> tuple[list[str], list[str], list[tuple[int, str]]]:
+    """Return the lines that we can use, the remarks, and number and text of those left out that are more than a grant:
+    what they forbid, or whose the lines are that follow, is lost. Raises OSError, UnicodeDecodeError."""
+    lines, remarks, closing = file.read_text(encoding="utf-8").split("\n"), [], []
     with tempfile.TemporaryDirectory(prefix="headrace-") as folder:
         copy = Path(folder) / "acl"
         while True:
@@ -62,6 +63,14 @@ def usable_acl(file: Path) -> tuple[list[str], list[str]]:
                     raise
                 number = int(place[1])
                 remarks.append(f"{file}:{number}: {place[2]}; left out")
+                if not _is_grant(lines[number - 1]):
+                    closing.append((number, lines[number - 1].strip()))
                 lines[number - 1] = f"# {lines[number - 1]}"
             else:
-                return lines, remarks
+                return lines, remarks, closing
+
+
+def _is_grant(line: str) -> bool:
+    """Return whether a line of an ACL file allows something, and says nothing else."""
+    word, *rest = line.split()
+    return word in ("topic", "pattern") and "deny" not in rest[:1]

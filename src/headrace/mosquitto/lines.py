@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from headrace.errors import ConfigError
@@ -25,6 +26,13 @@ class Line:
     @property
     def place(self) -> str:
         return f"{self.file}:{self.number}"
+
+    def veiled(self) -> Line:
+        """Return the line of an option that is not known, for people: its value may be a secret, and with a tab between
+        them so may the end of its name."""
+        found = re.match(r"[A-Za-z0-9_.]{1,60}", self.option)
+        name = found[0] if found else "(no name)"
+        return replace(self, option=name, value="(not shown)" if self.value or name != self.option else "")
 
     def text(self) -> str:
         """Return the value of a line. Raises InvalidLine if there is none."""

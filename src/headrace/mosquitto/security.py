@@ -21,6 +21,38 @@ def convert(
     _set_anonymous(settings, listeners, converted, local=local)
 
 
+def with_one_wall(listeners: list[Listener], per_listener: Line, converted: Converted) -> list[Listener]:
+    """Return the listeners that all stand behind the first password file and the first ACL file of them: behind those of
+    another one somebody would come in, or may do more, who may not now. Raises InvalidLine."""
+    wanted = {option: _first(option, listeners) for option in ("password_file", "acl_file")}
+    kept = []
+    for one in listeners:
+        others = [option for option, file in wanted.items() if not _fits(option, file, one)]
+        why = f"{_ONE}, and {one.name} has not the {' and the '.join(others)} of the first one that has any"
+        if not others or not converted.closes(per_listener, why, one.name):
+            kept.append(one)
+    return kept
+
+
+def _first(option: str, listeners: Sequence[Listener]) -> str:
+    return next((one.lines[option].value for one in listeners if option in one.lines), "")
+
+
+def _fits(option: str, file: str, listener: Listener) -> bool:
+    """Return whether a listener lets in, or allows, no more with this file than with what it has."""
+    own = listener.lines[option].value if option in listener.lines else ""
+    if own == file or (option == "acl_file" and not own):
+        return True
+    if option == "acl_file" or own:
+        return False
+    return _anonymous(listener) or listener.takes_names_from_certificates
+
+
+def _anonymous(listener: Listener) -> bool:
+    line = listener.lines.get("listener_allow_anonymous") or listener.lines.get("allow_anonymous")
+    return line is not None and line.flag()
+
+
 def _set_files(settings: dict[str, Line], listeners: Sequence[Listener], converted: Converted) -> None:
     for option in ("password_file", "acl_file"):
         given = [

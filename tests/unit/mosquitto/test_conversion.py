@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import re
 import tomllib
 from pathlib import Path
@@ -11,6 +12,7 @@ import pytest
 
 from headrace.config import examine
 from headrace.mosquitto.bridges import BRIDGE_OPTIONS
+from headrace.mosquitto.closing import CLOSING
 from headrace.mosquitto.conversion import convert
 from headrace.mosquitto.general import GENERAL
 from headrace.mosquitto.lines import InvalidLine
@@ -18,14 +20,26 @@ from headrace.mosquitto.listeners import LISTENER_OPTIONS, SECURITY
 from headrace.mosquitto.without import WITHOUT, why_without
 
 EXAMPLE = Path("/usr/share/doc/mosquitto/examples/mosquitto.conf")
+MANUAL = Path("/usr/share/man/man5/mosquitto.conf.5.gz")
+# Of mosquitto.conf(5) of 2.1, what that of 2.0 has not.
+OF_2_1 = """
+    accept_protocol_versions bridge_ciphers bridge_ciphers_tls1.3 bridge_max_topic_alias
+    bridge_receive_maximum bridge_reload_type bridge_session_expiry_interval bridge_tcp_keepalive
+    bridge_tcp_user_timeout bridge_tls_use_os_certs disable_client_cert_date_checks enable_control_api
+    enable_proxy_protocol global_max_clients global_max_connections global_plugin
+    listener_allow_anonymous listener_auto_id_prefix log_dest max_topic_alias_broker packet_buffer_size
+    packet_max_auth packet_max_connect packet_max_simple packet_max_un_subscribe plugin plugin_load
+    plugin_opt_x plugin_use proxy_protocol_v2_require_tls retain_expiry_interval websockets_origin
+"""
 BRIDGE = "connection b\naddress h.example.org\ntopic #\n"
 
 
-def converted(tmp_path: Path, text: str) -> tuple[dict[str, Any], list[str]]:
+def converted(tmp_path: Path, text: str, *accepted: str) -> tuple[dict[str, Any], list[str]]:
     """(our tables, remarks without the place). What comes out is a configuration of ours."""
     file = tmp_path / "mosquitto.conf"
     file.write_text(text, encoding="utf-8")
-    found = convert(file)
+    found = convert(file, accepted)
+    assert (found.left_out, found.is_made) == ([], True)
     made = tmp_path / "headrace.toml"
     made.write_text(found.toml(), encoding="utf-8")
     assert [str(error) for error in examine(made, environment={})[1]] == []
@@ -50,7 +64,14 @@ def test_an_empty_file_is_mosquittos_defaults(tmp_path: Path) -> None:
         ("listener 1883", ["tcp://0.0.0.0:1883"]),
         ("listener 1883 localhost", ["tcp://localhost:1883"]),
         ("listener 1883 ::1", ["tcp://[::1]:1883"]),
-        ("listener 1883\nsocket_domain ipv6", ["tcp://[::]:1883"]),
+        ("listener 1883 ::1\nsocket_domain ipv6", ["tcp://[::1]:1883"]),
+        ("listener 1883\nenable_proxy_protocol 2", ["tcp://0.0.0.0:1883/?proxy=required"]),
+        ("max_connections 5", ["tcp://0.0.0.0:1883/?connections_max=5"]),
+        ("certfile /c\nkeyfile /k", ["tls://0.0.0.0:1883/?key=/k&cert=/c"]),
+        (
+            "certfile /c\nkeyfile /k\nlistener 1884 127.0.0.1",
+            ["tls://0.0.0.0:1883/?key=/k&cert=/c", "tcp://127.0.0.1:1884"],
+        ),
         ("listener 0 /run/m.sock", ["unix:///run/m.sock"]),
         ("listener 9001\nprotocol websockets\nmax_connections 5", ["ws://0.0.0.0:9001/?connections_max=5"]),
         ("port 1884\nbind_address 10.0.0.1\nlistener 1885", ["tcp://10.0.0.1:1884", "tcp://0.0.0.0:1885"]),
@@ -96,8 +117,15 @@ def test_files_of_listeners_that_differ_are_said(tmp_path: Path) -> None:
         "password_file /b",
         "listener 3",
     ]
-    tables, remarks = converted(tmp_path, "\n".join(lines))
+    (tmp_path / "mosquitto.conf").write_text("\n".join(lines))
+    found = convert(tmp_path / "mosquitto.conf")
+    assert found.left_out == ["listener 2", "listener 3"]
+    assert found.tables["listeners"] == ["tcp://0.0.0.0:1"]
+    assert found.tables["access"] == {"password_file": "/a"}
+    tables, remarks = converted(tmp_path, "\n".join(lines), "per_listener_settings")
     assert tables["access"] == {"password_file": "/a"}
+    assert [remark.partition(":")[0] for remark in remarks] == ["1", "1", "5", "3"]
+    remarks = remarks[2:]
     assert remarks == [
         "5: password_file /b: headrace has one for all listeners: /a counts",
         "3: password_file /a: headrace has one for all listeners: it counts for listener 3 too",
@@ -192,15 +220,15 @@ def test_every_line_without_a_counterpart_is_said(tmp_path: Path) -> None:
     options = [option for option in WITHOUT if option != "include_dir"]
     _, remarks = converted(tmp_path, BRIDGE + "".join(f"{option} 1\n" for option in options))
     assert [remark.split(" ")[1] for remark in remarks] == options
-    _, remarks = converted(tmp_path, "maximum 3\nplugin_opt_file /x\n")
-    assert [remark.partition(": ")[2].rpartition(": ")[2] for remark in remarks] == [
-        "no option of Mosquitto that is known here",
-        why_without("plugin"),
+    _, remarks = converted(tmp_path, "maximum 3\nplugin_opt_file /x\n", "maximum")
+    assert remarks == [
+        f"2: plugin_opt_file (not shown): {why_without('plugin_opt_')}",
+        "1: maximum (not shown): no option of Mosquitto that is known here, so what it closes is not known; accepted",
     ]
 
 
 def test_an_option_has_one_answer() -> None:
-    groups = [set(BRIDGE_OPTIONS), set(LISTENER_OPTIONS), set(GENERAL), set(SECURITY), set(WITHOUT)]
+    groups = [set(one) for one in (BRIDGE_OPTIONS, LISTENER_OPTIONS, GENERAL, SECURITY, WITHOUT, CLOSING)]
     assert len(set().union(*groups)) == sum(map(len, groups))
 
 
@@ -211,8 +239,36 @@ def test_every_option_of_debians_example_is_known() -> None:
         pytest.skip("Debian leaves examples out here")
     named = set(re.findall(r"^#([a-z][a-z0-9_.]+)(?: .*)?$", EXAMPLE.read_text(), re.MULTILINE))
     assert len(named) > 80
-    known = {*BRIDGE_OPTIONS, *LISTENER_OPTIONS, *GENERAL, *SECURITY, "per_listener_settings", "connection"}
-    assert {option for option in named if option not in known and not why_without(option)} == set()
+    assert {option for option in named if not is_known(option)} == set()
+
+
+@pytest.mark.mosquitto
+def test_every_option_of_debians_manual_is_known() -> None:
+    if not MANUAL.exists():
+        pytest.skip("Debian leaves manuals out here")
+    text = gzip.decompress(MANUAL.read_bytes()).decode().replace("\\&", "").replace("\\-", "-")
+    named = set(re.findall(r"^\.PP\n\\fB([a-z][a-z0-9_.]+\*?)\\fR", text, re.MULTILINE)) - {
+        "mosquitto",
+        "mosquitto.conf",
+    }
+    assert len(named) > 100
+    assert {option for option in named if not is_known(option.replace("*", "x"))} == set()
+
+
+def is_known(option: str) -> bool:
+    carried = {
+        *BRIDGE_OPTIONS,
+        *LISTENER_OPTIONS,
+        *GENERAL,
+        *SECURITY,
+        "per_listener_settings",
+        "include_dir",
+    }
+    return option in carried or option in CLOSING or why_without(option) != ""
+
+
+def test_every_option_of_2_1_is_known() -> None:
+    assert [option for option in OF_2_1.split() if not is_known(option)] == []
 
 
 def test_includes(tmp_path: Path) -> None:

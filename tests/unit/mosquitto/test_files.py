@@ -45,6 +45,26 @@ def test_a_hash_that_can_be_verified(hashed: str, possible: bool) -> None:
 def test_acl(tmp_path: Path) -> None:
     file = tmp_path / "acl"
     file.write_text("topic read a/#\ntopik x\nuser bob\ntopic a#\npattern write dev/%u/#")
-    lines, remarks = usable_acl(file)
+    lines, remarks, closing = usable_acl(file)
     assert lines == ["topic read a/#", "# topik x", "user bob", "# topic a#", "pattern write dev/%u/#"]
     assert [remark.split(": ")[0] for remark in remarks] == [f"{file}:2", f"{file}:4"]
+    assert closing == [(2, "topik x")]
+
+
+@pytest.mark.parametrize(
+    ("line", "closes"),
+    [
+        ("topic read a#", False),
+        ("pattern a+b", False),
+        ("topic deny a#", True),
+        ("pattern deny a#/b", True),
+        ("usr bob", True),
+        ("user", True),
+        ("client-id", True),
+    ],
+)
+def test_a_line_that_is_more_than_a_grant(tmp_path: Path, line: str, closes: bool) -> None:
+    """Without it something that it forbids is allowed, or the next lines are another user's."""
+    file = tmp_path / "acl"
+    file.write_text(f"user ada\ntopic a/#\n{line}\ntopic b/#\n")
+    assert usable_acl(file)[2] == ([(3, line)] if closes else [])
