@@ -19,6 +19,7 @@ from uuid import UUID
 from headrace.journal.errors import CorruptFile, UnsupportedFormat
 from headrace.journal.segment import file_name
 from headrace.journal.snapshot import SUFFIX, SnapshotFile, SnapshotWriter
+from headrace.ownership import make_directory
 
 VERSION = 1
 _MAGIC = b"bootstrap"
@@ -35,7 +36,7 @@ def write_bootstrap(
     directory: Path, uuid: str, epoch: int, checkpoint: int, records: Iterable[tuple[int, bytes]]
 ) -> Path:
     """Write `<directory>/<checkpoint>.snapshot`, synced; the newest two are kept. `records`: offset, bytes; ascending."""
-    directory.mkdir(parents=True, exist_ok=True)
+    make_directory(directory)
     writer = SnapshotWriter(directory, checkpoint)
     try:
         writer.add(_FIRST.pack(_MAGIC, VERSION, UUID(uuid).bytes, epoch))
