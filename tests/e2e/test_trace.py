@@ -76,6 +76,12 @@ def live(broker: BrokerProcess) -> None:
         sensor.ping()
 
 
+@pytest.mark.parametrize("seconds", ["0.2", "1", "1.3"])
+def test_a_trace_ends_by_itself_with_status_0(broker: BrokerProcess, seconds: str) -> None:
+    ended = headrace("trace", "topic", "#", "--seconds", seconds, *where(broker))
+    assert (ended.returncode, ended.stderr) == (0, "")
+
+
 def test_a_client_from_connect_to_disconnect(broker: BrokerProcess) -> None:
     traced = Traced(broker, "client", "sensor-*")
     try:

@@ -67,7 +67,11 @@ class Trace:
         now = self._clock()
         if now >= self._until:
             self.over = True
-        return self.over or now - self._asked_at > IDLE_S
+        return self.over or self.left()
+
+    def left(self) -> bool:
+        """Return whether the trace's reader has not asked for so long that it has left."""
+        return self._clock() - self._asked_at > IDLE_S
 
     def wants_client(self, client_id: str, peer: str) -> bool:
         if self.kind == "client":
@@ -116,6 +120,7 @@ class Tracing:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.traces: list[Trace] = []
+        self._over: list[Trace] = []  # whose time is over, while their readers have not fetched the last rows
         self._connections = connections
         self._loop = loop
         self._clock = clock
@@ -146,18 +151,27 @@ class Tracing:
         return trace
 
     def find(self, trace_id: str) -> Trace | None:
-        return next((trace for trace in self.traces if trace.id == trace_id), None)
+        """Return the trace of that id: one that is on, or whose last rows nobody has fetched yet."""
+        return next((trace for trace in (*self.traces, *self._over) if trace.id == trace_id), None)
 
     def end(self, trace: Trace) -> None:
+        """End a trace for good: its reader has all rows, has said so or has left."""
+        if trace in self._over:
+            self._over.remove(trace)
+        self._stop(trace)
+
+    def _stop(self, trace: Trace) -> None:
         if trace in self.traces:
             self.traces.remove(trace)
             self._look_again()
 
     def _watch(self) -> None:
-        """Watch the traces: every second, end what is over."""
+        """Watch the traces: every second, stop those whose time is over, and forget those whose readers have left."""
         for trace in [trace for trace in self.traces if trace.ends()]:
-            self.end(trace)
-        self._watching = bool(self.traces)
+            self._stop(trace)
+            self._over.append(trace)
+        self._over = [trace for trace in self._over if not trace.left()]
+        self._watching = bool(self.traces or self._over)
         if self._watching:
             self._loop.call_later(1.0, self._watch)
 

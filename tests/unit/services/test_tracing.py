@@ -90,6 +90,29 @@ def test_a_trace_ends_with_its_time_or_with_its_reader() -> None:
     assert trace.over
 
 
+def test_the_last_rows_of_a_trace_are_there_for_its_reader_and_nobody_waits_for_one_that_has_left() -> None:
+    async def body() -> None:
+        clock = Clock()
+        tracing = Tracing(list, asyncio.get_running_loop(), clock)
+        trace = tracing.begin("topic", "#", 1.0)
+        tracing.packet({"topic": "a"}, "")
+        clock.now = 1.5
+        tracing._watch()
+        assert tracing.traces == []
+        tracing.packet({"topic": "too late"}, "")
+        assert tracing.find(trace.id) is trace
+        assert trace.take() == ([{"topic": "a"}], 0)
+        assert trace.over
+        for _ in range(TRACES_MAX):  # it takes the place of no other one
+            tracing.begin("topic", "#", 60.0)
+        clock.now += IDLE_S + 0.1
+        tracing._watch()
+        assert tracing.find(trace.id) is None
+        assert tracing.traces == []
+
+    asyncio.run(body())
+
+
 def test_what_makes_no_sense_is_refused_and_there_are_not_many() -> None:
     async def body() -> None:
         tracing = Tracing(list, asyncio.get_running_loop(), Clock())
