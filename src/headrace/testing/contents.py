@@ -6,21 +6,23 @@ durable, and survives a kill.
 
 from __future__ import annotations
 
+import heapq
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import NamedTuple
 
 from headrace.core.ports.identity import DEFAULT_TENANT
+from headrace.core.records.message import Copy, decode_batch
 from headrace.core.records.message import Message as Stored
-from headrace.core.records.message import decode_batch
-from headrace.core.state.session import Session
+from headrace.core.state.session import MEMBER_PREFIX, Session
 from headrace.journal.errors import NoJournal
 from headrace.journal.reader import JournalReader
 from headrace.mqtt import packets
 from headrace.mqtt.properties import Properties
 from headrace.mqtt.topics import matches
 from headrace.storage.embedded.recovery import folded
+from headrace.workers.layout import Layout, is_new
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -45,19 +47,18 @@ class Message(NamedTuple):
 
 
 class Contents:
-    """The contents of a data directory; each call looks at the files as they are then. Safe in any one thread."""
+    """The contents of a data directory, of all its shards; each call looks at the files as they are then. Safe in any one
+    thread."""
 
     def __init__(self, data_dir: Path) -> None:
         self._data_dir = data_dir
-        self._reader = JournalReader(data_dir)
-        self._messages: list[Message] = []
-        self._next_offset = 0
+        self._layout: Layout | None = None
+        self._shards: list[_Shard] = []
 
     def messages(self, topic: str = "#") -> list[Message]:
-        """Return the messages whose topic matches the filter `topic`, in the journal's order; QoS 0 is not
-        journaled."""
-        self._read_on()
-        return [message for message in self._messages if topic == "#" or matches(topic, message.topic)]
+        """Return the messages whose topic matches the filter `topic`, in the journal's order, of several shards by the
+        time at which the broker received them; QoS 0 is not journaled."""
+        return [message for message in self._published() if topic == "#" or matches(topic, message.topic)]
 
     def published(self, topic: str, count: int) -> Callable[[], bool]:
         """Return whether there are `count` such messages, to be asked again and again."""
@@ -86,9 +87,10 @@ class Contents:
             f"{', '.join(session.subscriptions or {}) or 'no subscriptions'})"
             for session in self._sessions()
         ]
-        topics = sorted({message.topic for message in self.messages()})
+        messages = self.messages()
+        topics = sorted({message.topic for message in messages})
         return (
-            f"the journal holds {len(self._messages)} messages, on {', '.join(topics) or 'no topic'}; "
+            f"the journal holds {len(messages)} messages, on {', '.join(topics) or 'no topic'}; "
             f"clients: {', '.join(clients) or 'none'}"
         )
 
@@ -96,20 +98,50 @@ class Contents:
         return any(s.client_id == client_id and s.closed_at_us == 0 for s in self._sessions())
 
     def _sessions(self) -> list[Session]:
+        return [session for shard in self._opened() for session in shard.sessions()]
+
+    def _published(self) -> list[Message]:
+        for shard in self._opened():
+            shard.read_on()
+        return list(heapq.merge(*(shard.messages for shard in self._shards), key=lambda message: message.time))
+
+    def _opened(self) -> list[_Shard]:
+        """Return the shards, none before the broker has made the data directory."""
+        if self._layout is None and not is_new(self._data_dir):
+            self._layout = layout = Layout.open(self._data_dir)
+            self._shards = [_Shard(layout, number) for number in range(layout.shards)]
+        return self._shards
+
+
+class _Shard:
+    """One shard of a data directory: the messages that were published to it, and the sessions that are at home there."""
+
+    def __init__(self, layout: Layout, number: int) -> None:
+        self._directory = layout.directory(number)
+        self._number = number
+        self._count = layout.shards
+        self._reader = JournalReader(self._directory)
+        self.messages: list[Message] = []
+        self._next_offset = 0
+
+    def sessions(self) -> list[Session]:
+        """Return the sessions, without the stand-ins for members of groups that are at home elsewhere."""
         try:
-            return list(folded(self._data_dir).tenant(DEFAULT_TENANT).sessions.values())
+            fold = folded(self._directory, self._number, self._count)
         except NoJournal:
             return []
+        sessions = fold.tenant(DEFAULT_TENANT).sessions.values()
+        return [session for session in sessions if not session.client_id.startswith(MEMBER_PREFIX)]
 
-    def _read_on(self) -> None:
-        """Take note of the messages since the last time."""
+    def read_on(self) -> None:
+        """Take note of the messages since the last time. Copies of other shards' are in the journals of those."""
         try:
             end = self._reader.high_watermark()
             start = max(self._next_offset, self._reader.start_offset())
             for batch in self._reader.scan(start, end):
                 records = decode_batch(bytes(batch.body), batch.base_offset)
-                stored = [record for record in records if isinstance(record, Stored)]
-                self._messages += [_message(record) for record in stored if record.offset >= start]
+                stored = [r for r in records if isinstance(r, Stored) and not isinstance(r, Copy)]
+                self.messages += [_message(record) for record in stored if record.offset >= start]
                 self._next_offset = batch.end_offset
         except NoJournal:
             return

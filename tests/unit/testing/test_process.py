@@ -75,6 +75,27 @@ def test_a_kill_ends_workers_too_and_leaves_them_no_time_to_say_goodbye() -> Non
         broker.start()
 
 
+@pytest.mark.parametrize("settings", [{"workers": 2}, {"workers": 1, "shards": 3}, {"workers": "auto"}])
+def test_whatever_holds_its_data_it_is_read_as_that_of_one(settings: dict[str, object]) -> None:
+    names = [f"client-{n}" for n in range(6)]  # at home in all shards
+    with BrokerProcess(settings) as broker, contextlib.ExitStack() as stack:
+        assert broker.messages() == []
+        for name in names:
+            member = stack.enter_context(client(broker, name))
+            member.subscribe([(f"of/{name}", 1), ("$share/g/plant/#", 1), ("all/#", 1)])
+            broker.wait_until_subscribed("$share/g/plant/#", name)
+            broker.wait_until_connected(name)
+            member.publish(f"all/{name}", name, qos=1).wait_for_publish(10)
+        found = broker.wait_until_published("all/#", count=len(names))
+        assert [message.client_id for message in found] == names
+        with pytest.raises(TimeoutError, match=r"holds 6 messages, on all/client-0, .*client-5 \(connected"):
+            broker.wait_until_connected("nobody", timeout_s=0.05)
+        broker.kill()
+        assert [message.text for message in broker.messages("all/#")] == names
+        broker.start()
+        broker.wait_until_disconnected(names[0])
+
+
 def is_there(pid: str) -> bool:
     """Whether a process runs: one that nobody has waited for does not."""
     try:
