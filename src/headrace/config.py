@@ -18,7 +18,7 @@ import tomllib
 from collections.abc import Iterator, Mapping
 from datetime import datetime
 from pathlib import Path
-from typing import Annotated, Any, Literal, NamedTuple, TypeVar
+from typing import Annotated, Any, Literal, NamedTuple, TypeVar, get_args, get_origin, get_type_hints
 from urllib.parse import urlsplit
 
 import msgspec
@@ -497,9 +497,9 @@ def _converted(
         try:
             return msgspec.convert(table, kind)
         except msgspec.ValidationError as error:
-            named, path = _named(error, prefix)
-            if named.key in [other.key for other in wrong]:
-                return None  # it was taken out
+            named, path = _named(error, kind, prefix)
+            if any(re.match(rf"{re.escape(named.key)}($|\[)", other.key) for other in wrong):
+                return None  # it was taken out, with the list that it was in
             wrong.append(named)
             if not _remove(table, path):
                 return None
@@ -770,9 +770,9 @@ def rule(topic: BridgeTopicConfig) -> Rule:
     return Rule(topic.pattern, topic.direction, topic.qos, topic.local_prefix, topic.remote_prefix)
 
 
-def _named(error: msgspec.ValidationError, table: str = "") -> tuple[InvalidKey, str]:
+def _named(error: msgspec.ValidationError, kind: type, table: str = "") -> tuple[InvalidKey, str]:
     """Turn "Expected `int`, got `str` - at `$.session.page_messages`" into an error under that key, and say which value
-    must go. `table`: where the value that was converted stands."""
+    must go. `kind`: what the value should have become; `table`: where it stands."""
     message, _, path = str(error).partition(" - at `$")
     path = path.rstrip("`").replace("[...]", "").removeprefix(".")
     key = f"{table}.{path}".strip(".")
@@ -783,7 +783,21 @@ def _named(error: msgspec.ValidationError, table: str = "") -> tuple[InvalidKey,
     missing = "Object missing required field `"
     if message.startswith(missing):
         return InvalidKey(f"{key}.{message.removeprefix(missing).rstrip('`')}", "is missing"), path
-    return InvalidKey(key or "configuration", message[:1].lower() + message[1:]), path
+    choices = _choices(kind, path)
+    wanted = f"; it may be {', '.join(choices)}" if choices else ""
+    return InvalidKey(key or "configuration", message[:1].lower() + message[1:] + wanted), path
+
+
+def _choices(kind: object, path: str) -> list[str]:
+    """Return the words that a value at a path such as `log.level` may be, in the order in which they stand above, and
+    that it may be a number; none where it may be any text."""
+    for name in re.findall(r"[A-Za-z_0-9]+", re.sub(r"\[[^\]]*\]", "", path)):
+        items = get_args(kind) if get_origin(kind) is tuple else ()
+        hints = get_type_hints(items[0] if items else kind) if items or isinstance(kind, type) else {}
+        kind = hints.get(name)
+    parts = [kind, *get_args(kind)]
+    words = [str(word) for part in parts if get_origin(part) is Literal for word in get_args(part)]
+    return [*words, "a number"] if words and int in parts else words
 
 
 def _unknown(key: str) -> InvalidKey:

@@ -20,8 +20,10 @@ from headrace.config import (
     Endpoint,
     InvalidKey,
     PipelineConfig,
+    _keys,
     cluster_start_us,
     endpoint,
+    examine,
     load,
     reloaded,
     show,
@@ -112,6 +114,30 @@ def test_a_bad_file_names_its_key(tmp_path: Path, text: str, key: str) -> None:
     with pytest.raises(InvalidKey) as raised:
         load(write(tmp_path, text))
     assert raised.value.key == key
+
+
+SOURCE = (Path(__file__).parents[2] / "src/headrace/config.py").read_text(encoding="utf-8")
+CHOICES = re.compile(r"\b(\w+): (?:Annotated\[[^#]*\| )?Literal\[([^\]]*)\]")
+
+
+def test_a_value_that_is_none_of_the_choices_is_answered_with_all_of_them() -> None:
+    choices = {name: set(re.findall(r'"([^"]+)"', given)) for name, given in CHOICES.findall(SOURCE)}
+    found = [key for key in _keys() if key.rpartition(".")[2] in choices]
+    assert {"durability", "workers", "log.level", "access.client_ids", "tls.minimum_version"} <= set(found)
+    for key in found:
+        with pytest.raises(InvalidKey) as raised:
+            load(None, [f"{key}=nonsense"])
+        assert raised.value.key == key
+        said = set(str(raised.value).partition("; it may be ")[2].split(", ")) - {"a number"}
+        assert said == choices[key.rpartition(".")[2]]
+
+
+def test_a_choice_inside_a_bridge_is_the_only_thing_that_is_wrong(tmp_path: Path) -> None:
+    topics = 'topics = [{ pattern = "a" }, { pattern = "b", direction = "up" }]'
+    text = f'[[bridge]]\nname = "x"\naddresses = ["tcp://h"]\nversion = "4"\n{topics}\n'
+    _, wrong = examine(write(tmp_path, text), [])
+    assert [error.key for error in wrong] == ["bridge[0].version", "bridge[0].topics[1].direction"]
+    assert str(wrong[1]).endswith("; it may be in, out, both")
 
 
 def test_a_misspelt_key_is_answered_with_the_nearest_one() -> None:

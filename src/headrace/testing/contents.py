@@ -103,7 +103,9 @@ class Contents:
     def _published(self) -> list[Message]:
         for shard in self._opened():
             shard.read_on()
-        return list(heapq.merge(*(shard.messages for shard in self._shards), key=lambda message: message.time))
+        return list(
+            heapq.merge(*(shard.messages for shard in self._shards), key=lambda message: message.time)
+        )
 
     def _opened(self) -> list[_Shard]:
         """Return the shards, none before the broker has made the data directory."""
