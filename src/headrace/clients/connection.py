@@ -66,9 +66,13 @@ class Connection(ClientHandler):
 
     async def open(self) -> Connack:
         """Connect and wait for the CONNACK; ConnectRefused, ConnectionLost, OSError or TimeoutError."""
-        async with asyncio.timeout(self._open_timeout_s):
-            await self._endpoint.dial(self._link)
-            connack = await self._ask(_CONNACK, self._protocol.connect(self.connect), Connack)
+        try:
+            async with asyncio.timeout(self._open_timeout_s):
+                await self._endpoint.dial(self._link)
+                connack = await self._ask(_CONNACK, self._protocol.connect(self.connect), Connack)
+        except TimeoutError:
+            limit = f"within {self._open_timeout_s:g} s"
+            raise TimeoutError(f"no broker answers at {self._endpoint.address} {limit}") from None
         if connack.reason_code:
             refused = ConnectRefused(connack.reason_code, _refusal(self.version, connack))
             self._end(refused)

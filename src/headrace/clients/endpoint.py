@@ -8,10 +8,12 @@ from __future__ import annotations
 import asyncio
 import socket
 import ssl
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 from headrace.address import Location, locate_remote
-from headrace.clients.errors import ConnectionLost
+from headrace.clients.errors import ConnectionLost, Unreachable
 from headrace.clients.link import Link
 from headrace.errors import HeadraceError
 from headrace.websocket_client import WebSocketClient
@@ -39,7 +41,12 @@ class Endpoint:
         return not self.path and self.tls is None
 
     async def connect(self) -> socket.socket:
-        """Return a non-blocking socket, connected to the first of the host's addresses that answers. Raises OSError."""
+        """Return a non-blocking socket, connected to the first of the host's addresses that answers. Raises
+        Unreachable."""
+        with self._explained():
+            return await self._connected()
+
+    async def _connected(self) -> socket.socket:
         loop = asyncio.get_running_loop()
         why = OSError(f"{self.host} has no address")
         found = await loop.getaddrinfo(self.host, self.port, type=socket.SOCK_STREAM)
@@ -59,15 +66,33 @@ class Endpoint:
         raise why
 
     async def dial(self, link: Link) -> None:
-        """Connect `link`; returns when MQTT may be spoken. Raises OSError (ssl.SSLError among them), ConnectionLost."""
+        """Connect `link`; returns when MQTT may be spoken. Raises Unreachable, ssl.SSLError, ConnectionLost."""
+        with self._explained():
+            await self._dial(link)
+
+    @contextmanager
+    def _explained(self) -> Iterator[None]:
+        """Say where it was that the system reports an error; what is wrong with TLS says it itself."""
+        try:
+            yield
+        except ssl.SSLError:
+            raise
+        except OSError as error:
+            raise Unreachable(self.address, error) from None
+
+    @property
+    def address(self) -> str:
+        """Return host and port as people write them."""
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+    async def _dial(self, link: Link) -> None:
         loop = asyncio.get_running_loop()
         if not self.path:
             await loop.create_connection(lambda: link, self.host, self.port, ssl=self.tls)
             return
-        host = f"[{self.host}]" if ":" in self.host else self.host
         scheme = "ws" if self.tls is None else "wss"
         upgrade = _Upgrade(link)
-        socket = WebSocketClient(upgrade, f"{scheme}://{host}:{self.port}{self.path}", None, loop.call_soon)
+        socket = WebSocketClient(upgrade, f"{scheme}://{self.address}{self.path}", None, loop.call_soon)
         await loop.create_connection(lambda: socket, self.host, self.port, ssl=self.tls)  # type: ignore[type-var]
         try:
             await upgrade.done

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import errno
+import os
+import re
+
 from headrace.errors import HeadraceError
 
 
@@ -25,3 +29,20 @@ class ConnectionLost(HeadraceError):
 
 class NotSupported(HeadraceError):
     """The server said in its CONNACK that it does not take this."""
+
+
+class Unreachable(ConnectionError):
+    """Nobody answers at an address. `errno` is that of the system, if it has said only one."""
+
+    def __init__(self, address: str, error: OSError) -> None:
+        super().__init__(f"no broker answers at {address}: {_why(error)}")
+        self.errno = error.errno
+
+
+def _why(error: OSError) -> str:
+    """Return what the system says, without its numbers; asyncio puts the errors of several addresses into one text."""
+    number = error.errno or 0
+    if number in errno.errorcode:
+        return os.strerror(number)
+    several = {int(found) for found in re.findall(r"\[Errno (\d+)\]", str(error))}
+    return ", ".join(os.strerror(one) for one in sorted(several)) or error.strerror or str(error)

@@ -89,6 +89,7 @@ def summary(address: str, reason: str, scrape: Scrape, now_s: float) -> Status:
 
     built = scrape.labels("headrace_build_info")
     free, whole = disk(scrape)
+    started = scrape.least("process_start_time_seconds")  # 0: no worker of the node has told yet
     return Status(
         address=address,
         ready=not reason,
@@ -96,7 +97,7 @@ def summary(address: str, reason: str, scrape: Scrape, now_s: float) -> Status:
         warnings=warnings(scrape),
         version=built.get("version", ""),
         build=built.get("build", ""),
-        uptime_s=max(0.0, now_s - scrape.least("process_start_time_seconds")),
+        uptime_s=max(0.0, now_s - started) if started else 0.0,
         memory_bytes=int(scrape.total("process_resident_memory_bytes")),
         connections=total("connections"),
         sessions=total("sessions"),
@@ -182,7 +183,10 @@ def lines(status: Status) -> list[str]:
         ("health", "good" if status.healthy else "bad"),
         *(("problem", text) for text in status.problems),
         *(("warning", text) for text in status.warnings),
-        ("broker", f"{status.address}, headrace {status.version} ({status.build})"),
+        (
+            "broker",
+            status.address + (f", headrace {status.version} ({status.build})" if status.version else ""),
+        ),
         ("running", f"{duration(status.uptime_s)}, {size(status.memory_bytes)} of memory"),
         ("clients", f"{status.connections} connected, {status.sessions} sessions"),
         ("topics", f"{status.subscriptions} subscriptions, {status.retained_messages} retained messages"),

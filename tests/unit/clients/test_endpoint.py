@@ -14,7 +14,7 @@ from broker_process import free_port
 from certificates import Authority
 from headrace.address import Location
 from headrace.clients.endpoint import Endpoint, UnusableFile, client_context, parse
-from headrace.clients.errors import ConnectionLost
+from headrace.clients.errors import ConnectionLost, Unreachable
 from headrace.clients.mqtt import MqttClient
 from headrace.mqtt.packets import Connect, SubscriptionRequest
 from unit.clients.foreign_broker import mosquitto
@@ -130,3 +130,31 @@ async def test_a_socket_goes_to_the_first_address_that_answers(monkeypatch: pyte
         found = [nobody, nobody]
         with pytest.raises(ConnectionRefusedError):
             await Endpoint("broker", 1883).connect()
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize(
+    ("host", "path", "why"),
+    [
+        ("127.0.0.1", "", "127.0.0.1:1: Connection refused"),
+        ("127.0.0.1", "/mqtt", "127.0.0.1:1: Connection refused"),
+        ("::1", "", r"\[::1\]:1: "),
+        ("localhost", "", "localhost:1: Connection refused"),
+        ("no.such.host.invalid", "", "no.such.host.invalid:1: [A-Z]"),
+    ],
+)
+async def test_where_nobody_answers_is_said_in_words(host: str, path: str, why: str) -> None:
+    with pytest.raises(Unreachable, match=f"^no broker answers at {why}") as dialled:
+        await MqttClient(host, 1, Connect(5, "c"), websocket_path=path).open()
+    with pytest.raises(Unreachable) as connected:
+        await Endpoint(host, 1).connect()
+    for raised in (dialled, connected):
+        assert "Errno" not in str(raised.value)
+
+
+@pytest.mark.asyncio
+async def test_who_does_not_answer_in_time_is_named() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        port = silent.getsockname()[1]
+        with pytest.raises(TimeoutError, match=rf"^no broker answers at 127.0.0.1:{port} within 0.1 s$"):
+            await MqttClient("127.0.0.1", port, Connect(5, "c"), open_timeout_s=0.1).open()

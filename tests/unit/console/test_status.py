@@ -50,6 +50,14 @@ def of(changed: dict[str, float], reason: str = "") -> Status:
     return summary("http://h:1", reason, Scrape(text, 0), 1061)
 
 
+def test_a_node_whose_workers_have_told_nothing_yet_has_just_begun() -> None:
+    text = 'headrace_worker_up{worker="0"} 0\nheadrace_worker_up{worker="1"} 0\n'
+    status = summary("http://h:1", "starting", Scrape(text, 0), 1_795_000_000.0)
+    assert status.uptime_s == 0.0
+    assert "broker    http://h:1" in lines(status)
+    assert "running   0 s, 0 B of memory" in lines(status)
+
+
 def test_several_workers_are_one_broker() -> None:
     """Two of them, with a shard each on one disk; the second worker was started again."""
     single = ("process_start_time_seconds", "process_resident_memory_bytes", "headrace_disk_free_bytes")
