@@ -9,10 +9,14 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
+import re
 import socket
-from collections.abc import Callable, Iterator
+import stat
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 
+from headrace.address import Location
 from headrace.bridge.address import parse as parse_remote
 from headrace.bridge.settings import RemoteTls
 from headrace.bridge.tls import UnusableFile, client_context
@@ -41,6 +45,20 @@ from headrace.workers.layout import Layout, check_is_whole, is_new
 
 _MARKS = {SEGMENTS, "watermark", LOCK, "reserve"}
 _UNPRIVILEGED_PORT = 1024
+_ANY = {"0.0.0.0", "::"}  # noqa: S104  whoever listens there listens at all addresses
+# File systems that the kernel makes up: nobody can make a directory there, though root may write.
+_MADE_UP = {
+    "proc",
+    "sysfs",
+    "cgroup",
+    "cgroup2",
+    "devpts",
+    "debugfs",
+    "tracefs",
+    "securityfs",
+    "configfs",
+    "bpf",
+}
 
 
 def problems(config: Config, running: bool = False) -> list[str]:
@@ -210,10 +228,25 @@ def _could_be_made(path: Path) -> Iterator[str]:
     above = path.absolute()
     while not os.path.lexists(above):
         above = above.parent
+    kind = _file_system(above)
     if not above.is_dir():
         yield f"data_dir: {above} is no directory"
+    elif kind in _MADE_UP:
+        yield f"data_dir: {path} is not there, and {kind} at {above} keeps no files"
     elif not os.access(above, os.W_OK | os.X_OK):
         yield f"data_dir: {path} is not there, and {above} is not writable"
+
+
+def _file_system(path: Path) -> str:
+    """Return the type of the file system that holds a path, "" where the system does not tell."""
+    found, longest = "", Path()
+    with suppress(OSError):
+        for line in Path("/proc/self/mountinfo").read_text(encoding="utf-8", errors="replace").splitlines():
+            words, _, type_and_more = line.partition(" - ")
+            mount = Path(re.sub(r"\\([0-7]{3})", lambda octal: chr(int(octal[1], 8)), words.split()[4]))
+            if len(mount.parts) >= len(longest.parts) and path.resolve().is_relative_to(mount):
+                found, longest = type_and_more.split()[0], mount
+    return found
 
 
 def _check_formats(data_dir: Path) -> None:
@@ -252,7 +285,15 @@ def _limits(config: Config, _: bool) -> Iterator[str]:
 def _tokens(config: Config, _: bool) -> Iterator[str]:
     file = config.journal.token_file
     if file:
-        yield from _readable("journal.token_file", file)
+        yield from _secret("journal.token_file", file)
+
+
+def _secret(key: str, file: str) -> Iterator[str]:
+    """Look at a file that should be read by the broker alone."""
+    wrong = list(_readable(key, file))
+    yield from wrong
+    if not wrong and Path(file).stat().st_mode & stat.S_IROTH:
+        yield f"{key}: {file}: everybody on this machine may read it (chmod o-rwx)"
 
 
 def _readable(key: str, file: str) -> Iterator[str]:
@@ -297,13 +338,14 @@ def _named_files(config: Config) -> Iterator[tuple[str, str]]:
 
 
 def _bridges(config: Config, _: bool) -> Iterator[str]:
+    listeners = [parse(url) for url in config.listeners]
     for index, bridge in enumerate(config.bridge):
-        yield from _bridge(f"bridge[{index}]", bridge)
+        yield from _bridge(f"bridge[{index}]", bridge, listeners)
 
 
-def _bridge(key: str, bridge: BridgeConfig) -> Iterator[str]:
+def _bridge(key: str, bridge: BridgeConfig, listeners: Sequence[Address]) -> Iterator[str]:
     if bridge.password_file:
-        yield from _readable(f"{key}.password_file", bridge.password_file)
+        yield from _secret(f"{key}.password_file", bridge.password_file)
     tls = bridge.tls
     files = {"ca": tls.ca, "certificate": tls.certificate, "key": tls.key}
     missing = [line for name, file in files.items() if file for line in _readable(f"{key}.tls.{name}", file)]
@@ -320,7 +362,36 @@ def _bridge(key: str, bridge: BridgeConfig) -> Iterator[str]:
     for url in bridge.addresses:
         remote = parse_remote(url)
         try:
-            if remote.host:
-                socket.getaddrinfo(remote.host, remote.port, type=socket.SOCK_STREAM)
+            own = [listener for listener in listeners if _leads_to(remote, listener)]
         except OSError as error:
             yield f"{key}.addresses: {url}: {error.strerror or error}"
+            continue
+        if own:
+            yield f"{key}.addresses: {url}: is our own listener {own[0]}: each message would come back"
+
+
+def _leads_to(remote: Location, listener: Location) -> bool:
+    """Return whether a connection to this address comes to that listener of ours. Raises OSError for an address that
+    cannot be resolved."""
+    if not remote.host:
+        return listener.scheme == "unix" and Path(remote.path).resolve() == Path(listener.path).resolve()
+    there = _hosts(remote)
+    if not listener.host or listener.port != remote.port:
+        return False
+    here = _hosts(listener)
+    return bool(here & there) or (bool(here & _ANY) and any(map(_is_local, there)))
+
+
+def _hosts(at: Location) -> set[str]:
+    """Return the numeric addresses of a host. Raises OSError."""
+    return {str(found[4][0]) for found in socket.getaddrinfo(at.host, at.port, type=socket.SOCK_STREAM)}
+
+
+def _is_local(host: str) -> bool:
+    """Return whether an address is one of this machine: only such a one can be bound."""
+    with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_STREAM) as probe:
+        try:
+            probe.bind((host, 0))
+        except OSError:
+            return False
+        return True

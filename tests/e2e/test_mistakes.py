@@ -46,6 +46,9 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
     }
     for name, text in write.items():
         (folder / name).write_text(text)
+    (folder / "token").chmod(0o600)
+    (folder / "open.token").write_text("token\n")
+    (folder / "open.token").chmod(0o644)
     (folder / "no-directory").write_text("")
     (folder / "home").mkdir()
     (folder / "home/letter.txt").write_text("")
@@ -107,6 +110,9 @@ SETTINGS = [
     ("tls.certificate={folder}/users", "tls.certificate: {folder}/users: "),
     ("limits.connections_max=2000000000", "limits.connections_max: "),
     ("journal.token_file={folder}/nothing", "journal.token_file: {folder}/nothing: No such file"),
+    ("journal.token_file={folder}/open.token", "journal.token_file: {folder}/open.token: everybody on this"),
+    ("data_dir=/proc/headrace/data", "data_dir: /proc/headrace/data is not there, and proc at /proc keeps no files"),
+    ("data_dir=/sys/kernel/headrace", "data_dir: /sys/kernel/headrace is not there, and sysfs at /sys/kernel "),
     ("data_dir={folder}/no-directory", "data_dir: {folder}/no-directory is no directory"),
     ("data_dir={folder}/home", "data_dir: {folder}/home holds other files"),
     ("data_dir={folder}/newer", "data_dir: {folder}/newer/journal/"),
@@ -227,6 +233,42 @@ def test_a_certificate(place: Place, check: Check, settings: str, named: str) ->
     named_files = [one if "client_" in one else one.replace("=", f"={place.folder}/") for one in chosen]
     sets = [part for setting in (TLS, *named_files) for part in ("--set", setting)]
     in_one_line(place, named, *check(*good(place)[2:], *sets))
+
+
+@pytest.mark.parametrize(
+    ("listener", "remote", "is_own"),
+    [
+        ("tcp://127.0.0.1:{port}", "tcp://localhost:{port}", True),
+        ("tcp://0.0.0.0:{port}", "tcp://127.0.0.9:{port}", True),
+        ("tcp://[::]:{port}", "tcp://[::1]:{port}", True),
+        ("ws://127.0.0.1:{port}", "ws://127.0.0.1:{port}/mqtt", True),
+        ("unix://{folder}/./socket", "unix://{folder}/socket", True),
+        ("tcp://127.0.0.1:{port}", "tcp://127.0.0.1:1", False),
+        ("tcp://127.0.0.1:{port}", "tcp://127.0.0.2:{port}", False),
+        ("tcp://0.0.0.0:{port}", "tcp://192.0.2.1:{port}", False),
+        ("unix://{folder}/socket", "unix://{folder}/another", False),
+    ],
+)
+def test_a_bridge_to_ourselves(
+    check: Check, tmp_path: Path, listener: str, remote: str, is_own: bool
+) -> None:
+    """Each message that crossed it would come back, and cross again."""
+    port = str(free_port())
+    listener, remote = (
+        url.replace("{port}", port).replace("{folder}", str(tmp_path)) for url in (listener, remote)
+    )
+    file = tmp_path / "headrace.toml"
+    bridge = BRIDGE.replace("tcp://127.0.0.1:1", remote) + TOPICS
+    file.write_text(f'allow_anonymous = true\nlisteners = ["tcp://127.0.0.1:0", "{listener}"]\n{bridge}')
+    status, said = check(str(file), "--set", f"data_dir={tmp_path}/data")
+    if is_own:
+        assert (status, said.count("\n")) == (2, 1), said
+        assert (
+            f"bridge[0].addresses: {remote}: is our own listener {listener.replace('/./', '/')}"
+            in said.replace("/./", "/")
+        )
+    else:
+        assert (status, said) == (0, "ok\n")
 
 
 @pytest.mark.parametrize(("text", "named"), FILES)
