@@ -342,6 +342,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     workers: Annotated[int, msgspec.Meta(ge=1, le=1024)] | Literal["auto"] = 1
     listeners: Annotated[tuple[str, ...], msgspec.Meta(min_length=1)] = ("tcp://127.0.0.1:1883",)
     admin: str = ""
+    admin_names: tuple[str, ...] = ()  # Host names that a loopback `admin` answers to beside localhost
     allow_anonymous: bool = True
     reason_strings: bool = False  # MQTT 5: explain refusals in words beside the reason code
     response_information: str = ""  # MQTT 5: what clients that ask for it are told; "": nothing

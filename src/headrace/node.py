@@ -28,6 +28,7 @@ from starlette.applications import Starlette
 from headrace import __version__
 from headrace.api.admin import Admin
 from headrace.api.app import bind, bind_unix
+from headrace.api.requests import Checked, names_of
 from headrace.api.server import CONNECTIONS_MAX, Bounds
 from headrace.build import PURE, build
 from headrace.config import Config, InvalidKey, endpoint
@@ -367,7 +368,8 @@ class Node:
                 at = endpoint("admin", self.config.admin, "http", "https")
                 bound = bind(self.config.admin, at.host, at.port)
                 url = f"{at.scheme}://{at.shown_host}:{bound.getsockname()[1]}"
-                await self._admin.open(bound, url, app, self._doors.report, bounds)
+                checked = Checked(app, names_of(at.host, self.config.admin_names))
+                await self._admin.open(bound, url, checked, self._doors.report, bounds)
 
     def _site(self) -> Starlette:
         """Return what the admin address serves."""

@@ -27,6 +27,7 @@ import structlog
 from headrace import __version__
 from headrace.api.admin import Admin
 from headrace.api.app import bind as bind_admin
+from headrace.api.requests import Checked, names_of
 from headrace.api.server import Bounds
 from headrace.build import build
 from headrace.config import Config, endpoint, load, reloaded, show
@@ -265,7 +266,8 @@ class SupervisedNode:
             at = endpoint("admin", config.admin, "http", "https")
             bound = bind_admin(config.admin, at.host, at.port)
             url = f"{at.scheme}://{at.shown_host}:{bound.getsockname()[1]}"
-            await self._admin.open(bound, url, app, self._incidents.report, self._admin_bounds)
+            checked = Checked(app, names_of(at.host, config.admin_names))
+            await self._admin.open(bound, url, checked, self._incidents.report, self._admin_bounds)
 
     def _admin_context(self) -> ssl.SSLContext | None:
         """Return the TLS context of the admin address, if it has one. Raises UnusableCertificate."""

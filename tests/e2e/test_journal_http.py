@@ -286,7 +286,7 @@ def test_a_range_comes_compressed_to_who_takes_that(limiting: BrokerProcess) -> 
 def test_who_reads_slowly_and_asks_for_everything_at_once_holds_up_nobody(limiting: BrokerProcess) -> None:
     """The system takes half a megabyte for each connection; what is behind that waits in the broker."""
     request = (
-        b"GET /v1/journal/files/00000000000000000000.log HTTP/1.1\r\nHost: h\r\n"
+        b"GET /v1/journal/files/00000000000000000000.log HTTP/1.1\r\nHost: localhost\r\n"
         b"Authorization: Bearer mover\r\nRange: bytes=0-1048575\r\n\r\n"
     )
     held = []

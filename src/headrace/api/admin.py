@@ -7,7 +7,7 @@ import socket
 import ssl
 from collections.abc import Callable
 
-from starlette.applications import Starlette
+from starlette.types import ASGIApp
 
 from headrace.api.server import AdminServer, Bounds, Report, admin_server
 
@@ -26,7 +26,7 @@ class Admin:
         self._task: asyncio.Task[None] | None = None
 
     async def open(
-        self, bound: socket.socket, url: str, app: Starlette, report: Report, bounds: Bounds
+        self, bound: socket.socket, url: str, app: ASGIApp, report: Report, bounds: Bounds
     ) -> None:
         """Serve on a bound socket, which others reach as `url`. Raises OSError, UnusableCertificate: it is closed."""
         try:

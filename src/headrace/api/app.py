@@ -41,11 +41,20 @@ def application(
     async def scrape(request: Request) -> Response:
         for ask in refresh:
             await run_in_threadpool(ask)
-        encode, content_type = choose_encoder(request.headers.get("accept", ""))
+        encode, content_type = _encoder(request.headers.get("accept", ""))
         return Response(encode(metrics), media_type=content_type)
 
     routes = [Route("/healthz", healthz), Route("/readyz", readyz), Route("/metrics", scrape), *more]
     return Starlette(routes=routes, exception_handlers={HTTPException: _refused, Exception: _failed})
+
+
+def _encoder(accept: str) -> tuple[Callable[[CollectorRegistry], bytes], str]:
+    """Return how metrics are written for this Accept header; the text format for one that makes no sense, at which the
+    library raises."""
+    try:
+        return choose_encoder(accept)
+    except (TypeError, ValueError):
+        return choose_encoder("")
 
 
 async def _refused(_: Request, error: Exception) -> Response:

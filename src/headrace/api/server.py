@@ -21,8 +21,8 @@ from typing import Any
 
 import h11
 import uvicorn
-from starlette.applications import Starlette
 from starlette.requests import ClientDisconnect
+from starlette.types import ASGIApp
 from uvicorn.protocols.http.h11_impl import H11Protocol, RequestResponseCycle
 
 from headrace.api.problem import PROBLEM_JSON, content
@@ -279,9 +279,7 @@ class AdminServer(uvicorn.Server):
             connection.transport.abort()
 
 
-def admin_server(
-    app: Starlette, context: ssl.SSLContext | None, report: Report, bounds: Bounds
-) -> AdminServer:
+def admin_server(app: ASGIApp, context: ssl.SSLContext | None, report: Report, bounds: Bounds) -> AdminServer:
     """Return a server for `app`, to be started by `serve([bound socket])`; with a `context` over TLS."""
     logger = logging.getLogger("uvicorn.error")
     logger.handlers = [_Told(report)]
