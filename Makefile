@@ -20,7 +20,7 @@ PEER ?=
 SENDERS ?=
 READERS ?=
 
-.PHONY: help setup deb site test check unit spark fuzz demo bench bench-spark bench-neighbours bench-frames bench-shards bench-curves soak counts torture \
+.PHONY: help setup deb wheels site test check unit spark fuzz demo bench bench-spark bench-neighbours bench-frames bench-shards bench-curves soak counts torture \
 	torture-workers torture-faults torture-clock torture-spark bucket cluster hdfs readers s3 clean
 
 help:  ## print the targets
@@ -34,6 +34,9 @@ test: setup  ## format, lint, types, import rules, every test in both builds, th
 
 deb: setup  ## a Debian package in dist/: the broker, its service, man pages and completions, for this machine's Python
 	@workshop/deb.sh dist
+
+wheels: setup  ## what a release uploads, in dist/: sdist, pure wheel, a compiled one for each Python of 3.11 to 3.13 that is here
+	@workshop/wheels.sh dist
 
 site: setup  ## the documents as a site in build/site/html; fails when a link leads nowhere
 	@workshop/site.sh

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from pathlib import Path
 
 import click
 
 from headrace.cli_storage import data_dir_options, ends_with_its_reader, journals_of
+from headrace.cli_watch import client_for
+from headrace.console.consumers import removed_there
 from headrace.journal.consumers import ConsumerPosition
+from headrace.journal.errors import UnknownConsumer
+
+_FILE = click.Path(path_type=Path, exists=True, dir_okay=False)
 
 
 @click.group()
@@ -38,3 +44,35 @@ def hand_over_command(name: str, data_dir: Path) -> None:
         click.echo(
             f"{label}{name}, at offset {was.offset}, belonged to {owner}; the next job that comes has it"
         )
+
+
+@consumer.command("remove")
+@click.argument("name")
+@click.option("--force", is_flag=True, help="also one whose process is at work")
+@click.option("--admin", metavar="URL", help="ask a broker at its admin address, instead of a directory")
+@click.option("--token-file", type=_FILE, help="with --admin: file with a token of journal.token_file")
+@click.option("--ca-file", type=_FILE, help="with --admin: PEM of who signs its certificate, for https")
+@data_dir_options
+def remove_command(
+    name: str, force: bool, admin: str | None, token_file: Path | None, ca_file: Path | None, data_dir: Path
+) -> None:
+    """Remove consumer NAME: retention waits for it no longer, and what it has not read may go. Of several shards from all
+    of them. A job that comes back under this name begins as a new one."""
+    if admin is None:
+        removed = _removed_here(data_dir, name, force)
+    else:
+        removed = removed_there(client_for(admin, None, token_file, ca_file), name, force)
+    for label, offset in removed:
+        click.echo(f"{label}{name} was at offset {offset}; nobody waits for it any more")
+
+
+def _removed_here(data_dir: Path, name: str, force: bool) -> list[tuple[str, int]]:
+    """Remove a consumer from the shards of a data directory; returns what stands before a line about each, and where it
+    was. Raises UnknownConsumer if none of them knows it, ConsumerAtWork."""
+    removed = []
+    for label, directory in journals_of(data_dir):
+        with suppress(UnknownConsumer):
+            removed.append((label, ConsumerPosition.drop(directory, name, force).offset))
+    if not removed:
+        raise UnknownConsumer(f"no consumer {name!r} is registered in {data_dir}")
+    return removed

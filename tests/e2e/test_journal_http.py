@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from broker_process import BrokerProcess, wait_until
+from broker_process import BrokerProcess, headrace, wait_until
 from certificates import Authority
 from e2e.raw import RawClient
 from headrace.api.journal import EACH_MAX
@@ -44,14 +44,16 @@ def ask(
     span: str = "",
     body: object = None,
     encoding: str = "identity",
+    method: str | None = None,
 ) -> Answer:
     headers = {"Accept-Encoding": encoding} | ({"Authorization": f"Bearer {token}"} if token else {})
     if span:
         headers["Range"] = span
     data = None if body is None else json.dumps(body).encode()
     url = f"http://127.0.0.1:{broker.admin_port}/v1/journal{path}"
+    request = urllib.request.Request(url, data, headers, method=method)
     try:
-        with urllib.request.urlopen(urllib.request.Request(url, data, headers), timeout=30) as answer:
+        with urllib.request.urlopen(request, timeout=30) as answer:
             return Answer(answer.status, answer.read(), answer.headers)
     except urllib.error.HTTPError as error:
         with error:
@@ -102,6 +104,34 @@ def test_consumers_are_registered_and_move(serving: BrokerProcess) -> None:
     position["owner"] = "archive:1"
     refused = ask(serving, "/consumers/far/commit", body=position | {"epoch": 9})
     assert (refused.status, "epoch 9" in refused.problem) == (409, True)
+
+
+def test_a_consumer_is_removed_by_who_may_operate(brokers: Brokers, tmp_path: Path) -> None:
+    (tmp_path / "token").write_text("secret\nread looker\noperate consumer=own mine\n")
+    (tmp_path / "secret").write_text("secret\n")
+    broker = brokers({"journal.token_file": tmp_path / "token", "shards": 2}).start()
+    for shard in (0, 1):
+        summary = json.loads(ask(broker, "/shards").body)["shards"][shard]
+        position = {"uuid": summary["uuid"], "epoch": summary["epoch"], "offset": 0}
+        for name in ("far", "other"):
+            at = f"/shards/{shard}/consumers/{name}/register"
+            assert ask(broker, at, body=position).status == 204
+    assert ask(broker, "/shards/0/consumers/far", "looker", method="DELETE").status == 403
+    assert ask(broker, "/shards/0/consumers/far", "mine", method="DELETE").status == 403
+    assert "neither true" in ask(broker, "/shards/0/consumers/far?force=1", method="DELETE").problem
+    removed = ask(broker, "/shards/0/consumers/far", method="DELETE")
+    assert (removed.status, json.loads(removed.body)["name"]) == (200, "far")
+    assert "no consumer 'far'" in ask(broker, "/shards/0/consumers/far", method="DELETE").problem
+    admin = ["--admin", f"http://127.0.0.1:{broker.admin_port}", "--token-file", str(tmp_path / "secret")]
+    said = headrace("consumer", "remove", "far", *admin)
+    assert (said.returncode, said.stdout) == (
+        0,
+        "shard 1: far was at offset 0; nobody waits for it any more\n",
+    )
+    unknown = headrace("consumer", "remove", "far", *admin)
+    assert unknown.returncode != 0
+    assert "no consumer 'far'" in unknown.stderr
+    assert headrace("consumer", "list", "--data-dir", str(broker.data_dir)).stdout.count("other") == 2
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,8 @@
     POST /v1/journal/consumers/NAME/register  {"uuid", "epoch", "offset", "owner"?}: retention waits for it from there
                                               on; 409 if it belongs to another owner
     POST /v1/journal/consumers/NAME/commit    the same: everything below is processed
+    DELETE /v1/journal/consumers/NAME         retention waits for it no longer; answers what it was; 409 if its process
+                                              is at work, unless `?force=true`
     GET  /v1/journal/shards                   {"shards"}: number, uuid, epoch and offsets of each shard's journal
 
 Of a broker with several shards everything but the last lies below `/v1/journal/shards/N`; without a number it is refused
@@ -49,7 +51,13 @@ from headrace.api.tenant_view import TenantView
 from headrace.api.tokens import OPERATE, READ, Tokens, answered
 from headrace.journal.consumers import OWNER_BYTES_MAX, ConsumerPosition
 from headrace.journal.disk import DISK
-from headrace.journal.errors import ConsumerTaken, EpochMismatch, JournalError, UnknownConsumer
+from headrace.journal.errors import (
+    ConsumerAtWork,
+    ConsumerTaken,
+    EpochMismatch,
+    JournalError,
+    UnknownConsumer,
+)
 from headrace.journal.finished import FinishedSegment
 from headrace.journal.index import SUFFIX as INDEX_SUFFIX
 from headrace.journal.reader import DIRECTORY, JournalReader
@@ -229,6 +237,7 @@ class JournalRoutes:
             Route("/files/{name}", self._guarded(self._file)),
             Route("/consumers", self._guarded(self._consumers)),
             Route("/consumers/{name}", self._guarded(self._consumer)),
+            Route("/consumers/{name}", self._guarded(self._remove, OPERATE), methods=["DELETE"]),
             Route("/consumers/{name}/{what}", self._guarded(self._move, OPERATE), methods=["POST"]),
         ]
         shards = Route("/shards", self._guarded(self._shards))
@@ -288,7 +297,7 @@ class JournalRoutes:
             return answer(request, body)
         except (FileNotFoundError, UnknownConsumer) as error:
             return problem(HTTPStatus.NOT_FOUND, str(error))
-        except (EpochMismatch, ConsumerTaken, ShardWanted) as error:
+        except (EpochMismatch, ConsumerTaken, ConsumerAtWork, ShardWanted) as error:
             return problem(HTTPStatus.CONFLICT, str(error))
         except (ValueError, OverflowError, msgspec.MsgspecError) as error:
             return problem(HTTPStatus.BAD_REQUEST, str(error))
@@ -345,6 +354,16 @@ class JournalRoutes:
         if not request.state.grant.names(name):
             return _not_of_this_token(name)
         return JSONResponse(_fields(ConsumerPosition.read(self._log(request).data_dir, name)))
+
+    def _remove(self, request: Request, _body: bytes) -> Response:
+        name, force = request.path_params["name"], request.query_params.get("force", "false")
+        if force not in ("true", "false"):
+            raise ValueError(f"force: {force} is neither true nor false")
+        if not request.state.grant.names(name):
+            return _not_of_this_token(name)
+        return JSONResponse(
+            _fields(ConsumerPosition.drop(self._log(request).data_dir, name, force == "true"))
+        )
 
     def _move(self, request: Request, body: bytes) -> Response:
         name, what = request.path_params["name"], request.path_params["what"]

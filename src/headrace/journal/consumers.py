@@ -39,7 +39,13 @@ from uuid import UUID
 from zlib import crc32
 
 from headrace.journal.disk import DISK, Disk
-from headrace.journal.errors import ConsumerTaken, CorruptFile, UnknownConsumer, UnsupportedFormat
+from headrace.journal.errors import (
+    ConsumerAtWork,
+    ConsumerTaken,
+    CorruptFile,
+    UnknownConsumer,
+    UnsupportedFormat,
+)
 
 DIRECTORY = "consumers"
 VERSION = 1
@@ -176,6 +182,16 @@ class ConsumerPosition:
         except FileNotFoundError:
             raise UnknownConsumer(f"no consumer {name!r} is registered in {data_dir}") from None
         disk.fsync_directory(data_dir / DIRECTORY)
+
+    @staticmethod
+    def drop(data_dir: Path, name: str, force: bool = False, disk: Disk = DISK) -> ConsumerPosition:
+        """Remove a consumer on behalf of a person; returns what it was. Raises UnknownConsumer, and ConsumerAtWork,
+        unless by force, where a process is known to read under this name: one with a lease."""
+        found = ConsumerPosition.read(data_dir, name, disk)
+        if not force and found.lease_s and found.counts(data_dir, disk):
+            raise ConsumerAtWork(name)
+        ConsumerPosition.remove(data_dir, name, disk)
+        return found
 
     @staticmethod
     def list(data_dir: Path, disk: Disk = DISK) -> list[ConsumerPosition]:

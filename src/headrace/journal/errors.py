@@ -124,6 +124,13 @@ class ConsumerTaken(JournalError):
         )
 
 
+class ConsumerAtWork(JournalError):
+    """A consumer is to be removed, and its process reads: it would lose what retention kept for it."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(f"consumer {name!r} is at work: end its process first, or remove it by force")
+
+
 class WriteFailed(JournalError):
     """A write or fsync failed; what it carried is not durable and nothing after it is acknowledged."""
 

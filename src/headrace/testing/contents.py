@@ -15,7 +15,7 @@ from typing import NamedTuple
 from headrace.core.ports.identity import DEFAULT_TENANT
 from headrace.core.records.message import Copy, decode_batch
 from headrace.core.records.message import Message as Stored
-from headrace.core.state.session import MEMBER_PREFIX, Session
+from headrace.core.state.session import Session
 from headrace.journal.errors import NoJournal
 from headrace.journal.reader import JournalReader
 from headrace.mqtt import packets
@@ -133,7 +133,7 @@ class _Shard:
         except NoJournal:
             return []
         sessions = fold.tenant(DEFAULT_TENANT).sessions.values()
-        return [session for session in sessions if not session.client_id.startswith(MEMBER_PREFIX)]
+        return [session for session in sessions if not session.stands_in]
 
     def read_on(self) -> None:
         """Take note of the messages since the last time. Copies of other shards' are in the journals of those."""
