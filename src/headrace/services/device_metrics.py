@@ -6,6 +6,7 @@ import heapq
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Final
+from zlib import crc32
 
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.metrics_core import Metric
@@ -15,6 +16,7 @@ from headrace.core.broker import Broker
 from headrace.core.state.topic_queues import Cluster
 
 CLUSTERS_TOLD: Final = 100
+LABEL_BYTES_MAX: Final = 200
 
 
 class DeviceCollector(Collector):
@@ -50,8 +52,8 @@ class DeviceCollector(Collector):
             labels=["tenant", "topic", "cluster"],
         )
         for cluster in heapq.nlargest(CLUSTERS_TOLD, clusters, key=_lag):
-            topic, name = cluster.queue.topic.decode("utf-8"), cluster.name.decode("utf-8")
-            family.add_metric([cluster.queue.tenant, topic, name], _lag(cluster))
+            names = [_label(cluster.queue.topic), _label(cluster.name)]
+            family.add_metric([cluster.queue.tenant, *names], _lag(cluster))
         yield family
 
     def _owned(self) -> Counter[str]:
@@ -61,6 +63,14 @@ class DeviceCollector(Collector):
             for tenant in broker.fold.tenants.values():
                 found[tenant.name] += len(tenant.devices.owners)
         return found
+
+
+def _label(name: bytes) -> str:
+    """Return a name that a device has chosen as the value of a label. A long one is cut, and told from others that begin
+    alike by its checksum: whoever stores metrics keeps each value for ever."""
+    if len(name) <= LABEL_BYTES_MAX:
+        return name.decode("utf-8")
+    return f"{name[:LABEL_BYTES_MAX].decode('utf-8', 'ignore')}... ({crc32(name):08x})"
 
 
 def _lag(cluster: Cluster) -> int:

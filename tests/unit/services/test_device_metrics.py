@@ -7,7 +7,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 from headrace.core.ports.clock import Clock
 from headrace.core.ports.settings import BrokerSettings
 from headrace.core.worker import Worker
-from headrace.services.device_metrics import CLUSTERS_TOLD, DeviceCollector
+from headrace.services.device_metrics import CLUSTERS_TOLD, LABEL_BYTES_MAX, DeviceCollector
 from headrace.storage.memory import ManualScheduler, MemoryJournal
 
 
@@ -29,3 +29,17 @@ def test_the_clusters_that_are_furthest_behind_are_told_one_by_one() -> None:
     assert len(lags) == CLUSTERS_TOLD
     assert 'headrace_cluster_lag_messages{cluster="c1",tenant="default",topic="locks"} 150.0' in lags
     assert not [line for line in lags if 'cluster="c101"' in line]
+
+
+def test_names_that_devices_choose_are_cut_and_still_told_apart() -> None:
+    broker = Worker(ManualScheduler(), Clock(), BrokerSettings()).own(0, MemoryJournal())
+    queues = broker.fold.queues
+    for number, topic in enumerate((b"t" * 60_000, b"t" * 60_001, "ö".encode() * 30_000), 1):
+        queues.opened("default", topic, number)
+        queues.made(queues.by_id[number], b"c" * LABEL_BYTES_MAX, 100 + number, 1)
+    registry = CollectorRegistry(auto_describe=False)
+    registry.register(DeviceCollector([broker]))
+    lags = [line for line in generate_latest(registry).decode().splitlines() if "lag_messages{" in line]
+    assert len(set(lags)) == 3
+    assert all(len(line.encode()) < 600 for line in lags)
+    assert all(f'cluster="{"c" * LABEL_BYTES_MAX}"' in line for line in lags)
