@@ -292,6 +292,9 @@ class Node:
             await self.peers.start()
         if not await self._may_serve():
             return await self._stop()
+        self._tick_clock()
+        for shard in self.shards:
+            shard.serve()
         await self._listen()
         self._tick_clock()
         self._stalls = Stalls(self.clock)

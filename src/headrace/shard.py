@@ -1,8 +1,8 @@
 """One shard of a worker: its journal, the broker that is folded from it, and what keeps the journal small.
 
-Runs on the loop. At a start the node opens it (which repairs the tail), then calls `recover`, `start` and `begin`; at a
-stop `rest`, `close_sessions`, `snapshot` and `close`. A shard whose journal fails acknowledges nothing more; the node
-stops then.
+Runs on the loop. At a start the node opens it (which repairs the tail), then calls `recover`, `start`, `begin` and
+`serve`; at a stop `rest`, `close_sessions`, `snapshot` and `close`. A shard whose journal fails acknowledges nothing
+more; the node stops then.
 """
 
 from __future__ import annotations
@@ -176,6 +176,10 @@ class OwnedShard:
         """Begin to speak to other shards: the record of this start is durable."""
         if self.broker.neighbours is not None:
             self.broker.neighbours.begin(self._epoch)
+
+    def serve(self) -> None:
+        """Begin to wait for the clients of before: they can come back from now on."""
+        self.broker.sessions.serve()
 
     def keep_small(self) -> None:
         """Keep the journal small from now on, until `rest`."""

@@ -55,7 +55,7 @@ class Bridging:
         What it was subscribed to before is undone. All of it is durable once `commit` has caught up.
         """
         client_id = BRIDGE_PREFIX + name
-        session = self._tenant.sessions.get(client_id)
+        session = self._sessions.present(self._tenant, client_id)
         if session is None:
             session = self._opened(client_id)
         elif session.expiry_s != NEVER_EXPIRES:  # retired meanwhile
@@ -147,7 +147,7 @@ class Bridging:
         )
         self._commit.append(event)
         self._fold.closed(session, event)
-        self._sessions.await_return(session, 0)
+        self._sessions.await_return(session)
 
     def _subscribe(self, session: Session, filters: dict[str, int]) -> None:
         wanted = {name: _row(name, qos) for name, qos in filters.items()}

@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from headrace.mqtt.packets import Connect, Disconnect
 
 TAKEN_OVER: Final = "taken over"
+ASSIGNED_PREFIX: Final = "headrace-"  # of the client ids that the broker assigns
 
 
 class Sessions(SignInListener):
@@ -72,9 +73,10 @@ class Sessions(SignInListener):
         self.access: Access | None = None
         self.connected = 0
         self.expired = 0  # sessions whose time was over
+        self._awaited: list[tuple[Session, bool]] = []  # since the start; whether it was open until then
         self.testimony = testimony
         self.admission = Admission(worker.settings)
-        self._wills = Wills(commit, self.admission, worker.clock)
+        self._wills = Wills(fold, commit, self.admission, worker.clock)
         self._grants = Grants(worker.settings)
 
     def name_journal(self, journal: JournalName) -> None:
@@ -119,8 +121,25 @@ class Sessions(SignInListener):
         return self._fold.tenant(self._anyone.tenant).identity_of(user)
 
     def owner_of(self, tenant: str, client_id: str) -> str | None:
-        session = self._fold.tenant(tenant).sessions.get(client_id)
+        session = self.present(self._fold.tenant(tenant), client_id)
         return None if session is None else session.owner
+
+    def present(self, tenant: Tenant, client_id: str) -> Session | None:
+        """Return the session of a client id, unless its time is over: what is due is done first, whether or not the timer
+        has come to it yet."""
+        session = tenant.sessions.get(client_id)
+        if session is None or not self._settle_absence(session):
+            return session
+        return tenant.sessions.get(client_id)
+
+    def _settle_absence(self, session: Session) -> bool:
+        """Do what the timer of a closed session is for if it is due. False: nothing is."""
+        timer = session.timer
+        if timer is None or timer.due_ms > self._clock.mono_ms:
+            return False
+        timer.fire(self._clock.mono_ms)
+        timer.cancel()  # if that raised, it is tried again when the timer comes to it
+        return True
 
     def user_before(self, tenant: str, client_id: str) -> str | None:
         session = self._fold.tenant(tenant).sessions.get(client_id)
@@ -165,13 +184,13 @@ class Sessions(SignInListener):
     def _assigned(self, tenant: str) -> str:
         """Return a new client id that is at home here."""
         while True:
-            client_id = "headrace-" + uuid.uuid4().hex
+            client_id = ASSIGNED_PREFIX + uuid.uuid4().hex
             if self._homes.of_client(tenant, client_id) == self._shard:
                 return client_id
 
     def _found(self, tenant: Tenant, link: Link) -> Session | None:
         """Return the session that a client comes back to, without its connection from before."""
-        old = tenant.sessions.get(link.client_id)
+        old = self.present(tenant, link.client_id)
         if old is not None and old.link is not None:
             self._take_over(old, link)
             old = tenant.sessions.get(link.client_id)
@@ -238,6 +257,7 @@ class Sessions(SignInListener):
 
     def resume(self, session: Session, packet: Connect, expiry_s: int, link: Link) -> None:
         session.settle()
+        self._wills.let_go(session)
         limit = self._delivery.reserving.limit_of_resumed(session, link.chunk)
         event = SessionResumed.at(
             self._clock.now_us,
@@ -376,12 +396,12 @@ class Sessions(SignInListener):
         self._commit.append(event)
         self._fold.closed(session, event)
         self.hand_out(groups_of(session))
-        self.await_return(session, 0)  # also of one that is taken over: whoever does that may fail
+        self.await_return(session)  # also of one that is taken over: whoever does that may fail
 
-    def await_return(self, session: Session, grace_ms: int) -> None:
+    def await_return(self, session: Session) -> None:
         """Start the timer of a closed session: its will delay or its expiry, whichever is first."""
         gone_ms = elapsed_us(session.closed_at_us, self._clock.now_us) // 1000
-        begin_ms = self._clock.mono_ms + grace_ms
+        begin_ms = self._clock.mono_ms
         expires_ms = begin_ms + max(0, session.expiry_s * 1000 - gone_ms)
         due_ms = expires_ms
         will = session.will
@@ -415,7 +435,7 @@ class Sessions(SignInListener):
             self.expired += 1
             self.end(session, "expired")
         else:
-            self.await_return(session, 0)
+            self.await_return(session)
 
     def end(self, session: Session, reason: str, code: int = -1) -> None:
         """End a session; what its queue still held is counted as dropped (decision 11: counted drops)."""
@@ -445,16 +465,67 @@ class Sessions(SignInListener):
     # Start and stop of the broker
 
     def start(self) -> None:
-        """Begin after recovery: whoever was connected is not; wills and expiries run from now plus the grace
-        (decision 15: sessions after a crash)."""
+        """Begin after recovery: whoever was connected is not, and may come back for a while; what was due while the
+        broker was down is due now (decision 15: sessions after a crash; ADR 0029)."""
         event = BrokerStarted.at(self._clock.now_us)
         self._commit.append(event)
         self._fold.started(event)
+        self._wills.since_us = self._fold.recorded_us or event.timestamp_us
         if self._settings.drop_events:
             self._fold.collect_drops()
         for session in list(self._fold.by_incarnation.values()):
             session.applied = -1
-            self.await_return(session, self._settings.restart_grace_ms)
+            self._await_after_start(session, session.closed_at_us == event.timestamp_us)
+
+    def _await_after_start(self, session: Session, was_open: bool) -> None:
+        """Publish the will of a session if it is due and nobody can come back for it; else hold it and start the
+        timer. `was_open`: the session had its connection until the broker ended."""
+        if session.will is not None and self._cannot_return(session):
+            self._wills.fire(session, self.access)
+        will = session.will
+        if will is not None and (will.delay_s == 0 or not session.persistent):
+            self._wills.hold(session)
+        self._await_with_grace(session, was_open)
+        if session.timer is None:
+            return
+        if session.will is None or not self._settle_absence(session):
+            self._awaited.append((session, was_open))
+
+    def _cannot_return(self, session: Session) -> bool:
+        """Return whether nobody has reason to connect with this client id again: the broker made it up, and nothing is
+        kept under it. Where there are other shards these may have let in the same client meanwhile: then its will is
+        held, as any other."""
+        assigned = session.client_id.startswith(ASSIGNED_PREFIX)
+        return assigned and not session.persistent and self._homes.shards == 1
+
+    def _await_with_grace(self, session: Session, was_open: bool) -> None:
+        """Start the timer of a session after a start. The grace is for whoever had no chance to be back in time: it comes
+        before the expiry of sessions that were open, and before all wills, but adds nothing to a delay that was over."""
+        begin_ms, grace_ms = self._clock.mono_ms, self._settings.restart_grace_ms
+        gone_ms = 0 if was_open else elapsed_us(session.closed_at_us, self._clock.now_us) // 1000
+        expires_ms = begin_ms + max(0, session.expiry_s * 1000 - gone_ms)
+        if was_open or not session.persistent:
+            expires_ms += grace_ms
+        due_ms = expires_ms
+        will = session.will
+        if will is not None:
+            delay_ms = grace_ms
+            if will.delay_s and session.persistent:
+                delay_ms = max(0, will.delay_s * 1000 + grace_ms - gone_ms)
+            due_ms = min(due_ms, begin_ms + delay_ms)
+        elif session.expiry_s == NEVER_EXPIRES:
+            return
+        self._await(session, due_ms, expires_ms)
+
+    def serve(self) -> None:
+        """Let the grace begin: from now on clients can come back."""
+        awaited, self._awaited = self._awaited, []
+        for session, was_open in awaited:
+            timer = session.timer
+            if timer is not None and not session.ended:
+                timer.cancel()
+                session.timer = None
+                self._await_with_grace(session, was_open)
 
     def stop(self) -> None:
         """Stop on SIGTERM: say goodbye, note exactly what was sent; the sessions stay open in the journal (decision 15:

@@ -151,7 +151,7 @@ class Devices:
         tenant = self._fold.tenant(name)
         owner = tenant.devices.owners.get(client_id)
         if owner is None:
-            session = tenant.sessions.get(client_id)
+            session = self._sessions.present(tenant, client_id)
             return None if session is None else session.owner
         return owner
 

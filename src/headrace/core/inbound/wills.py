@@ -1,6 +1,10 @@
 """Wills: what a client leaves to be published when it is gone (section 3.1.2.5). When that is, `connect` knows.
 
 Access control is asked twice: at CONNECT, and again when the will is due, since rules may have been read again meanwhile.
+
+After a start a will that is due waits for its client a little longer, and is *held* meanwhile if it is retained: the
+client may be back under another id. Whoever writes to its topic before it is published has said something newer, which
+it does not replace (ADR 0029).
 """
 
 from __future__ import annotations
@@ -8,8 +12,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from headrace.core.records.event import WillCancelled, WillFired
-from headrace.core.records.message import Message, message_flags
+from headrace.core.records.message import Copy, Message, message_flags
 from headrace.core.records.record import DROP_NOT_ACCEPTED, DROP_RETAINED_LIMIT, FLAG_WILL
+from headrace.core.state.retained import RetainedListener
 
 if TYPE_CHECKING:
     from headrace.core.commit import GroupCommit
@@ -18,13 +23,18 @@ if TYPE_CHECKING:
     from headrace.core.ports.clock import Clock
     from headrace.core.ports.link import Link
     from headrace.core.state.session import Session
+    from headrace.core.state.state import Fold
     from headrace.mqtt.packets import Will
 
 
-class Wills:
-    """Takes wills, publishes them, or lets them be forgotten."""
+class Wills(RetainedListener):
+    """Takes wills, publishes them, or lets them be forgotten. `since_us`: who wrote to a topic in another shard before
+    then did so while the clients whose wills are held were connected."""
 
-    def __init__(self, commit: GroupCommit, admission: Admission, clock: Clock) -> None:
+    def __init__(self, fold: Fold, commit: GroupCommit, admission: Admission, clock: Clock) -> None:
+        self.since_us = 0
+        self._held: dict[tuple[str, bytes], list[Session]] = {}  # by tenant and topic
+        self._fold = fold
         self._commit = commit
         self._admission = admission
         self._clock = clock
@@ -52,20 +62,73 @@ class Wills:
             session.tenant.count_drop(DROP_NOT_ACCEPTED, 1)
             self.cancel(session)
             return
+        message = self._message(session, will, topic)
+        fired = WillFired.at(self._clock.now_us, session.named())
+        retained = message.retain
+        self._commit.append(message)  # what raises up to here leaves the will to whoever tries again
+        self._commit.append(fired)
+        self.let_go(session)
         session.will = None
         session.changed = True
-        message = self._message(session, will, topic)
-        self._commit.append(message)
-        if message.retain:
+        if retained:
             session.tenant.retained.arrive(message)
-        self._commit.append(WillFired.at(self._clock.now_us, session.named()))
 
     def cancel(self, session: Session) -> None:
         """Forget the will: it is not published."""
         if session.will is not None:
+            self.let_go(session)
             session.will = None
             session.changed = True
             self._commit.append(WillCancelled.at(self._clock.now_us, session.named()))
+
+    # Wills that are held after a start
+
+    def hold(self, session: Session) -> None:
+        """Hold a retained will until it is published or forgotten. What is written to its topic in other shards comes
+        here meanwhile."""
+        will = session.will
+        if will is None or not will.retain:
+            return
+        tenant = session.tenant
+        key = (tenant.name, will.topic.encode("utf-8"))
+        sessions = self._held.get(key)
+        if sessions is None:
+            sessions = self._held[key] = []
+            if self._fold.wanted is not None:
+                self._fold.wanted.add(tenant.name, will.topic)
+        sessions.append(session)
+        tenant.retained.listener = self
+
+    def let_go(self, session: Session) -> None:
+        """Hold the will of a session no more, if it was held."""
+        will = session.will
+        if not self._held or will is None:
+            return
+        key = (session.tenant.name, will.topic.encode("utf-8"))
+        sessions = self._held.get(key)
+        if sessions is None or session not in sessions:
+            return
+        sessions.remove(session)
+        if sessions:
+            return
+        del self._held[key]
+        if self._fold.wanted is not None:
+            self._fold.wanted.remove(session.tenant.name, will.topic)
+        if not self._held:
+            for tenant in self._fold.tenants.values():
+                tenant.retained.listener = None
+
+    def written(self, message: Message) -> None:
+        """Forget the wills that are held for the topic of a message: somebody else has said something newer there. That
+        another will is published says nothing, nor does what was written in another shard before the broker ended."""
+        sessions = self._held.get((message.tenant, message.topic))
+        if sessions is None or message.flags & FLAG_WILL:
+            return
+        if isinstance(message, Copy) and message.timestamp_us < self.since_us:
+            return
+        for session in list(sessions):
+            if session.origin != message.origin:
+                self.cancel(session)
 
     def _message(self, session: Session, will: Will, topic: bytes) -> Message:
         size = len(topic) + len(will.properties) + len(will.payload)

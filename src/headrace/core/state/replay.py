@@ -136,6 +136,7 @@ class Replay:
     def record(self, record: Record) -> None:
         """Apply one record, with its offset. Raises CorruptRecord."""
         self.count += 1
+        self._fold.recorded_us = record.timestamp_us
         if record.kind == KIND_MESSAGE:
             self._message(cast(Message, record))
         elif record.kind == KIND_EVENT:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import heapq
 from typing import Final
 
+from mypy_extensions import mypyc_attr
+
 from headrace.core.records.message import Message
 from headrace.core.state.retained_homes import RetainedHome
 from headrace.core.state.retained_tree import RetainedTree, RetainedWalk
@@ -12,6 +14,15 @@ from headrace.core.state.retained_tree import RetainedTree, RetainedWalk
 # Of a topic's levels LEVELS_FREE are thought to be part of its message; what there is beyond takes memory of its own.
 LEVELS_FREE: Final = 8
 LEVEL_BYTES: Final = 400
+
+
+@mypyc_attr(allow_interpreted_subclasses=True)
+class RetainedListener:
+    """Hears of retained messages of one tenant, and of deletes, when they are appended."""
+
+    def written(self, message: Message) -> None:
+        """Note that a retained message was appended, wherever its topic is at home."""
+        raise NotImplementedError
 
 
 class RetainedStore:
@@ -36,6 +47,7 @@ class RetainedStore:
         self.home: RetainedHome | None = (
             None  # where there are other shards: only what is at home here is kept
         )
+        self.listener: RetainedListener | None = None  # while somebody has to know
 
     def __len__(self) -> int:
         return len(self._by_topic)
@@ -74,6 +86,8 @@ class RetainedStore:
         """Note that a retained message was appended, which `apply` gets when it is durable."""
         topic = message.topic
         home = self.home
+        if self.listener is not None:
+            self.listener.written(message)
         if home is not None and not home.has(topic):
             home.passes(message)
             return

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 
 from harness import Client, Harness
@@ -220,3 +222,143 @@ def test_silence_of_one_and_a_half_keep_alives_ends_the_connection_and_not_the_s
         ended.append(client.link.closed)
     assert ended == [False, True]
     assert session(harness) is not None
+
+
+def pass_unseen(harness: Harness, seconds: float) -> None:
+    """Time goes on while the process stands still: whoever speaks next does so before any timer has fired."""
+    harness.now_us += int(seconds * 1_000_000)
+    harness.clock.mono_ms += int(seconds * 1_000)
+    harness.clock.now_us = harness.now_us + harness.set_by_us
+
+
+def pass_while_down(harness: Harness, seconds: float) -> None:
+    harness.now_us += int(seconds * 1_000_000)
+    harness.crash()
+
+
+def pass_over_two_starts(harness: Harness, seconds: float) -> None:
+    pass_while_down(harness, seconds / 2)
+    pass_while_down(harness, seconds / 2)
+
+
+def pass_while_down_without_a_clock(harness: Harness, seconds: float) -> None:
+    """The machine comes up in 1970, and the clock is set afterwards: only what it was up for is known to have passed."""
+    harness.set_by_us = -harness.now_us
+    harness.crash()
+    harness.set_by_us = 0
+    pass_unseen(harness, seconds + 5)
+
+
+PASSING = [pass_unseen, pass_while_down, pass_over_two_starts, pass_while_down_without_a_clock]
+
+
+def gone(harness: Harness, expiry_s: int = 60, delay_s: int = 0, username: str | None = None) -> None:
+    """A client that is away, with a stale message in its queue."""
+    will = Will("will", b"gone", 1, delay_s=delay_s) if delay_s else None
+    client = Client(harness, "away", False, 5, None, expiry_s, will, username=username)
+    client.subscribe("t")
+    client.lose()
+    Client(harness, "p").publish("t", b"stale", 1)
+
+
+def is_present(client: Client) -> bool:
+    return next(bool(body[0] & 1) for first, body in client.packets if first >> 4 == 2)
+
+
+@pytest.mark.parametrize("clean", [True, False])
+@pytest.mark.parametrize("passes", PASSING)
+def test_a_session_whose_time_is_over_is_not_resumed_whether_or_not_its_timer_has_fired(
+    passes: Callable[[Harness, float], None], clean: bool
+) -> None:
+    harness = Harness()
+    gone(harness)
+    passes(harness, 61)
+    back = Client(harness, "away", clean, 5, expiry_s=60)
+    assert not is_present(back)
+    assert back.publishes() == []
+    harness.client("p2").publish("t", b"unheard", 1)
+    assert back.publishes() == []
+    assert harness.broker.sessions.expired == 1
+
+
+@pytest.mark.parametrize("passes", [pass_unseen, pass_while_down, pass_over_two_starts])
+def test_a_session_whose_time_is_not_over_is_resumed(passes: Callable[[Harness, float], None]) -> None:
+    harness = Harness()
+    gone(harness)
+    passes(harness, 59)
+    back = Client(harness, "away", False, 5, expiry_s=60)
+    assert is_present(back)
+    assert [payload for _, payload, _, _ in back.publishes()] == [b"stale"]
+
+
+@pytest.mark.parametrize("set_by_s", [-86_400, -30, 30, 86_400])
+def test_a_clock_that_is_set_ends_no_session_at_connect(set_by_s: int) -> None:
+    harness = Harness()
+    gone(harness)
+    harness.set_by_us = set_by_s * 1_000_000
+    pass_unseen(harness, 30)
+    assert is_present(Client(harness, "away", False, 5, expiry_s=60))
+
+
+@pytest.mark.parametrize("passes", [pass_unseen, pass_while_down])
+def test_a_will_whose_delay_is_over_is_published_though_its_client_is_back_before_the_timer(
+    passes: Callable[[Harness, float], None],
+) -> None:
+    harness = Harness()
+    watcher = harness.client("w")
+    watcher.subscribe("will")
+    gone(harness, 3600, 5)
+    passes(harness, 7)
+    back = Client(harness, "away", False, 5, expiry_s=3600)
+    assert is_present(back)
+    watcher = harness.client("w")
+    assert [payload for _, payload, _, _ in watcher.publishes()] == [b"gone"]
+    harness.advance(60)
+    assert watcher.publishes() == []
+
+
+def test_a_will_is_published_before_the_session_that_is_over_is_replaced() -> None:
+    """Its delay was longer than the session."""
+    harness = Harness()
+    watcher = harness.client("w")
+    watcher.subscribe("will")
+    gone(harness, 60, 3000)
+    pass_unseen(harness, 61)
+    assert not is_present(Client(harness, "away", False, 5, expiry_s=60))
+    assert [payload for _, payload, _, _ in watcher.publishes()] == [b"gone"]
+
+
+@pytest.mark.parametrize("passes", [pass_unseen, pass_while_down])
+def test_a_client_id_belongs_to_nobody_once_its_session_is_over(
+    passes: Callable[[Harness, float], None],
+) -> None:
+    harness = Harness()
+    gone(harness, username="somebody")
+    before = harness.broker.fold.tenant("default").sessions["away"]
+    before.owner = "somebody"
+    passes(harness, 59)
+    assert harness.broker.sessions.present(harness.broker.fold.tenant("default"), "away") is not None
+    pass_unseen(harness, 2)
+    assert harness.broker.sessions.owner_of("default", "away") is None
+    assert harness.broker.devices.owner_of("default", "away") is None
+
+
+@pytest.mark.parametrize("passes", [pass_unseen, pass_while_down])
+def test_what_has_expired_is_given_to_nobody_whether_or_not_a_timer_has_fired(
+    passes: Callable[[Harness, float], None],
+) -> None:
+    """A message that waits, one of a group, and a retained one."""
+    harness = Harness()
+    for client_id, topic_filter in (("away", "t"), ("member", "$share/g/t")):
+        client = Client(harness, client_id, False, 5)
+        client.subscribe(topic_filter)
+        client.disconnect()
+    publisher = Client(harness, "p", version=5)
+    publisher.publish("t", b"old", 1, retain=True, expiry_s=5)
+    publisher.publish("t", b"kept", 1, expiry_s=50)
+    passes(harness, 6)
+    assert [payload for _, payload, _, _ in Client(harness, "away", False, 5).publishes()] == [b"kept"]
+    assert [payload for _, payload, _, _ in Client(harness, "member", False, 5).publishes()] == [b"kept"]
+    asks = Client(harness, "asks", version=5)
+    asks.subscribe("t")
+    assert asks.publishes() == []

@@ -1,6 +1,9 @@
-"""Wills and access control: asked again when a will is due, also after a restart. The rest: test_broker, e2e."""
+"""Wills and access control: asked again when a will is due, also after a restart; and those of clients that do not come
+back under the same id after one. The rest: test_broker, e2e."""
 
 from __future__ import annotations
+
+from collections.abc import Callable
 
 import pytest
 
@@ -139,3 +142,221 @@ def test_a_session_with_a_delayed_will_ends_in_time(harness: Harness) -> None:
     assert len(harness.broker.fold.by_incarnation) == 1
     harness.advance(2)
     assert not harness.broker.fold.by_incarnation
+
+
+STATUS = "status"
+GRACE_S = 1.0
+
+
+def device(
+    harness: Harness, client_id: str, clean: bool = True, version: int = 4, delay_s: int = 0
+) -> Client:
+    """A client whose presence is a retained message, as most have it."""
+    will = Will(STATUS, b"offline", 1, True, delay_s=delay_s)
+    client = Client(harness, client_id, clean, version, None, NEVER, will)
+    client.publish(STATUS, b"online", 1, retain=True)
+    return client
+
+
+def presence(harness: Harness) -> bytes | None:
+    found = harness.broker.fold.tenant("default").retained.get(STATUS.encode())
+    return None if found is None else found.payload
+
+
+def watching(harness: Harness) -> Client:
+    """A persistent subscriber, whose queue tells what was published since."""
+    watcher = Client(harness, "watcher")
+    watcher.subscribe(STATUS)
+    watcher.publishes()
+    return watcher
+
+
+def seen(watcher: Client) -> list[bytes]:
+    """What a watcher is given now; all of it is acknowledged."""
+    found = watcher.publishes()
+    for packet_id, _, _, _ in found:
+        watcher.ack(packet_id)
+    return [payload for _, payload, _, _ in found]
+
+
+@pytest.mark.parametrize("version", [4, 5])
+def test_the_will_of_a_client_that_cannot_come_back_is_published_before_anybody_is_let_in(
+    version: int,
+) -> None:
+    """Its client id was the broker's, and nothing is kept under it."""
+    harness = Harness()
+    watcher = watching(harness)
+    device(harness, "", version=version)
+    seen(watcher)
+    harness.crash()
+    assert presence(harness) == b"offline"
+    watcher = Client(harness, "watcher")
+    device(harness, "", version=version)
+    harness.advance(10 * GRACE_S)
+    assert seen(watcher)[-2:] == [b"offline", b"online"]
+    assert presence(harness) == b"online"
+
+
+def test_an_assigned_client_id_with_a_session_that_stays_is_waited_for() -> None:
+    harness = Harness()
+    client = Client(harness, "", False, 5, None, NEVER, Will(STATUS, b"offline", 1, True))
+    client_id = client.link.client_id
+    harness.crash()
+    Client(harness, client_id, False, 5)
+    harness.advance(10 * GRACE_S)
+    assert presence(harness) is None
+
+
+@pytest.mark.parametrize("payload", [b"online", b""])
+@pytest.mark.parametrize("clean", [True, False])
+def test_a_will_that_waits_for_its_client_does_not_replace_what_somebody_else_has_written(
+    clean: bool, payload: bytes
+) -> None:
+    """Who makes a new client id at each start is back under that one, or somebody has cleared the topic."""
+    harness = Harness()
+    device(harness, "run-1", clean)
+    harness.crash()
+    watcher = watching(harness)
+    device(harness, "run-2", clean).publish(STATUS, payload, 1, retain=True)
+    seen(watcher)
+    harness.advance(10 * GRACE_S)
+    assert presence(harness) == (payload or None)
+    assert seen(watcher) == []
+
+
+def test_a_start_in_between_brings_no_will_back() -> None:
+    harness = Harness()
+    device(harness, "run-1")
+    harness.crash()
+    device(harness, "run-2").disconnect()
+    harness.crash()
+    harness.advance(10 * GRACE_S)
+    assert presence(harness) == b"online"
+
+
+def test_a_will_is_held_while_the_message_that_replaces_it_is_on_its_way() -> None:
+    """What counts is the place in the journal: the will would have stood behind it."""
+    harness = Harness()
+    device(harness, "run-1")
+    harness.crash()
+    other = Client(harness, "run-2")
+    other.publish(STATUS, b"online", 1, retain=True, sync=False)
+    harness.now_us += 10_000_000
+    harness.clock.mono_ms += 10_000
+    harness.worker.on_timer()
+    harness.sync()
+    harness.advance(GRACE_S)
+    assert presence(harness) == b"online"
+
+
+def write_elsewhere(harness: Harness) -> None:
+    Client(harness, "other").publish("status/of/another", b"online", 1, retain=True)
+
+
+def write_live(harness: Harness) -> None:
+    Client(harness, "other").publish(STATUS, b"online", 1)
+
+
+def write_before_it_is_lost(harness: Harness) -> None:
+    device(harness, "run-1").lose()
+
+
+@pytest.mark.parametrize("write", [write_elsewhere, write_live, write_before_it_is_lost])
+def test_a_will_is_published_after_the_grace_where_nobody_has_replaced_it(
+    write: Callable[[Harness], None],
+) -> None:
+    harness = Harness()
+    device(harness, "run-1")
+    harness.crash()
+    write(harness)
+    harness.advance(GRACE_S + 0.2)
+    assert presence(harness) == b"offline"
+    device(harness, "run-2")
+    assert presence(harness) == b"online"
+
+
+def test_a_start_within_the_grace_begins_it_anew() -> None:
+    harness = Harness()
+    device(harness, "run-1")
+    harness.crash()
+    harness.advance(0.7 * GRACE_S)
+    harness.crash()
+    harness.advance(0.7 * GRACE_S)
+    assert presence(harness) == b"online"
+    harness.advance(0.7 * GRACE_S)
+    assert presence(harness) == b"offline"
+
+
+def test_of_several_held_wills_on_one_topic_each_is_published() -> None:
+    harness = Harness()
+    for number in range(3):
+        device(harness, f"run-{number}")
+    watching(harness)
+    harness.crash()
+    watcher = watching(harness)
+    harness.advance(GRACE_S + 0.2)
+    assert seen(watcher).count(b"offline") == 3
+
+
+@pytest.mark.parametrize("clean_before", [True, False])
+@pytest.mark.parametrize("clean", [True, False])
+def test_who_is_back_under_the_same_id_ends_up_online(clean_before: bool, clean: bool) -> None:
+    """Its session goes on, or another one begins: only an end of the session publishes the will, in front of it."""
+    harness = Harness()
+    device(harness, "fixed", clean_before)
+    harness.crash()
+    watcher = watching(harness)
+    device(harness, "fixed", clean)
+    harness.advance(10 * GRACE_S)
+    assert presence(harness) == b"online"
+    found = seen(watcher)
+    assert found[-1] == b"online"
+    assert (b"offline" in found) == (clean and not clean_before)
+
+
+def test_a_will_delay_that_the_client_asked_for_is_kept_to() -> None:
+    """While its session waits for it, the will is due whoever has written meanwhile, with or without a restart."""
+    harness = Harness()
+    device(harness, "run-1", False, 5, delay_s=5)
+    harness.crash()
+    Client(harness, "other").publish(STATUS, b"online", 1, retain=True)
+    harness.advance(5.5)
+    assert presence(harness) == b"online"
+    harness.advance(1)
+    assert presence(harness) == b"offline"
+
+
+def test_a_will_delay_that_has_passed_while_the_broker_was_down_is_over_before_anybody_is_let_in() -> None:
+    harness = Harness()
+    device(harness, "away", False, 5, delay_s=5).lose()
+    harness.now_us += 8_000_000
+    harness.crash()
+    assert presence(harness) == b"offline"
+    Client(harness, "other").publish(STATUS, b"online", 1, retain=True)
+    harness.advance(10)
+    assert presence(harness) == b"online"
+
+
+def test_nobody_listens_to_what_is_written_once_no_will_is_held() -> None:
+    harness = Harness()
+    device(harness, "run-1")
+    device(harness, "fixed")
+    harness.crash()
+    retained = harness.broker.fold.tenant("default").retained
+    assert retained.listener is not None
+    device(harness, "fixed")
+    assert retained.listener is None
+
+
+def test_the_grace_begins_when_clients_can_come_back() -> None:
+    """A start takes as long as the slowest worker's."""
+    harness = Harness()
+    device(harness, "run-1")
+    harness.crash()
+    harness.now_us += 60_000_000
+    harness.clock.mono_ms += 60_000
+    harness.broker.sessions.serve()
+    harness.advance(0.5 * GRACE_S)
+    assert presence(harness) == b"online"
+    harness.advance(0.7 * GRACE_S)
+    assert presence(harness) == b"offline"

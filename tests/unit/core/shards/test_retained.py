@@ -169,3 +169,60 @@ def test_a_home_that_lags_takes_it_from_the_journal() -> None:
         shards.carry()
         shards.advance(1)
     assert shards[1].retained() == {topic.encode(): b"x" for topic in topics}
+
+
+@pytest.mark.parametrize("home", [0, 1, 2])
+@pytest.mark.parametrize("writer", [0, 1, 2])
+@pytest.mark.parametrize("meanwhile", [False, True])
+def test_a_will_that_waits_after_a_start_does_not_replace_what_was_written_in_any_shard(
+    home: int, writer: int, meanwhile: bool
+) -> None:
+    """Its own shard is told by the others, those that went on while it was away (`meanwhile`) too."""
+    shards = WiredShards()
+    topic = shards.topic_in(home)
+    watcher = shards[2].client("watcher")
+    watcher.subscribe(topic)
+    shards.carry()
+    before = shards[0].client("run-", version=4, clean=True, will=Will(topic, b"offline", 1, True))
+    before.publish(topic, b"online", 1, retain=True)
+    shards.carry()
+    shards.isolate(0)
+    shards.advance(1)
+    written = writer and meanwhile
+    if written:
+        shards[writer].client("next").publish(topic, b"again", 1, retain=True)
+        shards.carry()
+    shards.crash(0)
+    shards.join_again(0)
+    shards.carry()
+    if not written:
+        shards[writer].client("next").publish(topic, b"again", 1, retain=True)
+        shards.carry()
+    received(watcher)
+    for _ in range(5):
+        shards.advance(1)
+    assert shards[home].retained() == {topic.encode(): b"again"}
+    assert received(watcher) == []
+
+
+@pytest.mark.parametrize("home", [0, 1])
+def test_a_will_is_not_forgotten_for_what_was_written_before_its_client_came(home: int) -> None:
+    """Another shard is asked for a topic from where its stream has come to, which may be long ago."""
+    shards = WiredShards()
+    topic = shards.topic_in(home)
+    shards[1].client("first").publish(topic, b"online", 1, retain=True)
+    shards.held = {(0, 1), (1, 0)}
+    shards.carry()
+    shards.advance(60)
+    client = shards[0].client("run-", version=4, clean=True, will=Will(topic, b"offline", 1, True))
+    client.publish("other", b"x", 1)
+    shards.advance(60)
+    shards.held = set()
+    shards.crash(0)
+    shards.join_again(0)
+    shards.carry()
+    shards.advance(2)
+    assert shards[home].retained() == {topic.encode(): b"offline"}
+    wanted = shards[0].broker.fold.wanted
+    assert wanted is not None
+    assert not wanted.has("default", topic)
