@@ -219,10 +219,12 @@ class Broker(BatchListener):
 
     def on_subscribe(self, link: Link, packet: Subscribe) -> None:
         self.subscribing.subscribe(link, packet)
+        link.effective_at = self.commit.entered
         self.publishing.keep_pace(link)
 
     def on_unsubscribe(self, link: Link, packet: Unsubscribe) -> None:
         self.subscribing.unsubscribe(link, packet)
+        link.effective_at = self.commit.entered
         self.publishing.keep_pace(link)
 
     # What is durable takes effect, in order

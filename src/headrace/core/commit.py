@@ -186,6 +186,10 @@ class GroupCommit:
         self._gathers = False  # a batch has taken effect since the last tick
         self._applying: list[Record] = []
         self._applied: i64 = 0  # how many of them
+        # Records and deferred work that were ever put in, and how many of them have taken effect, in the same order:
+        # whoever notes the first number knows by the second when all that was there then has (`Link.effective_at`).
+        self.entered: i64 = 0
+        self.in_effect: i64 = 0
         self._applying_offered: list[object] = []
         self._applying_end: i64 = 0
         self._reached: i64 = 0  # the journal's high watermark, which came while they were not all applied
@@ -251,6 +255,7 @@ class GroupCommit:
             self._next = offset
             record.offset = -1
             raise
+        self.entered += 1
         return offset
 
     def append_behind_progress(self, record: Record) -> None:
@@ -267,6 +272,7 @@ class GroupCommit:
         if not self._pending:
             self._request()
         self._pending.append(deferred)
+        self.entered += 1
         payer = deferred.payer
         if payer is not None:
             self.deferred_bytes += deferred.weight
@@ -462,6 +468,7 @@ class GroupCommit:
         size: i64 = len(batch)
         began = self._applied
         stops = self._apply_part(listener, batch, size)
+        self.in_effect += self._applied - began
         if self._applied < size or stops:
             listener.end_part()
             self.high_watermark = self._note_applied(began)

@@ -38,6 +38,8 @@ FLOODS = {
     "QoS 2, repeated": publish(b"t", 2),
     "QoS 0, retained": publish(b"t", 0, True),
     "QoS 0 behind a retained one": publish(b"t", 0, True) + publish(b"t", 0) * 100_000,
+    "QoS 0 behind QoS 1": publish(b"t", 1) + publish(b"t", 0) * 100_000,
+    "QoS 0 behind SUBSCRIBE": SUBSCRIBE + publish(b"t", 0) * 100_000,
     "SUBSCRIBE": SUBSCRIBE,
     "long SUBSCRIBE": LONG_SUBSCRIBE,
     "UNSUBSCRIBE": codec.encode_unsubscribe(4, 9, ["a"]),

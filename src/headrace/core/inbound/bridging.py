@@ -97,6 +97,7 @@ class Bridging:
             session.changed = True
         sessions.attach(link, session, packet, Properties())
         commit.defer(then)
+        link.effective_at = commit.entered
 
     def send_retained(self, link: Link, session: Session) -> None:
         """Send the retained messages at QoS 0 again: they do not wait in the queue, and the other broker gets the

@@ -179,6 +179,9 @@ class Sessions(SignInListener):
             self.resume(session, packet, expiry_s, link)
         self.attach(link, session, packet, answer)
         self._answer(link, session, present, waits, answer)
+        link.effective_at = (
+            self._commit.entered
+        )  # behind what the connection before it has left, its will above all
         self.testimony.connected(link, packet, present)
 
     def _assigned(self, tenant: str) -> str:

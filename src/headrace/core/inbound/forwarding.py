@@ -90,7 +90,7 @@ class Forwarding:
         """Return whether a message may go at once to all who get it, and nothing has to be written into it."""
         if topic[0] == _DOLLAR or self._none or session.tenant.shared_tree.count or len(topic) >= self._deep:
             return False
-        if link.routed_later or link.retained_offset >= self._commit.high_watermark:
+        if link.effective_at > self._commit.in_effect:
             return False
         if self._fan_out.busy and self._fan_out.waits(session.incarnation):
             return False

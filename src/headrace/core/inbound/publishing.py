@@ -18,10 +18,10 @@ from headrace.core.commit import (
     SHARES_BYTES_MAX,
     TAKEN,
     Answer,
-    Deferred,
     GroupCommit,
 )
 from headrace.core.inbound.admission import Admission
+from headrace.core.inbound.following import Following
 from headrace.core.outbound.routing import Router, targets_of
 from headrace.core.ports.link import Crowd, Crowds, Link, WorkerPort
 from headrace.core.ports.witness import Testimony
@@ -71,6 +71,7 @@ class Publishing(Crowds):
         settings = worker.settings
         self.commit = commit
         self.router = router
+        self.following = Following(commit, router, settings)
         self.admission = admission
         self.clock = worker.clock
         self.settings = settings
@@ -167,6 +168,7 @@ class Publishing(Crowds):
         if waiting > SHARE_BYTES_LEAST:
             self.keep_share(link, waiting)
         offset = self.commit.append(message)
+        link.effective_at = self.commit.entered
         self.commit.deferred_bytes += weight
         if message.flags & FLAG_RETAIN:
             session.tenant.retained.arrive(message)
@@ -257,20 +259,20 @@ class Publishing(Crowds):
         return properties
 
     def _publish_qos0(self, link: Link, session: Session, message: Message, plain: bytes | None) -> None:
-        """Publish at QoS 0 without the journal, unless the message is retained; behind one that waits it keeps its
-        place."""
+        """Publish at QoS 0 without the journal, unless the message is retained; behind what the client has sent before
+        and is not durable yet it keeps its place."""
         if message.retain:
             message.link = link
             weight: i64 = ENTRY_BYTES + PAYLOAD_WEIGHT * len(message.payload)
             link.deferred += weight
             self.keep_share(link, link.deferred)
-            link.retained_offset = self.commit.append(message)
+            self.commit.append(message)
+            link.effective_at = self.commit.entered
             self.commit.deferred_bytes += weight
             session.tenant.retained.arrive(message)
             self.keep_pace(link)
-        elif link.routed_later or link.retained_offset >= self.commit.high_watermark:
-            link.routed_later += 1  # until it has gone, what comes after it waits too
-            self.commit.defer(_RouteLater(self.router, link, session, message, plain))
+        elif link.effective_at > self.commit.in_effect:
+            self.following.put(link, session.tenant, message, plain)
         else:
             link.spend(self.router.route_qos0(session.tenant, message, plain, link))
 
@@ -514,26 +516,3 @@ class _Parked:
     def __init__(self, link: Link, packet: Publish) -> None:
         self.link = link
         self.packet = packet
-
-
-class _RouteLater(Deferred):
-    """A QoS 0 message behind a retained one of the same publisher."""
-
-    def __init__(
-        self, router: Router, link: Link, session: Session, message: Message, plain: bytes | None
-    ) -> None:
-        super().__init__(link, 2 * message.size)
-        self._router = router
-        self._link = link
-        self._session = session
-        self._message = message
-        self._plain = plain
-        self._work: i64 = 1
-
-    def run(self) -> None:
-        self._link.routed_later -= 1
-        tenant = self._session.tenant
-        self._work = self._router.route_qos0(tenant, self._message, self._plain, self._link)
-
-    def work(self) -> i64:
-        return self._work

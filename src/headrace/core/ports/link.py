@@ -250,8 +250,7 @@ class Link(ServerHandler):
         self.chunk: i64 = 64
         self.max_packet_size: i64 = 0
         self.inbound: i64 = 0
-        self.retained_offset: int = -1
-        self.routed_later: i64 = 0  # QoS 0 messages that wait behind a retained one
+        self.effective_at: i64 = 0  # what it has sent has taken effect when `commit.in_effect` is that
         self.producer_refused: i64 = 0  # reason code of a refused message with a producer's sequence
         self.keep_alive_ms: int = 0
         self.last_seen_ms: int = 0
