@@ -17,6 +17,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from headrace.address import Location
+from headrace.api.tokens import lines_without_grant
 from headrace.bridge.address import parse as parse_remote
 from headrace.bridge.settings import RemoteTls
 from headrace.bridge.tls import UnusableFile, client_context
@@ -59,6 +60,7 @@ _MADE_UP = {
     "configfs",
     "bpf",
 }
+_GRANT_LINE = "as it is not of the form [read|operate] [tenant=NAME] [consumer=NAME] TOKEN"
 
 
 def problems(config: Config, running: bool = False) -> list[str]:
@@ -285,7 +287,10 @@ def _limits(config: Config, _: bool) -> Iterator[str]:
 def _tokens(config: Config, _: bool) -> Iterator[str]:
     file = config.journal.token_file
     if file:
+        unread = list(_readable("journal.token_file", file))
         yield from _secret("journal.token_file", file)
+        for number in [] if unread else lines_without_grant(Path(file).read_text(encoding="utf-8")):
+            yield f"journal.token_file: {file}, line {number}: grants nothing, {_GRANT_LINE}"
 
 
 def _secret(key: str, file: str) -> Iterator[str]:

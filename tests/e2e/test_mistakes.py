@@ -37,16 +37,19 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
         "users": "ann:$7$101$c2FsdA==$aGFzaA==\nbob\n",
         "users.good": "ann:$7$101$c2FsdA==$aGFzaA==\n",
         "acl": "user ann\ntopic read plant/#\ntopc read x\n",
+        "acl.word": "topic read plant/#\ntopic dney plant/secret/#\n",
         "acl.filter": "topic read plant/#/x\n",
         "bans": "10.0.0.0/8\n10.0.0.0.0\n",
         "token": "token\n",
+        "token.odd": "read looker\nread\n",
         "broken.toml": "data_dir = \n",
         "wrong.toml": 'listeners = ["tcp://127.0.0.1:0"]\n[session]\npage_mesages = 3\n',
         "schemas.toml": "[schema]\n",
     }
     for name, text in write.items():
         (folder / name).write_text(text)
-    (folder / "token").chmod(0o600)
+    for name in ("token", "token.odd"):
+        (folder / name).chmod(0o600)
     (folder / "open.token").write_text("token\n")
     (folder / "open.token").chmod(0o644)
     (folder / "no-directory").write_text("")
@@ -104,6 +107,7 @@ SETTINGS = [
     ("access.password_file={folder}", "access.password_file: {folder}: Is a directory"),
     ("access.acl_file={folder}/nothing", "access.acl_file: {folder}/nothing: No such file"),
     ("access.acl_file={folder}/acl", "access.acl_file: {folder}/acl, line 3: "),
+    ("access.acl_file={folder}/acl.word", "access.acl_file: {folder}/acl.word, line 2: 'dney' "),
     ("access.acl_file={folder}/acl.filter", "access.acl_file: {folder}/acl.filter, line 1: "),
     ("access.ban_file={folder}/bans", "access.ban_file: {folder}/bans, line 2: "),
     ("tls.certificate={folder}/nothing", "tls.certificate: {folder}/nothing: No such file"),
@@ -113,6 +117,7 @@ SETTINGS = [
     ("journal.token_file={folder}/open.token", "journal.token_file: {folder}/open.token: everybody on this"),
     ("data_dir=/proc/headrace/data", "data_dir: /proc/headrace/data is not there, and proc at /proc keeps no files"),
     ("data_dir=/sys/kernel/headrace", "data_dir: /sys/kernel/headrace is not there, and sysfs at /sys/kernel "),
+    ("journal.token_file={folder}/token.odd", "journal.token_file: {folder}/token.odd, line 2: "),
     ("data_dir={folder}/no-directory", "data_dir: {folder}/no-directory is no directory"),
     ("data_dir={folder}/home", "data_dir: {folder}/home holds other files"),
     ("data_dir={folder}/newer", "data_dir: {folder}/newer/journal/"),

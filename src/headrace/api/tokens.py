@@ -7,8 +7,9 @@
     read tenant=NAME TOKEN            may read this tenant's messages in the journal, and nothing of anybody else
     operate tenant=A consumer=B TOKEN the same, and may move this consumer
 
-Empty lines and lines that begin with `#` count for nothing, nor does a line with any other word. The file is read at
-every request, so a change holds at once.
+Empty lines and lines that begin with `#` count for nothing. A line with any other word grants nothing, nor does one whose
+token was forgotten: `read` alone is a role, no token; `headrace config check` names such lines. The file is read at every
+request, so a change holds at once.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ from headrace.api.problem import problem
 
 READ: Final = "read"
 OPERATE: Final = "operate"
+_LIMITS: Final = ("tenant", "consumer")
 BODY_BYTES_MAX: Final = 4096
 
 Answer = Callable[[Request, bytes], Response | Awaitable[Response]]
@@ -100,21 +102,40 @@ def _grants(lines: list[str], given: str) -> list[Grant]:
     nothing."""
     found = []
     for line in lines:
-        words, _, token = line.strip().rpartition(" ")
-        grant = _grant(words) if token != "" and not line.startswith("#") else None
+        *words, token = line.split() or [""]
+        grant = _grant(words) if _is_token(token) and not _is_comment(line) else None
         if compare_digest(given.encode(), f"Bearer {token}".encode()) and grant is not None:
             found.append(grant)
     return found
 
 
-def _grant(words: str) -> Grant | None:
+def lines_without_grant(text: str) -> list[int]:
+    """Return the numbers of the lines that are neither empty nor a comment and still grant nothing, the first one 1."""
+    found = []
+    for number, line in enumerate(text.splitlines(), 1):
+        *words, token = line.split() or [""]
+        if token and not _is_comment(line) and not (_is_token(token) and _grant(words)):
+            found.append(number)
+    return found
+
+
+def _is_comment(line: str) -> bool:
+    return line.lstrip().startswith("#")
+
+
+def _is_token(word: str) -> bool:
+    """Return whether the last word of a line is a token, and no role or limit that was to stand before one."""
+    return word not in ("", READ, OPERATE) and not word.startswith(tuple(f"{key}=" for key in _LIMITS))
+
+
+def _grant(words: list[str]) -> Grant | None:
     """Return what the words before a token say; None if one of them says nothing."""
     role, limits = OPERATE, dict[str, str]()
-    for place, word in enumerate(words.split()):
+    for place, word in enumerate(words):
         key, is_limit, value = word.partition("=")
         if place == 0 and word in (READ, OPERATE):
             role = word
-        elif is_limit and value and key in ("tenant", "consumer") and key not in limits:
+        elif is_limit and value and key in _LIMITS and key not in limits:
             limits[key] = value
         else:
             return None

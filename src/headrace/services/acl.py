@@ -7,7 +7,9 @@
     client-id <name>                                 the user's client ids are these only; * and ? stand for others
     pattern [read|write|readwrite|deny] <filter>     for everybody; %c is the client id, %u the user name
 
-What no line allows is denied, and deny comes first. Lines that are empty or start with # are skipped. Lines end with a
+What no line allows is denied, and deny comes first. A topic may hold blanks where an access word stands before it; a line
+of two words or more whose first one is no access word is refused, as Mosquitto does: a misspelt `deny` would give what it
+was to take. Lines that are empty or start with # are skipped. Lines end with a
 newline and nothing else, so that no name can hold a line of its own.
 
 Marks are replaced all at once: a name that looks like a mark is a name. A pattern does not apply to a client whose name
@@ -165,8 +167,10 @@ def _first_word(text: str) -> tuple[str, str]:
 def _add(tree: RuleTree, file: Path, number: int, rest: str, *, marked: bool) -> None:
     word, topic_filter = _first_word(rest)
     access = _ACCESS.get(word)
-    if access is None or not topic_filter:
+    if not topic_filter:
         access, topic_filter = READ | WRITE, rest
+    elif access is None:
+        raise InvalidAcl(f"{file}, line {number}: {word!r} is none of {', '.join(_ACCESS)}")
     wrong = malformed_filter(topic_filter)
     if wrong:
         raise InvalidAcl(f"{file}, line {number}: {topic_filter!r}: {wrong}")

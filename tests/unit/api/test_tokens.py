@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from headrace.api.tokens import OPERATE, READ, Grant, Tokens
+from headrace.api.tokens import OPERATE, READ, Grant, Tokens, lines_without_grant
 
 FILE = """# of the jobs
 read looker
@@ -54,6 +54,37 @@ def test_without_a_file_or_with_one_that_cannot_be_read_nobody_is_let_in(tmp_pat
     binary = Tokens(tmp_path / "binary").refusal("Bearer x", READ)
     found = [0 if one is None else one.status_code for one in (none, missing, binary)]
     assert found == [403, 500, 500]
+
+
+@pytest.mark.parametrize(
+    ("line", "word"),
+    [
+        ("read", "read"),
+        ("operate", "operate"),
+        ("tenant=acme", "tenant=acme"),
+        ("read consumer=alarms", "consumer=alarms"),
+        ("raed looker", "looker"),
+        ("read tennant=acme looker", "looker"),
+        ("read looker mover", "mover"),
+        ("  # looker", "looker"),
+        ("  #looker", "#looker"),
+    ],
+)
+def test_a_line_that_is_not_understood_grants_nothing_and_is_named(
+    tmp_path: Path, line: str, word: str
+) -> None:
+    (tmp_path / "tokens").write_text(f"read good\n\n{line}\n# said\n")
+    refusal = Tokens(tmp_path / "tokens").refusal(f"Bearer {word}", READ)
+    assert refusal is not None
+    assert refusal.status_code == 401
+    is_comment = line.strip().startswith("#")
+    assert lines_without_grant((tmp_path / "tokens").read_text()) == ([] if is_comment else [3])
+
+
+def test_words_of_a_line_are_parted_by_any_blanks(tmp_path: Path) -> None:
+    (tmp_path / "tokens").write_text("read\tlooker \n")
+    assert Tokens(tmp_path / "tokens").refusal("Bearer looker", READ) is None
+    assert Tokens(tmp_path / "tokens").refusal("Bearer looker", OPERATE) is not None
 
 
 LIMITED = """read tenant=acme eyes

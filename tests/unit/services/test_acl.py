@@ -17,7 +17,7 @@ user ada
 topic readwrite ada/#
 topic write commands/+
 topic deny ada/secret/#
-topic with spaces/x y
+topic readwrite with spaces/x y
 
 user bob
 topic read #
@@ -95,6 +95,38 @@ def test_a_bad_line_is_named(tmp_path: Path, line: str) -> None:
     (tmp_path / "acl").write_text(f"topic read a\n{line}\n")
     with pytest.raises(InvalidAcl, match="line 2"):
         read_acl(tmp_path / "acl")
+
+
+@pytest.mark.parametrize("kind", ["topic", "pattern"])
+@pytest.mark.parametrize("word", ["dney", "Deny", "readwrtie", "wirte", "read,write", "plant/#", "%u", "#"])
+@pytest.mark.parametrize("rest", ["plant/secret/#", "read plant/#", "a b"])
+def test_an_unknown_access_word_is_refused_and_gives_nothing(
+    tmp_path: Path, kind: str, word: str, rest: str
+) -> None:
+    (tmp_path / "acl").write_text(f"user ann\ntopic read plant/#\n{kind} {word} {rest}\n")
+    with pytest.raises(InvalidAcl, match="line 3") as refused:
+        read_acl(tmp_path / "acl")
+    assert repr(word) in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("line", "topic", "wanted"),
+    [
+        ("topic read a b c", "a b c", READ),
+        ("topic  deny\ta b ", "a b", 0),
+        ("topic a", "a", READ | WRITE),
+        ("topic read", "read", READ | WRITE),  # one word is a topic, as Mosquitto has it
+        ("topic read read", "read", READ),
+        ("topic write deny a", "deny a", WRITE),
+    ],
+)
+def test_a_topic_may_hold_blanks_behind_its_access_word(
+    tmp_path: Path, line: str, topic: str, wanted: int
+) -> None:
+    (tmp_path / "acl").write_text(f"{line}\n")
+    grants = read_acl(tmp_path / "acl").grants(None, "c")
+    found = sum(right for right in (READ, WRITE) if grants.allows(right, topic.encode()))
+    assert found == wanted
 
 
 def read(tmp_path: Path, text: str) -> Acl:
