@@ -14,6 +14,7 @@ from broker_process import BrokerProcess, MosquittoProcess, free_port, headrace
 from certificates import Authority
 from e2e.bridging import bridge, configure, listen, receive, toml, topic, wait_metric, wait_up
 from e2e.raw import RawClient
+from e2e.wire import USER_PROPERTY
 
 Brokers = Callable[..., BrokerProcess]
 FAILURES = 'headrace_bridge_failures_total{bridge="b"}'
@@ -165,6 +166,37 @@ def test_a_ring_of_three_does_not_circulate(brokers: Brokers) -> None:
             assert found == [*(b"%d" % number for number in range(10)), b"end"]
     for broker in ring:
         assert broker.metrics()['headrace_bridge_backlog_messages{bridge="b"}'] == 0
+
+
+def of_producer(sequence: int) -> dict[int, object]:
+    return {USER_PROPERTY: [("producer-id", "p"), ("producer-sequence", str(sequence))]}
+
+
+@pytest.mark.parametrize("qos", [1, 2])
+def test_devices_with_the_same_producer_id_cross_a_chain_of_bridges(brokers: Brokers, qos: int) -> None:
+    """Two devices count 1 to 3, one of a third says 2^62, all as producer `p`: all that is acknowledged arrives, at a
+    broker whose own clients count there too."""
+    chain = [brokers(), brokers(), brokers()]
+    for at, broker in enumerate(chain[:2]):
+        configure(broker, bridge(chain[at + 1], topic("t/#", "out")))
+    for broker in chain:
+        broker.start()
+    for broker in chain[:2]:
+        wait_up(broker)
+    deliver(chain[2], "t/x", "before", qos)
+    with listen(chain[2], "t/#") as client:
+        for device, sequences in (("a", (1, 2, 3, 3)), ("broken", (1 << 62,)), ("b", (1, 2, 2, 3))):
+            with RawClient(chain[0].address, device, version=5) as publisher:
+                publisher.connect()
+                for sequence in sequences:
+                    properties = of_producer(sequence)
+                    publisher.deliver("t/x", f"{device}{sequence}", qos, properties=properties)
+        deliver(chain[0], "t/x", "end", qos)
+        found = [receive(client) for _ in range(8)]
+    wanted = ["a1", "a2", "a3", f"broken{1 << 62}", "b1", "b2", "b3", "end"]
+    assert [packet.payload.decode() for packet in found] == wanted
+    for packet in found:
+        assert not any(name.startswith("producer-") for name, _ in packet.properties[USER_PROPERTY])
 
 
 def test_the_next_address_is_tried(brokers: Brokers) -> None:

@@ -26,6 +26,7 @@ from headrace.core.inbound.bridging import Bridging
 from headrace.core.outbound.reserving import reserve_chunk
 from headrace.core.ports.access import LinkRights
 from headrace.core.ports.timers import Timer
+from headrace.core.state.producers import without_producer
 from headrace.core.state.session import Session
 from headrace.errors import ProtocolError
 from headrace.mqtt import codec, packets
@@ -239,6 +240,10 @@ class RemoteLink(StreamLink):
         packet.topic = topic
         if _SUBSCRIPTION_IDENTIFIER in packet.properties:
             packet.properties = _without_identifiers(packet.properties)
+        if packet.properties:
+            packet.properties = without_producer(
+                packet.properties
+            )  # which are of others, behind the remote broker
         if self.version == packets.VERSION_5:
             packet.properties += terms.trace
         try:

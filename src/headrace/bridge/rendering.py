@@ -3,6 +3,8 @@
 The trace is an MQTT 5 user property, one for each broker on the way: `bridged-by` = an id of that broker, put on what a
 bridge sends and on what it takes in. A broker that finds its own id in what comes in has seen the message before, which
 ends every loop and ring of bridges that speak MQTT 5.
+The sequence of an idempotent producer ends here: over there it would be one of the bridge's client id, together with
+those of all other producers of this broker, and retained messages cross out of its order.
 Compiled with the core: it runs for every message.
 """
 
@@ -17,9 +19,10 @@ from headrace.bridge.topics import TopicMap
 from headrace.core.ports.access import Access
 from headrace.core.ports.link import Link, Rendering
 from headrace.core.records.message import Message
+from headrace.core.state.producers import BRIDGED_PROPERTY, without_producer
 from headrace.mqtt.data_types import text
 
-TRACE_PROPERTY: Final = "bridged-by"
+TRACE_PROPERTY: Final = BRIDGED_PROPERTY.decode("ascii")
 _USER_PROPERTY: Final = b"\x26"
 _RETAIN: Final = 1
 
@@ -55,12 +58,17 @@ class BridgeRendering(Rendering):
         return b"" if self._trace in message.properties else self._trace
 
     def _there(self, message: Message) -> Message:
-        """Return the message under its remote topic. A message that was sent under a rule that is gone keeps its
-        own."""
-        topic = self._topics.outward(message.topic)
-        if not topic or topic == message.topic:
+        """Return the message under its remote topic, of no idempotent producer. A message that was sent under a rule that
+        is gone keeps its own topic."""
+        topic = self._topics.outward(message.topic) or message.topic
+        properties = message.properties
+        if len(properties):
+            properties = without_producer(properties)
+        if topic == message.topic and len(properties) == len(message.properties):
             return message
-        return message.of_nobody(topic, message.flags)
+        there = message.of_nobody(topic, message.flags)
+        there.properties = properties
+        return there
 
 
 class BridgeAccess(Access):

@@ -175,6 +175,25 @@ def user_property(properties: bytes, name: bytes) -> bytes | None:
     return None
 
 
+def without_user_properties(properties: bytes, names: tuple[bytes, ...]) -> bytes:
+    """Return checked properties of a PUBLISH without the user properties of these names, all of each name."""
+    kept: list[bytes] = []
+    kept_from: i64 = 0
+    pos: i64 = 0
+    end: i64 = len(properties)
+    while pos < end:
+        start: i64 = pos
+        identifier = read_identifier(properties, pos, end)
+        pos = _skip_value(properties, pos + 1, end, identifier)
+        if identifier == props.USER_PROPERTY and read_binary(properties, start + 1, end) in names:
+            kept.append(properties[kept_from:start])
+            kept_from = pos
+    if kept_from == 0:
+        return properties
+    kept.append(properties[kept_from:end])
+    return b"".join(kept)
+
+
 def _check_place(identifier: i64, packet_type: i64, from_server: bool) -> None:
     allowed: i64 = props.ALLOWED[identifier]
     if not allowed >> packet_type & 1:

@@ -134,6 +134,6 @@ def _properties(row: dict[str, Any]) -> bytes:
             setattr(properties, name, row.get(name))
         encoded = properties.encode()
     for pair in row.get("user_properties") or ():
-        if pair["name"] not in ("producer-id", "producer-sequence"):
+        if pair["name"] not in ("producer-id", "producer-sequence", "producer-owner"):
             encoded += b"\x26" + data_types.text(pair["name"]) + data_types.text(pair["value"])
     return encoded

@@ -225,6 +225,31 @@ def test_properties_pass_except_the_subscription_identifier() -> None:
     assert [m.properties for m in harness.journal.records if isinstance(m, Message)] == [user + TRACE]
 
 
+def sequenced(sequence: int) -> bytes:
+    pairs = (("producer-id", "p"), ("producer-sequence", str(sequence)), ("k", "v"))
+    return b"".join(b"\x26" + text(name) + text(value) for name, value in pairs)
+
+
+@pytest.mark.parametrize("qos", [1, 2])
+def test_sequences_of_producers_do_not_cross_and_no_message_stands_for_another(qos: int) -> None:
+    """Under the client id of a bridge those of all its devices would be one producer's, here and there."""
+    harness = Harness()
+    remote = Remote(harness)
+    remote.accept()
+    for device in ("one", "two"):
+        publisher = harness.client(device, version=5)
+        for sequence in (1, 2, 2):
+            publisher.publish("up/x", device.encode(), qos, properties=sequenced(sequence))
+    sent = [body for first, body in remote.take() if first >> 4 == PUBLISH]
+    assert [body[-3:] for body in sent] == [b"one", b"one", b"two", b"two"]
+    assert not any(b"producer-" in body for body in sent)
+    assert all(text("k") + text("v") + TRACE in body for body in sent)
+    for packet_id, sequence in enumerate((1 << 62, 1, 1), 5):
+        remote.send("down/x", b"in", packet_id, qos, properties=sequenced(sequence))
+    inward = [m for m in harness.journal.records if isinstance(m, Message) and m.payload == b"in"]
+    assert [m.properties for m in inward] == [b"\x26" + text("k") + text("v") + TRACE] * 3
+
+
 def test_a_backlog_of_a_rule_that_is_gone_does_not_leave() -> None:
     harness = Harness()
     Remote(harness, rules=[Rule("old/#", "out", 1)]).lose()

@@ -57,3 +57,19 @@ def test_what_no_rule_lets_out_any_more_may_not_leave() -> None:
     assert access.may_receive(link, b"a/b")
     assert not access.may_receive(link, b"b")
     assert access.may_publish(link, b"anything")
+
+
+def test_what_is_counted_is_what_is_written_also_where_a_producer_is_taken_out() -> None:
+    link = MemoryLink(Harness().worker)
+    link.version = 5
+    pairs = (("producer-id", "p"), ("producer-sequence", "7"), ("producer-owner", "0" * 32))
+    properties = b"".join(b"\x26" + text(name) + text(value) for name, value in pairs)
+    for topic in (b"a/b/c", b"elsewhere"):  # with another name there, and with its own
+        found = message(topic, b"payload", properties)
+        rendering = BridgeRendering(TOPICS, TRACE, True, BridgeCounters())
+        rendering.write(link, found, 1, 9, 0x32, b"")
+        link.flush()
+        sent, link.sent = link.sent, b""
+        assert len(sent) == rendering.size(link, found, 1, b"")
+        assert b"producer-" not in sent
+        assert found.properties == properties  # others get it as it is

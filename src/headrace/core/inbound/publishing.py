@@ -34,7 +34,7 @@ from headrace.core.records.record import (
     FLAG_QOS,
     FLAG_RETAIN,
 )
-from headrace.core.state.producers import MALFORMED, NEW, REPEATED, SEQUENCE_MARK, is_sequenced
+from headrace.core.state.producers import MALFORMED, NEW, REPEATED, SEQUENCE_MARK, is_sequenced, owned
 from headrace.core.state.session import Session, session_of
 from headrace.errors import ProtocolError
 from headrace.mqtt import reason_codes as rc
@@ -190,10 +190,13 @@ class Publishing(Crowds):
     def _takes_sequence(self, link: Link, session: Session, packet: Publish, message: Message) -> bool:
         """Return whether a message with a sequence is to be journaled; a repeated one is acknowledged behind the
         first."""
-        if link.producer_refused and is_sequenced(packet.properties):
+        if not is_sequenced(packet.properties):
+            return True
+        if link.producer_refused:
             link.inbound -= 1
             self._reject(link, session, packet, link.producer_refused)
             return False
+        message.properties = owned(packet.properties, link.identity.user, link.rights is not None)
         found = session.tenant.producers.take(message)
         if found == NEW:
             message.flags |= FLAG_PRODUCER

@@ -7,12 +7,25 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from harness import START_US, Client, Harness, message, recover, state
-from headrace.core.ports.access import Access, LinkRights
+from headrace.core.ports.access import Access, LinkRights, SignIn
+from headrace.core.ports.identity import Identity
 from headrace.core.ports.link import Link
 from headrace.core.ports.settings import BrokerSettings
 from headrace.core.records.message import Message, decode_batch
 from headrace.core.records.record import FLAG_PRODUCER
-from headrace.core.state.producers import NEW, ORDINARY, REPEATED, Producers
+from headrace.core.state.producers import (
+    BRIDGED_PROPERTY,
+    GAP_MAX,
+    MALFORMED,
+    NEW,
+    ORDINARY,
+    REPEATED,
+    SEQUENCE_MAX,
+    Producers,
+    client_of_producer,
+    owned,
+    without_producer,
+)
 from headrace.core.state.state import Fold
 from headrace.mqtt import codec
 from headrace.mqtt.properties import Properties
@@ -119,7 +132,19 @@ def test_a_sequence_that_is_no_number_is_refused(harness: Harness, sequence: str
     assert client.link.inbound == 0
 
 
-class NotToSecret(Access):
+class Named(Access):
+    """Everybody who has a user name is that user."""
+
+    def authenticate(self, request: SignIn) -> Identity | int:
+        return request.identity_of(request.username)
+
+    def may_publish(self, link: Link, topic: bytes) -> bool:
+        return True
+
+    def note_denied(self, link: Link, action: str, topic: bytes) -> None: ...
+
+
+class NotToSecret(Named):
     def may_publish(self, link: Link, topic: bytes) -> bool:
         return topic != b"secret"
 
@@ -133,6 +158,7 @@ def test_nothing_of_a_producer_overtakes_a_refused_message(harness: Harness, qos
     client.publish("t", b"ordinary", qos)
     assert [code for _, code in acknowledgements(client)] == [0, 0x87, 0x87, 0]
     again = publisher(harness)
+    again.link.rights = LinkRights(Named(), again.link)
     for sequence in range(3):
         again.publish("t", b"%d" % sequence, qos, properties=sequenced(sequence))
     assert stored(harness) == [b"0", b"ordinary", b"1", b"2"]
@@ -168,8 +194,12 @@ def test_a_crash_keeps_what_is_durable_and_forgets_the_rest(harness: Harness) ->
 # The table itself
 
 
-def numbered(sequence: int, producer: str = "job", seconds: int = 0) -> Message:
-    found = message(properties=sequenced(sequence, producer))
+def numbered(
+    sequence: int, producer: str = "job", seconds: int = 0, user: str | None = None, client: str = "client"
+) -> Message:
+    """A message of a producer; with `user`, as the broker journals it where access control is on."""
+    found = message(properties=owned(sequenced(sequence, producer), user, user is not None))
+    found.origin = b"default" + client.encode()
     found.timestamp_us = START_US + seconds * 1_000_000
     return found
 
@@ -203,10 +233,10 @@ def test_a_clock_that_is_set_ahead_forgets_nobody() -> None:
 def test_their_number_is_bounded() -> None:
     table = Producers(3)
     for number in (0, 1, 2, 0, 3):
-        table.apply(numbered(number, f"p-{number}"))
+        table.apply(numbered(number, client=f"c-{number}"))
     assert len(table) == 3
-    assert table.take(numbered(0, "p-0")) == REPEATED  # used again meanwhile
-    assert table.take(numbered(1, "p-1")) == NEW
+    assert table.take(numbered(0, client="c-0")) == REPEATED  # used again meanwhile
+    assert table.take(numbered(1, client="c-1")) == NEW
 
 
 def test_none_is_forgotten_while_a_message_of_it_is_on_its_way() -> None:
@@ -214,19 +244,19 @@ def test_none_is_forgotten_while_a_message_of_it_is_on_its_way() -> None:
     table, reader = Producers(2), Producers(2)
     week = 7 * 86_400
     for one in (table, reader):
-        one.apply(numbered(1, "slow"))
-    assert table.take(numbered(2, "slow")) == NEW
-    assert table.take(numbered(9, "fresh")) == NEW
+        one.apply(numbered(1, client="slow"))
+    assert table.take(numbered(2, client="slow")) == NEW
+    assert table.take(numbered(9, client="fresh")) == NEW
     for number in range(5):
         for one in (table, reader):
-            one.apply(numbered(1, f"p-{number}", week + number + 10))
-        assert table.take(numbered(2, "slow")) == REPEATED
-        assert table.take(numbered(9, "fresh")) == REPEATED
+            one.apply(numbered(1, "p", week + number + 10, client=f"c-{number}"))
+        assert table.take(numbered(2, client="slow")) == REPEATED
+        assert table.take(numbered(9, client="fresh")) == REPEATED
     assert list(table.entries()) == list(reader.entries())
     for one in (table, reader):
-        one.apply(numbered(2, "slow", week + 20))
-    assert table.take(numbered(2, "slow")) == REPEATED
-    assert table.take(numbered(3, "slow")) == NEW
+        one.apply(numbered(2, "job", week + 20, client="slow"))
+    assert table.take(numbered(2, client="slow")) == REPEATED
+    assert table.take(numbered(3, client="slow")) == NEW
     assert list(table.entries()) == list(reader.entries())
     assert len(table) == 2
 
@@ -244,6 +274,189 @@ def test_a_sequence_is_stored_once_though_its_producer_would_be_forgotten_before
     harness.broker.commit.on_high_watermark(harness.journal.durable)
     client.publish("t", b"late", properties=sequenced(2))
     assert stored(harness).count(b"late") == 1
+
+
+# Whose a sequence is
+
+
+@pytest.fixture
+def guarded(harness: Harness) -> Harness:
+    harness.broker.sessions.access = Named()
+    return harness
+
+
+def sender(harness: Harness, user: str | None, name: str = "p") -> Client:
+    client = harness.client(name, version=5, clean=True, username=user)
+    client.take()
+    return client
+
+
+@pytest.mark.parametrize("stranger", ["eve", None])
+@pytest.mark.parametrize("qos", [1, 2])
+def test_a_sequence_counts_for_its_user_alone(guarded: Harness, stranger: str | None, qos: int) -> None:
+    """Whoever takes another user's client id for once does not silence that user."""
+    sender(guarded, "ann").publish("t", b"1", qos, properties=sequenced(1))
+    sender(guarded, stranger).publish("t", b"eve", qos, properties=sequenced(1_000))
+    ann = sender(guarded, "ann")
+    for sequence in (1, 2, 3):
+        ann.publish("t", b"%d" % sequence, qos, properties=sequenced(sequence))
+    assert stored(guarded) == [b"1", b"eve", b"2", b"3"]
+    guarded.crash()
+    guarded.broker.sessions.access = Named()
+    ann = sender(guarded, "ann")
+    for sequence in (2, 3, 4):
+        ann.publish("t", b"%d" % sequence, qos, properties=sequenced(sequence))
+    assert stored(guarded) == [b"1", b"eve", b"2", b"3", b"4"]
+
+
+def test_nobody_speaks_for_another_owner(guarded: Harness) -> None:
+    """What a client says of the owner is put right, before ours or behind it."""
+    forged = owned(b"", "ann", True)
+    for stranger in ("eve", None):
+        client = sender(guarded, stranger)
+        client.publish("t", b"f", properties=forged + sequenced(9) + forged)
+    sender(guarded, "ann").publish("t", b"1", properties=sequenced(1))
+    assert stored(guarded) == [b"f", b"f", b"1"]
+    harness = Harness()  # nobody has a name, and nobody an owner
+    sender(harness, None).publish("t", b"f", properties=forged + sequenced(9))
+    sender(harness, None).publish("t", b"1", properties=sequenced(1))
+    assert stored(harness) == [b"f"]
+
+
+def test_sequences_of_before_there_were_owners_hold_until_the_user_has_one(harness: Harness) -> None:
+    """A batch that is sent again after the upgrade is known; a number that cannot be this producer's is passed over."""
+    publisher(harness).publish("t", b"5", properties=sequenced(5))
+    publisher(harness).publish("t", b"x", properties=sequenced(1 << 62, "silenced"))
+    harness.take_snapshot()
+    harness.crash()
+    harness.broker.sessions.access = Named()
+    ann = sender(harness, "ann")
+    for sequence in (4, 5, 6, 6):
+        ann.publish("t", b"%d" % sequence, properties=sequenced(sequence))
+    ann.publish("t", b"alarm", properties=sequenced(1, "silenced"))
+    assert [code for _, code in acknowledgements(ann)] == [0] * 5
+    assert stored(harness) == [b"5", b"x", b"6", b"alarm"]
+
+
+@pytest.mark.parametrize(
+    ("first", "then", "found"),
+    [
+        (0, GAP_MAX, NEW),
+        (0, GAP_MAX + 1, MALFORMED),
+        (3, 1 << 62, MALFORMED),
+        (3, SEQUENCE_MAX, MALFORMED),
+        (SEQUENCE_MAX, 0, MALFORMED),
+        (GAP_MAX, 0, REPEATED),
+        (1_790_000_000_000_000_000, 1_790_003_600_000_000_000, NEW),  # an hour in nanoseconds
+        (7 << 32, 8 << 32, NEW),  # batches of the Spark sink
+    ],
+)
+@pytest.mark.parametrize("is_durable", [True, False])
+def test_a_gap_that_no_honest_producer_makes_is_refused(
+    first: int, then: int, found: int, is_durable: bool
+) -> None:
+    table = Producers()
+    assert table.take(numbered(first)) == NEW
+    if is_durable:
+        table.apply(numbered(first))
+    assert table.take(numbered(then)) == found
+    assert table.take(numbered(first + 1 if first < SEQUENCE_MAX else first)) != MALFORMED
+
+
+@pytest.mark.parametrize(("qos", "answer"), [(1, PUBACK), (2, PUBREC)])
+def test_a_refused_gap_is_no_success_and_the_producer_goes_on(
+    harness: Harness, qos: int, answer: int
+) -> None:
+    client = publisher(harness)
+    client.publish("t", b"3", qos, properties=sequenced(3))
+    client.publish("t", b"far", qos, properties=sequenced(1 << 62))
+    assert acknowledgements(client) == [(answer, 0), (answer, 0x83)]
+    again = publisher(harness)
+    again.publish("t", b"4", qos, properties=sequenced(4))
+    assert acknowledgements(again) == [(answer, 0)]
+    assert stored(harness) == [b"3", b"4"]
+
+
+@pytest.mark.parametrize("qos", [1, 2])
+def test_what_came_over_a_bridge_is_of_no_producer(harness: Harness, qos: int) -> None:
+    """An earlier headrace passes the sequences of all its devices on, under one client id; one is refused, and the others
+    go on."""
+    client = publisher(harness)
+    client.link.rights = LinkRights(NotToSecret(), client.link)
+    over = Properties()
+    over.user_properties = [(BRIDGED_PROPERTY.decode(), "1234")]
+    for topic, payload, sequence in (
+        ("a", b"1", 1 << 62),
+        ("secret", b"2", 2),
+        ("b", b"3", 1),
+        ("b", b"4", 1),
+    ):
+        client.publish(topic, payload, qos, properties=sequenced(sequence) + over.encode())
+    assert [code for _, code in acknowledgements(client)] == [0, 0x87, 0, 0]
+    assert stored(harness) == [b"1", b"3", b"4"]
+    assert len(harness.broker.fold.tenant("default").producers) == 0
+
+
+def test_what_a_bridge_takes_out_are_the_properties_of_producers_alone() -> None:
+    plain = Properties()
+    plain.response_topic = "producer-id"
+    plain.user_properties = [("a", "producer-sequence"), ("producer-id2", "x")]
+    assert without_producer(plain.encode()) == plain.encode()
+    both = owned(sequenced(7) + plain.encode(), "ann", True)
+    passed = without_producer(both)
+    left = Properties.decode(passed, 0, len(passed), 3)
+    assert left.user_properties == [("colour", "red"), ("a", "producer-sequence"), ("producer-id2", "x")]
+
+
+@pytest.mark.parametrize("user", [None, "", "ann"])
+def test_a_row_of_a_snapshot_says_whose_client_it_is(user: str | None) -> None:
+    table = Producers()
+    table.apply(numbered(1, user=user, client="über/1"))
+    assert [client_of_producer("default", row) for row in next(table.entries())] == ["über/1"]
+
+
+@pytest.mark.parametrize("user", ["eve", None])
+def test_one_user_cannot_push_out_all_others(user: str | None) -> None:
+    """Half of the room is the most that one has, whichever client ids; without a user name it is a client id's."""
+    table, most = Producers(10), 5
+    for number in range(3):
+        table.apply(numbered(1, client=f"c-{number}"))
+    for number in range(100):
+        client = "eve" if user is None else f"e-{number % 3}"
+        table.apply(numbered(1, f"p-{number}", user=user, client=client))
+    assert len(table) == 3 + most
+    assert [table.take(numbered(1, client=f"c-{number}")) for number in range(3)] == [REPEATED] * 3
+    last = numbered(1, "p-99", user=user, client="eve" if user is None else "e-0")
+    assert table.take(last) == REPEATED
+
+
+uses = st.lists(
+    st.tuples(st.sampled_from(["ann", "bob", None]), st.integers(0, 2), st.integers(0, 5)), max_size=80
+)
+
+
+@settings(max_examples=300)
+@given(uses, st.integers(0, 80), st.integers(0, 80))
+def test_the_same_producers_are_forgotten_from_wherever_a_replay_begins(
+    history: list[tuple[str | None, int, int]], position: int, written: int
+) -> None:
+    """A snapshot may hold what the records behind its position say, too."""
+    messages = [
+        numbered(at, f"p-{producer}", at, user, f"c-{client}")
+        for at, (user, client, producer) in enumerate(history)
+    ]
+    written = min(max(position, written), len(messages))
+    live, restored = Producers(8), Producers(8)
+    for found in messages[:written]:
+        live.apply(found)
+    for rows in live.entries():
+        for key, sequence, last_us in rows:
+            restored.restore(key, sequence, last_us)  # type: ignore[arg-type]
+    for found in messages[written:]:
+        live.apply(found)
+    for found in messages[position:]:
+        restored.apply(found)
+    assert list(live.entries()) == list(restored.entries())
 
 
 # Histories
