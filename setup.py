@@ -36,6 +36,7 @@ COMPILED = (
     "sockets/*.py",
     "bridge/link.py",
     "bridge/rendering.py",
+    "bridge/suspect.py",
     "bridge/terms.py",
     "bridge/topics.py",
     "bridge/counters.py",

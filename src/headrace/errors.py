@@ -51,6 +51,11 @@ class MalformedPacket(ProtocolError):
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
+class OddName(MalformedPacket):
+    """A topic has characters that it should not have (MQTT 5, 1.5.4): whoever receives it may refuse or drop it."""
+
+
+@mypyc_attr(allow_interpreted_subclasses=True)
 class PacketTooLarge(ProtocolError):
     """The packet is longer than the receiver said it accepts: reason code 0x95."""
 

@@ -10,10 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from broker_process import BrokerProcess, MosquittoProcess, free_port, headrace
+from broker_process import BrokerProcess, MosquittoProcess, free_port, headrace, wait_until
 from certificates import Authority
 from e2e.bridging import bridge, configure, listen, receive, toml, topic, wait_metric, wait_up
 from e2e.raw import RawClient
+from e2e.remote_broker import RemoteBroker
 from e2e.wire import USER_PROPERTY
 
 Brokers = Callable[..., BrokerProcess]
@@ -166,6 +167,51 @@ def test_a_ring_of_three_does_not_circulate(brokers: Brokers) -> None:
             assert found == [*(b"%d" % number for number in range(10)), b"end"]
     for broker in ring:
         assert broker.metrics()['headrace_bridge_backlog_messages{bridge="b"}'] == 0
+
+
+def to_remote(remote: RemoteBroker, *topics: dict[str, object]) -> dict[str, object]:
+    address = f"tcp://127.0.0.1:{remote.port}"
+    return {"name": "b", "addresses": [address], "topics": list(topics), "notifications": "local"}
+
+
+def test_odd_retained_topics_of_the_remote_broker_cost_themselves_alone(brokers: Brokers) -> None:
+    odd = ["in/\x01", "in/\ufffe", "in/\x9f"]
+    greets = [("in/a", "1"), *((name, "odd") for name in odd), ("in/b", "2")]
+    broker = brokers()
+    with RemoteBroker([(name.encode(), payload.encode()) for name, payload in greets]) as remote:
+        configure(broker, to_remote(remote, topic("in/#", "in", 1)))
+        broker.start()
+        wait_up(broker)
+        wait_metric(broker, 'headrace_bridge_odd_total{bridge="b"}', 3)
+        with listen(broker, "in/#") as client:
+            assert sorted(receive(client).payload for _ in range(2)) == [b"1", b"2"]
+        assert remote.connections == 1
+        for name in odd:
+            assert f"{name!a}" in broker.stderr.replace("\\\\", "\\"), broker.stderr
+
+
+def test_a_topic_that_must_end_the_connection_is_named_in_the_log(brokers: Brokers) -> None:
+    broker = brokers()
+    with RemoteBroker([(b"in/a", b"1"), (b"in/+/wild", b"2")]) as remote:
+        configure(broker, to_remote(remote, topic("in/#", "in", 1)))
+        broker.start()
+        wait_until(lambda: "'in/+/wild'" in broker.stderr, "the log names the topic", deadline_s=60)
+
+
+def test_a_message_at_which_the_remote_broker_closes_does_not_stop_the_others(brokers: Brokers) -> None:
+    broker = brokers()
+    with RemoteBroker([], poison=b"/bad") as remote:
+        configure(broker, to_remote(remote, topic("out/#", "out", 1)))
+        broker.start()
+        for name in ("out/1", "out/bad", "out/2"):
+            deliver(broker, name, name)
+        wait_until(
+            lambda: (b"out/2", b"out/2") in remote.received, "what is behind it arrives", deadline_s=60
+        )
+        assert b"out/bad" not in [name for name, _ in remote.received]
+        dropped = 'headrace_bridge_dropped_messages_total{bridge="b",reason="refused_by_client"}'
+        wait_metric(broker, dropped, 1)
+        assert "'out/bad'" in broker.stderr
 
 
 def of_producer(sequence: int) -> dict[int, object]:

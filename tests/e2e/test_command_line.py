@@ -16,6 +16,7 @@ import pytest
 
 from broker_process import PYTHON, BrokerProcess, build_environment, headrace
 from e2e.raw import RawClient
+from e2e.remote_broker import RemoteBroker
 from e2e.wire import CONTENT_TYPE, PUBLISH, SESSION_EXPIRY, USER_PROPERTY
 
 Clients = Callable[..., RawClient]
@@ -290,3 +291,21 @@ def test_a_megabyte_of_lines_through_pub_and_sub(broker: BrokerProcess, clients:
     options = ["-i", name, "-c", "-x", "600", "-t", name, "-q", "1", "-C", "5000", "-W", "20"]
     found = headrace("sub", *url(broker), *options)
     assert found.stdout.splitlines() == lines
+
+
+def test_sub_passes_over_odd_topics_and_names_them() -> None:
+    greets = [(b"t/a", b"1"), (b"t/\x1b[2J", b"odd"), ("t/\ufffe".encode(), b"odd"), (b"t/b", b"2")]
+    with RemoteBroker(greets) as remote:
+        address = f"tcp://127.0.0.1:{remote.port}"
+        found = headrace("sub", "--url", address, "-V", "5", "-t", "t/#", "-q", "1", "-C", "2")
+    assert (found.returncode, found.stdout.split()) == (0, ["1", "2"])
+    assert r"'t/\x1b[2J'" in found.stderr
+    assert r"'t/\ufffe'" in found.stderr
+
+
+def test_sub_ends_at_a_topic_that_must_end_the_connection_and_names_it() -> None:
+    with RemoteBroker([(b"t/a", b"1"), (b"t/+/x", b"2")]) as remote:
+        address = f"tcp://127.0.0.1:{remote.port}"
+        found = headrace("sub", "--url", address, "-V", "5", "-t", "t/#", "-q", "1", "-C", "2")
+    assert (found.returncode != 0, found.stdout.split()) == (True, ["1"])
+    assert "'t/+/x'" in found.stderr

@@ -19,6 +19,7 @@ from headrace.bridge.counters import BridgeCounters
 from headrace.bridge.link import RemoteLink
 from headrace.bridge.rendering import trace_of
 from headrace.bridge.settings import BridgeSettings
+from headrace.bridge.suspect import Suspect
 from headrace.bridge.terms import Terms
 from headrace.bridge.tls import UnusableFile, client_context
 from headrace.bridge.topics import TopicMap, subscriptions
@@ -80,6 +81,8 @@ class Bridge:
         self._hurry = asyncio.Event()
         self._stopping = False
         self._told: dict[str, float] = {}
+        self._drops_told = _Told()
+        self._suspect = Suspect()
         self.session: Session = bridging.open(settings.name, self._outward)
 
     async def run(self) -> None:
@@ -142,8 +145,10 @@ class Bridge:
             self._connect_packet(),
             self._terms,
             self.counters,
+            self._suspect,
             lambda present: None if up.done() else up.set_result(present),
             lambda reason: None if ended.done() else ended.set_result(reason),
+            self._dropped,
         )
         async with asyncio.timeout(self.settings.connect_timeout_s):
             await self._open(address, link)
@@ -237,6 +242,31 @@ class Bridge:
                 self._told.clear()
             self._told[key] = now
             self._warn("bridge cannot connect", bridge=self.settings.name, remote=str(address), reason=reason)
+
+    def _dropped(self, how: str, topic: str, reason: str) -> None:
+        """Tell of a message that does not cross: once a minute for the same topic, and of so many topics at most. All of
+        them are counted."""
+        if self._drops_told.is_news(f"{how} {topic} {reason}"):
+            self._warn(
+                f"a message of a bridge was {how}", bridge=self.settings.name, topic=topic, reason=reason
+            )
+
+
+class _Told:
+    """Lines that were logged within the last minute."""
+
+    def __init__(self) -> None:
+        self._at: dict[str, float] = {}
+
+    def is_news(self, line: str) -> bool:
+        """Return whether a line was not logged within the last minute, nor too many others; from now on it was."""
+        now = time.monotonic()
+        if len(self._at) >= _REASONS_MAX:
+            self._at = {other: at for other, at in self._at.items() if now - at < _SAME_REASON_S}
+        if len(self._at) >= _REASONS_MAX or now - self._at.get(line, -_SAME_REASON_S) < _SAME_REASON_S:
+            return False
+        self._at[line] = now
+        return True
 
 
 def _words(error: Exception) -> str:

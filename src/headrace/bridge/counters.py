@@ -11,3 +11,4 @@ class BridgeCounters:
         self.received = 0  # PUBLISH packets from it
         self.loops = 0  # of them: had been here before
         self.unmatched = 0  # of them: no rule lets them in
+        self.odd = 0  # of them: with a topic that has characters no topic should have

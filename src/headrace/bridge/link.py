@@ -19,6 +19,7 @@ from mypy_extensions import i64
 
 from headrace.bridge.counters import BridgeCounters
 from headrace.bridge.rendering import BridgeAccess, BridgeRendering
+from headrace.bridge.suspect import PASSING, Suspect
 from headrace.bridge.terms import Terms, refusal_of
 from headrace.core.broker import Broker
 from headrace.core.commit import Deferred
@@ -26,12 +27,15 @@ from headrace.core.inbound.bridging import Bridging
 from headrace.core.outbound.reserving import reserve_chunk
 from headrace.core.ports.access import LinkRights
 from headrace.core.ports.timers import Timer
+from headrace.core.state.inflight import NOT_IN_FLIGHT
 from headrace.core.state.producers import without_producer
+from headrace.core.state.queue import REF_QOS
 from headrace.core.state.session import Session
 from headrace.errors import ProtocolError
 from headrace.mqtt import codec, packets
 from headrace.mqtt import reason_codes as rc
 from headrace.mqtt.client_protocol import ClientHandler, ClientProtocol
+from headrace.mqtt.data_types import shown_name
 from headrace.mqtt.packets import Connack, Connect, Disconnect, Publish, Suback, SubscriptionRequest
 from headrace.mqtt.properties import Properties
 from headrace.sockets.plain import PlainTransport
@@ -49,7 +53,7 @@ _SUBSCRIPTION_IDENTIFIER: Final = b"\x0b"
 
 class RemoteLink(StreamLink):
     """One connection to the remote broker. `on_up` is called when messages may flow, `on_end` once, with the reason,
-    when it is over."""
+    when it is over, `on_drop` for a message that goes no further: in what way, its topic there, and why."""
 
     def __init__(
         self,
@@ -59,8 +63,10 @@ class RemoteLink(StreamLink):
         connect: Connect,
         terms: Terms,
         counters: BridgeCounters,
+        suspect: Suspect,
         on_up: Callable[[bool], None],
         on_end: Callable[[str], None],
+        on_drop: Callable[[str, str, str], None],
     ) -> None:
         super().__init__(broker.worker, PENDING_BYTES_MAX, UNLIMITED)
         self.broker = broker
@@ -71,11 +77,16 @@ class RemoteLink(StreamLink):
         self._counters = counters
         self._on_up = on_up
         self._on_end = on_end
+        self._on_drop = on_drop
+        self._suspect = suspect
         self._remote = _Remote(self)
         aliases = connect.properties.topic_alias_maximum or 0
         self._protocol = ClientProtocol(self._remote, terms.packet_bytes_max, aliases)
         self._stream = self._protocol
         self._present = False
+        self._full_window: i64 = 0
+        self._up_ms: i64 = 0
+        self._sent: BridgeRendering | None = None  # what was sent and is not answered
         self._is_announced = False  # the remote broker was told that we are there
         self._awaited: dict[
             int, str
@@ -101,10 +112,35 @@ class RemoteLink(StreamLink):
         super().connection_lost(error)
         self._stop_ping()
         lost = str(error) if error is not None else "the remote broker closed the connection"
+        if not self._reason:
+            lost += self._what_it_was_told()
+            if error is None or isinstance(error, (ConnectionResetError, BrokenPipeError)):
+                self._note_suspect()
         try:
             self.broker.on_connection_lost(self)
         finally:
             self._on_end(self._reason or lost)
+
+    def _what_it_was_told(self) -> str:
+        """Return what the handshake waited for, in words: remote brokers close for topics that they do not like."""
+        for name in self._awaited.values():
+            if name:
+                return f" before it answered SUBSCRIBE to {name!r}"
+            return f" before it acknowledged the state on {self._terms.state_topic!r}"
+        return ""
+
+    def _note_suspect(self) -> None:
+        """Note which message the remote broker had not answered when it closed the connection."""
+        rendering, queue = self._sent, self._for.queue
+        if rendering is None or self.session is not self._for:
+            return
+        for packet_id, topic in rendering.unanswered.items():
+            serial: i64 = 0 if queue is None else queue.serial_of(packet_id)
+            if serial:
+                self._suspect.closed_at(serial, topic)
+                return
+        if self.ready:
+            self._suspect.closed_idle(self.worker.clock.mono_ms - self._up_ms)
 
     # Link
 
@@ -139,12 +175,14 @@ class RemoteLink(StreamLink):
         window: i64 = min(self._terms.inflight_max, self.worker.settings.inflight_max)
         if properties.receive_maximum is not None:
             window = min(window, properties.receive_maximum)
-        self.window = window
+        self._full_window = window
         self.chunk = reserve_chunk(int(window))
         self.max_packet_size = properties.maximum_packet_size or 0
         trace = self._terms.trace if self.version == packets.VERSION_5 else b""
         retain = properties.retain_available != 0
-        self.rendering = BridgeRendering(self._terms.topics, trace, retain, self._counters)
+        self._sent = BridgeRendering(self._terms.topics, trace, retain, self._counters)
+        self.rendering = self._sent
+        self._send_alone(self._suspect.is_alone)
         self.rights = LinkRights(BridgeAccess(self._terms.topics), self)
         keep_alive_s = properties.server_keep_alive
         self._start_ping(self._connect.keep_alive_s if keep_alive_s is None else keep_alive_s)
@@ -192,15 +230,59 @@ class RemoteLink(StreamLink):
         if self._awaited and self._awaited.pop(packet_id, None) is not None:
             self._go_on()
             return
+        self._answered(packet_id, reason_code)
         self.broker.on_puback(self, packet_id, reason_code)
+
+    def on_pubrec(self, packet_id: int, reason_code: int) -> None:
+        self._answered(packet_id, reason_code)
+        self.broker.on_pubrec(self, packet_id, reason_code)
+
+    def _answered(self, packet_id: int, reason_code: int) -> None:
+        """Note that the remote broker has a message, or does not want it: that is the end of it, and it is said."""
+        if self._suspect.is_alone:
+            self._suspect.clear()
+            self._send_alone(False)
+        topic = b"" if self._sent is None else self._sent.unanswered.pop(packet_id, b"")
+        if reason_code >= rc.UNSPECIFIED_ERROR:
+            self._on_drop("refused by the remote broker", shown_name(topic), rc.name(reason_code))
+
+    def _send_alone(self, is_alone: bool) -> None:
+        """Send one message at a time and none of QoS 0, or as many as the remote broker takes."""
+        self.window = 1 if is_alone else self._full_window
+        if self._sent is not None:
+            self._sent.is_alone = is_alone
+
+    def _give_up_suspect(self) -> None:
+        """Give up the message at which the remote broker has closed so many connections: it counts as refused."""
+        suspect, queue = self._suspect, self._for.queue
+        if not suspect.is_given_up or queue is None:
+            return
+        serial, topic, times = suspect.serial, shown_name(suspect.topic), int(suspect.times)
+        suspect.clear()
+        self._send_alone(False)
+        ref = queue.inflight.get(serial)
+        if ref == NOT_IN_FLIGHT or queue.inflight.is_received(serial):
+            return
+        packet_id = queue.packet_id(serial)
+        if ref & REF_QOS == 1:
+            self.broker.on_puback(self, packet_id, rc.UNSPECIFIED_ERROR)
+        else:
+            self.broker.on_pubrec(self, packet_id, rc.UNSPECIFIED_ERROR)
+        self._on_drop("given up", topic, f"the remote broker closed {times} connections at it")
 
     def _go_on(self) -> None:
         """Go on when everything of the handshake is answered: NOT-ACKED first, then the backlog, then live."""
         if self._awaited or self.ready:
             return
+        self._give_up_suspect()
         self.ready = True
+        self._up_ms = self.worker.clock.mono_ms
         self._bridging.resumed(self, self._for)
-        self._bridging.send_retained(self, self._for)
+        if not self._suspect.spares_retained():
+            self._bridging.send_retained(self, self._for)
+        elif not self._suspect.is_alone:
+            why = "the remote broker closed each connection on which they were"
+            self._on_drop("left out", "of all that are retained at QoS 0", why)
         self._on_up(self._present)
 
     def fail(self, reason: str) -> None:
@@ -253,6 +335,15 @@ class RemoteLink(StreamLink):
             if error.reason_code != rc.PAYLOAD_FORMAT_INVALID:
                 raise
 
+    def on_odd_publish(self, packet: Publish) -> None:
+        """Refuse a message whose topic would be in logs and paths what no name may be: the next ones are wanted."""
+        self._counters.received += 1
+        self._counters.odd += 1
+        self._bridging.refuse(self._for, self, packet.qos, packet.packet_id)
+        self._on_drop(
+            "not taken in", shown_name(packet.topic), "control character or noncharacter in a topic"
+        )
+
     def _settle(self, packet: Publish) -> None:
         """Acknowledge without taking, in its place behind earlier acknowledgements."""
         if packet.qos:
@@ -264,6 +355,8 @@ class RemoteLink(StreamLink):
 
     def disconnected(self, packet: Disconnect) -> None:
         why = packet.properties.reason_string or rc.name(packet.reason_code)
+        if packet.reason_code not in PASSING:
+            self._note_suspect()
         self.fail(f"the remote broker disconnected: {why}")
 
     # Keep alive
@@ -314,6 +407,10 @@ class _Remote(ClientHandler):
 
     def on_publish(self, packet: Publish) -> None:
         self._link.on_publish(packet)
+
+    def on_odd_publish(self, packet: Publish) -> bool:
+        self._link.on_odd_publish(packet)
+        return True
 
     def on_puback(self, packet_id: int, reason_code: int) -> None:
         self._link.on_puback(packet_id, reason_code)

@@ -19,7 +19,9 @@ from headrace.bridge.topics import TopicMap
 from headrace.core.ports.access import Access
 from headrace.core.ports.link import Link, Rendering
 from headrace.core.records.message import Message
+from headrace.core.records.record import DROP_QOS0_SLOW
 from headrace.core.state.producers import BRIDGED_PROPERTY, without_producer
+from headrace.core.state.session import session_of
 from headrace.mqtt.data_types import text
 
 TRACE_PROPERTY: Final = BRIDGED_PROPERTY.decode("ascii")
@@ -42,10 +44,22 @@ class BridgeRendering(Rendering):
         self._counters = counters
         self._trace = trace
         self._flags: i64 = 0xFF if retain else 0xFF - _RETAIN
+        # Packet id -> remote topic of what has no PUBACK or PUBREC yet, oldest first; no more than the window holds.
+        self.unanswered: dict[int, bytes] = {}
+        self.is_alone = (
+            False  # one message is under suspicion: nothing else is sent, or it might be blamed for that
+        )
 
     def write(self, link: Link, message: Message, qos: i64, packet_id: i64, first: i64, ids: bytes) -> None:
+        if qos == 0 and self.is_alone:
+            session = session_of(link)
+            if session is not None:
+                session.count_drop(DROP_QOS0_SLOW, 1)
+            return
         self._counters.sent += 1
         there = self._there(message)
+        if qos:
+            self.unanswered[packet_id] = there.topic
         now_us = link.worker.clock.now_us
         trace = self._missing(there)
         there.render(link.writer(), link.version, qos, packet_id, first & self._flags, trace, now_us)

@@ -14,6 +14,7 @@ against our Receive Maximum until `ack`. Every waiting method raises ConnectionL
 from __future__ import annotations
 
 import asyncio
+import logging
 import ssl
 from collections import deque
 from collections.abc import Sequence
@@ -24,9 +25,19 @@ from headrace.clients.connection import Connection
 from headrace.clients.errors import NotSupported
 from headrace.errors import HeadraceError
 from headrace.mqtt import codec, reason_codes
-from headrace.mqtt.packets import NO_EXPIRY, Connect, Publish, Suback, SubscriptionRequest, Unsuback
+from headrace.mqtt.data_types import shown_name
+from headrace.mqtt.packets import (
+    NO_EXPIRY,
+    VERSION_5,
+    Connect,
+    Publish,
+    Suback,
+    SubscriptionRequest,
+    Unsuback,
+)
 from headrace.mqtt.properties import Properties
 
+_LOG = logging.getLogger(__name__)
 _PAUSE_AT_MESSAGES = 1_000
 
 
@@ -151,6 +162,14 @@ class MqttClient(Connection):
         self._messages.append(packet)
         self._arrival.set()
         self._pace()
+
+    def on_odd_publish(self, packet: Publish) -> bool:
+        """Refuse a message whose topic no terminal should show, and log that; those behind it are received."""
+        self.ack(packet, reason_codes.TOPIC_NAME_INVALID if self.version == VERSION_5 else 0)
+        _LOG.warning(
+            "dropped a message: control character or non-character in topic %s", shown_name(packet.topic)
+        )
+        return True
 
     def on_puback(self, packet_id: int, reason_code: int) -> None:
         self._answer(packet_id, reason_code)

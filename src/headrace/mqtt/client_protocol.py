@@ -7,9 +7,10 @@ from __future__ import annotations
 
 from mypy_extensions import i64, mypyc_attr
 
-from headrace.errors import ProtocolError
+from headrace.errors import OddName, ProtocolError
 from headrace.mqtt import packets, states
 from headrace.mqtt.codec import encode_connect, encode_disconnect
+from headrace.mqtt.data_types import name_is_clean, read_u16, shown_name
 from headrace.mqtt.decoder import (
     decode_auth,
     decode_connack,
@@ -18,7 +19,8 @@ from headrace.mqtt.decoder import (
     decode_unsuback,
 )
 from headrace.mqtt.framing import PacketStream, PeerHandler, no_content
-from headrace.mqtt.packets import Auth, Connack, Connect, Disconnect, Suback, Unsuback
+from headrace.mqtt.packets import Auth, Connack, Connect, Disconnect, Publish, Suback, Unsuback
+from headrace.mqtt.publish import decode_odd_publish, decode_publish
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
@@ -37,6 +39,11 @@ class ClientHandler(PeerHandler):
 
     def on_auth(self, packet: Auth) -> None: ...
 
+    def on_odd_publish(self, packet: Publish) -> bool:
+        """Settle a PUBLISH whose topic or Response Topic has characters that it should not have; it has no properties and
+        no payload. Returns whether that is done: else the connection ends [MQTT-1.5.4]."""
+        return False
+
 
 class ClientProtocol(PacketStream):
     """Parses what one server sends, from the CONNACK on. The two maxima are what this client accepts."""
@@ -45,6 +52,7 @@ class ClientProtocol(PacketStream):
         super().__init__(handler, states.CLIENT, max_packet_size, topic_alias_maximum, True)
         self._handler = handler
         self._clean_start = True
+        self._is_odd = False  # an odd topic has come: one of the aliases may stand for it
 
     def connect(self, packet: Connect) -> bytes:
         """Return the bytes of the CONNECT; from now on the server's answers are parsed in its version."""
@@ -59,6 +67,29 @@ class ClientProtocol(PacketStream):
         if self.version != packets.VERSION_5 or error.silent:
             return b""
         return encode_disconnect(self.version, error.reason_code, None)
+
+    def _publish(self, data: bytes, first: i64, start: i64, pos: i64, end: i64) -> None:
+        """Hand a PUBLISH on. What is wrong with it names its topic: nobody could find the message otherwise."""
+        try:
+            try:
+                packet = decode_publish(data, first & 15, pos, end, self.version, self._aliases, True)
+            except OddName:
+                self._is_odd = True
+                packet = decode_odd_publish(data, first & 15, pos, end, self.version, self._aliases)
+                self._settle_odd(packet)
+                return
+            if self._is_odd and not name_is_clean(packet.topic.decode("utf-8")):
+                self._settle_odd(packet)
+                return
+        except ProtocolError as error:
+            stop = pos + 2 + (read_u16(data, pos, end) if end - pos > 1 else 0)
+            error.message += f", topic {shown_name(data[pos + 2 : min(stop, end)])}"
+            raise
+        self._handler.on_publish(packet)
+
+    def _settle_odd(self, packet: Publish) -> None:
+        if not self._handler.on_odd_publish(packet):
+            raise OddName("control character or non-character in a name")
 
     def _other_packet(self, first: i64, data: bytes, pos: i64, end: i64) -> None:
         handler = self._handler

@@ -13,9 +13,10 @@ from typing import Final
 from librt.strings import read_i16_be, read_i64_le
 from mypy_extensions import i64
 
-from headrace.errors import MalformedPacket
+from headrace.errors import MalformedPacket, OddName
 
 VARINT_MAX: Final = 268_435_455
+SHOWN_BYTES_MAX: Final = 200  # of a topic in a line of a log
 # Section 1.5.4 lets a receiver refuse control characters and code points that Unicode defines as non-
 # characters. Names (client id, user name, topics) are refused with them, since they end in logs and paths;
 # free text is not.
@@ -128,8 +129,14 @@ def decode_name(raw: bytes) -> str:
     """Return a UTF-8 string that names something: additionally without control characters and non-characters."""
     text = decode_text(raw)
     if _NOT_IN_NAMES.search(text) is not None:
-        raise MalformedPacket("control character or non-character in a name")
+        raise OddName("control character or non-character in a name")
     return text
+
+
+def shown_name(raw: bytes) -> str:
+    """Return the bytes of a topic as a log may hold them, whatever they are: quoted, in ASCII, cut if they are long."""
+    text = ascii(raw[:SHOWN_BYTES_MAX].decode("utf-8", "backslashreplace"))
+    return text if len(raw) <= SHOWN_BYTES_MAX else f"{text}... ({len(raw)} bytes)"
 
 
 def name_is_clean(text: str) -> bool:

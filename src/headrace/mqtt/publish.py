@@ -118,6 +118,42 @@ def decode_publish(
     return Publish(topic, qos, flags & 1 == 1, flags & 8 == 8, packet_id, forwardable, expiry_s, buf[pos:end])
 
 
+def decode_odd_publish(
+    buf: bytes, flags: i64, pos: i64, end: i64, version: i64, aliases: TopicAliases
+) -> Publish:
+    """Return the head of a PUBLISH with an odd topic or Response Topic (`OddName`), for whoever drops it: without
+    properties and payload, and with its topic as it came. A wildcard is a MalformedPacket here too."""
+    topic_size = read_u16(buf, pos, end)
+    topic = buf[pos + 2 : pos + 2 + topic_size]
+    pos += 2 + topic_size
+    if b"#" in topic or b"+" in topic:
+        raise MalformedPacket("wildcard in a topic name")  # [MQTT-3.3.2-2]
+    packet_id: i64 = 0
+    if flags >> 1 & 3:
+        packet_id = read_u16(buf, pos, end)
+        pos += 2
+    if version == 5:
+        length = area_length(buf, pos, end)
+        pos += varint_size(length)
+        alias = _alias_in(buf, pos, pos + length)
+        if alias >= 0:
+            topic = aliases.resolve(alias, topic)
+    return Publish(topic, flags >> 1 & 3, flags & 1 == 1, flags & 8 == 8, packet_id, b"", NO_EXPIRY, b"")
+
+
+def _alias_in(buf: bytes, pos: i64, end: i64) -> i64:
+    """Return the Topic Alias in the properties of a PUBLISH, -1 if there is none; a Response Topic may be odd."""
+    while pos < end:
+        identifier = read_identifier(buf, pos, end)
+        if identifier == props.RESPONSE_TOPIC:
+            pos += 3 + len(read_binary(buf, pos + 1, end))
+            continue
+        pos = _skip_value(buf, pos + 1, end, identifier)
+        if identifier == props.TOPIC_ALIAS:
+            return read_u16(buf, pos - 2, pos)
+    return -1
+
+
 def scan(buf: bytes, pos: i64, end: i64, packet_type: i64, from_server: bool) -> Forwardable:
     """Check the properties of a PUBLISH (3) or of a Will (0) and take out those that the broker itself
     obeys."""

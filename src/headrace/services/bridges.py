@@ -25,6 +25,7 @@ _COUNTERS = {
     "received": "PUBLISH packets received from the remote broker",
     "loops": "Messages from the remote broker that had been here before, dropped",
     "unmatched": "Messages from the remote broker that no topic of the bridge lets in, dropped",
+    "odd": "Messages from the remote broker with control characters or noncharacters in a topic, dropped",
 }
 
 

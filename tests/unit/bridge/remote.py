@@ -9,6 +9,7 @@ from harness import Harness
 from headrace.bridge.counters import BridgeCounters
 from headrace.bridge.link import RemoteLink
 from headrace.bridge.rendering import trace_of
+from headrace.bridge.suspect import Suspect
 from headrace.bridge.terms import Terms
 from headrace.bridge.topics import Rule, TopicMap, subscriptions
 from headrace.mqtt import codec
@@ -73,6 +74,7 @@ class Remote:
         rules: list[Rule] | None = None,
         state_topic: str = "",
         keep_alive_s: int = 0,
+        suspect: Suspect | None = None,
     ) -> None:
         self.harness = harness
         self.version = version
@@ -85,6 +87,7 @@ class Remote:
         self.early: list[tuple[int, bytes]] = []
         self.up: list[bool] = []
         self.ended: list[str] = []
+        self.drops: list[tuple[str, str, str]] = []
         terms = Terms(
             TopicMap(rules),
             subscriptions(rules, outward=False),
@@ -95,6 +98,8 @@ class Remote:
             1 << 20,
         )
         connect = Connect(version, "us", False, keep_alive_s)
+        if version == 5:
+            connect.properties.topic_alias_maximum = 10
         self.link = RemoteLink(
             harness.broker,
             bridging,
@@ -102,8 +107,10 @@ class Remote:
             connect,
             terms,
             self.counters,
+            suspect or Suspect(),
             self.up.append,
             self.ended.append,
+            lambda *drop: self.drops.append(drop),
         )
         self.transport = FakeTransport()
         self.link.connection_made(self.transport)

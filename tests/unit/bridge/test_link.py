@@ -5,12 +5,14 @@ from __future__ import annotations
 import pytest
 
 from harness import Harness
+from headrace.bridge.suspect import ALONE_AFTER, GIVEN_UP_AFTER, Suspect
 from headrace.bridge.topics import Rule
 from headrace.core.ports.settings import BrokerSettings
 from headrace.core.records.message import Message
+from headrace.core.records.record import DROP_NOT_ACCEPTED
 from headrace.mqtt import codec
 from headrace.mqtt import reason_codes as rc
-from headrace.mqtt.data_types import text
+from headrace.mqtt.data_types import shown_name, text
 from headrace.mqtt.properties import Properties
 from unit.bridge.remote import (
     CONNECT,
@@ -426,3 +428,258 @@ def test_subscribe_has_a_packet_id_that_no_message_in_flight_has() -> None:
     assert packet_id not in ids
     again.feed(codec.encode_suback(5, packet_id, [1]))
     assert {packet_id for _, _, packet_id, _ in again.publishes()} == ids
+
+
+# Odd packets: one of them costs the others nothing, and the log can name it
+
+ODD = ["down/\x01", "down/\x7f", "down/\x85/x", "down/\ufffe", "down/\ufdd0", "down/\U0010ffff"]
+
+
+@pytest.mark.parametrize("version", [4, 5])
+@pytest.mark.parametrize("qos", [0, 1, 2])
+@pytest.mark.parametrize("odd", ODD)
+def test_an_odd_topic_that_may_be_dropped_is_dropped_and_named(odd: str, qos: int, version: int) -> None:
+    harness = Harness()
+    reader = harness.client("reader")
+    reader.subscribe("#", 2)
+    remote = Remote(harness, version)
+    remote.accept()
+    for number, topic in enumerate(["down/a", odd, odd, "down/b"], 5):
+        remote.send(topic, b"x", number, qos, retain=True)
+    assert not remote.transport.closed
+    assert [m.topic for m in harness.journal.records if isinstance(m, Message)] == [
+        b"here/down/a",
+        b"here/down/b",
+    ]
+    answers = [(first >> 4, body[2:3] if len(body) > 2 else b"") for first, body in remote.take()]
+    refused = b"\x90" if version == 5 else b""
+    kind = {1: PUBACK, 2: PUBREC}.get(qos, 0)
+    wanted = [(kind, code) for code in (b"", refused, refused, b"")] if qos else []
+    assert [(k, code if code >= b"\x80" else b"") for k, code in answers] == wanted
+    assert remote.counters.odd == 2
+    assert harness.broker.fold.tenant("default").counters.dropped == {DROP_NOT_ACCEPTED: 2}
+    assert {topic for _, topic, _ in remote.drops} == {ascii(odd)}
+
+
+@pytest.mark.parametrize("qos", [0, 1, 2])
+def test_an_alias_of_an_odd_topic_stands_for_an_odd_topic(qos: int) -> None:
+    harness = Harness()
+    remote = Remote(harness)
+    remote.accept()
+    alias = b"\x23\x00\x01"
+    for number, topic in enumerate(["down/\x01", "", "down/a", ""], 5):
+        remote.send(topic, b"%d" % number, number, qos, properties=alias, retain=True)
+    assert not remote.transport.closed
+    assert [(m.topic, m.payload) for m in harness.journal.records if isinstance(m, Message)] == [
+        (b"here/down/a", b"7"),
+        (b"here/down/a", b"8"),
+    ]
+    assert remote.counters.odd == 2
+
+
+def test_an_odd_response_topic_costs_its_message_alone() -> None:
+    harness = Harness()
+    remote = Remote(harness)
+    remote.accept()
+    odd = b"\x08" + text("answers/\x02")
+    remote.send("down/a", b"odd", 5, 1, properties=odd + b"\x23\x00\x01")
+    remote.send("", b"by alias", 6, 1, properties=b"\x23\x00\x01")
+    assert [m.payload for m in harness.journal.records if isinstance(m, Message)] == [b"by alias"]
+    assert (remote.transport.closed, remote.counters.odd) == (False, 1)
+
+
+@pytest.mark.parametrize("version", [4, 5])
+@pytest.mark.parametrize("qos", [0, 1])
+@pytest.mark.parametrize("topic", [b"down/+/x", b"down/#", b"down/a\x00b", b"down/\xff", b"down/\x01/+"])
+def test_a_topic_that_must_end_the_connection_is_named(topic: bytes, qos: int, version: int) -> None:
+    remote = Remote(Harness(), version)
+    remote.accept()
+    remote.send("down/a", b"x", 4, 1)
+    remote.feed(codec.encode_publish(version, topic, b"x", qos, False, False, 5))
+    assert remote.transport.closed
+    remote.lose()
+    assert len(remote.ended) == 1
+    assert shown_name(topic) in remote.ended[0]
+    assert PUBACK in remote.kinds()  # what came before is ours
+
+
+def test_a_topic_that_is_too_deep_here_costs_its_message_alone() -> None:
+    harness = Harness()
+    remote = Remote(harness)
+    remote.accept()
+    for number, topic in enumerate(["down/" + "/" * 300, "down/a"], 5):
+        remote.send(topic, b"x", number)
+    assert [m.topic for m in harness.journal.records if isinstance(m, Message)] == [b"here/down/a"]
+    assert next(body[2:3] for _, body in remote.take()) == b"\x90"
+    assert harness.broker.fold.tenant("default").counters.dropped == {DROP_NOT_ACCEPTED: 1}
+
+
+@pytest.mark.parametrize("code", [0x80, 0x83, 0x87, 0x90, 0x97, 0x99])
+@pytest.mark.parametrize("qos", [1, 2])
+def test_what_the_remote_broker_refuses_is_named_and_never_sent_again(qos: int, code: int) -> None:
+    harness = Harness()
+    remote = Remote(harness)
+    remote.accept()
+    publisher = harness.client("p")
+    publisher.publish("up/bad", b"bad", qos)
+    publisher.publish("up/good", b"good", qos)
+    bad, _ = remote.publishes()
+    answer = codec.encode_puback if qos == 1 else codec.encode_pubrec
+    remote.feed(answer(5, bad[2], code))
+    assert remote.drops == [("refused by the remote broker", "'there/up/bad'", rc.name(code))]
+    assert remote.session.drops_by_name() == {"refused_by_client": 1}
+    remote.lose()
+    again = Remote(harness)
+    again.accept()
+    assert payloads(again) == [b"good"]
+
+
+class Choosy:
+    """A remote broker that closes the connection at some payloads, and acknowledges the others."""
+
+    def __init__(self, harness: Harness, poison: set[bytes], code: int | None, is_prompt: bool) -> None:
+        self.harness = harness
+        self.poison = poison
+        self.code = code
+        self.is_prompt = is_prompt  # acknowledges what came before, although it closes
+        self.suspect = Suspect()
+        self.received: list[bytes] = []
+        self.drops: list[tuple[str, str, str]] = []
+        self.connections = 0
+
+    def connect(self, qos: int) -> bool:
+        """Hold one connection until nothing comes any more; False: it was closed here."""
+        self.connections += 1
+        remote = Remote(self.harness, rules=OUT, suspect=self.suspect)
+        remote.accept()
+        stayed = self._serve(remote, qos)
+        self.harness.sync()
+        self.drops += remote.drops
+        remote.lose()
+        return stayed
+
+    def _serve(self, remote: Remote, qos: int) -> bool:
+        while packets := remote.take():
+            answers = []
+            for first, body in packets:
+                if first >> 4 == PUBREL:
+                    answers.append(codec.encode_pubcomp(5, int.from_bytes(body[:2], "big")))
+                    continue
+                at = 2 + int.from_bytes(body[:2], "big")
+                packet_id, payload = int.from_bytes(body[at : at + 2], "big"), body[at + 3 + body[at + 2] :]
+                if payload in self.poison:
+                    for encoded in answers if self.is_prompt else []:
+                        remote.feed(encoded)
+                    if self.code is not None:
+                        remote.feed(codec.encode_disconnect(5, self.code))
+                    return False
+                self.received.append(payload)
+                answer = codec.encode_puback if qos == 1 else codec.encode_pubrec
+                answers.append(answer(5, packet_id))
+            for encoded in answers:
+                remote.feed(encoded)
+        return True
+
+
+@pytest.mark.parametrize("is_prompt", [True, False])
+@pytest.mark.parametrize("code", [None, rc.TOPIC_NAME_INVALID, rc.NOT_AUTHORIZED])
+@pytest.mark.parametrize("qos", [1, 2])
+def test_a_message_at_which_the_remote_broker_closes_is_given_up(
+    qos: int, code: int | None, is_prompt: bool
+) -> None:
+    """Each of them alone, wherever they stand; all the others arrive."""
+    harness = Harness()
+    Remote(harness, rules=OUT).lose()
+    publisher = harness.client("p")
+    messages = [b"bad 1", b"a", b"b", b"bad 2", b"bad 3", b"c"]
+    for payload in messages:
+        publisher.publish(f"up/{payload.decode()}", payload, qos)
+    remote = Choosy(harness, {payload for payload in messages if payload.startswith(b"bad")}, code, is_prompt)
+    while not remote.connect(qos):
+        assert remote.connections <= 3 * (GIVEN_UP_AFTER + 3)
+    assert sorted(set(remote.received)) == [b"a", b"b", b"c"]
+    assert [topic for how, topic, _ in remote.drops if how == "given up"] == [
+        f"'there/up/bad {number}'" for number in (1, 2, 3)
+    ]
+    session = harness.broker.fold.tenant("default").sessions["$bridge/b"]
+    assert session.drops_by_name() == {"refused_by_client": 3}
+    assert session.outbound().unfinished() == 0
+
+
+@pytest.mark.parametrize("code", [rc.SESSION_TAKEN_OVER, rc.SERVER_SHUTTING_DOWN, rc.SERVER_BUSY, None])
+def test_no_message_is_given_up_because_connections_end(code: int | None) -> None:
+    """For a reason of the connection, or for another message each time, or not by the remote broker."""
+    harness = Harness()
+    suspect = Suspect()
+    publisher = harness.client("p")
+    Remote(harness, rules=OUT).lose()
+    publisher.publish("up/x", b"x")
+    for _ in range(3 * GIVEN_UP_AFTER):
+        remote = Remote(harness, rules=OUT, suspect=suspect)
+        remote.accept()
+        assert payloads(remote) == [b"x"]
+        if code is None:
+            remote.link.connection_lost(TimeoutError("no route"))
+            harness.sync()
+        else:
+            remote.feed(codec.encode_disconnect(5, code))
+            remote.lose()
+    assert remote.session.drops_by_name() == {}
+    for number in range(3 * GIVEN_UP_AFTER):  # each time it takes one and closes at the next
+        remote = Remote(harness, rules=OUT, suspect=suspect)
+        remote.accept()
+        publisher.publish("up/x", b"%d" % number)
+        remote.feed(codec.encode_puback(5, remote.publishes()[0][2]))
+        remote.lose()
+    assert remote.session.drops_by_name() == {}
+
+
+def test_no_message_is_blamed_for_one_at_qos_0() -> None:
+    """What is under suspicion goes alone until it has its answer."""
+    harness = Harness()
+    suspect = Suspect()
+    publisher = harness.client("p")
+    Remote(harness, rules=OUT).lose()
+    publisher.publish("up/x", b"innocent")
+    for _ in range(GIVEN_UP_AFTER - 1):
+        remote = Remote(harness, rules=OUT, suspect=suspect)
+        remote.accept()
+        publisher.publish("up/x", b"noise", 0)
+        found = remote.take()
+        is_first = [body[-5:] == b"noise" for first, body in found if first >> 4 == PUBLISH]
+        assert is_first in ([False, True], [False])
+        remote.lose()
+    assert is_first == [False]
+    assert remote.session.drops_by_name()["qos0_client_slow"] == GIVEN_UP_AFTER - 1 - ALONE_AFTER
+    remote = Remote(harness, rules=OUT, suspect=suspect)
+    remote.accept()
+    remote.feed(codec.encode_puback(5, remote.publishes()[0][2]))
+    publisher.publish("up/x", b"noise", 0)
+    assert PUBLISH in remote.kinds()
+
+
+def test_retained_messages_of_qos_0_do_not_close_each_connection_for_ever() -> None:
+    harness = Harness()
+    suspect = Suspect()
+    publisher = harness.client("p")
+    Remote(harness, rules=OUT).lose()
+    publisher.publish("up/r", b"r", 0, retain=True)
+    sent = []
+    for _ in range(GIVEN_UP_AFTER + 1):
+        remote = Remote(harness, rules=OUT, suspect=suspect)
+        remote.accept()
+        sent.append(PUBLISH in remote.kinds())
+        remote.lose()
+    assert sent == [True] * GIVEN_UP_AFTER + [False]
+    assert [how for how, _, _ in remote.drops] == ["left out"]
+
+
+def test_what_the_remote_broker_had_not_answered_when_it_closed_is_named() -> None:
+    remote = Remote(Harness(), state_topic="$SYS/state")
+    remote.feed(codec.encode_connack(5, False, 0))
+    remote.lose()
+    assert "'$SYS/state'" in remote.ended[0]
+    remote = Remote(Harness())
+    remote.feed(codec.encode_connack(5, False, 0))
+    remote.lose()
+    assert "SUBSCRIBE to 'down/#'" in remote.ended[0]

@@ -7,6 +7,7 @@ import pytest
 from headrace.errors import ProtocolError
 from headrace.mqtt import codec, states
 from headrace.mqtt.client_protocol import ClientHandler, ClientProtocol
+from headrace.mqtt.data_types import shown_name
 from headrace.mqtt.packets import Connect
 from unit.mqtt.wire import Client, ClientRecorder, method
 
@@ -80,3 +81,26 @@ def test_a_handler_needs_only_the_methods_it_uses() -> None:
     protocol.receive_data(codec.encode_connack(5, False, 0) + codec.encode_auth(0x18, method(5, "m")))
     protocol.receive_data(bytes.fromhex("d00090040001 0000b004000100 00e000".replace(" ", "")))
     assert protocol.state == states.CLOSED
+
+
+@pytest.mark.parametrize("version", [4, 5])
+@pytest.mark.parametrize(
+    "topic", [b"a/\x01", b"a/\xef\xbf\xbe", b"a/+", b"#", b"a\0", b"a/\xff", b"a/\x01" * 5000]
+)
+def test_a_topic_that_is_refused_is_named_as_a_log_may_hold_it(topic: bytes, version: int) -> None:
+    """By whoever does not settle odd topics, which is nearly everybody, and the wrong ones by all."""
+    side = Client(version, True)
+    side.protocol.receive_data(codec.encode_publish(version, topic, b"x", 1, False, False, 7))
+    (error,) = side.handler.errors
+    assert error.reason_code == 0x81
+    assert shown_name(topic) in str(error)
+    assert str(error).isprintable()
+    assert str(error).isascii()
+    assert len(str(error)) < 1000
+
+
+@pytest.mark.parametrize("raw", ["30 00", "30 01 00", "30 03 0005 61", "32 04 0002 6162", "30 04 0003 6101"])
+def test_a_packet_that_ends_within_its_topic_is_refused(raw: str) -> None:
+    side = Client(4, True)
+    side.protocol.receive_data(bytes.fromhex(raw))
+    assert [error.reason_code for error in side.handler.errors] == [0x81]

@@ -19,10 +19,12 @@ from headrace.core.records.event import (
     SubscriptionRow,
     Unsubscribed,
 )
+from headrace.core.records.record import DROP_NOT_ACCEPTED
 from headrace.core.state.session import APPLICATION, BRIDGE_PREFIX, NEVER_EXPIRES, Session, Subscription
 from headrace.core.state.subscriptions import subscription_from
 from headrace.mqtt.packets import Connect
 from headrace.mqtt.properties import Properties
+from headrace.mqtt.reason_codes import TOPIC_NAME_INVALID
 
 if TYPE_CHECKING:
     from headrace.core.inbound.connect import Sessions
@@ -115,9 +117,15 @@ class Bridging:
         """Let what the session holds flow: its link is attached."""
         self._retained.delivery.resumed(session, link)
 
-    def settle(self, link: Link, qos: int, packet_id: int) -> None:
-        """Acknowledge a PUBLISH that is not taken, behind what was appended before it."""
-        self._commit.defer(Answer(link, qos, packet_id))
+    def settle(self, link: Link, qos: int, packet_id: int, reason_code: int = 0) -> None:
+        """Acknowledge a PUBLISH that is not taken, or refuse it, behind what was appended before it."""
+        self._commit.defer(Answer(link, qos, packet_id, reason_code))
+
+    def refuse(self, session: Session, link: Link, qos: int, packet_id: int) -> None:
+        """Count a PUBLISH as not accepted, and refuse it where the version can."""
+        session.tenant.count_drop(DROP_NOT_ACCEPTED, 1)
+        if qos:
+            self.settle(link, qos, packet_id, TOPIC_NAME_INVALID)
 
     def _opened(self, client_id: str) -> Session:
         event = SessionOpened.at(
