@@ -365,6 +365,49 @@ def test_devices_of_a_user_count_over_all_workers_also_while_one_recovers(tmp_pa
         assert [hello(name) for name in names[::-1]] == [0x97, 0x97, 0x97, 0, 0, 0]
 
 
+def test_an_sn_belongs_to_one_user_at_whichever_worker_it_speaks(tmp_path: Path) -> None:
+    """Behind an SN of one's own at home at the other worker, too; also after a kill, and of MQTT with `first-user`."""
+    passwords, port = tmp_path / "passwords", free_port()
+    for user in ("ada", "eve"):
+        assert headrace("passwd", str(passwords), user, "-b", f"of {user}").returncode == 0
+
+    def speak(user: str, first: str, sn: str) -> int:
+        """The code with which a connection of `first` answers what `sn` publishes, or ends."""
+        with Device(port, first.encode()) as device:
+            assert device.hello(user, f"of {user}") == 0
+            device.start_publish(1, "t", f"{first} {sn}".encode(), sn=sn.encode())
+            try:
+                return device.published()[1]
+            except AssertionError:  # an ERROR
+                return 0x87
+
+    async def connect(user: str, name: str) -> int:
+        client = aiomqtt.Client("127.0.0.1", node.port, identifier=name, username=user, password=f"of {user}",
+                                protocol=aiomqtt.ProtocolVersion.V5)  # fmt: skip
+        try:
+            async with asyncio.timeout(PATIENCE_S), client:
+                return 0
+        except aiomqtt.MqttError as error:
+            return int(str(error).partition("code:")[2].partition("]")[0])
+
+    doors, sns = spread_names(4), [f"sn-{number}" for number in range(8)]
+    options = [f"access.password_file={passwords}", "access.client_ids=first-user"]
+    more = [word for one in options for word in ("--set", one)]
+    with workers(tmp_path, "--workers", "2", "--listen", f"frame://127.0.0.1:{port}", *more) as node:
+        node.start()
+        assert [speak("ada", doors[number % 2], sn) for number, sn in enumerate(sns)] == [0] * 8
+        for kill in (False, True):
+            if kill:
+                for pid in node.pids.values():
+                    os.kill(pid, signal.SIGKILL)
+                until(lambda: len(node.lines("worker serves again")) == 2, "both workers again")
+            for door in (0, 1):
+                assert [speak("eve", doors[2 + door], sn) for sn in sns] == [0x87] * 8
+                assert [speak("ada", doors[door], sn) for sn in sns] == [0] * 8
+        assert asyncio.run(connect("eve", sns[0])) == asyncio.run(connect("eve", sns[1])) == 0x85
+        assert asyncio.run(connect("ada", sns[0])) == 0
+
+
 def test_retained_messages_count_over_all_workers(tmp_path: Path) -> None:
     """A worker knows of those of another within seconds: until then it keeps one more, which is deleted again."""
     homes = Homes(2)

@@ -144,7 +144,8 @@ class Broker(BatchListener):
         self.drop_events.others = neighbours
         consuming = self.devices.consuming
         consuming.neighbours = neighbours
-        talk = QueueTalk(self.shard, self.fold, self.commit, consuming, self.worker, settings)
+        owners = self.devices.owners
+        talk = QueueTalk(self.shard, self.fold, self.commit, consuming, owners, self.worker, settings)
         neighbours.queues, self.devices.requests = talk, talk.far
         self.retained.others = neighbours.asking
         self.sharing.lending = neighbours.members

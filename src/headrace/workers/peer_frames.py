@@ -28,9 +28,8 @@ from mypy_extensions import i32, i64, mypyc_attr
 
 from headrace.errors import HeadraceError
 
-FORMAT: Final = (
-    4  # 1: streams without the starts of their sources; 2: without Kept; 3: other weights of messages
-)
+# 1: streams without the starts of their sources; 2: without Kept; 3: other weights of messages; 4: without claims
+FORMAT: Final = 5
 MAGIC: Final = b"HRPEER\r\n"
 HELLO: Final = 1
 BEAT: Final = 2

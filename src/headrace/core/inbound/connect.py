@@ -121,8 +121,12 @@ class Sessions(SignInListener):
         return self._fold.tenant(self._anyone.tenant).identity_of(user)
 
     def owner_of(self, tenant: str, client_id: str) -> str | None:
-        session = self.present(self._fold.tenant(tenant), client_id)
-        return None if session is None else session.owner
+        of_tenant = self._fold.tenant(tenant)
+        owner = of_tenant.devices.owners.get(client_id)
+        if owner is None:
+            session = self.present(of_tenant, client_id)
+            return None if session is None else session.owner
+        return owner
 
     def present(self, tenant: Tenant, client_id: str) -> Session | None:
         """Return the session of a client id, unless its time is over: what is due is done first, whether or not the timer

@@ -14,6 +14,7 @@ from mypy_extensions import i64
 
 from headrace.core.commit import ENTRY_BYTES, Deferred, GroupCommit
 from headrace.core.inbound.admission import Admission, is_closed
+from headrace.core.inbound.claims import Claimant, Owners
 from headrace.core.inbound.connect import Sessions
 from headrace.core.inbound.consuming import Consuming, Guest, Requests
 from headrace.core.inbound.publishing import PAYLOAD_WEIGHT, Publishing
@@ -23,14 +24,12 @@ from headrace.core.ports.link import Link, WorkerPort
 from headrace.core.ports.voice import Voice
 from headrace.core.records.message import NO_EXPIRY, FrameMessage
 from headrace.core.records.message_id import JournalName
-from headrace.core.records.queue_record import DEVICE_OWNED, queue_record
 from headrace.core.records.record import DROP_NOT_ACCEPTED
 from headrace.core.state.devices import Seen, seen_of
-from headrace.core.state.session import OWN_PREFIXES
 from headrace.core.state.state import Fold
 from headrace.core.state.tenant import Tenant
 from headrace.errors import ProtocolError
-from headrace.frames.frame import NO_ID
+from headrace.frames.frame import ACK, JOIN, LEAVE, NO_ID, PING, PUBLISH, PULL
 from headrace.frames.serials import client_id_of
 from headrace.frames.server import FrameHandler, ServerFrames
 from headrace.mqtt import reason_codes as rc
@@ -58,6 +57,7 @@ class Devices:
         self.journal = JournalName()
         self.consuming = consuming
         self.requests: Requests = consuming  # who takes those of consumers
+        self.owners = Owners(fold, commit, worker, sessions)
         self.clients: dict[DeviceLink, None] = {}
         self._fold = fold
         self._commit = commit
@@ -95,9 +95,17 @@ class Devices:
 
     def let_in(self, client: DeviceLink, sn: bytes, code: int, asked: bool) -> None:
         """Take the answer of access control: let the connection in, or say why not and close it."""
-        link = client.link
         if not code:
-            code = self._claim(client.name_of(sn), link)
+            code = self.owners.claim(client.name_of(sn), _Admitted(self, client, sn, asked))
+        if code == PENDING:
+            client.state = _ASKED
+            client.wait()
+        else:
+            self.claimed(client, sn, code, asked)
+
+    def claimed(self, client: DeviceLink, sn: bytes, code: int, asked: bool) -> None:
+        """Take the answer of the home of a device that is to be let in."""
+        link = client.link
         counters = self._fold.tenant_of(link).counters
         if code:
             counters.connects_refused += 1
@@ -109,7 +117,7 @@ class Devices:
                 client.voice.fail(code, rc.name(code))
             link.close()
             return
-        if client.state != _LET_IN:
+        if client not in self.clients:
             counters.connects += 1
         client.admitted(sn)
         self.clients[client] = None
@@ -128,48 +136,36 @@ class Devices:
         else:
             self._commit.defer(_Pong(client, sn))
 
-    def _claim(self, client_id: str, link: Link) -> int:
-        """Return 0 where the device is nobody's, or of the user of this connection; one that was nobody's is the
-        user's from now on. Else the reason code of a refusal."""
-        if client_id.startswith(OWN_PREFIXES):
-            return rc.CLIENT_IDENTIFIER_NOT_VALID
-        tenant, user = self._fold.tenant_of(link), link.identity.user
-        owner = self.owner_of(tenant.name, client_id)
-        if owner == user:
-            return rc.SUCCESS
-        if owner is not None or user is None:
-            return rc.NOT_AUTHORIZED
-        if tenant.devices.owned_by(user) >= self._worker.settings.user_devices_max:
-            return rc.QUOTA_EXCEEDED
-        fields: dict[str, object] = {"t": tenant.name, "c": client_id, "u": user}
-        self._commit.append(queue_record(DEVICE_OWNED, self._worker.clock.now_us, fields))
-        tenant.devices.own(client_id, user)
-        return rc.SUCCESS
-
     def owner_of(self, name: str, client_id: str) -> str | None:
-        """Return the user whom a device of a tenant, or the session of its client id, belongs to; None: nobody."""
-        tenant = self._fold.tenant(name)
-        owner = tenant.devices.owners.get(client_id)
-        if owner is None:
-            session = self._sessions.present(tenant, client_id)
-            return None if session is None else session.owner
-        return owner
+        """Return the user whom a client id of a tenant belongs to, as far as it is at home here; None: nobody."""
+        return self.owners.of(self._fold.tenant(name), client_id)
 
     def identity_of(self, user: str | None) -> Identity:
         """Return whom a connection is that signs in as this user."""
         return self._fold.tenant(self._worker.anyone.tenant).identity_of(user)
 
-    def speak_as(self, client: DeviceLink, client_id: str) -> None:
-        """Let another device speak on a connection. Raises ProtocolError if it is somebody else's."""
+    def speak_as(self, client: DeviceLink, sn: bytes, client_id: str, known: bool) -> bool:
+        """Let another device speak on a connection; `known`: it has spoken there before. False: its home answers later.
+        Raises ProtocolError if it is somebody else's."""
         link = client.link
         link.client_id = client_id
         code = rc.SUCCESS
         if link.rights is not None and not link.rights.renamed():
             code = rc.CLIENT_IDENTIFIER_NOT_VALID
-        code = code or self._claim(client_id, link)
+        elif not known or self.owners.is_home(link, client_id):
+            code = self.owners.claim(client_id, _Speaking(self, client, sn, client_id))
+        if code == PENDING:
+            client.wait()
+            return False
+        self.check_claim(link, client_id, code)
+        return True
+
+    def check_claim(self, link: Link, client_id: str, code: int) -> None:
+        """Go on with another device of a connection. Raises ProtocolError where it may not speak there."""
         if code:
             self._fold.tenant_of(link).counters.refuse("connect", code)
-            raise ProtocolError(code, f"the SN {client_id[:64]} is not for this user")
+            why = "cannot be asked for now" if code == rc.SERVER_UNAVAILABLE else "is not for this user"
+            raise ProtocolError(code, f"the SN {client_id[:64]} {why}")
         self._publishing.keep_pace(link)
 
     # PUBLISH
@@ -277,6 +273,7 @@ class DeviceLink(FrameHandler):
         self._sn = b""  # who has spoken last
         self._names: dict[bytes, str] | None = None  # of the devices behind a gateway
         self._guest: Guest | None = None
+        self._aside: _Frame | None = None  # of a device whose home is asked
         self._origin = b""  # of whom `_origin_of` names in `_origin_in`
         self._origin_of = ""
         self._origin_in: Tenant | None = None
@@ -353,9 +350,35 @@ class DeviceLink(FrameHandler):
             self.link.ready = True
             self.writable()
 
+    def wait(self) -> None:
+        """Handle nothing more before the home of the device has answered."""
+        self.link.asks = True
+        self.link.hold()
+
+    def go_on(self) -> None:
+        """Go on when it has: with the frame that had to wait, and with what follows it, unless too much waits for the
+        disk. Raises ProtocolError."""
+        link = self.link
+        link.asks = False
+        frame, self._aside = self._aside, None
+        if frame is not None:
+            frame.run(self)
+        if not link.closed and not link.held_back:
+            link.release()
+
+    def speaks_now(self, sn: bytes, client_id: str) -> None:
+        """Note that a device may speak, and does from now on."""
+        names = self._names
+        if names is None:
+            names = self._names = {}
+        elif len(names) >= _NAMES_MAX:
+            names.clear()
+        names[sn] = client_id
+        self._sn = sn
+
     def _speaks(self, sn: bytes) -> bool:
-        """Find out whose frame this is. False if the connection has not been let in. Raises ProtocolError if the device
-        is somebody else's."""
+        """Find out whose frame this is. False if the connection has not been let in, or waits for the home of the device.
+        Raises ProtocolError if the device is somebody else's."""
         if sn == self._sn and self.state == _LET_IN:
             return True
         if self.state != _LET_IN:
@@ -370,14 +393,16 @@ class DeviceLink(FrameHandler):
         if names is None:
             names = self._names = {self._sn: self.link.client_id}
         known = names.get(sn)
-        if known is None:
-            known = self.name_of(sn)
-        self._home().speak_as(self, known)
-        if len(names) >= _NAMES_MAX:
-            names.clear()
-        names[sn] = known
-        self._sn = sn
+        client_id = self.name_of(sn) if known is None else known
+        if not self._home().speak_as(self, sn, client_id, known is not None):
+            return False
+        self.speaks_now(sn, client_id)
         return True
+
+    def _put_aside(self, frame: _Frame) -> None:
+        """Keep a frame that nobody has taken, where it waits for the home of its device."""
+        if self.link.asks:
+            self._aside = frame
 
     # FrameHandler
 
@@ -390,10 +415,14 @@ class DeviceLink(FrameHandler):
     def publish(self, sn: bytes, seq: i64, topic: bytes, payload: bytes) -> None:
         if self._speaks(sn):
             self._home().publish(self, sn, seq, topic, payload)
+        else:
+            self._put_aside(_Frame(PUBLISH, sn, topic, payload, seq))
 
     def ping(self, sn: bytes) -> None:
         if self._speaks(sn):
             self._home().answer_ping(self, sn)
+        else:
+            self._put_aside(_Frame(PING, sn))
 
     def broken(self, error: ProtocolError) -> None:
         self.link.on_protocol_error(error)
@@ -401,18 +430,26 @@ class DeviceLink(FrameHandler):
     def join(self, sn: bytes, topic: bytes, cluster: bytes) -> None:
         if self._speaks(sn):
             self._home().requests.join(self.guest, sn, topic, cluster)
+        else:
+            self._put_aside(_Frame(JOIN, sn, topic, cluster))
 
     def leave(self, sn: bytes, topic: bytes, cluster: bytes) -> None:
         if self._speaks(sn):
             self._home().requests.leave(self.guest, sn, topic, cluster)
+        else:
+            self._put_aside(_Frame(LEAVE, sn, topic, cluster))
 
     def pull(self, sn: bytes, topic: bytes, cluster: bytes, most: i64, wait_ms: i64) -> None:
         if self._speaks(sn):
             self._home().requests.pull(self.guest, sn, topic, cluster, most, wait_ms)
+        else:
+            self._put_aside(_Frame(PULL, sn, topic, cluster, most, wait_ms))
 
     def ack(self, sn: bytes, topic: bytes, cluster: bytes, ids: list[bytes]) -> None:
         if self._speaks(sn):
             self._home().requests.ack(self.guest, sn, topic, cluster, ids)
+        else:
+            self._put_aside(_Frame(ACK, sn, topic, cluster, ids=ids))
 
     # From the journal
 
@@ -420,6 +457,79 @@ class DeviceLink(FrameHandler):
         """Answer a message of one of the connection's devices, which is durable."""
         sn, message.sn = message.sn, b""
         self.voice.published(sn, message.sequence, rc.SUCCESS, self._home().id_of(message))
+
+
+class _Frame:
+    """A frame that waits until the home of its device has answered. `name` is the cluster, or of a PUBLISH the payload;
+    `number` the sequence number, or of a PULL the most messages."""
+
+    def __init__(
+        self,
+        opcode: int,
+        sn: bytes,
+        topic: bytes = b"",
+        name: bytes = b"",
+        number: i64 = 0,
+        wait_ms: i64 = 0,
+        ids: list[bytes] | None = None,
+    ) -> None:
+        self.opcode = opcode
+        self.sn = sn
+        self.topic = topic
+        self.name = name
+        self.number: i64 = number
+        self.wait_ms: i64 = wait_ms
+        self.ids: list[bytes] = [] if ids is None else ids
+
+    def run(self, client: DeviceLink) -> None:
+        """Hand it to the connection again, whose device may speak by now."""
+        opcode = self.opcode
+        if opcode == PUBLISH:
+            client.publish(self.sn, self.number, self.topic, self.name)
+        elif opcode == JOIN:
+            client.join(self.sn, self.topic, self.name)
+        elif opcode == LEAVE:
+            client.leave(self.sn, self.topic, self.name)
+        elif opcode == PULL:
+            client.pull(self.sn, self.topic, self.name, self.number, self.wait_ms)
+        elif opcode == ACK:
+            client.ack(self.sn, self.topic, self.name, self.ids)
+        else:
+            client.ping(self.sn)
+
+
+class _Admitted(Claimant):
+    """Goes on with a sign-in, once the home of the device has answered."""
+
+    def __init__(self, devices: Devices, client: DeviceLink, sn: bytes, asked: bool) -> None:
+        super().__init__(client.link)
+        self._devices = devices
+        self._client = client
+        self._sn = sn
+        self._asked = asked
+
+    def decided(self, code: int) -> None:
+        self._devices.claimed(self._client, self._sn, code, self._asked)
+        self._client.go_on()
+
+
+class _Speaking(Claimant):
+    """Goes on with another device of a connection, once its home has answered."""
+
+    def __init__(self, devices: Devices, client: DeviceLink, sn: bytes, client_id: str) -> None:
+        super().__init__(client.link)
+        self._devices = devices
+        self._client = client
+        self._sn = sn
+        self._client_id = client_id
+
+    def decided(self, code: int) -> None:
+        try:
+            self._devices.check_claim(self.link, self._client_id, code)
+            self._client.speaks_now(self._sn, self._client_id)
+            self._client.go_on()
+        except ProtocolError as error:
+            self.link.on_protocol_error(error)
 
 
 class _Hello(SignInListener):
@@ -438,6 +548,9 @@ class _Hello(SignInListener):
         else:
             code = answer
         self._devices.let_in(self._client, self._sn, code, self._asked)
+
+    def waits(self) -> bool:
+        return self._client.link.asks
 
     def identity_of(self, user: str | None) -> Identity:
         return self._devices.identity_of(user)

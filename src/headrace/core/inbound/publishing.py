@@ -503,7 +503,7 @@ class Publishing(Crowds):
             gone += 1
             link.held_back = False
             link.crowd = None
-            if not link.closed:
+            if not link.closed and not link.asks:
                 try:
                     link.release()
                 except Exception as error:  # noqa: BLE001

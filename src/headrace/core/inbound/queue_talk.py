@@ -9,20 +9,22 @@ from __future__ import annotations
 from collections import deque
 
 from headrace.core.commit import GroupCommit
+from headrace.core.inbound.claims import FarOwners, Owners
 from headrace.core.inbound.consuming import Consuming
 from headrace.core.inbound.far_queues import FarQueues
 from headrace.core.inbound.visitors import Visitors
 from headrace.core.ports.link import WorkerPort
 from headrace.core.records.message import Message
 from headrace.core.shards.peer import Frame, Wire
-from headrace.core.shards.queue_frames import QueueFrame
+from headrace.core.shards.queue_frames import Claimed, Decided, QueueFrame, Told
 from headrace.core.shards.queue_port import QueuePort
 from headrace.core.shards.stream_settings import StreamSettings
 from headrace.core.state.state import Fold
 
 
 class QueueTalk(QueuePort):
-    """Both sides of what is said about topic queues: `far` has the connections here, `visitors` the queues."""
+    """Both sides of what is said about topic queues, where `far` has the connections here and `visitors` the queues, and
+    about whose devices are."""
 
     def __init__(
         self,
@@ -30,11 +32,14 @@ class QueueTalk(QueuePort):
         fold: Fold,
         commit: GroupCommit,
         consuming: Consuming,
+        owners: Owners,
         worker: WorkerPort,
         settings: StreamSettings,
     ) -> None:
         self.far = FarQueues(fold, commit, consuming, worker, settings.answer_within_ms)
         self.visitors = Visitors(consuming, worker)
+        self.owners = FarOwners(fold, commit, owners, worker, settings.answer_within_ms)
+        owners.far = self.owners
         self._shard = shard
         self._fold = fold
         self._consuming = consuming
@@ -44,16 +49,24 @@ class QueueTalk(QueuePort):
         self.far.reached(shard, self._there)
 
     def reached(self, home: int, wire: Wire) -> None:
+        self.owners.reached(home, wire)
         self.far.reached(home, wire)
 
     def cut(self, home: int) -> None:
+        self.owners.cut(home)
         self.far.cut(home)
 
     def heard(self, home: int, frame: QueueFrame) -> None:
-        self.far.heard(home, frame)
+        if isinstance(frame, Decided):
+            self.owners.heard(frame)
+        else:
+            self.far.heard(home, frame)
 
     def asked(self, shard: int, wire: Wire, frame: QueueFrame) -> None:
-        self.visitors.heard(shard, wire, frame)
+        if isinstance(frame, (Claimed, Told)):
+            self.owners.asked(wire, frame)
+        else:
+            self.visitors.heard(shard, wire, frame)
 
     def closed(self, shard: int) -> None:
         self.visitors.closed(shard)
@@ -94,6 +107,7 @@ class QueueTalk(QueuePort):
 
     def on_timer(self) -> None:
         self.far.on_timer()
+        self.owners.on_timer()
 
 
 class NearWire(Wire):

@@ -28,12 +28,16 @@ class SignInListener:
         """Let the client in as whom it is, or refuse it with a reason code."""
         raise NotImplementedError
 
+    def waits(self) -> bool:
+        """Return whether the client's later packets wait for something else still, once `signed_in` was called."""
+        return False
+
     def identity_of(self, user: str | None) -> Identity:
         """Return whom a client is that signs in as this user, with the limits of its tenant."""
         raise NotImplementedError
 
     def owner_of(self, tenant: str, client_id: str) -> str | None:
-        """Return the user whom the session of a client id belongs to; None: nobody, or there is none."""
+        """Return the user whom a client id belongs to, as that of a session or as the SN of a device; None: nobody."""
         raise NotImplementedError
 
     def user_before(self, tenant: str, client_id: str) -> str | None:
@@ -83,7 +87,8 @@ class SignIn:
         link = self.link
         if not link.closed:
             self._listener.signed_in(link, self._packet, answer)
-            link.release()
+            if not self._listener.waits():
+                link.release()
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)

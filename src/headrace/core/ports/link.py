@@ -222,6 +222,8 @@ class Link(ServerHandler):
     sent, `paused` that the socket's buffer is above its high mark.
     """
 
+    asks: bool = False  # nothing is read from it until the home of a device says whether it may speak here
+
     def __init__(self, worker: WorkerPort) -> None:
         super().__init__()
         self.worker = worker
@@ -294,7 +296,7 @@ class Link(ServerHandler):
 
     def deaf(self) -> bool:
         """Return whether we have stopped reading, or have not looked at what was read: then its silence is ours."""
-        return self.held_back
+        return self.held_back or self.asks
 
     # What the core says to its client: `mqtt_link` makes packets of it.
 

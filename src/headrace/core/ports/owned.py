@@ -1,6 +1,6 @@
 """How many each user has of something in all shards: subscriptions of its sessions, devices. Its limit is of the node.
 
-A session counts in its home shard, a device in each shard where it has spoken. The shards of a worker count together
+A session counts in its home shard, and so does a device. The shards of a worker count together
 here, workers through the port.
 """
 

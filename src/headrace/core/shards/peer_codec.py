@@ -13,7 +13,7 @@ One frame is a kind and its fields; whoever carries it says where it ends. Integ
     14 Kept                           15 Filled    u64, 1 or 0
     32 to 36      what is asked and answered about retained messages (`retained_frames`)
     48 to 59      what is said about shared subscriptions (`group_frames`)
-    64 to 70      what is said about topic queues (`queue_frames`)
+    64 to 73      what is said about topic queues (`queue_frames`)
 
 A frame that is none of these, or whose fields do not fill it, is refused: the connection is of no use any more.
 """

@@ -1,4 +1,4 @@
-"""What the home of a topic queue and the shard of a consumer's connection say to each other, byte by byte.
+"""What the home of a topic queue or of an SN and the shard of a connection say to each other, byte by byte.
 
 M, the shard of the connection, says it on the wire on which it follows H, the home, and H on the same wire::
 
@@ -10,6 +10,12 @@ M, the shard of the connection, says it on the wire on which it follows H, the h
     68 Poured     u64 connection, (16 bytes id, u8 redelivered, MESSAGE record)*       the answer to PULL
     69 Notified   u64 connection, u64 available, u16 sn_len, u16 topic_len, u16 cluster_len, SN, topic, cluster
     70 Refused    u64 connection, u8 code, reason                                      the connection is to end
+
+and about devices, of whose SNs H is the home (`claims`)::
+
+    71 Claimed    u64 number, u8 named, u8 tenant_len, u16 client_len, tenant, client id, user     named: there is a user
+    72 Decided    u64 number, u8 code
+    73 Told       u8 tenant_len, u16 client_len, tenant, client id, user      what a shard had written of an SN by itself
 
 A connection has a number that M uses once. Answers come in the order of the requests of their verb. Integers are little
 endian, names UTF-8. A frame that is none of these is refused.
@@ -37,7 +43,10 @@ ANSWERED: Final = 67
 POURED: Final = 68
 NOTIFIED: Final = 69
 REFUSED: Final = 70
-LAST_QUEUE_KIND: Final = 70
+CLAIMED: Final = 71
+DECIDED: Final = 72
+TOLD: Final = 73
+LAST_QUEUE_KIND: Final = 73
 
 # What a consumer asks for.
 JOINS: Final = 1
@@ -54,6 +63,8 @@ _REQUESTED: Final = struct.Struct("<QBHHBHHH")
 _ANSWERED: Final = struct.Struct("<QBB")
 _NOTIFIED: Final = struct.Struct("<QQHHH")
 _REFUSED: Final = struct.Struct("<QB")
+_CLAIMED: Final = struct.Struct("<QBBH")
+_TOLD: Final = struct.Struct("<BH")
 
 
 class QueueFrame(Frame):
@@ -176,9 +187,53 @@ class Refused(QueueFrame):
         return bytes([REFUSED]) + _REFUSED.pack(self.connection, self.code) + self.reason.encode("utf-8")
 
 
+class Claimed(QueueFrame):
+    """A device wants to speak on a connection of this user, None for nobody in particular. `connection` is the number of
+    the question."""
+
+    def __init__(self, number: int, tenant: str, client_id: str, user: str | None) -> None:
+        super().__init__(number)
+        self.tenant = tenant
+        self.client_id = client_id
+        self.user = user
+
+    def encode(self) -> bytes:
+        tenant, client_id = self.tenant.encode("utf-8"), self.client_id.encode("utf-8")
+        head = _CLAIMED.pack(self.connection, self.user is not None, len(tenant), len(client_id))
+        return b"".join([bytes([CLAIMED]), head, tenant, client_id, (self.user or "").encode("utf-8")])
+
+
+class Decided(QueueFrame):
+    """The reason code that answers the question of this number: 0 where the device may speak for its user."""
+
+    def __init__(self, number: int, code: int) -> None:
+        super().__init__(number)
+        self.code = code
+
+    def encode(self) -> bytes:
+        return bytes([DECIDED]) + _REFUSED.pack(self.connection, self.code)
+
+
+class Told(QueueFrame):
+    """A shard that is not the home of an SN has written down before whose it is. It is about no connection."""
+
+    def __init__(self, tenant: str, client_id: str, user: str) -> None:
+        super().__init__(0)
+        self.tenant = tenant
+        self.client_id = client_id
+        self.user = user
+
+    def encode(self) -> bytes:
+        tenant, client_id = self.tenant.encode("utf-8"), self.client_id.encode("utf-8")
+        head = bytes([TOLD]) + _TOLD.pack(len(tenant), len(client_id))
+        return b"".join([head, tenant, client_id, self.user.encode("utf-8")])
+
+
 def decode_queue_frame(data: bytes) -> QueueFrame:
     """Return the frame of these bytes. Raises CorruptRecord, ValueError, struct.error."""
     kind = data[0]
+    if kind >= CLAIMED:
+        return _decode_of_device(data)
     if kind == POURED:
         return _decode_poured(data)
     if kind == REQUESTED:
@@ -216,6 +271,22 @@ def _parts(data: bytes, at: int, lengths: list[int]) -> tuple[list[bytes], int]:
     if at > len(data):
         raise CorruptRecord(f"names run past their frame by {at - len(data)} bytes")
     return found, at
+
+
+def _decode_of_device(data: bytes) -> QueueFrame:
+    kind = data[0]
+    if kind == DECIDED:
+        number, code = _REFUSED.unpack(data[1:])
+        return Decided(_checked(number), code)
+    if kind == TOLD:
+        parts, at = _parts(data, 1 + _TOLD.size, list(_TOLD.unpack_from(data, 1)))
+        return Told(parts[0].decode("utf-8"), parts[1].decode("utf-8"), data[at:].decode("utf-8"))
+    number, named, *lengths = _CLAIMED.unpack_from(data, 1)
+    parts, at = _parts(data, 1 + _CLAIMED.size, lengths)
+    if named > 1 or (len(data) > at and not named):
+        raise CorruptRecord(f"a user of {len(data) - at} bytes in a claim of {named}")
+    user = data[at:].decode("utf-8") if named else None
+    return Claimed(_checked(number), parts[0].decode("utf-8"), parts[1].decode("utf-8"), user)
 
 
 def _decode_requested(data: bytes) -> Requested:

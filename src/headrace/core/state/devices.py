@@ -18,6 +18,7 @@ from mypy_extensions import i32, i64, mypyc_attr
 from headrace.core.records.message import FrameMessage
 
 if TYPE_CHECKING:
+    from headrace.core.homes import Homes
     from headrace.core.ports.owned import Owned
 
 REPEAT_WINDOW_US: Final = 300_000_000
@@ -54,6 +55,10 @@ class DeviceRoster:
         self._tenant = tenant
         self.of_all_shards: Owned | None = None  # how many a user has, where there are several
         self.owners: dict[str, str] = {}
+        self.homes: Homes | None = None  # where there are other shards
+        self.shard = 0
+        # Owners of devices that are at home in another shard, as each shard wrote them down by itself once.
+        self.strays: dict[str, str] = {}
         self._owned: dict[str, int] = {}  # devices by user
         # By key, and in line, the oldest first. To find the first key of a dictionary costs a look at the place of each
         # that was deleted before it, and an OrderedDict costs several times what the two do.
@@ -66,12 +71,18 @@ class DeviceRoster:
         return len(self._seen)
 
     def own(self, client_id: str, user: str) -> None:
-        """Give a device to this user, if it belongs to nobody yet."""
-        if client_id not in self.owners:
+        """Give a device to this user, if it belongs to nobody yet. Whose one of another shard is, is decided there."""
+        if not self.is_home(client_id):
+            self.strays.setdefault(client_id, user)
+        elif client_id not in self.owners:
             self.owners[client_id] = user
             self._owned[user] = self._owned.get(user, 0) + 1
             if self.of_all_shards is not None:
                 self.of_all_shards.add(self._tenant, user, 1)
+
+    def is_home(self, client_id: str) -> bool:
+        """Return whether this shard decides whose a device is."""
+        return self.homes is None or self.homes.of_client(self._tenant, client_id) == self.shard
 
     def owned_by(self, user: str) -> int:
         """Return how many devices belong to a user, in all shards."""
@@ -125,7 +136,7 @@ class DeviceRoster:
     def entries(self, position: int) -> Iterator[tuple[list[list[object]], list[list[object]]]]:
         """Yield two lists, some at a time: rows of client id and user, and rows of key, offset, content and time of
         messages below `position`; those behind it are in the journal that is replayed."""
-        owners = list(self.owners.items())
+        owners = list(self.owners.items()) + list(self.strays.items())
         for start in range(0, len(owners), _PER_ENTRY):
             yield [list(row) for row in owners[start : start + _PER_ENTRY]], []
         seen = list(self._seen.items())

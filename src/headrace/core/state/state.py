@@ -125,6 +125,7 @@ class Fold:
     def _house(self, tenant: Tenant) -> None:
         if self._homes is not None:
             tenant.retained.home = RetainedHome(self._homes, self._shard, tenant.name_utf8, self.recent)
+            tenant.devices.homes, tenant.devices.shard = self._homes, self._shard
 
     def tenant_of(self, link: Link) -> Tenant:
         """Return the tenant that a connection belongs to."""

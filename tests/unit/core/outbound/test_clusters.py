@@ -604,7 +604,7 @@ def test_a_connection_with_ever_new_devices_is_held_back_while_the_disk_is_slow(
     frames = ServerFrames(client, 1 << 20)
     client.take(frames)
     for number in range(1000):
-        bench.broker.devices.speak_as(client, f"door-{number}")
+        bench.broker.devices.speak_as(client, b"door-%d" % number, f"door-{number}", False)
     assert link.held_back
 
 

@@ -27,6 +27,10 @@ FRAMES: list[frames.QueueFrame] = [
     frames.Poured(5, []),
     frames.Notified(6, b"s", b"t", b"c", 1 << 33),
     frames.Refused(7, 0x82, "PULL without JOIN"),
+    frames.Claimed(8, "default", "sälle", "ada"),
+    frames.Claimed(9, "", "door", None),
+    frames.Decided(8, 0x87),
+    frames.Told("default", "door", "ada"),
 ]
 
 
