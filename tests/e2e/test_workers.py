@@ -408,6 +408,38 @@ def test_an_sn_belongs_to_one_user_at_whichever_worker_it_speaks(tmp_path: Path)
         assert asyncio.run(connect("ada", sns[0])) == 0
 
 
+@pytest.mark.parametrize("count", [1, 2])
+def test_a_reload_that_takes_a_right_away_ends_pulls_that_wait(tmp_path: Path, count: int) -> None:
+    """At whichever worker the queue is, and though the consumer says nothing."""
+    passwords, acl, port = tmp_path / "passwords", tmp_path / "acl", free_port()
+    for user in ("ada", "eve"):
+        assert headrace("passwd", str(passwords), user, "-b", "secret").returncode == 0
+    acl.write_text("topic readwrite t/#\nuser ada\ntopic readwrite t/#\nuser eve\ntopic readwrite t/#\n")
+    options = [f"access.password_file={passwords}", f"access.acl_file={acl}", "allow_anonymous=true"]
+    more = [word for one in options for word in ("--set", one)]
+    topics = [f"t/{number}" for number in range(4)]
+    frames = f"frame://127.0.0.1:{port}"
+    with workers(tmp_path, "--workers", str(count), "--listen", frames, *more) as node, ExitStack() as stack:
+        node.start()
+        readers = [stack.enter_context(Device(port, b"reader-%d" % number)) for number in range(4)]
+        for reader, topic in zip(readers, topics, strict=True):
+            assert reader.hello("ada", "secret") == 0
+            assert reader.join(topic, "c") == 0
+            for _ in range(5):
+                reader.start_pull(topic, "c", 256, 60_000)
+        with Device(port, b"writer") as writer:
+            assert writer.hello("eve", "secret") == 0
+            for number, topic in enumerate(topics):
+                writer.publish(number, topic, b"before")
+            assert [len(reader.pulled()) for reader in readers] == [1] * 4
+            acl.write_text("topic write t/#\nuser ada\ntopic write t/#\nuser eve\ntopic readwrite t/#\n")
+            node.send(signal.SIGHUP)
+            until(lambda: len(node.lines("reloaded")) == count, "all workers have read the rules")
+            for number, topic in enumerate(topics):
+                writer.publish(9 + number, topic, b"behind")
+            assert [reader.error() for reader in readers] == [0x87] * 4
+
+
 def test_retained_messages_count_over_all_workers(tmp_path: Path) -> None:
     """A worker knows of those of another within seconds: until then it keeps one more, which is deleted again."""
     homes = Homes(2)

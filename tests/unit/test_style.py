@@ -53,10 +53,8 @@ TESTED_TOGETHER = {
     "tests/unit/core/shards/test_group_members.py": [
         "headrace/core/shards/group_wires.py",
     ],
-    "tests/unit/core/outbound/test_clusters.py": [
-        "headrace/core/inbound/consuming.py",
-        "headrace/core/outbound/trimming.py",
-    ],
+    "tests/unit/core/outbound/test_clusters.py": ["headrace/core/outbound/trimming.py"],
+    "tests/unit/core/inbound/test_consuming.py": ["headrace/core/ports/reading.py"],
     "tests/unit/core/inbound/test_far_queues.py": [
         "headrace/core/inbound/queue_talk.py",
         "headrace/core/inbound/visitors.py",

@@ -329,6 +329,12 @@ class FileAccess(Access):
         acl = self._acl
         return acl is None or self._grants(acl, link).allows(READ, topic)
 
+    def may_device_receive(self, link: Link, client_id: str, topic: bytes) -> bool:
+        acl, user = self._acl, link.identity.user
+        return acl is None or (
+            acl.may_be(user, client_id) and acl.grants(user, client_id).allows(READ, topic)
+        )
+
     def may_subscribe(self, link: Link, topic_filter: str) -> bool:
         acl = self._acl
         if acl is None or self._grants(acl, link).allows_filter(topic_filter):

@@ -30,7 +30,6 @@ from headrace.core.state.state import Fold
 from headrace.core.state.tenant import Tenant
 from headrace.errors import ProtocolError
 from headrace.frames.frame import ACK, JOIN, LEAVE, NO_ID, PING, PUBLISH, PULL
-from headrace.frames.serials import client_id_of
 from headrace.frames.server import FrameHandler, ServerFrames
 from headrace.mqtt import reason_codes as rc
 from headrace.mqtt.packets import Connect
@@ -324,8 +323,7 @@ class DeviceLink(FrameHandler):
 
     def name_of(self, sn: bytes) -> str:
         """Return the client id of a device on this connection."""
-        frames = self.frames
-        return "" if frames is None else client_id_of(int(frames.version), sn)
+        return self.voice.device(sn)
 
     def origin_in(self, tenant: Tenant) -> bytes:
         """Return the origin of what the device that speaks now publishes: tenant and client id."""

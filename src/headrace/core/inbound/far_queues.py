@@ -17,6 +17,7 @@ from headrace.core.commit import Deferred, GroupCommit
 from headrace.core.inbound.consuming import Consuming, Guest, Requests
 from headrace.core.outbound.clusters import CONSUMERS_MAX, PULLS_MAX
 from headrace.core.ports.link import WorkerPort
+from headrace.core.ports.reading import Reading
 from headrace.core.shards import queue_frames as frames
 from headrace.core.shards.peer import Wire
 from headrace.core.shards.queue_frames import ACKS, JOINS, LEAVES, PULLS, QueueFrame
@@ -30,8 +31,9 @@ class Stay:
     """A consumer from its first JOIN to its LEAVE, which ends it when it is asked for. `joins` of its JOINs have no
     answer yet; `joined`: one was answered with success."""
 
-    def __init__(self, key: tuple[bytes, bytes, bytes], home: int) -> None:
+    def __init__(self, key: tuple[bytes, bytes, bytes], home: int, reading: Reading) -> None:
         self.key = key
+        self.reading = reading
         self.home = home
         self.joins: i64 = 0
         self.joined = False
@@ -138,7 +140,8 @@ class FarQueues(Requests):
             errand.code = rc.QUOTA_EXCEEDED
         if not errand.code:
             if stay is None:
-                stay = caller.stays[key] = Stay(key, errand.home)
+                reading = Reading(guest.link, guest.voice.device(sn), errand.topic)
+                stay = caller.stays[key] = Stay(key, errand.home, reading)
             stay.joins += 1
             errand.stay = stay
         self._wait(caller, caller.members, errand)
@@ -260,6 +263,9 @@ class FarQueues(Requests):
                 caller.again = True
                 self._commit.defer(_Again(self, caller))
             return False
+        if errand.stay is not None and not errand.stay.reading.holds():
+            errand.stay.reading.end()
+            return False
         return self._ask(caller, caller.pulls, errand)
 
     def _ask(self, caller: Caller, line: Line, errand: Errand) -> bool:
@@ -306,6 +312,9 @@ class FarQueues(Requests):
         if isinstance(frame, frames.Poured):
             pull = _first(caller.pulls, home)
             caller.pulls.asked.popleft()
+            if pull.stay is not None and not pull.stay.reading.holds():
+                pull.stay.reading.end()  # then its home takes them back
+                return
             voice.pulled(pull.sn, frame.messages)
             if frame.messages:
                 caller.guest.link.spend(len(frame.messages))
@@ -314,7 +323,9 @@ class FarQueues(Requests):
             _first(line, home)
             self._answer(caller, line, frame.code)
         elif isinstance(frame, frames.Notified):
-            voice.notify(frame.sn, frame.topic, frame.cluster, frame.available)
+            stay = caller.stays.get((frame.sn, frame.topic, frame.cluster))
+            if stay is None or stay.reading.holds():
+                voice.notify(frame.sn, frame.topic, frame.cluster, frame.available)
         elif isinstance(frame, frames.Refused):
             caller.guest.link.on_protocol_error(ProtocolError(frame.code, frame.reason))
             return

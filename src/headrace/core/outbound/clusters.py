@@ -19,6 +19,7 @@ from headrace.core.outbound.spilling import Spilling
 from headrace.core.outbound.trimming import Trimming
 from headrace.core.ports.journal import NOT_NOW, JournalPort
 from headrace.core.ports.link import Link, WorkerPort
+from headrace.core.ports.reading import Reading
 from headrace.core.ports.timers import Timer, Timers
 from headrace.core.ports.voice import Draught, Voice
 from headrace.core.records.message import Message
@@ -56,6 +57,7 @@ class Consumer:
         self.sn = sn
         self.cluster = cluster
         self.asking: i64 = 0
+        self.reading = Reading(link, voice.device(sn), cluster.queue.topic)
         self.holds: dict[int, Draw] = {}
 
 
@@ -203,7 +205,8 @@ class Clusters:
             left -= 1
             consumer, _ = live.idle.popitem(last=False)
             try:
-                consumer.voice.notify(consumer.sn, cluster.queue.topic, cluster.name, available)
+                if consumer.reading.holds():
+                    consumer.voice.notify(consumer.sn, cluster.queue.topic, cluster.name, available)
             except Exception as error:  # noqa: BLE001
                 self._worker.contain("group", consumer.link, error)
 
@@ -310,6 +313,9 @@ class Clusters:
             return False
         if consumer.link.buffered() > self._settings.write_buffer_high:
             return self._go_on_later(party, pull)  # whether it reads is known behind the write
+        if not consumer.reading.holds():
+            consumer.reading.end()
+            return False
         cluster = consumer.cluster
         if self._must_reserve(party, pull):
             return False

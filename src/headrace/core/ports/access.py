@@ -140,6 +140,10 @@ class Access:
     def may_receive(self, link: Link, topic: bytes) -> bool:
         raise NotImplementedError
 
+    def may_device_receive(self, link: Link, client_id: str, topic: bytes) -> bool:
+        """Return whether one device of many on a connection may be there, and receive a topic, whoever of them speaks."""
+        return self.may_receive(link, topic)
+
     def renamed(self, link: Link) -> bool:
         """Let another device speak on a connection of many; `link.client_id` is its name. Returns whether the user may
         be it."""
@@ -183,6 +187,12 @@ class LinkRights(Rights):
 
     def ask_receive(self, topic: bytes) -> bool:
         return self._access.may_receive(self._link, topic)
+
+    def generation(self) -> int:
+        return self._access.generation
+
+    def ask_device(self, client_id: str, topic: bytes) -> bool:
+        return self._access.may_device_receive(self._link, client_id, topic)
 
     def may_subscribe(self, topic_filter: str) -> bool:
         return self._access.may_subscribe(self._link, topic_filter)

@@ -84,6 +84,14 @@ class Rights:
     def ask_receive(self, topic: bytes) -> bool:
         raise NotImplementedError
 
+    def generation(self) -> int:
+        """Return a number that changes when the rules do."""
+        raise NotImplementedError
+
+    def ask_device(self, client_id: str, topic: bytes) -> bool:
+        """Return whether one device of many on the connection may receive a topic (`Access.may_device_receive`)."""
+        raise NotImplementedError
+
     def may_subscribe(self, topic_filter: str) -> bool:
         """Return False if nothing, or for a shared subscription not everything, that the filter matches may be
         received."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 from mypy_extensions import i64, mypyc_attr
 
 from headrace.core.records.message import Message
+from headrace.frames.serials import client_id_of
 from headrace.frames.server import ServerFrames
 
 
@@ -27,6 +28,11 @@ class Voice:
 
     def __init__(self) -> None:
         self.frames: ServerFrames | None = None
+
+    def device(self, sn: bytes) -> str:
+        """Return the client id of a device; "" while the version is not known, and for a connection elsewhere."""
+        frames = self.frames
+        return "" if frames is None else client_id_of(int(frames.version), sn)
 
     def welcome(self, sn: bytes, code: int) -> None:
         """Answer HELLO."""

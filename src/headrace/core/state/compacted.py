@@ -48,7 +48,8 @@ def records(fold: Fold, now_us: int) -> Iterator[Record]:
 
 def _devices(fold: Fold, now_us: int) -> Iterator[QueueRecord]:
     for tenant in fold.tenants.values():
-        for client_id, user in tenant.devices.owners.items():
+        devices = tenant.devices
+        for client_id, user in [*devices.owners.items(), *devices.strays.items()]:
             yield queue_record(DEVICE_OWNED, now_us, {"t": tenant.name, "c": client_id, "u": user})
 
 

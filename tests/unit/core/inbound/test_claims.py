@@ -2,176 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from itertools import count, product
+from itertools import product
 from typing import Final
 
 import pytest
-from mypy_extensions import i64
 
+from frame_doors import Door, Node
 from harness import Client
-from headrace.core.inbound.devices import DeviceLink
-from headrace.core.inbound.queue_talk import QueueTalk
-from headrace.core.ports.access import Access, SignIn
-from headrace.core.ports.identity import Identity
 from headrace.core.ports.settings import BrokerSettings
-from headrace.core.ports.voice import Draught, Voice
-from headrace.core.records.message import FrameMessage
 from headrace.core.records.queue_record import DEVICE_OWNED, queue_record
-from headrace.errors import ProtocolError
-from headrace.frames.bodies import ack_body, cluster_body, hello_body, publish_body, pull_body
-from headrace.frames.frame import ACK, HELLO, JOIN, LEAVE, PING, PUBLISH, PULL, encode_frame
-from headrace.frames.server import ServerFrames
+from headrace.frames.frame import ACK, HELLO, JOIN, LEAVE, PING, PUBLISH, PULL
 from headrace.mqtt import reason_codes as rc
-from headrace.storage.memory import MemoryLink
-from shard_wires import WiredShard, WiredShards
 
-TOPIC: Final = b"meters"
 OPERATIONS: Final = [PUBLISH, JOIN, LEAVE, PULL, ACK, PING, HELLO]
-
-
-class Everybody(Access):
-    """Lets in whoever comes, as the user of the name that is given."""
-
-    def authenticate(self, request: SignIn) -> Identity:
-        return request.identity_of(request.username)
-
-    def may_publish(self, link: object, topic: bytes) -> bool:
-        return True
-
-    def may_receive(self, link: object, topic: bytes) -> bool:
-        return True
-
-
-class Answers(Voice):
-    """Writes down what a connection is told, by SN: the operation and its code, where it has one."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.told: list[tuple[int, bytes, int]] = []
-
-    def welcome(self, sn: bytes, code: int) -> None:
-        self.told.append((HELLO, sn, code))
-
-    def published(self, sn: bytes, sequence: i64, code: int, message_id: bytes) -> None:
-        self.told.append((PUBLISH, sn, code))
-
-    def joined(self, sn: bytes, code: int) -> None:
-        self.told.append((JOIN, sn, code))
-
-    def left(self, sn: bytes, code: int) -> None:
-        self.told.append((LEAVE, sn, code))
-
-    def notify(self, sn: bytes, topic: bytes, cluster: bytes, available: i64) -> None:
-        """Nobody asks for these here."""
-
-    def pulled(self, sn: bytes, messages: list[Draught]) -> None:
-        self.told.append((PULL, sn, 0))
-
-    def acknowledged(self, sn: bytes, code: int) -> None:
-        self.told.append((ACK, sn, code))
-
-    def pong(self, sn: bytes) -> None:
-        self.told.append((PING, sn, 0))
-
-    def fail(self, code: int, reason: str) -> None:
-        """What ends it is read from the link."""
-
-
-class DoorLink(MemoryLink):
-    """A connection of frames; `ended` is the code of the error that has ended it."""
-
-    def __init__(self, shard: WiredShard) -> None:
-        super().__init__(shard.worker)
-        self.ended = 0
-        self.client: DeviceLink | None = None
-
-    def stored(self, message: FrameMessage) -> None:
-        assert self.client is not None
-        self.client.durable(message)
-
-    def refuse(self, error: ProtocolError) -> None:
-        self.ended = error.reason_code
-
-    def let_in(self) -> None:
-        """Nothing is known of strangers here."""
-
-
-class Door:
-    """A connection in one shard, opened by an SN that is at home there, as a user."""
-
-    def __init__(self, node: Node, shard: int, user: str, own: bytes | None = None) -> None:
-        self.node = node
-        self.link = DoorLink(node.wired[shard])
-        self.answers = Answers()
-        client = self.link.client = DeviceLink(self.link, self.answers, node.wired[shard].worker.bind_device)
-        self.frames = self.link.parser = ServerFrames(client, 1 << 16)
-        client.take(self.frames)
-        self.own = node.name_in(shard, f"own-{user}-") if own is None else own
-        self.user = user
-        self.send(HELLO, self.own)
-
-    def send(self, *operations: int | bytes) -> None:
-        """Send operations of SNs, in pairs, in one piece; all that they lead to happens."""
-        pairs = zip(operations[::2], operations[1::2], strict=True)
-        data = b"".join(self._frame(int(opcode), bytes(sn)) for opcode, sn in pairs if isinstance(sn, bytes))
-        self.frames.receive_data(data)
-        self.node.carry()
-
-    def _frame(self, opcode: int, sn: bytes) -> bytes:
-        bodies = {
-            HELLO: hello_body(self.user, b"p"),
-            PUBLISH: publish_body(next(self.node.sequence), TOPIC, b"x"),
-            JOIN: cluster_body(TOPIC, b"c"),
-            LEAVE: cluster_body(TOPIC, b"c"),
-            PULL: pull_body(TOPIC, b"c", 1, 0),
-            ACK: ack_body(TOPIC, b"c", [bytes(16)]),
-            PING: b"",
-        }
-        return encode_frame(2, opcode, sn, bodies[opcode])
-
-    def told(self, sn: bytes) -> list[tuple[int, int]]:
-        return [(opcode, code) for opcode, of, code in self.answers.told if of == sn]
-
-    @property
-    def refused(self) -> int:
-        """The code with which it was ended, by an ERROR or by the answer to HELLO; 0: it goes on."""
-        codes = [code for opcode, _, code in self.answers.told if opcode == HELLO]
-        return self.link.ended or codes[-1]
-
-
-class Node:
-    """So many shards."""
-
-    def __init__(self, shards: int, settings: BrokerSettings | None = None) -> None:
-        self.wired = WiredShards(shards, settings)
-        self.sequence: Iterator[int] = count(1)
-        for shard in self.wired.shards:
-            self.begin(shard)
-
-    def begin(self, shard: WiredShard) -> None:
-        shard.worker.guard(Everybody())
-        shard.broker.devices.consuming.start()
-
-    def name_in(self, shard: int, prefix: str) -> bytes:
-        homes = self.wired[0].worker.homes
-        names = (f"{prefix}{number}" for number in count())
-        return next(name for name in names if homes.of_client("default", name) == shard).encode()
-
-    def carry(self) -> None:
-        self.wired.carry()
-        while any(self._says(shard) for shard in self.wired.shards):
-            self.wired.carry()
-
-    def _says(self, shard: WiredShard) -> bool:
-        talk = shard.neighbours.queues
-        assert isinstance(talk, QueueTalk)
-        return len(talk._there.said) + len(talk._back.said) > 0
-
-    def owners(self, sn: bytes) -> list[str | None]:
-        """Whose it is, as each shard has it that has it."""
-        found = [s.broker.fold.tenant("default").devices.owners.get(sn.decode()) for s in self.wired.shards]
-        return [one for one in found if one is not None]
 
 
 def may_say(opcode: int, sn: bytes) -> list[int | bytes]:
@@ -220,7 +63,7 @@ def test_two_users_who_come_at_once_by_two_shards_are_not_both_let_in(shards: in
     sn = node.name_in(0, "sn")
     doors = [Door(node, shard, user) for shard, user in ((0, "ada"), (1, "eve"), (shards - 1, "joe"))]
     for door in doors:
-        door.frames.receive_data(door._frame(PUBLISH, sn))
+        door.frames.receive_data(door.frame(PUBLISH, sn))
     node.carry()
     assert [door.refused for door in doors] == [0, rc.NOT_AUTHORIZED, rc.NOT_AUTHORIZED]
     assert node.owners(sn) == ["ada"]
