@@ -131,6 +131,8 @@ class Delivery(Pump):
         link = session.link
         if link is None or not link.ready:
             session.count_drop(DROP_QOS0_AWAY, 1)
+        elif message.message_expiry_s >= 0 and message.is_late(self._clock.now_us):
+            session.count_drop(DROP_EXPIRED, 1)
         elif not self._permitted(link, message):
             session.count_drop(DROP_PERMISSION, 1)
         elif link.paused or link.buffered() > self._high:
@@ -181,17 +183,15 @@ class Delivery(Pump):
         message.render(link.writer(), link.version, qos, packet_id, first, properties, now_us, known)
 
     def offer_stored(self, session: Session, message: Message, ref: i64) -> None:
+        """Send a durable message now, or put it behind the backlog. One that may not leave, since it has expired on its
+        way here or for another reason, is put there too: it has its number in every replay, and its drop is recorded."""
         queue = session.queue
         if queue is None:
             queue = session.outbound()
         link = session.link
         if link is not None and link.ready and queue.backlog.count == 0 and not queue.resend:
             serial: i64 = queue.next_serial
-            if (
-                self._room(session, link, queue, serial)
-                and not self._too_large(session, link, message, ref)
-                and self._permitted(link, message)
-            ):
+            if self._room(session, link, queue, serial) and self._may_leave(session, link, message, ref):
                 queue.inflight.put(serial, ref)
                 queue.next_serial = serial + 1
                 self._send(session, link, queue, serial, ref, message, False)
@@ -234,6 +234,12 @@ class Delivery(Pump):
         if not link.hungry:
             link.hungry = True
             self.hungry.append(session)
+
+    def _may_leave(self, session: Session, link: Link, message: Message, ref: i64) -> bool:
+        """Return whether a message that was not queued is not to be dropped."""
+        if message.message_expiry_s >= 0 and message.is_late(self._clock.now_us):
+            return False
+        return not self._too_large(session, link, message, ref) and self._permitted(link, message)
 
     def _too_large(self, session: Session, link: Link, message: Message, ref: i64) -> bool:
         """Return whether an entry of a queue is above the client's Maximum Packet Size."""

@@ -124,6 +124,14 @@ class Message(Record):
         expiry: i64 = self.message_expiry_s
         return expiry >= 0 and elapsed_us(self.timestamp_us, now_us) >= expiry * 1_000_000
 
+    def is_late(self, now_us: int) -> bool:
+        """Return True once a message that goes to whoever is connected, and has waited for that on its way, has expired.
+        An interval of 0 has passed from the beginning: who is there within a second has it all the same."""
+        expiry: i64 = self.message_expiry_s
+        if expiry < 0:
+            return False
+        return elapsed_us(self.timestamp_us, now_us) >= max(1, expiry) * 1_000_000
+
     def encode_into(self, out: BytesWriter) -> None:
         """Append the MESSAGE record (layout: `record`); five 64-bit words make the header."""
         topic_len: i64 = len(self.topic)

@@ -15,7 +15,7 @@ from headrace.core.commit import Deferred, GroupCommit
 from headrace.core.outbound.delivery import Delivery, is_too_large
 from headrace.core.outbound.group_delivery import Lending
 from headrace.core.ports.link import Link, WorkerPort
-from headrace.core.records.record import DROP_PERMISSION, DROP_REFUSED, DROP_TOO_LARGE
+from headrace.core.records.record import DROP_EXPIRED, DROP_PERMISSION, DROP_REFUSED, DROP_TOO_LARGE
 from headrace.core.records.stream_record import (
     LENT,
     LENT_COMPLETED,
@@ -154,6 +154,11 @@ class GroupLoans(Lending):
             return
         if link.rights is not None and not link.rights.may_receive(message.topic):
             self._refuse(session, borrowing, loan)
+            return
+        if not loan.first & _DUP and message.expired(self._worker.clock.now_us):
+            self._drop(
+                session, borrowing, loan, DROP_EXPIRED
+            )  # what the client may have is not taken from it
             return
         if is_too_large(link, message, loan.qos, loan.ids):
             self._drop(session, borrowing, loan, DROP_TOO_LARGE)
