@@ -336,7 +336,7 @@ class Node:
         begun = {
             n: path for n, path in directories.items() if (path / WATERMARK).exists()
         }  # not at the very first start
-        found = {n: name_of(path, log) for n, path in begun.items()}
+        found = {n: name_of(path, log, self.shards[0].origin) for n, path in begun.items()}
         names = {n: name for n, name in found.items() if name is not None}
         for shard in self.shards:
             shard.name_sources(names)

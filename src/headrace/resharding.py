@@ -22,6 +22,7 @@ from uuid import uuid4
 
 from headrace.core.homes import Homes
 from headrace.core.records.event import BrokerStarted
+from headrace.core.records.message_id import JournalName, Origin
 from headrace.core.state.away import Away
 from headrace.core.state.devices import client_of_device
 from headrace.core.state.groups import Group, draws_of
@@ -47,6 +48,7 @@ from headrace.journal.compaction import SparseWriter
 from headrace.journal.consumers import ConsumerPosition
 from headrace.journal.copying import Likeness, clipped
 from headrace.journal.disk import DISK
+from headrace.journal.epochs import joined
 from headrace.journal.errors import OffsetOutOfRange
 from headrace.journal.log import DIRECTORY, LogSettings, SegmentedLog
 from headrace.journal.segment import Batch, SegmentHeader, seed_of, split_records
@@ -83,9 +85,12 @@ class Old:
         started = BrokerStarted.at(time.time_ns() // 1000)
         started.offset = self.end
         self.fold.started(started)
+        epochs = joined(self.fold.epochs, log.epochs(), log.start_offset)
+        self.name = JournalName(log.uuid, epochs)
+        self.origin = Origin(log.uuid, self.end, epochs)
 
 
-def entries(fold: Fold, homes: Homes, shard: int, end: int, origin: tuple[str, int]) -> Iterator[bytes]:
+def entries(fold: Fold, homes: Homes, shard: int, end: int, origin: Origin) -> Iterator[bytes]:
     """Yield the snapshot entries of what is at home in a shard, as everything below `end` has made it."""
     yield entry_of_origin(origin)
     # What was published before has reached every session: nobody looks for it in the records that are kept.
@@ -274,7 +279,7 @@ class Division:
         self._compare(records)
 
     def _entries(self, fold: Fold) -> Iterator[bytes]:
-        return entries(fold, self._homes, self._shard, self._old.end, (self._old.log.uuid, self._old.end))
+        return entries(fold, self._homes, self._shard, self._old.end, self._old.origin)
 
     def _write_state(self) -> None:
         writer = SnapshotWriter(self._journal, self._old.end)
@@ -313,6 +318,7 @@ class Division:
                     )
             for batch, live in referred(log, fold, self._old.end):
                 found.add(batch, live)
+            self._compare_ids(log, fold)
         if found.value() != written.value():
             raise NotResharded(f"shard {self._shard} does not hold the records that were written into it")
         retained = sum(len(tenant.retained.messages()) for tenant in fold.tenants.values())
@@ -320,6 +326,14 @@ class Division:
             f"shard {self._shard}: {len(fold.by_incarnation)} sessions, {retained} retained messages, "
             f"{found.count} records that they refer to"
         )
+
+    def _compare_ids(self, log: SegmentedLog, fold: Fold) -> None:
+        """Compare what the old messages are called, those too whose records are not kept: a device that repeats one is
+        answered with its id. Raises NotResharded."""
+        name = JournalName(log.uuid, joined(fold.epochs, log.epochs(), log.start_offset), fold.origin)
+        offset = name.differs_from(self._old.name, self._old.end)
+        if offset >= 0:
+            raise NotResharded(f"shard {self._shard} gives the message at offset {offset} another id")
 
 
 def referred(

@@ -15,11 +15,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from headrace.core.records.message_id import JournalName
+from headrace.core.records.message_id import JournalName, Origin
 from headrace.core.shards.routes import Routes
 from headrace.core.shards.stream_settings import StreamSettings
 from headrace.core.worker import Worker
-from headrace.journal.epochs import published_epochs
+from headrace.journal.epochs import joined, published_epochs
 from headrace.journal.errors import FULL_REASONS, JournalError, JournalLocked, OffsetOutOfRange, reason_of
 from headrace.journal.log import LogSettings, SegmentedLog
 from headrace.journal.reader import JournalReader
@@ -108,6 +108,11 @@ class OwnedShard:
         self.figures = JournalFigures(self.log, str(number) if self._is_one_of_many else "")
         self._epoch = 0  # of its streams: the offset of the record of this start
 
+    @property
+    def origin(self) -> Origin | None:
+        """Return of which journal the oldest records are copies."""
+        return self.broker.fold.origin
+
     def name_sources(self, names: Mapping[int, JournalName]) -> None:
         """Call copies what the messages are called in the shards they were published to. `names`: of the journals, by
         shard; this one is among them, since another shard may keep what was published here, and give it back."""
@@ -150,7 +155,8 @@ class OwnedShard:
         replayed = load(fold, chain, self.log.scan, self.log.start_offset, self.logger.info)
         if freeze:
             gc.freeze()
-        self.name = JournalName(self.log.uuid, self.log.epochs(), fold.origin)
+        fold.epochs = joined(fold.epochs, self.log.epochs(), self.log.start_offset)
+        self.name = JournalName(self.log.uuid, fold.epochs, fold.origin)
         self.broker.devices.name_journal(self.name)
         self.logger.info(
             "recovered",
@@ -271,11 +277,12 @@ def _streams(others: int, reserve_bytes: int) -> StreamSettings:
     return settings
 
 
-def name_of(directory: Path, logger: Any) -> JournalName | None:
-    """Return the name of a journal that another worker writes; None, which is logged, where it cannot be read."""
+def name_of(directory: Path, logger: Any, origin: Origin | None = None) -> JournalName | None:
+    """Return the name of a journal that another worker writes; None, which is logged, where it cannot be read. `origin`:
+    of the shards of this data directory, which were all made of one journal, or none of any."""
     reader = JournalReader(directory)
     try:
-        return JournalName(reader.uuid, published_epochs(reader))
+        return JournalName(reader.uuid, published_epochs(reader), origin)
     except (JournalError, OSError) as error:
         logger.warning("the journal of another shard cannot be read now", detail=str(error))
         return None

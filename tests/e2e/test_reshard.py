@@ -290,6 +290,36 @@ def pulled(device: Device, topic: str, cluster: str, count: int) -> list[bytes]:
     return found
 
 
+def test_a_device_that_repeats_a_message_is_answered_with_the_id_that_it_had(
+    brokers: Brokers, tmp_path: Path
+) -> None:
+    """Nothing refers to these messages, so that no shard has a record of them; half of them were published before the
+    journal was restored from a backup, which began another epoch."""
+    port = free_port()
+    ids: dict[int, bytes] = {}
+    listen = ["--listen", f"frame://127.0.0.1:{port}"]
+
+    def served(data_dir: Path, numbers: range) -> None:
+        broker = brokers(SETTINGS, extra=listen)
+        broker.data_dir = data_dir
+        broker.start()
+        with Device(port) as device:
+            for number in numbers:
+                found = device.publish(number, f"locks/{number}", b"%d" % number)
+                assert ids.setdefault(number, found) == found
+        broker.stop()
+
+    served(tmp_path / "old", range(6))
+    backup, restored, new = tmp_path / "backup", tmp_path / "restored", tmp_path / "new"
+    assert headrace("backup", str(backup), "--data-dir", str(tmp_path / "old")).returncode == 0
+    assert headrace("restore", str(backup), "--data-dir", str(restored)).returncode == 0
+    served(restored, range(12))
+    done = reshard(restored, new)
+    assert done.returncode == 0, done.stderr
+    served(new, range(12))
+    assert len(set(ids.values())) == 12
+
+
 def test_an_interrupted_one_is_begun_anew(old: BrokerProcess, tmp_path: Path) -> None:
     assert reshard(old.data_dir, tmp_path / "whole").returncode == 0
     cut = tmp_path / "cut"

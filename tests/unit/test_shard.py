@@ -18,13 +18,15 @@ from headrace.core.homes import Homes
 from headrace.core.ports.clock import Clock
 from headrace.core.ports.settings import BrokerSettings
 from headrace.core.records.message import Given, copy_of
-from headrace.core.records.message_id import JournalName
+from headrace.core.records.message_id import JournalName, Origin
 from headrace.core.records.stream_record import FOLLOWED, stream_record
 from headrace.core.worker import Worker
+from headrace.journal.backup import backup
 from headrace.journal.disk import DISK
 from headrace.journal.errors import JournalLocked
 from headrace.journal.lock import lock_data_dir
 from headrace.journal.log import LogSettings
+from headrace.journal.restore import restore
 from headrace.services.ticks import LoopScheduler
 from headrace.services.watchdog import Watchdog
 from headrace.shard import (
@@ -38,7 +40,7 @@ from headrace.shard import (
 )
 from headrace.storage.memory import ManualScheduler
 
-SETTINGS = ShardSettings(LogSettings(segment_bytes_max=4096), 1 << 40, 3600.0, "hold")
+SETTINGS = ShardSettings(LogSettings(segment_bytes_max=4096, retention_bytes=16384), 1 << 40, 3600.0, "hold")
 
 
 def logger(capture: LogCapture) -> Any:
@@ -218,6 +220,46 @@ def test_the_journal_of_another_worker_has_the_name_that_it_gives_itself(tmp_pat
     named = name_of(tmp_path / "shard-0", logger(LogCapture()))
     assert named is not None
     assert named.id_of(original) == names[0]
+
+
+def test_what_was_copied_into_the_journal_of_another_worker_has_the_name_of_its_origin(
+    tmp_path: Path,
+) -> None:
+    """What it retains was published before the data directory was divided, and may be given to a session here."""
+    run(tmp_path, 2, lambda holding: holding.worker.end_tick())
+    origin = Origin("old", 100, [(0, 7)])
+    named = name_of(tmp_path / "shard-0", logger(LogCapture()), origin)
+    assert named is not None
+    assert named.differs_from(JournalName("old", [(0, 7)]), 100) == -1
+
+
+def test_epochs_of_records_that_are_gone_are_known_after_a_start(tmp_path: Path) -> None:
+    """A snapshot has them: the records that are there tell of themselves alone. A backup was restored meanwhile."""
+    names: list[JournalName] = []
+    spans: list[tuple[int, int]] = []
+
+    async def life(folder: Path) -> None:
+        holding = Holding(folder, 1, LogCapture())
+        (shard,) = holding.shards
+        names.append(shard.name)
+        for _ in range(40):
+            shard.broker.commit.append(message(payload=b"x" * 500))
+            await settle(holding.worker, holding.shards)
+        await shard.snapshot()
+        shard.log.apply_retention()
+        spans.append((shard.log.start_offset, shard.log.high_watermark))
+        await holding.end()
+
+    asyncio.run(life(tmp_path / "one"))
+    backup(tmp_path / "one" / "shard-0", tmp_path / "copy")
+    restore(tmp_path / "copy", tmp_path / "two" / "shard-0")
+    asyncio.run(life(tmp_path / "two"))
+    asyncio.run(life(tmp_path / "two"))
+    restored_at = spans[1][1] - 40
+    assert spans[2][0] > restored_at > 40  # nothing is there of the epoch before
+    assert names[1].differs_from(names[0], restored_at - 2) == -1
+    assert names[2].differs_from(names[1], spans[1][1]) == -1
+    assert names[2].differs_from(names[0], spans[2][0]) > 0
 
 
 def test_a_journal_that_cannot_be_read_has_no_name_and_its_copies_are_taken_for_nothing_else(

@@ -23,6 +23,16 @@ def beginnings(start: int, end: int, newest: int, epoch_at: Callable[[int], int]
     return found
 
 
+def joined(known: list[tuple[int, int]], found: list[tuple[int, int]], start: int) -> list[tuple[int, int]]:
+    """Return the epochs of all records that a journal ever had: those that are `known` of the records below `start`,
+    which may be gone, then those that were `found` of the others."""
+    epochs = [one for one in known if one[0] < start]
+    for one in found:
+        if not epochs or epochs[-1][1] != one[1]:
+            epochs.append(one)
+    return epochs
+
+
 def published_epochs(reader: JournalReader) -> list[tuple[int, int]]:
     """Return the epochs of a journal that somebody else writes, below its high watermark. Raises JournalError,
     OSError."""

@@ -21,6 +21,17 @@ _md5: Final = md5  # whom compiled code calls without a look-up by name
 ID_PROPERTY: Final = b"message-id"
 
 
+class Origin:
+    """The journal of whose records those of another one below an offset are copies: `reshard` has divided it."""
+
+    def __init__(self, uuid: str, end: int, epochs: list[tuple[int, int]]) -> None:
+        """Name the journal `uuid`. `end`: the offset; `epochs`: as `JournalName` takes them, of that journal; none where
+        an older version has divided it: they are those of the copies then."""
+        self.uuid = uuid
+        self.end = end
+        self.epochs = epochs
+
+
 class JournalName:
     """What ids call a journal, "<uuid>:<epoch>": a message has the epoch that it was written in."""
 
@@ -28,18 +39,28 @@ class JournalName:
         self,
         uuid: str = "",
         epochs: list[tuple[int, int]] | None = None,
-        origin: tuple[str, int] | None = None,
+        origin: Origin | None = None,
     ) -> None:
         """Name the messages of a journal. `epochs`: offset from which on an epoch holds, and the epoch; in ascending
-        order, the first from the beginning. `origin`: the uuid of another journal, of whose records those below an
-        offset, at which an epoch begins, are copies."""
+        order, the first from the beginning. `origin`: another journal, of whose records those below an offset, at which
+        an epoch begins, are copies."""
         found = epochs or [(0, 0)]
-        before, end = origin or ("", 0)
-        self._starts = [start for start, _ in found]
-        self._heads = [
-            f"journal:{before if start < end else uuid}:{epoch}:".encode() for start, epoch in found
-        ]
+        heads = [(start, uuid, epoch) for start, epoch in found]
+        if origin is not None:
+            copied = [(start, epoch) for start, epoch in origin.epochs or found if start < origin.end]
+            own = [head for head in heads if head[0] >= origin.end]
+            heads = [(start, origin.uuid, epoch) for start, epoch in copied] + own
+        self._starts = [start for start, _, _ in heads]
+        self._heads = [f"journal:{name}:{epoch}:".encode() for _, name, epoch in heads]
         self._sources: dict[int, JournalName] = {}
+
+    def differs_from(self, other: JournalName, end: int) -> int:
+        """Return the lowest offset below `end` of a message that another name of this journal gives another id; -1 if
+        there is none."""
+        for offset in sorted({0, *self._starts, *other._starts}):
+            if offset < end and self._head_at(offset) != other._head_at(offset):
+                return offset
+        return -1
 
     def add_source(self, shard: int, name: JournalName) -> None:
         """Have copies of what another shard holds called what they are called there: it is one message."""

@@ -8,7 +8,9 @@ An entry is one MessagePack array; an unknown one is passed over:
     ["topic", tenant, topic, number, applied, fields of the index, clusters]    a topic queue (`topic_queues`)
     ["streams", [[shard, offset], ...], [[shard, offset], ...]]    as of the snapshot's position (`streams`)
     ["starts", [[offset, time], ...], [[shard, offset, time], ...]]    of the owners, as of that position (`streams`)
-    ["origin", uuid, offset]    the journal of whose records those below the offset are copies (`origin`)
+    ["origin", uuid, offset, [[offset, epoch], ...]]    the journal of whose records those below the offset are copies;
+        from where on each of its epochs holds is missing in what an older version has written (`message_id`)
+    ["epochs", [[offset, epoch], ...], 0]    of this journal, those of records that are gone too (`message_id`)
     ["owners", [[shard, epoch], ...], 0]    of other shards, as far as they were talked to (`streams`)
     ["loans", [[home, group, serial, incarnation, packet id, how far], ...], 0]    QoS 2 of groups elsewhere (`away`)
     ["gone", incarnations, [[tenant, topic], ...]]    sessions that ended, topics without a retained message
@@ -32,6 +34,7 @@ from librt.strings import BytesWriter
 from headrace.core.commit import GroupCommit
 from headrace.core.records.event import subscription_of, will_fields, will_from
 from headrace.core.records.message import Message, decode_record
+from headrace.core.records.message_id import Origin
 from headrace.core.state.backlog import REF_OFFSET_SHIFT
 from headrace.core.state.groups import Group, draws_of
 from headrace.core.state.session import Session, Subscription
@@ -177,7 +180,10 @@ class Restoring:
         elif value[0] == "starts":
             self._fold.streams.restore_starts(cast(list[list[list[int]]], value[1:]))
         elif value[0] == "origin":
-            self._fold.origin = (cast(str, value[1]), cast(int, value[2]))
+            epochs = _epochs(value[3]) if len(value) > 3 else []
+            self._fold.origin = Origin(cast(str, value[1]), cast(int, value[2]), epochs)
+        elif value[0] == "epochs":
+            self._fold.epochs = _epochs(value[1])
         elif value[0] == "owners":
             self._fold.streams.restore_owners(cast(list[list[int]], value[1]))
         elif value[0] == "loans" and self._fold.away is not None:
@@ -227,9 +233,13 @@ def entry_of_streams(fields: list[list[list[int]]]) -> bytes:
     return _encoder.encode(["streams", *fields])
 
 
-def entry_of_origin(origin: tuple[str, int]) -> bytes:
+def entry_of_origin(origin: Origin) -> bytes:
     """Return the entry that says of which journal the oldest records are copies."""
-    return _encoder.encode(["origin", *origin])
+    return _encoder.encode(["origin", origin.uuid, origin.end, origin.epochs])
+
+
+def _epochs(rows: object) -> list[tuple[int, int]]:
+    return [(row[0], row[1]) for row in cast(list[list[int]], rows)]
 
 
 def entry_of_topic(queue: TopicQueue, position: int) -> bytes:
@@ -439,6 +449,8 @@ class SnapshotPass:
             self._add(_encoder.encode(["starts", *self._starts]))
         if self._fold.origin is not None:
             self._add(entry_of_origin(self._fold.origin))
+        if self._fold.epochs:
+            self._add(_encoder.encode(["epochs", self._fold.epochs, 0]))
 
     def _loans(self) -> Iterator[None]:
         if self._fold.streams.owners:

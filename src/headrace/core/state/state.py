@@ -24,6 +24,7 @@ from headrace.core.records.event import (
     Unsubscribed,
 )
 from headrace.core.records.message import encode_varint
+from headrace.core.records.message_id import Origin
 from headrace.core.records.record import (
     DROP_SESSION_ENDED,
 )
@@ -67,9 +68,8 @@ class Fold:
         self.roster = Roster()
         self.queues = TopicQueues(pages)
         self.streams = Streams()
-        self.origin: tuple[str, int] | None = (
-            None  # records below the offset are copies of those of this journal
-        )
+        self.origin: Origin | None = None  # of which journal the oldest records are copies
+        self.epochs: list[tuple[int, int]] = []  # of the journal, as `JournalName` takes them
         self.wanted: Wanted | None = None  # where there are other shards
         self.recent = RecentRetained(0)
         self._homes: Homes | None = None  # where there are other shards

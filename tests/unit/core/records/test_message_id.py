@@ -7,7 +7,7 @@ import hashlib
 import pytest
 
 from headrace.core.records.message import FrameMessage, Message
-from headrace.core.records.message_id import JournalName
+from headrace.core.records.message_id import JournalName, Origin
 
 JOURNAL = "0e4c9d3c-6d1f-4f6a-8a54-5d7f6f3f2b11:2"
 NAME = JournalName("0e4c9d3c-6d1f-4f6a-8a54-5d7f6f3f2b11", [(0, 2)])
@@ -59,6 +59,44 @@ def test_a_message_has_the_epoch_that_it_was_written_in() -> None:
         )
     ]
     assert JournalName("u", [(0, 7)]).id_of(at(5)) == md5("journal:u:7:5")
+
+
+OLD = [(0, 7), (100, 9)]
+
+
+@pytest.mark.parametrize("found", [[(200, 10)], [(150, 9), (200, 10)], [(150, 9), (200, 10), (300, 12)]])
+def test_what_was_copied_is_called_what_it_was_called_whatever_is_left_of_it(
+    found: list[tuple[int, int]],
+) -> None:
+    """Of the old journal's records a new one has some, or none; it may have been restored since."""
+    name = JournalName("new", found, Origin("old", 200, OLD))
+    assert name.differs_from(JournalName("old", OLD), 200) == -1
+    assert name.id_of(at(99)) == md5("journal:old:7:99")
+    assert name.id_of(at(199)) == md5("journal:old:9:199")
+    assert name.id_of(at(200)) == md5("journal:new:10:200")
+
+
+def test_copies_of_which_an_older_version_has_not_said_the_epochs_have_those_that_are_found() -> None:
+    name = JournalName("new", [(150, 9), (200, 10)], Origin("old", 200, []))
+    assert name.id_of(at(150)) == md5("journal:old:9:150")
+    assert name.id_of(at(200)) == md5("journal:new:10:200")
+
+
+@pytest.mark.parametrize(
+    ("other", "lowest"),
+    [
+        (JournalName("u", [(0, 1), (100, 2)]), -1),
+        (JournalName("u", [(50, 1), (100, 2)]), -1),  # the first one holds from the beginning
+        (JournalName("u", [(0, 1), (99, 2)]), 99),
+        (JournalName("u", [(0, 1)]), 100),
+        (JournalName("v", [(0, 1), (100, 2)]), 0),
+        (JournalName("u", [(0, 1), (100, 2), (200, 3)]), -1),  # no longer of what is compared
+    ],
+)
+def test_two_names_are_compared_by_what_they_call_each_message(other: JournalName, lowest: int) -> None:
+    name = JournalName("u", [(0, 1), (100, 2)])
+    assert name.differs_from(other, 200) == lowest
+    assert other.differs_from(name, 200) == lowest
 
 
 def at(offset: int) -> Message:

@@ -10,6 +10,7 @@ from msgspec import msgpack
 from harness import Client, Harness, state
 from headrace.core.ports.settings import BrokerSettings
 from headrace.core.records.message import Message
+from headrace.core.records.message_id import Origin
 from headrace.core.state.replay import Replay
 from headrace.core.state.snapshots import RETAINED_AT_ONCE, SLICE_WORK, SnapshotPass, restore
 from headrace.core.state.state import Fold
@@ -205,6 +206,27 @@ def test_groups_are_in_every_file() -> None:
     files.take()
     files.take()
     assert state(files.restored()) == state(harness.broker.fold)
+
+
+def test_what_message_ids_are_made_of_is_in_every_file() -> None:
+    """Records of an epoch may be gone whose ids are asked for all the same."""
+    files = Files(Harness())
+    fold = files.harness.broker.fold
+    fold.epochs, fold.origin = [(0, 1), (100, 3)], Origin("old", 100, [(0, 1), (50, 2)])
+    for _ in range(2):
+        files.take()
+        found = files.restored()
+        assert found.epochs == [(0, 1), (100, 3)]
+        assert found.origin is not None
+        assert (found.origin.uuid, found.origin.end) == ("old", 100)
+        assert found.origin.epochs == [(0, 1), (50, 2)]
+
+
+def test_where_an_older_version_has_come_from_is_known() -> None:
+    fold = Fold(Harness().journal)
+    restore(fold, [[msgpack.encode(["origin", "old", 100])]])
+    assert fold.origin is not None
+    assert (fold.origin.uuid, fold.origin.end, fold.origin.epochs) == ("old", 100, [])
 
 
 def test_a_session_that_ends_while_it_is_written_is_gone_in_the_next_one() -> None:
