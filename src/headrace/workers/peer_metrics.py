@@ -30,6 +30,10 @@ class PeerCollector(Collector):
         yield self._of_shard("stream_cuts", "Streams cut because the other shard did not answer", _cuts)
         text = "Time in which nothing more was taken, so that sessions could keep up"
         yield self._of_shard("stream_held_seconds", text, _held_s)
+        text = "SUBACKs that went without retained messages of a shard that was away or did not answer"
+        yield self._of_shard("retained_late", text, _late)
+        text = "Shared subscriptions refused because the shard of their group was out of reach"
+        yield self._of_shard("shared_refused", text, _refused)
         yield from self._lags()
 
     def _links(self) -> Iterator[Metric]:
@@ -88,6 +92,14 @@ def _taken(neighbours: Neighbours) -> int:
 
 def _cuts(neighbours: Neighbours) -> int:
     return neighbours.cuts
+
+
+def _late(neighbours: Neighbours) -> int:
+    return neighbours.asking.late
+
+
+def _refused(neighbours: Neighbours) -> int:
+    return neighbours.members.refused
 
 
 def _held_s(neighbours: Neighbours) -> float:

@@ -7,7 +7,8 @@ left out what is still to come from P (`bounds`), and what has come since the su
 P (`RecentRetained`). So none is missed, none comes twice, and no older one behind a newer one of the same P.
 
 What a persistent session gets at QoS 1 and 2 is journaled here: the message, and behind it what puts it into the queue.
-SUBACK waits for that, but for no home that is away or does not answer: it is asked again when it is there.
+SUBACK waits for that, but for no home that is away or does not answer: it is asked again when it is there. That a home
+does not answer (its disk is full, say) one SUBSCRIBE finds out, which waits; until it answers again nobody else does.
 """
 
 from __future__ import annotations
@@ -305,8 +306,16 @@ class _Home:
         self.waiting: OrderedDict[int, _Question] = OrderedDict()
         self.new: list[_Question] = []  # of those that wait: nobody has looked at them yet
         self.parked: OrderedDict[int, _Question] = OrderedDict()
+        self.silent = (
+            False  # it has given nothing for as long as it is waited for, and nobody waits for it now
+        )
+        self.answered_ms = 0  # when it has answered last
         # By incarnation, part and filter: the newest of those that wait for somebody who is away, or are parked.
         self._rows: dict[tuple[int, int, str], _Question] = {}
+
+    def keeps_waiting(self, question: _Question) -> bool:
+        """Return whether a question is not answered for as long as the home, or a shard that it lacks, is away."""
+        return self.wire is None or self.silent or question.number in self.parked
 
     def notice(self) -> None:
         """Note another wire, or none: what was asked on the one before is to be asked again."""
@@ -490,12 +499,14 @@ class Asking(OtherHomes):
         question.done = True
         if all(other.done for other in inquiry.questions):
             inquiry.finish()
+        else:
+            self._release(inquiry)
 
     def _finish(self, moot: list[_Question]) -> None:
         """Go on as if these were answered: they are asked anew."""
         for question in moot:
             self._forget(question)
-            self._release(question.inquiry)
+            self._let_go(question.inquiry)
             question.last = True
             self.next(question)
 
@@ -519,6 +530,8 @@ class Asking(OtherHomes):
         if home is None:
             return
         home.notice()
+        home.silent = False
+        home.answered_ms = self._worker.clock.mono_ms
         question = home.asked.pop(frame.number, None)
         if question is None or question.inquiry.ended:
             return
@@ -526,8 +539,9 @@ class Asking(OtherHomes):
         inquiry.progress_ms = self._worker.clock.mono_ms
         question.last = frame.last
         if not frame.entries and not frame.last:  # it lacks something of a shard that is away
+            moot = home.park(question)
             self._release(inquiry)
-            self._finish(home.park(question))
+            self._finish(moot)
         elif inquiry.part == STORED:
             self._list(question, frame.entries)
         elif inquiry.link is not None:
@@ -575,7 +589,7 @@ class Asking(OtherHomes):
                 self._say(wire, home.next())
             if home.new:
                 new, home.new = home.new, []
-                for question in new if wire is None else []:
+                for question in new if wire is None or home.silent else []:
                     self._release(question.inquiry)
 
     def _say(self, wire: Wire, question: _Question) -> None:
@@ -598,6 +612,9 @@ class Asking(OtherHomes):
         late_ms = self._worker.clock.mono_ms - self._answer_within_ms
         for inquiry in list(self.unanswered):
             if inquiry.questions and inquiry.progress_ms <= late_ms:
+                self._note_silent(inquiry, late_ms)
+                self._let_go(inquiry)
+            else:
                 self._release(inquiry)
         for _ in range(min(LOOKED_AT_ONCE, len(self._inquiries))):
             inquiry, _ = self._inquiries.popitem(False)
@@ -609,7 +626,22 @@ class Asking(OtherHomes):
             if home.parked and home.unpark():
                 self._worker.request_tick()
 
+    def _note_silent(self, inquiry: _Inquiry, late_ms: int) -> None:
+        """Note which homes have answered nobody since then."""
+        for question in inquiry.questions:
+            home = self._home(question.home)
+            if not question.done and home.answered_ms <= late_ms:
+                home.silent = True
+
     def _release(self, inquiry: _Inquiry) -> None:
+        """Let SUBACK go, unless some home that has not answered will."""
+        if inquiry.waits and inquiry.questions:
+            for question in inquiry.questions:
+                if not question.done and not self._home(question.home).keeps_waiting(question):
+                    return
+            self._let_go(inquiry)
+
+    def _let_go(self, inquiry: _Inquiry) -> None:
         """Let SUBACK go. Homes that have not answered are not waited for, the others are again when they were."""
         if not inquiry.waits:
             return

@@ -2,7 +2,8 @@
 
 Runs on the loop. What a session is subscribed to here, durably, is told to the homes of its groups, and told again on
 each new wire; SUBACK waits until a home has it in its journal. A home that does not answer within three seconds is out of
-reach: then that filter is refused, and a new member is none. What the groups lend to the sessions is in `group_loans`.
+reach: then that filter is refused, and a new member is none. Others are refused at once, until it answers again. What the
+groups lend to the sessions is in `group_loans`.
 """
 
 from __future__ import annotations
@@ -80,6 +81,7 @@ class GroupMembers(Lending):
         self._told: dict[
             int, set[int]
         ] = {}  # by incarnation: the homes that know of it, on the wire there is
+        self._silent: set[int] = set()  # homes that are out of reach
         self._held: dict[int, list[Enrolment]] = {}  # by incarnation: an answer is about its session alone
 
     def begin(self) -> None:
@@ -119,6 +121,7 @@ class GroupMembers(Lending):
 
     def cut(self, home: int) -> None:
         """Note that there is no wire to a home any more."""
+        self._silent.discard(home)  # on the next wire it may answer
         self.loans.cut(home)
         for homes in self._told.values():
             homes.discard(home)
@@ -134,6 +137,7 @@ class GroupMembers(Lending):
         elif isinstance(frame, frames.Asked):
             self._commit.defer(_Asked(self, home, frame.incarnation))
         elif isinstance(frame, frames.Enrolled):
+            self._silent.discard(home)
             self._note_enrolled(frame.number)
 
     def _note_enrolled(self, number: int) -> None:
@@ -266,11 +270,17 @@ class GroupMembers(Lending):
             return []
         return [key for key in enrolment.keys if (session.incarnation, key) not in self._enrolled]
 
+    def _homes_of(self, session: Session, keys: list[str]) -> set[int]:
+        """Return the homes of some filters."""
+        return {self.away.home_of(session.tenant.name, key) for key in keys}
+
     def _is_due(self, enrolment: Enrolment, now_ms: int) -> bool:
-        """Return whether an answer waits no longer: homes know, or time is over, or the session left those groups."""
+        """Return whether an answer waits no longer: homes know or are out of reach, or time is over, or the session left
+        those groups."""
         borrowing = borrowing_of(enrolment.session)
         filters = {} if borrowing is None else borrowing.filters
-        waits = any(key in filters for key in self._missing(enrolment))
+        missing = [key for key in self._missing(enrolment) if key in filters]
+        waits = any(filters[key] not in self._silent for key in missing)
         return enrolment.until_ms <= now_ms or not waits
 
     def _release(self, incarnation: int) -> None:
@@ -288,6 +298,8 @@ class GroupMembers(Lending):
                 missing = self._missing(held)
                 if missing:
                     self.refused += len(missing)
+                    if held.until_ms <= now_ms:
+                        self._silent |= self._homes_of(held.session, missing)
                     gone = held.refuse(missing)
                     self._leaving.update([(held.session.incarnation, key) for key in gone])
                 held.finish()

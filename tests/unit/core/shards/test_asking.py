@@ -12,6 +12,7 @@ from headrace.core.shards.stream_settings import StreamSettings
 from headrace.mqtt import codec
 from shard_wires import WiredShards, received
 
+PUBLISH = 3
 SUBACK = 9
 
 
@@ -165,6 +166,72 @@ def test_a_home_that_does_not_answer_holds_up_suback_for_some_seconds() -> None:
     shards.held = set()
     shards.carry()
     assert received(reader) == [b"1"]
+
+
+def full(shards: WiredShards, number: int) -> None:
+    """From now on a shard makes nothing durable, and so answers nothing: its disk is full."""
+    shards[number].sync = shards[number].worker.end_tick  # type: ignore[method-assign]
+
+
+def waited(shards: WiredShards, reader: Client, topic_filter: str) -> float:
+    """Seconds that a SUBSCRIBE is not answered for."""
+    reader.subscribe(topic_filter, 1)
+    shards.carry()
+    for tenths in range(100):
+        if has_suback(reader):
+            return tenths / 10
+        shards.advance(0.1)
+    raise AssertionError("it was never answered")
+
+
+def test_of_all_who_ask_a_home_that_does_not_answer_one_waits() -> None:
+    shards, topics = filled()
+    first = waited(shards, shards[0].client("first", version=5), "#")
+    assert first < 1
+    full(shards, 1)
+    publisher = shards[2].client("w", version=5)
+    publisher.publish(topics[1], b"newer", 1, retain=True)
+    shards.carry()
+    readers = [shards[0].client(f"r{n}", version=5, clean=False) for n in range(4)]
+    times = [waited(shards, reader, topic_filter) for reader in readers for topic_filter in ("#", "t/#")]
+    assert times[0] >= 2.5
+    assert max(times[1:]) < 0.2
+    assert shards[0].neighbours.asking.late == len(times)
+    del shards[1].sync
+    shards.carry()
+    for reader in readers:  # what the home keeps comes as soon as it answers, to all who have asked
+        assert {topics[1]} <= {topic for topic, _, _ in retained_of(shards, reader)}
+    assert waited(shards, shards[0].client("last", version=5), "#") < 0.2
+    assert shards[0].neighbours.asking.late == len(times)
+
+
+def retained_of(shards: WiredShards, reader: Client) -> set[tuple[str, bytes, int]]:
+    """What has come to a session: topic, payload and QoS."""
+    found = set()
+    for first, body in reader.take():
+        if first >> 4 == PUBLISH:
+            size = int.from_bytes(body[:2], "big")
+            found.add((body[2 : 2 + size].decode(), body[-1:], first >> 1 & 3))
+    return found
+
+
+def test_who_is_not_waited_for_holds_up_no_answer_of_the_others() -> None:
+    """SUBACK waits for the homes that answer, and what they keep at QoS 1 is in the queue before it."""
+    shards, topics = filled()
+    full(shards, 1)
+    shards[2].client("w", version=5).publish(topics[1], b"newer", 1, retain=True)
+    shards.carry()
+    assert waited(shards, shards[0].client("first", version=5, clean=False), "#") >= 2.5
+    shards.held = {(0, 2)}
+    reader = shards[0].client("r", version=5, clean=False)
+    reader.subscribe("#", 1)
+    shards.carry()
+    assert not has_suback(reader)
+    shards.held = set()
+    shards.carry()
+    packets = [first >> 4 for first, _ in reader.take()]
+    assert SUBACK in packets
+    assert given(shards, 0).count(b"2") == 2
 
 
 def test_what_comes_live_is_left_out_of_the_answer() -> None:

@@ -161,6 +161,52 @@ def test_a_home_that_is_out_of_reach_refuses_new_members(version: int) -> None:
     assert suback(client)[-1] == 1
 
 
+def test_of_all_who_join_groups_of_a_home_that_does_not_answer_one_waits() -> None:
+    shards = WiredShards()
+    shares = [share_in(shards, 0, f"a{n}/#") for n in range(5)]
+    member(shards, 1, shares[0])
+    shards[0].sync = write_nothing  # type: ignore[method-assign]
+    for number, share in enumerate(shares[1:]):
+        client = shards[1].client(f"m{number}-", version=5)
+        client.subscribe(share, 1)
+        shards.carry()
+        if number == 0:
+            assert suback(client) == []
+            shards.advance(3)
+        assert suback(client)[-1:] == [rc.IMPLEMENTATION_SPECIFIC_ERROR]
+    assert shards[1].neighbours.members.refused == 4
+    del shards[0].sync
+    shards.carry()
+    client = shards[1].client("n", version=5)
+    client.subscribe(shares[1], 1)
+    shards.carry()
+    assert suback(client)[-1:] == [1]
+
+
+def test_a_home_that_answers_is_waited_for_beside_one_that_does_not() -> None:
+    """A SUBSCRIBE of two filters: the one is refused, the other is a member, and its home is not taken for silent."""
+    shards = WiredShards()
+    away, there = share_in(shards, 0), share_in(shards, 2)
+    shards[0].sync = write_nothing  # type: ignore[method-assign]
+    first = shards[1].client("m", version=5)
+    first.subscribe(away, 1)
+    shards.carry()
+    shards.advance(3)
+    second = shards[1].client("n", version=5)
+    requests = [SubscriptionRequest(name, 1, False, False, 0) for name in (away, there)]
+    shards.held = {(1, 2)}
+    second.feed(codec.encode_subscribe(5, 7, requests, Properties()))
+    shards.carry()
+    assert suback(second) == []
+    shards.held = set()
+    shards.carry()
+    assert suback(second)[-2:] == [rc.IMPLEMENTATION_SPECIFIC_ERROR, 1]
+    third = shards[1].client("o", version=5)
+    third.subscribe(there, 1)
+    shards.carry()
+    assert suback(third)[-1:] == [1]
+
+
 def test_of_two_subscribes_that_wait_both_are_refused_and_none_is_a_member() -> None:
     """The first refusal takes the membership away; the second answer may not say that there is one."""
     shards = WiredShards()
