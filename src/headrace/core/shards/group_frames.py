@@ -6,6 +6,8 @@ M, the member's shard, says it on the wire on which it follows H, the home, and 
     H -> M   Welcome, if it was said or H has members of M; then Enrolled, Asked, Drawn, Settled
     M -> H   Enrol ..., Enlisted, then Enrol, Present, Absent, Granted, Finished
 
+What a session is subscribed to at H is told whole once on each wire, in as many Enrols as that takes; then each says what
+has changed since the one before.
 Each of them has the other's epoch in its journal before it says anything else: neither ever again listens to an owner
 that was replaced, after a crash neither. A member is its incarnation in M, and each connection of its client a number
 that is used once; *granted* counts from the beginning of that connection. A draw is named by group, serial and the packet
@@ -45,6 +47,8 @@ LAST_KIND: Final = 59
 LIVES: Final = 0
 ENDED: Final = 1
 HAS_NOTHING: Final = 2  # it lives, is no member here, and was never sent what was drawn for it
+CONTINUES: Final = 3  # it lives, and the next Enrol has more of what it is subscribed to
+CHANGED: Final = 4  # it lives, and has subscribed to these, or left them, since the Enrol before
 
 # What became of a draw.
 DONE: Final = 0  # acknowledged, refused or dropped: finished
@@ -52,6 +56,7 @@ UNSENT: Final = 1  # given back: the client was never sent it, and has no room f
 NOT_ALLOWED: Final = 2  # given back: the client may not read its topic
 
 _NUMBER_MAX: Final = (1 << 63) - 1
+_LEFT: Final = 8  # beside the QoS of a row: the session is no member there any more
 _ONE: Final = struct.Struct("<Q")
 _TWO: Final = struct.Struct("<QQ")
 _THREE: Final = struct.Struct("<QQQ")
@@ -125,17 +130,25 @@ class Settled(GroupFrame):
 
 
 class Enrol(GroupFrame):
-    """All that one session of M is subscribed to at H: u64 number, u64 incarnation, u8 how it is, u8 length of the
-    tenant and the tenant, then rows: u8 QoS and 4 for Retain As Published, u32 identifier, u16 length and the filter."""
+    """What one session of M is subscribed to at H: u64 number, u64 incarnation, u8 how it is, u8 length of the tenant and
+    the tenant, then rows: u8 QoS and 4 for Retain As Published, u32 identifier, u16 length and the filter. A row of
+    `left` is one with 8 for its QoS."""
 
     def __init__(
-        self, number: int, incarnation: int, life: int, tenant: str, rows: list[SubscriptionRow]
+        self,
+        number: int,
+        incarnation: int,
+        life: int,
+        tenant: str,
+        rows: list[SubscriptionRow],
+        left: list[str] | None = None,
     ) -> None:
         self.number = number
         self.incarnation = incarnation
         self.life = life
         self.tenant = tenant
         self.rows = rows
+        self.left: list[str] = [] if left is None else left
 
     def kind(self) -> int:
         return ENROL
@@ -147,6 +160,9 @@ class Enrol(GroupFrame):
             name = row.filter.encode("utf-8")
             options = row.qos | (4 if row.retain_as_published else 0)
             out += [_ROW.pack(options, row.subscription_id, len(name)), name]
+        for topic_filter in self.left:
+            name = topic_filter.encode("utf-8")
+            out += [_ROW.pack(_LEFT, 0, len(name)), name]
         return b"".join(out)
 
 
@@ -346,12 +362,16 @@ def _decode_enrol(data: bytes) -> Enrol:
     at = 1 + _ENROL.size
     tenant, at = _text(data, at, tenant_len)
     rows: list[SubscriptionRow] = []
+    left: list[str] = []
     while at < len(data):
         options, identifier, length = _ROW.unpack_from(data, at)
         name, at = _text(data, at + _ROW.size, length)
-        rows.append(SubscriptionRow(name, options & 3, False, options & 4 != 0, 2, identifier))
+        if options == _LEFT:
+            left.append(name)
+        else:
+            rows.append(SubscriptionRow(name, options & 3, False, options & 4 != 0, 2, identifier))
     _check([number, incarnation])
-    return Enrol(number, incarnation, life, tenant, rows)
+    return Enrol(number, incarnation, life, tenant, rows, left)
 
 
 def _text(data: bytes, at: int, length: int) -> tuple[str, int]:

@@ -87,6 +87,8 @@ class GroupHomes:
         self._holding = holding
         self._wires = wires
         self._members: dict[tuple[int, int], FarMember] = {}  # by shard, and incarnation there
+        # By shard and incarnation: the filters of a session of which not all have come.
+        self._begun: dict[tuple[int, int], set[str]] = {}
         self._listed: dict[int, set[int]] = {}  # by shard: the incarnations that its wire has told of
         self._enlisted: dict[
             int, Wire
@@ -110,6 +112,7 @@ class GroupHomes:
     def opened(self, shard: int) -> None:
         """Begin with the newest wire of a shard: it tells of all its members."""
         self._listed[shard] = set()
+        self._begun = {key: names for key, names in self._begun.items() if key[0] != shard}
 
     def closed(self, shard: int) -> None:
         """Note that the wire of a shard has ended: what its members had at QoS 1 goes back to their groups."""
@@ -169,7 +172,8 @@ class GroupHomes:
         """Make the subscriptions of a stand-in those that its session has there; answer when that is durable."""
         key = (shard, frame.incarnation)
         self._listed.setdefault(shard, set()).add(frame.incarnation)
-        if frame.life != frames.LIVES:
+        if frame.life in (frames.ENDED, frames.HAS_NOTHING):
+            self._begun.pop(key, None)
             if frame.life == frames.HAS_NOTHING:
                 self._take_all_back(key)
             self._end(key)
@@ -178,17 +182,31 @@ class GroupHomes:
         stand = self._members.get(key)
         if stand is None:
             stand = self._members[key] = FarMember(shard, self._open(key, frame.tenant))
-        wanted = {row.filter: row for row in frame.rows}
-        gone = [name for name in stand.rows if name not in wanted]
-        new = [row for name, row in wanted.items() if stand.rows.get(name) != row]
+        rows = {row.filter: row for row in frame.rows}
+        gone = self._left(key, stand, frame, rows)
+        new = [row for name, row in rows.items() if stand.rows.get(name) != row]
         session, now_us = stand.session, self._worker.clock.now_us
         if gone:
             self._commit.append(Unsubscribed.at(now_us, session.named(), gone))
         if new:
             self._commit.append(Subscribed.at(now_us, session.named(), new))
-        stand.rows = wanted
+        for name in gone:
+            del stand.rows[name]
+        stand.rows.update(rows)
         session.subscribing += 1
         self._commit.defer(_Enrolling(self, session, wire, frame.number))
+
+    def _left(
+        self, key: tuple[int, int], stand: FarMember, frame: frames.Enrol, rows: dict[str, SubscriptionRow]
+    ) -> list[str]:
+        """Return the filters of a stand-in that its session has left: of what is told whole, when all of it has come."""
+        if frame.life == frames.CHANGED:
+            return [name for name in frame.left if name in stand.rows]
+        begun = self._begun.pop(key, None)
+        if frame.life == frames.CONTINUES:
+            self._begun[key] = set(rows) if begun is None else begun | rows.keys()
+            return []
+        return [name for name in stand.rows if name not in rows and (begun is None or name not in begun)]
 
     def enrolled(self, session: Session | None, wire: Wire, number: int) -> None:
         """Go on with members whose records are durable: once other shards look for their filters, that is said."""

@@ -8,6 +8,7 @@ groups lend to the sessions is in `group_loans`.
 
 from __future__ import annotations
 
+from collections import deque
 from typing import Final
 
 from mypy_extensions import i64
@@ -27,6 +28,7 @@ from headrace.core.state.away import Away, AwayListener, Borrowing, Lender, borr
 from headrace.core.state.session import Session
 from headrace.core.state.state import Fold
 
+PART_BYTES: Final = 256 << 10  # of filters in one frame, about
 GRANTED_AT_ONCE: Final = 32  # entries that a home may lend to one connection, unless its window is smaller
 
 
@@ -70,14 +72,15 @@ class GroupMembers(Lending):
         self._wires = self.loans.wires
         self._number = 0
         self._connection = 0
-        self._pending: dict[
-            tuple[int, int], tuple[int, list[str]]
-        ] = {}  # by home, incarnation: number, filters
-        self._unanswered: dict[int, tuple[int, int]] = {}  # by number: home, incarnation
+        # By home and incarnation: the filters of which a home has not said yet that it knows, with the number under which
+        # it was told of each last.
+        self._pending: dict[tuple[int, int], dict[str, int]] = {}
+        self._unanswered: dict[int, tuple[int, int, list[str]]] = {}  # by number: home, incarnation, filters
+        self._enlisting: dict[int, deque[Session]] = {}  # by home: who is still to be told of on its wire
         self._enrolled: set[tuple[int, str]] = set()  # incarnation and filter
         self._leaving: set[tuple[int, str]] = set()  # refused: no member any more by a record on its way
         # Who has come or gone since the homes were told, by home and incarnation: all of one pass is said at once.
-        self._changed: dict[tuple[int, int], Session] = {}
+        self._changed: dict[tuple[int, int], _Change] = {}
         self._told: dict[
             int, set[int]
         ] = {}  # by incarnation: the homes that know of it, on the wire there is
@@ -91,16 +94,31 @@ class GroupMembers(Lending):
     # Wires
 
     def welcomed(self, home: int, wire: Wire) -> None:
-        """Tell a home on a new wire of all members here, and which of them are connected."""
+        """Tell a home on a new wire of all members here, and which of them are connected: as it takes that."""
         self._wires[home] = wire
-        sessions = self._concerned(home)
-        for session in sessions:
-            self._enrol(session, home)
+        self._enlisting[home] = deque(self._concerned(home))
+        self._enlist(home, wire)
+
+    def _enlist(self, home: int, wire: Wire) -> None:
+        """Go on with telling a home of all members, unless so much waits on the wire that the rest can wait too."""
+        sessions = self._enlisting[home]
+        while sessions:
+            if wire.full:
+                return
+            session = sessions.popleft()
+            if not session.ended and not self._was_told(session, home):
+                self._enrol(session, home)
+        del self._enlisting[home]
         wire.say(frames.Enlisted())
-        for session in sessions:
-            if session.link is not None and session.link.ready:
-                self._present(session, session.link, home)
+        for session in self._concerned(home):
+            link, borrowing = session.link, borrowing_of(session)
+            if link is not None and link.ready and borrowing is not None and home not in borrowing.lenders:
+                self._present(session, link, home)
         self.loans.tell_completed(home)
+
+    def _was_told(self, session: Session, home: int) -> bool:
+        """Return whether a home was told of all that a session is subscribed to there, on the wire there is."""
+        return home in self._told.get(session.incarnation, ())
 
     def needs(self, home: int) -> bool:
         """Return whether there is somebody whom a home has to know."""
@@ -125,6 +143,7 @@ class GroupMembers(Lending):
         self.loans.cut(home)
         for homes in self._told.values():
             homes.discard(home)
+        self._enlisting.pop(home, None)
         self._pending = {key: entry for key, entry in self._pending.items() if key[0] != home}
         self._unanswered = {number: key for number, key in self._unanswered.items() if key[0] != home}
 
@@ -142,16 +161,21 @@ class GroupMembers(Lending):
 
     def _note_enrolled(self, number: int) -> None:
         """Note that a home has what it was told under a number, unless it was told something newer since."""
-        key = self._unanswered.pop(number, None)
-        if key is None:
-            return
-        newest, filters = self._pending.get(key, (0, []))
-        if newest != number:
-            return
-        del self._pending[key]
-        known = {(key[1], topic_filter) for topic_filter in filters}
-        self._enrolled |= known - self._leaving
-        self._release(key[1])
+        home, incarnation, filters = self._unanswered.pop(number, (0, 0, []))
+        pending = self._pending.get((home, incarnation), {})
+        for topic_filter in filters:
+            if pending.get(topic_filter) == number:
+                self._forget_pending(home, incarnation, topic_filter)
+                if (incarnation, topic_filter) not in self._leaving:
+                    self._enrolled.add((incarnation, topic_filter))
+        if filters:
+            self._release(incarnation)
+
+    def _forget_pending(self, home: int, incarnation: int, topic_filter: str) -> None:
+        """Take no answer that is on its way for one about the newest state of a filter."""
+        pending = self._pending.get((home, incarnation))
+        if pending is not None and pending.pop(topic_filter, None) is not None and not pending:
+            del self._pending[home, incarnation]
 
     # Who is a member
 
@@ -161,13 +185,35 @@ class GroupMembers(Lending):
         if wire is None or borrowing is None:
             self._speaker.meet(home)
             return
-        self._number += 1
         keys = [key for key, where in borrowing.filters.items() if where == home]
-        self._pending[home, session.incarnation] = (self._number, keys)
-        self._unanswered[self._number] = (home, session.incarnation)
         self._told.setdefault(session.incarnation, set()).add(home)
+        parts = _parts(keys)
+        for part in parts[:-1]:
+            self._say(wire, session, home, frames.CONTINUES, part, [])
+        self._say(wire, session, home, frames.LIVES, parts[-1], [])
+
+    def _tell_change(self, session: Session, home: int, changed: list[str]) -> None:
+        """Tell a home which of these filters a session is subscribed to there now, and which no more."""
+        wire, borrowing = self._wires.get(home), borrowing_of(session)
+        if wire is None or borrowing is None or not self._was_told(session, home):
+            self._enrol(session, home)
+            return
+        for part in _parts(changed):
+            keys = [key for key in part if borrowing.filters.get(key) == home]
+            left = [key for key in part if borrowing.filters.get(key) != home]
+            self._say(wire, session, home, frames.CHANGED, keys, left)
+
+    def _say(
+        self, wire: Wire, session: Session, home: int, life: int, keys: list[str], left: list[str]
+    ) -> None:
+        """Say an Enrol, which is to be answered."""
+        self._number += 1
+        number, incarnation = self._number, session.incarnation
+        self._unanswered[number] = (home, incarnation, keys)
+        if keys:
+            self._pending.setdefault((home, incarnation), {}).update(dict.fromkeys(keys, number))
         rows = [self._row(session, key) for key in keys]
-        wire.say(frames.Enrol(self._number, session.incarnation, frames.LIVES, session.tenant.name, rows))
+        wire.say(frames.Enrol(number, incarnation, life, session.tenant.name, rows, left))
 
     def answer(self, home: int, incarnation: int) -> None:
         """Say what has become of a session that a home knows and was not told of: all records before are durable."""
@@ -195,29 +241,32 @@ class GroupMembers(Lending):
 
     def joined(self, session: Session, key: str, home: int) -> None:
         """Note that a home is to be told of a member whose subscription is durable."""
-        self._change(session, home)
+        self._change(session, key, home)
 
     def left(self, session: Session, key: str, home: int) -> None:
         """Note that a home is to be told that a session is no member any more, durably."""
         self._leaving.discard((session.incarnation, key))
         self._enrolled.discard((session.incarnation, key))
-        self._change(session, home)
+        self._change(session, key, home)
 
-    def _change(self, session: Session, home: int) -> None:
-        """Have a home be told at the end of this pass what a session is subscribed to there: once for all its filters."""
-        key = (home, session.incarnation)
-        if key not in self._changed:
-            self._changed[key] = session
-            if key in self._pending:
-                self._pending[key] = (0, [])  # what is answered now is not the newest
+    def _change(self, session: Session, key: str, home: int) -> None:
+        """Have a home be told at the end of this pass that a session has come or gone: once for all its filters."""
+        change = self._changed.get((home, session.incarnation))
+        if change is None:
+            change = self._changed[home, session.incarnation] = _Change(session)
             self._worker.request_tick()
+        change.filters[key] = None
+        self._forget_pending(home, session.incarnation, key)
 
     def go_on(self) -> None:
-        """Tell the homes who has come and gone in this pass of the loop."""
+        """Tell the homes who has come and gone in this pass of the loop, and go on with what had to wait for a wire."""
+        for home in list(self._enlisting):
+            self._enlist(home, self._wires[home])
         while self._changed:
-            (home, incarnation), session = self._changed.popitem()
+            (home, incarnation), change = self._changed.popitem()
+            session = change.session
             if not session.ended:
-                self._enrol(session, home)
+                self._tell_change(session, home, list(change.filters))
                 self._present_first(session, home)
             self._release(incarnation)
 
@@ -328,8 +377,11 @@ class GroupMembers(Lending):
         homes = set(borrowing.filters.values())
         homes.update(self._told.get(session.incarnation, ()))
         for home in sorted(homes):
-            if self._changed.pop((home, session.incarnation), None) is not None:
-                self._enrol(session, home)  # before it is told of the connection
+            change = self._changed.pop((home, session.incarnation), None)
+            if change is not None:  # before it is told of the connection
+                self._tell_change(session, home, list(change.filters))
+            elif home in self._wires and not self._was_told(session, home):
+                self._enrol(session, home)
             self._present(session, link, home)
 
     def pump(self, session: Session, link: Link) -> None:
@@ -342,6 +394,27 @@ class GroupMembers(Lending):
         self.loans.on_timer()
         for incarnation in list(self._held):
             self._release(incarnation)
+
+
+class _Change:
+    """Filters that a session has subscribed to, or left, and of which a home is to be told."""
+
+    def __init__(self, session: Session) -> None:
+        self.session = session
+        self.filters: dict[str, None] = {}
+
+
+def _parts(keys: list[str]) -> list[list[str]]:
+    """Return filters in lists of about PART_BYTES, one at least, for a frame each."""
+    parts: list[list[str]] = [[]]
+    size = 0
+    for key in keys:
+        if size >= PART_BYTES:
+            parts.append([])
+            size = 0
+        parts[-1].append(key)
+        size += len(key)
+    return parts
 
 
 class _Listener(AwayListener):

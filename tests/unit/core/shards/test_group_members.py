@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from itertools import count
+from random import Random
 from typing import cast
 
 import pytest
@@ -12,9 +13,11 @@ from headrace.core.ports.access import Access, SignIn
 from headrace.core.ports.identity import DEFAULT_TENANT, Identity
 from headrace.core.ports.link import Link
 from headrace.core.ports.settings import BrokerSettings
+from headrace.core.records.event import Subscribed, Unsubscribed
 from headrace.core.records.message import Message
 from headrace.core.records.record import DROP_SESSION_ENDED, UPPER_ID_FIRST
 from headrace.core.shards import group_frames as frames
+from headrace.core.shards import group_members
 from headrace.core.shards.group_frames import ASKED, ENROL
 from headrace.core.shards.group_members import Enrolment, GroupMembers
 from headrace.core.shards.peer_codec import decode
@@ -25,7 +28,7 @@ from headrace.mqtt import codec
 from headrace.mqtt import reason_codes as rc
 from headrace.mqtt.packets import SubscriptionRequest
 from headrace.mqtt.properties import Properties
-from shard_wires import WiredShards, received
+from shard_wires import End, WiredShards, received
 
 SUBACK = 9
 PUBREL = 6
@@ -753,8 +756,9 @@ def test_an_older_answer_of_a_home_is_not_for_what_it_was_told_since() -> None:
     shards = WiredShards(2)
     client = member(shards, 1, share_in(shards, 0))
     shards.held.add((1, 0))
-    for topic_filter in ("b/#", "c/#"):
-        client.subscribe(share_in(shards, 0, topic_filter), 1)
+    share = share_in(shards, 0, "b/#")
+    for qos in (1, 2):
+        client.subscribe(share, qos)
     [_, number] = shards[1].neighbours.members._unanswered
     near, _ = shards.wires[1, 0]
     shards[1].neighbours.heard(near, frames.Enrolled(number - 1))
@@ -762,7 +766,151 @@ def test_an_older_answer_of_a_home_is_not_for_what_it_was_told_since() -> None:
     assert suback(client) == []
     shards.held.clear()
     shards.carry()
-    assert [code for first, body in client.take() if first >> 4 == SUBACK for code in body[2:]] == [1, 1]
+    assert [code for first, body in client.take() if first >> 4 == SUBACK for code in body[2:]] == [1, 2]
+
+
+def test_an_answer_of_a_home_is_for_what_it_was_told_and_nothing_else() -> None:
+    shards = WiredShards(2)
+    client = member(shards, 1, share_in(shards, 0))
+    shards.held.add((1, 0))
+    for qos, topic_filter in enumerate(("b/#", "c/#"), 1):
+        client.subscribe(share_in(shards, 0, topic_filter), qos)
+    [_, number] = shards[1].neighbours.members._unanswered
+    shards[1].neighbours.heard(shards.wires[1, 0][0], frames.Enrolled(number - 1))
+    shards[1].sync()
+    assert suback(client) == [1]
+    shards.held.clear()
+    shards.carry()
+    assert suback(client) == [2]
+
+
+def rows_of_home(shards: WiredShards) -> dict[str, int]:
+    """The shared subscriptions that shard 0 has of the one member of shard 1, with their QoS, as its journal has them."""
+    (stand,) = [one for one in shards[0].broker.fold.by_incarnation.values() if one.stands_in]
+    return {name: found.qos for name, found in (stand.subscriptions or {}).items()}
+
+
+def of_session(client: Client, shards: WiredShards) -> dict[str, int]:
+    """The shared subscriptions of a session that are at home in shard 0."""
+    members = shards[1].neighbours.members
+    found = session_of(client).subscriptions or {}
+    return {name: one.qos for name, one in found.items() if members.away.home_of(DEFAULT_TENANT, name) == 0}
+
+
+def said_to_home(shards: WiredShards) -> int:
+    """The bytes that shard 1 has said to shard 0 of its members, and that were not heard."""
+    return sum(len(data) for data in shards.wires[1, 0][0].said if data[0] == ENROL)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_a_home_has_what_a_session_is_subscribed_to_whatever_changes_and_breaks(seed: int) -> None:
+    """By what has changed, and whole on each new wire; a member that leaves while there is none is taken out then."""
+    random = Random(seed)
+    shards = WiredShards(2)
+    names = [share_in(shards, 0, f"{letter}/#") for letter in "abcdef"]
+    client = member(shards, 1, share_in(shards, 0, "x/#"), clean=False)
+    for _ in range(60):
+        name = random.choice(names)
+        step = random.random()
+        if step < 0.45:
+            client.subscribe(name, random.randint(0, 2))
+        elif step < 0.8:
+            client.feed(codec.encode_unsubscribe(4, 9, random.sample(names, 2)))
+        elif step < 0.9:
+            shards.carry()
+        elif (1, 0) in shards.wires:
+            shards.disconnect(1, 0)
+            if step > 0.95:
+                shards.crash(0)
+                shards.connect(0, 1)
+        else:
+            shards.connect(1, 0)
+    if (1, 0) not in shards.wires:
+        shards.connect(1, 0)
+    shards.carry()
+    assert rows_of_home(shards) == of_session(client, shards) != {}
+    shards.crash(0)
+    shards.connect_all()
+    assert rows_of_home(shards) == of_session(client, shards)
+    assert shards[0].neighbours.homes._begun == {}
+
+
+def test_a_change_costs_what_has_changed_and_not_what_there_is() -> None:
+    shards = WiredShards(2)
+    client = member(shards, 1, share_in(shards, 0), clean=False)
+    costs = []
+    for count_before in (10, 300):
+        own = [share_in(shards, 0, f"{'x' * 200}{count_before}/{n}/#") for n in range(count_before)]
+        requests = [SubscriptionRequest(name, 1, False, False, 0) for name in own]
+        client.feed(codec.encode_subscribe(4, 7, requests, Properties()))
+        shards.carry()
+        shards.held = {(1, 0)}
+        client.subscribe(share_in(shards, 0, f"y{count_before}/#"), 1)
+        costs.append(said_to_home(shards))
+        shards.held = set()
+        shards.carry()
+    assert 0 < costs[1] <= costs[0] + 1
+
+
+@pytest.mark.interpreted
+def test_what_a_home_is_told_whole_comes_in_parts_and_nobody_leaves_meanwhile(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(group_members, "PART_BYTES", 50)
+    shards = WiredShards(2)
+    names = [share_in(shards, 0, f"f{n}/#") for n in range(20)]
+    client = member(shards, 1, names[0], clean=False)
+    for name in names[1:]:
+        client.subscribe(name, 1)
+    shards.carry()
+    client.take()
+    shards.disconnect(1, 0)
+    records = len(shards[0].journal.records)
+    client.feed(codec.encode_unsubscribe(4, 9, [names[3]]))
+    shards.connect(1, 0)
+    shards.sync()
+    while not lives_said(shards):
+        shards.step()
+    assert len(lives_said(shards)) > 3
+    assert set(lives_said(shards)[:-1]) == {frames.CONTINUES}
+    assert lives_said(shards)[-1] == frames.LIVES
+    shards.carry()
+    assert rows_of_home(shards) == of_session(client, shards)
+    new = shards[0].journal.records[records:]
+    changes = [record for record in new if isinstance(record, Subscribed | Unsubscribed)]
+    assert [type(record) for record in changes] == [Unsubscribed]  # of the others nothing is written again
+
+
+def test_members_are_told_of_as_the_wire_takes_it() -> None:
+    """Very many filters would be more than may wait on a link: it was cut for that, again and again."""
+    shards = WiredShards(2)
+    share = share_in(shards, 0)
+    clients = []
+    for number in range(5):
+        client = shards[1].client(f"m{number}-", version=5, clean=False)
+        client.subscribe(share, 1)
+        clients.append(client)
+    shards.carry()
+    shards.disconnect(1, 0)
+    narrow = NarrowEnd(shards[1]), End(shards[0])
+    shards.wires[1, 0] = narrow
+    shards[1].neighbours.connect(0, narrow[0])
+    most = 0
+    while shards.step():
+        most = max(most, len(lives_said(shards)))
+    assert most == 1
+    publish(shards, 0, [b"%d" % number for number in range(10)])
+    assert sorted(payload for client in clients for payload in received(client)) == [
+        b"%d" % number for number in range(10)
+    ]
+
+
+class NarrowEnd(End):
+    """One side of a wire that is full as long as something waits to leave."""
+
+    @property
+    def full(self) -> bool:
+        return len(self.said) > 0
 
 
 def test_who_has_left_and_comes_again_waits_for_the_home_again() -> None:
