@@ -150,10 +150,13 @@ class Client:
         keep_alive_s: int = 0,
         method: str | None = None,
         maximum_packet_size: int | None = None,
+        came_ms: int = 0,
+        gone: bool = False,
     ) -> None:
         self.harness = harness
         self.version = version
         self.link = MemoryLink(harness.worker)
+        self.link.came_ms, self.link.gone = came_ms, gone
         self.protocol = ServerProtocol(self.link, 1 << 20, 16)
         self.link.parser = self.protocol
         properties = Properties()

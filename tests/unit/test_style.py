@@ -27,7 +27,6 @@ TESTED_TOGETHER = {
     "tests/unit/core/test_broker.py": [
         "headrace/core/inbound/acknowledging.py",
         "headrace/core/inbound/connack.py",
-        "headrace/core/ports/clock.py",
         "headrace/core/ports/identity.py",
         "headrace/core/ports/journal.py",
         "headrace/core/ports/link.py",

@@ -5,10 +5,12 @@ Compiled with the core (decision 27). Strangers, who have not been let in yet, a
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING, Final, cast
 
 from mypy_extensions import i64, mypyc_attr
 
+from headrace.core.ports.clock import Hearing
 from headrace.core.ports.link import BrokerPort, WorkerPort
 from headrace.core.ports.timers import Timer
 from headrace.mqtt.protocol import ServerHandler, ServerProtocol
@@ -64,6 +66,7 @@ class Connection(StreamLink):
         self.made = False
         self._plain = False  # its bytes are the socket's
         self.relayed = False  # its client is at home in another worker, and the socket stays here
+        self.hearing: Hearing | None = None  # of the worker that has its socket, where that is another one
         self._cut = ""  # why we cut it off
         self._charged: i64 = 0  # bytes of an unfinished CONNECT that count against all strangers
         self._below: i64 = 0  # of them, those that the transport holds
@@ -75,6 +78,10 @@ class Connection(StreamLink):
         packets.reason_strings = settings.reason_strings
         self._packets = packets
         return packets
+
+    def connect_due_ms(self) -> i64:
+        """Return until when its CONNECT is to be here."""
+        return self._since_ms + self._set.connect_timeout_ms
 
     def is_stranger(self) -> bool:
         """Return whether nobody has been let in yet."""
@@ -94,7 +101,7 @@ class Connection(StreamLink):
             self.failed(error)
         deadline = _ConnectDeadline(self)
         self.timer = deadline
-        self.worker.timers.schedule(self._since_ms + self._set.connect_timeout_ms, deadline)
+        self.worker.timers.schedule(self.connect_due_ms(), deadline)
 
     def connection_lost(self, error: Exception | None) -> None:
         self.worker.slow -= self.paused
@@ -159,6 +166,9 @@ class Connection(StreamLink):
 
     def on_connect(self, packet: Connect) -> None:
         self._charge(0)
+        if not self.arrived:  # else the worker that has accepted it has looked
+            now_ms = time.monotonic_ns() // 1_000_000
+            self.came_ms = max(self._since_ms, self.worker.clock.waits_since_ms(now_ms))
         self.broker.on_connect(self, packet)
 
     def refuse(self, error: ProtocolError) -> None:
@@ -218,6 +228,13 @@ class Connection(StreamLink):
         if self.arrived and not self._plain:
             return self.closed  # the socket is another worker's, which closes the channel
         return transport is None or has_hung_up(transport.get_extra_info("socket"))
+
+    def unheard_ms(self, due_ms: i64, now_ms: i64) -> i64:
+        excused_ms = super().unheard_ms(due_ms, now_ms)
+        hearing = self.hearing
+        if hearing is None:
+            return excused_ms
+        return max(excused_ms, hearing.unheard_ms(self.last_seen_ms, due_ms, now_ms))
 
     def is_revoked(self) -> bool:
         """Return whether the client's certificate has been revoked since it connected."""
@@ -344,5 +361,13 @@ class _ConnectDeadline(Timer):
         self._connection = connection
 
     def fire(self, now_ms: int) -> None:
-        if self._connection.is_stranger():
-            self._connection.turn_away("connect_timeout")
+        connection = self._connection
+        if not connection.is_stranger():
+            return
+        due_ms = connection.connect_due_ms()
+        if connection.hearing is not None:  # the rest of a long CONNECT waits where the socket is
+            due_ms += connection.hearing.unheard_ms(due_ms, due_ms, now_ms)
+        if due_ms <= now_ms:
+            connection.turn_away("connect_timeout")
+        else:
+            connection.worker.timers.schedule(int(due_ms), self)

@@ -290,8 +290,9 @@ class Listener:
         self.opening.add(task)
         task.add_done_callback(self.opening.discard)
 
-    def take_over(self, accepted: socket.socket, source: str, sent: bytes) -> None:
-        """Go on with a client that another worker has accepted: what it has sent is handled as if it came now."""
+    def take_over(self, accepted: socket.socket, source: str, sent: bytes, came_ms: int) -> None:
+        """Go on with a client that another worker has accepted, and whose CONNECT came at `came_ms`: what it has sent is
+        handled as if it came now."""
         self.connections.note_pending(1)
         connection: Connection | None = None
         try:
@@ -300,6 +301,7 @@ class Listener:
             accepted.setblocking(False)
             connection = self._make(self.connections, source)
             connection.arrived = True
+            connection.came_ms = came_ms
             self.connections.strangers.came(connection, accepted)
             PlainTransport(self._poller, accepted, connection).open()
         except Exception as error:  # noqa: BLE001

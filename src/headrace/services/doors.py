@@ -247,14 +247,15 @@ class Doors:
             return "certificate_revoked"
         return "" if self._access is None else self._access.must_go(connection)
 
-    def take_over(self, url: str, accepted: socket.socket, source: str, sent: bytes) -> None:
-        """Go on with a client that another worker has accepted at the listener of this URL; `sent` is what it has sent.
-        The socket is the connection's from now on, and closed where there is no such listener."""
+    def take_over(self, url: str, accepted: socket.socket, source: str, sent: bytes, came_ms: int) -> None:
+        """Go on with a client that another worker has accepted at the listener of this URL; `sent` is what it has sent,
+        `came_ms` when its CONNECT came (`Link.came_ms`). The socket is the connection's from now on, and closed where
+        there is no such listener."""
         listener = self._listener(url)
         if listener is None:
             accepted.close()
         else:
-            listener.take_over(accepted, source, sent)
+            listener.take_over(accepted, source, sent, came_ms)
 
     def take_relayed(
         self, url: str, source: str, name: str | None, connect: Callable[[Connection], None]

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
-from headrace.core.ports.clock import Clock, Scheduler
+from headrace.core.ports.clock import READ_MS, STALL_MS, Clock, Scheduler
 from headrace.services.watchdog import Watchdog
 
 if TYPE_CHECKING:
     import asyncio
-
-STALL_MS: Final = 500  # the node's timer comes several times as often
-READ_MS: Final = 1000  # to accept, to shake hands, to read what came while nobody looked
 
 
 class LoopScheduler(Scheduler):
@@ -53,7 +50,7 @@ class Stalls:
         clock = self._clock
         now_ms = clock.mono_ms
         gap_ms = now_ms - self._called_ms
-        self._called_ms = now_ms
+        self._called_ms = clock.looked_ms = now_ms
         if gap_ms > STALL_MS:
             clock.awake_ms = now_ms
             clock.stalled_ms = gap_ms

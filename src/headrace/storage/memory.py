@@ -103,6 +103,7 @@ class MemoryLink(MqttLink):
         super().__init__(worker)
         self.sent = b""
         self.reading = True
+        self.gone = False  # its client has closed it, which nobody has read yet
         self.protocol: ServerProtocol | None = None  # who words the refusals, where a test has one
         self.parser: ByteStream | None = None  # who parses what its client sends, where that may be held
 
@@ -114,6 +115,9 @@ class MemoryLink(MqttLink):
     def close(self) -> None:
         self.flush()
         self.closed = True
+
+    def hung_up(self) -> bool:
+        return self.closed or self.gone
 
     def refuse(self, error: ProtocolError) -> None:
         if self.protocol is not None:

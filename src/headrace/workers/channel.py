@@ -11,6 +11,7 @@ from typing import Final
 
 from mypy_extensions import i64, mypyc_attr
 
+from headrace.core.ports.clock import Hearing
 from headrace.core.records.message import Message
 from headrace.workers.peer_frames import CLOSE, CREDIT, DATA, BrokenLink, Splitter, encode_number
 
@@ -27,6 +28,7 @@ class Carrier(Splitter):
         super().__init__(bytes_max)
         self.full = False
         self.piled = False
+        self.hearing = Hearing()  # when the other worker gave a sign of life
 
     def send(self, kind: int, channel: int, body: bytes) -> None:
         """Send a frame behind those before it; nothing happens once the link has ended."""
@@ -80,6 +82,11 @@ class Channel:
         self._window: i64 = WINDOW_BYTES  # bytes that the other side may still send
         self._taken: i64 = 0  # handed out, and not granted again
         self._ended = False  # the other side has closed
+
+    @property
+    def hearing(self) -> Hearing:
+        """Return when the worker at the other side gave a sign of life."""
+        return self._carrier.hearing
 
     @property
     def buffered(self) -> int:

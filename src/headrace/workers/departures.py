@@ -153,4 +153,4 @@ class Departures:
 
 def parcel_of(link: Connection) -> Parcel:
     """Return what goes with a connection."""
-    return Parcel(link.listener(), link.peer(), link.certificate_name, link.unparsed())
+    return Parcel(link.listener(), link.peer(), link.certificate_name, link.unparsed(), int(link.came_ms))

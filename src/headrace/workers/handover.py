@@ -107,7 +107,7 @@ class HandOver(Elsewhere):
 
     def _arrived(self, descriptor: int, parcel: Parcel) -> None:
         accepted = socket.socket(fileno=descriptor)
-        self._doors.take_over(parcel.listener, accepted, parcel.source, parcel.sent)
+        self._doors.take_over(parcel.listener, accepted, parcel.source, parcel.sent, parcel.came_ms)
 
     def accept(self, channel: Channel, opening: bytes) -> None:
         """Take a channel that another worker has opened for a client who is at home here."""
@@ -115,7 +115,7 @@ class HandOver(Elsewhere):
             parcel = decode(opening)
         except BadParcel:
             parcel = None
-        connect = partial(self._connect, channel)
+        connect = partial(self._connect, channel, 0 if parcel is None else parcel.came_ms)
         if parcel is None or not self._doors.take_relayed(
             parcel.listener, parcel.source, parcel.name, connect
         ):
@@ -124,6 +124,7 @@ class HandOver(Elsewhere):
             return
         self.relayed_here += 1
 
-    def _connect(self, channel: Channel, connection: Connection) -> None:
+    def _connect(self, channel: Channel, came_ms: int, connection: Connection) -> None:
+        connection.came_ms, connection.hearing = came_ms, channel.hearing
         transport = ChannelTransport(channel, connection, self._loop)
         connection.connection_made(cast("PlainTransport", transport))  # as much of one as is used

@@ -42,9 +42,11 @@ if TYPE_CHECKING:
     import asyncio
 
 TICK_S: Final = 0.1
-BEAT_TICKS: Final = 10
+BEAT_TICKS: Final = 10  # `clock.SIGN_MS`
 QUIET_TICKS: Final = 25  # nothing is begun with a worker that has missed two heartbeats
-SILENT_TICKS: Final = 100  # then the link ends
+# Then the link ends: later than a supervisor ends a worker that hangs (`member.HUNG_S`), since with it the connections of
+# all clients end whose sockets are at the other side.
+SILENT_TICKS: Final = 350
 GREETING_TICKS: Final = 50
 HIGH_BYTES: Final = (
     8 << 20
@@ -163,6 +165,7 @@ class PeerLink(Carrier):
         self._heard = self._ticks
         self.received_bytes += len(data)
         self._refresh()
+        self.hearing.heard(self._worker.clock.mono_ms)
         try:
             self.split(data)
         except BrokenLink as broken:

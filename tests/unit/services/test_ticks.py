@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import time
 
-from headrace.core.ports.clock import Clock
-from headrace.services.ticks import READ_MS, STALL_MS, LoopScheduler, Stalls
+from headrace.core.ports.clock import READ_MS, STALL_MS, Clock
+from headrace.services.ticks import LoopScheduler, Stalls
 from headrace.services.watchdog import LIMIT_S, Watchdog
 
 

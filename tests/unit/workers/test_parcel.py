@@ -35,7 +35,7 @@ def test_a_parcel_arrives_as_it_left(name: str | None, size: int) -> None:
     parcel = Parcel(
         "tls://[::1]:8883?identity=cn", "[2001:db8::1]:50123", name, bytes(range(256)) * (size // 256 + 1)
     )
-    parcel = Parcel(parcel.listener, parcel.source, parcel.name, parcel.sent[:size])
+    parcel = Parcel(parcel.listener, parcel.source, parcel.name, parcel.sent[:size], 1 << 40)
     datagrams = parcel.datagrams()
     assert all(0 < len(one) <= DATAGRAM_BYTES for one in datagrams)
     assert assembled(datagrams) == parcel
@@ -44,8 +44,8 @@ def test_a_parcel_arrives_as_it_left(name: str | None, size: int) -> None:
 
 
 def test_the_bytes_of_a_parcel_are_these() -> None:
-    head = struct.pack("<8sHBBHHHHI", MAGIC, FORMAT, 1, 0, 4, 3, 2, 0, 5)
-    assert Parcel("unix", "abc", "me", b"12345").encode() == head + b"unixabcme12345"
+    head = struct.pack("<8sHBBHHHHIQ", MAGIC, FORMAT, 1, 0, 4, 3, 2, 0, 5, 7)
+    assert Parcel("unix", "abc", "me", b"12345", 7).encode() == head + b"unixabcme12345"
 
 
 @pytest.mark.parametrize(
@@ -63,7 +63,7 @@ def test_what_is_too_long_does_not_leave(parcel: Parcel) -> None:
 
 
 def _head(magic: bytes = MAGIC, level: int = FORMAT, text: int = 3, sent: int = 0) -> bytes:
-    return struct.pack("<8sHBBHHHHI", magic, level, 1, 0, text, 0, 0, 0, sent)
+    return struct.pack("<8sHBBHHHHIQ", magic, level, 1, 0, text, 0, 0, 0, sent, 0)
 
 
 @pytest.mark.parametrize(

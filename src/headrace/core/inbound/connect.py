@@ -17,6 +17,7 @@ from headrace.core.inbound.connack import Grants
 from headrace.core.inbound.wills import Wills
 from headrace.core.outbound.delivery import Delivery
 from headrace.core.ports.access import PENDING, Access, LinkRights, SignIn, SignInListener
+from headrace.core.ports.clock import STALL_MS
 from headrace.core.ports.identity import Identity
 from headrace.core.ports.link import Link, WorkerPort
 from headrace.core.ports.timers import RETRY_MS, Timer, Timers
@@ -45,6 +46,7 @@ if TYPE_CHECKING:
 
 TAKEN_OVER: Final = "taken over"
 ASSIGNED_PREFIX: Final = "headrace-"  # of the client ids that the broker assigns
+LATE: Final = "the client has a connection that came later"
 
 
 class Sessions(SignInListener):
@@ -158,6 +160,10 @@ class Sessions(SignInListener):
             client_id = self._assigned(tenant.name)  # [MQTT-3.1.3-6]
             answer.assigned_client_identifier = client_id
         link.client_id = client_id
+        if self._is_late(tenant, link):
+            self._refuse(link, rc.SERVER_UNAVAILABLE)
+            self.testimony.refused(link, client_id, rc.SERVER_UNAVAILABLE, LATE)
+            return
         if not self._wills.take(link, packet.will):
             self._refuse(link, rc.NOT_AUTHORIZED)
             return
@@ -187,6 +193,17 @@ class Sessions(SignInListener):
             self._commit.entered
         )  # behind what the connection before it has left, its will above all
         self.testimony.connected(link, packet, present)
+
+    def _is_late(self, tenant: Tenant, link: Link) -> bool:
+        """Return whether a CONNECT, which has waited for a worker that stood still, is not to end the connection that its
+        client has: that one came later, or the client has given this one up meanwhile."""
+        session = tenant.sessions.get(link.client_id)
+        present = None if session is None else session.link
+        if present is None or link.came_ms <= 0:
+            return False
+        if link.came_ms < present.came_ms:
+            return True
+        return self._clock.mono_ms - link.came_ms > STALL_MS and link.hung_up()
 
     def _assigned(self, tenant: str) -> str:
         """Return a new client id that is at home here."""
@@ -603,12 +620,10 @@ class _KeepAlive(Timer):
 
     def fire(self, now_ms: int) -> None:
         link = self._link
-        clock = link.worker.clock
         if link.deaf():
             link.last_seen_ms = now_ms
         due_ms = link.last_seen_ms + link.keep_alive_ms
-        if link.last_seen_ms < clock.awake_ms:
-            due_ms += clock.stalled_ms
+        due_ms += int(link.unheard_ms(due_ms, now_ms))
         if due_ms <= now_ms:
             self._sessions.keep_alive_over(link)
         else:

@@ -219,7 +219,10 @@ class Link(ServerHandler):
 
     `window` is the client's Receive Maximum under our own cap, `max_packet_size` the client's Maximum Packet Size
     (0 = none), `inbound` the client's QoS > 0 publishes that we have not acknowledged. `ready` says CONNACK has been
-    sent, `paused` that the socket's buffer is above its high mark.
+    sent, `paused` that the socket's buffer is above its high mark. `came_ms`: when its CONNECT came to this machine, in
+    milliseconds of the monotonic clock; 0: nobody has looked. `certificate_name`: where the listener takes the name in
+    the client's certificate as user name, None if there is none in it, "" without a certificate and where nobody asks
+    for one.
     """
 
     asks: bool = False  # nothing is read from it until the home of a device says whether it may speak here
@@ -248,6 +251,7 @@ class Link(ServerHandler):
         self.fan: i64 = 0  # sessions that its last durable message went to, where they were many
         self.closed = False
         self.arrived = False  # another worker has handed it over: it goes nowhere from here
+        self.came_ms: i64 = 0
         self.window: i64 = 0
         self.chunk: i64 = 64
         self.max_packet_size: i64 = 0
@@ -259,8 +263,6 @@ class Link(ServerHandler):
         self.since_us: i64 = 0  # when it got its session
         self.problem_information = True
         self.packet_bytes_max: i64 = worker.settings.packet_bytes_max
-        # Where the listener takes the name in the client's certificate as user name: None if there is none in it, ""
-        # without a certificate and where nobody asks for one.
         self.certificate_name: str | None = ""
         self.messages_per_s: int = 0  # that it may publish; 0: as many as it likes
         self.subscriptions_max: int = 0  # of its session; 0: as the settings say
@@ -297,6 +299,12 @@ class Link(ServerHandler):
     def deaf(self) -> bool:
         """Return whether we have stopped reading, or have not looked at what was read: then its silence is ours."""
         return self.held_back or self.asks
+
+    def unheard_ms(self, due_ms: i64, now_ms: i64) -> i64:
+        """Return for how many milliseconds nothing that the client said could come here since it was seen last: it is to
+        be heard again until `due_ms`, and so much later for that."""
+        clock = self.worker.clock
+        return clock.stalled_ms if self.last_seen_ms < clock.awake_ms else 0
 
     # What the core says to its client: `mqtt_link` makes packets of it.
 

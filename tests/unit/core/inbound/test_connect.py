@@ -154,6 +154,34 @@ def test_takeover_keeps_the_session_and_closes_the_old_connection() -> None:
     assert new.take()[0][1][:2] == b"\x01\x00"
 
 
+def came(harness: Harness, waited_ms: int, version: int = 5, gone: bool = False) -> Client:
+    """A connection of the same client whose CONNECT has waited elsewhere for so long."""
+    return harness.client("s", version=version, came_ms=harness.clock.mono_ms - waited_ms, gone=gone)
+
+
+@pytest.mark.parametrize(("version", "code"), [(4, 3), (5, 0x88)])
+def test_a_connect_that_came_before_the_one_that_was_let_in_ends_nobody(version: int, code: int) -> None:
+    harness = Harness()
+    harness.advance(10)
+    newer = came(harness, 100)
+    late = came(harness, 3000, version)
+    assert answer(late) == bytes((0, code))
+    assert [link.closed for link in (newer.link, late.link)] == [False, True]
+    newest = came(harness, 0)
+    assert [link.closed for link in (newer.link, newest.link)] == [True, False]
+
+
+@pytest.mark.parametrize("waited_ms", [0, 3000])
+def test_who_has_waited_and_is_gone_ends_nobody(waited_ms: int) -> None:
+    """Without the wait it is a client that says all it has to say at once and leaves."""
+    harness = Harness()
+    harness.advance(10)
+    present = came(harness, 5000)
+    gone = came(harness, waited_ms, gone=True)
+    assert present.link.closed == (waited_ms == 0)
+    assert gone.link.closed == (waited_ms > 0)
+
+
 # When a will is published
 
 
