@@ -33,6 +33,8 @@ def test_a_consumer_is_listed_with_its_owner_and_handed_over(tmp_path: Path) -> 
 def test_a_consumer_is_removed_from_all_shards_that_know_it(tmp_path: Path) -> None:
     data_dir = tmp_path / "data"
     layout = Layout.make(data_dir, 3)
+    for directory in layout.directories():
+        (directory / "journal").mkdir()
     for shard in (0, 2):
         ConsumerPosition.register(layout.directory(shard), "archive", str(uuid4()), 1, 10 + shard)
     ConsumerPosition.register(layout.directory(1), "own", str(uuid4()), 1, 3)
@@ -47,6 +49,7 @@ def test_a_consumer_is_removed_from_all_shards_that_know_it(tmp_path: Path) -> N
 
 
 def test_one_whose_process_is_at_work_is_removed_by_force_alone(tmp_path: Path) -> None:
+    (tmp_path / "journal").mkdir()
     alive = Alive(tmp_path, "bootstrap")
     ConsumerPosition.register(tmp_path, "bootstrap", str(uuid4()), 1, 7, lease_s=60)
     arguments = ["remove", "bootstrap", "--data-dir", str(tmp_path)]
