@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from headrace.cli_storage import data_dir_options, ends_with_its_reader, journals_of
+from headrace.cli_storage import data_dir_options, ends_with_its_reader, journals_of, new_data_dir_options
 from headrace.cli_watch import client_for
 from headrace.console.consumers import removed_there
 from headrace.journal.consumers import ConsumerPosition
@@ -52,7 +52,7 @@ def hand_over_command(name: str, data_dir: Path) -> None:
 @click.option("--admin", metavar="URL", help="ask a broker at its admin address, instead of a directory")
 @click.option("--token-file", type=_FILE, help="with --admin: file with a token of journal.token_file")
 @click.option("--ca-file", type=_FILE, help="with --admin: PEM of who signs its certificate, for https")
-@data_dir_options
+@new_data_dir_options
 def remove_command(
     name: str, force: bool, admin: str | None, token_file: Path | None, ca_file: Path | None, data_dir: Path
 ) -> None:

@@ -34,7 +34,7 @@ def data_dir_options(command: Command) -> Command:
 
 
 def new_data_dir_options(command: Command) -> Command:
-    """Do as `data_dir_options` for a command that makes the directory. Raises InvalidKey."""
+    """Do as `data_dir_options` for a command that makes the directory, or may do without. Raises InvalidKey."""
     return _located(command, must_exist=False)
 
 
@@ -65,6 +65,8 @@ def shards_of(data_dir: Path) -> list[tuple[str, Path]]:
 
 def journals_of(data_dir: Path) -> list[tuple[str, Path]]:
     """Do as `shards_of` for directories that hold journals. Raises UnusableLayout, BadParameter."""
+    if not data_dir.is_dir():
+        raise click.BadParameter(f"there is no directory {data_dir}", param_hint="--data-dir")
     shards = shards_of(data_dir)
     for _, directory in shards:
         if not (directory / "journal").is_dir():

@@ -12,6 +12,7 @@ import click
 import pytest
 from click.testing import CliRunner
 
+from broker_process import free_port
 from headrace.cli import cli
 from headrace.config import examine
 from headrace.journal.consumers import ConsumerPosition
@@ -70,7 +71,7 @@ def test_a_directory_that_is_not_there_is_no_empty_answer(
         (("--data-dir", "given"), "given"),
         (
             ("--config", str(configuration)),
-            f"data_dir of {configuration}: there is no directory {tmp_path}/named",
+            f"there is no directory {tmp_path}/named",
         ),
     ):
         said = CliRunner().invoke(cli, [*command, *options])
@@ -93,6 +94,15 @@ def test_a_configuration_that_names_it_is_enough(tmp_path: Path) -> None:
     configuration.write_text(f'data_dir = "{tmp_path}"')
     said = CliRunner().invoke(cli, ["consumer", "list", "--config", str(configuration)])
     assert said.output == "job  offset 3  nobody\n"
+
+
+def test_who_asks_a_broker_needs_no_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    said = CliRunner().invoke(
+        cli, ["consumer", "remove", "job", "--admin", f"http://127.0.0.1:{free_port()}"]
+    )
+    assert "no directory" not in said.output
+    assert said.exit_code == 1
 
 
 # What the package brings
