@@ -189,9 +189,8 @@ class Sessions(SignInListener):
             self.resume(session, packet, expiry_s, link)
         self.attach(link, session, packet, answer)
         self._answer(link, session, present, waits, answer)
-        link.effective_at = (
-            self._commit.entered
-        )  # behind what the connection before it has left, its will above all
+        # What the client sends now comes behind what its connection before has left: its messages, its will.
+        link.effective_at = self._commit.entered
         self.testimony.connected(link, packet, present)
 
     def _is_late(self, tenant: Tenant, link: Link) -> bool:
