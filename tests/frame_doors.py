@@ -114,6 +114,7 @@ class Door:
     def __init__(self, node: Node, shard: int, user: str, topic: bytes = TOPIC) -> None:
         self.node = node
         self.topic = topic
+        self.cluster = b"c"
         self.wait_ms = 0
         self.link = DoorLink(node.wired[shard])
         self.answers = Answers()
@@ -139,13 +140,20 @@ class Door:
         bodies = {
             HELLO: hello_body(self.user, b"p"),
             PUBLISH: publish_body(next(self.node.sequence), self.topic, b"x"),
-            JOIN: cluster_body(self.topic, b"c"),
-            LEAVE: cluster_body(self.topic, b"c"),
-            PULL: pull_body(self.topic, b"c", 256, self.wait_ms),
+            JOIN: cluster_body(self.topic, self.cluster),
+            LEAVE: cluster_body(self.topic, self.cluster),
+            PULL: pull_body(self.topic, self.cluster, 256, self.wait_ms),
             ACK: ack_body(self.topic, b"c", [bytes(16)]),
             PING: b"",
         }
         return encode_frame(2, opcode, sn, bodies[opcode])
+
+    def ack_all(self) -> None:
+        """Acknowledge all that its own device has got."""
+        ids = [one.message_id for one in self.answers.got]
+        self.frames.receive_data(encode_frame(2, ACK, self.own, ack_body(self.topic, b"c", ids)))
+        self.node.carry()
+        assert self.told(self.own)[-1] == (ACK, 0)
 
     def writable(self) -> None:
         """The client has read what was sent."""

@@ -141,7 +141,12 @@ class FramesConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     queues_max: Annotated[int, msgspec.Meta(ge=1)] = 10_000
     queue_messages_max: Count = 1_000_000  # of one queue; 0: no limit
     queue_bytes_max: Count = 1024 * MIB
+    queues_bytes_max: Count = 16 * GIB  # of all queues of a shard; 0: no limit
     queue_age_s: Count = 7 * 86_400
+    user_queues_max: Count = 5000  # queues and clusters that one user has begun, in each shard; 0: no limit
+    device_queues_max: Count = 1000  # that one device has begun, in each shard; 0: no limit
+    names_bytes_max: Count = 16 * MIB  # of topics of queues and names of clusters, in each shard; 0: no limit
+    unused_s: Count = 7 * 86_400  # queues and clusters that nobody uses end then; 0: never
     clusters_max: Annotated[int, msgspec.Meta(ge=1)] = 100  # of one topic
     cluster_start: str = "beginning"  # of a new one: beginning, end, or a time like 2026-11-23T06:00:00Z
     cluster_in_flight_max: Annotated[int, msgspec.Meta(ge=1)] = 10_000  # messages that its consumers hold

@@ -67,6 +67,7 @@ def broker_settings(config: Config) -> BrokerSettings:
     settings.refuse_when_full = config.journal.full_disk == "refuse"
     settings.allow_anonymous = config.allow_anonymous
     _set_frames(settings, config.frames)
+    settings.read_bytes_max = config.journal.retention_bytes
     return settings
 
 
@@ -77,7 +78,12 @@ def _set_frames(settings: BrokerSettings, frames: FramesConfig) -> None:
     settings.queues_max = frames.queues_max
     settings.queue_messages_max = frames.queue_messages_max
     settings.queue_bytes_max = frames.queue_bytes_max
+    settings.queues_bytes_max = frames.queues_bytes_max
     settings.queue_age_s = frames.queue_age_s
+    settings.user_queues_max = frames.user_queues_max
+    settings.device_queues_max = frames.device_queues_max
+    settings.names_bytes_max = frames.names_bytes_max
+    settings.unused_s = frames.unused_s
     settings.clusters_max = frames.clusters_max
     settings.cluster_start_us = cluster_start_us(frames.cluster_start)
     settings.cluster_in_flight_max = frames.cluster_in_flight_max

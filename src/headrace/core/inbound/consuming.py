@@ -25,6 +25,7 @@ from headrace.core.records.queue_record import (
 )
 from headrace.core.shards.holding import Held
 from headrace.core.shards.neighbours import Neighbours
+from headrace.core.state.makers import NO_MAKER, Maker, Makers
 from headrace.core.state.state import Fold
 from headrace.core.state.tenant import Tenant
 from headrace.errors import NotReadableNow, ProtocolError
@@ -51,9 +52,9 @@ class Guest:
 class Requests:
     """Takes what the consumers of a connection ask for, and has topics get their queues."""
 
-    def open(self, tenant: Tenant, topic: bytes) -> int:
-        """Have a topic that a device publishes to get its queue, if it has none. Returns the reason code where it may not
-        have one."""
+    def open(self, tenant: Tenant, topic: bytes, maker: Maker = NO_MAKER) -> int:
+        """Have a topic that a device publishes to get its queue, if it has none: begun by `maker`. Returns the reason
+        code where it may not have one."""
         raise NotImplementedError
 
     def join(self, guest: Guest, sn: bytes, topic: bytes, name: bytes) -> None:
@@ -97,7 +98,9 @@ class Consuming(Requests):
         self._settings = worker.settings
         self._opening: set[tuple[str, bytes]] = set()  # topics whose queues are on their way to the journal
         # Names of clusters that are on their way, by tenant and topic
-        self._making: dict[tuple[str, bytes], set[bytes]] = {}
+        self._making: dict[tuple[str, bytes], dict[bytes, Maker]] = {}
+        self._coming = Makers()  # of both
+        self._coming_bytes = 0
         self._has_queue: dict[bytes, bool] = {}  # by the configuration
 
     # Which topics have queues
@@ -114,7 +117,7 @@ class Consuming(Requests):
         for topic_filter in self._settings.queue_topics:
             topic = topic_filter.encode("utf-8")
             if valid_topic(topic) and self.is_home(DEFAULT_TENANT, topic):
-                self.open(self._fold.tenant(DEFAULT_TENANT), topic)
+                self.open(self._fold.tenant(DEFAULT_TENANT), topic, NO_MAKER)
 
     def home_of(self, tenant: str, topic: bytes) -> int:
         """Return the shard where a topic has its queue."""
@@ -140,9 +143,10 @@ class Consuming(Requests):
             self._has_queue.clear()
         self._has_queue[topic] = has_queue
 
-    def open(self, tenant: Tenant, topic: bytes) -> int:
+    def open(self, tenant: Tenant, topic: bytes, maker: Maker = NO_MAKER) -> int:
         queues = tenant.queues
-        if topic in queues:
+        queue = queues.get(topic)
+        if queue is not None and queue.queue_id not in self.clusters.unused.ending:
             return rc.SUCCESS
         key = (tenant.name, topic)
         if key in self._opening:
@@ -151,11 +155,39 @@ class Consuming(Requests):
             return rc.TOPIC_NAME_INVALID
         if len(queues) + len(self._opening) + tenant.queues_elsewhere >= self._settings.queues_max:
             return rc.QUOTA_EXCEEDED
+        if not self._has_room(tenant, maker, len(topic)):
+            return rc.QUOTA_EXCEEDED
         fields: dict[str, object] = {"t": tenant.name, "topic": topic}
+        if maker is not NO_MAKER:
+            fields |= maker.fields()
         self._commit.append(queue_record(QUEUE_OPENED, self._worker.clock.now_us, fields))
-        self._commit.defer(_Opened(self._opening, key))
+        self._commit.defer(_Opened(self, key, maker))
         self._opening.add(key)  # last: what failed before is tried again
+        self._comes(tenant.name, maker, len(topic), 1)
+        self.clusters.trimming.begin()
         return rc.SUCCESS
+
+    def _has_room(self, tenant: Tenant, maker: Maker, size: int) -> bool:
+        """Return whether there may be one queue or cluster more, with a name of so many bytes, by who begins it."""
+        settings, queues, coming = self._settings, self._fold.queues, self._coming
+        if 0 < settings.names_bytes_max < queues.names_bytes + self._coming_bytes + size:
+            return False
+        if maker is NO_MAKER:
+            return True
+        name = tenant.name
+        of_user = queues.makers.of_user(name, maker) + coming.of_user(name, maker)
+        of_device = queues.makers.of_device(name, maker) + coming.of_device(name, maker)
+        return not (0 < settings.user_queues_max <= of_user or 0 < settings.device_queues_max <= of_device)
+
+    def _comes(self, tenant: str, maker: Maker, size: int, more: int) -> None:
+        """Count what is on its way to the journal, or what has come there."""
+        self._coming_bytes += more * size
+        self._coming.add(tenant, maker, more)
+
+    def opened(self, key: tuple[str, bytes], maker: Maker) -> None:
+        """Note that a queue that was being opened is no longer on its way."""
+        self._opening.discard(key)
+        self._comes(key[0], maker, len(key[1]), -1)
 
     # JOIN
 
@@ -166,9 +198,10 @@ class Consuming(Requests):
             code = rc.SERVER_UNAVAILABLE  # nobody asks here
         if not code and len(guest.party.consumers) + guest.joining >= CONSUMERS_MAX:
             code = rc.QUOTA_EXCEEDED
-        code = code or self.open(tenant, topic)
+        maker = Maker(guest.link.identity.user or "", guest.voice.device(sn))
+        code = code or self.open(tenant, topic, maker)
         if not code:
-            code = self._make(tenant, topic, name)
+            code = self._make(tenant, topic, name, maker)
         guest.joining += 1
         self._commit.defer(_Joined(self, guest, sn, topic, name, code))
 
@@ -196,22 +229,27 @@ class Consuming(Requests):
         rights.note_denied("subscribe", topic)
         return False
 
-    def _make(self, tenant: Tenant, topic: bytes, name: bytes) -> int:
+    def _make(self, tenant: Tenant, topic: bytes, name: bytes, maker: Maker) -> int:
         """Have a cluster made, if there is none; twice is no harm."""
         queue = tenant.queues.get(topic)
-        if queue is not None and name in queue.clusters:
+        ending = self.clusters.unused.ending
+        found = None if queue is None else queue.clusters.get(name)
+        if found is not None and found.cluster_id not in ending:
             return rc.SUCCESS
-        making = self._making.setdefault((tenant.name, topic), set())
+        making = self._making.get((tenant.name, topic), {})
         made = len(making) if queue is None else len(making) + len(queue.clusters)
-        if name not in making and made >= self._settings.clusters_max:
+        has_room = made < self._settings.clusters_max and self._has_room(tenant, maker, len(name))
+        if name not in making and not has_room:
             return rc.QUOTA_EXCEEDED
         try:
             at = self._start_of(queue)
         except NotReadableNow:
             return rc.SERVER_BUSY
         fields: dict[str, object] = {"t": tenant.name, "topic": topic, "name": name, "at": at}
-        self._commit.append(queue_record(CLUSTER_MADE, self._worker.clock.now_us, fields))
-        making.add(name)
+        self._commit.append(queue_record(CLUSTER_MADE, self._worker.clock.now_us, fields | maker.fields()))
+        if name not in making:
+            self._making.setdefault((tenant.name, topic), {})[name] = maker
+            self._comes(tenant.name, maker, len(name), 1)
         return rc.SUCCESS
 
     def _start_of(self, queue: TopicQueue | None) -> int:
@@ -225,7 +263,9 @@ class Consuming(Requests):
         key = (self._fold.tenant_of(guest.link).name, topic)
         making = self._making.get(key)
         if making is not None:
-            making.discard(name)
+            maker = making.pop(name, None)
+            if maker is not None:
+                self._comes(key[0], maker, len(name), -1)
             if not making:
                 del self._making[key]
 
@@ -285,13 +325,14 @@ class Consuming(Requests):
 class _Opened(Deferred):
     """Notes that the queue of a topic is no longer being opened, once it is durable."""
 
-    def __init__(self, opening: set[tuple[str, bytes]], key: tuple[str, bytes]) -> None:
+    def __init__(self, consuming: Consuming, key: tuple[str, bytes], maker: Maker) -> None:
         super().__init__()
-        self._opening = opening
+        self._consuming = consuming
         self._key = key
+        self._maker = maker
 
     def run(self) -> None:
-        self._opening.discard(self._key)
+        self._consuming.opened(self._key, self._maker)
 
 
 class _OfCluster(Held):

@@ -26,6 +26,7 @@ from headrace.core.records.message import NO_EXPIRY, FrameMessage
 from headrace.core.records.message_id import JournalName
 from headrace.core.records.record import DROP_NOT_ACCEPTED
 from headrace.core.state.devices import Seen, seen_of
+from headrace.core.state.makers import Maker
 from headrace.core.state.state import Fold
 from headrace.core.state.tenant import Tenant
 from headrace.errors import ProtocolError
@@ -208,7 +209,8 @@ class Devices:
         weight: i64 = ENTRY_BYTES + PAYLOAD_WEIGHT * len(message.payload)
         link.deferred += weight
         self._publishing.keep_share(link, link.deferred)
-        self.requests.open(tenant, message.topic)
+        if message.topic not in tenant.queues or self.consuming.clusters.unused.ending:
+            self.requests.open(tenant, message.topic, Maker(link.identity.user or "", link.client_id))
         seen.offset = commit.append(message)
         commit.deferred_bytes += weight
         tenant.devices.note(seen)

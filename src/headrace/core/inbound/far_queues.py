@@ -21,6 +21,7 @@ from headrace.core.ports.reading import Reading
 from headrace.core.shards import queue_frames as frames
 from headrace.core.shards.peer import Wire
 from headrace.core.shards.queue_frames import ACKS, JOINS, LEAVES, PULLS, QueueFrame
+from headrace.core.state.makers import NO_MAKER, Maker
 from headrace.core.state.state import Fold
 from headrace.core.state.tenant import Tenant
 from headrace.errors import ProtocolError
@@ -126,10 +127,10 @@ class FarQueues(Requests):
 
     # What a connection asks for
 
-    def open(self, tenant: Tenant, topic: bytes) -> int:
+    def open(self, tenant: Tenant, topic: bytes, maker: Maker = NO_MAKER) -> int:
         if not self._consuming.is_home(tenant.name, topic):
             return rc.SUCCESS  # its home is told with the message
-        return self._consuming.open(tenant, topic)
+        return self._consuming.open(tenant, topic, maker)
 
     def join(self, guest: Guest, sn: bytes, topic: bytes, name: bytes) -> None:
         caller = self._caller(guest)
@@ -277,18 +278,21 @@ class FarQueues(Requests):
         line.asked.append(line.waiting.popleft())
         caller.told.add(errand.home)
         wait_ms = max(0, errand.until_ms - self._worker.clock.mono_ms)
-        tenant = caller.guest.link.identity.tenant
+        guest = caller.guest
+        joins = errand.verb == JOINS
         wire.say(
             frames.Requested(
                 caller.number,
                 errand.verb,
-                tenant,
+                guest.link.identity.tenant,
                 errand.sn,
                 errand.topic,
                 errand.name,
                 errand.most,
                 wait_ms,
                 errand.ids,
+                guest.link.identity.user or "" if joins else "",
+                guest.voice.device(errand.sn) if joins else "",
             )
         )
         return True

@@ -19,6 +19,7 @@ from headrace.core.shards.peer import Frame, Wire
 from headrace.core.shards.queue_frames import Claimed, Decided, QueueFrame, Told
 from headrace.core.shards.queue_port import QueuePort
 from headrace.core.shards.stream_settings import StreamSettings
+from headrace.core.state.makers import Maker
 from headrace.core.state.state import Fold
 
 
@@ -40,6 +41,7 @@ class QueueTalk(QueuePort):
         self.visitors = Visitors(consuming, worker)
         self.owners = FarOwners(fold, commit, owners, worker, settings.answer_within_ms)
         owners.far = self.owners
+        self._owners = owners
         self._shard = shard
         self._fold = fold
         self._consuming = consuming
@@ -73,7 +75,9 @@ class QueueTalk(QueuePort):
 
     def begins(self, message: Message) -> None:
         if self._consuming.is_home(message.tenant, message.topic):
-            self._consuming.open(self._fold.tenant(message.tenant), message.topic)
+            tenant = self._fold.tenant(message.tenant)
+            user = self._owners.of(tenant, message.client_id) or ""
+            self._consuming.open(tenant, message.topic, Maker(user, message.client_id))
 
     def may_have(self, message: Message) -> bool:
         return self._consuming.may_have(message.topic)

@@ -97,6 +97,10 @@ class Visitors:
             guest = outlet.guests[frame.connection] = Guest(link, FarVoice(outlet, frame.connection))
         if guest.link.identity.tenant != frame.tenant:
             guest.link.identity = Identity(frame.tenant, None, Limits())
+        if frame.verb == frames.JOINS:  # who makes the cluster, if it is new
+            guest.link.identity = Identity(frame.tenant, frame.user or None, guest.link.identity.limits)
+            if isinstance(guest.voice, FarVoice):
+                guest.voice.named = frame.device
         return guest
 
     def _requested(self, outlet: Outlet, frame: frames.Requested) -> None:
@@ -123,6 +127,10 @@ class FarVoice(Voice):
         super().__init__()
         self._outlet = outlet
         self._connection = connection
+        self.named = ""  # the device that joins
+
+    def device(self, sn: bytes) -> str:
+        return self.named
 
     def _answer(self, verb: int, code: int) -> None:
         self._outlet.wire.say(frames.Answered(self._connection, verb, code))

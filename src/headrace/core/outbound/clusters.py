@@ -17,6 +17,7 @@ from mypy_extensions import i64
 from headrace.core.commit import Deferred, GroupCommit
 from headrace.core.outbound.spilling import Spilling
 from headrace.core.outbound.trimming import Trimming
+from headrace.core.outbound.unused import Readers, Unused
 from headrace.core.ports.journal import NOT_NOW, JournalPort
 from headrace.core.ports.link import Link, WorkerPort
 from headrace.core.ports.reading import Reading
@@ -117,7 +118,7 @@ class Attendance:
         self.acked_per_s = acked_per_s
 
 
-class Clusters:
+class Clusters(Readers):
     """Gives the messages of topic queues to consumers, and takes their acknowledgements. `trimming` keeps their
     limits."""
 
@@ -139,14 +140,30 @@ class Clusters:
         self._timers = timers
         self._settings = worker.settings
         self.trimming = Trimming(fold, commit, journal, timers, worker)
+        self.unused = self.trimming.unused = Unused(self, commit, worker)
         self._live: dict[Cluster, _Live] = {}
+        self._used: dict[int, Cluster] = {}  # of those in `_live`, by number
         self._changed: dict[TopicQueue, None] = {}  # messages have come
 
     def live(self, cluster: Cluster) -> _Live:
         found = self._live.get(cluster)
         if found is None:
             found = self._live[cluster] = _Live()
+            self._used[cluster.cluster_id] = cluster
         return found
+
+    def forget(self, number: int) -> None:
+        cluster = self._used.get(number)
+        if cluster is not None and number not in self._fold.queues.clusters:
+            del self._used[number]
+            live = self._live.pop(cluster)
+            for timer in (live.timer, live.unread):
+                if timer is not None:
+                    timer.cancel()
+
+    def consumers_of(self, cluster: Cluster) -> int:
+        live = self._live.get(cluster)
+        return 0 if live is None else len(live.consumers)
 
     def attendance(self, cluster: Cluster) -> Attendance:
         """Tell who reads a cluster now, and how fast."""
@@ -254,6 +271,7 @@ class Clusters:
     def _gone(self, party: Party, consumer: Consumer) -> None:
         cluster = consumer.cluster
         live = self.live(cluster)
+        cluster.used_us = self._worker.clock.now_us
         live.consumers.pop(consumer, None)
         live.idle.pop(consumer, None)
         if not party.pulls or party.pulls[0].consumer is consumer:  # else another one of the connection waits
@@ -458,6 +476,7 @@ class Clusters:
             numbers += done
         if len(numbers) > 1:
             live.acked(len(numbers) - 1, self._worker.clock.mono_ms)
+            cluster.used_us = self._worker.clock.now_us
             self._commit.append(number_record(CLUSTER_ACKED, self._worker.clock.now_us, numbers))
             self._tidy(cluster, live)
             if is_full:  # who has asked may have more now

@@ -7,7 +7,7 @@ second, some queues and messages at a time.
 from __future__ import annotations
 
 from collections import deque
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from mypy_extensions import i64
 
@@ -23,6 +23,9 @@ from headrace.core.state.backlog import REF_OFFSET_SHIFT
 from headrace.core.state.state import Fold
 from headrace.core.state.topic_queues import NO_REFERENCE, UNREADABLE_NOW, TopicQueue
 from headrace.errors import NotReadableNow
+
+if TYPE_CHECKING:
+    from headrace.core.outbound.unused import Unused
 
 _AGING_MS: Final = 1000
 _AGED_AT_ONCE: Final = 100  # queues that are looked at in a second, oldest messages of one
@@ -46,6 +49,7 @@ class Trimming:
         self._trimmed: dict[TopicQueue, dict[int, int]] = {}  # reason -> messages, not in the journal yet
         self._aging: deque[int] = deque()
         self._aging_begun = False
+        self.unused: Unused | None = None  # which is asked for each queue as well
 
     def keep_limits(self, queue: TopicQueue) -> None:
         """Drop what comes first while a queue holds more messages or bytes than it may, some at a time."""
@@ -61,6 +65,7 @@ class Trimming:
     def _drop_first(self, queue: TopicQueue, reason: int) -> None:
         trimmed = self._trimmed.setdefault(queue, {})
         serial = int(queue.first)
+        queue.used_us = self._clock.now_us
         lost = queue.wanted(serial)
         queue.drop_first()
         for cluster in queue.clusters.values():
@@ -108,11 +113,37 @@ class Trimming:
             self.keep_limits(queue)
             if age_us:
                 self._drop_old(queue, age_us)
+            if self.unused is not None:
+                self.unused.look(queue)
             if queue.first > first:
                 self._aging.appendleft(queue.queue_id)  # there may be more
                 work -= (queue.first - first) * (1 + len(queue.clusters))
+        settings = self._settings
+        work -= self._keep_total(settings.queues_bytes_max, True)
+        work -= self._keep_total(settings.read_bytes_max, False)
         self.note()
         self._age_later(_AGING_MS if work > 0 else _AGING_SOON_MS)
+
+    def _keep_total(self, most: i64, wanted: bool) -> i64:
+        """Drop what comes first in the largest queues while all hold more bytes than they may together, some at a time;
+        without `wanted` only what no cluster has still to finish. Returns the work."""
+        queues = self._fold.queues.by_id.values()
+        total: i64 = sum([int(queue.bytes) for queue in queues]) if most else 0
+        work: i64 = 0
+        if total <= most:
+            return work
+        for queue in sorted(queues, key=_size, reverse=True):
+            cost: i64 = 1 + len(queue.clusters)
+            while total > most and queue.count and work < _AGING_WORK:
+                if not wanted and queue.wanted(queue.first):
+                    break
+                total -= queue.bytes
+                self._drop_first(queue, DROP_BYTES_LIMIT)
+                total += queue.bytes
+                work += cost
+            if total <= most or work >= _AGING_WORK:
+                break
+        return work
 
     def _drop_old(self, queue: TopicQueue, age_us: int) -> None:
         """Drop messages of a queue that are too old, a page at a time, or message by message. One that can never be
@@ -160,6 +191,10 @@ class Trimming:
         if message is NOT_NOW:
             raise NotReadableNow("the begin of a cluster cannot be looked for now")
         return ref != NO_REFERENCE and isinstance(message, Message) and message.timestamp_us < before_us
+
+
+def _size(queue: TopicQueue) -> int:
+    return int(queue.bytes)
 
 
 class _Aging(Timer):

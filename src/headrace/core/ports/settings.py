@@ -15,7 +15,13 @@ class FrameSettings:
         self.queues_max: int = 10_000
         self.queue_messages_max: int = 1_000_000
         self.queue_bytes_max: int = 1 << 30
+        self.queues_bytes_max: int = 16 << 30  # of all queues of a shard
+        self.read_bytes_max: int = 4 << 30  # of all, of which no cluster has to finish anything
         self.queue_age_s: int = 7 * 86_400
+        self.user_queues_max: int = 5000  # with clusters, that one user has begun
+        self.device_queues_max: int = 1000
+        self.names_bytes_max: int = 16 << 20  # of the topics of all queues and the names of their clusters
+        self.unused_s: int = 7 * 86_400  # queues and clusters that nobody uses end then
         self.clusters_max: int = 100  # of a topic
         self.cluster_start_us: int = (
             0  # where a new one begins: 0 the oldest message, -1 the next one, or a time

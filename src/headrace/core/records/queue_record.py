@@ -6,13 +6,16 @@ packed u64::
      0 u32 length   4 u8 kind = 4   5 u8 subkind   6 u16 reserved   8 u64 timestamp_us
 
   1 device owned, a map: t tenant, c client id, u the user whom the device belongs to
-  2 queue opened, a map: t tenant, topic; its offset << 16 | 0xFFFF is the queue's number
+  2 queue opened, a map: t tenant, topic, u the user and c the client id of who has begun it; its offset << 16 | 0xFFFF
+    is the queue's number
   3 queue closed: queue
-  4 cluster made, a map: t tenant, topic, name, at the serial number of its first message (0: the oldest one,
-    -1: the next one); its offset is the cluster's number
+  4 cluster made, a map: t tenant, topic, name, u and c as above, at the serial number of its first message (0: the
+    oldest one, -1: the next one); its offset is the cluster's number
   5 acknowledged: cluster, serial*        6 sent_limit: cluster, limit
   7 trimmed: queue, serial of the oldest message that is kept, (reason, messages that some cluster had not finished)*
   8 dropped: cluster, serial, reason
+  9 cluster ended, which nobody has used: cluster
+ 10 queue unused: queue, which ends if it is empty and has no cluster where this record takes effect
 References of a queue are in pages as those of a shared group (`backlog`).
 """
 
@@ -42,6 +45,8 @@ CLUSTER_ACKED: Final = 5
 CLUSTER_LIMIT: Final = 6
 QUEUE_TRIMMED: Final = 7
 CLUSTER_DROPPED: Final = 8
+CLUSTER_ENDED: Final = 9
+QUEUE_UNUSED: Final = 10
 QUEUE_NUMBER_SHIFT: Final = 16
 
 _encode_map: Final = msgspec.msgpack.Encoder()

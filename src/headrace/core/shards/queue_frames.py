@@ -3,7 +3,8 @@
 M, the shard of the connection, says it on the wire on which it follows H, the home, and H on the same wire::
 
     64 Requested  u64 connection, u8 verb, u16 most, u16 wait_ms, u8 tenant_len, u16 sn_len, u16 topic_len,
-                  u16 cluster_len, tenant, SN, topic, cluster, ids of 16 bytes
+                  u16 cluster_len, u16 user_len, u16 client_len, tenant, SN, topic, cluster, user, client id, ids of 16
+                  bytes; user and client id are those of JOIN, else empty
     65 Departed   u64 connection              the connection has ended
     66 Taken      u64 bytes                   so much of what was poured has come, counted from the beginning of the wire
     67 Answered   u64 connection, u8 verb, u8 code
@@ -59,7 +60,7 @@ _NUMBER_MAX: Final = (1 << 63) - 1
 _KEPT_FLAGS: Final = FLAG_QOS | FLAG_V5
 _OVERHEAD_BYTES: Final = 200  # that a message counts as, beside topic and payload
 _NUMBER: Final = struct.Struct("<Q")
-_REQUESTED: Final = struct.Struct("<QBHHBHHH")
+_REQUESTED: Final = struct.Struct("<QBHHBHHHHH")
 _ANSWERED: Final = struct.Struct("<QBB")
 _NOTIFIED: Final = struct.Struct("<QQHHH")
 _REFUSED: Final = struct.Struct("<QB")
@@ -92,8 +93,12 @@ class Requested(QueueFrame):
         most: int = 0,
         wait_ms: int = 0,
         ids: list[bytes] | None = None,
+        user: str = "",
+        device: str = "",
     ) -> None:
         super().__init__(connection)
+        self.user = user
+        self.device = device
         self.verb = verb
         self.tenant = tenant
         self.sn = sn
@@ -105,9 +110,17 @@ class Requested(QueueFrame):
 
     def encode(self) -> bytes:
         tenant = self.tenant.encode("utf-8")
-        lengths = (len(tenant), len(self.sn), len(self.topic), len(self.cluster))
+        names = [
+            tenant,
+            self.sn,
+            self.topic,
+            self.cluster,
+            self.user.encode("utf-8"),
+            self.device.encode("utf-8"),
+        ]
+        lengths = [len(name) for name in names]
         head = _REQUESTED.pack(self.connection, self.verb, self.most, self.wait_ms, *lengths)
-        return b"".join([bytes([REQUESTED]), head, tenant, self.sn, self.topic, self.cluster, *self.ids])
+        return b"".join([bytes([REQUESTED]), head, *names, *self.ids])
 
 
 class Departed(QueueFrame):
@@ -297,7 +310,9 @@ def _decode_requested(data: bytes) -> Requested:
     ids = [data[start : start + ID_BYTES] for start in range(at, len(data), ID_BYTES)]
     tenant = parts[0].decode("utf-8")
     number = _checked(connection)
-    return Requested(number, _verb(verb), tenant, parts[1], parts[2], parts[3], most, wait_ms, ids)
+    user, device = parts[4].decode("utf-8"), parts[5].decode("utf-8")
+    names = (parts[1], parts[2], parts[3])
+    return Requested(number, _verb(verb), tenant, *names, most, wait_ms, ids, user, device)
 
 
 def _decode_notified(data: bytes) -> Notified:

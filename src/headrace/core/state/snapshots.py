@@ -5,7 +5,8 @@ An entry is one MessagePack array; an unknown one is passed over:
     ["session", ...]    ["group", ...]    ["dissolved", ...]    ["retained", record bytes, offset]
     ["producers", tenant, [[key, sequence, time], ...]]
     ["devices", tenant, [[client id, user], ...], [[key, offset, content, time], ...]]    those of frames (`devices`)
-    ["topic", tenant, topic, number, applied, fields of the index, clusters]    a topic queue (`topic_queues`)
+    ["topic", tenant, topic, number, applied, fields of the index, clusters, [[time, user, client id], ...]]    a topic
+                             queue (`topic_queues`); when it and each of its clusters was used, and who has begun it
     ["streams", [[shard, offset], ...], [[shard, offset], ...]]    as of the snapshot's position (`streams`)
     ["starts", [[offset, time], ...], [[shard, offset, time], ...]]    of the owners, as of that position (`streams`)
     ["origin", uuid, offset, [[offset, epoch], ...]]    the journal of whose records those below the offset are copies;
@@ -37,6 +38,7 @@ from headrace.core.records.message import Message, decode_record
 from headrace.core.records.message_id import Origin
 from headrace.core.state.backlog import REF_OFFSET_SHIFT
 from headrace.core.state.groups import Group, draws_of
+from headrace.core.state.makers import NO_MAKER, Maker
 from headrace.core.state.session import Session, Subscription
 from headrace.core.state.state import NONE_LISTED, Fold
 from headrace.core.state.subscriptions import subscription_from
@@ -52,6 +54,7 @@ BYTES_WORK: Final = 500
 GONE_ENTRIES: Final = 1000
 LOAN_ENTRIES: Final = 1000
 RETAINED_AT_ONCE: Final = 100
+_AT_USED: Final = 7  # in the entry of a topic queue
 
 _encoder: Final = msgspec.msgpack.Encoder()
 _decoder: Final = msgspec.msgpack.Decoder()
@@ -246,14 +249,34 @@ def entry_of_topic(queue: TopicQueue, position: int) -> bytes:
     """Return the entry of a topic queue as it stands when everything below `position` has been applied."""
     queue.settle()
     clusters = [cluster.fields() for cluster in queue.clusters.values()]
-    fields = [queue.tenant, queue.topic, queue.queue_id, position - 1, queue.fields(), clusters]
+    of_all = [(queue.used_us, queue.maker)]
+    of_all += [(cluster.used_us, cluster.maker) for cluster in queue.clusters.values()]
+    used = [[used_us, *_maker_fields(maker)] for used_us, maker in of_all]
+    fields = [queue.tenant, queue.topic, queue.queue_id, position - 1, queue.fields(), clusters, used]
     return _encoder.encode(["topic", *fields])
+
+
+def _maker_fields(maker: Maker) -> list[object]:
+    return [] if maker is NO_MAKER else [maker.user, maker.device]
+
+
+def _used_from(value: list[object], count: int) -> list[tuple[int, Maker]]:
+    """Return when a queue and each of its clusters was used, and who has begun it; older entries do not say."""
+    if len(value) <= _AT_USED:
+        return [(0, NO_MAKER)] * count
+    found: list[tuple[int, Maker]] = []
+    for row in cast(list[list[object]], value[_AT_USED]):
+        maker = Maker(cast(str, row[1]), cast(str, row[2])) if len(row) > 1 else NO_MAKER
+        found.append((cast(int, row[0]), maker))
+    return found
 
 
 def _restore_topic(fold: Fold, value: list[object]) -> None:
     tenant, topic, number = cast(str, value[1]), cast(bytes, value[2]), cast(int, value[3])
     fold.tenant(tenant)
-    fold.queues.opened(tenant, topic, number)
+    rows = cast(list[list[object]], value[6])
+    used = _used_from(value, len(rows) + 1)
+    fold.queues.opened(tenant, topic, number, used[0][1])
     queue = fold.queues.by_id[number]
     index = cast(list[object], value[5])
     numbers = cast(list[int], index[:3])
@@ -261,8 +284,10 @@ def _restore_topic(fold: Fold, value: list[object]) -> None:
         numbers, cast(bytes, index[3]), cast(int, index[4]), cast(bytes, index[5]), cast(bytes, index[6])
     )
     queue.applied = cast(int, value[4])
-    for row in cast(list[list[object]], value[6]):
-        cluster = fold.queues.made(queue, cast(bytes, row[0]), cast(int, row[1]), 0)
+    queue.used_us = used[0][0]
+    for row, (used_us, maker) in zip(rows, used[1:], strict=True):
+        cluster = fold.queues.made(queue, cast(bytes, row[0]), cast(int, row[1]), 0, maker)
+        cluster.used_us = used_us
         cluster.next = cast(int, row[2])
         cluster.restore(cast(list[int], row[3]), cast(int, row[4]))
 

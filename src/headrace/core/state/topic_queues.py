@@ -21,15 +21,18 @@ from headrace.core.ports.journal import NOT_NOW, Absent, PageReader
 from headrace.core.records.queue_record import (
     CLUSTER_ACKED,
     CLUSTER_DROPPED,
+    CLUSTER_ENDED,
     CLUSTER_LIMIT,
     CLUSTER_MADE,
     QUEUE_CLOSED,
     QUEUE_OPENED,
     QUEUE_TRIMMED,
+    QUEUE_UNUSED,
     QueueRecord,
     queue_number,
 )
 from headrace.core.state.backlog import REF_OFFSET_SHIFT, Behind, Page
+from headrace.core.state.makers import NO_MAKER, Maker, Makers, maker_from
 from headrace.core.state.queue import reference
 from headrace.core.state.wanted import Wanted
 from headrace.errors import CorruptRecord
@@ -54,6 +57,7 @@ class Cluster:
     """The place of one consumer cluster in its queue.
 
     `sent_limit` is durable: nothing beyond it may have been delivered. `maybe_sent` is what it was at the start.
+    `used_us`: when somebody has joined or left it, or acknowledged something, as far as it is known; 0: it is not.
     """
 
     def __init__(self, queue: TopicQueue, name: bytes, cluster_id: int, first: i64) -> None:
@@ -67,6 +71,8 @@ class Cluster:
         self.sent_limit: i64 = first - 1
         self.maybe_sent: i64 = first - 1
         self.page: Page | None = None  # the one that it reads in
+        self.used_us = 0
+        self.maker = NO_MAKER
 
     def floor(self) -> i64:
         """Return the lowest serial that is not finished."""
@@ -79,6 +85,11 @@ class Cluster:
     def lag(self) -> i64:
         """Return how many messages are not finished."""
         return self.available() + len(self.in_flight)
+
+    def has_begun(self) -> bool:
+        """Return whether it has had some of the messages that are there: one that is made anew would begin before
+        them."""
+        return self.next > self.queue.first or bool(self.in_flight) or bool(self.returned)
 
     def has_finished(self, serial: i64) -> bool:
         return serial < self.next and serial not in self.in_flight and serial not in self.returned
@@ -167,7 +178,8 @@ class Cluster:
 
 
 class TopicQueue:
-    """The messages of one topic. `queue_id` names it in the journal, `first` is the oldest message that is kept."""
+    """The messages of one topic. `queue_id` names it in the journal, `first` is the oldest message that is kept;
+    `used_us`: when it was opened or the last message went, as far as it is known."""
 
     def __init__(self, tenant: str, topic: bytes, queue_id: int, pages: PageReader) -> None:
         self.tenant = tenant
@@ -177,6 +189,8 @@ class TopicQueue:
         self.first: i64 = 1
         self.next_serial: i64 = 1
         self.bytes: i64 = 0
+        self.used_us = 0
+        self.maker = NO_MAKER
         self.applied: int = -1  # recovery: records up to this offset are in the snapshot
         self.behind = Behind(1, array("Q"), array("I"))
         # Offsets and sizes of what there was no memory for: they come before whatever is put in next.
@@ -365,17 +379,22 @@ class TopicQueues:
         self.clusters: dict[int, Cluster] = {}
         self._by_topic: dict[str, dict[bytes, TopicQueue]] = {}
         self.wanted: Wanted | None = None  # where there are other shards
+        self.names_bytes: i64 = 0  # of topics and names of clusters
+        self.makers = Makers()
 
     def of_tenant(self, tenant: str) -> dict[bytes, TopicQueue]:
         """Return the queues of a tenant, by topic: one object for ever."""
         return self._by_topic.setdefault(tenant, {})
 
-    def opened(self, tenant: str, topic: bytes, queue_id: int) -> None:
+    def opened(self, tenant: str, topic: bytes, queue_id: int, maker: Maker = NO_MAKER) -> None:
         """Give a topic a queue, unless it has one."""
         queues = self.of_tenant(tenant)
         if topic not in queues:
             queue = TopicQueue(tenant, topic, queue_id, self._pages)
             queues[topic] = queue
+            self.names_bytes += len(topic)
+            queue.maker = maker
+            self.makers.add(tenant, maker, 1)
             self.by_id[queue_id] = queue
             if self.wanted is not None:
                 self.wanted.add(tenant, topic.decode("utf-8"))
@@ -383,13 +402,27 @@ class TopicQueues:
     def closed(self, queue: TopicQueue) -> None:
         """Forget the queue of a topic that has none any more."""
         held = self.of_tenant(queue.tenant).pop(queue.topic, None)
-        self.by_id.pop(queue.queue_id, None)
+        if self.by_id.pop(queue.queue_id, None) is not None:
+            self.names_bytes -= len(queue.topic) + sum([len(name) for name in queue.clusters])
+            self.makers.add(queue.tenant, queue.maker, -1)
+            for cluster in queue.clusters.values():
+                self.makers.add(queue.tenant, cluster.maker, -1)
         if held is not None and self.wanted is not None:
             self.wanted.remove(queue.tenant, queue.topic.decode("utf-8"))
         for cluster in queue.clusters.values():
             self.clusters.pop(cluster.cluster_id, None)
 
-    def made(self, queue: TopicQueue, name: bytes, cluster_id: int, first: int) -> Cluster:
+    def ended(self, cluster: Cluster) -> None:
+        """Forget a cluster."""
+        self.clusters.pop(cluster.cluster_id, None)
+        if cluster.queue.clusters.get(cluster.name) is cluster:
+            del cluster.queue.clusters[cluster.name]
+            self.names_bytes -= len(cluster.name)
+            self.makers.add(cluster.queue.tenant, cluster.maker, -1)
+
+    def made(
+        self, queue: TopicQueue, name: bytes, cluster_id: int, first: int, maker: Maker = NO_MAKER
+    ) -> Cluster:
         """Return the cluster of this name, made unless it is there: it begins at serial `first`, where 0 is the oldest
         message and -1 is behind the newest."""
         cluster = queue.clusters.get(name)
@@ -397,26 +430,44 @@ class TopicQueues:
             at: i64 = queue.next_serial if first < 0 else max(queue.first, min(first, queue.next_serial))
             cluster = Cluster(queue, name, cluster_id, at)
             queue.clusters[name] = cluster
+            self.names_bytes += len(name)
+            cluster.maker = maker
+            self.makers.add(queue.tenant, maker, 1)
             self.clusters[cluster_id] = cluster
         return cluster
 
     def apply(self, record: QueueRecord) -> Cluster | None:
-        """Apply a record that takes effect when it is durable: a queue is opened, or a cluster made, which is
-        returned."""
+        """Apply a record that takes effect when it is durable: a queue is opened, or ends since nobody has used it, or a
+        cluster does, or is made, which is returned."""
         if record.subkind == QUEUE_OPENED:
             fields = record.fields()
-            self.opened(str(fields["t"]), cast(bytes, fields["topic"]), queue_number(record.offset))
+            number = queue_number(record.offset)
+            self.opened(str(fields["t"]), cast(bytes, fields["topic"]), number, maker_from(fields))
+            opened = self.of_tenant(str(fields["t"]))[cast(bytes, fields["topic"])]
+            opened.used_us = max(opened.used_us, record.timestamp_us)
         elif record.subkind == CLUSTER_MADE:
             fields = record.fields()
             queue = self.of_tenant(str(fields["t"])).get(cast(bytes, fields["topic"]))
             if queue is not None:
-                return self.made(queue, cast(bytes, fields["name"]), record.offset, cast(int, fields["at"]))
+                at = cast(int, fields["at"])
+                name = cast(bytes, fields["name"])
+                cluster = self.made(queue, name, record.offset, at, maker_from(fields))
+                cluster.used_us = max(cluster.used_us, record.timestamp_us)
+                return cluster
+        elif record.subkind == CLUSTER_ENDED:
+            ended = self.clusters.get(record.numbers()[0])
+            if ended is not None:
+                self.ended(ended)
+        elif record.subkind == QUEUE_UNUSED:
+            unused = self.by_id.get(record.numbers()[0])
+            if unused is not None and not unused.clusters and unused.count == 0:
+                self.closed(unused)
         return None
 
     def replay(self, record: QueueRecord) -> list[tuple[str, int, int]]:
         """Apply any record of theirs. Returns (tenant, reason, messages) of what it says was dropped."""
         subkind = record.subkind
-        if subkind in (QUEUE_OPENED, CLUSTER_MADE):
+        if subkind in (QUEUE_OPENED, CLUSTER_MADE, CLUSTER_ENDED, QUEUE_UNUSED):
             self.apply(record)
             return []
         numbers = record.numbers()
@@ -424,10 +475,12 @@ class TopicQueues:
             queue = self.by_id.get(numbers[0])
             if queue is None or queue.applied >= record.offset:
                 return []
+            queue.used_us = max(queue.used_us, record.timestamp_us)
             return self._replay_on_queue(queue, subkind, numbers)
         cluster = self.clusters.get(numbers[0])
         if cluster is None or cluster.queue.applied >= record.offset:
             return []
+        cluster.used_us = max(cluster.used_us, record.timestamp_us)
         if subkind == CLUSTER_ACKED:
             for serial in numbers[1:]:
                 cluster.finish(serial)

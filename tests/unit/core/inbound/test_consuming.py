@@ -7,7 +7,9 @@ from itertools import product
 import pytest
 
 from frame_doors import Door, Node
-from headrace.frames.frame import JOIN, PUBLISH, PULL
+from headrace.core.ports.settings import BrokerSettings
+from headrace.core.records.record import DROP_BYTES_LIMIT
+from headrace.frames.frame import JOIN, LEAVE, PUBLISH, PULL
 from headrace.mqtt import reason_codes as rc
 
 
@@ -76,3 +78,96 @@ def test_a_device_whose_right_is_withdrawn_is_not_notified_and_others_of_its_con
     assert len(gate.answers.got) == 2
     gate.send(PULL, two)
     assert gate.refused == rc.NOT_AUTHORIZED
+
+
+@pytest.mark.parametrize("crash", [False, True])
+@pytest.mark.parametrize(("shards", "home", "shard"), pairs())
+def test_one_device_or_user_begins_so_many_queues_and_clusters_and_others_have_theirs(
+    shards: int, home: int, shard: int, crash: bool
+) -> None:
+    settings = BrokerSettings()
+    settings.device_queues_max, settings.user_queues_max = 5, 8
+    node = Node(shards, settings)
+    topics = [node.wired.topic_in(home, f"t{number}/").encode() for number in range(20)]
+    gate = Door(node, shard, "ada", topics[0])
+    one, two = node.name_in(home, "one"), node.name_in(home, "two")
+    queues = node.wired[home].broker.fold.tenant("default").queues
+    for topic in topics:
+        gate.topic = topic
+        gate.send(PUBLISH, one)
+    assert len(queues) == 5
+    gate.topic = topics[0]
+    for number in range(20):
+        gate.cluster = b"c%d" % number
+        gate.send(JOIN, two, LEAVE, two)
+    assert len(queues[topics[0]].clusters) == 3
+    codes = [code for opcode, code in gate.told(two) if opcode == JOIN]
+    assert codes == [0] * 3 + [rc.QUOTA_EXCEEDED] * 17
+    if crash:
+        node.wired.crash(home)
+        node.begin(node.wired[home])
+        node.wired.join_again(home)
+        node.carry()
+        queues = node.wired[home].broker.fold.tenant("default").queues
+    eve = Door(node, shard, "eve", topics[-1])
+    eve.send(PUBLISH, node.name_in(home, "three"), JOIN, eve.own)
+    assert len(queues) == 6
+    assert list(queues[topics[-1]].clusters) == [b"c"]
+    if not crash or home != shard:
+        gate.topic, gate.cluster = topics[1], b"again"
+        gate.send(JOIN, two)
+        assert gate.told(two)[-1] == (JOIN, rc.QUOTA_EXCEEDED)
+
+
+def test_names_of_all_queues_and_clusters_together_have_a_limit_in_bytes() -> None:
+    settings = BrokerSettings()
+    settings.names_bytes_max = 10_000
+    node = Node(1, settings)
+    door = Door(node, 0, "ada")
+    for number in range(30):
+        door.topic = b"%d/" % number + b"x" * 997
+        door.send(PUBLISH, door.own)
+    fold = node.wired[0].broker.fold
+    assert fold.queues.names_bytes <= 10_000 < fold.queues.names_bytes + 1000
+    door.topic, door.cluster = next(iter(fold.tenant("default").queues)), b"c" * 255
+    for number in range(10):
+        door.cluster = b"%d" % number + b"c" * 250
+        door.send(JOIN, door.own)
+    assert fold.queues.names_bytes <= 10_000
+    assert door.told(door.own)[-1] == (JOIN, rc.QUOTA_EXCEEDED)
+
+
+def test_all_queues_keep_only_so_many_bytes_and_what_a_cluster_wants_is_counted() -> None:
+    """The largest queue pays, so one device does not take it from others."""
+    settings = BrokerSettings()
+    settings.queues_bytes_max = 5000
+    node = Node(1, settings)
+    small, large = Door(node, 0, "ada", b"small"), Door(node, 0, "eve", b"large")
+    small.send(JOIN, small.own, *[PUBLISH, small.own] * 5)
+    large.send(JOIN, large.own, *[PUBLISH, large.own] * 2000)
+    node.wired.advance(2)
+    node.wired.advance(2)
+    tenant = node.wired[0].broker.fold.tenant("default")
+    queues = tenant.queues
+    assert sum(queue.bytes for queue in queues.values()) <= 5000
+    assert queues[b"small"].count == 5
+    assert tenant.counters.dropped[DROP_BYTES_LIMIT] == 2000 - queues[b"large"].count > 0
+    left = queues[b"large"].count
+    node.wired.crash(0)
+    assert node.wired[0].broker.fold.tenant("default").queues[b"large"].count == left
+
+
+def test_messages_that_no_cluster_has_to_finish_keep_no_more_of_the_journal_than_its_limit() -> None:
+    settings = BrokerSettings()
+    settings.read_bytes_max = 5000
+    node = Node(1, settings)
+    wanted, unread = Door(node, 0, "ada", b"wanted"), Door(node, 0, "eve", b"unread")
+    wanted.send(JOIN, wanted.own, *[PUBLISH, wanted.own] * 500)
+    unread.send(*[PUBLISH, unread.own] * 500)
+    node.wired.advance(2)
+    node.wired.advance(2)
+    tenant = node.wired[0].broker.fold.tenant("default")
+    assert tenant.queues[b"wanted"].count == 500
+    assert 0 < tenant.queues[b"unread"].count < 500
+    assert 4900 < sum(queue.bytes for queue in tenant.queues.values()) <= 5000
+    assert not tenant.counters.dropped

@@ -21,6 +21,7 @@ from headrace.core.records.message import FrameMessage
 from headrace.core.shards.peer_codec import decode
 from headrace.core.shards.queue_frames import ACKS, Answered
 from headrace.core.shards.stream_settings import StreamSettings
+from headrace.core.state.makers import NO_MAKER
 from headrace.core.state.topic_queues import TopicQueue
 from headrace.errors import ProtocolError
 from headrace.mqtt import reason_codes as rc
@@ -145,7 +146,7 @@ class Queues:
         for _ in range(count):
             self.sent += 1
             sent.append(payload or b"%d" % self.sent)
-            broker.devices.requests.open(broker.fold.tenant("default"), topic.encode())
+            broker.devices.requests.open(broker.fold.tenant("default"), topic.encode(), NO_MAKER)
             broker.commit.append(self._message(topic, sent[-1]))
         return sent
 
