@@ -55,7 +55,7 @@ from headrace.services.node_sums import INTERVAL_S as NODE_SUMS_S
 from headrace.services.node_sums import NodeSums
 from headrace.services.node_times import NodeTimes
 from headrace.services.notify import Notifier
-from headrace.services.repeating import Repeating
+from headrace.services.repeating import Repeating, repeat
 from headrace.services.sys_topics import SystemValues, numbers, state_of_bridge, tell
 from headrace.services.ticks import LoopScheduler, Stalls
 from headrace.services.watchdog import Watchdog
@@ -79,9 +79,12 @@ from headrace.workers.membership import Membership
 from headrace.workers.overview import socket_of
 from headrace.workers.peers import Peers
 from headrace.workers.place import Place
+from headrace.workers.reaching import INTERVAL_S as REACHING_S
+from headrace.workers.reaching import Reaching, Table
 from headrace.workers.runtime import CONNECTIONS, DEVICES, KEPT, SUBSCRIPTIONS, TIMES
 
 TIMER_INTERVAL_S = 0.1
+STREAMS_WITHIN_S = 5.0  # for so long a worker waits for the others before clients come
 BEHIND_INTERVAL_S = 0.001  # more is due than one pass of the loop should do
 SWITCH_INTERVAL_S = 0.0005
 # The collector looks at what is new, a millisecond's worth at a time, and never again at what has outlived that: 200 000
@@ -114,6 +117,7 @@ class Node:
         self._stopping = asyncio.Event()
         self._not_ready = "starting"
         self._rounds: list[Repeating] = []
+        self._reaching: asyncio.Task[None] | None = None
         self._tick_clock()
         self._audit = audit_log(config)
         with keys_named(config, "access"):  # whatever it raises, the journal is not open yet
@@ -157,6 +161,7 @@ class Node:
         """Return the listeners to be; among other workers they count connections with those. Raises ConfigError,
         OSError."""
         self._subscriptions = self._devices = self._kept = counts = times = None
+        self._tables: list[Table] = []
         place = self.place
         if not place.is_alone:
             at = place.index, place.workers
@@ -165,6 +170,7 @@ class Node:
             self._subscriptions = NodeOwned(NodeCounts(place.runtime / SUBSCRIPTIONS, *at, recovers=True))
             self._devices = NodeOwned(NodeCounts(place.runtime / DEVICES, *at, recovers=True))
             self._kept = NodeCounts(place.runtime / KEPT, *at, recovers=True, entries=NODE_SUMS_ENTRIES)
+            self._tables = [counts, times, self._subscriptions, self._devices, self._kept]
             if self._access is not None:
                 self._access.counts, self._access.times = counts, times
         settings = door_settings(self.config)
@@ -248,7 +254,8 @@ class Node:
     @property
     def trouble(self) -> str:
         """Return why it is not ready, and which shard; "" when it is."""
-        return self._not_ready or next((shard.trouble for shard in self.shards if shard.trouble), "")
+        found = self._not_ready or next((shard.trouble for shard in self.shards if shard.trouble), "")
+        return found or ("" if self.peers is None else self.peers.trouble)
 
     @property
     def failed(self) -> bool:
@@ -290,12 +297,15 @@ class Node:
         await self._open_bridges()
         if self.peers is not None:
             await self.peers.start()
+            if self._membership is not None:
+                await self.peers.settle(STREAMS_WITHIN_S, self._stopping.is_set)
         if not await self._may_serve():
             return await self._stop()
         self._tick_clock()
         for shard in self.shards:
             shard.serve()
         await self._listen()
+        self._stay_within_reach()
         self._tick_clock()
         self._stalls = Stalls(self.clock)
         self._repeat("timer", self._time, TIMER_INTERVAL_S)
@@ -373,6 +383,14 @@ class Node:
                 url = f"{at.scheme}://{at.shown_host}:{bound.getsockname()[1]}"
                 checked = Checked(app, names_of(at.host, self.config.admin_names))
                 await self._admin.open(bound, url, checked, self._doors.report, bounds)
+
+    def _stay_within_reach(self) -> None:
+        """Have the other workers, and the supervisor, find this one by its files, until the stop."""
+        if self.peers is not None and self.handover is not None:
+            admin = self._admin if self.config.admin and self._membership is not None else None
+            reaching = Reaching(self.place, self.peers, self.handover, admin, self._tables, self._report)
+            turns = repeat(self.worker.failures, reaching.look, REACHING_S, reaching.failed)
+            self._reaching = self._loop.create_task(turns)
 
     def _site(self) -> Starlette:
         """Return what the admin address serves."""
@@ -492,6 +510,8 @@ class Node:
         for shard in self.shards:
             shard.rest()
         self._not_ready = "stopping"
+        if self._reaching is not None:
+            self._reaching.cancel()
         if self._membership is not None:
             self._membership.control.tell(STOPPING)
         self._notifier.stopping()
@@ -534,6 +554,8 @@ class Node:
     def _end_rounds(self) -> None:
         for repeating in self._rounds:
             repeating.stop()
+        if self._reaching is not None:
+            self._reaching.cancel()
 
 
 def promise_of(durability: str) -> str:

@@ -53,7 +53,7 @@ from headrace.workers.place import Place
 from headrace.workers.runtime import (
     CONFIG,
     CONNECTIONS,
-    hold,
+    Runtime,
     make_runtime,
     remove_left_over,
     write_config,
@@ -144,16 +144,14 @@ async def supervise(config: Config, sources: Reread, claim: Claim) -> int:
     with keys_named(config, "data_dir"):
         await asyncio.to_thread(claim.wait_for_workers)
     descriptors = allow_all_descriptors()  # so that the workers may
-    runtime = make_runtime()
-    held = hold(runtime)
+    runtime = Runtime(make_runtime())
     try:
-        remove_left_over(runtime.parent)
+        remove_left_over(runtime.path.parent)
         bounds = Bounds(admin_connections_max(descriptors, claim.workers))
-        node = SupervisedNode(config, sources, claim, runtime, held, bounds)
+        node = SupervisedNode(config, sources, claim, runtime, bounds)
         return await node.run()
     finally:
-        shutil.rmtree(runtime, ignore_errors=True)
-        os.close(held)
+        runtime.close()
 
 
 def admin_connections_max(descriptors: int, workers: int) -> int:
@@ -167,11 +165,10 @@ class SupervisedNode:
     """A node of several workers, from its listeners to its end."""
 
     def __init__(
-        self, config: Config, sources: Reread, claim: Claim, runtime: Path, held: int, admin: Bounds
+        self, config: Config, sources: Reread, claim: Claim, runtime: Runtime, admin: Bounds
     ) -> None:
         self._config = config
         self._admin_bounds = admin
-        self._held = held  # keeps the runtime directory
         self._sources = sources
         self._claim = claim
         self._runtime = runtime
@@ -184,6 +181,9 @@ class SupervisedNode:
         self._supervisor = Supervisor(self._members, self._announce, self._stop_listening, log)
         self._supervisor.has_ended = self._has_ended
         self._supervisor.has_said = BridgeStates(self._members).look
+        self._supervisor.around = self._around
+        self._supervisor.has_looked = self._keep_runtime
+        self._not_kept = ""  # why the runtime directory could not be made again
         self._environment = {
             name: value for name, value in os.environ.items() if name not in OF_THE_SERVICE_MANAGER
         }
@@ -210,31 +210,52 @@ class SupervisedNode:
     def _spawn(self, index: int, run: int, end: socket.socket) -> subprocess.Popen[bytes]:
         """Start a worker by exec: it inherits the sockets that it is told of, and nothing else. It finds its
         configuration whatever has become of the file since: who cleans up in /tmp takes what is old. Raises OSError."""
+        self._runtime.keep()
         self._write_config()
         layout = self._claim.layout
-        place = Place(index, self._claim.workers, layout.shards, self._runtime, layout.node, run)
+        place = Place(index, self._claim.workers, layout.shards, self._runtime.path, layout.node, run)
         sockets = [listening.socket.fileno() for listening in self._listening]
         command = [sys.executable, *_python_options(), "-m", "headrace", "worker"]
-        command += ["--config", str(self._runtime / CONFIG), "--place", place.pack()]
+        command += ["--config", str(self._runtime.path / CONFIG), "--place", place.pack()]
         command += ["--control", str(end.fileno())]
         for fd in sockets:
             command += ["--bound", str(fd)]
         return subprocess.Popen(
             command,
             stdin=subprocess.DEVNULL,
-            pass_fds=[end.fileno(), self._claim.workers_fd, self._held, *sockets],
+            pass_fds=[end.fileno(), self._claim.workers_fd, self._runtime.held, *sockets],
             env=self._environment,
             process_group=0,  # the interrupt of a terminal is for the supervisor, who passes it on
         )
 
     def _write_config(self) -> None:
-        write_config(self._runtime, show(self._config))
+        write_config(self._runtime.path, show(self._config))
+
+    def _keep_runtime(self) -> None:
+        """Make again what another program has removed of the runtime directory; the workers do their part when it is
+        there."""
+        try:
+            made = self._runtime.keep()
+            if made or not (self._runtime.path / CONFIG).exists():
+                self._write_config()
+            if made:
+                log.warning("the runtime directory is made again", path=str(self._runtime.path))
+            self._not_kept = ""
+        except OSError as error:
+            if not self._not_kept:
+                log.error("the runtime directory cannot be made again", error=str(error))
+            self._not_kept = str(error)
+
+    def _around(self) -> str:
+        """Return what is missing of the files by which processes of this node find each other."""
+        kinds = ("peer", "hand", "admin") if self._config.admin else ("peer", "hand")
+        return self._not_kept or self._runtime.missing(range(self._claim.workers), kinds)
 
     def _has_ended(self, member: Member) -> None:
         """Count no connection of a worker whose process has ended: it may stay away, and what it had would keep clients
         of the others out."""
         try:
-            forget(self._runtime / CONNECTIONS, member.index, self._claim.workers)
+            forget(self._runtime.path / CONNECTIONS, member.index, self._claim.workers)
         except (OSError, MemoryError) as error:
             log.warning("connections of a worker that has ended still count", error=reason_of(error))
 
@@ -260,7 +281,7 @@ class SupervisedNode:
             return
         tokens = Path(config.journal.token_file) if config.journal.token_file else None
         layout = self._claim.layout
-        overview = Overview(self._runtime, self._members, layout.shards)
+        overview = Overview(self._runtime.path, self._members, layout.shards)
         app = overview.site(layout.directories(), tokens, lambda: self._supervisor.trouble)
         with keys_named(config, "admin"):
             at = endpoint("admin", config.admin, "http", "https")
@@ -312,7 +333,8 @@ class SupervisedNode:
         """Read the configuration again, and have the workers do so with what of it a running broker takes over."""
         try:
             config, differing = reloaded(self._config, self._sources())
-            write_config(self._runtime, show(config))
+            self._runtime.keep()
+            write_config(self._runtime.path, show(config))
             self._config = (
                 config  # what workers read that are started later is what those read that are there
             )

@@ -89,6 +89,8 @@ def test_a_shard_put_back_alone_loses_what_it_alone_held(
     shutil.copytree(tmp_path / "copy" / "shard-1", data_dir / "shard-1")
     if has_served:
         node.start()
+        until(lambda: "`headrace journal accept 1`" in node.get("/readyz"), "it is not ready, and says why")
+        assert 'headrace_stream_refused{follower="0",shard="1"} 1.0' in node.get("/metrics")
         publish(node, 1, SERVED)
         assert node.stop() == 0
     code, said = accept(node, "--dry-run")

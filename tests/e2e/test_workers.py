@@ -7,6 +7,7 @@ import fcntl
 import json
 import os
 import re
+import shutil
 import signal
 import socket
 import subprocess
@@ -208,6 +209,46 @@ def test_a_worker_that_is_killed_comes_back_while_the_others_go_on(tmp_path: Pat
         assert node.stop() == 0
 
 
+@pytest.mark.parametrize("removed", ["directory", "files"])
+def test_a_runtime_directory_that_others_clean_up_is_made_again(tmp_path: Path, removed: str) -> None:
+    """Not ready until then; workers that are started again, and connections that change workers, find each other."""
+    names = spread_names(8)
+
+    async def serves(node: Workers) -> None:
+        async with asyncio.timeout(PATIENCE_S), AsyncExitStack() as stack:
+            clients = [
+                await stack.enter_async_context(aiomqtt.Client("127.0.0.1", node.port, identifier=name))
+                for name in names
+            ]
+            for client in clients:
+                await client.subscribe("t", qos=1)
+            await clients[0].publish("t", b"x", qos=1)
+            for client in clients:
+                assert await got(client, 1) == [b"x"]
+
+    with workers(tmp_path, "--workers", "2") as node:
+        node.start()
+        runtime = node.runtime
+        names_of_files = sorted(os.listdir(runtime))
+        for _ in range(2):
+            if removed == "directory":
+                shutil.rmtree(runtime)
+            else:
+                for file in runtime.iterdir():
+                    file.unlink()
+            assert "was removed by another program" in node.get("/readyz")
+            until(lambda: node.get("/readyz") == "ready\n", "ready again")
+            asyncio.run(serves(node))
+        until(lambda: sorted(os.listdir(runtime)) == names_of_files, "everything is there again")
+        before = node.pids[1]
+        os.kill(before, signal.SIGKILL)
+        until(lambda: node.lines("worker serves again", "worker=1"), "another process")
+        until(lambda: node.get("/readyz") == "ready\n", "ready again")
+        asyncio.run(serves(node))
+        assert node.stop() == 0
+        assert not runtime.exists()
+
+
 async def connected(node: Workers, name: str, stack: AsyncExitStack) -> aiomqtt.Client:
     """A client with a session that stays, once the worker of its home is there."""
     end = time.monotonic() + PATIENCE_S
@@ -257,6 +298,35 @@ def test_every_client_comes_to_its_home_wherever_it_connects(tmp_path: Path) -> 
         asyncio.run(before(node))
         os.kill(node.pids[1], signal.SIGKILL)
         asyncio.run(after(node))
+        assert node.stop() == 0
+
+
+def test_what_is_published_at_qos_0_right_after_ready_arrives(tmp_path: Path) -> None:
+    """Ready means that each shard looks for what the others want; so it is again when a worker was started again."""
+
+    async def exchange(node: Workers) -> None:
+        async with asyncio.timeout(PATIENCE_S), AsyncExitStack() as stack:
+            clients = [await connected(node, name, stack) for name in names]
+            for client in clients:
+                await client.subscribe("t")
+            for number in range(50):
+                for client in clients:
+                    await client.publish("t", str(number), qos=0)
+            expected = sorted(str(number).encode() for number in range(50) for _ in clients)
+            for client in clients:
+                assert sorted(await got(client, 50 * len(clients))) == expected  # type: ignore[type-var]
+
+    homes = Homes(4)
+    names = [
+        next(f"c{n}" for n in range(99) if homes.of_client("default", f"c{n}") == home) for home in range(4)
+    ]
+    with workers(tmp_path, "--workers", "4") as node:
+        node.start()
+        asyncio.run(exchange(node))
+        os.kill(node.pids[1], signal.SIGKILL)
+        until(lambda: node.get("/readyz").startswith("worker 1: "), "it has ended")
+        until(lambda: node.get("/readyz") == "ready\n", "ready again")
+        asyncio.run(exchange(node))
         assert node.stop() == 0
 
 

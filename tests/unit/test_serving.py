@@ -11,7 +11,7 @@ from headrace.api.server import Bounds
 from headrace.config import Config, LimitsConfig, load
 from headrace.serving import ADMIN_CONNECTIONS_MAX, SupervisedNode, admin_connections_max
 from headrace.workers.claim import Claim, Wish
-from headrace.workers.runtime import CONFIG
+from headrace.workers.runtime import CONFIG, Runtime
 
 
 def config(data_dir: Path, messages_per_s: int) -> Config:
@@ -20,34 +20,37 @@ def config(data_dir: Path, messages_per_s: int) -> Config:
 
 def test_a_configuration_that_could_not_be_handed_on_counts_for_no_worker(tmp_path: Path) -> None:
     """The disk of the runtime directory may be full when SIGHUP comes, and have room when a worker is started again."""
+    folder = tmp_path / "run"
+    folder.mkdir(mode=0o700)
 
     def handed_on() -> int:
-        return load(tmp_path / CONFIG, [], {}).limits.messages_per_s
+        return load(folder / CONFIG, [], {}).limits.messages_per_s
 
     async def life() -> None:
         claim = Claim(tmp_path / "data", Wish(2))
+        runtime = Runtime(folder)
         now = [100]
         try:
             node = SupervisedNode(
                 config(tmp_path / "data", 100),
                 lambda: config(tmp_path / "data", now[0]),
                 claim,
-                tmp_path,
-                -1,
+                runtime,
                 Bounds(),
             )
             node._write_config()
             now = [7]
-            (tmp_path / "config.new").mkdir()
+            (folder / "config.new").mkdir()
             node._reload()
             assert handed_on() == 100
-            (tmp_path / "config.new").rmdir()
+            (folder / "config.new").rmdir()
             node._write_config()  # as before each start of a worker
             assert handed_on() == 100
             node._reload()
             assert handed_on() == 7
         finally:
             claim.close()
+            runtime.close()
 
     asyncio.run(life())
 

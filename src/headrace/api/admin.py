@@ -47,6 +47,13 @@ class Admin:
         if self._server is not None:
             self._server.reload(self._context())
 
+    def move(self, bound: socket.socket) -> None:
+        """Serve on another bound socket from now on."""
+        if self._server is None:
+            bound.close()
+        else:
+            self._server.move(bound)
+
     def end(self) -> None:
         """Begin to stop, without waiting for it."""
         if self._server is not None:

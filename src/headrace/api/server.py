@@ -147,17 +147,29 @@ class Accepting:
         self._loop = asyncio.get_running_loop()
         self._paused: asyncio.TimerHandle | None = None
         self._opening: set[asyncio.Task[None]] = set()
-        bound.setblocking(False)
-        bound.listen(BACKLOG)
-        self._loop.add_reader(bound, self._accept)
+        self._listen()
 
-    def close(self) -> None:
+    def _listen(self) -> None:
+        self._bound.setblocking(False)
+        self._bound.listen(BACKLOG)
+        self._loop.add_reader(self._bound, self._accept)
+
+    def _stop_accepting(self) -> None:
         if self._paused is not None:
             self._paused.cancel()
         self._loop.remove_reader(self._bound)
         self._bound.close()
+
+    def close(self) -> None:
+        self._stop_accepting()
         for task in self._opening:
             task.cancel()
+
+    def move(self, bound: socket.socket) -> None:
+        """Listen on another socket from now on; connections stay."""
+        self._stop_accepting()
+        self._bound = bound
+        self._listen()
 
     async def wait_closed(self) -> None:
         """Return at once: nothing is left to wait for."""
@@ -249,6 +261,13 @@ class AdminServer(uvicorn.Server):
         self._context = context
         if self._accepting is not None:
             self._accepting.context = context
+
+    def move(self, bound: socket.socket) -> None:
+        """Listen on another socket from now on."""
+        if self._accepting is None:
+            bound.close()
+        else:
+            self._accepting.move(bound)
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await self.lifespan.startup()

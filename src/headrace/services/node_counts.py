@@ -55,6 +55,10 @@ class NodeCounts:
         """Return how many the other workers have of `key`."""
         return sum(self._table.of_others(key))
 
+    def renew(self) -> None:
+        """Share the file anew if another program has removed it. Raises OSError."""
+        self._table.renew()
+
     def close(self) -> None:
         """Have nothing any more, and let go of the file."""
         self._table.keep({})

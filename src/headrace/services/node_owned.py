@@ -17,6 +17,10 @@ class NodeOwned(OwnedElsewhere):
         super().__init__()
         self._counts = counts
 
+    def renew(self) -> None:
+        """Share the file anew if another program has removed it. Raises OSError."""
+        self._counts.renew()
+
     def count(self, tenant: str, user: str) -> int:
         return self._counts.others(key_of(tenant, user))
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import mmap
 import os
+from contextlib import suppress
 from hashlib import blake2b
 from pathlib import Path
 from typing import Final
@@ -27,19 +28,11 @@ class NodeTable:
         """Open the file, which the first worker makes; our table is as our process before has left it. Raises OSError,
         also where the disk has no room for it: a page of it that could not be had later would end the process
         (SIGBUS)."""
+        self._path = path
         self._entries = entries
         self.full = entries * 3 // 4
-        size = workers * entries * _PAIR_BYTES
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        try:
-            Disk().allocate(descriptor, 0, size)
-            if os.fstat(descriptor).st_size < size:
-                os.ftruncate(descriptor, size)
-            self._file = mmap.mmap(descriptor, size)
-        except OSError as error:
-            raise OSError(error.errno, f"{path}: {error.strerror}") from None
-        finally:
-            os.close(descriptor)
+        self._bytes = workers * entries * _PAIR_BYTES
+        self._file, self._identity = self._mapped(path, 0)
         self.workers = workers
         self._words = memoryview(self._file).cast("Q")
         self._mine = worker * entries
@@ -80,6 +73,51 @@ class NodeTable:
         self._file[start : start + size] = bytes(size)
         for key, number in numbers.items():
             self.put(key, number)
+
+    def renew(self) -> bool:
+        """Map the file anew if another program has removed it, which is returned: with what the tables of all hold, where
+        nobody has done so before, else with what ours holds. Raises OSError, and all is as it was."""
+        with suppress(FileNotFoundError):
+            found = os.stat(self._path)
+            if (found.st_dev, found.st_ino) == self._identity:
+                return False
+        self._put_back()
+        mapped, self._identity = self._mapped(self._path, 0)
+        start = self._mine * _PAIR_BYTES
+        end = start + self._entries * _PAIR_BYTES
+        mapped[start:end] = self._file[start:end]
+        self.close()
+        self._file = mapped
+        self._words = memoryview(mapped).cast("Q")
+        return True
+
+    def _put_back(self) -> None:
+        """Put a file with what the one that was removed holds in its place, unless there is one: it comes whole, or not
+        at all. Raises OSError."""
+        written = self._path.with_name(f"{self._path.name}.new-{self._mine // self._entries}")
+        written.unlink(missing_ok=True)
+        try:
+            copy, _ = self._mapped(written, os.O_EXCL)
+            copy[:] = self._file[:]
+            copy.close()
+            with suppress(FileExistsError):
+                os.link(written, self._path)
+        finally:
+            written.unlink(missing_ok=True)
+
+    def _mapped(self, path: Path, flags: int) -> tuple[mmap.mmap, tuple[int, int]]:
+        """Map a file, which is made if it is not there; returns the mapping, and which file it is. Raises OSError."""
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | flags, 0o600)
+        try:
+            Disk().allocate(descriptor, 0, self._bytes)
+            found = os.fstat(descriptor)
+            if found.st_size < self._bytes:
+                os.ftruncate(descriptor, self._bytes)
+            return mmap.mmap(descriptor, self._bytes), (found.st_dev, found.st_ino)
+        except OSError as error:
+            raise OSError(error.errno, f"{path}: {error.strerror}") from None
+        finally:
+            os.close(descriptor)
 
     def close(self) -> None:
         """Let go of the file; our numbers stay in it."""

@@ -44,6 +44,10 @@ class NodeTimes(Moments):
                 return
         table.put(key, round(min(moment_s * _S, _LATEST)))
 
+    def renew(self) -> None:
+        """Share the file anew if another program has removed it. Raises OSError."""
+        self._table.renew()
+
     def close(self) -> None:
         """Let go of the file."""
         self._table.close()

@@ -23,6 +23,7 @@ from headrace.net.connection import Connection
 from headrace.workers.departures import NotNow, Road, parcel_of
 from headrace.workers.parcel import DATAGRAM_BYTES, Assembly, BadParcel, Parcel
 from headrace.workers.peers import user_of
+from headrace.workers.runtime import identity
 
 SENDERS_MAX: Final = 1024  # more than there are workers, since one that starts again may be there twice
 _BACKLOG: Final = 64
@@ -139,6 +140,7 @@ class Arrivals:
         self._loop = loop
         self._report = report
         self._listening: socket.socket | None = None
+        self._identity: tuple[int, int] | None = None  # of the file under which others find it
         self._senders: set[_Sender] = set()
         self.taken = 0
         self.refused = {"user": 0, "garbage": 0, "descriptors": 0, "cut off": 0}
@@ -156,7 +158,17 @@ class Arrivals:
             listening.close()
             raise OSError(error.errno, f"{self._path}: {error.strerror or error}") from None
         self._listening = listening
+        self._identity = identity(self._path)
         self._loop.add_reader(listening.fileno(), self._accept)
+
+    def keep(self) -> None:
+        """Listen anew where another program has removed the socket, or was put in its place. Raises OSError."""
+        listening = self._listening
+        if listening is None or identity(self._path) == self._identity:
+            return
+        self.open()
+        self._loop.remove_reader(listening.fileno())
+        listening.close()
 
     def close(self) -> None:
         """Take nothing more: what is on its way comes to nothing, and its client's connection ends."""

@@ -10,6 +10,7 @@ from prometheus_client.registry import Collector
 from headrace.core.shards.neighbours import Neighbours
 from headrace.core.worker import Worker
 from headrace.workers.peers import Peers
+from headrace.workers.standing import refusals
 
 Behind = Callable[[int], tuple[int, int]]
 
@@ -71,6 +72,11 @@ class PeerCollector(Collector):
             "headrace_stream_lag_records", "Records of the shard not looked at", labels=labels
         )
         size = GaugeMetricFamily("headrace_stream_lag_bytes", "Their bytes", labels=labels)
+        refused = GaugeMetricFamily(
+            "headrace_stream_refused", "1 where the journals of the two do not fit each other", labels=labels
+        )
+        for refusal in refusals(self._neighbours()):
+            refused.add_metric([str(refusal.source), str(refusal.follower)], 1)
         for neighbours in self._neighbours():
             behind = self._behind[neighbours.shard]
             for other in neighbours.others:
@@ -79,7 +85,7 @@ class PeerCollector(Collector):
                 follows.add_metric(key, int(neighbours.is_followed(other)))
                 records.add_metric(key, count)
                 size.add_metric(key, held)
-        yield from (follows, records, size)
+        yield from (follows, records, size, refused)
 
 
 def _sent(neighbours: Neighbours) -> int:

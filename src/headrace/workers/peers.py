@@ -23,10 +23,13 @@ from headrace.workers.channel import Channel
 from headrace.workers.peer_frames import BrokenLink, Greeting
 from headrace.workers.peer_link import FRAME_BYTES_MAX, REASONS, TICK_S, LinkOwner, PeerLink
 from headrace.workers.place import Place
+from headrace.workers.runtime import identity
+from headrace.workers.standing import refusals, settled, trouble
 from headrace.workers.wires import Exchange, LinkWire, ShardWire
 
 SHORTEST_S, LONGEST_S = 0.05, 0.5  # between two attempts to dial, which cost little on one machine
 REFUSED_S = 10.0  # between two attempts to follow, each of which begins with all filters
+SETTLE_INTERVAL_S = 0.01
 STRANGERS_MAX = 64  # connections that have not said who they are
 NODE_BYTES = 16
 EXPECTED = {"closed", "stopped", "replaced"}  # ends of links that nobody need look into
@@ -84,6 +87,7 @@ class Peers(LinkOwner):
         self._exchange = Exchange(loop.call_soon)
         self._unfollowed = True
         self._server: asyncio.AbstractServer | None = None
+        self._identity: tuple[int, int] | None = None  # of the file under which others find it
         self._dialling: list[asyncio.Task[None]] = []
         self._ends: dict[PeerLink, asyncio.Event] = {}  # of those that we have dialled
         self._timer: asyncio.TimerHandle | None = None
@@ -92,6 +96,18 @@ class Peers(LinkOwner):
     def path(self) -> str:
         """Return where this worker listens."""
         return self._path_of(self._place.index)
+
+    @property
+    def trouble(self) -> str:
+        """Return which stream between a shard of this worker and another one is refused, or not up; "" when all are."""
+        return trouble(self._owned.values())
+
+    async def settle(self, within_s: float, is_over: Callable[[], bool]) -> None:
+        """Wait until all streams of this worker are up or refused, for a bounded time: a worker that is away must not
+        keep this one from its clients. Returns as soon as `is_over`."""
+        until_s = self._loop.time() + within_s
+        while not settled(self._owned.values()) and self._loop.time() < until_s and not is_over():
+            await asyncio.sleep(SETTLE_INTERVAL_S)
 
     @property
     def links_up(self) -> int:
@@ -183,10 +199,19 @@ class Peers(LinkOwner):
         try:
             listening.bind(self.path)
             listening.setblocking(False)
+            self._identity = identity(self.path)
             self._server = await self._loop.create_unix_server(self._accepted, sock=listening)
         except OSError as error:
             listening.close()
             raise OSError(error.errno, f"{self.path}: {error.strerror or error}") from None
+
+    async def keep(self) -> None:
+        """Listen anew where another program has removed the socket, or was put in its place; links stay. Raises
+        OSError."""
+        before = self._server
+        if before is not None and identity(self.path) != self._identity:
+            await self._listen()
+            before.close()
 
     def _accepted(self) -> asyncio.Protocol:
         return cast("asyncio.Protocol", self._begin(-1))
@@ -365,34 +390,11 @@ class Peers(LinkOwner):
 
     def _tell_estranged(self) -> None:
         """Tell once of each shard that gets nothing of one of ours, since the two journals do not fit each other."""
-        for near in self._owned.values():
-            for other, offset in near.ahead.items():
-                self._tell_of(
-                    near.shard,
-                    other,
-                    f"it has taken that one's journal up to {offset}, and it ends before, or is another one there: it "
-                    "was restored alone, or has lost its end",
-                )
-            for other, (offset, before) in near.behind.items():
-                self._tell_of(
-                    near.shard,
-                    other,
-                    f"it asks for that one's journal from {offset} on, and had all up to {before} before: it "
-                    "was restored alone, or has lost its end",
-                )
-
-            for other, epochs in near.older_followers.items():
-                self._tell_of(near.shard, other, _older(other, *epochs))
-            for source, epochs in near.older_sources.items():
-                self._tell_of(source, near.shard, _older(source, *epochs))
-
-    def _tell_of(self, shard: int, other: int, why: str) -> None:
-        if (shard, other) not in self._told_estranged:
-            self._told_estranged.add((shard, other))
-            self._report(
-                f"shard {other} gets nothing of shard {shard}: {why}; restore all shards from one backup, or see "
-                "`headrace journal accept`"
-            )
+        for refused in refusals(self._owned.values()):
+            pair = (refused.source, refused.follower)
+            if pair not in self._told_estranged:
+                self._told_estranged.add(pair)
+                self._report(str(refused))
 
     def _tick(self) -> None:
         self._timer = self._loop.call_later(TICK_S, self._tick)
@@ -404,13 +406,6 @@ class Peers(LinkOwner):
             self._tell_estranged()
         except Exception as error:  # noqa: BLE001  the next tick comes
             self.failed(error)
-
-
-def _older(shard: int, epoch: int, newest: int) -> str:
-    return (
-        f"shard {shard} has begun at offset {epoch} of its journal, and began at {newest} before: it was restored alone, "
-        "or has lost its end"
-    )
 
 
 def user_of(descriptor: int) -> int | None:

@@ -6,17 +6,21 @@
     peer-<i>.sock, hand-<i>.sock, admin-<i>.sock
                      where worker i is reached
 
-It goes with the supervisor; the workers of one that was killed remove it when they end. Where all were killed at once the
-next supervisor on this machine does.
+It goes with the supervisor; the workers of one that was killed remove it when they end. Where all were killed at once
+the next supervisor on this machine does. What another program removes meanwhile, all of it or a file, its processes make
+again within two seconds (`Runtime.keep`, `workers.reaching`): sockets are bound anew, links and connections stay.
 """
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 import re
 import shutil
+import stat
 import tempfile
+from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 from typing import Final
@@ -30,7 +34,9 @@ KEPT: Final = "kept"  # retained messages, topic queues
 TABLES: Final = (CONNECTIONS, TIMES, SUBSCRIPTIONS, DEVICES, KEPT)
 _PREFIX: Final = "headrace-"
 _CHARACTERS_MAX: Final = 80  # the address of a Unix socket has 108 bytes at most
-_OURS: Final = re.compile(r"config\.(toml|new)|(peer|hand|admin)-[0-9]+\.sock|" + "|".join(TABLES))
+_OURS: Final = re.compile(
+    rf"config\.(toml|new)|(peer|hand|admin)-[0-9]+\.sock|({'|'.join(TABLES)})(\.new-[0-9]+)?"
+)
 
 
 def make_runtime() -> Path:
@@ -47,6 +53,58 @@ def hold(folder: Path) -> int:
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     fcntl.flock(descriptor, fcntl.LOCK_SH)
     return descriptor
+
+
+def identity(path: str | Path) -> tuple[int, int] | None:
+    """Return which file is at a path, a link itself; None if there is none."""
+    try:
+        found = os.lstat(path)
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino
+
+
+class Runtime:
+    """The runtime directory as its supervisor keeps it. `held` is the descriptor that holds it, for the workers too."""
+
+    def __init__(self, path: Path) -> None:
+        """Keep a directory that `make_runtime` has made. Raises OSError."""
+        self.path = path
+        self.held = hold(path)
+
+    @property
+    def is_there(self) -> bool:
+        """Return whether the directory is the one that is held, and nobody has removed it."""
+        found = os.fstat(self.held)
+        return identity(self.path) == (found.st_dev, found.st_ino)
+
+    def missing(self, workers: Iterable[int], kinds: Iterable[str]) -> str:
+        """Return what another program has removed of the directory, or of the sockets of these workers; "" if all is
+        there."""
+        if not self.is_there:
+            return f"{self.path} was removed by another program"
+        names = (f"{kind}-{worker}.sock" for worker in workers for kind in kinds)
+        gone = next((name for name in names if identity(self.path / name) is None), "")
+        return gone and f"{self.path / gone} was removed by another program"
+
+    def keep(self) -> bool:
+        """Make the directory again if another program has removed it, which is returned. Raises OSError, also where there
+        is somebody else's now."""
+        if self.is_there:
+            return False
+        with suppress(FileExistsError):
+            self.path.mkdir(mode=0o700)
+        found = self.path.lstat()
+        if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid() or found.st_mode & 0o077:
+            raise FileExistsError(errno.EEXIST, f"{self.path} is not ours")
+        held, self.held = self.held, hold(self.path)
+        os.close(held)
+        return True
+
+    def close(self) -> None:
+        """Remove the directory, and hold it no more."""
+        shutil.rmtree(self.path, ignore_errors=True)
+        os.close(self.held)
 
 
 def write_config(runtime: Path, text: str) -> None:

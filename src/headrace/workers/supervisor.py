@@ -26,7 +26,8 @@ _AS_FAR: Final = {RECOVERING: (RECOVERING, PREPARED, READY), PREPARED: (PREPARED
 class Supervisor:
     """Runs the workers. `is_ready` is called once, when all of them serve; `stop_listening` when a stop begins;
     `has_ended` for a worker whose process has, `serves_again` for one that does after it was started again, `has_said`
-    when some have said something. `logger` is a structlog logger."""
+    when some have said something, `has_looked` every HEARTBEAT_S. `around` says what else keeps the node from being
+    ready. `logger` is a structlog logger."""
 
     def __init__(
         self,
@@ -39,6 +40,8 @@ class Supervisor:
         self.has_ended: Callable[[Member], None] | None = None
         self.serves_again: Callable[[Member], None] | None = None
         self.has_said: Callable[[], None] | None = None
+        self.has_looked: Callable[[], None] | None = None
+        self.around: Callable[[], str] = str
         self._is_ready = is_ready
         self._stop_listening = stop_listening
         self._log = logger
@@ -59,13 +62,13 @@ class Supervisor:
         if self._stopping:
             return "stopping"
         for member in self.members:
-            if member.trouble and member.state == READY:
-                return member.trouble
             if member.state != READY:
                 return f"worker {member.index}: {_WORDS.get(member.state, member.state)}"
             if member.silent_s > SILENT_S:
                 return f"worker {member.index}: it has said nothing for {member.silent_s:.0f} s"
-        return "" if self._begun else "starting"
+        # Behind what is said of a worker that is away: the others say then that they are not linked to it.
+        found = dict.fromkeys(member.trouble for member in self.members if member.trouble)
+        return "; ".join(found) or ("" if self._begun else "starting") or self.around()
 
     def stop(self) -> None:
         """Let `run` come to its end. Runs on the loop."""
@@ -218,6 +221,8 @@ class Supervisor:
                 member.send(signal.SIGKILL)
         if self.has_said is not None:
             self.has_said()
+        if self.has_looked is not None:
+            self.has_looked()
         self._reap()
 
     # Stop

@@ -9,9 +9,17 @@ from typing import Any
 
 import pytest
 
-from headrace.workers.runtime import CONFIG, CONNECTIONS, TABLES, hold, remove_left_over, write_config
+from headrace.workers.runtime import (
+    CONFIG,
+    CONNECTIONS,
+    TABLES,
+    Runtime,
+    hold,
+    remove_left_over,
+    write_config,
+)
 
-OURS = (CONFIG, *TABLES, "peer-0.sock", "hand-12.sock", "admin-1.sock")
+OURS = (CONFIG, *TABLES, f"{CONNECTIONS}.new-3", "peer-0.sock", "hand-12.sock", "admin-1.sock")
 
 
 def made(folder: Path, name: str, *files: str, mode: int = 0o700) -> Path:
@@ -77,3 +85,37 @@ def test_what_has_no_room_for_the_configuration_is_named(tmp_path: Path) -> None
     with pytest.raises(OSError, match=f"{tmp_path}/config.toml: No space left on device") as raised:
         write_config(tmp_path, "x = 1")
     assert raised.value.errno == errno.ENOSPC
+
+
+def test_a_directory_that_another_program_has_removed_is_made_again_and_held(tmp_path: Path) -> None:
+    runtime = Runtime(made(tmp_path, "headrace-a", CONNECTIONS))
+    assert not runtime.keep()
+    assert runtime.missing([0], ["peer"]) == f"{runtime.path}/peer-0.sock was removed by another program"
+    (runtime.path / "peer-0.sock").touch()
+    assert runtime.missing([0], ["peer"]) == ""
+    for left in runtime.path.iterdir():
+        left.unlink()
+    runtime.path.rmdir()
+    assert runtime.missing([0], ["peer"]) == f"{runtime.path} was removed by another program"
+    assert runtime.keep()
+    assert runtime.path.stat().st_mode & 0o777 == 0o700
+    (runtime.path / CONNECTIONS).touch()
+    remove_left_over(tmp_path)
+    assert runtime.is_there  # it is held
+    runtime.close()
+    assert not runtime.path.exists()
+
+
+@pytest.mark.parametrize("what", ["file", "link", "open"])
+def test_what_somebody_else_has_put_in_its_place_is_not_used(tmp_path: Path, what: str) -> None:
+    runtime = Runtime(made(tmp_path, "headrace-a"))
+    runtime.path.rmdir()
+    if what == "file":
+        runtime.path.touch()
+    elif what == "link":
+        runtime.path.symlink_to(made(tmp_path, "elsewhere"))
+    else:
+        made(tmp_path, "headrace-a", mode=0o755)
+    with pytest.raises(FileExistsError):
+        runtime.keep()
+    assert runtime.missing([], [])

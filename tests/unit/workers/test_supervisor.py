@@ -15,7 +15,7 @@ import pytest
 import structlog
 from structlog.testing import LogCapture
 
-from headrace.workers.control import PREPARED, READY, RECOVERING, STOPPING, Report
+from headrace.workers.control import PREPARED, READY, RECOVERING, STARTING, STOPPING, Report
 from headrace.workers.member import HUNG_S, Member
 from headrace.workers.supervisor import SILENT_S, Supervisor
 
@@ -181,6 +181,28 @@ def test_the_trouble_of_a_worker_is_that_of_the_node() -> None:
     async def look(supervisor: Supervisor) -> None:
         await crew.until(lambda: crew.heard == ["ready"])
         assert supervisor.trouble == "too late"
+        supervisor.stop()
+
+    assert crew.run(look) == 0
+
+
+def test_what_all_workers_say_and_what_is_around_them_is_trouble_of_the_node() -> None:
+    crew = Crew(["opgr"], ["opgr"])
+    looked = []
+
+    async def look(supervisor: Supervisor) -> None:
+        await crew.until(lambda: crew.heard == ["ready"])
+        supervisor.has_looked = lambda: looked.append(True)
+        supervisor.around = lambda: "a file is gone"
+        supervisor._look()
+        assert looked
+        assert supervisor.trouble == "a file is gone"
+        crew.members[0].trouble = "shard 0 does not follow shard 1 now"
+        crew.members[1].trouble = "shard 1: the disk is full"
+        assert supervisor.trouble == "shard 0 does not follow shard 1 now; shard 1: the disk is full"
+        crew.members[1].state = STARTING
+        assert supervisor.trouble == "worker 1: starting"
+        crew.members[1].state = READY
         supervisor.stop()
 
     assert crew.run(look) == 0

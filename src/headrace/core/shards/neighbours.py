@@ -20,7 +20,7 @@ from headrace.core.outbound.routing import Passing, Router
 from headrace.core.ports.journal import JournalPort
 from headrace.core.ports.link import Crowds, Link, WorkerPort
 from headrace.core.records.message import Copy, Message
-from headrace.core.records.record import DROP_QOS0_SLOW, FLAG_FRAME, FLAG_QOS, FLAG_RETAIN
+from headrace.core.records.record import DROP_QOS0_AWAY, DROP_QOS0_SLOW, FLAG_FRAME, FLAG_QOS, FLAG_RETAIN
 from headrace.core.records.stream_record import OWNED, stream_record
 from headrace.core.shards import peer
 from headrace.core.shards.answering import Answering
@@ -96,11 +96,12 @@ class Neighbours(Passing):
         self._newest: dict[int, tuple[int, int]] = {}  # by shard: epoch and attempt of its newest hello
         self._senders: dict[int, Sender] = {}  # by slot
         self._by_shard: dict[int, Sender] = {}
+        self._absent: dict[int, int] = {}  # slots by shard: what those wanted last that do not follow now
         window = settings.window_bytes
         self.disk = SharedDisk(self.others, self._takers, self._senders, journal, publishing, window)
         self._withdrawing = Withdrawing()
         self._followed = Followed(fold, commit, settings.note_step, settings.note_bytes)
-        self._nobody = _Wanting(0, [])
+        self._nobody = _Wanting(0, [], 0)
         self._wanted = Wanted()
         fold.wanted = fold.queues.wanted = self._wanted
         self.queues: QueuePort | None = None  # whoever speaks of topic queues
@@ -308,12 +309,21 @@ class Neighbours(Passing):
         self._sent_before += sender.copies
         self._publishing.disperse(sender.crowd)
         self.disk.told(sender.shard, True)  # it may be
-        self.routes.close(sender.slot)
+        self._leave_routes(sender)
         self._answering.forget(sender.slot)
         sender.wire.cut()
         self.homes.closed(sender.shard)
         if self.queues is not None:
             self.queues.closed(sender.shard)
+
+    def _leave_routes(self, sender: Sender) -> None:
+        """Remember what a shard wanted that follows no more, so that what it misses at QoS 0 is counted. One that did not
+        follow had not said everything."""
+        if sender.following and sender.shard not in self._absent:
+            self._absent[sender.shard] = sender.slot
+            self.routes.changes += 1
+        else:
+            self.routes.close(sender.slot)
 
     def _of_follower(self, sender: Sender, frame: Frame) -> None:
         routes, slot = self.routes, sender.slot
@@ -382,6 +392,9 @@ class Neighbours(Passing):
         if self._fold.streams.starts:
             sender.wire.say(peer.Started(*self._fold.streams.starts[-1]))
         sender.follow(frame.offset, frame.granted)
+        absent = self._absent.pop(sender.shard, None)
+        if absent is not None:
+            self.routes.close(absent)
 
     def _from_source(self, taker: Taker, frame: Frame) -> None:
         """Go on with what a shard says that is followed. What belongs to its stream, or is told behind it, waits for what
@@ -512,14 +525,17 @@ class Neighbours(Passing):
             if wanting.changes == changes:
                 return wanting
         found: list[Sender] = []
+        absent = 0
         for slot in self.routes.match(message.tenant, message.topic):
             sender = self._senders.get(slot)
             if sender is not None:
                 found.append(sender)
-        if found:
-            return _Wanting(changes, found)
+            elif slot in self._absent.values():  # else it is of another shard of this worker
+                absent += 1
+        if found or absent:
+            return _Wanting(changes, found, absent)
         if self._nobody.changes != changes:
-            self._nobody = _Wanting(changes, found)
+            self._nobody = _Wanting(changes, found, 0)
         return self._nobody
 
     def _pass_home(self, message: Message, sent: list[Sender], publisher: Link | None) -> None:
@@ -534,8 +550,10 @@ class Neighbours(Passing):
         self, message: Message, known: Elsewhere | None, publisher: Link | None
     ) -> Elsewhere | None:
         """Send a message at QoS 0 to whoever follows, wants it and keeps up; for the others it is dropped, and
-        counted."""
+        counted, also for those that wanted it when they followed last."""
         wanting = self._wanting(message, known)
+        if wanting.absent:
+            self._fold.tenant(message.tenant).count_drop(DROP_QOS0_AWAY, wanting.absent)
         for sender in wanting.senders:
             if not sender.passes_live(message):
                 self._fold.tenant(message.tenant).count_drop(DROP_QOS0_SLOW, 1)
@@ -654,11 +672,13 @@ class Neighbours(Passing):
 
 
 class _Wanting(Elsewhere):
-    """The senders to the shards that want a topic, while the `changes` of routes are so many."""
+    """The senders to the shards that want a topic, and how many `absent` shards wanted it when they followed last, while
+    the `changes` of routes are so many."""
 
-    def __init__(self, changes: i64, senders: list[Sender]) -> None:
+    def __init__(self, changes: i64, senders: list[Sender], absent: int) -> None:
         self.changes: i64 = changes
         self.senders = senders
+        self.absent = absent
 
 
 class _Announcer(WantedListener):

@@ -12,7 +12,7 @@ from harness import Client, Harness, message
 from headrace.core.homes import Homes
 from headrace.core.ports.identity import DEFAULT_TENANT
 from headrace.core.records.message import Message, copy_of
-from headrace.core.records.record import DROP_QOS0_SLOW
+from headrace.core.records.record import DROP_QOS0_AWAY, DROP_QOS0_SLOW
 from headrace.core.records.stream_record import FOLLOWED, TAKEN, StreamRecord
 from headrace.core.shards import peer
 from headrace.core.shards.group_frames import Meet
@@ -223,6 +223,31 @@ def test_suback_waits_for_nobody_whose_stream_is_cut() -> None:
     pair.source.client("w").publish("a", b"after")
     pair.connect()
     assert received(reader) == [b"after"]
+
+
+def test_qos_0_that_a_shard_misses_which_wanted_it_is_counted() -> None:
+    """Until it follows again; of what it wants then the new stream tells."""
+    pair = Pair()
+    reader, writer = pair.talkers("a/+", 0)
+    drops = pair.source.broker.fold.tenant("default").counters.dropped
+
+    def missed() -> int:
+        return drops.get(DROP_QOS0_AWAY, 0)
+
+    pair.source.neighbours.broken(pair.far)
+    pair.follower.neighbours.broken(pair.near)
+    for topic in ("a/1", "a/2", "b"):
+        writer.publish(topic, b"missed", 0)
+    assert missed() == 2
+    pair.connect()
+    for _ in range(2):
+        writer.publish("a/1", b"here", 0)
+        pair.carry()
+    assert received(reader) == [b"here", b"here"]
+    assert missed() == 2
+    pair.source.neighbours.broken(pair.far)
+    writer.publish("a/1", b"missed", 0)
+    assert missed() == 3
 
 
 class Dumb(End):
