@@ -96,7 +96,7 @@ class OwnedShard:
             self.broker.join(self.journal, Routes(), _streams(others, self.log.reserve_bytes))
         self.name = JournalName()
         self.broker.journal_failed = self._fail
-        self._on_high_watermark = around.watchdog.watched("apply", self.broker.commit.on_high_watermark)
+        self._apply = around.watchdog.watched("apply", self.broker.commit.on_high_watermark)
         snapshots = Snapshotting(
             self.broker,
             self.log,
@@ -200,6 +200,17 @@ class OwnedShard:
     def _on_synced(self) -> None:
         self.log.finish_write()
         self._on_high_watermark(self.log.high_watermark)
+
+    def _on_high_watermark(self, high_watermark: int) -> None:
+        """Let what is durable take effect, as of now: the loop may have stood still since the clock was set, and what has
+        expired meanwhile is not to be delivered."""
+        worker = self._around.worker
+        if worker.clock.stale:
+            worker.clock.stale = False
+            worker.request_tick()
+            worker.clock.now_us = time.time_ns() // 1000
+            worker.clock.mono_ms = time.monotonic_ns() // 1_000_000
+        self._apply(high_watermark)
 
     # The journal's thread calls these; the loop does the work
 

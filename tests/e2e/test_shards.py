@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -12,7 +13,7 @@ from broker_process import wait_until
 from e2e.consumer import Consumer
 from e2e.producer import Producer
 from e2e.raw import RawClient
-from e2e.wire import PUBACK, PUBLISH
+from e2e.wire import MESSAGE_EXPIRY, PUBACK, PUBLISH
 from e2e.workers import Crew, Worker
 
 Clients = Callable[..., RawClient]
@@ -189,3 +190,25 @@ def test_workers_stop_in_good_order_and_start_again_with_another_number_of_worke
         alone.stop()
     finally:
         alone.end()
+
+
+def test_what_expires_while_a_worker_stands_still_is_not_delivered_by_it(
+    crew: Crew, clients: Clients
+) -> None:
+    """It has come over the link, or waits there, and is read when the worker goes on."""
+    first, second = crew.workers
+    reader = clients(second, crew.name_in(1, "r"), 5, clean=False)
+    reader.subscribe("a/#", qos=1)
+    writer = clients(first, crew.name_in(0, "w"), 5)
+    second.pause()
+    for qos in (0, 1):
+        for expiry_s, payload in ((1, b"old"), (60, b"new")):
+            writer.publish(f"a/{qos}", payload, qos, properties={MESSAGE_EXPIRY: expiry_s})
+    writer.ping()
+    time.sleep(2)
+    second.resume()
+    packets = [reader.receive() for _ in range(2)]
+    assert [packet.payload for packet in packets] == [b"new", b"new"]
+    assert all(packet.properties[MESSAGE_EXPIRY] <= 58 for packet in packets)
+    dropped = 'headrace_dropped_messages_total{reason="expired",tenant="default"}'
+    wait_until(lambda: second.metrics().get(dropped) == 2, "both are counted")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import time
 from collections.abc import Callable
 from pathlib import Path
 from threading import Timer
@@ -14,6 +15,7 @@ import structlog
 from structlog.testing import LogCapture
 
 from harness import message
+from headrace.core.commit import Deferred
 from headrace.core.homes import Homes
 from headrace.core.ports.clock import Clock
 from headrace.core.ports.settings import BrokerSettings
@@ -195,6 +197,34 @@ def test_a_retained_message_that_a_session_was_given_has_the_message_id_of_where
         assert holding.shards[1].name.id_of(given) == holding.shards[source].name.id_of(original)
 
     run(tmp_path, 2, look)
+
+
+def test_what_is_durable_takes_effect_as_of_now(tmp_path: Path) -> None:
+    """The process may have stood still since the clock was set: what has expired meanwhile is not to be delivered."""
+    seen: list[int] = []
+
+    class Looking(Deferred):
+        def __init__(self, clock: Clock) -> None:
+            super().__init__()
+            self.clock = clock
+
+        def run(self) -> None:
+            seen.append(self.clock.now_us)
+
+    async def life() -> None:
+        holding = Holding(tmp_path, 1, LogCapture())
+        (shard,) = holding.shards
+        clock = holding.worker.clock
+        shard.broker.commit.append(message())
+        shard.broker.commit.defer(Looking(clock))
+        holding.worker.end_tick()
+        clock.now_us = 1
+        await settle(holding.worker, holding.shards)
+        await holding.end()
+
+    before_us = time.time_ns() // 1000
+    asyncio.run(life())
+    assert before_us <= seen[0] <= time.time_ns() // 1000
 
 
 def test_the_lock_of_a_worker_that_ends_is_waited_for(tmp_path: Path) -> None:
