@@ -61,6 +61,14 @@ class End(Wire):
         self.is_cut = True
 
 
+class NarrowEnd(End):
+    """One side of a wire that is full as long as something waits to leave."""
+
+    @property
+    def full(self) -> bool:
+        return len(self.said) > 0
+
+
 class WiredShards:
     """So many shards; `carry` lets all that is said be heard. `held` are pairs (follower, source) whose wire carries
     nothing for now."""

@@ -613,6 +613,8 @@ class Neighbours(Passing):
         if self.disk.is_full:
             self.disk.set_windows()
         for taker in self._takers.values():
+            if not taker.follows:
+                taker.announce()
             taker.tell()
         more = self._answering.go_on() or more
         self.asking.go_on()

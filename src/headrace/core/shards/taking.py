@@ -70,6 +70,7 @@ class Taker:
         self.copies = 0  # appended
         self.window: i64 = window
         self.answered = False  # the source has begun to send on the newest wire
+        self.follows = True  # all filters are announced on it
         self.position: i64 = fold.streams.taken_of(source)
         self._start = fold.streams.sources.get(source, NO_START)  # of the owner that was heard last
         self._unsaid: StreamRecord | None = None  # it, if the journal does not have it
@@ -81,6 +82,9 @@ class Taker:
         self._intake = intake
         self._noted: i64 = self.position  # as the journal has it, or will have
         self._told: i64 = 0  # the durable position that the other side knows
+        # Filters, of which as many as `_announced` are said on the newest wire.
+        self._announcing: list[tuple[str, str]] = []
+        self._announced = 0
         self._asked: i64 = -1  # it wants to know when this one is durable; -1: it has not asked
         self._pending = 0  # copies and messages that have not taken effect
         self._newest: Copy | None = None  # the last copy among them: each knows the offset of the next one
@@ -90,7 +94,8 @@ class Taker:
         self._granted: i64 = 0
 
     def begin(self, wire: Wire, hello: Hello, filters: list[tuple[str, str]], number: int) -> None:
-        """Ask on a new wire for what follows the position. `number`: of the last filter among these."""
+        """Ask on a new wire for what follows the position, once all filters are announced, as the wire takes that.
+        `number`: of the last filter among these."""
         self.end()
         self.wire = wire
         self.confirmed = number
@@ -100,13 +105,27 @@ class Taker:
         self.answered = False
         self._granted = max(0, self.window - self._taking)
         wire.say(hello)
-        for at in range(0, len(filters), ANNOUNCED_AT_ONCE):
-            wire.say(Announced(filters[at : at + ANNOUNCED_AT_ONCE]))
-        wire.say(Follow(self.position, self._granted, self._start))
+        self._announcing, self._announced = filters, 0
+        self.follows = False
+        self.announce()
+
+    def announce(self) -> None:
+        """Go on with announcing all filters, unless so much waits on the wire that the rest can wait too. Then the stream
+        begins: what is announced behind that has been asked for by itself."""
+        wire = self.wire
+        while wire is not None and not self.follows and not wire.full:
+            part = self._announcing[self._announced : self._announced + ANNOUNCED_AT_ONCE]
+            if part:
+                self._announced += len(part)
+                wire.say(Announced(part))
+            else:
+                self._announcing, self.follows = [], True
+                wire.say(Follow(self.position, self._granted, self._start))
 
     def end(self) -> None:
         """Take nothing more from the wire there is: the stream is cut."""
         wire, self.wire = self.wire, None
+        self._announcing, self.follows = [], True
         self.inbox.clear()
         self.asked_ms = -1
         if wire is not None:
@@ -116,7 +135,9 @@ class Taker:
         """Announce one filter more."""
         if self.wire is not None:
             self.wire.say(frame)
-            if self.asked_ms < 0:
+            if not self.follows:
+                self.confirmed = frame.number  # it is looked for before anything is taken
+            elif self.asked_ms < 0:
                 self.asked_ms = now_ms
 
     def confirm(self, number: int, last: int, now_ms: i64) -> None:

@@ -28,7 +28,7 @@ from headrace.mqtt import codec
 from headrace.mqtt import reason_codes as rc
 from headrace.mqtt.packets import SubscriptionRequest
 from headrace.mqtt.properties import Properties
-from shard_wires import End, WiredShards, received
+from shard_wires import End, NarrowEnd, WiredShards, received
 
 SUBACK = 9
 PUBREL = 6
@@ -903,14 +903,6 @@ def test_members_are_told_of_as_the_wire_takes_it() -> None:
     assert sorted(payload for client in clients for payload in received(client)) == [
         b"%d" % number for number in range(10)
     ]
-
-
-class NarrowEnd(End):
-    """One side of a wire that is full as long as something waits to leave."""
-
-    @property
-    def full(self) -> bool:
-        return len(self.said) > 0
 
 
 def test_who_has_left_and_comes_again_waits_for_the_home_again() -> None:
