@@ -32,7 +32,7 @@ class NotSupported(HeadraceError):
 
 
 class Unreachable(ConnectionError):
-    """Nobody answers at an address. `errno` is that of the system, if it has said only one."""
+    """Says that nobody answers at an address. `errno` is that of the system, if it has said only one."""
 
     def __init__(self, address: str, error: OSError) -> None:
         super().__init__(f"no broker answers at {address}: {_why(error)}")

@@ -97,8 +97,7 @@ class Neighbours(Passing):
         self._senders: dict[int, Sender] = {}  # by slot
         self._by_shard: dict[int, Sender] = {}
         self._absent: dict[int, int] = {}  # slots by shard: what those wanted last that do not follow now
-        window = settings.window_bytes
-        self.disk = SharedDisk(self.others, self._takers, self._senders, journal, publishing, window)
+        self.disk = SharedDisk(self.others, self._takers, self._senders, journal, publishing, settings)
         self._withdrawing = Withdrawing()
         self._followed = Followed(fold, commit, settings.note_step, settings.note_bytes)
         self._nobody = _Wanting(0, [], 0)

@@ -13,6 +13,7 @@ from headrace.core.ports.journal import JournalPort
 from headrace.core.ports.link import Crowds
 from headrace.core.shards.peer import Filled
 from headrace.core.shards.sending import Sender
+from headrace.core.shards.stream_settings import StreamSettings
 from headrace.core.shards.taking import Taker
 
 
@@ -26,9 +27,9 @@ class SharedDisk:
         senders: dict[int, Sender],
         journal: JournalPort,
         publishing: Crowds,
-        window: i64,
+        settings: StreamSettings,
     ) -> None:
-        """Begin with space. `window`: of a stream, in bytes, while there is."""
+        """Begin with space: each stream has its whole window."""
         self.is_full = False
         self.says_full = False  # it is the disk that is, and not something else
         self.finished: i64 = 0  # while space is short: where the journal's finished segments end
@@ -37,7 +38,7 @@ class SharedDisk:
         self._senders = senders
         self._journal = journal
         self._publishing = publishing
-        self._window: i64 = window
+        self._window: i64 = settings.window_bytes
         self._filled = set(others)  # shards that have not said that they have space
 
     def set_full(self, full: bool, is_of_disk: bool) -> None:
