@@ -73,3 +73,16 @@ class NotReadableNow(HeadraceError):
     """A record that nothing goes on without cannot be read at the moment. At a start: start again."""
 
     retry_helps = True
+
+
+def forget_calls(error: BaseException | None) -> None:
+    """Have an error, and those that it came from, refer no more to the calls which raised them, once it has been told.
+
+    What a call holds may hold the error: then neither goes before garbage is collected, nor does what they refer to.
+    """
+    found: list[BaseException | None] = [error]
+    while found:
+        one = found.pop()
+        if one is not None and one.__traceback__ is not None:
+            one.__traceback__ = None
+            found += [one.__cause__, one.__context__]

@@ -7,7 +7,6 @@ it, close the sessions that a crash left open, listen. Stop: say goodbye, wait f
 from __future__ import annotations
 
 import asyncio
-import gc
 import os
 import signal
 import ssl
@@ -43,6 +42,7 @@ from headrace.net.tls import is_hang_up, server_context
 from headrace.reloading import Reloading
 from headrace.services.access import FileAccess
 from headrace.services.bridges import Bridges
+from headrace.services.collecting import Endings, take_charge
 from headrace.services.doors import Doors
 from headrace.services.failures import FailureLog
 from headrace.services.histogram import Histogram
@@ -87,9 +87,6 @@ TIMER_INTERVAL_S = 0.1
 STREAMS_WITHIN_S = 5.0  # for so long a worker waits for the others before clients come
 BEHIND_INTERVAL_S = 0.001  # more is due than one pass of the loop should do
 SWITCH_INTERVAL_S = 0.0005
-# The collector looks at what is new, a millisecond's worth at a time, and never again at what has outlived that: 200 000
-# retained messages would take it 160 ms. Nothing of ours needs it; connections, sessions and scrapes leave no cycles.
-GC_THRESHOLDS = (10_000, 1_000_000, 100)
 
 log = structlog.get_logger("headrace")
 
@@ -137,8 +134,7 @@ class Node:
         self.shards: list[OwnedShard] = []
         with keys_named(config, "data_dir"):
             self._own_shards()
-        name = self.place.node or self.shards[0].log.uuid
-        self._bridges = Bridges(self.worker, name, log.info, log.warning)
+        self._bridges = Bridges(self.worker, self._name(), log.info, log.warning)
         with keys_named(config, "limits"):
             self._doors = self._make_doors()
         several = self.place.shards > 1
@@ -150,6 +146,10 @@ class Node:
         self._reloading = Reloading(
             config, reread, self.worker, self._doors, self._access, self._bridges, self._admin
         )
+
+    def _name(self) -> str:
+        """Return what the node is called where bridges tell it."""
+        return self.place.node or self.shards[0].log.uuid
 
     def _access_control(self) -> FileAccess | None:
         """Return the access control, None where everybody may do everything. Raises ConfigError."""
@@ -174,7 +174,9 @@ class Node:
             if self._access is not None:
                 self._access.counts, self._access.times = counts, times
         settings = door_settings(self.config)
-        return Doors(self.worker, settings, self._access, log.warning, self._audit, counts, times)
+        doors = Doors(self.worker, settings, self._access, log.warning, self._audit, counts, times)
+        doors.ended = Endings().note if self._owns_process else None
+        return doors
 
     def _hand_over(self) -> HandOver | None:
         """Return what takes clients to the workers where they are at home, None where there is no other worker."""
@@ -583,5 +585,5 @@ def run_on_loop(main: Coroutine[Any, Any, int]) -> int:
     """Run a program of a node on uvloop in this thread; returns its exit status."""
     # The journal's writer must get the interpreter soon after its system call returns (decision 23: switch interval).
     sys.setswitchinterval(SWITCH_INTERVAL_S)
-    gc.set_threshold(*GC_THRESHOLDS)
+    take_charge()
     return uvloop.run(main)

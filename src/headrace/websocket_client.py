@@ -18,7 +18,7 @@ from websockets.http11 import Response
 from websockets.typing import Subprotocol
 from websockets.uri import parse_uri
 
-from headrace.websocket_frames import DATA_FRAMES, Above, WebSocketStream
+from headrace.websocket_frames import DATA_FRAMES, Above, WebSocketStream, taken
 
 SUBPROTOCOL: Final = Subprotocol("mqtt")  # [MQTT-6.0.0-3]
 
@@ -77,7 +77,7 @@ class WebSocketClient(WebSocketStream):
         if isinstance(event, Response):
             self._upgraded(event)
         elif isinstance(event, Frame) and event.opcode in DATA_FRAMES:
-            self._client.data_received(bytes(event.data))
+            self._client.data_received(taken(event))
 
     def _send(self) -> None:
         super()._send()
@@ -88,7 +88,7 @@ class WebSocketClient(WebSocketStream):
         return False
 
     def connection_lost(self, error: Exception | None) -> None:
-        self._lost()
+        self.give_up()
         self._client.connection_lost(error)
 
     def _upgraded(self, response: Response) -> None:

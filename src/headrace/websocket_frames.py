@@ -11,8 +11,10 @@ from collections.abc import Callable
 from typing import Any, Final
 from typing import Protocol as Shape
 
-from websockets.frames import CloseCode, Opcode
+from websockets.frames import CloseCode, Frame, Opcode
 from websockets.protocol import Protocol, State
+
+from headrace.errors import forget_calls
 
 DATA_FRAMES: Final = (Opcode.BINARY, Opcode.CONT)
 # What one WebSocket gets parsed in a pass of the loop: frames of no or one byte cost as much as large ones.
@@ -26,6 +28,13 @@ class Above(Shape):
 
     def pause_writing(self) -> None: ...
     def resume_writing(self) -> None: ...
+
+
+def taken(frame: Frame) -> bytes:
+    """Return the data of a frame, and leave it none: the parser holds the last frame until the next one comes."""
+    data = bytes(frame.data)
+    frame.data = b""
+    return data
 
 
 class WebSocketStream(asyncio.Transport):
@@ -106,10 +115,22 @@ class WebSocketStream(asyncio.Transport):
         """Handle a request, a response or a frame."""
         raise NotImplementedError
 
-    def _lost(self) -> None:
+    def give_up(self) -> None:
+        """Let go of the socket and of everything that the parser holds: there is no connection, or no more.
+
+        The parser is a generator that refers to itself, and its errors to the calls that raised them, so both would
+        stay in memory until garbage is collected, with what they have read.
+        """
         self._socket = None
         self._unparsed = b""
-        self._frames.reader.buffer.clear()  # the parser refers to itself, and stays until garbage is collected
+        frames = self._frames
+        frames.parser.close()
+        forget_calls(frames.parser_exc)
+        forget_calls(frames.handshake_exc)
+        frames.parser_exc = frames.handshake_exc = None
+        frames.reader.buffer.clear()
+        frames.events.clear()
+        frames.writes.clear()
 
     def pause_writing(self) -> None:
         self._above.pause_writing()
@@ -131,7 +152,7 @@ class WebSocketStream(asyncio.Transport):
     # asyncio.Transport: what is above calls
 
     def write(self, data: bytes | bytearray | memoryview) -> None:
-        if self._frames.state is State.OPEN:
+        if self._socket is not None and self._frames.state is State.OPEN:
             self._frames.send_binary(data)
             self._send()
 

@@ -4,7 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from headrace.errors import ConfigError, HeadraceError, MalformedPacket, PacketTooLarge, ProtocolError
+from headrace.errors import (
+    ConfigError,
+    HeadraceError,
+    MalformedPacket,
+    PacketTooLarge,
+    ProtocolError,
+    forget_calls,
+)
 
 
 def test_a_protocol_error_says_its_code() -> None:
@@ -32,3 +39,20 @@ def test_a_retry_helps_only_where_a_class_says_so() -> None:
 
     assert not ConfigError("x").retry_helps
     assert Busy("x").retry_helps
+
+
+def test_an_error_that_forgets_its_calls_forgets_those_of_its_causes_too() -> None:
+    def fail() -> None:
+        try:
+            raise OSError("first")
+        except OSError as error:
+            raise ConfigError("second") from error
+
+    with pytest.raises(ConfigError) as caught:
+        fail()
+    error = caught.value
+    cause = error.__cause__
+    forget_calls(error)
+    assert cause is not None
+    assert (error.__traceback__, cause.__traceback__) == (None, None)
+    assert str(error) == "second"

@@ -14,6 +14,7 @@ import json
 import logging
 import socket
 import ssl
+import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from http import HTTPStatus
@@ -26,6 +27,7 @@ from starlette.types import ASGIApp
 from uvicorn.protocols.http.h11_impl import H11Protocol, RequestResponseCycle
 
 from headrace.api.problem import PROBLEM_JSON, content
+from headrace.errors import forget_calls
 
 CONNECTIONS_MAX = 64
 STOP_S = 1
@@ -101,6 +103,7 @@ class BoundedHttp(H11Protocol):
 
     def send_400_response(self, msg: str) -> None:
         """Answer as a problem document; when an answer is under way already, there is nothing left to say."""
+        forget_calls(sys.exception())  # of h11, raised in a call that has it
         body = json.dumps(content(HTTPStatus.BAD_REQUEST, msg)).encode()
         headers = [
             ("content-type", PROBLEM_JSON),
@@ -222,6 +225,7 @@ class Accepting:
             self._report("admin: connection refused", str(error) or type(error).__name__)
             accepted.close()
             made.end()
+            forget_calls(error)
 
     def _ended(self, made: BoundedHttp) -> None:
         del self._open_now[made]

@@ -87,6 +87,11 @@ class Connection(StreamLink):
         """Return whether nobody has been let in yet."""
         return self.session is None and not self.relayed
 
+    def give_up(self) -> None:
+        """Let go of the parser, which refers to us: there will be no transport, so nobody tells us of its end."""
+        self.closed = True
+        self._stream.stop()
+
     # asyncio.Protocol
 
     def connection_made(self, transport: PlainTransport | asyncio.Transport) -> None:

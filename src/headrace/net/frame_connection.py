@@ -62,12 +62,19 @@ class FrameConnection(Connection):
         if self.client is not None:
             self.client.writable()
 
+    def give_up(self) -> None:
+        self._lose_client()
+        super().give_up()
+
     def connection_lost(self, error: Exception | None) -> None:
+        self._lose_client()
+        super().connection_lost(error)
+
+    def _lose_client(self) -> None:
         client = self.client
         if client is not None:
             self.client = None  # the two would keep each other alive
             client.lost()
-        super().connection_lost(error)
 
     def route_through(
         self, handler: ServerHandler, around: Callable[[asyncio.Transport], asyncio.Transport] | None

@@ -16,6 +16,7 @@ import time
 import traceback
 from collections.abc import Callable, Sequence
 
+from headrace.errors import forget_calls
 from headrace.net import tls
 from headrace.net.address import Address, Options, listed
 from headrace.net.bound import bind, release
@@ -72,6 +73,7 @@ class ListenerSet(ConnectionSet):
     note_away: NoteAway | None = None
     came: Callable[[Connection], None] | None = None  # told of each connection
     went: Callable[[Connection], None] | None = None
+    ended: Callable[[], object] | None = None  # told of each connection's end, also of one that never began
     strangers: Strangers
     all_of_node: Sequence[ListenerSet] = ()
 
@@ -117,6 +119,11 @@ class ListenerSet(ConnectionSet):
         self.strangers.gone(connection)
         if self.went is not None:
             self.went(connection)
+        self.note_end()
+
+    def note_end(self) -> None:
+        if self.ended is not None:
+            self.ended()
 
     def cut_off(self, connection: Connection, reason: str) -> None:
         super().cut_off(connection, reason)
@@ -351,6 +358,8 @@ class Listener:
             accepted.close()
         if connection is not None:
             self.connections.strangers.gone(connection)
+            connection.give_up()
+        self.connections.note_end()
 
     async def _open(self, accepted: socket.socket, connection: Connection) -> None:
         """Open a connection: PROXY header, TLS, WebSocket, all in the time that is allowed for CONNECT: whatever fails
@@ -369,23 +378,36 @@ class Listener:
                 await self._connect(accepted, connection, until)
         except (Exception, asyncio.CancelledError) as error:  # noqa: BLE001
             self._refuse(accepted, connection, error)
+            forget_calls(error)  # the transport keeps the error, and a call of it the transport
 
     async def _connect(self, accepted: socket.socket, connection: Connection, until: float) -> None:
         protocol = self._protocol(connection)
-        if self._context is None:
-            await self._loop.connect_accepted_socket(lambda: protocol, accepted)
-        else:
-            left_s = max(0.001, until - time.monotonic())
-            heard = self._hearing(connection, protocol)
-            await tls.connect(
-                self._loop,
-                lambda: protocol,
-                accepted,
-                self._context,
-                left_s,
-                heard,
-                lambda: connection.turn_away(TLS_MESSAGES),
-            )
+        try:
+            if self._context is None:
+                await self._loop.connect_accepted_socket(lambda: protocol, accepted)
+            else:
+                await self._shake_hands(accepted, connection, protocol, self._context, until)
+        except BaseException:
+            before: object = protocol
+            if isinstance(before, WebSocketTransport) and not connection.made:
+                before.give_up()  # nobody tells it that there will be no connection
+            raise
+
+    async def _shake_hands(
+        self,
+        accepted: socket.socket,
+        connection: Connection,
+        protocol: asyncio.Protocol,
+        context: ssl.SSLContext,
+        until: float,
+    ) -> None:
+        left_s = max(0.001, until - time.monotonic())
+        heard = self._hearing(connection, protocol)
+
+        def cut() -> None:
+            connection.turn_away(TLS_MESSAGES)
+
+        await tls.connect(self._loop, lambda: protocol, accepted, context, left_s, heard, cut)
 
     @staticmethod
     def _hearing(connection: Connection, protocol: object) -> Callable[[], int | None]:

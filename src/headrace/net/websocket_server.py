@@ -19,7 +19,7 @@ from websockets.server import ServerProtocol
 from websockets.typing import Origin, Subprotocol
 
 from headrace.net.connection import Connection
-from headrace.websocket_frames import DATA_FRAMES, WebSocketStream
+from headrace.websocket_frames import DATA_FRAMES, WebSocketStream, taken
 
 SUBPROTOCOLS: Final = [Subprotocol("mqtt"), Subprotocol("mqttv3.1")]  # [MQTT-6.0.0-3], and MQTT 3.1's
 REQUEST_BYTES_MAX: Final = 16 << 10
@@ -67,13 +67,13 @@ class WebSocketTransport(WebSocketStream):
         if self._frames.state is State.CONNECTING:
             self._bound_request(self._at - before)
         if self._socket is not None:
-            self._connection.note_below(len(self._frames.reader.buffer))
+            self._connection.note_below(len(self._frames.reader.buffer) + self._request_bytes)
 
     def _on_error(self, error: Exception) -> None:
         self._connection.failed(error)
 
     def _bound_request(self, more: int) -> None:
-        self._request_bytes += more
+        self._request_bytes += more  # of which the parser keeps the lines that are whole
         if self._request_bytes > REQUEST_BYTES_MAX:
             self._connection.turn_away("handshake")
 
@@ -81,7 +81,7 @@ class WebSocketTransport(WebSocketStream):
         return False
 
     def connection_lost(self, error: Exception | None) -> None:
-        self._lost()
+        self.give_up()
         self._connection.connection_lost(error)
 
     def _on_event(self, event: object) -> None:
@@ -104,13 +104,15 @@ class WebSocketTransport(WebSocketStream):
         if response.status_code != HTTPStatus.SWITCHING_PROTOCOLS:
             self._connection.count_turned_away("handshake")
         self._frames.send_response(response)
+        request.headers.clear()  # the parser holds the request as long as there is the connection
+        self._request_bytes = 0
 
     def _frame(self, frame: Frame) -> None:
         """Take one frame. After our own Close whatever comes is ignored; what came before the client's counts."""
         if self._closing:
             return
         if frame.opcode in DATA_FRAMES:
-            self._connection.data_received(bytes(frame.data))
+            self._connection.data_received(taken(frame))
         elif frame.opcode is Opcode.TEXT:
             self._closing = True
             self._frames.fail(CloseCode.UNSUPPORTED_DATA, "MQTT needs binary frames")  # [MQTT-6.0.0-1]

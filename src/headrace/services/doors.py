@@ -82,6 +82,8 @@ class Doors:
         self._access = access
         self._warn = warn
         self._incidents = Incidents(warn)
+        # Told of each connection that has ended, if it was more than a socket: its libraries may have left garbage.
+        self.ended: Callable[[], object] | None = None
         self._listeners: list[Listener] = []
         self._sets: list[ListenerSet] = []
         self.poller = Poller(asyncio.get_running_loop()) if HAS_EPOLL else None
@@ -147,6 +149,8 @@ class Doors:
         connections.all_of_node = self._sets
         connections.note_away = self._log.turned_away
         connections.came, connections.went = self.tracing.came, self.tracing.went
+        if address.encrypted or address.websocket or options.proxy != "off":
+            connections.ended = self.ended
         self._limit(connections, options)
         report = self._incidents.report
         self._listeners.append(

@@ -199,8 +199,10 @@ class PlainTransport(Watched):
         self._poller.loop.call_soon(self._lose)
 
     def _lose(self) -> None:
+        error = self._error
+        self._error = None  # it was raised by a call of ours, and would keep us in memory
         try:
-            self._receiver.connection_lost(self._error)
+            self._receiver.connection_lost(error)
         finally:
             self._socket.close()
 
