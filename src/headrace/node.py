@@ -114,7 +114,6 @@ class Node:
         self._stopping = asyncio.Event()
         self._not_ready = "starting"
         self._rounds: list[Repeating] = []
-        self._reaching: asyncio.Task[None] | None = None
         self._tick_clock()
         self._audit = audit_log(config)
         with keys_named(config, "access"):  # whatever it raises, the journal is not open yet
@@ -180,6 +179,7 @@ class Node:
 
     def _hand_over(self) -> HandOver | None:
         """Return what takes clients to the workers where they are at home, None where there is no other worker."""
+        self._reaching: asyncio.Task[None] | None = None
         if self.peers is None or self.place.is_alone:
             return None
         peers = self.peers

@@ -101,8 +101,7 @@ class Neighbours(Passing):
         self._withdrawing = Withdrawing()
         self._followed = Followed(fold, commit, settings.note_step, settings.note_bytes)
         self._nobody = _Wanting(0, [], 0)
-        self._wanted = Wanted()
-        fold.wanted = fold.queues.wanted = self._wanted
+        self._wanted = fold.wanted = fold.queues.wanted = Wanted()
         self.queues: QueuePort | None = None  # whoever speaks of topic queues
         self.homes = GroupHomes(fold, commit, delivery, journal, worker, self._holding, wires)
         self.members = GroupMembers(shard, fold, commit, delivery, worker, wires, settings.answer_within_ms)
