@@ -164,9 +164,13 @@ def limit_users(limits: Limits, config: Config) -> None:
 
 
 def audit_log(config: Config) -> Audit:
-    """Return the audit log. Its lines go where the log's do: failures whatever the log's level, the rest at `info`."""
-    level = structlog.make_filtering_bound_logger(logging.INFO)
-    tell = structlog.wrap_logger(structlog.WriteLogger(sys.stderr), wrapper_class=level).info
+    """Return the audit log. Its lines go where the log's do: failures whatever the log's level, the rest at `info`. In a
+    program whose log is Python's own, failures are warnings there."""
+    if isinstance(structlog.get_config()["logger_factory"], structlog.stdlib.LoggerFactory):
+        tell = log.warning
+    else:
+        level = structlog.make_filtering_bound_logger(logging.INFO)
+        tell = structlog.wrap_logger(structlog.WriteLogger(sys.stderr), wrapper_class=level).info
     news = logging.getLevelNamesMapping()[config.log.level.upper()] <= logging.INFO
     return Audit(tell, config.log.audit, tell_news=log.info if news else None)
 

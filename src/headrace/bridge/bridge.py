@@ -164,10 +164,19 @@ class Bridge:
             await asyncio.wait((ended,), timeout=_ABORT_S)
 
     async def _open(self, address: Location, link: RemoteLink) -> None:
+        if not address.websocket:
+            await self._dial(address, link)
+            return
+        call_soon = asyncio.get_running_loop().call_soon
+        socket = WebSocketClient(link, str(address), self.settings.packet_bytes_max, call_soon)
+        try:
+            await self._dial(address, socket)
+        except BaseException:
+            socket.give_up()  # nobody tells it that there will be no connection
+            raise
+
+    async def _dial(self, address: Location, protocol: object) -> None:
         loop = asyncio.get_running_loop()
-        protocol: object = link
-        if address.websocket:
-            protocol = WebSocketClient(link, str(address), self.settings.packet_bytes_max, loop.call_soon)
         context = client_context(self.settings.tls) if address.encrypted else None
 
         def make() -> asyncio.Protocol:

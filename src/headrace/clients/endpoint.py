@@ -93,7 +93,11 @@ class Endpoint:
         scheme = "ws" if self.tls is None else "wss"
         upgrade = _Upgrade(link)
         socket = WebSocketClient(upgrade, f"{scheme}://{self.address}{self.path}", None, loop.call_soon)
-        await loop.create_connection(lambda: socket, self.host, self.port, ssl=self.tls)  # type: ignore[type-var]
+        try:
+            await loop.create_connection(lambda: socket, self.host, self.port, ssl=self.tls)  # type: ignore[type-var]
+        except BaseException:
+            socket.give_up()
+            raise
         try:
             await upgrade.done
         except BaseException:

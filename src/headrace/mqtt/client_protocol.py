@@ -83,7 +83,8 @@ class ClientProtocol(PacketStream):
                 return
         except ProtocolError as error:
             stop = pos + 2 + (read_u16(data, pos, end) if end - pos > 1 else 0)
-            error.message += f", topic {shown_name(data[pos + 2 : min(stop, end)])}"
+            shown = shown_name(data[pos + 2 : min(stop, end)])
+            error.message = f"{error.message}, topic {shown}"  # mypyc knows no += of an exception's attribute
             raise
         self._handler.on_publish(packet)
 

@@ -17,8 +17,11 @@ import paho.mqtt.publish
 import pytest
 import uvloop
 
+from headrace.clients.errors import ConnectRefused
+from headrace.clients.mqtt import MqttClient
 from headrace.errors import ConfigError
 from headrace.journal.errors import JournalLocked
+from headrace.mqtt.packets import Connect
 from headrace.testing import Broker
 
 LOOPS: list[Callable[[], asyncio.AbstractEventLoop]] = [uvloop.new_event_loop, asyncio.SelectorEventLoop]
@@ -160,3 +163,20 @@ def test_its_log_goes_by_logging(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.INFO, "headrace"):
         asyncio.run(asyncio.wait_for(main(), 60))
     assert {record.name for record in caplog.records} >= {"headrace"}
+
+
+def test_who_is_refused_is_told_in_the_log_of_the_program(
+    caplog: pytest.LogCaptureFixture, tmp_path: Path
+) -> None:
+    (tmp_path / "passwords").touch()
+
+    async def main() -> None:
+        async with Broker(access__password_file=str(tmp_path / "passwords")) as broker:
+            connect = Connect(5, "c", username="nobody", password=b"x")
+            with pytest.raises(ConnectRefused):
+                await MqttClient(broker.host, broker.port, connect).open()
+
+    asyncio.run(asyncio.wait_for(main(), 60))
+    [refused] = [record for record in caplog.records if "login failed" in record.getMessage()]
+    assert (refused.name, refused.levelname) == ("headrace", "WARNING")
+    assert not [record for record in caplog.records if record.levelno >= logging.ERROR]
