@@ -132,7 +132,8 @@ class Delivery(Pump):
         if link is None or not link.ready:
             session.count_drop(DROP_QOS0_AWAY, 1)
         elif message.message_expiry_s >= 0 and message.is_late(self._clock.now_us):
-            session.count_drop(DROP_EXPIRED, 1)
+            # Of a session that counts what the journal says of its queue, so a replay gives the same.
+            session.tenant.count_drop(DROP_EXPIRED, 1)
         elif not self._permitted(link, message):
             session.count_drop(DROP_PERMISSION, 1)
         elif link.paused or link.buffered() > self._high:

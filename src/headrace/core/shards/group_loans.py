@@ -185,7 +185,10 @@ class GroupLoans(Lending):
 
     def _drop(self, session: Session, borrowing: Borrowing, loan: Loan, reason: int) -> None:
         """Finish what the client does not get, and nobody else."""
-        session.count_drop(reason, 1)
+        if reason == DROP_EXPIRED:  # of a session that counts what the journal says of its queue
+            session.tenant.count_drop(reason, 1)
+        else:
+            session.count_drop(reason, 1)
         if loan.qos == 2:
             self._complete(session, borrowing, loan)
         else:

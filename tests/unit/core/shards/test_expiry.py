@@ -148,6 +148,24 @@ def test_a_replay_drops_it_as_it_was_dropped(qos: int) -> None:
     assert drops(shards[1]) == before
 
 
+@pytest.mark.parametrize(("qos", "group"), [(0, False), (1, False), (0, True), (1, True), (2, True)])
+def test_what_a_session_counts_as_expired_is_what_a_replay_gives(qos: int, group: bool) -> None:
+    """At QoS 0, and of what a group has lent, no record says whose it was: its tenant counts that."""
+    shards = WiredShards(2)
+    client = shards[1].client("m", version=5, clean=False)
+    client.subscribe(share_in(shards, 0) if group else "a/#", qos)
+    shards.carry()
+    shards[0].client("w", version=5).publish("a/old", b"old", qos, expiry_s=5)
+    on_the_wire(shards, 10)
+    assert received(client) == []
+    assert drops(shards[1]) == {DROP_EXPIRED: 1}
+    before = shards[1].broker.fold.tenant(DEFAULT_TENANT).sessions[client.link.client_id].drops_by_name()
+    shards.crash(1)
+    assert (
+        shards[1].broker.fold.tenant(DEFAULT_TENANT).sessions[client.link.client_id].drops_by_name() == before
+    )
+
+
 @pytest.mark.parametrize("qos", [0, 1, 2])
 def test_what_a_group_lends_and_expires_on_the_wire_is_finished(qos: int) -> None:
     """Nobody gets it: its home hears that it is done, and lends what comes next."""
