@@ -206,6 +206,7 @@ class GroupCommit:
         self.failed: BaseException | None = None
         self.batches = 0
         self.bytes = 0
+        self.written_us: int = 0  # when a batch was last given to the journal
 
     def attach(self, listener: BatchListener) -> None:
         self._listener = listener
@@ -425,6 +426,7 @@ class GroupCommit:
         self._outstanding_end = self._next
         self.batches += 1
         self.bytes += len(body)
+        self.written_us = self._clock.now_us
         self._offered = records
         try:
             self._journal.append(body, records, self._first_us, self._clock.now_us)

@@ -78,7 +78,7 @@ class Sessions(SignInListener):
         self._awaited: list[tuple[Session, bool]] = []  # since the start; whether it was open until then
         self.testimony = testimony
         self.admission = Admission(worker.settings)
-        self._wills = Wills(fold, commit, self.admission, worker.clock)
+        self._wills = Wills(fold, commit, self.admission, worker)
         self._grants = Grants(worker.settings)
 
     def name_journal(self, journal: JournalName) -> None:
@@ -280,7 +280,6 @@ class Sessions(SignInListener):
 
     def resume(self, session: Session, packet: Connect, expiry_s: int, link: Link) -> None:
         session.settle()
-        self._wills.let_go(session)
         limit = self._delivery.reserving.limit_of_resumed(session, link.chunk)
         event = SessionResumed.at(
             self._clock.now_us,
@@ -292,6 +291,7 @@ class Sessions(SignInListener):
             user=link.identity.user if session.owner is None else None,
         )
         self._commit.append(event)
+        self._wills.let_go(session)
         if session.timer is not None:
             session.timer.cancel()
             session.timer = None
@@ -493,7 +493,8 @@ class Sessions(SignInListener):
         event = BrokerStarted.at(self._clock.now_us)
         self._commit.append(event)
         self._fold.started(event)
-        self._wills.since_us = self._fold.recorded_us or event.timestamp_us
+        # The clock may have been set back since: what is written from now on is newer in any case.
+        self._wills.since_us = min(self._fold.recorded_us or event.timestamp_us, event.timestamp_us)
         if self._settings.drop_events:
             self._fold.collect_drops()
         for session in list(self._fold.by_incarnation.values()):

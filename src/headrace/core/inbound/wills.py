@@ -20,8 +20,7 @@ if TYPE_CHECKING:
     from headrace.core.commit import GroupCommit
     from headrace.core.inbound.admission import Admission
     from headrace.core.ports.access import Access
-    from headrace.core.ports.clock import Clock
-    from headrace.core.ports.link import Link
+    from headrace.core.ports.link import Link, WorkerPort
     from headrace.core.state.session import Session
     from headrace.core.state.state import Fold
     from headrace.mqtt.packets import Will
@@ -31,13 +30,15 @@ class Wills(RetainedListener):
     """Takes wills, publishes them, or lets them be forgotten. `since_us`: who wrote to a topic in another shard before
     then did so while the clients whose wills are held were connected."""
 
-    def __init__(self, fold: Fold, commit: GroupCommit, admission: Admission, clock: Clock) -> None:
+    def __init__(self, fold: Fold, commit: GroupCommit, admission: Admission, worker: WorkerPort) -> None:
         self.since_us = 0
-        self._held: dict[tuple[str, bytes], list[Session]] = {}  # by tenant and topic
+        self._held: dict[tuple[str, bytes], dict[Session, None]] = {}  # by tenant and topic
+        self._stale: set[Session] = set()  # of them, those somebody has written something newer than
         self._fold = fold
         self._commit = commit
         self._admission = admission
-        self._clock = clock
+        self._worker = worker
+        self._clock = worker.clock
 
     def take(self, link: Link, will: Will | None) -> bool:
         """Return whether the client may leave this will; it is noted whose it is."""
@@ -62,6 +63,9 @@ class Wills(RetainedListener):
             session.tenant.count_drop(DROP_NOT_ACCEPTED, 1)
             self.cancel(session)
             return
+        if session in self._stale:
+            self.cancel(session)
+            return
         message = self._message(session, will, topic)
         fired = WillFired.at(self._clock.now_us, session.named())
         retained = message.retain
@@ -76,10 +80,10 @@ class Wills(RetainedListener):
     def cancel(self, session: Session) -> None:
         """Forget the will: it is not published."""
         if session.will is not None:
+            self._commit.append(WillCancelled.at(self._clock.now_us, session.named()))
             self.let_go(session)
             session.will = None
             session.changed = True
-            self._commit.append(WillCancelled.at(self._clock.now_us, session.named()))
 
     # Wills that are held after a start
 
@@ -93,10 +97,10 @@ class Wills(RetainedListener):
         key = (tenant.name, will.topic.encode("utf-8"))
         sessions = self._held.get(key)
         if sessions is None:
-            sessions = self._held[key] = []
+            sessions = self._held[key] = {}
             if self._fold.wanted is not None:
                 self._fold.wanted.add(tenant.name, will.topic)
-        sessions.append(session)
+        sessions[session] = None
         tenant.retained.listener = self
 
     def let_go(self, session: Session) -> None:
@@ -108,7 +112,8 @@ class Wills(RetainedListener):
         sessions = self._held.get(key)
         if sessions is None or session not in sessions:
             return
-        sessions.remove(session)
+        del sessions[session]
+        self._stale.discard(session)
         if sessions:
             return
         del self._held[key]
@@ -120,15 +125,21 @@ class Wills(RetainedListener):
 
     def written(self, message: Message) -> None:
         """Forget the wills that are held for the topic of a message: somebody else has said something newer there. That
-        another will is published says nothing, nor does what was written in another shard before the broker ended."""
+        another will is published says nothing, nor does what was written in another shard before the broker ended. What
+        is raised is not its publisher's, whose message is in the journal: the will is forgotten when it is due, then."""
         sessions = self._held.get((message.tenant, message.topic))
         if sessions is None or message.flags & FLAG_WILL:
             return
         if isinstance(message, Copy) and message.timestamp_us < self.since_us:
             return
         for session in list(sessions):
-            if session.origin != message.origin:
+            if session.origin == message.origin:
+                continue
+            self._stale.add(session)
+            try:
                 self.cancel(session)
+            except Exception as error:  # noqa: BLE001
+                self._worker.contain("retained", None, error)
 
     def _message(self, session: Session, will: Will, topic: bytes) -> Message:
         size = len(topic) + len(will.properties) + len(will.payload)

@@ -12,6 +12,7 @@ An entry is one MessagePack array; an unknown one is passed over:
     ["origin", uuid, offset, [[offset, epoch], ...]]    the journal of whose records those below the offset are copies;
         from where on each of its epochs holds is missing in what an older version has written (`message_id`)
     ["epochs", [[offset, epoch], ...], 0]    of this journal, those of records that are gone too (`message_id`)
+    ["recorded", time, 0]    when the journal was last written to before the snapshot
     ["owners", [[shard, epoch], ...], 0]    of other shards, as far as they were talked to (`streams`)
     ["loans", [[home, group, serial, incarnation, packet id, how far], ...], 0]    QoS 2 of groups elsewhere (`away`)
     ["gone", incarnations, [[tenant, topic], ...]]    sessions that ended, topics without a retained message
@@ -187,6 +188,8 @@ class Restoring:
             self._fold.origin = Origin(cast(str, value[1]), cast(int, value[2]), epochs)
         elif value[0] == "epochs":
             self._fold.epochs = _epochs(value[1])
+        elif value[0] == "recorded":
+            self._fold.recorded_us = cast(int, value[1])
         elif value[0] == "owners":
             self._fold.streams.restore_owners(cast(list[list[int]], value[1]))
         elif value[0] == "loans" and self._fold.away is not None:
@@ -405,6 +408,7 @@ class SnapshotPass:
         self.position: int = commit.high_watermark
         self._streams = fold.streams.fields()  # a replay from here must know each copy for what it was
         self._starts = fold.streams.start_fields(self.position)
+        self._recorded_us = commit.written_us or fold.recorded_us
         self._lowest: int = self.position
         fold.lowest_listed = NONE_LISTED
         self.entries = 0
@@ -476,6 +480,8 @@ class SnapshotPass:
             self._add(entry_of_origin(self._fold.origin))
         if self._fold.epochs:
             self._add(_encoder.encode(["epochs", self._fold.epochs, 0]))
+        if self._recorded_us:
+            self._add(_encoder.encode(["recorded", self._recorded_us, 0]))
 
     def _loans(self) -> Iterator[None]:
         if self._fold.streams.owners:

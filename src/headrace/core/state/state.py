@@ -89,7 +89,7 @@ class Fold:
         self.gone: list[int] = []  # sessions that ended and are in a snapshot
         # The oldest retained message that a subscription was given since a snapshot was begun, by its offset.
         self.lowest_listed: int = NONE_LISTED
-        self.recorded_us = 0  # when the last record that was replayed was written; 0: none was
+        self.recorded_us = 0  # when the last record before this start was written; 0: nobody knows
         self._collects_drops = False
         self._owned: Owned | None = None  # where there are other shards
         self._owned_devices: Owned | None = None

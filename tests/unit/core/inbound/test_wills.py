@@ -11,7 +11,9 @@ from harness import Client, Harness
 from headrace.core.ports.access import Access, SignIn
 from headrace.core.ports.identity import Identity
 from headrace.core.ports.link import Link
+from headrace.core.records.message import Message
 from headrace.core.records.record import DROP_NOT_ACCEPTED
+from headrace.mqtt import codec
 from headrace.mqtt.packets import Will
 
 NEVER = 0xFFFFFFFF
@@ -360,3 +362,27 @@ def test_the_grace_begins_when_clients_can_come_back() -> None:
     assert presence(harness) == b"online"
     harness.advance(0.7 * GRACE_S)
     assert presence(harness) == b"offline"
+
+
+@pytest.mark.parametrize("qos", [0, 1, 2])
+def test_what_fails_while_a_held_will_is_forgotten_costs_its_publisher_nothing(qos: int) -> None:
+    """The will is not published all the same, nor is it after another start."""
+    harness = Harness()
+    device(harness, "run-1", False)
+    harness.crash()
+    session = harness.broker.fold.tenant("default").sessions["run-1"]
+    session.client_id = "\udc00"  # as long as no record can be made of that one
+    other = Client(harness, "run-2", False)
+    packet_id = other.publish(STATUS, b"again", qos, retain=True)
+    assert not other.link.closed
+    if qos == 2:  # sent again it is not taken again
+        other.feed(codec.encode_publish(4, STATUS.encode(), b"again", 2, True, True, packet_id, b"", -1))
+    assert len([m for m in harness.journal.records if isinstance(m, Message) and m.payload == b"again"]) == 1
+    session.client_id = "run-1"
+    watcher = watching(harness)
+    harness.advance(2 * GRACE_S)
+    assert presence(harness) == b"again"
+    assert seen(watcher) == []
+    harness.crash()
+    harness.advance(2 * GRACE_S)
+    assert presence(harness) == b"again"

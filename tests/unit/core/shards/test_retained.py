@@ -174,10 +174,12 @@ def test_a_home_that_lags_takes_it_from_the_journal() -> None:
 @pytest.mark.parametrize("home", [0, 1, 2])
 @pytest.mark.parametrize("writer", [0, 1, 2])
 @pytest.mark.parametrize("meanwhile", [False, True])
+@pytest.mark.parametrize("stop", ["crash", "snapshot", "clock set back"])
 def test_a_will_that_waits_after_a_start_does_not_replace_what_was_written_in_any_shard(
-    home: int, writer: int, meanwhile: bool
+    home: int, writer: int, meanwhile: bool, stop: str
 ) -> None:
-    """Its own shard is told by the others, those that went on while it was away (`meanwhile`) too."""
+    """Its own shard is told by the others, those that went on while it was away (`meanwhile`) too; also where a start has
+    a snapshot and nothing to replay."""
     shards = WiredShards()
     topic = shards.topic_in(home)
     watcher = shards[2].client("watcher")
@@ -188,10 +190,18 @@ def test_a_will_that_waits_after_a_start_does_not_replace_what_was_written_in_an
     shards.carry()
     shards.isolate(0)
     shards.advance(1)
+    if stop == "snapshot":
+        shards[0].take_snapshot()
+    shards.advance(1)
     written = writer and meanwhile
     if written:
         shards[writer].client("next").publish(topic, b"again", 1, retain=True)
         shards.carry()
+    shards.advance(1)
+    if stop == "clock set back":
+        for number in () if written else range(3):
+            shards[number].set_by_us = -3_600_000_000
+            shards[number]._set_clock()
     shards.crash(0)
     shards.join_again(0)
     shards.carry()
