@@ -523,12 +523,17 @@ class Neighbours(Passing):
             if wanting.changes == changes:
                 return wanting
         found: list[Sender] = []
-        absent = 0
-        for slot in self.routes.match(message.tenant, message.topic):
+        slots = self.routes.match(message.tenant, message.topic)
+        for slot in slots:
             sender = self._senders.get(slot)
-            if sender is not None:
+            if (
+                sender is not None
+            ):  # else it is of another shard of this worker, or of one that does not follow now
                 found.append(sender)
-            elif slot in self._absent.values():  # else it is of another shard of this worker
+        absent = 0
+        for shard, slot in self._absent.items():
+            # One that is about to follow again, and has said so by now, is counted by its sender.
+            if slot in slots and self._by_shard.get(shard) not in found:
                 absent += 1
         if found or absent:
             return _Wanting(changes, found, absent)
@@ -667,8 +672,7 @@ class Neighbours(Passing):
         for tenant, topic_filter in filters:
             frame = peer.Unwanted(tenant, topic_filter)
             for taker in self._takers.values():
-                if taker.wire is not None:
-                    taker.wire.say(frame)
+                taker.withdraw(frame)
 
 
 class _Wanting(Elsewhere):

@@ -33,6 +33,7 @@ from headrace.core.shards.peer import (
     Granted,
     Hello,
     Started,
+    Unwanted,
     Wanted,
     Wire,
     weight_of,
@@ -85,6 +86,7 @@ class Taker:
         # Filters, of which as many as `_announced` are said on the newest wire.
         self._announcing: list[tuple[str, str]] = []
         self._announced = 0
+        self._withdrawn: dict[tuple[str, str], None] = {}  # meanwhile: to be taken back once all are said
         self._asked: i64 = -1  # it wants to know when this one is durable; -1: it has not asked
         self._pending = 0  # copies and messages that have not taken effect
         self._newest: Copy | None = None  # the last copy among them: each knows the offset of the next one
@@ -106,6 +108,7 @@ class Taker:
         self._granted = max(0, self.window - self._taking)
         wire.say(hello)
         self._announcing, self._announced = filters, 0
+        self._withdrawn = {}
         self.follows = False
         self.announce()
 
@@ -118,6 +121,8 @@ class Taker:
             if part:
                 self._announced += len(part)
                 wire.say(Announced(part))
+            elif self._withdrawn:
+                wire.say(Unwanted(*self._withdrawn.popitem()[0]))
             else:
                 self._announcing, self.follows = [], True
                 wire.say(Follow(self.position, self._granted, self._start))
@@ -126,6 +131,7 @@ class Taker:
         """Take nothing more from the wire there is: the stream is cut."""
         wire, self.wire = self.wire, None
         self._announcing, self.follows = [], True
+        self._withdrawn = {}
         self.inbox.clear()
         self.asked_ms = -1
         if wire is not None:
@@ -133,12 +139,26 @@ class Taker:
 
     def ask(self, frame: Wanted, now_ms: i64) -> None:
         """Announce one filter more."""
-        if self.wire is not None:
+        if self.wire is None:
+            return
+        key = (frame.tenant, frame.topic_filter)
+        if not self.follows:
+            self.confirmed = frame.number  # it is looked for before anything is taken
+            if key in self._withdrawn:
+                del self._withdrawn[key]  # it is among those that are announced
+                return
+        elif self.asked_ms < 0:
+            self.asked_ms = now_ms
+        self.wire.say(frame)
+
+    def withdraw(self, frame: Unwanted) -> None:
+        """Take a filter back that is announced, or will be: each is announced once before that."""
+        if self.wire is None:
+            return
+        if self.follows:
             self.wire.say(frame)
-            if not self.follows:
-                self.confirmed = frame.number  # it is looked for before anything is taken
-            elif self.asked_ms < 0:
-                self.asked_ms = now_ms
+        else:
+            self._withdrawn[frame.tenant, frame.topic_filter] = None
 
     def confirm(self, number: int, last: int, now_ms: i64) -> None:
         """Note that the other side looks for the filters up to `number`; `last` is that of the newest one."""

@@ -17,7 +17,7 @@ from headrace.core.records.stream_record import FOLLOWED, TAKEN, StreamRecord
 from headrace.core.shards import peer
 from headrace.core.shards.group_frames import Meet
 from headrace.core.shards.neighbours import Neighbours
-from headrace.core.shards.peer import Frame, Hello, Wire
+from headrace.core.shards.peer import Announced, Follow, Frame, Hello, Wire
 from headrace.core.shards.routes import Routes
 from headrace.core.shards.stream_settings import StreamSettings
 from headrace.core.worker import Worker
@@ -248,6 +248,23 @@ def test_qos_0_that_a_shard_misses_which_wanted_it_is_counted() -> None:
     pair.source.neighbours.broken(pair.far)
     writer.publish("a/1", b"missed", 0)
     assert missed() == 3
+
+
+def test_qos_0_that_a_shard_misses_while_it_announces_what_it_wants_is_counted_once() -> None:
+    pair = Pair()
+    _, writer = pair.talkers("a/+", 0)
+    drops = pair.source.broker.fold.tenant("default").counters.dropped
+    pair.source.neighbours.broken(pair.far)
+    pair.follower.neighbours.broken(pair.near)
+    pair.connect(carry=False)
+    heard: list[Frame] = []
+    while not any(isinstance(frame, Follow) for frame in heard):
+        missed = sum(drops.values())
+        writer.publish("a/1", b"missed", 0)
+        assert sum(drops.values()) == missed + 1
+        heard.append(pair.near.said.popleft())
+        pair.source.neighbours.heard(pair.far, heard[-1])
+    assert any(isinstance(frame, Announced) for frame in heard)
 
 
 class Dumb(End):

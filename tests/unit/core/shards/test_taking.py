@@ -11,6 +11,7 @@ from headrace.core.shards.intake import Intake
 from headrace.core.shards.peer_codec import ANNOUNCED, FOLLOW
 from headrace.core.shards.stream_settings import StreamSettings
 from headrace.core.shards.taking import Taker
+from headrace.mqtt import codec
 from shard_wires import End, NarrowEnd, WiredShards, received
 
 
@@ -69,3 +70,41 @@ def test_all_filters_are_announced_as_the_wire_takes_it_and_then_the_stream_begi
         publisher.publish(topic, topic.encode())
     shards.carry()
     assert received(client) == [b"before", b"a/0", b"a/19", more.encode()]
+
+
+@pytest.mark.interpreted
+@pytest.mark.parametrize("again", [False, True])
+@pytest.mark.parametrize("number", [0, 7, 19])
+def test_what_nobody_wants_any_more_while_filters_are_announced_is_not_looked_for(
+    monkeypatch: pytest.MonkeyPatch, number: int, again: bool
+) -> None:
+    """Whether or not it has been announced by then: what takes a filter back does not overtake it. One that is wanted
+    again is announced once, so that it can be taken back."""
+    monkeypatch.setattr(taking, "ANNOUNCED_AT_ONCE", 3)
+    shards = WiredShards(2)
+    client = shards[1].client("r", version=5, clean=False)
+    for at in range(20):
+        client.subscribe(f"a/{at}", 1)
+    shards.carry()
+    routes = shards[0].neighbours.routes
+    shards.disconnect(1, 0)
+    narrow = NarrowEnd(shards[1]), End(shards[0])
+    shards.wires[1, 0] = narrow
+    shards[1].neighbours.connect(0, narrow[0])
+    for _ in range(2):
+        shards.step()
+    shards.held = {(1, 0)}
+    client.feed(codec.encode_unsubscribe(5, 9, [f"a/{number}"]))
+    shards.advance(61)
+    if again:
+        client.subscribe(f"a/{number}", 1)
+        shards.carry()
+    shards.held = set()
+    shards.carry()
+    topic = f"a/{number}".encode()
+    assert len(routes.match("default", topic)) == again
+    if again:
+        client.feed(codec.encode_unsubscribe(5, 9, [f"a/{number}"]))
+        shards.advance(61)
+        assert routes.match("default", topic) == []
+    assert all(routes.match("default", f"a/{at}".encode()) for at in range(20) if at != number)
