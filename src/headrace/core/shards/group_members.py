@@ -69,6 +69,8 @@ class GroupMembers(Lending):
         self._worker = worker
         self._speaker = speaker
         self._answer_within_ms = answer_within_ms
+        # As of the last timer, which waits for what came while the loop stood still: nothing else decides by time.
+        self._now_ms = 0
         self._wires = self.loans.wires
         self._number = 0
         self._connection = 0
@@ -323,22 +325,21 @@ class GroupMembers(Lending):
         """Return the homes of some filters."""
         return {self.away.home_of(session.tenant.name, key) for key in keys}
 
-    def _is_due(self, enrolment: Enrolment, now_ms: int) -> bool:
+    def _is_due(self, enrolment: Enrolment) -> bool:
         """Return whether an answer waits no longer: homes know or are out of reach, or time is over, or the session left
         those groups."""
         borrowing = borrowing_of(enrolment.session)
         filters = {} if borrowing is None else borrowing.filters
         missing = [key for key in self._missing(enrolment) if key in filters]
         waits = any(filters[key] not in self._silent for key in missing)
-        return enrolment.until_ms <= now_ms or not waits
+        return enrolment.until_ms <= self._now_ms or not waits
 
     def _release(self, incarnation: int) -> None:
         """Give the answers of one session that wait for nothing any more."""
-        now_ms = self._worker.clock.mono_ms
         due: list[Enrolment] = []
         left: list[Enrolment] = []
         for held in self._held.pop(incarnation, []):
-            (due if self._is_due(held, now_ms) else left).append(held)
+            (due if self._is_due(held) else left).append(held)
         if left:
             self._held[incarnation] = left
         for held in due:
@@ -347,7 +348,7 @@ class GroupMembers(Lending):
                 missing = self._missing(held)
                 if missing:
                     self.refused += len(missing)
-                    if held.until_ms <= now_ms:
+                    if held.until_ms <= self._now_ms:
                         self._silent |= self._homes_of(held.session, missing)
                     gone = held.refuse(missing)
                     self._leaving.update([(held.session.incarnation, key) for key in gone])
@@ -392,6 +393,7 @@ class GroupMembers(Lending):
     def on_timer(self) -> None:
         """Do what time has decided: what found no room goes back, and answers go out whose homes are out of reach."""
         self.loans.on_timer()
+        self._now_ms = self._worker.clock.mono_ms
         for incarnation in list(self._held):
             self._release(incarnation)
 

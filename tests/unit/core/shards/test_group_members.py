@@ -210,6 +210,31 @@ def test_a_home_that_answers_is_waited_for_beside_one_that_does_not() -> None:
     assert suback(third)[-1:] == [1]
 
 
+def test_what_came_while_the_shard_stood_still_is_heard_before_time_decides() -> None:
+    """The first of two homes to be heard then says nothing about the other one."""
+    shards = WiredShards()
+    client = shards[1].client("m", version=5)
+    requests = [SubscriptionRequest(share_in(shards, home), 1, False, False, 0) for home in (0, 2)]
+    client.feed(codec.encode_subscribe(5, 8, requests, Properties()))
+    shards.held = {(1, 0), (1, 2)}
+    shards.carry()
+    for home in (0, 2):  # each has heard of it, and answers
+        while shards.wires[1, home][0].said:
+            shards.hear(shards.wires[1, home][0])
+        shards.carry()
+    shards[1].now_us += 10_000_000
+    shards[1]._set_clock()
+    for home in (0, 2):
+        assert suback(client) == []
+        while shards.wires[1, home][1].said:
+            shards.hear(shards.wires[1, home][1])
+        shards[1].sync()
+    shards.held = set()
+    shards.carry()
+    assert suback(client)[-2:] == [1, 1]
+    assert shards[1].neighbours.members.refused == 0
+
+
 def test_of_two_subscribes_that_wait_both_are_refused_and_none_is_a_member() -> None:
     """The first refusal takes the membership away; the second answer may not say that there is one."""
     shards = WiredShards()
@@ -254,9 +279,9 @@ def test_what_one_answer_of_a_home_costs_is_not_for_all_who_wait(monkeypatch: py
     looked = []
     is_due = GroupMembers._is_due
 
-    def count_is_due(self: GroupMembers, enrolment: Enrolment, now_ms: int) -> bool:
+    def count_is_due(self: GroupMembers, enrolment: Enrolment) -> bool:
         looked.append(enrolment)
-        return is_due(self, enrolment, now_ms)
+        return is_due(self, enrolment)
 
     monkeypatch.setattr(GroupMembers, "_is_due", count_is_due)
     shards.held.clear()
