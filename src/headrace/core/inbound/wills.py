@@ -32,7 +32,8 @@ class Wills(RetainedListener):
 
     def __init__(self, fold: Fold, commit: GroupCommit, admission: Admission, worker: WorkerPort) -> None:
         self.since_us = 0
-        self._held: dict[tuple[str, bytes], dict[Session, None]] = {}  # by tenant and topic
+        # By tenant and topic: the session, or all of them where they are several.
+        self._held: dict[tuple[str, bytes], Session | dict[Session, None]] = {}
         self._stale: set[Session] = set()  # of them, those somebody has written something newer than
         self._fold = fold
         self._commit = commit
@@ -95,12 +96,15 @@ class Wills(RetainedListener):
             return
         tenant = session.tenant
         key = (tenant.name, will.topic.encode("utf-8"))
-        sessions = self._held.get(key)
-        if sessions is None:
-            sessions = self._held[key] = {}
+        held = self._held.get(key)
+        if held is None:
+            self._held[key] = session
             if self._fold.wanted is not None:
                 self._fold.wanted.add(tenant.name, will.topic)
-        sessions[session] = None
+        elif isinstance(held, dict):
+            held[session] = None
+        elif held is not session:
+            self._held[key] = {held: None, session: None}
         tenant.retained.listener = self
 
     def let_go(self, session: Session) -> None:
@@ -109,12 +113,15 @@ class Wills(RetainedListener):
         if not self._held or will is None:
             return
         key = (session.tenant.name, will.topic.encode("utf-8"))
-        sessions = self._held.get(key)
-        if sessions is None or session not in sessions:
+        held = self._held.get(key)
+        if isinstance(held, dict):
+            if session not in held:
+                return
+            del held[session]
+        elif held is not session:
             return
-        del sessions[session]
         self._stale.discard(session)
-        if sessions:
+        if isinstance(held, dict) and held:
             return
         del self._held[key]
         if self._fold.wanted is not None:
@@ -127,12 +134,12 @@ class Wills(RetainedListener):
         """Forget the wills that are held for the topic of a message: somebody else has said something newer there. That
         another will is published says nothing, nor does what was written in another shard before the broker ended. What
         is raised is not its publisher's, whose message is in the journal: the will is forgotten when it is due, then."""
-        sessions = self._held.get((message.tenant, message.topic))
-        if sessions is None or message.flags & FLAG_WILL:
+        held = self._held.get((message.tenant, message.topic))
+        if held is None or message.flags & FLAG_WILL:
             return
         if isinstance(message, Copy) and message.timestamp_us < self.since_us:
             return
-        for session in list(sessions):
+        for session in list(held) if isinstance(held, dict) else [held]:
             if session.origin == message.origin:
                 continue
             self._stale.add(session)
